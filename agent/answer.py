@@ -4,75 +4,86 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from agent.models.base import Began, End, Model, Partial, Reasoned, Request, Text, ToolCall, ToolSpec
-from agent.outcome import Progress
-from agent.steps import whole
-from gateway.events import Account
+from agent.models.base import (
+    Model,
+    ModelRequest,
+    PartialText,
+    StreamEnd,
+    StreamStart,
+    TextPart,
+    ThinkingDelta,
+    ToolCall,
+    ToolSpec,
+)
+from agent.outcome import TurnProgress
+from agent.steps import join_surrogates
+from gateway.events import RequestUsage
 
 
 @dataclass(slots=True)
-class Answer:
+class ModelAnswer:
     """What the model said."""
 
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
     problems: tuple[str, ...] = ()
     """What it wrote instead of calls and cannot be read: a sentence each, for the model."""
-    end: End | None = None
+    end: StreamEnd | None = None
     """None: it has not ended."""
 
-    def recover_calls(self, request: Request, known: tuple[ToolSpec, ...]) -> None:
+    def recover_calls(self, request: ModelRequest, known: tuple[ToolSpec, ...]) -> None:
         """Take the text for calls of known tools, if it is nothing else and the model was not told any of them."""
-        from agent.models.leaks import BadCall, recover, stands_in  # noqa: PLC0415 - seldom needed, and large
+        from agent.models.leaks import is_call_in_request, recover_tool_calls  # noqa: PLC0415 - seldom needed, and large
+        from agent.models.leaks_written import BadLeakedCall  # noqa: PLC0415 - the same
 
-        found = recover(self.text, known)
+        found = recover_tool_calls(self.text, known)
         calls = tuple(
             [
-                _clean(ToolCall(id=f"leak_{number}", name=one.name, arguments=one.arguments, is_recovered=True))
+                _clean_call(ToolCall(id=f"leak_{number}", name=one.name, arguments=one.arguments, is_recovered=True))
                 for number, one in enumerate(found, start=1)
-                if not isinstance(one, BadCall)
+                if not isinstance(one, BadLeakedCall)
             ]
         )
-        if found and not any(stands_in(call, request) for call in calls):
+        if found and not any(is_call_in_request(call, request) for call in calls):
             self.text, self.calls = "", calls
-            self.problems = tuple([one.message for one in found if isinstance(one, BadCall)])
+            self.problems = tuple([one.message for one in found if isinstance(one, BadLeakedCall)])
 
 
-async def ask(  # noqa: C901 - one case per kind of chunk
+async def ask_model(  # noqa: C901 - one case per kind of chunk
     model: Model,
-    request: Request,
+    request: ModelRequest,
     glimpse: Callable[[str], None] | None,
-    progress: Progress,
+    progress: TurnProgress,
     known: tuple[ToolSpec, ...] = (),
     *,
     thought: Callable[[str], None] = lambda _: None,
-) -> Answer:
+) -> ModelAnswer:
     """Ask, and call `glimpse` with the text so far, `thought` with each piece of what is thought.
 
     Cut off, it tells `progress` what is billed all the same.
-    `known`: tools whose calls are found in the text of a model that is known to write them there (`End.leaks`).
+    `known`: tools whose calls are found in the text of a model that is known to write them there (`StreamEnd.leaks`).
     Raises a ModelError.
     """
-    answer, billed, show = Answer(), _nothing, glimpse
+    answer, billed, show = ModelAnswer(), _no_accounts, glimpse
     stream = model.stream(request)
     try:
         async for chunk in stream:
             match chunk:
-                case Began(billed_accounts=told):
+                case StreamStart(billed_accounts=told):
                     billed = told or billed
-                case Partial(text=text):
+                case PartialText(text=text):
                     if glimpse is not None:
                         glimpse(text)
                     show = None  # the model says itself how the answer grows, and then says it whole
-                case Reasoned(text=text):
+                case ThinkingDelta(text=text):
                     thought(text)
-                case Text(text=text):
+                case TextPart(text=text):
                     answer.text += text
                     if show is not None:
                         show(answer.text)
                 case ToolCall():
-                    answer.calls = (*answer.calls, _clean(chunk))
-                case End():
+                    answer.calls = (*answer.calls, _clean_call(chunk))
+                case StreamEnd():
                     answer.end = chunk
     except asyncio.CancelledError:
         progress.record_lost(billed())
@@ -84,10 +95,12 @@ async def ask(  # noqa: C901 - one case per kind of chunk
     return answer
 
 
-def _nothing() -> tuple[Account, ...]:
+def _no_accounts() -> tuple[RequestUsage, ...]:
     return ()
 
 
-def _clean(call: ToolCall) -> ToolCall:
+def _clean_call(call: ToolCall) -> ToolCall:
     """As it can be written down."""
-    return replace(call, id=whole(call.id), name=whole(call.name), arguments=whole(call.arguments))
+    return replace(
+        call, id=join_surrogates(call.id), name=join_surrogates(call.name), arguments=join_surrogates(call.arguments)
+    )

@@ -4,41 +4,41 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from agent.allowance import Window
-from agent.brief import Brief
-from agent.models.adapted import without_tools
-from agent.models.base import End, Image, Model, Request, Said, ToolCall, ToolResult, ToolSpec
-from agent.outcome import Progress
-from agent.prompt import assemble
-from agent.prompts import prompt
-from agent.steps import CALL_TOKENS, repeated, tokens
-from agent.telling import Telling
-from agent.tools.rest import TOOLS
-from agent.tools.surface import catalogue, wired
+from agent.allowance import ContextWindow
+from agent.brief import PromptInput
+from agent.models.adapted import strip_tools
+from agent.models.base import Image, Model, ModelMessage, ModelRequest, StreamEnd, ToolCall, ToolResult, ToolSpec
+from agent.outcome import TurnProgress
+from agent.prompt import build_request
+from agent.prompts import load_prompt
+from agent.steps import CALL_TOKENS, estimate_step_tokens, render_steps
+from agent.telling import ResultTruncator
+from agent.tools.rest import ENDING_TOOLS
+from agent.tools.surface import render_catalogue, specs_on_wire
 from agent.view import estimate_tokens
-from gateway.events import Step
+from gateway.events import TurnStep
 
-MAX_SHORTENED: Final = 2
+MAX_RETRIES: Final = 2
 """Times that a turn goes on with less after the provider says that its tools have made it too long."""
-LESS_TOKENS: Final = 200
+SHRUNK_RESULT_TOKENS: Final = 200
 """Of each of the newest results, the second time, or at once if it is plain that there is no room for more."""
 
 DIRECTIVE_TOKENS: Final = 60
 """Of what is said how to go about it, once tools are used."""
-ASKED_TOKENS: Final = 40
+CALL_LIST_TOKENS: Final = 40
 """Of one call in the list of what was asked for."""
 
-Shorten = Callable[[int], Awaitable[Brief | None]]
+ShortenHistory = Callable[[int], Awaitable[PromptInput | None]]
 """Makes the brief of a turn anew with less history, for the first time or the second. None: that cannot be done."""
 
 
-async def cannot(_: int) -> Brief | None:
+async def cannot_shorten(_: int) -> PromptInput | None:
     """Nothing can be left out."""
     return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fits:
+class SizeHints:
     """What is known of how large requests turn out to be."""
 
     scale: float = 1.0
@@ -47,23 +47,23 @@ class Fits:
     """The same turn was found too long before."""
 
 
-FITS: Final = Fits()
+NO_SIZE_HINTS: Final = SizeHints()
 """Nothing is known."""
 
 
-class Asked:
+class TurnRequest:
     """The request of one turn, which grows at its end, unless it becomes too long."""
 
     def __init__(
         self,
-        brief: Brief,
+        brief: PromptInput,
         model: Model,
         specs: tuple[ToolSpec, ...],
         *,
         key: str,
-        progress: Progress,
-        truncator: Telling,
-        fits: Fits,
+        progress: TurnProgress,
+        truncator: ResultTruncator,
+        fits: SizeHints,
     ) -> None:
         """`progress`: where the steps are, and perhaps those of an earlier turn in front of them."""
         self.progress = progress
@@ -71,7 +71,9 @@ class Asked:
         self._model = model
         self._specs = specs
         self._key = key
-        self._window = Window(model.context_tokens, model.max_output_tokens, scale=fits.scale, refused=fits.was_refused)
+        self._window = ContextWindow(
+            model.context_tokens, model.max_output_tokens, scale=fits.scale, refused=fits.was_refused
+        )
         self._hints: tuple[str, ...] = ()
         self._must_answer_first = False
         self._only_answers = self._without_tools = False
@@ -81,7 +83,7 @@ class Asked:
         self._earlier_steps = len(progress.current.steps)
         self._rebuild(brief)
 
-    def record_answer(self, end: End) -> None:
+    def record_answer(self, end: StreamEnd) -> None:
         """The request was answered."""
         self.progress.record_answer(end, self._model, self._window.measure(self.request))
         self._window.record_bill(self.progress.current.prompt_tokens)
@@ -89,12 +91,12 @@ class Asked:
     def result_tokens(self, text: str, calls: Sequence[ToolCall]) -> int:
         """Tokens that the window has for the results of such an answer."""
         said = estimate_tokens(text) + sum(CALL_TOKENS + estimate_tokens(call.name + call.arguments) for call in calls)
-        around = ASKED_TOKENS * len(calls) + (0 if self._directive else DIRECTIVE_TOKENS)
+        around = CALL_LIST_TOKENS * len(calls) + (0 if self._directive else DIRECTIVE_TOKENS)
         return self._window.remaining_tokens() - said - around
 
     def remaining_tokens(self) -> int:
         """The same for what is told behind the results of the last step, which are not in the request yet."""
-        return self._window.remaining_tokens() - tokens(self.progress.current.steps[-1:])
+        return self._window.remaining_tokens() - estimate_step_tokens(self.progress.current.steps[-1:])
 
     def add_hint(self, hint: str) -> None:
         """Say something to the model behind all that is worth caching. It leaves with this turn."""
@@ -130,7 +132,7 @@ class Asked:
         if not self._tool_images:
             return False
         self._tool_images = {}
-        self._set_conversation((*self._told.conversation, *repeated(self._steps, self._tool_images)))
+        self._set_conversation((*self._told.conversation, *render_steps(self._steps, self._tool_images)))
         return True
 
     async def continue_with(self, heard: str) -> None:
@@ -139,13 +141,13 @@ class Asked:
         Raises what `Keeping.keep` does.
         """
         step = self.progress.add_arrivals(heard)
-        self._set_conversation((*self.request.conversation, *repeated((step,), self._tool_images)))
+        self._set_conversation((*self.request.conversation, *render_steps((step,), self._tool_images)))
         self._window.measure(self.request)
         if self._window.remaining_tokens() < 0 and len(self._steps) > 1:
             await self._shrink_results(len(self._steps) - 1, 0)
-            self._set_conversation((*self._told.conversation, *repeated(self._steps, self._tool_images)))
+            self._set_conversation((*self._told.conversation, *render_steps(self._steps, self._tool_images)))
 
-    async def shorten(self, shorten: Shorten) -> bool:
+    async def shorten(self, shorten: ShortenHistory) -> bool:
         """Ask the same again with less, after the provider said that it is too long. False: that cannot be done.
 
         Raises what `shorten` and `Keeping.keep` do.
@@ -153,37 +155,37 @@ class Asked:
         self._shortened += 1
         self._window.measure(self.request)
         self._window.record_refusal()
-        brief = await shorten(self._shortened) if self._shortened <= MAX_SHORTENED else None
+        brief = await shorten(self._shortened) if self._shortened <= MAX_RETRIES else None
         if brief is None:
             return False
         await self._shrink_results(len(self._steps) - 1, 0)
         self._rebuild(brief)
         self._window.measure(self.request)
-        if self._shortened == MAX_SHORTENED or self._window.remaining_tokens() < 0:
-            await self._shrink_results(len(self._steps), LESS_TOKENS)
+        if self._shortened == MAX_RETRIES or self._window.remaining_tokens() < 0:
+            await self._shrink_results(len(self._steps), SHRUNK_RESULT_TOKENS)
             self._rebuild(brief)
         return True
 
     @property
-    def _steps(self) -> tuple[Step, ...]:
+    def _steps(self) -> tuple[TurnStep, ...]:
         """The turn's own."""
         return self.progress.current.steps[self._earlier_steps :]
 
-    def _rebuild(self, brief: Brief) -> None:
-        self._told = self.request = request_of(brief, self._model, self._specs, self._key)
-        self._set_conversation((*self._told.conversation, *repeated(self._steps, self._tool_images)))
+    def _rebuild(self, brief: PromptInput) -> None:
+        self._told = self.request = build_first_request(brief, self._model, self._specs, self._key)
+        self._set_conversation((*self._told.conversation, *render_steps(self._steps, self._tool_images)))
 
-    def _set_conversation(self, conversation: tuple[Said, ...]) -> None:
+    def _set_conversation(self, conversation: tuple[ModelMessage, ...]) -> None:
         now = self._told.now
         if self._must_answer_first:
             for by_itself in ("working", "own"):
-                now = now.replace(prompt(by_itself), "").strip()
-            now = f"{prompt('answer_first')}\n{now}".strip()
+                now = now.replace(load_prompt(by_itself), "").strip()
+            now = f"{load_prompt('answer_first')}\n{now}".strip()
         now = "\n".join([said for said in (now, *self._hints, self._directive) if said])
         aside = "\n".join([said for said in (self._told.aside, self._call_list) if said])
         only = self._only_answers
         request = replace(self._told, conversation=conversation, aside=aside, now=now, answer_only=only)
-        request = without_tools(request) if self._without_tools else request
+        request = strip_tools(request) if self._without_tools else request
         self._estimate = self._window.measure(request)
         self.request = replace(request, max_output_tokens=self._window.output_tokens())
 
@@ -194,11 +196,11 @@ class Asked:
             self.progress.replace_steps((*await self.truncator.shrink_steps(steps[:first], tokens), *steps[first:]))
 
 
-def request_of(brief: Brief, model: Model, specs: tuple[ToolSpec, ...], key: str) -> Request:
+def build_first_request(brief: PromptInput, model: Model, specs: tuple[ToolSpec, ...], key: str) -> ModelRequest:
     """The first request of a turn."""
-    specs = tuple(sorted((*TOOLS, *specs), key=lambda one: one.name)) if model.takes_tools else ()
+    specs = tuple(sorted((*ENDING_TOOLS, *specs), key=lambda one: one.name)) if model.takes_tools else ()
     if specs and brief.tool_surface == "capability":
-        brief = replace(brief, skills="\n\n".join(filter(None, [brief.skills, catalogue(specs)])))
+        brief = replace(brief, skills="\n\n".join(filter(None, [brief.skills, render_catalogue(specs)])))
     plain = model.family == "local"
-    tools = wired(specs, brief.tool_surface, late=brief.has_late_tools) if specs else ()
-    return assemble(brief, tools=tools, max_output_tokens=model.max_output_tokens, key=key, plain=plain)
+    tools = specs_on_wire(specs, brief.tool_surface, late=brief.has_late_tools) if specs else ()
+    return build_request(brief, tools=tools, max_output_tokens=model.max_output_tokens, key=key, plain=plain)

@@ -1,6 +1,6 @@
 """What the gateway tells the agent about a turn: facts, already filtered by access and scope.
 
-The agent never sees the store. A `Brief` is everything that a prompt is made from, so the same brief
+The agent never sees the store. A `PromptInput` is everything that a prompt is made from, so the same brief
 always gives the same bytes.
 """
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from agent.models.base import Image, Piece, Said, Text
-from agent.steps import overheard, repeated
-from agent.tools.surface import Kind
-from gateway.events import Step
-from gateway.safety.names import Doubt
+from agent.models.base import Image, MessagePart, ModelMessage, TextPart
+from agent.steps import arrived_texts, render_steps
+from agent.tools.surface import ToolSurface
+from gateway.events import TurnStep
+from gateway.safety.names import NameWarning
 
 NOTHING_NEW = "(nothing new)"
 """What a turn is told that goes on by itself: sides alternate, the first is the user's, and so is the last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class PromptLine:
     """One message as the agent reads it."""
 
     sender: str
@@ -43,7 +43,7 @@ class Line:
     """Nothing was said: the sender changed the topic to `text`."""
     is_title_change: bool = False
     """With `topic`: it was the name of the room or thread instead."""
-    lookalike: Doubt | None = None
+    lookalike: NameWarning | None = None
     """Whom `sender` may be taken for by their name. None: nobody."""
     event: tuple[tuple[Literal["own", "name", "quoted"], str], ...] = ()
     """Nothing was said: this happened. The gateway's own words, and between them names and words of people, untrusted.
@@ -51,16 +51,16 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
+class PromptTurn:
     """A past turn."""
 
     input_text: str
-    """What was new then, as `agent.prompt.hear` wrote it then."""
+    """What was new then, as `agent.prompt.render_prompt_lines` wrote it then."""
     reply: str
     """Empty: the agent said nothing."""
     images: tuple[Image, ...] = ()
     """What was shown then, in the order of the lines. Empty for a model that does not see."""
-    steps: tuple[Step, ...] = ()
+    steps: tuple[TurnStep, ...] = ()
     """The tools that were used, answer by answer."""
     without_tools: bool = False
     """For a model that takes no tools, or where `loop` stands in for them: of the steps only what arrived meanwhile is
@@ -69,23 +69,23 @@ class Exchange:
     """What is told in place of the tools, behind all that was heard. Empty: nothing."""
     tool_images: tuple[tuple[str, Image], ...] = ()
     """What the tools brought to be seen, by the hash of its bytes. Empty for a model that does not see."""
-    messages: tuple[Said, ...] = field(init=False, compare=False, repr=False)
+    messages: tuple[ModelMessage, ...] = field(init=False, compare=False, repr=False)
     """The same, ready for a request. Made once, so that what goes over a request again knows it by its identity."""
 
     def __post_init__(self) -> None:
-        parts: tuple[Piece, ...] = (*([Text(text=self.input_text)] if self.input_text else []), *self.images)
-        parts = (*parts, *overheard(self.steps)) if self.without_tools else parts
-        parts = (*parts, Text(text=self.loop_summary)) if self.loop_summary else parts
-        steps = () if self.without_tools else repeated(self.steps, dict(self.tool_images))
-        reply = (Said(role="assistant", parts=(Text(text=self.reply),)),) if self.reply else ()
+        parts: tuple[MessagePart, ...] = (*([TextPart(text=self.input_text)] if self.input_text else []), *self.images)
+        parts = (*parts, *arrived_texts(self.steps)) if self.without_tools else parts
+        parts = (*parts, TextPart(text=self.loop_summary)) if self.loop_summary else parts
+        steps = () if self.without_tools else render_steps(self.steps, dict(self.tool_images))
+        reply = (ModelMessage(role="assistant", parts=(TextPart(text=self.reply),)),) if self.reply else ()
         if not parts and (steps or reply):  # it spoke unasked
-            parts = (Text(text=NOTHING_NEW),)
-        heard = (Said(role="user", parts=parts),) if parts else ()
+            parts = (TextPart(text=NOTHING_NEW),)
+        heard = (ModelMessage(role="user", parts=parts),) if parts else ()
         object.__setattr__(self, "said", (*heard, *steps, *reply))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ChannelCard:
     """What the channel card tells of where a conversation is: facts that change rarely or never."""
 
     platform: str
@@ -114,7 +114,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Binding:
+class PromptBinding:
     """What the operator says of this kind of place."""
 
     prompt: str = ""
@@ -129,27 +129,27 @@ class Binding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Brief:
+class PromptInput:
     """One turn, before anything is decided about it."""
 
     persona: str
     """Identity text, the same for every place and hour."""
     skills: str = ""
     """The catalogue of skills and capabilities, the same for every place and hour."""
-    binding: Binding = Binding()
+    binding: PromptBinding = PromptBinding()
     card: str
-    """The channel card as it was pinned (`agent.prompt.card`)."""
-    history: tuple[Exchange, ...]
+    """The channel card as it was pinned (`agent.prompt.render_channel_card`)."""
+    history: tuple[PromptTurn, ...]
     """Oldest first; only ever grows at its end between folds."""
     input_text: str
-    """What is unread now, as `agent.prompt.hear` writes it."""
+    """What is unread now, as `agent.prompt.render_prompt_lines` writes it."""
     images: tuple[Image, ...] = ()
     """What is shown with it, in the order of the lines."""
     aside: str = ""
     """What was called to mind for this turn only: words of people, which no later prompt repeats."""
     now: str = ""
     """What holds for this turn only, in the operator's weight, and no later prompt repeats."""
-    tool_surface: Kind = "native"
+    tool_surface: ToolSurface = "native"
     """How tools are told."""
     has_late_tools: bool = False
     """Tools may come that the model is not told of by themselves."""

@@ -3,7 +3,7 @@
 Rules:
   1. `step` is total and pure: any signal in any state gives a next state and effects. The time comes
      with the signal; the shell (`gateway.loop`) carries the effects out and sends the next signal.
-  2. One turn at a time in a conversation, at most `Policy.lanes` at once, first come first served.
+  2. One turn at a time in a conversation, at most `DmnPolicy.lanes` at once, first come first served.
   3. A tick with nothing pending starts nothing. Only what somebody said, what attention called normal, and what the
      agent itself has begun ever costs a model call.
   4. The timer is always armed, except after `Stopping`.
@@ -28,20 +28,20 @@ from agent.signals import (
     URGENT,
     BudgetSpent,
     Directive,
+    DmnMode,
+    DmnPolicy,
+    DmnState,
     Dream,
     Effect,
     Interrupt,
     LeftOff,
-    Mode,
     Noticed,
-    Owed,
+    PendingTurn,
     Persist,
-    Policy,
     Presence,
     SetTimer,
     Signal,
     StartTurn,
-    State,
     Steer,
     Stopping,
     Tick,
@@ -52,79 +52,79 @@ from gateway.events import ConversationId
 
 MAX_BACKOFF_S = 3600.0
 """Errors double the interval up to an hour: longer would look dead, shorter keeps paying."""
-SNAP_S = 10.0
+CACHE_MARGIN_S = 10.0
 """So long before a cached prompt dies its next reading begins at the latest."""
 FOREVER = datetime.max.replace(tzinfo=UTC)
 
 WIND_DOWN = {
-    Mode.ENGAGED: Mode.FORAGING,
-    Mode.WORKING: Mode.FORAGING,
-    Mode.FORAGING: Mode.RESTING,
-    Mode.DREAMING: Mode.RESTING,
+    DmnMode.ENGAGED: DmnMode.FORAGING,
+    DmnMode.WORKING: DmnMode.FORAGING,
+    DmnMode.FORAGING: DmnMode.RESTING,
+    DmnMode.DREAMING: DmnMode.RESTING,
 }
 """What follows where nothing happens. Every other mode stays."""
-STILL = frozenset({Mode.STORED, Mode.PAUSED, Mode.OFF})
+PASSIVE_MODES = frozenset({DmnMode.STORED, DmnMode.PAUSED, DmnMode.OFF})
 """Nothing is started here that nobody asked for, and no turn's end leads out."""
 
-Decided = tuple[State, tuple[Effect, ...]]
+StepResult = tuple[DmnState, tuple[Effect, ...]]
 
 
-def interval_s(state: State, policy: Policy, at: datetime) -> float:
+def interval_s(state: DmnState, policy: DmnPolicy, at: datetime) -> float:
     """How long until the next tick."""
     calm = {
-        Mode.ENGAGED: policy.engaged_s,
-        Mode.WORKING: policy.working_s,
-        Mode.FORAGING: policy.foraging_s,
-        Mode.DREAMING: policy.dreaming_s,
+        DmnMode.ENGAGED: policy.engaged_s,
+        DmnMode.WORKING: policy.working_s,
+        DmnMode.FORAGING: policy.foraging_s,
+        DmnMode.DREAMING: policy.dreaming_s,
     }.get(state.mode, policy.resting_s)
     wait_s = max(calm, min(calm * 2.0 ** min(state.errors, 12), MAX_BACKOFF_S))
     for lifetime_s in policy.lifetimes_s:  # a heartbeat as long as a cache lives always comes too late for it
-        if lifetime_s - SNAP_S < wait_s <= lifetime_s * 1.1 and lifetime_s > SNAP_S:
-            wait_s = lifetime_s - SNAP_S
+        if lifetime_s - CACHE_MARGIN_S < wait_s <= lifetime_s * 1.1 and lifetime_s > CACHE_MARGIN_S:
+            wait_s = lifetime_s - CACHE_MARGIN_S
     for until in (state.quiet_until, state.stored_until):
         if until is not None and until > at:
             wait_s = min(wait_s, (until - at).total_seconds())
-    if state.mode is Mode.DREAMING and (left_s := _dreams_s(state, policy, at)) > 0:
+    if state.mode is DmnMode.DREAMING and (left_s := _dream_left_s(state, policy, at)) > 0:
         wait_s = min(wait_s, left_s)
     return wait_s
 
 
-def held(state: State, policy: Policy, at: datetime) -> tuple[str, ...]:
+def blocking_reasons(state: DmnState, policy: DmnPolicy, at: datetime) -> tuple[str, ...]:
     """Why no autonomous turn may start now, each reason in words. Empty: one may."""
-    state = _of_today(state, at)
+    state = _reset_daily(state, at)
     quiet = state.quiet_until is not None and state.quiet_until > at
     broke = state.spent_up or 0 < policy.daily_cost_usd <= state.spent_today_usd
     reasons = (
         (state.stopping, "the gateway is stopping"),
-        (state.mode is Mode.OFF, "it is off"),
-        (state.mode is Mode.PAUSED, "it is paused"),
-        (state.mode is Mode.STORED and not _woken(state, at), f"it rests until {_until(state)}"),
-        (quiet, f"it is quiet until {_date(state.quiet_until)}"),
+        (state.mode is DmnMode.OFF, "it is off"),
+        (state.mode is DmnMode.PAUSED, "it is paused"),
+        (state.mode is DmnMode.STORED and not _is_woken(state, at), f"it rests until {_format_until(state)}"),
+        (quiet, f"it is quiet until {_format_date(state.quiet_until)}"),
         (state.presence == "sleeping", "the people are asleep"),
         (state.autonomous >= policy.max_autonomous_turns, f"{state.autonomous} turns in a row (max_autonomous_turns)"),
         (state.turns_today >= policy.daily_turns, f"{state.turns_today} turns today (daily_turns)"),
         (broke, f"${state.spent_today_usd:.4f} spent today of ${policy.daily_cost_usd:.2f} (daily_cost_usd)"),
-        (_room(state, policy) <= 0, "every lane is taken"),
+        (_free_lanes(state, policy) <= 0, "every lane is taken"),
     )
     return tuple(reason for holds, reason in reasons if holds)
 
 
-def wanted(state: State, policy: Policy) -> tuple[ConversationId, ...]:
-    """Where an autonomous turn would start at the next tick, if none of `held` held; the first first."""
-    foraging = policy.forage and state.mode is Mode.FORAGING
+def due_conversations(state: DmnState, policy: DmnPolicy) -> tuple[ConversationId, ...]:
+    """Where an autonomous turn would start at the next tick, if none of `blocking_reasons` held; the first first."""
+    foraging = policy.forage and state.mode is DmnMode.FORAGING
     found = dict.fromkeys((*state.pending, *state.continuing, *(state.low if foraging else ())))
     return tuple(place for place in found if place not in state.running)
 
 
-def step(state: State, signal: Signal, policy: Policy) -> Decided:
+def step(state: DmnState, signal: Signal, policy: DmnPolicy) -> StepResult:
     """Decide. Never raises; signals that make no sense in a state change nothing."""
-    after, asked = _answer(state, signal, policy)
-    after, started = _dispatch(after, policy)
+    after, asked = _apply_signal(state, signal, policy)
+    after, started = _dispatch_waiting(after, policy)
     effects = [*asked, *started]
     timed = isinstance(signal, Tick | Directive) or after.mode != state.mode or after.errors != state.errors
     if timed and not after.stopping:
         # People who keep talking change the mode all the time: that must not put off what waits for a tick.
-        waits = bool(wanted(state, policy) and wanted(after, policy))
+        waits = bool(due_conversations(state, policy) and due_conversations(after, policy))
         keep = waits and not isinstance(signal, Tick | Directive) and after.errors <= state.errors
         effects.append(SetTimer(delay_s=interval_s(after, policy, signal.at), sooner=keep))
     if after.persistent != state.persistent:
@@ -132,33 +132,33 @@ def step(state: State, signal: Signal, policy: Policy) -> Decided:
     return after, tuple(effects)
 
 
-def _answer(state: State, signal: Signal, policy: Policy) -> Decided:
+def _apply_signal(state: DmnState, signal: Signal, policy: DmnPolicy) -> StepResult:
     if state.stopping and not isinstance(signal, TurnEnded | TurnFailed):
         return state, ()
     match signal:
         case Noticed():
-            return _noticed(state, signal, policy)
+            return _on_noticed(state, signal, policy)
         case TurnEnded() | TurnFailed():
-            return _ended(_of_today(state, signal.at), signal, policy), ()
+            return _on_turn_ended(_reset_daily(state, signal.at), signal, policy), ()
         case Tick():
-            return _ticked(_of_today(state, signal.at), signal, policy)
+            return _on_tick(_reset_daily(state, signal.at), signal, policy)
         case Presence():
             return replace(state, presence=signal.level), ()
         case Directive():
-            return _directed(state, signal, policy)
+            return _on_directive(state, signal, policy)
         case LeftOff():
-            return _left_off(state, signal.conversation), ()
+            return _on_left_off(state, signal.conversation), ()
         case BudgetSpent():
-            return replace(_of_today(state, signal.at), spent_up=True), ()
+            return replace(_reset_daily(state, signal.at), spent_up=True), ()
         case Stopping():
             return replace(state, stopping=True, waiting=(), pending=(), continuing=(), low=()), ()
 
 
-def _noticed(state: State, signal: Noticed, policy: Policy) -> Decided:
+def _on_noticed(state: DmnState, signal: Noticed, policy: DmnPolicy) -> StepResult:
     place = signal.conversation
     if signal.urgency >= URGENT:
-        stays = state.mode is Mode.OFF or (state.mode is Mode.PAUSED and not signal.trusted)
-        mode = state.mode if stays else Mode.ENGAGED
+        stays = state.mode is DmnMode.OFF or (state.mode is DmnMode.PAUSED and not signal.trusted)
+        mode = state.mode if stays else DmnMode.ENGAGED
         state = replace(state, mode=mode, autonomous=0, stored_until=None, wake_on=())
         if place in state.running:
             told: dict[str, tuple[Effect, ...]] = {
@@ -166,28 +166,28 @@ def _noticed(state: State, signal: Noticed, policy: Policy) -> Decided:
                 "interrupt": (Interrupt(conversation=place),),
             }
             return state, told.get(signal.arrivals, ())
-        at_once = _fits(state, policy, direct=signal.direct)
-        state = _owe(state, place, URGENT, direct=signal.direct)
+        at_once = _has_free_lane(state, policy, direct=signal.direct)
+        state = _queue_turn(state, place, URGENT, direct=signal.direct)
         if policy.inner in state.running and not (state.spared and at_once):
             return replace(state, spared=True), (Interrupt(conversation=policy.inner),)
         return state, ()
-    if state.mode is Mode.STORED and any(_below(signal.type, kind) for kind in state.wake_on):
-        state = replace(state, mode=Mode.FORAGING, stored_until=None, wake_on=(), woken=True)
-        return _owe(state, place, max(signal.urgency, NORMAL)), ()  # it asked to be told, however low that is
-    return _owe(state, place, signal.urgency), ()
+    if state.mode is DmnMode.STORED and any(_is_subtype(signal.type, kind) for kind in state.wake_on):
+        state = replace(state, mode=DmnMode.FORAGING, stored_until=None, wake_on=(), woken=True)
+        return _queue_turn(state, place, max(signal.urgency, NORMAL)), ()  # it asked to be told, however low that is
+    return _queue_turn(state, place, signal.urgency), ()
 
 
-def _below(dotted: str, prefix: str) -> bool:
+def _is_subtype(dotted: str, prefix: str) -> bool:
     return bool(prefix) and (dotted == prefix or dotted.startswith(f"{prefix}."))
 
 
-def _owe(state: State, place: ConversationId, urgency: int, *, direct: bool = False) -> State:
+def _queue_turn(state: DmnState, place: ConversationId, urgency: int, *, direct: bool = False) -> DmnState:
     """Remember that a turn is due here. While one runs nothing is: its end tells what is left."""
     if place in state.running or any(owed.conversation == place for owed in state.waiting) or state.stopping:
         return state
     if urgency >= URGENT:
-        state = _forget(state, place)
-        return replace(state, waiting=(*state.waiting, Owed(conversation=place, direct=direct)))
+        state = _clear_pending(state, place)
+        return replace(state, waiting=(*state.waiting, PendingTurn(conversation=place, direct=direct)))
     if urgency == NORMAL and place not in state.pending:
         return replace(state, pending=(*state.pending, place))
     if urgency == LOW and place not in state.low:
@@ -195,7 +195,7 @@ def _owe(state: State, place: ConversationId, urgency: int, *, direct: bool = Fa
     return state
 
 
-def _forget(state: State, place: ConversationId) -> State:
+def _clear_pending(state: DmnState, place: ConversationId) -> DmnState:
     """A turn begins here that is told everything."""
     pending, continuing, low = (
         tuple(other for other in places if other != place) for places in (state.pending, state.continuing, state.low)
@@ -203,13 +203,13 @@ def _forget(state: State, place: ConversationId) -> State:
     return replace(state, pending=pending, continuing=continuing, low=low)
 
 
-def _left_off(state: State, place: ConversationId) -> State:
+def _on_left_off(state: DmnState, place: ConversationId) -> DmnState:
     """A turn that runs there is ended by whoever says so: its end tells what is left then."""
     waiting = tuple(owed for owed in state.waiting if owed.conversation != place)
-    return _forget(replace(state, waiting=waiting), place)
+    return _clear_pending(replace(state, waiting=waiting), place)
 
 
-def _ended(state: State, signal: TurnEnded | TurnFailed, policy: Policy) -> State:
+def _on_turn_ended(state: DmnState, signal: TurnEnded | TurnFailed, policy: DmnPolicy) -> DmnState:
     place = signal.conversation
     if place not in state.running:
         return state
@@ -218,84 +218,84 @@ def _ended(state: State, signal: TurnEnded | TurnFailed, policy: Policy) -> Stat
     state = replace(state, running=running, chats=chats, spent_today_usd=spent_usd, woken=False)
     if signal.addressed:  # it was counted as the agent's own when it began
         state = replace(state, autonomous=0, turns_today=max(0, state.turns_today - 1))
-    fixed = state.mode in STILL
+    fixed = state.mode in PASSIVE_MODES
     goes_on = False
     if isinstance(signal, TurnFailed):
         state = replace(state, mode=WIND_DOWN.get(state.mode, state.mode), errors=state.errors + 1)
     elif signal.interrupted:
-        state = replace(state, mode=Mode.RESTING if state.mode is Mode.DREAMING else state.mode)
+        state = replace(state, mode=DmnMode.RESTING if state.mode is DmnMode.DREAMING else state.mode)
     else:
-        goes_on = signal.used_tools and not signal.yielded and not fixed and state.mode is not Mode.DREAMING
+        goes_on = signal.used_tools and not signal.yielded and not fixed and state.mode is not DmnMode.DREAMING
         calmer = WIND_DOWN.get(state.mode, state.mode)
-        mode = state.mode if fixed else Mode.RESTING if signal.yielded else Mode.WORKING if goes_on else calmer
+        mode = state.mode if fixed else DmnMode.RESTING if signal.yielded else DmnMode.WORKING if goes_on else calmer
         state = replace(state, mode=mode, errors=0, spared=state.spared and place != policy.inner)
     if signal.left >= URGENT and not fixed:
-        state = replace(state, mode=Mode.ENGAGED)
-    state = _owe(state, place, signal.left, direct=signal.direct)
+        state = replace(state, mode=DmnMode.ENGAGED)
+    state = _queue_turn(state, place, signal.left, direct=signal.direct)
     if goes_on and signal.left < URGENT and not state.stopping and place not in state.continuing:
         state = replace(state, continuing=(*state.continuing, place))
     return state
 
 
-def _ticked(state: State, signal: Tick, policy: Policy) -> Decided:
-    state = _over(state, signal.at)
+def _on_tick(state: DmnState, signal: Tick, policy: DmnPolicy) -> StepResult:
+    state = _expire(state, signal.at)
     ends: tuple[Effect, ...] = ()
-    if state.mode is Mode.DREAMING:
-        if _dreams_s(state, policy, signal.at) > 0 and not wanted(state, policy):
+    if state.mode is DmnMode.DREAMING:
+        if _dream_left_s(state, policy, signal.at) > 0 and not due_conversations(state, policy):
             return state, ()
         ends = (Interrupt(conversation=policy.inner),) if policy.inner in state.running else ()
-        state = replace(state, mode=Mode.RESTING)
+        state = replace(state, mode=DmnMode.RESTING)
     calmer = state if state.running else replace(state, mode=WIND_DOWN.get(state.mode, state.mode))
-    if held(state, policy, signal.at):
+    if blocking_reasons(state, policy, signal.at):
         return calmer, ends
-    if waits := wanted(state, policy):
+    if waits := due_conversations(state, policy):
         due = tuple(place for place in waits if place not in signal.arriving)
-        state, starts = _start(state, due, policy)
+        state, starts = _start_turns(state, due, policy)
         return state, (*ends, *starts)
     if _may_dream(state, signal, policy):
-        state = replace(_forget(state, policy.inner), mode=Mode.DREAMING, dreamt=signal.at, spared=False)
-        state = _counted(state, policy.inner)
+        state = replace(_clear_pending(state, policy.inner), mode=DmnMode.DREAMING, dreamt=signal.at, spared=False)
+        state = _count_turn(state, policy.inner)
         return state, (Dream(),)
     return calmer, ends
 
 
-def _start(state: State, due: tuple[ConversationId, ...], policy: Policy) -> Decided:
+def _start_turns(state: DmnState, due: tuple[ConversationId, ...], policy: DmnPolicy) -> StepResult:
     most = min(
-        _room(state, policy),
+        _free_lanes(state, policy),
         policy.max_autonomous_turns - state.autonomous,
         policy.daily_turns - state.turns_today,
     )
     starts = []
     for place in due[:most]:
         goes_on = place in state.continuing and place not in state.pending
-        state = _counted(_forget(state, place), place)
+        state = _count_turn(_clear_pending(state, place), place)
         starts.append(StartTurn(conversation=place, autonomous=True, continuing=goes_on))
     return state, tuple(starts)
 
 
-def _counted(state: State, place: ConversationId) -> State:
+def _count_turn(state: DmnState, place: ConversationId) -> DmnState:
     running = (*state.running, place)
     return replace(state, running=running, autonomous=state.autonomous + 1, turns_today=state.turns_today + 1)
 
 
-def _may_dream(state: State, signal: Tick, policy: Policy) -> bool:
-    if not policy.dream_every_s or state.mode is not Mode.RESTING or state.running or state.waiting or state.errors:
+def _may_dream(state: DmnState, signal: Tick, policy: DmnPolicy) -> bool:
+    if not policy.dream_every_s or state.mode is not DmnMode.RESTING or state.running or state.waiting or state.errors:
         return False
     rested = state.dreamt is None or (signal.at - state.dreamt).total_seconds() >= policy.dream_every_s
     return rested and signal.material_tokens >= policy.dream_tokens
 
 
-def _dreams_s(state: State, policy: Policy, at: datetime) -> float:
+def _dream_left_s(state: DmnState, policy: DmnPolicy, at: datetime) -> float:
     """How long the dream may still take."""
     return policy.dreaming_s - (at - state.dreamt).total_seconds() if state.dreamt is not None else 0.0
 
 
-def _room(state: State, policy: Policy) -> int:
+def _free_lanes(state: DmnState, policy: DmnPolicy) -> int:
     """Lanes that are left for turns that nobody asked for: never the last one."""
     return max(1, policy.lanes - 1) - len(state.running) - len(state.waiting)
 
 
-def _fits(state: State, policy: Policy, *, direct: bool) -> bool:
+def _has_free_lane(state: DmnState, policy: DmnPolicy, *, direct: bool) -> bool:
     """Whether a lane is free. One is for direct chats alone, so that no room keeps one waiting.
 
     It is counted by who has the lanes, not by how many are free: else a busy direct chat would shut out every room.
@@ -304,44 +304,44 @@ def _fits(state: State, policy: Policy, *, direct: bool) -> bool:
     return len(state.running) < policy.lanes and (direct or others < max(1, policy.lanes - 1))
 
 
-def _directed(state: State, signal: Directive, policy: Policy) -> Decided:
+def _on_directive(state: DmnState, signal: Directive, policy: DmnPolicy) -> StepResult:
     ends: tuple[Effect, ...] = ()
     match signal.order:
         case "wake":
-            mode = Mode.FORAGING if state.mode in {*STILL, Mode.RESTING} else state.mode
+            mode = DmnMode.FORAGING if state.mode in {*PASSIVE_MODES, DmnMode.RESTING} else state.mode
             state = replace(state, mode=mode, autonomous=0, errors=0)
             state = replace(state, quiet_until=None, stored_until=None, wake_on=())
         case "quiet":
             state = replace(state, quiet_until=signal.until or FOREVER)
         case "pause" | "off":
-            mode = Mode.OFF if signal.order == "off" else Mode.PAUSED
+            mode = DmnMode.OFF if signal.order == "off" else DmnMode.PAUSED
             state = replace(state, mode=mode, continuing=(), stored_until=None, wake_on=())
             ends = (Interrupt(conversation=policy.inner),) if policy.inner in state.running else ()
-        case "rest" | "store" if state.mode not in {Mode.OFF, Mode.PAUSED}:
+        case "rest" | "store" if state.mode not in {DmnMode.OFF, DmnMode.PAUSED}:
             stored = signal.order == "store"
             until, kinds = (signal.until, signal.on) if stored else (None, ())
-            ends = (Interrupt(conversation=policy.inner),) if state.mode is Mode.DREAMING else ()
-            mode = Mode.STORED if stored else Mode.RESTING
+            ends = (Interrupt(conversation=policy.inner),) if state.mode is DmnMode.DREAMING else ()
+            mode = DmnMode.STORED if stored else DmnMode.RESTING
             state = replace(state, mode=mode, continuing=(), stored_until=until, wake_on=kinds)
         case _:
             pass
     return state, ends
 
 
-def _over(state: State, at: datetime) -> State:
+def _expire(state: DmnState, at: datetime) -> DmnState:
     """What was to hold until now does not hold any more."""
     if state.quiet_until is not None and state.quiet_until <= at:
         state = replace(state, quiet_until=None)
-    if state.mode is Mode.STORED and _woken(state, at):
-        state = replace(state, mode=Mode.RESTING, stored_until=None, wake_on=(), woken=True)
+    if state.mode is DmnMode.STORED and _is_woken(state, at):
+        state = replace(state, mode=DmnMode.RESTING, stored_until=None, wake_on=(), woken=True)
     return state
 
 
-def _woken(state: State, at: datetime) -> bool:
+def _is_woken(state: DmnState, at: datetime) -> bool:
     return state.stored_until is not None and state.stored_until <= at
 
 
-def _of_today(state: State, at: datetime) -> State:
+def _reset_daily(state: DmnState, at: datetime) -> DmnState:
     today = at.astimezone(UTC).date().isoformat()
     if today == state.day:
         return state
@@ -350,11 +350,11 @@ def _of_today(state: State, at: datetime) -> State:
     return replace(state, day=today, turns_today=over, spent_today_usd=0.0, spent_up=False)
 
 
-def _dispatch(state: State, policy: Policy) -> Decided:
+def _dispatch_waiting(state: DmnState, policy: DmnPolicy) -> StepResult:
     """Give the free lanes to those who wait, in their order."""
     starts = []
     for owed in state.waiting:
-        if not _fits(state, policy, direct=owed.direct):
+        if not _has_free_lane(state, policy, direct=owed.direct):
             continue
         place = owed.conversation
         waiting = tuple(other for other in state.waiting if other != owed)
@@ -364,10 +364,10 @@ def _dispatch(state: State, policy: Policy) -> Decided:
     return state, tuple(starts)
 
 
-def _until(state: State) -> str:
+def _format_until(state: DmnState) -> str:
     kinds = f" or {', '.join(state.wake_on)} comes" if state.wake_on else ""
-    return (_date(state.stored_until) if state.stored_until else "it is woken") + kinds
+    return (_format_date(state.stored_until) if state.stored_until else "it is woken") + kinds
 
 
-def _date(at: datetime | None) -> str:
+def _format_date(at: datetime | None) -> str:
     return "it is woken" if at is None or at == FOREVER else f"{at:%Y-%m-%d %H:%M} UTC"

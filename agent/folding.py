@@ -9,11 +9,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from agent.layout import Shape, Sizes, further, lay, present, told, weigh
-from agent.pressing import Press, press
-from agent.rent import Offer, offer
-
-__all__ = ["Decision", "Situation", "Sizes", "decide", "dump", "load", "weigh"]
+from agent.layout import TurnSizes, ViewShape, apply_forms, current_shape, estimate_turn_tokens, fold_further
+from agent.pressing import FitLimits, fit_view
+from agent.rent import FoldEconomics, assess_fold
 
 KEEP_SHARE = 0.50
 """Of the budget survives a fold under pressure, so that the next one is far off."""
@@ -28,7 +26,7 @@ KEEP_LOOPS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
+class CompactionParams:
     """What else counts. Every number is finite."""
 
     budget: int
@@ -67,7 +65,7 @@ class Situation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class CompactionPlan:
     """How the view is told from now on. Indices are into the turns as they were handed in."""
 
     start: int = 0
@@ -95,46 +93,51 @@ class Decision:
         return bool(self.kinds)
 
 
-def dump(at: Situation) -> str:
+def dump_params(at: CompactionParams) -> str:
     """Canonical JSON."""
     return json.dumps(asdict(at), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def load(text: str) -> Situation:
-    """Reverse `dump`; what is not there is as it is by default. Raises ValueError or TypeError for anything else."""
-    return Situation(**json.loads(text))
+def load_params(text: str) -> CompactionParams:
+    """Reverse `dump_params`.
+
+    What is not there is as it is by default. Raises ValueError or TypeError for anything else.
+    """
+    return CompactionParams(**json.loads(text))
 
 
-def decide(turns: Sequence[Sizes], at: Situation) -> Decision:
+def plan_compaction(turns: Sequence[TurnSizes], at: CompactionParams) -> CompactionPlan:
     """How the turns in view (oldest first) are told from now on.
 
     Marks only move forward. Under pressure head and turns take half of the budget afterwards at most, and with the
     new lines no more than all of it: else only the newest turn is left, or nothing if not even that fits.
     """
     excerpts = min(at.excerpts, int(at.budget * EXCERPTS_SHARE) // 64 * 64)  # the same while the blocks change a little
-    view = _View(turns=turns, params=at, current_shape=present(turns, at.spared), excerpts=excerpts)
-    found = _at_leisure(view)
-    return _pressed(view, found) or found
+    view = _CompactionView(turns=turns, params=at, current_shape=current_shape(turns, at.spared), excerpts=excerpts)
+    found = _plan_if_worthwhile(view)
+    return _plan_under_pressure(view, found) or found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _View:
+class _CompactionView:
     """What there is to decide about."""
 
-    turns: Sequence[Sizes]
-    params: Situation
-    current_shape: Shape
+    turns: Sequence[TurnSizes]
+    params: CompactionParams
+    current_shape: ViewShape
     excerpts: int
 
     @property
     def current_tokens(self) -> int:
         return self.params.head + self.total_tokens(self.current_shape)
 
-    def total_tokens(self, shape: Shape) -> int:
-        return sum(lay(self.turns, shape, self.excerpts))
+    def total_tokens(self, shape: ViewShape) -> int:
+        return sum(estimate_turn_tokens(self.turns, shape, self.excerpts))
 
-    def build_plan(self, shape: Shape, verdict: str, kinds: tuple[str, ...] = (), head: int | None = None) -> Decision:
-        return Decision(
+    def build_plan(
+        self, shape: ViewShape, verdict: str, kinds: tuple[str, ...] = (), head: int | None = None
+    ) -> CompactionPlan:
+        return CompactionPlan(
             start=shape.start,
             summed=shape.summed,
             trimmed=shape.trimmed,
@@ -146,28 +149,30 @@ class _View:
             verdict=verdict,
         )
 
-    def changed_forms(self, shape: Shape) -> tuple[str, ...]:
+    def changed_forms(self, shape: ViewShape) -> tuple[str, ...]:
         """What is told in a harsher form, of the turns that stay."""
-        before = lay(self.turns, self.current_shape, self.excerpts)
-        changed = [before[place] != taken for place, taken in enumerate(lay(self.turns, shape, self.excerpts))]
+        before = estimate_turn_tokens(self.turns, self.current_shape, self.excerpts)
+        changed = [
+            before[place] != taken for place, taken in enumerate(estimate_turn_tokens(self.turns, shape, self.excerpts))
+        ]
         trims = any(changed[max(shape.start, shape.summed) : shape.trimmed])
         sums = any(changed[max(shape.start, self.current_shape.summed) : shape.summed])
         return (*(("trim",) if trims else ()), *(("sum",) if sums else ()))
 
 
-def _pressed(view: _View, found: Decision) -> Decision | None:
+def _plan_under_pressure(view: _CompactionView, found: CompactionPlan) -> CompactionPlan | None:
     """What pressure asks for on top of what was found. None: nothing, or the view takes little of what is too much."""
     at, taken = view.params, view.current_tokens
     budget, due = int(at.budget / at.scale), None if at.compact_above is None else int(at.compact_above / at.scale)
-    why = _why(at, taken, budget, due)
+    why = _describe_pressure(at, taken, budget, due)
     most = [budget, *([taken] if at.force else []), *([due] if due is not None and taken + at.new > due else [])]
     room = max(0, min(int(min(most) * KEEP_SHARE) >> max(0, at.force - 1), budget - at.new))
     if not why or taken <= room:
         return None
     new_head = int(room * HEAD_SHARE)
-    pressed = press(
-        told(view.turns, found),
-        Press(
+    pressed = fit_view(
+        apply_forms(view.turns, found),
+        FitLimits(
             room=room,
             hard_limit=room if at.force else max(room, budget - at.new),
             head=at.head,
@@ -180,7 +185,7 @@ def _pressed(view: _View, found: Decision) -> Decision | None:
         ),
     )
     shape = pressed.shape
-    leaving = _leaving(view.turns[: shape.start], summarise=pressed.needs_summary)
+    leaving = _leaving_kinds(view.turns[: shape.start], summarise=pressed.needs_summary)
     rewritten = pressed.rewrites_head and (shape.start > 0 or at.head > new_head)
     kinds = (*view.changed_forms(shape), *(leaving if rewritten else ()))
     head = new_head if rewritten else at.head
@@ -188,7 +193,7 @@ def _pressed(view: _View, found: Decision) -> Decision | None:
     return view.build_plan(shape, verdict, kinds, head) if kinds else None
 
 
-def _why(at: Situation, taken: int, budget: int, due: int | None) -> str:
+def _describe_pressure(at: CompactionParams, taken: int, budget: int, due: int | None) -> str:
     """What presses, the most pressing first. Empty: nothing."""
     if at.force:
         return f"the provider said that the prompt is too long ({at.force})"
@@ -201,7 +206,7 @@ def _why(at: Situation, taken: int, budget: int, due: int | None) -> str:
     return ""
 
 
-def _leaving(turns: Sequence[Sizes], *, summarise: bool) -> tuple[str, ...]:
+def _leaving_kinds(turns: Sequence[TurnSizes], *, summarise: bool) -> tuple[str, ...]:
     """What stands for turns that leave."""
     if summarise:
         return ("summary",)
@@ -209,13 +214,13 @@ def _leaving(turns: Sequence[Sizes], *, summarise: bool) -> tuple[str, ...]:
     return (*(("bridge",) if any(covered) else ()), *(("drop",) if not all(covered) or not covered else ()))
 
 
-def _at_leisure(view: _View) -> Decision:
+def _plan_if_worthwhile(view: _CompactionView) -> CompactionPlan:
     """Nothing presses: fold if it costs nothing, or pays."""
     turns, at, count = view.turns, view.params, len(view.turns)
-    trim = further(turns, view.current_shape, trimmed=count, keep=at.keep_results)
-    both = further(turns, view.current_shape, summed=count - KEEP_LOOPS, trimmed=count, keep=at.keep_results)
+    trim = fold_further(turns, view.current_shape, trimmed=count, keep=at.keep_results)
+    both = fold_further(turns, view.current_shape, summed=count - KEEP_LOOPS, trimmed=count, keep=at.keep_results)
     gentle, harsh = (
-        offer(turns, shape, spared=at.spared, excerpts=view.excerpts, keep=at.keep_results, loops=KEEP_LOOPS)
+        assess_fold(turns, shape, spared=at.spared, excerpts=view.excerpts, keep=at.keep_results, loops=KEEP_LOOPS)
         for shape in (trim, both)
     )
     best = max(gentle, harsh, key=lambda one: one.gain)
@@ -228,18 +233,18 @@ def _at_leisure(view: _View) -> Decision:
     if at.policy == "always":
         shape = trim if gentle.gain > 0 else view.current_shape
         return view.build_plan(shape, f"{gentle.gain:,} tokens go, as always", view.changed_forms(shape))
-    if _worth(at, harsh - gentle) and (_worth(at, gentle) or _worth(at, harsh)):
-        return view.build_plan(both, _told(at, harsh), view.changed_forms(both))
-    if _worth(at, gentle):
-        return view.build_plan(trim, _told(at, gentle), view.changed_forms(trim))
-    return view.build_plan(view.current_shape, _told(at, best))
+    if _is_worth(at, harsh - gentle) and (_is_worth(at, gentle) or _is_worth(at, harsh)):
+        return view.build_plan(both, _format_savings(at, harsh), view.changed_forms(both))
+    if _is_worth(at, gentle):
+        return view.build_plan(trim, _format_savings(at, gentle), view.changed_forms(trim))
+    return view.build_plan(view.current_shape, _format_savings(at, best))
 
 
-def _worth(at: Situation, one: Offer) -> bool:
+def _is_worth(at: CompactionParams, one: FoldEconomics) -> bool:
     return one.gain >= MIN_GAIN_TOKENS and (at.cold or one.is_worthwhile(read=at.read, write=at.write, ahead=at.ahead))
 
 
-def _told(at: Situation, one: Offer) -> str:
+def _format_savings(at: CompactionParams, one: FoldEconomics) -> str:
     """The numbers, in tokens at the input price."""
     if at.cold:
         return f"{one.gain:,} tokens could go; nothing is cached, so it costs nothing"

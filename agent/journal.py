@@ -21,14 +21,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from agent.workspace.text import tidy
+from agent.workspace.text import normalize_text
 from gateway.events import Address
 
 MAX_TITLE_CHARS: Final = 120
 MAX_TEXT_CHARS: Final = 4_000
-PUBLIC: Final = "public"
+PUBLIC_SCOPE: Final = "public"
 """As `gateway.scopes` calls it."""
-TO_REMEMBER: Final = "to remember"
+REMEMBERED_TITLE: Final = "to remember"
 """The title of what is remembered for good."""
 
 _HEADER: Final = re.compile(
@@ -42,52 +42,54 @@ _ESCAPED: Final = re.compile(rf"\\*(?:{_HEADER.pattern}|{_NOTE.pattern})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class JournalEntry:
     """Something that was written down."""
 
     at: datetime
     """UTC; whole seconds once it was in the file."""
     title: str
-    """`flat`; may be empty."""
+    """`to_single_line`; may be empty."""
     text: str
-    """`tidy`; may be empty where a person wrote it."""
+    """`normalize_text`; may be empty where a person wrote it."""
     scope: str | None
-    """`PUBLIC`, or the private place that it is of. None: the owner's."""
+    """`PUBLIC_SCOPE`, or the private place that it is of. None: the owner's."""
     note_id: str = ""
     """Which note of the log it is. Empty: a person wrote it."""
 
 
-def flat(text: str, most: int = MAX_TITLE_CHARS) -> str:
+def to_single_line(text: str, most: int = MAX_TITLE_CHARS) -> str:
     """On one line, without characters that nobody sees, at most so long."""
     plain = text.isascii() and text.isprintable()  # most is
-    shown = text if plain else "".join(c if unicodedata.category(c)[0] not in "CZ" else " " for c in tidy(text))
+    shown = (
+        text if plain else "".join(c if unicodedata.category(c)[0] not in "CZ" else " " for c in normalize_text(text))
+    )
     return " ".join(shown.split())[:most].rstrip()
 
 
-def written(entry: Entry) -> str:
-    """The entry as it stands in the file, with an empty line in front. `parse` reverses it.
+def format_entry(entry: JournalEntry) -> str:
+    """The entry as it stands in the file, with an empty line in front. `parse_journal` reverses it.
 
     `title` and `text` are as the fields' comments say.
     """
     title = f" — {entry.title}" if entry.title else ""
-    scope = f"scope: {_scope(entry.scope)}\n" if entry.scope is not None else "scope:\n"
+    scope = f"scope: {_format_scope(entry.scope)}\n" if entry.scope is not None else "scope:\n"
     lines = "".join(f"\\{line}\n" if _ESCAPED.fullmatch(line) else f"{line}\n" for line in entry.text.split("\n"))
     note = f"<!-- note {entry.note_id} -->\n" if entry.note_id else ""
     at = entry.at.astimezone(UTC).replace(microsecond=0, tzinfo=None).isoformat(" ")  # %Y has no zeros in front
     return f"\n## {at}Z{title}\n{scope}\n{lines}{note}"
 
 
-def parse(text: str) -> list[Entry]:
+def parse_journal(text: str) -> list[JournalEntry]:
     """All entries of a file, in its order. What stands in front of the first is nobody's. Takes any text."""
-    return [_entry(*one) for one in _sections(tidy(text).split("\n"))]
+    return [_build_entry(*one) for one in _iter_sections(normalize_text(text).split("\n"))]
 
 
-def names(text: str) -> set[str]:
+def find_note_ids(text: str) -> set[str]:
     """Which notes of the log stand whole in a file, or in its end."""
     return {found[1] for line in text.split("\n") if (found := _NOTE.fullmatch(line))}
 
 
-def without(text: str, note: str) -> str:
+def remove_note(text: str, note: str) -> str:
     """A file without this note of the log, all else as it stands there.
 
     What a person wrote below it stays what it is: an entry of theirs, of the same time and scope.
@@ -96,7 +98,7 @@ def without(text: str, note: str) -> str:
     last = next((place for place, line in enumerate(lines) if line.rstrip() == f"<!-- note {note} -->"), None)
     if last is None:
         return text
-    heads = [place for place, line in enumerate(lines) if _begins(line)]
+    heads = [place for place, line in enumerate(lines) if _is_entry_start(line)]
     first = max((place for place in heads if place < last), default=None)
     if first is None:
         return text
@@ -104,16 +106,16 @@ def without(text: str, note: str) -> str:
     left = lines[last + 1 : end]
     if any(line.strip() for line in left):
         scope = [lines[first + 1]] if _SCOPE.fullmatch(lines[first + 1].rstrip()) else []
-        return "\n".join([*lines[:first], _untitled(lines[first]), *scope, *left, *lines[end:]])
-    blank = first > 0 and not lines[first - 1].strip()  # that `written` put in front
+        return "\n".join([*lines[:first], _strip_title(lines[first]), *scope, *left, *lines[end:]])
+    blank = first > 0 and not lines[first - 1].strip()  # that `format_entry` put in front
     return "\n".join([*lines[: first - blank], *left, *lines[end:]])
 
 
-def _sections(lines: Sequence[str]) -> Iterator[tuple[datetime, str, list[str]]]:
+def _iter_sections(lines: Sequence[str]) -> Iterator[tuple[datetime, str, list[str]]]:
     at, title, body = None, "", list[str]()
     for line in lines:
         header = _HEADER.fullmatch(line)
-        begun = _time(header) if header is not None else None
+        begun = _parse_time(header) if header is not None else None
         if header is None or begun is None:
             body.append(line)
             continue
@@ -124,19 +126,19 @@ def _sections(lines: Sequence[str]) -> Iterator[tuple[datetime, str, list[str]]]
         yield at, title, body
 
 
-def _begins(line: str) -> bool:
+def _is_entry_start(line: str) -> bool:
     header = _HEADER.fullmatch(line.rstrip())
-    return header is not None and _time(header) is not None
+    return header is not None and _parse_time(header) is not None
 
 
-def _untitled(line: str) -> str:
+def _strip_title(line: str) -> str:
     header = _HEADER.fullmatch(line.rstrip())
-    at = _time(header) if header is not None else None
+    at = _parse_time(header) if header is not None else None
     assert at is not None
     return f"## {at.replace(tzinfo=None).isoformat(' ')}Z"
 
 
-def _time(header: re.Match[str]) -> datetime | None:
+def _parse_time(header: re.Match[str]) -> datetime | None:
     zone = header[4] if header[4] not in (None, "Z", "UTC") else "+00:00"
     try:
         return datetime.fromisoformat(f"{header[1]} {header[2]}{header[3] or ':00'}{zone}").astimezone(UTC)
@@ -144,29 +146,35 @@ def _time(header: re.Match[str]) -> datetime | None:
         return None
 
 
-def _entry(at: datetime, title: str, body: list[str]) -> Entry:
+def _build_entry(at: datetime, title: str, body: list[str]) -> JournalEntry:
     scope = None
     if body and (told := _SCOPE.fullmatch(body[0])):
-        scope, body = _read_scope(told[1].strip()), body[1:]
+        scope, body = _parse_scope(told[1].strip()), body[1:]
     notes = [found for line in body if (found := _NOTE.fullmatch(line))]
     kept = [line for line in body if not _NOTE.fullmatch(line)]
     text = "\n".join(line[1:] if line.startswith("\\") and _ESCAPED.fullmatch(line) else line for line in kept)
-    return Entry(at=at, title=flat(title), text=tidy(text), scope=scope, note_id=notes[-1][1] if notes else "")
+    return JournalEntry(
+        at=at,
+        title=to_single_line(title),
+        text=normalize_text(text),
+        scope=scope,
+        note_id=notes[-1][1] if notes else "",
+    )
 
 
-def _scope(scope: str) -> str:
+def _format_scope(scope: str) -> str:
     """As it is, or as JSON where a line would not carry it or it would not come back."""
-    return scope if _read_scope(scope) == scope and flat(scope, len(scope)) == scope else json.dumps(scope)
+    return scope if _parse_scope(scope) == scope and to_single_line(scope, len(scope)) == scope else json.dumps(scope)
 
 
-def _read_scope(told: str) -> str | None:
+def _parse_scope(told: str) -> str | None:
     if told.startswith('"'):
         try:
             told = str(json.loads(told))
         except ValueError:
             return None
-    if told == PUBLIC:
-        return PUBLIC
+    if told == PUBLIC_SCOPE:
+        return PUBLIC_SCOPE
     try:
         return Address.parse(told).conversation
     except ValueError:

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from agent.projection import Form, Raw, size, summed, trimmed
-from agent.stubs import stubs, tokens
+from agent.projection import LoggedTurn, TurnForm, estimate_turn_size, summarize_turn, trim_turn
+from agent.stubs import build_stubs, estimate_call_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class TurnSizes:
     """One turn in view, in tokens, images included. Made so that `whole >= trimmed >= summed`."""
 
     whole: int
@@ -17,7 +17,7 @@ class Sizes:
     """With no result spared."""
     summed: int
     """Without excerpts."""
-    form: Form = Form.WHOLE
+    form: TurnForm = TurnForm.WHOLE
     """As it is told now."""
     results: tuple[int, ...] = ()
     """What each result that a trim would clear saves, oldest first; together `whole - trimmed` at most. What else a
@@ -34,8 +34,8 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """How a view is told, as `agent.folding.Decision` has it."""
+class ViewShape:
+    """How a view is told, as `agent.folding.CompactionPlan` has it."""
 
     start: int = 0
     summed: int = 0
@@ -43,30 +43,34 @@ class Shape:
     spared: int = 0
 
 
-def weigh(turn: Raw, *, form: Form, images: int = 0, requests: int = 1, covered: bool = False) -> Sizes:
+def measure_turn(
+    turn: LoggedTurn, *, form: TurnForm, images: int = 0, requests: int = 1, covered: bool = False
+) -> TurnSizes:
     """Measure a turn in each form. `images`: tokens of what was shown with it."""
-    found = stubs(turn.seq, turn.exchange)
+    found = build_stubs(turn.seq, turn.exchange)
     calls = [called for step in turn.exchange.steps for called in step.calls]
-    return Sizes(
-        whole=size(turn.exchange) + images,
-        trimmed=size(trimmed(turn)) + images,
-        summed=size(summed(turn)) + images,
+    return TurnSizes(
+        whole=estimate_turn_size(turn.exchange) + images,
+        trimmed=estimate_turn_size(trim_turn(turn)) + images,
+        summed=estimate_turn_size(summarize_turn(turn)) + images,
         form=form,
-        results=tuple(tokens(calls[number - 1]) - tokens(stub) for number, stub in found.items()),
+        results=tuple(
+            estimate_call_tokens(calls[number - 1]) - estimate_call_tokens(stub) for number, stub in found.items()
+        ),
         requests=requests,
         is_in_journal=covered,
     )
 
 
-def present(turns: Sequence[Sizes], spared: int) -> Shape:
+def current_shape(turns: Sequence[TurnSizes], spared: int) -> ViewShape:
     """How the turns are told now."""
     told = [turn.form for turn in turns]
-    whole = [place for place, form in enumerate(told, start=1) if form is not Form.WHOLE]
-    loops = [place for place, form in enumerate(told, start=1) if form is Form.SUMMED]
-    return Shape(summed=max(loops, default=0), trimmed=max(whole, default=0), spared=spared)
+    whole = [place for place, form in enumerate(told, start=1) if form is not TurnForm.WHOLE]
+    loops = [place for place, form in enumerate(told, start=1) if form is TurnForm.SUMMED]
+    return ViewShape(summed=max(loops, default=0), trimmed=max(whole, default=0), spared=spared)
 
 
-class Forms(Protocol):
+class FormLimits(Protocol):
     """Where which form begins."""
 
     @property
@@ -78,26 +82,29 @@ class Forms(Protocol):
         """`turns[:trimmed]` are TRIMMED or SUMMED."""
 
 
-def told(turns: Sequence[Sizes], how: Forms) -> list[Sizes]:
+def apply_forms(turns: Sequence[TurnSizes], how: FormLimits) -> list[TurnSizes]:
     """The turns, told like this."""
     return [
-        replace(turn, form=Form.SUMMED if place < how.summed else Form.TRIMMED if place < how.trimmed else Form.WHOLE)
+        replace(
+            turn,
+            form=TurnForm.SUMMED if place < how.summed else TurnForm.TRIMMED if place < how.trimmed else TurnForm.WHOLE,
+        )
         for place, turn in enumerate(turns)
     ]
 
 
-def further(
-    turns: Sequence[Sizes], now: Shape, *, start: int = 0, summed: int = 0, trimmed: int = 0, keep: int
-) -> Shape:
+def fold_further(
+    turns: Sequence[TurnSizes], now: ViewShape, *, start: int = 0, summed: int = 0, trimmed: int = 0, keep: int
+) -> ViewShape:
     """The same, folded at least so far, with so many of the newest results whole as far as they are whole now."""
     summed = max(now.summed, summed, start)
     trimmed = max(now.trimmed, trimmed, summed)
     newly = sum(len(turn.results) for turn in turns[now.trimmed : trimmed])
     behind = sum(len(turn.results) for turn in turns[trimmed:])
-    return Shape(start=start, summed=summed, trimmed=trimmed, spared=max(0, min(keep - behind, now.spared + newly)))
+    return ViewShape(start=start, summed=summed, trimmed=trimmed, spared=max(0, min(keep - behind, now.spared + newly)))
 
 
-def lay(turns: Sequence[Sizes], shape: Shape, excerpts: int) -> list[int]:
+def estimate_turn_tokens(turns: Sequence[TurnSizes], shape: ViewShape, excerpts: int) -> list[int]:
     """What each turn takes. Of excerpts as much is assumed as there can be."""
     taken, spared = list[int](), shape.spared
     for place in range(len(turns) - 1, shape.start - 1, -1):

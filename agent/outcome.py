@@ -3,15 +3,15 @@
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from agent.models.base import Cause, End, Model
-from agent.tokens.meter import prompt_tokens
-from gateway.events import Account, Step, Usage
+from agent.models.base import FailureCause, Model, StreamEnd
+from agent.tokens.meter import count_prompt_tokens
+from gateway.events import RequestUsage, TurnStep, Usage
 
-NOTHING = Usage()
+NO_USAGE = Usage()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class TurnOutcome:
     """How a turn ended."""
 
     outcome: Literal["replied", "silent", "yielded", "failed", "interrupted"]
@@ -19,7 +19,7 @@ class Outcome:
     """To be posted; empty unless replied."""
     reason: str = ""
     """Why it failed, or why the model was not asked; empty otherwise. Holds no secrets."""
-    cause: Cause = "broken"
+    cause: FailureCause = "broken"
     """Of a failure, for people."""
     yielded: bool = False
     """The agent wants to rest; it may have replied too."""
@@ -28,39 +28,39 @@ class Outcome:
     is_over_budget: bool = False
     """What it would have asked for next could not be afforded."""
     model: str = ""
-    usage: Usage = NOTHING
+    usage: Usage = NO_USAGE
     requests: int = 0
-    accounts: tuple[Account, ...] = ()
+    accounts: tuple[RequestUsage, ...] = ()
     """Of the requests whose cache was kept account of."""
-    steps: tuple[Step, ...] = ()
+    steps: tuple[TurnStep, ...] = ()
     """Each answer with tool calls, and what the model was told then."""
     prompt_tokens: int = 0
     """Of the last request, as billed. 0: it was not told."""
     prompt_estimate: int = 0
-    """Of the same, as `agent.allowance.Window` thought."""
+    """Of the same, as `agent.allowance.ContextWindow` thought."""
 
 
 @dataclass(slots=True)
-class Progress:
+class TurnProgress:
     """What a turn has come to so far. Where it is cut off, this is what there is to write down."""
 
-    current: Outcome = field(default_factory=lambda: Outcome(outcome="interrupted"))
+    current: TurnOutcome = field(default_factory=lambda: TurnOutcome(outcome="interrupted"))
 
-    def record_answer(self, end: End, model: Model, estimate: int) -> None:
+    def record_answer(self, end: StreamEnd, model: Model, estimate: int) -> None:
         """One more request has been answered, which was thought to have so many tokens."""
         self.record_lost(end.lost_accounts)
         done, usage = self.current, end.usage
         self.current = replace(
             done,
             usage=done.usage + usage,
-            prompt_tokens=prompt_tokens(usage),
+            prompt_tokens=count_prompt_tokens(usage),
             prompt_estimate=estimate,
             requests=done.requests + 1,
             model=end.model or model.name,
             accounts=done.accounts if end.account is None else (*done.accounts, end.account),
         )
 
-    def record_lost(self, accounts: tuple[Account, ...]) -> None:
+    def record_lost(self, accounts: tuple[RequestUsage, ...]) -> None:
         """Requests that broke off were billed as well."""
         done = self.current
         self.current = replace(
@@ -70,26 +70,26 @@ class Progress:
             accounts=(*done.accounts, *accounts),
         )
 
-    def record_step(self, step: Step, *, worked: bool) -> None:
+    def record_step(self, step: TurnStep, *, worked: bool) -> None:
         """Tools were used, or cut off."""
         self.current = replace(
             self.current, steps=(*self.current.steps, step), used_tools=self.current.used_tools or worked
         )
 
-    def add_arrivals(self, heard: str) -> Step:
+    def add_arrivals(self, heard: str) -> TurnStep:
         """This arrived meanwhile, and is told behind the results of the last step. Returns that step."""
         *before, step = self.current.steps
         step = replace(step, heard=heard)
         self.current = replace(self.current, steps=(*before, step))
         return step
 
-    def replace_steps(self, steps: tuple[Step, ...]) -> None:
+    def replace_steps(self, steps: tuple[TurnStep, ...]) -> None:
         """The last steps are told like this instead."""
         self.current = replace(
             self.current, steps=(*self.current.steps[: len(self.current.steps) - len(steps)], *steps)
         )
 
-    def finish(self, ending: Outcome) -> Outcome:
+    def finish(self, ending: TurnOutcome) -> TurnOutcome:
         """The whole outcome of a turn that ended like this."""
         return replace(
             self.current,

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from agent.layout import Shape, Sizes, lay, present
+from agent.layout import TurnSizes, ViewShape, current_shape, estimate_turn_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class FoldEconomics:
     """What one way to fold comes to. One minus another is what the first one comes to on top of the second."""
 
     gain: int
@@ -28,8 +28,8 @@ class Offer:
     rewritten_again: int
     """Of these, what the next fold is going to change."""
 
-    def __sub__(self, other: "Offer") -> "Offer":
-        return Offer(
+    def __sub__(self, other: "FoldEconomics") -> "FoldEconomics":
+        return FoldEconomics(
             gain=self.gain - other.gain,
             rent=self.rent - other.rent,
             rewritten=self.rewritten - other.rewritten,
@@ -42,10 +42,12 @@ class Offer:
         return self.rent * read >= self.rewritten_again * dearer and self.gain * read * ahead >= self.rewritten * dearer
 
 
-def offer(turns: Sequence[Sizes], shape: Shape, *, spared: int, excerpts: int, keep: int, loops: int) -> Offer:
+def assess_fold(
+    turns: Sequence[TurnSizes], shape: ViewShape, *, spared: int, excerpts: int, keep: int, loops: int
+) -> FoldEconomics:
     """`spared`: results that are whole now in trimmed turns; `keep`, `loops`: newest results and loops that stay."""
-    now = present(turns, spared)
-    before, after = lay(turns, now, excerpts), lay(turns, shape, excerpts)
+    now = current_shape(turns, spared)
+    before, after = estimate_turn_tokens(turns, now, excerpts), estimate_turn_tokens(turns, shape, excerpts)
     first = next((place for place, taken in enumerate(before) if after[place] != taken), len(turns))
     last = [
         after[place]
@@ -54,19 +56,21 @@ def offer(turns: Sequence[Sizes], shape: Shape, *, spared: int, excerpts: int, k
     ]
     coming = sum(turn.requests for turn in turns) / max(1, len(turns))
     since = [*accumulate((turn.requests for turn in reversed(turns)), initial=coming)][-2::-1]
-    return Offer(
+    return FoldEconomics(
         gain=sum(before) - sum(after),
-        rent=sum(gain * since[place] for place, gain in _gains(turns, now, shape, keep=keep, loops=loops)),
+        rent=sum(gain * since[place] for place, gain in _iter_gains(turns, now, shape, keep=keep, loops=loops)),
         rewritten=sum(after[first:]),
         rewritten_again=sum(after[first:]) - sum(last),
     )
 
 
-def _gains(turns: Sequence[Sizes], now: Shape, shape: Shape, *, keep: int, loops: int) -> Iterator[tuple[int, int]]:
+def _iter_gains(
+    turns: Sequence[TurnSizes], now: ViewShape, shape: ViewShape, *, keep: int, loops: int
+) -> Iterator[tuple[int, int]]:
     """What goes, each with the turn since whose end it could have gone."""
     results = [(place, saved) for place, turn in enumerate(turns) for saved in turn.results]
     newest = len(turns) - 1
-    for number, (was, is_) in enumerate(zip(_cleared(turns, now), _cleared(turns, shape), strict=True)):
+    for number, (was, is_) in enumerate(zip(_cleared_results(turns, now), _cleared_results(turns, shape), strict=True)):
         if is_ and not was:
             newer = number + keep
             yield results[newer][0] if newer < len(results) else newest, results[number][1]
@@ -77,7 +81,7 @@ def _gains(turns: Sequence[Sizes], now: Shape, shape: Shape, *, keep: int, loops
         yield min(place + loops, newest), turns[place].trimmed - turns[place].summed
 
 
-def _cleared(turns: Sequence[Sizes], shape: Shape) -> list[bool]:
+def _cleared_results(turns: Sequence[TurnSizes], shape: ViewShape) -> list[bool]:
     """Of each result that a trim would clear, oldest first, whether it is."""
     found, spared = list[bool](), shape.spared
     for place in range(len(turns) - 1, -1, -1):

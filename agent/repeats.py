@@ -5,25 +5,25 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from agent.journal import flat
+from agent.journal import to_single_line
 from agent.models.base import ToolCall, ToolResult, ToolSpec
-from agent.tools.surface import meant
+from agent.tools.surface import unwrap_call
 
-MAX_ASKED_CHARS: Final = 120
+MAX_CALL_CHARS: Final = 120
 MAX_NAME_CHARS: Final = 64
-MOST_ASKED: Final = 12
+MAX_LISTED_CALLS: Final = 12
 """Calls that are listed, the newest."""
-MOST_ERRORS: Final = 2
+MAX_FAILED_CALLS: Final = 2
 """Times that the same call is carried out though it failed before."""
-MOST_TIMES: Final = 2
+MAX_SAME_CALLS: Final = 2
 """Times that a turn may make the same call."""
-NOT_AGAIN: Final = (
+REPEATED_CALL: Final = (
     "Not carried out: you have made this very call twice in this turn, and what it brought stands above. Answer from "
     "that, or do something else."
 )
 
 
-class Repeats:
+class DuplicateCalls:
     """Of one turn."""
 
     def __init__(self, specs: Iterable[ToolSpec]) -> None:
@@ -40,19 +40,19 @@ class Repeats:
 
         None: carry it out.
         """
-        name = named(call)
+        name = call_key(call)
         self._call_counts[name] = self._call_counts.get(name, 0) + 1
-        if self._call_counts[name] > MOST_TIMES:
-            return ToolResult(id=call.id, text=NOT_AGAIN, is_error=True)
+        if self._call_counts[name] > MAX_SAME_CALLS:
+            return ToolResult(id=call.id, text=REPEATED_CALL, is_error=True)
         found = self._results.get(name)
-        if found is None or (found[0].is_error and found[1] < MOST_ERRORS):
+        if found is None or (found[0].is_error and found[1] < MAX_FAILED_CALLS):
             return None
         self.repeated_count += 1
         return replace(found[0], id=call.id)
 
     def record_result(self, call: ToolCall, result: ToolResult) -> None:
         """It was carried out. Of what may have changed, by it or meanwhile, earlier results say nothing."""
-        spec, name = self._specs.get(meant(call).name), named(call)
+        spec, name = self._specs.get(unwrap_call(call).name), call_key(call)
         times = self._results[name][1] if name in self._results else 0
         if spec is None or spec.is_polling or not spec.is_parallel:
             self._results.clear()
@@ -60,9 +60,9 @@ class Repeats:
             self._results[name] = (result, times + 1)
 
 
-def named(call: ToolCall) -> str:
+def call_key(call: ToolCall) -> str:
     """The same for calls that ask for the same."""
-    inner = meant(call)
+    inner = unwrap_call(call)
     try:
         arguments = json.dumps(json.loads(inner.arguments.strip() or "{}"), sort_keys=True)
     except (ValueError, RecursionError):
@@ -70,15 +70,17 @@ def named(call: ToolCall) -> str:
     return f"{inner.name} {arguments}"
 
 
-def shown(call: ToolCall) -> str:
+def format_call(call: ToolCall) -> str:
     """A call on one line, for the list of what was asked for."""
     said = "" if call.arguments.strip() in ("", "{}") else call.arguments
-    return flat(f"{call.name[:MAX_NAME_CHARS]} {said[: 2 * MAX_ASKED_CHARS]}", MAX_ASKED_CHARS)
+    return to_single_line(f"{call.name[:MAX_NAME_CHARS]} {said[: 2 * MAX_CALL_CHARS]}", MAX_CALL_CHARS)
 
 
-def asked_for(calls: Sequence[str], repeated: int) -> str:
+def format_call_list(calls: Sequence[str], repeated: int) -> str:
     """What a turn has asked for so far, in the model's own words, which may be somebody else's."""
     listed = list(dict.fromkeys(calls))
-    left = [f"- and {len(listed) - MOST_ASKED} more"] if len(listed) > MOST_ASKED else []
+    left = [f"- and {len(listed) - MAX_LISTED_CALLS} more"] if len(listed) > MAX_LISTED_CALLS else []
     again = [f"({repeated} calls were the same again: they were answered from the first result.)"] if repeated else []
-    return "\n".join(["Asked for in this turn so far:", *(f"- {one}" for one in listed[-MOST_ASKED:]), *left, *again])
+    return "\n".join(
+        ["Asked for in this turn so far:", *(f"- {one}" for one in listed[-MAX_LISTED_CALLS:]), *left, *again]
+    )

@@ -15,16 +15,16 @@ from gateway.events import ConversationId
 LOW, NORMAL, URGENT = 1, 2, 3
 """Urgencies that reach the agent (0, ambient, never does)."""
 
-Arrivals = Literal["steer", "queue", "interrupt"]
+ArrivalPolicy = Literal["steer", "queue", "interrupt"]
 """What becomes of a running turn when somebody speaks to the agent there: it is told at its next tool boundary; it goes
 on, and the next turn is told; it is ended, and the next turn begins at once."""
-Level = Literal["focused", "present", "idle", "away", "sleeping"]
+PresenceLevel = Literal["focused", "present", "idle", "away", "sleeping"]
 """How near the people are whom the agent serves."""
-Order = Literal["wake", "pause", "rest", "store", "quiet", "off"]
+DmnOrder = Literal["wake", "pause", "rest", "store", "quiet", "off"]
 """What an operator, or the agent itself, tells the network. `store`: rest until a time or a kind of event."""
 
 
-class Mode(StrEnum):
+class DmnMode(StrEnum):
     """What the agent is doing, by how soon it looks again."""
 
     ENGAGED = "engaged"
@@ -38,7 +38,7 @@ class Mode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class DmnPolicy:
     """How the operator wants it."""
 
     inner: ConversationId
@@ -68,7 +68,7 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Owed:
+class PendingTurn:
     """A turn that is due at once."""
 
     conversation: ConversationId
@@ -76,15 +76,15 @@ class Owed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class DmnState:
     """All that the network remembers. A restart keeps what `lasting` names."""
 
-    mode: Mode = Mode.RESTING
+    mode: DmnMode = DmnMode.RESTING
     running: tuple[ConversationId, ...] = ()
     """A turn is under way here."""
     chats: tuple[ConversationId, ...] = ()
     """Of these, the direct chats that somebody wrote in."""
-    waiting: tuple[Owed, ...] = ()
+    waiting: tuple[PendingTurn, ...] = ()
     """Somebody is owed a turn here; oldest first."""
     pending: tuple[ConversationId, ...] = ()
     """Taken up when a tick comes; oldest first."""
@@ -94,7 +94,7 @@ class State:
     """Something low waits here."""
     spared: bool = False
     """The inner turn was interrupted once already, and is let alone now."""
-    presence: Level = "present"
+    presence: PresenceLevel = "present"
     autonomous: int = 0
     """Autonomous turns since a person last spoke to the agent."""
     day: str = ""
@@ -120,28 +120,28 @@ class State:
     stopping: bool = False
 
     @property
-    def persistent(self) -> "State":
+    def persistent(self) -> "DmnState":
         """What outlives the process. Nobody is owed anything: what is unread is noticed anew.
 
         A dream that the process does not outlive is dreamt again; one that was whole left nothing to dream of.
         """
-        if self.mode is Mode.DREAMING:
-            self = replace(self, mode=Mode.RESTING, dreamt=None)  # noqa: PLW0642 - as of then
+        if self.mode is DmnMode.DREAMING:
+            self = replace(self, mode=DmnMode.RESTING, dreamt=None)  # noqa: PLW0642 - as of then
         kept = replace(self, running=(), chats=(), waiting=(), pending=(), continuing=(), low=())
         return replace(kept, spared=False, woken=False, stopping=False)
 
 
-_STATE: TypeAdapter[State] = TypeAdapter(State)
+_STATE_ADAPTER: TypeAdapter[DmnState] = TypeAdapter(DmnState)
 
 
-def save(state: State) -> str:
+def dump_state(state: DmnState) -> str:
     """The part of a state that outlives the process, as JSON."""
-    return _STATE.dump_json(state.persistent).decode()
+    return _STATE_ADAPTER.dump_json(state.persistent).decode()
 
 
-def restore(saved: str) -> State:
-    """Reverse `save`. Raises ValueError for text that `save` did not make."""
-    return _STATE.validate_json(saved)
+def load_state(saved: str) -> DmnState:
+    """Reverse `dump_state`. Raises ValueError for text that `dump_state` did not make."""
+    return _STATE_ADAPTER.validate_json(saved)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +155,7 @@ class Noticed:
     """Its dotted type; empty: several, or not known any more."""
     direct: bool = False
     """It is a direct chat."""
-    arrivals: Arrivals = "steer"
+    arrivals: ArrivalPolicy = "steer"
     trusted: bool = False
     """An owner or admin said it: their word lifts a pause."""
 
@@ -209,7 +209,7 @@ class Presence:
     """The people came nearer, or went."""
 
     at: datetime
-    level: Level
+    level: PresenceLevel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +217,7 @@ class Directive:
     """An operator, or the agent itself, says what to do."""
 
     at: datetime
-    order: Order
+    order: DmnOrder
     until: datetime | None = None
     """Of `store` and `quiet`. None: until woken."""
     on: tuple[str, ...] = ()

@@ -8,68 +8,72 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from agent.fence import fence
-from agent.journal import flat
-from agent.models.base import Image, Piece, Said, Text, ToolCall, ToolResult
+from agent.fence import fence_text
+from agent.journal import to_single_line
+from agent.models.base import Image, MessagePart, ModelMessage, TextPart, ToolCall, ToolResult
 from agent.view import estimate_tokens
-from gateway.events import Called, Source, Step
+from gateway.events import EvidenceRef, ToolCallRecord, TurnStep
 
 CALL_TOKENS = 24
 """Around a call and its result: the words of the JSON that they are told in."""
 FENCE_TOKENS = 64
 """Around a result that is somebody else's words, at most."""
-PICTURE_TOKENS = 1_600
+IMAGE_TOKENS = 1_600
 """Of an image that a tool brought: about what the largest take (platform.claude.com, build-with-claude/vision)."""
 MAX_ORIGIN_CHARS = 120
 """Of where a result is from, in what is told of it: the whole is told with the evidence."""
 MAX_SOURCE_CHARS = 500
 """The same, as it is written down."""
 MAX_NAME_CHARS = 40
-_ODD = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
+_INVALID_ID_CHARS = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
 
 
-Pictures = Mapping[str, Image]
+ToolImages = Mapping[str, Image]
 """What tools brought to be seen, by the hash of its bytes."""
-NO_PICTURES: Pictures = {}
+NO_TOOL_IMAGES: ToolImages = {}
 
 
-def repeated(steps: Iterable[Step], pictures: Pictures = NO_PICTURES) -> tuple[Said, ...]:
+def render_steps(steps: Iterable[TurnStep], pictures: ToolImages = NO_TOOL_IMAGES) -> tuple[ModelMessage, ...]:
     """Both sides of each step, the agent's first. What ended the turn was not answered, so it is not repeated.
 
     `pictures`: those that can be shown; the others are told by the words beside them alone.
     """
-    return tuple([said for step in steps for said in _sides(step, pictures)])
+    return tuple([said for step in steps for said in _step_messages(step, pictures)])
 
 
-def _sides(step: Step, pictures: Pictures) -> tuple[Said, ...]:
+def _step_messages(step: TurnStep, pictures: ToolImages) -> tuple[ModelMessage, ...]:
     calls = [called for called in step.calls if not called.ended]
     if not calls:
         return ()
-    asked: list[Piece] = [Text(text=step.text)] if step.text.strip() else []
+    asked: list[MessagePart] = [TextPart(text=step.text)] if step.text.strip() else []
     asked += [ToolCall(id=called.id, name=called.name, arguments=called.arguments) for called in calls]
-    told: list[Piece] = [ToolResult(id=called.id, text=_fenced(called), is_error=called.error) for called in calls]
+    told: list[MessagePart] = [
+        ToolResult(id=called.id, text=_render_result(called), is_error=called.error) for called in calls
+    ]
     told += [pictures[one.sha256] for called in calls for one in called.images if one.sha256 in pictures]
-    told += [Text(text=step.heard)] if step.heard else []
-    return Said(role="assistant", parts=tuple(asked)), Said(role="user", parts=tuple(told))
+    told += [TextPart(text=step.heard)] if step.heard else []
+    return ModelMessage(role="assistant", parts=tuple(asked)), ModelMessage(role="user", parts=tuple(told))
 
 
-def _fenced(called: Called) -> str:
-    return fenced(called.result, called.name, called.origin, called.id) if called.untrusted else called.result
+def _render_result(called: ToolCallRecord) -> str:
+    return fence_result(called.result, called.name, called.origin, called.id) if called.untrusted else called.result
 
 
-def fenced(text: str, tool: str, origin: str, call: str) -> str:
+def fence_result(text: str, tool: str, origin: str, call: str) -> str:
     """Somebody else's words, as they are told. `call`: the id of the call that brought them."""
-    return fence(text, about=f"{tool[:MAX_NAME_CHARS]} {origin[:MAX_ORIGIN_CHARS]}", key=call)
+    return fence_text(text, about=f"{tool[:MAX_NAME_CHARS]} {origin[:MAX_ORIGIN_CHARS]}", key=call)
 
 
-def told_in_part(source: Source, tool: str, excerpt: str, *, call: str = "") -> str:
+def render_partial_result(source: EvidenceRef, tool: str, excerpt: str, *, call: str = "") -> str:
     """What the model is told of a result that it is not told whole. `excerpt`: how that begins, exactly; may be empty.
 
     `call`: the id of the call that brought it, if it is somebody else's words; else empty. All of it is bounded but for
     the excerpt: names and origins are what somebody else chose.
     """
-    origin = flat(source.origin[: 2 * MAX_ORIGIN_CHARS], MAX_ORIGIN_CHARS)
-    what = f"{flat(tool[: 2 * MAX_NAME_CHARS], MAX_NAME_CHARS)}: {flat(source.kind[:MAX_NAME_CHARS])}"
+    origin = to_single_line(source.origin[: 2 * MAX_ORIGIN_CHARS], MAX_ORIGIN_CHARS)
+    what = (
+        f"{to_single_line(tool[: 2 * MAX_NAME_CHARS], MAX_NAME_CHARS)}: {to_single_line(source.kind[:MAX_NAME_CHARS])}"
+    )
     whole = f"{what}, {source.chars} characters, sha256 {source.sha256[:12]}"
     more = f", offset {len(excerpt)} for what follows" if excerpt else ""
     lines = [
@@ -78,74 +82,78 @@ def told_in_part(source: Source, tool: str, excerpt: str, *, call: str = "") -> 
         f"To read it word for word: fetch_evidence with handle {source.handle}{more}.",
     ]
     if excerpt:
-        shown = fenced(excerpt, tool, source.origin, call) if call else excerpt
+        shown = fence_result(excerpt, tool, source.origin, call) if call else excerpt
         lines.append(f"Its first {len(excerpt)} characters:\n{shown}")
     return "\n".join(lines)
 
 
-def overheard(steps: Iterable[Step]) -> tuple[Text, ...]:
+def arrived_texts(steps: Iterable[TurnStep]) -> tuple[TextPart, ...]:
     """What arrived in the middle of a turn: all that a model which takes no tools is told of its steps."""
-    return tuple([Text(text=step.heard) for step in steps if step.heard])
+    return tuple([TextPart(text=step.heard) for step in steps if step.heard])
 
 
-def tokens(steps: Iterable[Step]) -> int:
+def estimate_step_tokens(steps: Iterable[TurnStep]) -> int:
     """How much they take where they are repeated, roughly."""
     steps = tuple(steps)
-    pieces = [part for said in repeated(steps) for part in said.parts]
+    pieces = [part for said in render_steps(steps) for part in said.parts]
     seen = sum(len(called.images) for step in steps for called in step.calls if not called.ended)
-    return seen * PICTURE_TOKENS + sum(
-        estimate_tokens(part.name + part.arguments) + CALL_TOKENS if isinstance(part, ToolCall) else _tokens(part)
+    return seen * IMAGE_TOKENS + sum(
+        estimate_tokens(part.name + part.arguments) + CALL_TOKENS
+        if isinstance(part, ToolCall)
+        else _estimate_part_tokens(part)
         for part in pieces
     )
 
 
-def _tokens(part: Piece) -> int:
-    return estimate_tokens(part.text) if isinstance(part, Text | ToolResult) else 0
+def _estimate_part_tokens(part: MessagePart) -> int:
+    return estimate_tokens(part.text) if isinstance(part, TextPart | ToolResult) else 0
 
 
-def named_apart(calls: Sequence[ToolCall], conversation: Iterable[Said]) -> tuple[ToolCall, ...]:
+def make_call_ids_unique(calls: Sequence[ToolCall], conversation: Iterable[ModelMessage]) -> tuple[ToolCall, ...]:
     """The calls, none with the id of another one or of an earlier one in the conversation.
 
     Some servers count anew in each answer (`call_0`), and Anthropic refuses a request with one id twice. Ids that
     differ only in what it does not take (see `agent.models.anthropic_wire`) are the same there.
     """
-    taken = {_plain(part.id) for said in conversation for part in said.parts if isinstance(part, ToolCall)}
+    taken = {_sanitize_id(part.id) for said in conversation for part in said.parts if isinstance(part, ToolCall)}
     apart = []
     for call in calls:
         name, count = call.id or "call", 1
-        while _plain(name) in taken:
+        while _sanitize_id(name) in taken:
             count += 1
             name = f"{call.id or 'call'}_{count}"
-        taken.add(_plain(name))
+        taken.add(_sanitize_id(name))
         apart.append(call if name == call.id else replace(call, id=name))
     return tuple(apart)
 
 
-def _plain(name: str) -> str:
-    return _ODD.sub("_", name)
+def _sanitize_id(name: str) -> str:
+    return _INVALID_ID_CHARS.sub("_", name)
 
 
-def whole(text: str) -> str:
+def join_surrogates(text: str) -> str:
     """Join surrogate halves that came in separate pieces; a half that stays alone cannot be written as UTF-8."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def called(
-    call: ToolCall, result: ToolResult | None, source: Source | None = None, *, untrusted: bool = False
-) -> Called:
+def build_called(
+    call: ToolCall, result: ToolResult | None, source: EvidenceRef | None = None, *, untrusted: bool = False
+) -> ToolCallRecord:
     """One call as it is written down. None: it ended the turn. `source`: of what the result is a part.
 
     `untrusted`: it is somebody else's words, and not fenced yet.
     """
-    return Called(
+    return ToolCallRecord(
         id=call.id,
         name=call.name,
         arguments=call.arguments,
-        result=whole(result.text) if result is not None else "",
+        result=join_surrogates(result.text) if result is not None else "",
         error=result is not None and result.is_error,
         ended=result is None,
         source=source,
-        origin=flat(whole(result.origin[:MAX_SOURCE_CHARS]), MAX_SOURCE_CHARS) if result is not None else "",
+        origin=to_single_line(join_surrogates(result.origin[:MAX_SOURCE_CHARS]), MAX_SOURCE_CHARS)
+        if result is not None
+        else "",
         images=tuple([shown for shown, _ in result.images]) if result is not None else (),
         untrusted=untrusted,
     )

@@ -19,32 +19,34 @@ from agent import dmn
 from agent.signals import (
     BudgetSpent,
     Directive,
+    DmnPolicy,
+    DmnState,
     Effect,
     LeftOff,
     Noticed,
-    Policy,
     Presence,
     SetTimer,
     Signal,
-    State,
     Stopping,
     Tick,
     TurnEnded,
     TurnFailed,
-    save,
+    dump_state,
 )
 
-MANY: Final = 200
+FLUSH_SIGNALS: Final = 200
 """Signals that are enough to be written down, also if what outlives the process has not changed."""
-MOST: Final = 400
+MAX_SIGNALS: Final = 400
 """More are not listed: such a stretch cannot be decided again."""
 
-_KINDS: Final = (Noticed, TurnEnded, TurnFailed, Tick, Presence, Directive, LeftOff, BudgetSpent, Stopping)
-_READ: Final[dict[str, TypeAdapter[Any]]] = {kind.__name__: TypeAdapter(kind) for kind in (State, Policy, *_KINDS)}
+_SIGNAL_TYPES: Final = (Noticed, TurnEnded, TurnFailed, Tick, Presence, Directive, LeftOff, BudgetSpent, Stopping)
+_ADAPTERS: Final[dict[str, TypeAdapter[Any]]] = {
+    kind.__name__: TypeAdapter(kind) for kind in (DmnState, DmnPolicy, *_SIGNAL_TYPES)
+}
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
-class _Written(BaseModel):
+class _TraceRecord(BaseModel):
     """A stretch as it stands in the log. Unknown keys: another version wrote it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -64,12 +66,12 @@ class _Written(BaseModel):
     end_sum: str = ""
 
 
-class Stretch:
+class DmnTrace:
     """The one that is under way."""
 
     def __init__(self) -> None:
-        self._begin = State()
-        self._policy: Policy | None = None
+        self._begin = DmnState()
+        self._policy: DmnPolicy | None = None
         self._signals: list[tuple[Signal, tuple[Effect, ...]]] = []
         self._quiet_count = 0
         self._lost_count = 0
@@ -77,32 +79,34 @@ class Stretch:
     @property
     def is_full(self) -> bool:
         """It is time to write it down."""
-        return len(self._signals) >= MANY
+        return len(self._signals) >= FLUSH_SIGNALS
 
-    def record(self, before: State, signal: Signal, policy: Policy, after: State, effects: tuple[Effect, ...]) -> None:
+    def record(
+        self, before: DmnState, signal: Signal, policy: DmnPolicy, after: DmnState, effects: tuple[Effect, ...]
+    ) -> None:
         """One step that was made."""
         if after == before and all(isinstance(effect, SetTimer) for effect in effects):
             self._quiet_count += 1
             return
         if not self._signals:
             self._begin, self._policy = before, policy
-        if len(self._signals) >= MOST or policy != self._policy:
+        if len(self._signals) >= MAX_SIGNALS or policy != self._policy:
             self._lost_count += 1
         else:
             self._signals.append((signal, effects))
 
-    def flush(self, state: State) -> str:
+    def flush(self, state: DmnState) -> str:
         """All that was noted, as it is written down; `state`: as it is now. Begins anew. Empty: nothing was."""
         begin, policy, told, quiet, lost = self._begin, self._policy, self._signals, self._quiet_count, self._lost_count
         self._policy, self._signals, self._quiet_count, self._lost_count = None, [], 0, 0
         if policy is None:
             return ""
-        written = _Written(
-            policy=_dump(policy),
+        written = _TraceRecord(
+            policy=_dump_fields(policy),
             policy_sum=_digest(policy),
-            begin=_dump(begin) if not lost else {},
+            begin=_dump_fields(begin) if not lost else {},
             at=told[0][0].at.astimezone(UTC),
-            told=tuple(_list(told)) if not lost else (),
+            told=tuple(_serialize_signals(told)) if not lost else (),
             quiet=quiet,
             lost=lost + len(told) if lost else 0,
             end_sum=_digest(state),
@@ -111,7 +115,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Again:
+class TraceReplay:
     """A stretch, decided once more."""
 
     signal_count: int = 0
@@ -122,84 +126,94 @@ class Again:
     """Why it cannot be decided again, in words. Empty: it was."""
     differences: tuple[str, ...] = ()
     """In words."""
-    policy: Policy | None = None
+    policy: DmnPolicy | None = None
     """By which it was decided. None: it is not known."""
 
 
-def again(text: str, saved: str) -> Again:
-    """Decide a stretch once more. `saved`: the state that was written down with it, as `agent.signals.save` has it."""
+def replay_trace(text: str, saved: str) -> TraceReplay:
+    """Decide a stretch once more.
+
+    `saved`: the state that was written down with it, as `agent.signals.dump_state` has it.
+    """
     try:
-        written = _Written.model_validate_json(text)
-        policy, begin = cast("Policy", _load("Policy", written.policy)), cast("State", _load("State", written.begin))
-        told = _read(written)
+        written = _TraceRecord.model_validate_json(text)
+        policy, begin = (
+            cast("DmnPolicy", _load_value("Policy", written.policy)),
+            cast("DmnState", _load_value("State", written.begin)),
+        )
+        told = _deserialize_signals(written)
     except (ValidationError, KeyError, OverflowError):
-        return Again(skip_reason="another version wrote it")
+        return TraceReplay(skip_reason="another version wrote it")
     if written.lost:
-        return Again(quiet_count=written.quiet, skip_reason="there were too many signals to list", policy=policy)
+        return TraceReplay(quiet_count=written.quiet, skip_reason="there were too many signals to list", policy=policy)
     if _digest(policy) != written.policy_sum:
-        return Again(quiet_count=written.quiet, skip_reason="the policy has other defaults in this version")
+        return TraceReplay(quiet_count=written.quiet, skip_reason="the policy has other defaults in this version")
     state, differences = begin, list[str]()
     for number, (signal, effects) in enumerate(told, start=1):
         state, now = dmn.step(state, signal, policy)
-        found = tuple(map(describe, now))
+        found = tuple(map(describe_effect, now))
         if found != effects:
             differences.append(
                 f"signal {number} ({type(signal).__name__} at {signal.at.isoformat()}): the effects were "
-                f"{_words(effects)}, and are {_words(found)}"
+                f"{_format_effects(effects)}, and are {_format_effects(found)}"
             )
-    if save(state) != saved:
-        differences.append(f"the state that was written down is not what comes of it: {_unlike(saved, save(state))}")
+    if dump_state(state) != saved:
+        differences.append(
+            f"the state that was written down is not what comes of it: {_describe_difference(saved, dump_state(state))}"
+        )
     elif _digest(state) != written.end_sum:
         differences.append("the state that came of it was another one in what does not outlive the process")
-    return Again(signal_count=len(told), quiet_count=written.quiet, differences=tuple(differences), policy=policy)
+    return TraceReplay(signal_count=len(told), quiet_count=written.quiet, differences=tuple(differences), policy=policy)
 
 
-def describe(effect: Effect) -> str:
+def describe_effect(effect: Effect) -> str:
     """An effect with all that it says, in a few words."""
     return " ".join([type(effect).__name__, *(str(getattr(effect, field.name)) for field in fields(effect))])
 
 
-def _list(told: Sequence[tuple[Signal, tuple[Effect, ...]]]) -> list[tuple[int, str, dict[str, Any], tuple[str, ...]]]:
+def _serialize_signals(
+    told: Sequence[tuple[Signal, tuple[Effect, ...]]],
+) -> list[tuple[int, str, dict[str, Any], tuple[str, ...]]]:
     listed, since = [], told[0][0].at
     for signal, effects in told:
         kind = type(signal).__name__
-        effected = tuple(map(describe, effects))
-        listed.append(((signal.at - since) // _MICROSECOND, kind, _dump(signal), effected))
+        effected = tuple(map(describe_effect, effects))
+        listed.append(((signal.at - since) // _MICROSECOND, kind, _dump_fields(signal), effected))
         since = signal.at
     return listed
 
 
-def _read(written: _Written) -> list[tuple[Signal, tuple[str, ...]]]:
+def _deserialize_signals(written: _TraceRecord) -> list[tuple[Signal, tuple[str, ...]]]:
     told, at = list[tuple[Signal, tuple[str, ...]]](), written.at
     for later, kind, said, effects in written.told:
         at += later * _MICROSECOND
-        told.append((cast("Signal", _load(kind, {**said, "at": at})), effects))
+        told.append((cast("Signal", _load_value(kind, {**said, "at": at})), effects))
     return told
 
 
-def _dump(value: State | Policy | Signal) -> dict[str, Any]:
+def _dump_fields(value: DmnState | DmnPolicy | Signal) -> dict[str, Any]:
     """Of what is not as it is by default; without the time of a signal."""
-    said = _READ[type(value).__name__].dump_python(value, mode="json", exclude_defaults=True, exclude={"at"})
+    said = _ADAPTERS[type(value).__name__].dump_python(value, mode="json", exclude_defaults=True, exclude={"at"})
     return cast("dict[str, Any]", said)
 
 
-def _load(kind: str, said: dict[str, Any]) -> object:
-    """Reverse `_dump`. Raises KeyError for what this version does not know, ValidationError."""
-    made = _READ[kind].validate_python(said)
+def _load_value(kind: str, said: dict[str, Any]) -> object:
+    """Reverse `_dump_fields`. Raises KeyError for what this version does not know, ValidationError."""
+    made = _ADAPTERS[kind].validate_python(said)
     if unknown := set(said) - {field.name for field in fields(made)}:
         raise KeyError(*unknown)
     return made
 
 
-def _digest(value: State | Policy) -> str:
-    return hashlib.sha256(_READ[type(value).__name__].dump_json(value)).hexdigest()[:16]
+def _digest(value: DmnState | DmnPolicy) -> str:
+    return hashlib.sha256(_ADAPTERS[type(value).__name__].dump_json(value)).hexdigest()[:16]
 
 
-def _words(effects: Sequence[str]) -> str:
+def _format_effects(effects: Sequence[str]) -> str:
     return ", ".join(effects) or "none"
 
 
-def _unlike(one: str, other: str) -> str:
+def _describe_difference(one: str, other: str) -> str:
     """In what two saved states differ."""
     try:
         was, now = json.loads(one), json.loads(other)

@@ -4,18 +4,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from agent.allowance import FRAME_TOKENS, Share, beginning, share
+from agent.allowance import RESULT_FRAME_TOKENS, ResultShare, count_fitting_chars, share_budget
 from agent.models.base import ToolCall, ToolResult
-from agent.steps import FENCE_TOKENS, called, fenced, told_in_part, whole
-from agent.stubs import apart
-from agent.tools.surface import meant
+from agent.steps import FENCE_TOKENS, build_called, fence_result, join_surrogates, render_partial_result
+from agent.stubs import find_safe_cut
+from agent.tools.surface import unwrap_call
 from agent.view import estimate_tokens
-from gateway.events import Called, Source, Step
+from gateway.events import EvidenceRef, ToolCallRecord, TurnStep
 
 _NO_LIMIT: Final = 2**62
 
 
-class Keeping(Protocol):
+class ResultArchive(Protocol):
     """Where a turn keeps what it does not tell."""
 
     @property
@@ -26,7 +26,7 @@ class Keeping(Protocol):
     def max_result_tokens(self) -> int:
         """The same of one result."""
 
-    async def keep(self, call: ToolCall, result: ToolResult) -> Source:
+    async def keep(self, call: ToolCall, result: ToolResult) -> EvidenceRef:
         """Make it durable, whole. Raises what ends the turn; cancelled, it is kept or not."""
 
     def record_cut(self) -> None:
@@ -34,35 +34,35 @@ class Keeping(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Brought:
+class _ShownResult:
     """A result that was told."""
 
     call: ToolCall
     result: ToolResult
     """Its text: as much as was told."""
-    source: Source | None
+    source: EvidenceRef | None
     """Where it is whole. None: `result` is, or it is nowhere."""
     total_chars: int
     """Of the whole."""
 
 
-class Telling:
+class ResultTruncator:
     """Of one turn."""
 
-    def __init__(self, keeping: Keeping | None) -> None:
+    def __init__(self, keeping: ResultArchive | None) -> None:
         """`keeping`: None, for who has no place: all is told as far as the window has room, and the rest is lost."""
         self._archive = keeping
         self._left_tokens = keeping.budget_tokens if keeping is not None else _NO_LIMIT
         self._max_result_tokens = keeping.max_result_tokens if keeping is not None else _NO_LIMIT
-        self._shown: dict[str, _Brought] = {}
+        self._shown: dict[str, _ShownResult] = {}
         """By the call's id."""
 
     async def render_results(
         self, calls: Sequence[ToolCall], results: Sequence[ToolResult], room: int
-    ) -> dict[str, Called]:
+    ) -> dict[str, ToolCallRecord]:
         """What the model is told of each, by the call's id. What it is not told whole is durable then.
 
-        `room`: tokens that the window has for all of them. Raises what `Keeping.keep` does.
+        `room`: tokens that the window has for all of them. Raises what `ResultArchive.keep` does.
         """
         results, shares, left = self._share_budget(results, room)
         told = {}
@@ -70,22 +70,22 @@ class Telling:
             if part.is_oversized and self._archive is not None and result.excerpt is None:
                 self._archive.record_cut()
             source = await self._archive_result(call, result) if part.chars is not None else None
-            told[call.id] = self._render_result(_Brought(call, result, source, len(result.text)), part.chars)
+            told[call.id] = self._render_result(_ShownResult(call, result, source, len(result.text)), part.chars)
         self._left_tokens = left
         return told
 
     def render_interrupted(
         self, calls: Sequence[ToolCall], results: Sequence[ToolResult], room: int
-    ) -> dict[str, Called]:
+    ) -> dict[str, ToolCallRecord]:
         """The same for a turn that is ended from outside, where nothing can be waited for any more."""
         results, shares, _ = self._share_budget(results, room)
         kept = {name: brought.source for name, brought in self._shown.items()}
         return {
-            call.id: self._render_result(_Brought(call, result, kept.get(call.id), len(result.text)), part.chars)
+            call.id: self._render_result(_ShownResult(call, result, kept.get(call.id), len(result.text)), part.chars)
             for call, result, part in zip(calls, results, shares, strict=True)
         }
 
-    async def shrink_steps(self, steps: Sequence[Step], tokens: int) -> tuple[Step, ...]:
+    async def shrink_steps(self, steps: Sequence[TurnStep], tokens: int) -> tuple[TurnStep, ...]:
         """The same steps with at most about so many tokens of each result, and a frame. Raises what `tell` does."""
         return tuple(
             [
@@ -94,50 +94,55 @@ class Telling:
             ]
         )
 
-    def _share_budget(self, results: Iterable[ToolResult], room: int) -> tuple[list[ToolResult], Sequence[Share], int]:
-        clean = [replace(result, text=whole(result.text), origin=whole(result.origin)) for result in results]
+    def _share_budget(
+        self, results: Iterable[ToolResult], room: int
+    ) -> tuple[list[ToolResult], Sequence[ResultShare], int]:
+        clean = [
+            replace(result, text=join_surrogates(result.text), origin=join_surrogates(result.origin))
+            for result in results
+        ]
         texts, asked = [result.text for result in clean], [result.excerpt is not None for result in clean]
         room -= FENCE_TOKENS * sum(result.is_untrusted for result in clean)
-        shares, left = share(texts, self._left_tokens, self._max_result_tokens, room, asked=asked)
+        shares, left = share_budget(texts, self._left_tokens, self._max_result_tokens, room, asked=asked)
         return clean, shares, left
 
-    async def _archive_result(self, call: ToolCall, result: ToolResult) -> Source | None:
+    async def _archive_result(self, call: ToolCall, result: ToolResult) -> EvidenceRef | None:
         if self._archive is None or result.excerpt is not None:
             return None
         return await self._archive.keep(call, result)
 
-    async def _shrink_result(self, told: Called, tokens: int) -> Called:
-        if estimate_tokens(told.result) <= max(tokens, FRAME_TOKENS):
+    async def _shrink_result(self, told: ToolCallRecord, tokens: int) -> ToolCallRecord:
+        if estimate_tokens(told.result) <= max(tokens, RESULT_FRAME_TOKENS):
             return told
         brought = self._shown[told.id]
         source = brought.source or await self._archive_result(brought.call, brought.result)
-        chars = min(beginning(brought.result.text, tokens), len(brought.result.text))
+        chars = min(count_fitting_chars(brought.result.text, tokens), len(brought.result.text))
         return self._render_result(replace(brought, source=source), chars)
 
-    def _render_result(self, brought: _Brought, chars: int | None) -> Called:
+    def _render_result(self, brought: _ShownResult, chars: int | None) -> ToolCallRecord:
         result, source = brought.result, brought.source
         if result.excerpt is not None:
             source = result.excerpt.source
             chars = None if chars is None else max(chars, result.text.find("\n") + 1)
-        chars = None if chars is None else apart(result.text, chars)
+        chars = None if chars is None else find_safe_cut(result.text, chars)
         first = result.text[:chars]
-        name, plain = meant(brought.call).name, result.is_untrusted
+        name, plain = unwrap_call(brought.call).name, result.is_untrusted
         if result.excerpt is not None:
-            text, plain = _behind_head(first, brought.call.id, result, name), False
+            text, plain = _fence_behind_head(first, brought.call.id, result, name), False
             if chars is not None:
                 then = chars + result.excerpt.offset
                 text += f"\n[cut here, for want of room in this turn: what follows begins at offset {then}]"
         elif chars is None:
             text = first
         elif source is not None:
-            text, plain = told_in_part(source, name, first, call=brought.call.id if plain else ""), False
+            text, plain = render_partial_result(source, name, first, call=brought.call.id if plain else ""), False
         else:
             text = f"{first} [... {brought.total_chars - chars} more characters]"
         self._shown[brought.call.id] = replace(brought, result=replace(result, text=first))
-        return called(brought.call, replace(result, text=text), source, untrusted=plain)
+        return build_called(brought.call, replace(result, text=text), source, untrusted=plain)
 
 
-def _behind_head(text: str, call: str, result: ToolResult, tool: str) -> str:
+def _fence_behind_head(text: str, call: str, result: ToolResult, tool: str) -> str:
     """A part of something, whose first line is our own words."""
     head, line_end, body = text.partition("\n")
-    return head + line_end + fenced(body, tool, result.origin, call) if result.is_untrusted and body else text
+    return head + line_end + fence_result(body, tool, result.origin, call) if result.is_untrusted and body else text

@@ -4,47 +4,46 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Protocol
 
-from agent.answer import Answer, ask
-from agent.asked import FITS, Asked, Fits, Shorten, cannot, request_of
-from agent.brief import Brief
-from agent.carrying import Carrying
+from agent.answer import ModelAnswer, ask_model
+from agent.asked import NO_SIZE_HINTS, ShortenHistory, SizeHints, TurnRequest, build_first_request, cannot_shorten
+from agent.brief import PromptInput
+from agent.carrying import ToolExecution
 from agent.models.base import (
     Image,
-    Malformed,
     Model,
     ModelError,
-    Request,
+    ModelRequest,
+    PromptTooLong,
+    RequestRefused,
     ToolCall,
-    TooLong,
     ToolResult,
     ToolSpec,
 )
-from agent.outcome import Outcome, Progress
-from agent.prompt import SHARED
-from agent.prompts import prompt
-from agent.repeats import NOT_AGAIN, Repeats, asked_for, shown
-from agent.steps import called, named_apart, whole
-from agent.telling import Keeping, Telling
-from agent.tools.rest import STAY_SILENT, YIELD_TO_USER
-from agent.tools.rest import TOOLS as ENDINGS
-from agent.tools.surface import meant, wrapped
-from gateway.events import Called, Step
+from agent.outcome import TurnOutcome, TurnProgress
+from agent.prompt import SHARED_BLOCKS
+from agent.prompts import load_prompt
+from agent.repeats import REPEATED_CALL, DuplicateCalls, format_call, format_call_list
+from agent.steps import build_called, join_surrogates, make_call_ids_unique
+from agent.telling import ResultArchive, ResultTruncator
+from agent.tools.rest import ENDING_TOOLS, STAY_SILENT, YIELD_TO_USER
+from agent.tools.surface import unwrap_call, wrap_calls
+from gateway.events import ToolCallRecord, TurnStep
 
-ENDING = frozenset({STAY_SILENT.name, YIELD_TO_USER.name})
+ENDING_TOOL_NAMES = frozenset({STAY_SILENT.name, YIELD_TO_USER.name})
 MAX_UNREADABLE = 2
 """Answers in one turn whose calls cannot be read; then it fails."""
-NUDGE = "(You answered with nothing. Write the text to be posted, or call stay_silent.)"
-ENOUGH = "(No more tool calls will be carried out in this turn. Answer now from what is above.)"
-NO_MORE = "Not carried out: there were too many tool calls in this turn."
-ENDLESS = "the model calls tools where it is to answer"
-UNANSWERED = (
+EMPTY_ANSWER_HINT = "(You answered with nothing. Write the text to be posted, or call stay_silent.)"
+ANSWER_NOW_HINT = "(No more tool calls will be carried out in this turn. Answer now from what is above.)"
+TOO_MANY_CALLS = "Not carried out: there were too many tool calls in this turn."
+ENDLESS_CALLS_REASON = "the model calls tools where it is to answer"
+UNANSWERED_HINT = (
     "(Somebody has spoken to you and has no answer yet, so the turn goes on. Write the text to be posted, or call "
     "stay_silent.)"
 )
-BROKE = "dmn.daily_cost_usd"
+OVER_BUDGET_REASON = "dmn.daily_cost_usd"
 
 
-class Tools(Protocol):
+class Toolset(Protocol):
     """What the agent may use in this turn, beyond ending it."""
 
     @property
@@ -55,42 +54,44 @@ class Tools(Protocol):
         """Carry out one call. Never raises for what the model did wrong: that is an error result."""
 
 
-News = Callable[[int], Awaitable[str]]
+FetchArrivals = Callable[[int], Awaitable[str]]
 """What has arrived meanwhile, in at most so many tokens; empty: nothing that fits."""
 
 
-async def no_news(_: int) -> str:
+async def no_arrivals(_: int) -> str:
     """Nothing arrives."""
     return ""
 
 
-async def _at_once(_: Request) -> None:
+async def _no_wait(_: ModelRequest) -> None:
     """Nothing is waited for."""
 
 
-async def _may(request: Request, wait: Callable[[Request], Awaitable[None]], afford: Callable[[Request], bool]) -> bool:
+async def _wait_and_afford(
+    request: ModelRequest, wait: Callable[[ModelRequest], Awaitable[None]], afford: Callable[[ModelRequest], bool]
+) -> bool:
     await wait(request)
     return afford(request)
 
 
 async def take_turn(
-    brief: Brief,
+    brief: PromptInput,
     model: Model,
-    tools: Tools,
+    tools: Toolset,
     *,
     key: str,
     max_tool_rounds: int = 8,
     glimpse: Callable[[str], None] | None = None,
     thought: Callable[[str], None] = lambda _: None,
-    news: News = no_news,
-    wait: Callable[[Request], Awaitable[None]] = _at_once,
-    afford: Callable[[Request], bool] = lambda _: True,
-    progress: Progress | None = None,
-    evidence: Keeping | None = None,
-    shorten: Shorten = cannot,
-    fits: Fits = FITS,
+    news: FetchArrivals = no_arrivals,
+    wait: Callable[[ModelRequest], Awaitable[None]] = _no_wait,
+    afford: Callable[[ModelRequest], bool] = lambda _: True,
+    progress: TurnProgress | None = None,
+    evidence: ResultArchive | None = None,
+    shorten: ShortenHistory = cannot_shorten,
+    fits: SizeHints = NO_SIZE_HINTS,
     spoken_to: Callable[[], bool] = lambda: False,
-) -> Outcome:
+) -> TurnOutcome:
     """Carry one turn through and say how it ended.
 
     `glimpse` is told the text so far of each growing answer: what it was told may be taken back, and only what is
@@ -103,36 +104,40 @@ async def take_turn(
     out once they are refused. `spoken_to`: whether `news` has told what somebody said to the agent: that is to be
     answered before it rests.
 
-    Raises what `evidence.keep` and `shorten` do, and for the very first request only: `TooLong` if it does not fit the
-    window (fold, then call again), `Malformed` if it holds images (leave them out, then call again). Every other model
-    failure is an outcome.
-    Cancelling closes the provider's connection, ends the tools under way and leaves nothing behind.
+    Raises what `evidence.keep` and `shorten` do, and for the very first request only: `PromptTooLong` if it does not
+    fit the window (fold, then call again), `RequestRefused` if it holds images (leave them out, then call again). Every
+    other model failure is an outcome. Cancelling closes the provider's connection, ends the tools under way and leaves
+    nothing behind.
     """
-    progress = progress or Progress()
-    asked = Asked(brief, model, tools.specs, key=key, progress=progress, truncator=Telling(evidence), fits=fits)
-    turn = _Turn(asked, tools, max_tool_rounds, spoken_to)
-    known = (*ENDINGS, *tools.specs, *asked.request.tools) if model.takes_tools else ()
-    while await _may(asked.request, wait, afford):
+    progress = progress or TurnProgress()
+    asked = TurnRequest(
+        brief, model, tools.specs, key=key, progress=progress, truncator=ResultTruncator(evidence), fits=fits
+    )
+    turn = _TurnLoop(asked, tools, max_tool_rounds, spoken_to)
+    known = (*ENDING_TOOLS, *tools.specs, *asked.request.tools) if model.takes_tools else ()
+    while await _wait_and_afford(asked.request, wait, afford):
         try:
-            answer = await ask(model, asked.request, glimpse, progress, known, thought=thought)
+            answer = await ask_model(model, asked.request, glimpse, progress, known, thought=thought)
         except ModelError as error:
-            mendable = isinstance(error, TooLong) or (isinstance(error, Malformed) and _shows(asked.request))
+            mendable = isinstance(error, PromptTooLong) or (
+                isinstance(error, RequestRefused) and _has_images(asked.request)
+            )
             if mendable and progress.current.requests == 0:
                 raise
             progress.record_lost(error.accounts)
-            if await _mended(asked, error, shorten):
+            if await _retry_with_less(asked, error, shorten):
                 continue
-            return progress.finish(Outcome(outcome="failed", reason=error.reason, cause=error.cause))
+            return progress.finish(TurnOutcome(outcome="failed", reason=error.reason, cause=error.cause))
         ended = await turn.handle_answer(answer, news)
         if ended is not None:
             return progress.finish(ended)
-    return replace(progress.current, outcome="silent", reason=BROKE, is_over_budget=True)
+    return replace(progress.current, outcome="silent", reason=OVER_BUDGET_REASON, is_over_budget=True)
 
 
-class _Turn:
+class _TurnLoop:
     """One turn under way."""
 
-    def __init__(self, asked: Asked, tools: Tools, max_rounds: int, spoken_to: Callable[[], bool]) -> None:
+    def __init__(self, asked: TurnRequest, tools: Toolset, max_rounds: int, spoken_to: Callable[[], bool]) -> None:
         self._request = asked
         self._progress = asked.progress
         self._tools = tools
@@ -143,20 +148,20 @@ class _Turn:
         self._unreadable = 0
         self._must_answer = False
         """It was told to answer."""
-        self._specs = {spec.name: spec for spec in (*ENDINGS, *tools.specs)}
-        self._duplicates = Repeats(self._specs.values())
+        self._specs = {spec.name: spec for spec in (*ENDING_TOOLS, *tools.specs)}
+        self._duplicates = DuplicateCalls(self._specs.values())
         self._call_list: list[str] = []
 
-    async def handle_answer(self, answer: Answer, news: News) -> Outcome | None:
+    async def handle_answer(self, answer: ModelAnswer, news: FetchArrivals) -> TurnOutcome | None:
         """Do what an answer says. Returns how the turn ended, None: it goes on."""
         assert answer.end is not None
         self._request.record_answer(answer.end)
-        answer.calls = named_apart(
-            wrapped(answer.calls, self._request.request.tools), self._request.request.conversation
+        answer.calls = make_call_ids_unique(
+            wrap_calls(answer.calls, self._request.request.tools), self._request.request.conversation
         )
         if answer.problems and not answer.calls:
             return self._reject_unreadable(answer)
-        ended = _ended(answer)
+        ended = _find_outcome(answer)
         if ended is None and answer.calls and self._must_answer:
             return self._accept_text(answer)
         unanswered = ended is not None and ended.outcome == "yielded" and self._spoken_to()
@@ -167,112 +172,118 @@ class _Turn:
         if ended is not None and not unanswered:
             return ended
         if self._nudged:
-            return Outcome(outcome="failed", reason="the model answered with nothing, twice", cause="nothing")
+            return TurnOutcome(outcome="failed", reason="the model answered with nothing, twice", cause="nothing")
         self._nudged = True
-        self._request.add_hint(UNANSWERED if unanswered else NUDGE)
+        self._request.add_hint(UNANSWERED_HINT if unanswered else EMPTY_ANSWER_HINT)
         if unanswered:
             await self._request.continue_with("")
         return None
 
-    def _accept_text(self, answer: Answer) -> Outcome | None:
+    def _accept_text(self, answer: ModelAnswer) -> TurnOutcome | None:
         """It still calls tools where it was to answer: its words are the answer."""
-        if text := whole(answer.text).strip():
-            return Outcome(outcome="replied", text=text)
+        if text := join_surrogates(answer.text).strip():
+            return TurnOutcome(outcome="replied", text=text)
         if self._request.drop_tools():
             return None
-        return Outcome(outcome="failed", reason=ENDLESS, cause="tools")
+        return TurnOutcome(outcome="failed", reason=ENDLESS_CALLS_REASON, cause="tools")
 
-    def _reject_unreadable(self, answer: Answer) -> Outcome | None:
+    def _reject_unreadable(self, answer: ModelAnswer) -> TurnOutcome | None:
         """What was to be a call cannot be read: it is asked for again, and not posted as words."""
         self._unreadable += 1
         if self._unreadable > MAX_UNREADABLE:
-            return Outcome(outcome="failed", reason="the model wrote tool calls that cannot be read", cause="nothing")
+            return TurnOutcome(
+                outcome="failed", reason="the model wrote tool calls that cannot be read", cause="nothing"
+            )
         self._request.add_hint("\n".join(answer.problems))
         return None
 
-    async def _continue_turn(self, news: News) -> Outcome | None:
+    async def _continue_turn(self, news: FetchArrivals) -> TurnOutcome | None:
         """Put the last step, and what arrived meanwhile, into the next request."""
         self._must_answer = self._must_answer or self._rounds >= self._max_rounds
         if self._must_answer:
             self._request.forbid_tools()
         self._request.set_reminder(
-            ENOUGH if self._must_answer else prompt("synthesise"),
-            asked_for(self._call_list, self._duplicates.repeated_count),
+            ANSWER_NOW_HINT if self._must_answer else load_prompt("synthesise"),
+            format_call_list(self._call_list, self._duplicates.repeated_count),
         )
-        heard = whole(await news(self._request.remaining_tokens()))
+        heard = join_surrogates(await news(self._request.remaining_tokens()))
         if self._spoken_to():
             self._request.require_answer()
         await self._request.continue_with(heard)
         return None
 
-    async def _call_tools(self, answer: Answer) -> None:
+    async def _call_tools(self, answer: ModelAnswer) -> None:
         """Carry out the calls of an answer. The step is written down also if that is cut off."""
         enough, self._rounds = self._rounds >= self._max_rounds, self._rounds + 1
-        calls = [call for call in answer.calls if meant(call).name not in ENDING]
-        self._call_list += [shown(meant(call)) for call in calls]
-        carrying = Carrying(calls, self._specs.values(), _no_more if enough else self._tools.call, self._duplicates)
-        names = {meant(call).name for call in answer.calls}
-        text, posted = whole(answer.text), names & ENDING == {YIELD_TO_USER.name}
+        calls = [call for call in answer.calls if unwrap_call(call).name not in ENDING_TOOL_NAMES]
+        self._call_list += [format_call(unwrap_call(call)) for call in calls]
+        carrying = ToolExecution(
+            calls, self._specs.values(), _refuse_call if enough else self._tools.call, self._duplicates
+        )
+        names = {unwrap_call(call).name for call in answer.calls}
+        text, posted = join_surrogates(answer.text), names & ENDING_TOOL_NAMES == {YIELD_TO_USER.name}
         room = self._request.result_tokens(text, answer.calls)
-        told = dict[str, Called]()
+        told = dict[str, ToolCallRecord]()
         try:
             await carrying.run()
-            self._must_answer = bool(calls) and all(one.text == NOT_AGAIN for one in carrying.results())
+            self._must_answer = bool(calls) and all(one.text == REPEATED_CALL for one in carrying.results())
             self._request.show_images(carrying.results())
             told = await self._request.truncator.render_results(calls, carrying.results(), room)
         except BaseException:
             told = self._request.truncator.render_interrupted(calls, carrying.results(), room)
             raise
         finally:
-            step = Step(
+            step = TurnStep(
                 text="" if posted or not text.strip() else text,
                 calls=tuple([self._record_call(call, told.get(call.id)) for call in answer.calls]),
             )
-            worked = any(self._is_task(meant(call).name) for call in calls if call.id not in carrying.ineffective_ids)
+            worked = any(
+                self._is_task(unwrap_call(call).name) for call in calls if call.id not in carrying.ineffective_ids
+            )
             self._progress.record_step(step, worked=worked)
 
     def _is_task(self, name: str) -> bool:
         return name in self._specs and self._specs[name].is_task
 
-    def _record_call(self, call: ToolCall, told: Called | None) -> Called:
+    def _record_call(self, call: ToolCall, told: ToolCallRecord | None) -> ToolCallRecord:
         """None: it ended the turn."""
-        spec = self._specs.get(meant(call).name)
-        return replace(told or called(call, None), ephemeral=spec is not None and spec.is_ephemeral)
+        spec = self._specs.get(unwrap_call(call).name)
+        return replace(told or build_called(call, None), ephemeral=spec is not None and spec.is_ephemeral)
 
 
-async def _no_more(call: ToolCall) -> ToolResult:
-    return ToolResult(id=call.id, text=NO_MORE, is_error=True)
+async def _refuse_call(call: ToolCall) -> ToolResult:
+    return ToolResult(id=call.id, text=TOO_MANY_CALLS, is_error=True)
 
 
-def beginning(brief: Brief, model: Model, specs: tuple[ToolSpec, ...], *, key: str) -> Request:
+def build_prefix_request(brief: PromptInput, model: Model, specs: tuple[ToolSpec, ...], *, key: str) -> ModelRequest:
     """What all requests for this agent's turns begin with, as a request to read it in and answer nothing."""
-    whole = request_of(brief, model, specs, key)
-    blocks = tuple(block for block in whole.blocks if block.name in SHARED)
+    whole = build_first_request(brief, model, specs, key)
+    blocks = tuple(block for block in whole.blocks if block.name in SHARED_BLOCKS)
     return replace(whole, blocks=blocks, conversation=(), max_output_tokens=0)
 
 
-async def _mended(asked: Asked, error: ModelError, shorten: Shorten) -> bool:
+async def _retry_with_less(asked: TurnRequest, error: ModelError, shorten: ShortenHistory) -> bool:
     """Whether the same is worth asking again, with less."""
-    if isinstance(error, TooLong):
+    if isinstance(error, PromptTooLong):
         return await asked.shorten(shorten)
-    return isinstance(error, Malformed) and asked.hide_images()  # a picture may look whole and not be
+    return isinstance(error, RequestRefused) and asked.hide_images()  # a picture may look whole and not be
 
 
-def _shows(request: Request) -> bool:
+def _has_images(request: ModelRequest) -> bool:
     return any(isinstance(part, Image) for said in request.conversation for part in said.parts)
 
 
-def _ended(answer: Answer) -> Outcome | None:
+def _find_outcome(answer: ModelAnswer) -> TurnOutcome | None:
     """What this answer makes of the turn, once its calls are carried out; None if it goes on."""
-    text = whole(answer.text).strip()
-    names = {meant(call).name for call in answer.calls}
+    text = join_surrogates(answer.text).strip()
+    names = {unwrap_call(call).name for call in answer.calls}
     yields = YIELD_TO_USER.name in names
     if STAY_SILENT.name in names:
-        return Outcome(outcome="silent", yielded=yields)
+        return TurnOutcome(outcome="silent", yielded=yields)
     if yields:
-        return Outcome(outcome="replied" if text else "yielded", text=text, yielded=True)
+        return TurnOutcome(outcome="replied" if text else "yielded", text=text, yielded=True)
     if answer.end is not None and answer.end.stop_reason == "refused":  # what it had begun to say is not its answer
-        return Outcome(outcome="failed", reason="the model declined to answer", cause="refused")
+        return TurnOutcome(outcome="failed", reason="the model declined to answer", cause="refused")
     if not names and text:
-        return Outcome(outcome="replied", text=text)
+        return TurnOutcome(outcome="replied", text=text)
     return None

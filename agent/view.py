@@ -12,7 +12,7 @@ BYTES_PER_TOKEN = 3.5
 
 WINDOW_SHARE = 0.60
 """Of the model's window may be used at all: beyond that answers get worse."""
-SMALL_TOKENS = 8_000
+MIN_USABLE_TOKENS = 8_000
 """May be used of a small window all the same: 60 % of 8k would be filled by the persona and the tools alone."""
 ANSWER_SHARE = 0.25
 """Of the window is kept for an answer at most, whatever a model may be asked for."""
@@ -22,7 +22,7 @@ RESERVED_SHARE = 0.25
 """Of that stays free for output and for what tools bring in."""
 KEEP_SHARE = 0.50
 """Of the budget survives a fold, so that the next one is far off."""
-NEW_SHARE = 0.50
+UNREAD_SHARE = 0.50
 """Of the budget may be taken by unread lines alone."""
 
 MAX_IMAGE_TOKENS = 1_600
@@ -35,7 +35,7 @@ def estimate_tokens(text: str) -> int:
     return int(len(text.encode()) / BYTES_PER_TOKEN) + 4
 
 
-class Sized(Protocol):
+class ImageSize(Protocol):
     """An image, as far as it counts here."""
 
     @property
@@ -47,7 +47,7 @@ class Sized(Protocol):
         """The same."""
 
 
-def images_tokens(images: Iterable[Sized]) -> int:
+def estimate_image_tokens(images: Iterable[ImageSize]) -> int:
     """Roughly; as much as there can be for those whose size is not known."""
     pixels = (image.width * image.height for image in images)
     return sum(min(MAX_IMAGE_TOKENS, each // PIXELS_PER_TOKEN + 1) if each else MAX_IMAGE_TOKENS for each in pixels)
@@ -60,7 +60,7 @@ def answer_tokens(context_tokens: int, output_tokens: int) -> int:
 
 def usable_tokens(context_tokens: int, output_tokens: int) -> int:
     """Tokens that whole prompts may have: enough of the window stays free for an answer of `output_tokens`."""
-    share = max(int(context_tokens * WINDOW_SHARE), SMALL_TOKENS)
+    share = max(int(context_tokens * WINDOW_SHARE), MIN_USABLE_TOKENS)
     answer = answer_tokens(context_tokens, output_tokens)
     return max(256, min(share, context_tokens - answer - int(context_tokens * SLACK_SHARE)))
 
@@ -84,13 +84,13 @@ def fold_start(sizes: Sequence[int], budget: int) -> int:
     return 0
 
 
-def choose(sizes_tokens: Sequence[int], spoken: Sequence[bool], budget: int) -> tuple[tuple[int, ...], bool]:
+def choose_unread(sizes_tokens: Sequence[int], spoken: Sequence[bool], budget: int) -> tuple[tuple[int, ...], bool]:
     """Which unread lines to tell, by index, oldest first; and whether some that were `spoken` to the agent must wait.
 
     Those are taken from the oldest, and what was overheard fills the room that is left, newest first. Together
     they fill the share of new lines at most, but at least one line is told.
     """
-    room, told = budget * NEW_SHARE, list[int]()
+    room, told = budget * UNREAD_SHARE, list[int]()
     for index in (index for index, said in enumerate(spoken) if said):
         room -= sizes_tokens[index]
         if told and room < 0:

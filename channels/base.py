@@ -20,7 +20,7 @@ from gateway.events import (
     RoomId,
     Sender,
 )
-from gateway.fields import Section
+from gateway.fields import ConfigSection
 
 
 class Emit(Protocol):
@@ -61,7 +61,7 @@ class Capabilities:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class File:
+class OutgoingFile:
     """A file that is sent along."""
 
     name: str
@@ -83,7 +83,7 @@ class Part:
     style: Literal["message", "notice"] = "message"
     private: bool = False
     """As `Post.private`."""
-    file: File | None = None
+    file: OutgoingFile | None = None
     """Sent with `body` as its caption, in one platform message; only where `Capabilities.file_bytes` allows it."""
 
 
@@ -102,7 +102,7 @@ class CommandArg:
     rest: bool = False
     """All that follows; the last one only. The others are one word each."""
     suggests: bool = False
-    """The gateway knows what may stand there (`CanComplete`)."""
+    """The gateway knows what may stand there (`CanCompleteCommands`)."""
     secret: bool = False
     """Whoever knows it may do something: it is told nobody, and stands in no record for people."""
     form: Literal["", "number", "id", "word", "room", "person", "command", "time"] = ""
@@ -110,7 +110,7 @@ class CommandArg:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommandSub:
+class SubcommandSpec:
     """One of the things that a command can do. It stands in front of its arguments."""
 
     name: str
@@ -128,7 +128,7 @@ class CommandSpec:
     """One line, at most 100 characters."""
     args: tuple[CommandArg, ...] = ()
     """Of a command without subs."""
-    subs: tuple[CommandSub, ...] = ()
+    subs: tuple[SubcommandSpec, ...] = ()
     """The first one is meant where none is named."""
     private: bool = False
     """The answer concerns nobody but who asked."""
@@ -140,12 +140,12 @@ class CommandSpec:
     """In a direct chat whoever it belongs to may use it, too."""
 
 
-Going = Callable[[], Awaitable[None]]
+BeforeSend = Callable[[], Awaitable[None]]
 """Writes down that a part is handed over in this moment."""
 
 
-async def unrecorded() -> None:
-    """`Going` for callers that keep no record."""
+async def no_before_send() -> None:
+    """`BeforeSend` for callers that keep no record."""
 
 
 class Channel(Protocol):
@@ -176,7 +176,7 @@ class Channel(Protocol):
         At least one body; nothing but white space is lost; no body is blank.
         """
 
-    async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
+    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
         """Return once the platform has certainly taken the part, else raise a `SendError`.
 
         `going` is awaited once, when nothing is left to wait for but the hand-over itself. What it raises
@@ -259,7 +259,7 @@ class HasAudience(Protocol):
 
 
 @runtime_checkable
-class HasNames(Protocol):
+class HasPlaceNames(Protocol):
     """Knows how people call its places."""
 
     def place_names(self, at: Address) -> PlaceNames | None:
@@ -287,27 +287,27 @@ class HasNick(Protocol):
 
 
 @runtime_checkable
-class KnowsPeople(Protocol):
-    """Sends what is for one person only while they are known to be there: else `send` raises `Away`."""
+class KnowsRecipients(Protocol):
+    """Sends what is for one person only while they are known to be there: else `send` raises `RecipientAway`."""
 
     async def wait_for_recipient(self, at: Address) -> None:
         """Return once that person may be there again, or once it is not known any more who comes."""
 
 
 @runtime_checkable
-class CanWhisper(Protocol):
+class CanDirectMessage(Protocol):
     """Writes to people who share no room with it."""
 
     def direct_room(self, sender: Sender) -> RoomId:
         """The direct chat with somebody who has just done something. Pure."""
 
 
-Suggest = Callable[["CommandTyped"], Awaitable[Sequence[str]]]
+CommandCompleter = Callable[["CommandCompletion"], Awaitable[Sequence[str]]]
 """What may be meant by what somebody types: the likeliest first, at most 25, each at most 100 characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommandTyped:
+class CommandCompletion:
     """A command that somebody is still writing."""
 
     at: Address
@@ -323,15 +323,15 @@ class CommandTyped:
 
 
 @runtime_checkable
-class CanComplete(Protocol):
+class CanCompleteCommands(Protocol):
     """Shows what may stand in a command's arguments."""
 
-    def set_completer(self, suggest: Suggest) -> None:
+    def set_completer(self, suggest: CommandCompleter) -> None:
         """From now on ask this. It may raise, and may take too long: then nothing is suggested."""
 
 
 @runtime_checkable
-class CanOffer(Protocol):
+class CanSetCommandMenus(Protocol):
     """Shows each person the commands that they may use, in the chat where they may use them."""
 
     async def set_command_menus(self, to: Sequence[tuple[Sender, Literal["owner", "admin", "member"]]]) -> None:
@@ -355,10 +355,10 @@ class CanJoin(Protocol):
 
 
 @runtime_checkable
-class CanAdapt(Protocol):
+class CanApplyConfig(Protocol):
     """Takes some changes of its configuration while it is connected."""
 
-    def apply_config(self, config: Section) -> bool:
+    def apply_config(self, config: ConfigSection) -> bool:
         """Go by it from now on, into rooms and out of them. False: it can not, and has to be made anew. At once."""
 
 
@@ -382,7 +382,7 @@ class CanEdit(Protocol):
 
 
 @runtime_checkable
-class KnowsRefusals(Protocol):
+class KnowsJoinRefusals(Protocol):
     """Knows why it is not in a room that it was configured for."""
 
     def join_refusal(self, room: RoomId) -> str:
@@ -390,7 +390,7 @@ class KnowsRefusals(Protocol):
 
 
 @runtime_checkable
-class HasDropped(Protocol):
+class CountsDropped(Protocol):
     """Lets go of what it hears if nobody takes it for long, because its platform tells nothing twice."""
 
     @property
@@ -415,7 +415,7 @@ class CanSetTopic(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class People:
+class RoomMembers:
     """Who is in a room."""
 
     members: tuple[Sender, ...]
@@ -427,10 +427,10 @@ class People:
 
 
 @runtime_checkable
-class CanList(Protocol):
+class CanListMembers(Protocol):
     """Tells who is in a room."""
 
-    async def list_members(self, at: Address, *, most: int) -> People:
+    async def list_members(self, at: Address, *, most: int) -> RoomMembers:
         """Some of them. Raises `SendError`."""
 
 
@@ -467,8 +467,8 @@ class RateLimited(SendError):
         self.retry_after_s = retry_after_s
 
 
-class Away(SendError):
-    """Surely not sent: it is for one person, who is not known to be there. Try again once seen (`KnowsPeople`)."""
+class RecipientAway(SendError):
+    """Surely not sent: it is for one person, who is not known to be there. Try again once seen (`KnowsRecipients`)."""
 
 
 class Rejected(SendError):

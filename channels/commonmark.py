@@ -18,9 +18,9 @@ from markdown_it.rules_block import StateBlock, blockquote, list_block
 from markdown_it.rules_inline import StateInline, image, link
 from markdown_it.rules_inline.state_inline import Delimiter
 
-_DEEPEST = 20
+_MAX_DEPTH = 20
 """Levels of quotes (one each) and lists (two each); parsing recurses, and the output is for people."""
-_LONGEST_RUN = 3
+_MAX_DELIMITER_RUN = 3
 """Longer runs of `*` or `_` are ornaments or blanks to fill in, not emphasis."""
 _IDENTIFIER = re.compile(r"_[A-Za-z0-9_]*[A-Za-z0-9][A-Za-z0-9_]*_(?![A-Za-z0-9_])")
 _URL_REST = re.compile(r"://(?:[^\s*<>\[\]`|~\\]|~(?!~))*[^\s*<>\[\]`|~\\_]")
@@ -29,52 +29,52 @@ _PAIRS = {"~": "s", "|": "spoiler"}
 
 
 @functools.cache
-def parser() -> MarkdownIt:
+def commonmark_parser() -> MarkdownIt:
     """The one parser. It keeps nothing between two texts."""
-    markdown = MarkdownIt("commonmark", {"html": False, "maxNesting": _DEEPEST + 10})
+    markdown = MarkdownIt("commonmark", {"html": False, "maxNesting": _MAX_DEPTH + 10})
     markdown.disable(["html_block", "html_inline", "lheading", "reference"])
     # Addresses are shown to people: as they were written.
-    markdown.normalizeLink = markdown.normalizeLinkText = _as_it_is  # type: ignore[assignment,method-assign]  # as documented
+    markdown.normalizeLink = markdown.normalizeLinkText = _keep_link  # type: ignore[assignment,method-assign]  # as documented
     block, inline = markdown.block.ruler, markdown.inline.ruler
-    block.at("blockquote", _quote, {"alt": ["paragraph", "reference", "blockquote", "list"]})
-    block.at("list", _list, {"alt": ["paragraph", "reference", "blockquote"]})
-    block.before("paragraph", "unmarked", _unmarked, {"alt": ["blockquote"]})
-    block.before("paragraph", "outdented", _outdented, {"alt": ["paragraph"]})
+    block.at("blockquote", _parse_quote, {"alt": ["paragraph", "reference", "blockquote", "list"]})
+    block.at("list", _parse_list, {"alt": ["paragraph", "reference", "blockquote"]})
+    block.before("paragraph", "unmarked", _ends_quote, {"alt": ["blockquote"]})
+    block.before("paragraph", "outdented", _ends_list_item, {"alt": ["paragraph"]})
     markdown.inline.add_terminator_char("|")
-    inline.after("text", "url", _url)
-    inline.at("newline", _newline)
-    inline.at("emphasis", _delimiters)
-    inline.at("link", _link)
-    inline.at("image", _image)
-    markdown.inline.ruler2.before("emphasis", "pairs", _pairs)
+    inline.after("text", "url", _parse_url)
+    inline.at("newline", _parse_newline)
+    inline.at("emphasis", _scan_delimiters)
+    inline.at("link", _parse_link)
+    inline.at("image", _parse_image)
+    markdown.inline.ruler2.before("emphasis", "pairs", _pair_delimiters)
     return markdown
 
 
-def _as_it_is(link: str) -> str:
+def _keep_link(link: str) -> str:
     return link
 
 
-def _quote(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+def _parse_quote(state: StateBlock, start: int, end: int, silent: bool) -> bool:
     head = state.src[state.bMarks[start] + state.tShift[start] : state.eMarks[start]][:3]
     quotes = head[:1] == ">" and head != ">>>" and head[1:2] in {"", " ", "\t", ">"}
-    return quotes and state.level < _DEEPEST and blockquote(state, start, end, silent)
+    return quotes and state.level < _MAX_DEPTH and blockquote(state, start, end, silent)
 
 
-def _list(state: StateBlock, start: int, end: int, silent: bool) -> bool:
-    return state.level < _DEEPEST and list_block(state, start, end, silent)
+def _parse_list(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+    return state.level < _MAX_DEPTH and list_block(state, start, end, silent)
 
 
-def _unmarked(_state: StateBlock, _start: int, _end: int, silent: bool) -> bool:
+def _ends_quote(_state: StateBlock, _start: int, _end: int, silent: bool) -> bool:
     """Asked (silently) whether a line without `>` ends a quote: it does. It starts nothing."""
     return silent
 
 
-def _outdented(state: StateBlock, start: int, _end: int, silent: bool) -> bool:
+def _ends_list_item(state: StateBlock, start: int, _end: int, silent: bool) -> bool:
     """The same for a line to the left of its list item's text."""
     return silent and state.sCount[start] < state.blkIndent
 
 
-def _newline(state: StateInline, silent: bool) -> bool:
+def _parse_newline(state: StateInline, silent: bool) -> bool:
     """Keep every line break, and the indentation behind it."""
     if state.src[state.pos] != "\n":
         return False
@@ -85,7 +85,7 @@ def _newline(state: StateInline, silent: bool) -> bool:
     return True
 
 
-def _url(state: StateInline, silent: bool) -> bool:
+def _parse_url(state: StateInline, silent: bool) -> bool:
     at = state.pos
     if state.src[at] != ":" or not any(_SCHEME.fullmatch(state.src, max(at - size, 0), at) for size in (4, 5)):
         return False
@@ -98,11 +98,11 @@ def _url(state: StateInline, silent: bool) -> bool:
     return True
 
 
-def _link(state: StateInline, silent: bool) -> bool:
+def _parse_link(state: StateInline, silent: bool) -> bool:
     return state.src[state.pos] == "[" and _may_link(state) and link(state, silent)
 
 
-def _image(state: StateInline, silent: bool) -> bool:
+def _parse_image(state: StateInline, silent: bool) -> bool:
     return state.src[state.pos] == "!" and _may_link(state) and image(state, silent)
 
 
@@ -115,14 +115,14 @@ def _may_link(state: StateInline) -> bool:
     return bool(state.pos < last)
 
 
-def _delimiters(state: StateInline, silent: bool) -> bool:
+def _scan_delimiters(state: StateInline, silent: bool) -> bool:
     """Note where emphasis could begin or end; the library pairs it up afterwards."""
     at, marker = state.pos, state.src[state.pos]
     if silent or marker not in "*_~|":
         return False
     before = state.src[at - 1] if at else " "
     if marker == "_" and not _is_word(before) and (word := _IDENTIFIER.match(state.src, at, state.posMax)):
-        return _literally(state, word.end())
+        return _append_literal(state, word.end())
     end = at
     while end < state.posMax and state.src[end] == marker:
         end += 1
@@ -131,8 +131,8 @@ def _delimiters(state: StateInline, silent: bool) -> bool:
     opens = not after.isspace() and after != "/" and not _is_word(before)
     closes = not before.isspace() and before != "/" and not _is_word(after)
     paired = marker in _PAIRS
-    if not (opens or closes) or (length != 2 if paired else length > _LONGEST_RUN):  # noqa: PLR2004 - `~~` and `||`
-        return _literally(state, end)
+    if not (opens or closes) or (length != 2 if paired else length > _MAX_DELIMITER_RUN):  # noqa: PLR2004 - `~~` and `||`
+        return _append_literal(state, end)
     for _ in range(1 if paired else length):
         state.push("text", "", 0).content = marker * (length if paired else 1)
         # Length 0 leaves the "rule of 3" (section 6.2 of the standard) out of pairs.
@@ -142,7 +142,7 @@ def _delimiters(state: StateInline, silent: bool) -> bool:
     return True
 
 
-def _literally(state: StateInline, end: int) -> bool:
+def _append_literal(state: StateInline, end: int) -> bool:
     state.append_pending(state.src[state.pos : end])
     state.pos = end
     return True
@@ -153,7 +153,7 @@ def _is_word(char: str) -> bool:
     return (char.isalnum() and char < "\u0590") or char in "_/"
 
 
-def _pairs(state: StateInline) -> None:
+def _pair_delimiters(state: StateInline) -> None:
     """Turn the paired `~~` and `||` into opening and closing tokens."""
     inside = (meta["delimiters"] for meta in state.tokens_meta if meta and "delimiters" in meta)
     for delimiters in (state.delimiters, *inside):

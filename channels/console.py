@@ -7,17 +7,17 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Literal
 
-from channels.base import Capabilities, Emit, Going, Part, Rejected, Unreachable, unrecorded
+from channels.base import BeforeSend, Capabilities, Emit, Part, Rejected, Unreachable, no_before_send
 from gateway.events import (
     Address,
     Attachment,
     ChannelName,
-    Deleted,
-    Edited,
+    ConnectionChanged,
     EventId,
-    Link,
-    Membership,
+    MembershipChanged,
     Message,
+    MessageDeleted,
+    MessageEdited,
     MessageId,
     Post,
     Receipt,
@@ -88,7 +88,7 @@ class ConsoleChannel:
         """Whoever wrote it, or `sender`, changes the message; returns once that is durable."""
         by = message.sender if sender is None else Sender(id=SenderId(sender), name=sender, verified=True)
         await self._emit_event(
-            Edited(
+            MessageEdited(
                 id=self._new_event_id(),
                 at=message.at,
                 sender=by,
@@ -101,13 +101,17 @@ class ConsoleChannel:
 
     async def receive_delete(self, message: Message) -> None:
         """It is taken back by somebody; returns once that is durable."""
-        await self._emit_event(Deleted(id=self._new_event_id(), at=message.at, message=message.id, sent=self._now()))
+        await self._emit_event(
+            MessageDeleted(id=self._new_event_id(), at=message.at, message=message.id, sent=self._now())
+        )
 
     async def receive_topic(self, text: str, *, room: str, sender: str = "you") -> None:
         """The room's topic is changed; returns once that is durable."""
         who = Sender(id=SenderId(sender), name=sender, verified=True)
         at = Address(channel=self.name, room=RoomId(room))
-        event = Membership(id=self._new_event_id(), at=at, sender=who, change="topic", sent=self._now(), text=text)
+        event = MembershipChanged(
+            id=self._new_event_id(), at=at, sender=who, change="topic", sent=self._now(), text=text
+        )
         await self._emit_event(event)
 
     def add_attachment(
@@ -139,7 +143,7 @@ class ConsoleChannel:
             raise Rejected(f"more than {limit_bytes} bytes")
         return data
 
-    async def _emit_event(self, event: Edited | Deleted | Membership) -> None:
+    async def _emit_event(self, event: MessageEdited | MessageDeleted | MembershipChanged) -> None:
         await self._up.wait()
         assert self._emit is not None
         await self._emit([event])
@@ -163,8 +167,8 @@ class ConsoleChannel:
             self._is_open = False
             self._up.clear()
 
-    def _link(self, *, up: bool) -> Link:
-        return Link(id=EventId(new_id(self._now())), channel=self.name, up=up, reason="", sent=self._now())
+    def _link(self, *, up: bool) -> ConnectionChanged:
+        return ConnectionChanged(id=EventId(new_id(self._now())), channel=self.name, up=up, reason="", sent=self._now())
 
     def split(self, post: Post) -> tuple[str, ...]:
         return (post.text,)
@@ -184,7 +188,7 @@ class ConsoleChannel:
         if not self._is_open:
             raise Unreachable("the console is not open")
 
-    async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
+    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
         if not part.body.strip():
             raise ValueError("a part needs text")
         self._require_open()

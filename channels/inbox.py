@@ -6,29 +6,29 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
-from channels.tasks import end, first
+from channels.tasks import cancel_and_wait, wait_first
 
-T = TypeVar("T")
-_FULL, _DRAINED = 1024, 256
-_LAST_WORDS_S = 0.2
+ItemT = TypeVar("ItemT")
+_HIGH_WATER, _LOW_WATER = 1024, 256
+_DRAIN_TIMEOUT_S = 0.2
 """Real seconds that `emit` has, after we are told to end, for what was already heard."""
 
 
-class Inbox(Generic[T]):
+class BackpressureBuffer(Generic[ItemT]):
     """Holds about a thousand items; past that nothing more should be read until most of them are taken."""
 
     def __init__(self, pause: Callable[[bool], None] = lambda _: None) -> None:
         """`pause(True)` is called when it is full, `pause(False)` when there is room again."""
         self._pause = pause
-        self._items: deque[T] = deque()
-        self._capacity = float(_FULL)
+        self._items: deque[ItemT] = deque()
+        self._capacity = float(_HIGH_WATER)
         self._full_event = asyncio.Event()
         self._nonempty_event = asyncio.Event()
         self._drained_event = asyncio.Event()
         self._drained_event.set()
         self._room_event = asyncio.Event()
         self._room_event.set()
-        self._in_progress: list[T] = []
+        self._in_progress: list[ItemT] = []
         """Not dealt with yet."""
 
     @property
@@ -47,7 +47,7 @@ class Inbox(Generic[T]):
         """Return once all that was put is dealt with."""
         await self._drained_event.wait()
 
-    def put(self, item: T) -> None:
+    def put(self, item: ItemT) -> None:
         """Never waits and never drops."""
         self._items.append(item)
         self._drained_event.clear()
@@ -57,7 +57,7 @@ class Inbox(Generic[T]):
             self._full_event.set()
             self._pause(True)
 
-    async def get_batch(self, most: int) -> list[T]:
+    async def get_batch(self, most: int) -> list[ItemT]:
         """At least one item, in order. Asking for more says that the ones before are dealt with."""
         self._in_progress = []
         if not self._items:
@@ -65,8 +65,8 @@ class Inbox(Generic[T]):
             self._drained_event.set()
         await self._nonempty_event.wait()
         self._in_progress = taken = [self._items.popleft() for _ in range(min(most, len(self._items)))]
-        if len(self._items) <= _DRAINED:
-            self._capacity = float(_FULL)
+        if len(self._items) <= _LOW_WATER:
+            self._capacity = float(_HIGH_WATER)
             if self.is_full:
                 self._signal_room()
         return taken
@@ -76,7 +76,7 @@ class Inbox(Generic[T]):
         self._full_event.clear()
         self._pause(False)
 
-    def filter_pending(self, wanted: Callable[[T], bool]) -> list[T]:
+    def filter_pending(self, wanted: Callable[[ItemT], bool]) -> list[ItemT]:
         """What is there that nobody has dealt with, in order; of that, only what is `wanted` stays."""
         kept = [item for item in self._items if wanted(item)]
         self._items = deque(kept)
@@ -93,17 +93,17 @@ class Inbox(Generic[T]):
             await asyncio.wait({pumping, working}, return_when=asyncio.FIRST_COMPLETED)
             if not pumping.done():
                 # Denied: what was said until now, and that the link is down, still goes in.
-                await first(pumping, self.wait_until_drained())
+                await wait_first(pumping, self.wait_until_drained())
             for task in (pumping, working):
                 if task.done():
                     task.result()
         finally:
             try:
-                await end(working)
+                await cancel_and_wait(working)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(first(pumping, self.wait_until_drained()), _LAST_WORDS_S)
+                    await asyncio.wait_for(wait_first(pumping, self.wait_until_drained()), _DRAIN_TIMEOUT_S)
             finally:
-                await end(pumping, working)
+                await cancel_and_wait(pumping, working)
                 self._items.extendleft(reversed(self._in_progress))
                 self._in_progress = []
                 if self._items:

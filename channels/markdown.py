@@ -9,10 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from channels.text import clean, outward
+from channels.text import clean_outgoing, clean_text
 
 if TYPE_CHECKING:
     from markdown_it.token import Token
+
 
 Mark = Literal["bold", "italic", "strike", "spoiler", "code", "pre", "quote", "heading"]
 
@@ -23,7 +24,7 @@ _QUOTE: frozenset[Mark] = frozenset(["quote"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class TextRun:
     """A stretch of text with the same marks."""
 
     text: str
@@ -37,7 +38,7 @@ class Run:
     """Of `pre`: what its fence was labelled."""
 
 
-def read(markdown: str) -> tuple[Run, ...]:
+def parse_markdown(markdown: str) -> tuple[TextRun, ...]:
     """Return what `markdown` says; text without Markdown comes back as it is. Never raises.
 
     Blocks are kept apart by as many line breaks as stood there (at most one blank line), no matter what marks
@@ -49,21 +50,21 @@ def read(markdown: str) -> tuple[Run, ...]:
     only blank text gives ().
     """
     # Here and not above: it costs 50 ms and 4 MB, and check-config needs none of it.
-    from channels.commonmark import parser  # noqa: PLC0415
+    from channels.commonmark import commonmark_parser  # noqa: PLC0415
 
-    source = outward(markdown)
-    writer = _Writer(source.split("\n"))
-    writer.write_blocks(parser().parse(source))
-    runs = _merged(writer.runs)
+    source = clean_outgoing(markdown)
+    writer = _RunWriter(source.split("\n"))
+    writer.write_blocks(commonmark_parser().parse(source))
+    runs = _merge_runs(writer.runs)
     if "&" in source:  # an entity may stand for what is left out of the source
-        runs = _merged(replace(run, text=outward(run.text)) for run in runs)
+        runs = _merge_runs(replace(run, text=clean_outgoing(run.text)) for run in runs)
     if not any(run.text.strip() for run in runs):
-        return (Run(text=source.strip("\n")),) if source.strip() else ()
+        return (TextRun(text=source.strip("\n")),) if source.strip() else ()
     return runs
 
 
-def _merged(runs: Iterable[Run]) -> tuple[Run, ...]:
-    merged: list[tuple[Run, list[str]]] = []
+def _merge_runs(runs: Iterable[TextRun]) -> tuple[TextRun, ...]:
+    merged: list[tuple[TextRun, list[str]]] = []
     for run in runs:
         if merged and replace(run, text="") == merged[-1][0]:
             merged[-1][1].append(run.text)
@@ -72,11 +73,11 @@ def _merged(runs: Iterable[Run]) -> tuple[Run, ...]:
     return tuple(replace(run, text="".join(texts)) for run, texts in merged)
 
 
-class _Writer:
+class _RunWriter:
     """Turns parsed blocks into runs, in one pass."""
 
     def __init__(self, lines: Sequence[str]) -> None:
-        self.runs: list[Run] = []
+        self.runs: list[TextRun] = []
         self._lines = lines
         self._last_line: int | None = None
         """Behind the block written last; None: nothing is written yet."""
@@ -152,7 +153,7 @@ class _Writer:
         start, end = lines or [0, 0]
         if self._last_line is not None:
             quote = _QUOTE if self._quotes and self._was_quote else _NONE
-            self.runs.append(Run(text="\n\n" if start > self._last_line else "\n", marks=quote))
+            self.runs.append(TextRun(text="\n\n" if start > self._last_line else "\n", marks=quote))
         self._last_line, self._was_quote = end, bool(self._quotes)
         self._add_run(self._marker or ("  " * self._lists if indent is None else indent))
         self._marker = ""
@@ -177,7 +178,7 @@ class _Writer:
                     href = None
                 case "image":
                     source = str(token.attrGet("src") or "") or None
-                    self._add_run(_flat(token) or source or "![]()", frozenset(marks), href or source)
+                    self._add_run(_image_text(token) or source or "![]()", frozenset(marks), href or source)
                 case "softbreak" | "hardbreak":
                     self._add_run("\n" + "  " * self._lists, frozenset(marks), href)
                     aligned = self._lists > 0
@@ -196,9 +197,9 @@ class _Writer:
         if self._quotes:
             marks |= _QUOTE
         # Once more: an entity may stand for anything.
-        self.runs.append(Run(text=clean(text), marks=marks, href=clean(href or "") or None, lang=lang))
+        self.runs.append(TextRun(text=clean_text(text), marks=marks, href=clean_text(href or "") or None, lang=lang))
 
 
-def _flat(token: "Token") -> str:
+def _image_text(token: "Token") -> str:
     """What an image's description says, without its marks."""
-    return "".join(_flat(child) if child.children else child.content for child in token.children or [])
+    return "".join(_image_text(child) if child.children else child.content for child in token.children or [])

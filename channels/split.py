@@ -6,7 +6,7 @@ import unicodedata
 _LONGEST_CODE_POINT_BYTES = 4
 
 
-def split(text: str, limit_bytes: int) -> tuple[str, ...]:
+def split_text(text: str, limit_bytes: int) -> tuple[str, ...]:
     """Pieces of at most `limit_bytes` UTF-8 bytes each; none is blank; none for blank text.
 
     Cuts at the last white space that fits, else between two code points (never inside one). Joined
@@ -18,13 +18,13 @@ def split(text: str, limit_bytes: int) -> tuple[str, ...]:
     rest = text.encode("utf-8", "replace")
     pieces: list[str] = []
     while rest.strip():
-        piece, rest = _first(rest, limit_bytes)
+        piece, rest = _split_first(rest, limit_bytes)
         if piece.strip():
             pieces.append(piece)
     return tuple(pieces)
 
 
-def _first(data: bytes, limit_bytes: int) -> tuple[str, bytes]:
+def _split_first(data: bytes, limit_bytes: int) -> tuple[str, bytes]:
     """The longest piece that fits, and what follows it without the white space between."""
     if len(data) <= limit_bytes:
         return data.decode().rstrip(), b""
@@ -42,14 +42,14 @@ def _first(data: bytes, limit_bytes: int) -> tuple[str, bytes]:
 
 
 _FENCE = re.compile(r" {0,3}(?P<marks>`{3,})(?P<lang>[^`\n]*)")
-_SPAN = re.compile(r"`+[^`\n]+`+|!?\[[^\]\n]*\]\([^)\s]*\)|<[^<>\s]+>|https?://\S+")
+_UNBREAKABLE = re.compile(r"`+[^`\n]+`+|!?\[[^\]\n]*\]\([^)\s]*\)|<[^<>\s]+>|https?://\S+")
 """Stretches that mean something only as a whole: code, links, references."""
-_LEAST_UNITS = 64
-_BROKEN_AT = "\u200d\ufe0e\ufe0f\u20e3"
+_MIN_UNITS = 64
+_GRAPHEME_EXTENDERS = "\u200d\ufe0e\ufe0f\u20e3"
 """Joiner, variation selectors, keycap: they belong to what stands before them."""
 
 
-def units(text: str) -> int:
+def utf16_length(text: str) -> int:
     """Length in UTF-16 code units: never less than in code points, which others count."""
     return len(text) + sum(character > "\uffff" for character in text)
 
@@ -62,15 +62,15 @@ def split_markdown(text: str, limit_units: int) -> tuple[str, ...]:
     at white space, else between two characters; inside of inline code or a link only if that is longer than
     a piece. Nothing but white space at the cuts is lost. Raises ValueError if `limit_units` < 64.
     """
-    if limit_units < _LEAST_UNITS:
-        raise ValueError(f"the limit is {limit_units}; fences need room, so at least {_LEAST_UNITS}")
-    pieces = _Pieces(limit_units)
+    if limit_units < _MIN_UNITS:
+        raise ValueError(f"the limit is {limit_units}; fences need room, so at least {_MIN_UNITS}")
+    pieces = _MarkdownSplitter(limit_units)
     for line in text.encode("utf-8", "replace").decode().split("\n"):
         pieces.add_line(line)
     return tuple(pieces.finish())
 
 
-class _Pieces:
+class _MarkdownSplitter:
     """The pieces so far, and the fence that is open at their end."""
 
     def __init__(self, limit: int) -> None:
@@ -85,10 +85,10 @@ class _Pieces:
     def add_line(self, line: str) -> None:
         fence = _FENCE.fullmatch(line.rstrip())
         closes = bool(
-            self._fence_line and fence and not fence["lang"].strip() and _covers(fence["marks"], self._fence_line)
+            self._fence_line and fence and not fence["lang"].strip() and _closes_fence(fence["marks"], self._fence_line)
         )
         opens = bool(not self._fence_line and fence)
-        if opens and units(line) > self._limit // 4:  # no language is so long: it is a line of text
+        if opens and utf16_length(line) > self._limit // 4:  # no language is so long: it is a line of text
             opens = False
         if opens and not self._fits(line, "x", closer=fence["marks"] if fence else ""):
             self._end_piece()
@@ -106,7 +106,7 @@ class _Pieces:
 
     def _fits(self, *more: str, closer: str | None = None) -> bool:
         closing = self._closer() if closer is None else closer
-        return units("\n".join([*self._lines, *more, *([closing] if closing else [])])) <= self._limit
+        return utf16_length("\n".join([*self._lines, *more, *([closing] if closing else [])])) <= self._limit
 
     def _closer(self) -> str:
         found = _FENCE.match(self._fence_line)
@@ -122,37 +122,37 @@ class _Pieces:
 
     def _break_line(self, line: str) -> str:
         """Make room for a line that does not fit, by ending the piece before it or inside it; what is left of it."""
-        used = units("\n".join(self._lines)) + 1 if self._lines else 0
+        used = utf16_length("\n".join(self._lines)) + 1 if self._lines else 0
         begun = len(self._lines) > self._reopened
-        frame = units(self._fence_line) + 1 + units(self._closer()) + 1 if self._fence_line else 0
-        if begun and (used > self._limit // 2 or units(line) + frame <= self._limit):
+        frame = utf16_length(self._fence_line) + 1 + utf16_length(self._closer()) + 1 if self._fence_line else 0
+        if begun and (used > self._limit // 2 or utf16_length(line) + frame <= self._limit):
             self._end_piece()
             return line
-        room = self._limit - used - (units(self._closer()) + 1 if self._fence_line else 0)
-        at = _place(line, room, code=bool(self._fence_line))
+        room = self._limit - used - (utf16_length(self._closer()) + 1 if self._fence_line else 0)
+        at = _find_cut(line, room, code=bool(self._fence_line))
         self._lines.append(line[:at] if self._fence_line else line[:at].rstrip())
         self._end_piece()
         return line[at:] if self._fence_line else line[at:].lstrip()
 
 
-def _covers(marks: str, opener: str) -> bool:
+def _closes_fence(marks: str, opener: str) -> bool:
     found = _FENCE.match(opener)
     return found is not None and len(marks) >= len(found["marks"])
 
 
-def _place(line: str, room: int, *, code: bool) -> int:
+def _find_cut(line: str, room: int, *, code: bool) -> int:
     """Where to cut a line so that what stands before fits `room`; at least one character does."""
-    end = _fitting(line, room)
-    spans = [] if code else [found.span() for found in _SPAN.finditer(line)]
+    end = _fitting_length(line, room)
+    spans = [] if code else [found.span() for found in _UNBREAKABLE.finditer(line)]
     whole = next((a for a, b in spans if a < end < b and line[:a].strip()), end)
     for at in range(whole, max(whole // 2, 1) - 1, -1):
         blank = line[at - 1].isspace() or (at < len(line) and line[at].isspace())
         if blank and line[:at].strip() and not any(a < at < b for a, b in spans):
             return at
-    return whole if whole < end else _between(line, end)
+    return whole if whole < end else _grapheme_boundary(line, end)
 
 
-def _fitting(line: str, room: int) -> int:
+def _fitting_length(line: str, room: int) -> int:
     taken = 0
     for at, character in enumerate(line):
         taken += 1 + (character > "\uffff")
@@ -161,10 +161,10 @@ def _fitting(line: str, room: int) -> int:
     return len(line)
 
 
-def _between(line: str, end: int) -> int:
+def _grapheme_boundary(line: str, end: int) -> int:
     """The last boundary of characters as people see them at or before `end`, if there is one nearby."""
     for at in range(end, max(end - 16, 0), -1):
-        if at == len(line) or not (_belongs(line[at]) or line[at - 1] == "\u200d"):
+        if at == len(line) or not (_extends_grapheme(line[at]) or line[at - 1] == "\u200d"):
             flags = len(line[:at]) - len(line[:at].rstrip(_FLAGS))
             if at == len(line) or line[at] not in _FLAGS or flags % 2 == 0:
                 return at
@@ -175,6 +175,6 @@ _FLAGS = "".join(chr(0x1F1E6 + letter) for letter in range(26))
 """Two of them make one flag."""
 
 
-def _belongs(character: str) -> bool:
+def _extends_grapheme(character: str) -> bool:
     skin = "\U0001f3fb" <= character <= "\U0001f3ff"
-    return skin or character in _BROKEN_AT or unicodedata.combining(character) != 0
+    return skin or character in _GRAPHEME_EXTENDERS or unicodedata.combining(character) != 0

@@ -6,10 +6,10 @@ from typing import Any, TypeVar
 
 from gateway.clock import Clock
 
-T = TypeVar("T")
+ResultT = TypeVar("ResultT")
 
 
-async def within(clock: Clock, limit_s: float, work: Coroutine[Any, Any, T]) -> T:
+async def with_timeout(clock: Clock, limit_s: float, work: Coroutine[Any, Any, ResultT]) -> ResultT:
     """What `work` gives, or TimeoutError after `limit_s`. `work` is cancelled and gone in any other case."""
     working, timer = asyncio.create_task(work), asyncio.create_task(clock.sleep(limit_s))
     try:
@@ -18,26 +18,26 @@ async def within(clock: Clock, limit_s: float, work: Coroutine[Any, Any, T]) -> 
             raise TimeoutError
         return working.result()
     finally:
-        await end(working, timer)
+        await cancel_and_wait(working, timer)
 
 
-async def first(task: asyncio.Task[None], work: Coroutine[Any, Any, object]) -> None:
+async def wait_first(task: asyncio.Task[None], work: Coroutine[Any, Any, object]) -> None:
     """Return when either ends; leaves `task` running."""
     other = asyncio.create_task(work)
     try:
         await asyncio.wait({task, other}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        await end(other)
+        await cancel_and_wait(other)
 
 
-async def end(*tasks: asyncio.Task[Any]) -> None:
+async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
     """Cancel them and see them gone."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def whole(work: Coroutine[Any, Any, T]) -> T:
+async def run_to_completion(work: Coroutine[Any, Any, ResultT]) -> ResultT:
     """What `work` gives. Cancelled, and however often, it goes to its end first.
 
     For what is short, and must not be half done.

@@ -7,104 +7,117 @@ Closed unless opened: without a rule that lets an event through, it is refused (
 from dataclasses import dataclass
 from typing import Literal
 
-from gateway.events import Address, Command, Deleted, Edited, Membership, Message, Named, Notification, Reacted, Sender
+from gateway.events import (
+    Address,
+    Command,
+    MembershipChanged,
+    Message,
+    MessageDeleted,
+    MessageEdited,
+    Notification,
+    PlaceRenamed,
+    ReactionChanged,
+    Sender,
+)
 from gateway.records import address_of
-from gateway.standing import ADMINS, ANY_ROOM, DmPolicy, Policy, Role, Standing, role_of, standing
-
-__all__ = ["ANY_ROOM", "Decision", "DmPolicy", "Policy", "Role", "decide", "listed", "role_of"]
+from gateway.standing import ADMIN_ROLES, ANY_ROOM, AccessPolicy, Identity, Role, identify
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class AccessDecision:
     """Whether an event is heard, and why."""
 
     allowed: bool
     role: Role
     rule: str
     global_role: Role = "guest"
-    """As `Standing.everywhere`."""
+    """As `Identity.everywhere`."""
     request_kind: Literal["", "pair", "room"] = ""
     """What whoever is refused may have approved: to speak to the agent alone; the room. Empty: nothing."""
 
 
-def decide(policy: Policy, event: Notification) -> Decision:
+def decide(policy: AccessPolicy, event: Notification) -> AccessDecision:
     """Judge one event by the first rule that fits."""
     place = address_of(event)
     sender: Sender | None = getattr(event, "sender", None)
-    if isinstance(event, Named) and not listed(policy, event.at):
-        return Decision(allowed=False, role="guest", rule=f"not in channels.{event.at.channel}.rooms")
+    if isinstance(event, PlaceRenamed) and not is_room_allowed(policy, event.at):
+        return AccessDecision(allowed=False, role="guest", rule=f"not in channels.{event.at.channel}.rooms")
     if place is None or sender is None:
-        return Decision(allowed=True, role="guest", rule="from the platform itself")
-    who = standing(policy, place, sender)
+        return AccessDecision(allowed=True, role="guest", rule="from the platform itself")
+    who = identify(policy, place, sender)
     if place.channel == policy.operator_channel:
-        return _yes(who, who.rule)
+        return _allow(who, who.rule)
     if who.role == "blocked":
-        return _no(who, who.rule)
+        return _deny(who, who.rule)
     if sender.is_bot and who.role == "guest":
-        return _no(who, "bots are not answered")
+        return _deny(who, "bots are not answered")
     if _is_direct(event):
-        return _direct(policy, event, who)
-    if isinstance(event, Membership) and event.change == "invite":
-        return _invited(policy, place, who)
-    if listed(policy, place):
-        return _yes(who, f"channels.{place.channel}.rooms" if _configured(policy, place) else "the room was approved")
-    if isinstance(event, Command) and who.role in ADMINS:
-        return _yes(who, who.rule)
+        return _decide_direct(policy, event, who)
+    if isinstance(event, MembershipChanged) and event.change == "invite":
+        return _decide_invite(policy, place, who)
+    if is_room_allowed(policy, place):
+        return _allow(
+            who, f"channels.{place.channel}.rooms" if _is_room_configured(policy, place) else "the room was approved"
+        )
+    if isinstance(event, Command) and who.role in ADMIN_ROLES:
+        return _allow(who, who.rule)
     spoken = isinstance(event, Command) or (isinstance(event, Message) and event.kind != "room")
-    return _no(who, f"not in channels.{place.channel}.rooms", "room" if spoken and _asked(policy) else "")
+    return _deny(
+        who, f"not in channels.{place.channel}.rooms", "room" if spoken and _rooms_need_approval(policy) else ""
+    )
 
 
-def listed(policy: Policy, place: Address) -> bool:
+def is_room_allowed(policy: AccessPolicy, place: Address) -> bool:
     """Whether it is a room where the agent may act."""
-    return _configured(policy, place) or _approved(policy, place)
+    return _is_room_configured(policy, place) or _is_room_approved(policy, place)
 
 
-def _configured(policy: Policy, place: Address) -> bool:
+def _is_room_configured(policy: AccessPolicy, place: Address) -> bool:
     rooms = policy.open_rooms.get(place.channel, frozenset())
     return place.room in rooms or ANY_ROOM in rooms or policy.space_of(place) in rooms
 
 
-def _approved(policy: Policy, place: Address) -> bool:
+def _is_room_approved(policy: AccessPolicy, place: Address) -> bool:
     approved, space = policy.roster_state().rooms, policy.space_of(place)
     names = [place.room] if space is None else [place.room, space]
     return any(Address(channel=place.channel, room=name).conversation in approved for name in names)
 
 
-def _asked(policy: Policy) -> bool:
+def _rooms_need_approval(policy: AccessPolicy) -> bool:
     return policy.room_policy == "approval"
 
 
 def _is_direct(event: Notification) -> bool:
     said = isinstance(event, Message) and event.kind == "direct"
-    return said or (isinstance(event, Command | Edited | Deleted | Reacted) and event.direct)
+    return said or (isinstance(event, Command | MessageEdited | MessageDeleted | ReactionChanged) and event.direct)
 
 
-def _invited(policy: Policy, place: Address, who: Standing) -> Decision:
+def _decide_invite(policy: AccessPolicy, place: Address, who: Identity) -> AccessDecision:
     """Allowed means: go there. Only where the agent may act, and an admin calls."""
     rooms = f"channels.{place.channel}.rooms"
-    if not listed(policy, place):
-        return _no(who, f"invited, but not in {rooms}", "room" if _asked(policy) else "")
-    if who.role not in ADMINS:
-        return _no(who, "only an owner or admin may invite")
-    return _yes(who, f"invited by an {who.role}, and in {rooms}")
+    if not is_room_allowed(policy, place):
+        return _deny(who, f"invited, but not in {rooms}", "room" if _rooms_need_approval(policy) else "")
+    if who.role not in ADMIN_ROLES:
+        return _deny(who, "only an owner or admin may invite")
+    return _allow(who, f"invited by an {who.role}, and in {rooms}")
 
 
-def _direct(policy: Policy, event: Notification, who: Standing) -> Decision:
+def _decide_direct(policy: AccessPolicy, event: Notification, who: Identity) -> AccessDecision:
     if policy.dm_policy == "disabled":
-        return _no(who, "access.dm: disabled")
+        return _deny(who, "access.dm: disabled")
     if policy.dm_policy == "open":
-        return _yes(who, "access.dm: open")
+        return _allow(who, "access.dm: open")
     if who.role != "guest":
-        return _yes(who, who.rule)
+        return _allow(who, who.rule)
     spoken = isinstance(event, Message | Command)
-    return _no(
+    return _deny(
         who, f"access.dm: {policy.dm_policy}, and no role", "pair" if spoken and policy.dm_policy == "pairing" else ""
     )
 
 
-def _yes(who: Standing, rule: str) -> Decision:
-    return Decision(allowed=True, role=who.role, rule=rule, global_role=who.global_role)
+def _allow(who: Identity, rule: str) -> AccessDecision:
+    return AccessDecision(allowed=True, role=who.role, rule=rule, global_role=who.global_role)
 
 
-def _no(who: Standing, rule: str, asks: Literal["", "pair", "room"] = "") -> Decision:
-    return Decision(allowed=False, role=who.role, rule=rule, global_role=who.global_role, request_kind=asks)
+def _deny(who: Identity, rule: str, asks: Literal["", "pair", "room"] = "") -> AccessDecision:
+    return AccessDecision(allowed=False, role=who.role, rule=rule, global_role=who.global_role, request_kind=asks)

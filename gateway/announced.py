@@ -1,14 +1,14 @@
 """What nobody said, put as something that is told in its place among what people said. Pure."""
 
-from gateway.events import Address, Membership, Message, MessageId, RoomId, Sender, SenderId
-from gateway.happened import Happened
-from gateway.records import INNER, address_of
+from gateway.events import Address, MembershipChanged, Message, MessageId, RoomId, Sender, SenderId
+from gateway.happened import SystemEvent
+from gateway.records import INNER_CHANNEL, address_of
 
 NOBODY = Sender(id=SenderId(""), name="")
-NOWHERE = Address(channel=INNER, room=RoomId("nowhere"))
+NOWHERE = Address(channel=INNER_CHANNEL, room=RoomId("nowhere"))
 
 
-def announced(change: Membership) -> Message:
+def topic_change_as_message(change: MembershipChanged) -> Message:
     """A changed topic as something said in the room, so that it is told in its place."""
     return Message(
         id=MessageId(change.id),
@@ -20,7 +20,7 @@ def announced(change: Membership) -> Message:
     )
 
 
-def put(event: Happened, *, addressed: bool) -> Message:
+def event_as_message(event: SystemEvent, *, addressed: bool) -> Message:
     """What nobody said, put as something that nobody said. `addressed`: it was said to the agent."""
     return Message(
         id=MessageId(event.id),

@@ -7,64 +7,73 @@ from dataclasses import replace
 from importlib.metadata import version
 
 from agent.models.base import Model
-from agent.signals import Level, State
-from channels.base import CanComplete, Channel, Emit, HasDropped
-from gateway import access, policies
-from gateway.acting import Rooms
-from gateway.adapters import Unavailable, check_adapters, make_channel
-from gateway.asking import BLOCKED, are_blocked
+from agent.signals import DmnState, PresenceLevel
+from channels.base import CanCompleteCommands, Channel, CountsDropped, Emit
+from gateway import policies
+from gateway.acting import ConversationLocks
+from gateway.adapters import ChannelUnavailable, check_adapters, make_channel
+from gateway.asking import BLOCKED_REASON, are_blocked
 from gateway.bindings import Bindings
-from gateway.cards import Cards
-from gateway.channels_now import Each
+from gateway.cards import ChannelCards
+from gateway.channels_now import ChannelLookup
 from gateway.clock import Clock, SystemClock
-from gateway.commands.suggest import Suggestions
-from gateway.control import listen
-from gateway.correlation import entitle
-from gateway.desks import Desks, House
-from gateway.doubts import notice
-from gateway.equipment import Equipment, equip
+from gateway.commands.suggest import CommandSuggester
+from gateway.control import serve_control
+from gateway.correlation import set_title_lookup
+from gateway.desks import CommandRegistry, CommandServices
+from gateway.doubts import build_uncertain_notice
+from gateway.equipment import ModelServices, open_model_services
 from gateway.events import Address, Alarm, ChannelName, Notification, Sender
-from gateway.fleet import Fleet
-from gateway.ground import Ground
-from gateway.inbox import Arrival, Inbox
-from gateway.intake import Doors
-from gateway.known_secrets import known_secrets
-from gateway.life import Ears, Life
-from gateway.live import Live, Reloaded, Takes
-from gateway.material import Note, render_waiting
-from gateway.media import Media
-from gateway.minds import Minds
-from gateway.operating import Operating
-from gateway.ops.api import house as shown
+from gateway.fleet import ChannelReconciler
+from gateway.ground import ToolServices
+from gateway.inbox import ConversationInbox, ReadyConversation
+from gateway.intake import IntakeCallbacks
+from gateway.known_secrets import collect_secrets
+from gateway.life import BackgroundServices, ServiceCallbacks
+from gateway.live import DerivedSettingsListener, LiveSettings
+from gateway.material import DreamNote, render_pending_notes
+from gateway.media import MediaStore
+from gateway.minds import Agents
+from gateway.operating import OperatorActions
+from gateway.ops.api import house
 from gateway.ops.llm_stats import LlmStats
-from gateway.ops.mind_stats import MindStats
-from gateway.ops.onlookers import Onlookers
+from gateway.ops.mind_stats import AgentStats
+from gateway.ops.onlookers import TurnTracker
 from gateway.ops.operator import OperatorChannel
-from gateway.ops.outages import Outages
-from gateway.ops.report import clock_time
-from gateway.ops.stats import Stats
-from gateway.ops.watch import Watch
-from gateway.orders import Answer, KillOrder, Order, PairOrder, ReloadOrder, StopOrder
+from gateway.ops.outages import OutageMonitor
+from gateway.ops.report import format_time
+from gateway.ops.stats import GatewayStats
+from gateway.ops.watch import OpsService
+from gateway.orders import (
+    ControlRequest,
+    ControlResponse,
+    KillToolRequest,
+    PairingRequest,
+    ReloadRequest,
+    StopTurnRequest,
+)
 from gateway.outbox import Outbox
-from gateway.outfiles import OutFiles
-from gateway.overrides import Overrides
-from gateway.pairs import Pairs
-from gateway.people import People
-from gateway.preview import Signs
-from gateway.reception import Intakes, Parts, Prefixes, names_of
-from gateway.records import OPERATOR, RoleGiven
+from gateway.outfiles import OutgoingFiles
+from gateway.overrides import AttentionOverrideStore
+from gateway.pairs import PairingAdmin
+from gateway.people import AccessService
+from gateway.preview import TurnPreviews
+from gateway.reception import ChannelIntakes, CommandPrefixes, IntakeServices, make_names_lookup
+from gateway.records import OPERATOR_CHANNEL, RoleAssigned
 from gateway.redaction import Redactor
-from gateway.restored import chosen, restored
-from gateway.runner import Runner
+from gateway.reloading import ReloadResult
+from gateway.restored import load_chosen_models, load_dmn_states
+from gateway.runner import ChannelSupervisor
 from gateway.settings import Settings
-from gateway.shared import Shared
-from gateway.store import Appended, Closed, Entry, Outage, Reminder, Store
-from gateway.titles import Titles
-from gateway.tooling import Tooling
-from gateway.tools.consent import PLACE_CHARS, code
-from gateway.tools.jobs import Job
-from gateway.travels import Travels
-from gateway.watching import Watching
+from gateway.shared import GatewayServices
+from gateway.standing import AccessPolicy, role_of
+from gateway.store import AppendResult, NewEntry, PendingReminder, Store, StoreClosed, StoreOutage
+from gateway.titles import PlaceTitles
+from gateway.tooling import ToolRegistry
+from gateway.tools.consent import PLACE_CHARS, inline_code
+from gateway.tools.jobs import BackgroundJob
+from gateway.travels import RoomMembership
+from gateway.watching import ConfigWatcher
 
 logger = logging.getLogger("reverie.app")
 
@@ -75,7 +84,7 @@ SEND_GRACE_S = 2.0
 """With the channels' second of goodbye and the outbox's last words this stays below SIGTERM's ten seconds."""
 
 
-class NothingLeft(Exception):
+class NoChannelsLeft(Exception):
     """Every channel was refused by its platform: there is nobody to talk to."""
 
 
@@ -86,26 +95,26 @@ async def run(
     clock: Clock | None = None,
     channels: Mapping[ChannelName, Channel] | None = None,
     model: Model | None = None,
-    live: Live | None = None,
+    live: LiveSettings | None = None,
     redact: Redactor | None = None,
 ) -> None:
     """Serve until `stop` is set; then finish or park what is in flight, within ten seconds, and return.
 
     `channels` and `model`: instead of those in the settings. `live`: what of these may change meanwhile. `redact`: what
     knows the configuration's secrets; None: made of the settings.
-    Raises `StoreError` if the store cannot be opened or written, `Unavailable`, `BadPrices`, `NothingLeft`.
+    Raises `StoreError` if the store cannot be opened or written, `ChannelUnavailable`, `BadPrices`, `NoChannelsLeft`.
     Anything else that comes out is a bug. On cancellation nothing is finished or parked: what was durable is
     taken up at the next start.
     """
-    clock, live = clock or SystemClock(), live or Live(settings)
+    clock, live = clock or SystemClock(), live or LiveSettings(settings)
     settings = live.settings
     if channels is None and not settings.channels:
-        raise Unavailable("no channels are configured: add one under `channels`")
+        raise ChannelUnavailable("no channels are configured: add one under `channels`")
     if channels is None:
         check_adapters(settings)
     try:
         async with (
-            equip(live, clock, model=model) as equipment,
+            open_model_services(live, clock, model=model) as equipment,
             await Store.open(settings.store.path, clock, patient=True) as store,
             asyncio.TaskGroup() as tasks,
         ):
@@ -115,7 +124,7 @@ async def run(
                 channels = {name: make_channel(name, settings, clock, await store.saved_cursor(name)) for name in names}
                 make = make_channel
             if settings.ops.token is not None:
-                channels = {**channels, OPERATOR: OperatorChannel(clock)}
+                channels = {**channels, OPERATOR_CHANNEL: OperatorChannel(clock)}
             gateway = _Gateway(
                 settings=settings,
                 store=store,
@@ -123,14 +132,14 @@ async def run(
                 channels=channels,
                 make=make,
                 model_services=equipment,
-                states=await restored(store, [agent.id for agent in settings.agents], clock.now()),
-                chosen=await chosen(store, settings),
-                redact=redact or Redactor(known_secrets(settings)),
+                states=await load_dmn_states(store, [agent.id for agent in settings.agents], clock.now()),
+                chosen=await load_chosen_models(store, settings),
+                redact=redact or Redactor(collect_secrets(settings)),
                 spawn=lambda work: _spawn(tasks, store, work),
             )
             await gateway.serve(stop)
     except BaseExceptionGroup as group:
-        raise _first(group) from group
+        raise _first_error(group) from group
 
 
 def _spawn(tasks: asyncio.TaskGroup, store: Store, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
@@ -139,7 +148,7 @@ def _spawn(tasks: asyncio.TaskGroup, store: Store, work: Coroutine[None, None, N
     async def carried_out() -> None:
         try:
             await work
-        except Closed:
+        except StoreClosed:
             if not store.given_up:
                 raise
 
@@ -148,10 +157,10 @@ def _spawn(tasks: asyncio.TaskGroup, store: Store, work: Coroutine[None, None, N
     return task
 
 
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+def _first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """What went wrong first; the rest of a task group's exceptions follow from it and stay attached."""
     error = group.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error
+    return _first_error(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 class _Gateway:
@@ -165,55 +174,55 @@ class _Gateway:
         clock: Clock,
         channels: Mapping[ChannelName, Channel],
         make: Callable[..., Channel] | None,
-        model_services: Equipment,
-        states: Mapping[str, State],
+        model_services: ModelServices,
+        states: Mapping[str, DmnState],
         chosen: Mapping[str, str] | None = None,
         redact: Redactor,
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
     ) -> None:
-        """`states`: of each agent's DMN, from the last run. `chosen`: what they were told to think with.
+        """`states`: of each agent's DMN, from the last run. `load_chosen_models`: what they were told to think with.
 
         `make`: as `make_channel`, for those that come or change meanwhile. None: the channels stay as they are.
         """
         self.store, self.clock, self.model_services = store, clock, model_services
         self.channels = dict(channels)
         self.spawn, self.redact = spawn, redact
-        self.outage: tuple[Outage, dict[ChannelName, int]] | None = None
+        self.outage: tuple[StoreOutage, dict[ChannelName, int]] | None = None
         """While the log cannot be written: why, and what each channel had dropped before."""
         live = model_services.live
         live.add_secret_listener(redact.add_secrets)
-        self.turn_tracker = Onlookers(clock)
-        self.titles = Titles(
+        self.turn_tracker = TurnTracker(clock)
+        self.titles = PlaceTitles(
             store,
-            names=names_of(self.channels),
+            names=make_names_lookup(self.channels),
             platform=self._platform,
             is_channel=self.channels.__contains__,
             redact=redact,
         )
         self.people = self._build_people(live)
         who = self.people.policy
-        self.overrides = Overrides(store)
+        self.overrides = AttentionOverrideStore(store)
         store.add_listener(self.overrides.on_appended)
-        self.attention_policy = replace(policies.attention_policy(settings), overrides=self.overrides.current)
-        live.add_listener(Takes(policies.attention_policy, self.attention_policy.update))
-        bindings = policies.bindings(settings)
-        live.add_listener(Takes(policies.bindings, bindings.update))
-        self.previews = Signs(store, clock, self.channels, spawn, redact)
+        self.attention_policy = replace(policies.build_attention_policy(settings), overrides=self.overrides.current)
+        live.add_listener(DerivedSettingsListener(policies.build_attention_policy, self.attention_policy.update))
+        bindings = policies.build_bindings(settings)
+        live.add_listener(DerivedSettingsListener(policies.build_bindings, bindings.update))
+        self.previews = TurnPreviews(store, clock, self.channels, spawn, redact)
         self.llm_stats = LlmStats([agent.id for agent in settings.agents], model_services.workspaces.counts.by_path)
-        self.media = Media(settings.media, store.path.parent / "media", self.channels, clock)
-        live.add_listener(Takes(lambda new: new.media, self.media.update))
-        self.inbox = Inbox(clock, settings.attention.coalesce, self._on_arrival)
-        live.add_listener(Takes(lambda new: new.attention.coalesce, self.inbox.set_window))
+        self.media = MediaStore(settings.media, store.path.parent / "media", self.channels, clock)
+        live.add_listener(DerivedSettingsListener(lambda new: new.media, self.media.update))
+        self.inbox = ConversationInbox(clock, settings.attention.coalesce, self._on_arrival)
+        live.add_listener(DerivedSettingsListener(lambda new: new.attention.coalesce, self.inbox.set_window))
         self.background_services = self._build_background(who, bindings)
-        files = OutFiles(store)
+        files = OutgoingFiles(store)
         self.outbox = self._build_outbox(files)
-        self.room_membership = Travels(self.channels, spawn, self.outbox.wait_until_sent)
-        self.room_locks = Rooms()
+        self.room_membership = RoomMembership(self.channels, spawn, self.outbox.wait_until_sent)
+        self.room_locks = ConversationLocks()
         self.tool_registry = self._build_tool_registry(who, bindings, files)
-        self.agents = Minds(self._build_services(who, bindings), model_services, states, chosen)
+        self.agents = Agents(self._build_services(who, bindings), model_services, states, chosen)
         store.add_listener(self._on_roles_given)
-        self.pairing_admin = Pairs(store, clock, redact)
-        self.operator_actions = Operating(
+        self.pairing_admin = PairingAdmin(store, clock, redact)
+        self.operator_actions = OperatorActions(
             store,
             clock,
             self.agents.turn_stopper,
@@ -222,8 +231,10 @@ class _Gateway:
             redact=redact,
         )
         platforms = {name: one for name, one in self.channels.items() if not isinstance(one, OperatorChannel)}
-        self.stats = Stats({name: channel.capabilities.platform for name, channel in platforms.items()}, clock.now())
-        self.outages = Outages(
+        self.stats = GatewayStats(
+            {name: channel.capabilities.platform for name, channel in platforms.items()}, clock.now()
+        )
+        self.outages = OutageMonitor(
             live,
             self.channels,
             self.stats,
@@ -234,9 +245,9 @@ class _Gateway:
         store.add_listener(self.outages.on_appended)
         self.ops_service = self._build_ops_service(settings)
         live.add_reload_listener(self._on_reloaded)
-        self.channel_supervisor = Runner(
+        self.channel_supervisor = ChannelSupervisor(
             platforms,
-            Each(self.channels, lambda one: self._build_emit(one.name)),
+            ChannelLookup(self.channels, lambda one: self._build_emit(one.name)),
             clock=clock,
             stats=self.stats,
             pause=self.outbox.pause,
@@ -247,27 +258,27 @@ class _Gateway:
         if make is not None:
             live.add_listener(self._build_channel_reconciler(settings, make))
 
-    def _on_roles_given(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
+    def _on_roles_given(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
         facts = [entry.fact for entry, one in zip(entries, written, strict=True) if one.is_new]
-        if any(isinstance(fact, RoleGiven) and fact.role == "blocked" for fact in facts):
+        if any(isinstance(fact, RoleAssigned) and fact.role == "blocked" for fact in facts):
             self._end_blocked_work()
 
     def _end_blocked_work(self) -> None:
         """What somebody caused who is blocked now ends: turns at once, jobs and reminders soon."""
         who = self.people.policy
 
-        def is_theirs(job: Job) -> bool:
+        def is_theirs(job: BackgroundJob) -> bool:
             return are_blocked(who, job.at, job.requesters)
 
-        def set_by_them(reminder: Reminder) -> bool:
+        def set_by_them(reminder: PendingReminder) -> bool:
             if not reminder.sender or reminder.conversation is None:
                 return False
             sender = Sender(id=reminder.sender, name=reminder.asked_by, verified=True)
-            return access.role_of(who, Address.parse(reminder.conversation), sender) == "blocked"
+            return role_of(who, Address.parse(reminder.conversation), sender) == "blocked"
 
         async def end() -> None:
             await self.tool_registry.kill_jobs(is_theirs)
-            await self.background_services.reminders.end_matching(set_by_them, BLOCKED)
+            await self.background_services.reminders.end_matching(set_by_them, BLOCKED_REASON)
 
         self.agents.end_blocked_turns()
         self.spawn(end())
@@ -276,36 +287,36 @@ class _Gateway:
         channel = self.channels.get(name)
         return channel.capabilities.platform if channel is not None else name.partition(".")[0].capitalize()
 
-    def _build_people(self, live: Live) -> People:
-        return People(
+    def _build_people(self, live: LiveSettings) -> AccessService:
+        return AccessService(
             live,
             self.store,
             self.clock,
             self.channels,
             post=lambda item: self.outbox.put(item),  # noqa: PLW0108 - it is made later
             join=lambda at: self.room_membership.accept_invite(at),  # noqa: PLW0108 - the same
-            leave=lambda at: self.room_membership.start("leave", at, _unsaid(at)),
+            leave=lambda at: self.room_membership.start("leave", at, _log_refusal(at)),
             spawn=self.spawn,
             title=self.titles.room_title,
             named=self.titles.add_titles,
         )
 
-    def _build_background(self, who: access.Policy, bindings: Bindings) -> Life:
-        return Life(
+    def _build_background(self, who: AccessPolicy, bindings: Bindings) -> BackgroundServices:
+        return BackgroundServices(
             live=self.model_services.live,
             store=self.store,
             clock=self.clock,
             who=who,
             attend=self.attention_policy,
             bindings=bindings,
-            ears=Ears(on_arrival=self.inbox.add, on_alarm=self._on_alarm, on_presence=self._on_presence),
+            ears=ServiceCallbacks(on_arrival=self.inbox.add, on_alarm=self._on_alarm, on_presence=self._on_presence),
             channels=self.channels,
             propose=self._propose_notes,
             redact=self.redact,
             titles=self.titles,
         )
 
-    async def _propose_notes(self, agent: str, notes: Sequence[Note]) -> None:
+    async def _propose_notes(self, agent: str, notes: Sequence[DreamNote]) -> None:
         """Ask owners whether these notes may come into an agent's memory. Only who is alone with it is shown them."""
         told = self.model_services.live.settings.access.tell
         alone = not told or await self.background_services.places.is_direct(Address.parse(told).conversation) is True
@@ -317,11 +328,11 @@ class _Gateway:
                     f"{len(notes)} that others had me remember wait for an owner's word: "
                     f"`{prefix}memory pending` shows them to an owner who is alone with me."
                 )
-            return render_waiting(notes, prefix, lambda place: code(self.titles.title(place), PLACE_CHARS))
+            return render_pending_notes(notes, prefix, lambda place: inline_code(self.titles.title(place), PLACE_CHARS))
 
         await self.people.owner_notifier.notify_and_wait(f"memory:{agent}:{notes[-1].seq}", text)
 
-    def _build_outbox(self, files: OutFiles) -> Outbox:
+    def _build_outbox(self, files: OutgoingFiles) -> Outbox:
         return Outbox(
             self.store,
             self.channels,
@@ -331,20 +342,20 @@ class _Gateway:
             judge=self.background_services.internal_intake.judge,
             arrived=self.inbox.add,
             redact=self.redact,
-            doubt=lambda post, marks_replies: notice(self.store, post, marks_replies=marks_replies),
+            doubt=lambda post, marks_replies: build_uncertain_notice(self.store, post, marks_replies=marks_replies),
         )
 
-    def _on_reloaded(self, came: Reloaded) -> None:
+    def _on_reloaded(self, came: ReloadResult) -> None:
         problems = [*map(str, came.problems), came.read_error]
         self.stats.record_reload(came.after_restart, self.clock.now(), broken=any(problems))
         self.ops_service.stream.on_reloaded(came.applied, came.after_restart, problems)
         if came.applied:
             self._end_blocked_work()
 
-    def _build_channel_reconciler(self, settings: Settings, make: Callable[..., Channel]) -> Fleet:
+    def _build_channel_reconciler(self, settings: Settings, make: Callable[..., Channel]) -> ChannelReconciler:
         def came(channel: Channel, new: bool) -> None:
             self.stats.add_channel(channel.name, channel.capabilities.platform, self.clock.now())
-            if isinstance(channel, CanComplete):
+            if isinstance(channel, CanCompleteCommands):
                 channel.set_completer(self.suggestions)
             self.people.command_menus.refresh()
             if new:
@@ -358,7 +369,7 @@ class _Gateway:
             self.stats.add_channel(name, self.model_services.live.settings.channels[name].platform, self.clock.now())
             self.stats.mark_refused(name, why, self.clock.now())
 
-        return Fleet(
+        return ChannelReconciler(
             settings,
             self.channels,
             self.channel_supervisor,
@@ -370,9 +381,9 @@ class _Gateway:
             adapted=lambda name: self.room_membership.rejoin(self.people.roster.approved_rooms(name)),
         )
 
-    def _build_tool_registry(self, who: access.Policy, bindings: Bindings, files: OutFiles) -> Tooling:
-        return Tooling(
-            Ground(
+    def _build_tool_registry(self, who: AccessPolicy, bindings: Bindings, files: OutgoingFiles) -> ToolRegistry:
+        return ToolRegistry(
+            ToolServices(
                 live=self.model_services.live,
                 store=self.store,
                 clock=self.clock,
@@ -383,7 +394,7 @@ class _Gateway:
                 media=self.media,
                 outfiles=files,
                 post=self.outbox.put,
-                command_prefixes=Prefixes(self.model_services.live, self.channels),
+                command_prefixes=CommandPrefixes(self.model_services.live, self.channels),
                 spawn=self.spawn,
                 directory=self.model_services.live.directory,
                 redact=self.redact,
@@ -392,10 +403,10 @@ class _Gateway:
             )
         )
 
-    def _build_ops_service(self, settings: Settings) -> Watch:
+    def _build_ops_service(self, settings: Settings) -> OpsService:
         said, release = settings.ops, version("reverie-gateway")
-        minds = MindStats(lambda: self.agents.dmn_status)
-        return Watch(
+        minds = AgentStats(lambda: self.agents.dmn_status)
+        return OpsService(
             self.store,
             self.clock,
             self.stats,
@@ -414,10 +425,10 @@ class _Gateway:
             look=self.outages.check_rooms,
         )
 
-    def _build_api_services(self, release: str) -> shown.House:
-        operator = self.channels[OPERATOR]
+    def _build_api_services(self, release: str) -> house.ApiServices:
+        operator = self.channels[OPERATOR_CHANNEL]
         assert isinstance(operator, OperatorChannel)
-        return shown.House(
+        return house.ApiServices(
             store=self.store,
             clock=self.clock,
             stats=self.stats,
@@ -434,13 +445,13 @@ class _Gateway:
             say_as_operator=lambda text: operator.receive(text, self.store),
         )
 
-    def _build_intakes(self, who: access.Policy, bindings: Bindings) -> Intakes:
-        desks = Desks(self._build_command_services(bindings))
-        self.suggestions = Suggestions(who, desks.suggestion_sources)
+    def _build_intakes(self, who: AccessPolicy, bindings: Bindings) -> ChannelIntakes:
+        desks = CommandRegistry(self._build_command_services(bindings))
+        self.suggestions = CommandSuggester(who, desks.suggestion_sources)
         for channel in self.channels.values():
-            if isinstance(channel, CanComplete):
+            if isinstance(channel, CanCompleteCommands):
                 channel.set_completer(self.suggestions)
-        parts = Parts(
+        parts = IntakeServices(
             live=self.model_services.live,
             store=self.store,
             clock=self.clock,
@@ -462,7 +473,7 @@ class _Gateway:
             approvals=self.tool_registry.decisions,
             tools=self.agents.tool_list,
         )
-        doors = Doors(
+        doors = IntakeCallbacks(
             on_ready=self.inbox.add,
             on_link=self._on_link,
             post=self.outbox.put,
@@ -470,10 +481,10 @@ class _Gateway:
             on_message=self.background_services.presence.record_message,
             find_new_audience=self.background_services.places.find_new_audience,
         )
-        return Intakes(parts, doors)
+        return ChannelIntakes(parts, doors)
 
-    def _build_command_services(self, bindings: Bindings) -> House:
-        return House(
+    def _build_command_services(self, bindings: Bindings) -> CommandServices:
+        return CommandServices(
             live=self.model_services.live,
             store=self.store,
             clock=self.clock,
@@ -505,24 +516,24 @@ class _Gateway:
         if up:
             self.room_membership.rejoin(self.people.roster.approved_rooms(name))
 
-    def _on_arrival(self, arrival: Arrival) -> None:
+    def _on_arrival(self, arrival: ReadyConversation) -> None:
         self.agents.notice(arrival)
 
     def _on_alarm(self, alarm: Alarm) -> None:
         self.agents.notice_alarm(alarm)
 
-    def _on_presence(self, level: Level) -> None:
+    def _on_presence(self, level: PresenceLevel) -> None:
         self.agents.set_presence(level)
 
-    def _build_services(self, who: access.Policy, bindings: Bindings) -> Shared:
-        able = Each(self.channels, lambda channel: channel.capabilities)
-        return Shared(
+    def _build_services(self, who: AccessPolicy, bindings: Bindings) -> GatewayServices:
+        able = ChannelLookup(self.channels, lambda channel: channel.capabilities)
+        return GatewayServices(
             live=self.model_services.live,
             store=self.store,
             clock=self.clock,
             bindings=bindings,
             access_policy=who,
-            channel_cards=Cards(self.store, self.clock, able, who, self.redact, titles=self.titles),
+            channel_cards=ChannelCards(self.store, self.clock, able, who, self.redact, titles=self.titles),
             media=self.media,
             previews=self.previews,
             room_locks=self.room_locks,
@@ -541,20 +552,20 @@ class _Gateway:
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Start in the order of dependence; stop along the way of a message, so that what is begun can end."""
-        entitle(self.titles.title)
+        set_title_lookup(self.titles.title)
         names = ", ".join(self.channels)
         logger.info("serving %s with %s; the log is %s", names, self.agents.model_labels, self.store.path)
         background = [self.spawn(self._give_up_store(stop))]
         try:
             await self._start(background)
             await self._wait_until_stopped(stop)
-        except Closed:
+        except StoreClosed:
             if not self.store.given_up:
                 raise
         logger.info("stopping")
         await self._stop(background)
         if not stop.is_set():
-            raise NothingLeft("every channel was refused by its platform; the reasons are logged above")
+            raise NoChannelsLeft("every channel was refused by its platform; the reasons are logged above")
 
     async def _start(self, background: list[asyncio.Task[None]]) -> None:
         self.store.add_outage_listener(self._on_outage)
@@ -562,12 +573,12 @@ class _Gateway:
         await self.people.load()
         await self.overrides.load()
         background += [self.spawn(self.agents.warm_up()), self.spawn(self.ops_service.run())]
-        background.append(self.spawn(listen(self.store.path, self._handle_order)))
-        if isinstance(operator := self.channels.get(OPERATOR), OperatorChannel):
-            background.append(self.spawn(operator.run(self._build_emit(OPERATOR))))
+        background.append(self.spawn(serve_control(self.store.path, self._handle_order)))
+        if isinstance(operator := self.channels.get(OPERATOR_CHANNEL), OperatorChannel):
+            background.append(self.spawn(operator.run(self._build_emit(OPERATOR_CHANNEL))))
         background.append(self.spawn(self.model_services.restore_cadences(self.store)))
         background.append(self.spawn(self.media.sweep()))
-        background.append(self.spawn(Watching(self.model_services.live, self.clock).run()))
+        background.append(self.spawn(ConfigWatcher(self.model_services.live, self.clock).run()))
         background.append(self.spawn(self.model_services.keep_warm.run(self.llm_stats.count_request)))
         await self.previews.recover()
         await self.outbox.recover()
@@ -618,7 +629,7 @@ class _Gateway:
         ):
             try:
                 await step()
-            except Closed as error:
+            except StoreClosed as error:
                 if not self.store.given_up:
                     raise
                 logger.warning("stopping: %s", error)
@@ -632,9 +643,9 @@ class _Gateway:
     def _report_trouble(self, name: ChannelName, text: str) -> None:
         self.people.owner_notifier.notify(f"channel:{name}:{self.clock.now().isoformat()}", text, beside=name)
 
-    def _on_outage(self, outage: Outage | None) -> None:
+    def _on_outage(self, outage: StoreOutage | None) -> None:
         """The log cannot be written, or it can again. Nothing is taken in meanwhile, and nothing is said."""
-        dropped = {name: one.dropped_count for name, one in self.channels.items() if isinstance(one, HasDropped)}
+        dropped = {name: one.dropped_count for name, one in self.channels.items() if isinstance(one, CountsDropped)}
         if outage is not None:
             logger.error("the log cannot be written: %s; it is tried again and again", outage.reason)
             self.stats.report_problem("store", f"the log cannot be written: {outage.reason}", outage.since)
@@ -644,23 +655,23 @@ class _Gateway:
         if self.outage is None:
             return
         (began, before), self.outage = self.outage, None
-        text = f"The log could not be written from {clock_time(began.since)} to {clock_time(self.clock.now())}"
+        text = f"The log could not be written from {format_time(began.since)} to {format_time(self.clock.now())}"
         text += f" ({began.reason}). Nothing was taken in and nothing was answered meanwhile; now it goes on."
         for name, count in dropped.items():
             if (lost := count - before.get(name, 0)) > 0:
                 text += f" {lost} lines that were said on {name} in that time could not be kept."
         self.people.owner_notifier.notify(f"store:{began.since.isoformat()}", text)
 
-    async def _handle_order(self, order: Order) -> Answer:
+    async def _handle_order(self, order: ControlRequest) -> ControlResponse:
         """Somebody steers the gateway from outside."""
-        if isinstance(order, StopOrder | KillOrder | ReloadOrder):
+        if isinstance(order, StopTurnRequest | KillToolRequest | ReloadRequest):
             return await self.operator_actions.carry_out(order)
         return await (
-            self.pairing_admin.execute(order) if isinstance(order, PairOrder) else self.agents.handle_order(order)
+            self.pairing_admin.execute(order) if isinstance(order, PairingRequest) else self.agents.handle_order(order)
         )
 
 
-def _unsaid(at: Address) -> Callable[[str], Awaitable[None]]:
+def _log_refusal(at: Address) -> Callable[[str], Awaitable[None]]:
     """For what nobody waits to hear."""
 
     async def told(reason: str) -> None:

@@ -6,94 +6,94 @@ from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from operator import or_
 
-from agent.asked import Fits, request_of
-from agent.brief import Brief
-from agent.cache.prices import ASSUMED
-from agent.models.base import Malformed, Request, TooLong
-from agent.outcome import Outcome, Progress
-from agent.prompts import prompt
+from agent.asked import SizeHints, build_first_request
+from agent.brief import PromptInput
+from agent.cache.prices import ASSUMED_PRICE
+from agent.models.base import ModelRequest, PromptTooLong, RequestRefused
+from agent.outcome import TurnOutcome, TurnProgress
+from agent.prompts import load_prompt
 from agent.turn import take_turn
-from gateway import access
-from gateway.askers import Behind, apart, behind, wrote
-from gateway.briefing import Setting
+from gateway.askers import InheritedRequesters, deduplicate_requesters, find_inherited_requesters, was_written_by_member
+from gateway.briefing import PromptContext
 from gateway.events import Address, Sender
-from gateway.fitting import Told
-from gateway.folds import Due
-from gateway.fresh import Fresh
-from gateway.hands import Asker, Trace, Whereabouts
-from gateway.hearing import addressed
-from gateway.labels import UNKNOWN, Label
-from gateway.lane import Lane
-from gateway.limits.words import Bite
-from gateway.means import Exchanged, Means
-from gateway.past import View
-from gateway.pressure import Pressed
-from gateway.recalled import Recalled
-from gateway.tools.gate import role_now
-from gateway.turn import Basis, Begun, Dealt
+from gateway.fitting import RenderedInput
+from gateway.folds import FoldResult
+from gateway.fresh import UnreadInput
+from gateway.hands import Requester, ToolContext, TurnTrust
+from gateway.hearing import is_addressed
+from gateway.labels import UNKNOWN_LABEL, TrustLabel
+from gateway.lane import TurnHandle
+from gateway.limits.words import LimitHit
+from gateway.means import AgentContext, ReplaceableTools
+from gateway.past import HistoryView
+from gateway.pressure import CompactionInput
+from gateway.recalled import RecallResult
+from gateway.standing import AccessPolicy
+from gateway.tools.gate import current_role
+from gateway.turn import ConsumedInput, TurnBasis, TurnStart
 
 logger = logging.getLogger("reverie.turns")
 
-WORTH_FOLDING = 300
+MIN_FOLD_TOKENS = 300
 """Tokens of a view: what would stand in for less takes as much."""
 MAX_FOLDS = 2
 """Tries to make a conversation fit after the provider says that it does not."""
 
 
-BLOCKED = "whoever asked for it is blocked"
+BLOCKED_REASON = "whoever asked for it is blocked"
 
 
-def are_blocked(who: access.Policy, at: Address, askers: Sequence[Asker]) -> bool:
+def are_blocked(who: AccessPolicy, at: Address, askers: Sequence[Requester]) -> bool:
     """Whether somebody asked there, and everybody who did is blocked by now. Pure."""
-    return bool(askers) and all(role_now(who, at, one) == "blocked" for one in askers)
+    return bool(askers) and all(current_role(who, at, one) == "blocked" for one in askers)
 
 
 @dataclass(slots=True, kw_only=True)
-class _Told:
+class _TurnPrompt:
     """What the turn's requests are made of, beside what is new."""
 
     directives: str = ""
     reachable_places: str = ""
     """Where it may write to besides."""
-    recalled: Recalled = field(default_factory=Recalled)
+    recalled: RecallResult = field(default_factory=RecallResult)
     shows_past_images: bool = False
     """Images of earlier turns are shown."""
     was_too_long: bool = False
     """The provider has said that it was too long."""
-    basis: Basis = field(default_factory=Basis)
+    basis: TurnBasis = field(default_factory=TurnBasis)
 
-    def set_view(self, due: Due) -> None:
+    def set_view(self, due: FoldResult) -> None:
         """The view is this from here on."""
         weighed = None if due.is_folded else due.weighed
         self.basis = replace(self.basis, view=due.view.digest, weighed=weighed, recalled=self.recalled.names)
 
 
-class Asking:
+class TurnRun:
     """One turn. What it was told so far can be read at any time."""
 
-    def __init__(self, means: Means, begun: Begun, lane: Lane) -> None:
+    def __init__(self, means: AgentContext, begun: TurnStart, lane: TurnHandle) -> None:
         self.start = begun
         self.on_text: Callable[[str], None] | None = None  # as `take_turn` has both
         self.on_thinking: Callable[[str], None] = lambda _: None
-        self.limit_hit: Bite | None = None
+        self.limit_hit: LimitHit | None = None
         """The budget that it would go beyond. None: none so far."""
-        self.progress = Progress()
-        self.view: View | None = None
+        self.progress = TurnProgress()
+        self.view: HistoryView | None = None
         """What is in view. None: not read yet."""
         self._context = means
         self._conversation = begun.place.conversation
         self._handle = lane
-        self._unread_input = Fresh(means, begun)
-        self._prompt = _Told()
-        self._preparation = Progress()
+        self._unread_input = UnreadInput(means, begun)
+        self._prompt = _TurnPrompt()
+        self._preparation = TurnProgress()
         """What making room for it has cost."""
-        self._inherited = Behind()
+        self._inherited = InheritedRequesters()
         self._is_addressed = False
         """Somebody has said something to the agent since the turn began."""
-        self._trust: Trace | None = None
+        self._trust: TurnTrust | None = None
         """None: nothing was read yet."""
 
-    def with_preparation_cost(self, outcome: Outcome) -> Outcome:
+    def with_preparation_cost(self, outcome: TurnOutcome) -> TurnOutcome:
         """The same with what making room for it has cost."""
         room = self._preparation.current
         return replace(
@@ -103,12 +103,12 @@ class Asking:
             accounts=(*room.accounts, *outcome.accounts),
         )
 
-    def consumed_input(self, outcome: Outcome) -> Dealt:
+    def consumed_input(self, outcome: TurnOutcome) -> ConsumedInput:
         """What it has dealt with, if it ended like this."""
         label = self._trust.label if self._trust is not None else None
         return self._unread_input.consumed_input(outcome, replace(self._prompt.basis, label=label))
 
-    async def run(self) -> Outcome:
+    async def run(self) -> TurnOutcome:
         """Ask the model until the turn has ended. May be cancelled at any time."""
         means, begun, fresh = self._context, self.start, self._unread_input
         seen = await means.history.take(self._conversation) if self.view is None else self.view
@@ -116,11 +116,13 @@ class Asking:
         setting = await means.prompt_context.build(begun.place, begun.unread, seen.turns)
         await fresh.load()
         where = self._tool_context(setting)
-        self._inherited = await behind(means.store, means.access_policy, seen.turns, continuing=begun.continuing)
+        self._inherited = await find_inherited_requesters(
+            means.store, means.access_policy, seen.turns, continuing=begun.continuing
+        )
         self._trust = where.trust
         self._trust.add(seen.label | setting.label)
         self._prompt = await self._build_turn_prompt(seen, where, setting.binding.private)
-        outcome, tries = Outcome(outcome="failed"), 0
+        outcome, tries = TurnOutcome(outcome="failed"), 0
         seeing = news = means.model.takes_images  # what was shown before, and what is new: that is left out first
         while tries <= MAX_FOLDS:
             unread, told = await fresh.render_fitting(self._budget_tokens(setting) >> tries)
@@ -130,28 +132,28 @@ class Asking:
             fresh.mark_read(unread, told)
             whose = self._with_requesters(where)
             if self.is_blocked():
-                return Outcome(outcome="yielded", reason=BLOCKED, yielded=True)
+                return TurnOutcome(outcome="yielded", reason=BLOCKED_REASON, yielded=True)
             try:
                 return await self._take_turn(setting, brief, whose)
-            except TooLong as error:
+            except PromptTooLong as error:
                 self._preparation.record_lost(error.accounts)
-                outcome = Outcome(outcome="failed", reason=error.reason, cause=error.cause)
+                outcome = TurnOutcome(outcome="failed", reason=error.reason, cause=error.cause)
                 tries += 1
-            except Malformed as error:  # an image that looks whole and is not must not end all talk there
+            except RequestRefused as error:  # an image that looks whole and is not must not end all talk there
                 logger.warning("%s: asked again without images: %s", self._conversation, error.reason)
                 self._preparation.record_lost(error.accounts)
-                outcome = Outcome(outcome="failed", reason=error.reason, cause=error.cause)
+                outcome = TurnOutcome(outcome="failed", reason=error.reason, cause=error.cause)
                 seeing, news = seeing and bool(told.media), False
         return outcome
 
-    def _with_requesters(self, where: Whereabouts) -> Whereabouts:
+    def _with_requesters(self, where: ToolContext) -> ToolContext:
         """The same with those whose idea it may be what the turn does."""
         fresh, taken = self._unread_input, self._inherited
         reminded = tuple(sorted({*taken.reminder_roles, *fresh.reminder_roles()}))
-        where.trust.add(reduce(or_, map(Label, reminded), fresh.label))
+        where.trust.add(reduce(or_, map(TrustLabel, reminded), fresh.label))
         now = replace(
             where,
-            requesters=apart([*taken.requesters, *where.requesters, *fresh.requesters()]),
+            requesters=deduplicate_requesters([*taken.requesters, *where.requesters, *fresh.requesters()]),
             overheard_roles=tuple(sorted({*taken.overheard_roles, *fresh.overheard_roles()})),
             reminder_roles=reminded,
         )
@@ -166,48 +168,52 @@ class Asking:
         """Fold what is in view, because somebody wants that. In words, what came of it. Raises StoreError."""
         means = self._context
         seen = self.view = await means.history.take(self._conversation)
-        if seen.tokens < WORTH_FOLDING:
+        if seen.tokens < MIN_FOLD_TOKENS:
             return f"What I see of it is small already: about {seen.tokens} tokens."
         setting = await means.prompt_context.build(self.start.place, self.start.unread, seen.turns)
-        self._trust = Trace()
+        self._trust = TurnTrust()
         self._trust.add(seen.label | setting.label)
-        await self._fold_and_build(setting, Told(), 0, asked=True)
+        await self._fold_and_build(setting, RenderedInput(), 0, asked=True)
         now = self.view
         if now is seen:
             return "There is nothing that could be folded."
         left = f"{len(seen.turns) - len(now.turns)} of {len(seen.turns)} turns have left the view"
         return f"{left}; it takes about {now.tokens} tokens, and took {seen.tokens}."
 
-    def _budget_tokens(self, setting: Setting) -> int:
+    def _budget_tokens(self, setting: PromptContext) -> int:
         """Tokens for the conversation and what is new."""
         said = self._context.optimization().folds
         return max(256, int(self._context.compactor.usable_tokens() * said.fold_at_pct) - setting.tokens)
 
-    async def _build_turn_prompt(self, seen: View, where: Whereabouts, shown: str) -> "_Told":
+    async def _build_turn_prompt(self, seen: HistoryView, where: ToolContext, shown: str) -> "_TurnPrompt":
         """What holds for this turn only."""
         means, begun = self._context, self.start
         now = await means.directives(self._conversation, begun.autonomous, begun.continuing)
         now = "\n".join(filter(None, [now, await means.describe_tools(self._conversation, self._unread_input.roles())]))
         nearly = means.compactor.is_full(seen, means.optimization().folds.nudge_at_pct)
         nudged = nearly and means.model.takes_tools and not any(turn.nudged for turn in seen.turns_since_fold())
-        now = "\n".join(filter(None, [now, prompt("write_down") if nudged else ""]))
+        now = "\n".join(filter(None, [now, load_prompt("write_down") if nudged else ""]))
         recalled = await self._unread_input.recall(seen, where, shown)
         reach = await means.reachable_places(self._conversation)
-        return _Told(directives=now, reachable_places=reach, recalled=recalled, basis=Basis(nudged=nudged))
+        return _TurnPrompt(directives=now, reachable_places=reach, recalled=recalled, basis=TurnBasis(nudged=nudged))
 
-    async def _fold_and_build(self, setting: Setting, told: Told, tries: int, *, asked: bool = False) -> Brief:
+    async def _fold_and_build(
+        self, setting: PromptContext, told: RenderedInput, tries: int, *, asked: bool = False
+    ) -> PromptInput:
         """Make what is in view smaller where that is due, and write out what the turn is told."""
         assert self.view is not None
 
-        async def request(seen: View) -> Request:
+        async def request(seen: HistoryView) -> ModelRequest:
             means = self._context
-            brief = await self._build_prompt_input(setting, seen, Told(), folded=False)
-            return request_of(brief, means.model, means.tools_for(self._tool_context(setting)).specs, means.agent_id)
+            brief = await self._build_prompt_input(setting, seen, RenderedInput(), folded=False)
+            return build_first_request(
+                brief, means.model, means.tools_for(self._tool_context(setting)).specs, means.agent_id
+            )
 
         due = await self._context.compactor.fold_if_due(
             self.start.place,
             self.view,
-            Pressed(
+            CompactionInput(
                 fixed_tokens=setting.tokens,
                 rendered=told,
                 attempts=tries,
@@ -222,16 +228,18 @@ class Asking:
         self._prompt.set_view(due)
         return await self._build_prompt_input(setting, due.view, told, folded=due.is_folded)
 
-    def _current_label(self) -> Label:
+    def _current_label(self) -> TrustLabel:
         """Of all that its requests held so far."""
-        return self._trust.label if self._trust is not None else UNKNOWN
+        return self._trust.label if self._trust is not None else UNKNOWN_LABEL
 
-    async def _build_prompt_input(self, setting: Setting, seen: View, told: Told, *, folded: bool) -> Brief:
+    async def _build_prompt_input(
+        self, setting: PromptContext, seen: HistoryView, told: RenderedInput, *, folded: bool
+    ) -> PromptInput:
         means, mine = self._context, self._prompt
         card, label = await means.prompt_context.card(self.start.place, setting, folded=folded)
         if self._trust is not None:
             self._trust.add(label)
-        return Brief(
+        return PromptInput(
             persona=setting.persona,
             skills=await means.skill_catalogue(),
             binding=setting.binding,
@@ -246,19 +254,21 @@ class Asking:
             conversation=self._conversation,
         )
 
-    def _tool_context(self, setting: Setting) -> Whereabouts:
+    def _tool_context(self, setting: PromptContext) -> ToolContext:
         """Where the turn uses its tools."""
-        return Whereabouts(
+        return ToolContext(
             turn=self.start.turn,
             agent=self._context.agent_id,
             at=self.start.place,
             visibility=setting.visibility,
             autonomous=self.start.autonomous,
-            was_user_written=partial(wrote, self._context.store, self._context.access_policy, self._conversation),
+            was_user_written=partial(
+                was_written_by_member, self._context.store, self._context.access_policy, self._conversation
+            ),
         )
 
-    async def _take_turn(self, setting: Setting, brief: Brief, where: Whereabouts) -> Outcome:
-        means, hands = self._context, Exchanged(self._context.tools_for(where))
+    async def _take_turn(self, setting: PromptContext, brief: PromptInput, where: ToolContext) -> TurnOutcome:
+        means, hands = self._context, ReplaceableTools(self._context.tools_for(where))
 
         async def news(room: int) -> str:
             """What has arrived meanwhile. What comes to the inner conversation is for its next digest."""
@@ -276,7 +286,7 @@ class Asking:
                 hands.tools = means.tools_for(where)
             return heard
 
-        async def shorten(times: int) -> Brief | None:
+        async def shorten(times: int) -> PromptInput | None:
             """The same with less of what was before."""
             return await self._fold_and_build(setting, self._unread_input.rendered, times)
 
@@ -301,10 +311,12 @@ class Asking:
             ),
             shorten=shorten,
             spoken_to=lambda: self._is_addressed,
-            fits=Fits(scale=self.view.scale if self.view is not None else 1.0, was_refused=self._prompt.was_too_long),
+            fits=SizeHints(
+                scale=self.view.scale if self.view is not None else 1.0, was_refused=self._prompt.was_too_long
+            ),
         )
 
-    def _can_afford(self, request: Request) -> bool:
+    def _can_afford(self, request: ModelRequest) -> bool:
         means, begun = self._context, self.start
         if begun.autonomous and not means.can_afford(means.agent_id, request):
             return False
@@ -315,7 +327,7 @@ class Asking:
             )
         return self.limit_hit is None
 
-    async def _wait_for_budget(self, request: Request) -> None:
+    async def _wait_for_budget(self, request: ModelRequest) -> None:
         """Until it is known whether there is money for it."""
         means = self._context
         if means.limits is not None:
@@ -327,12 +339,12 @@ class Asking:
     def _spent_usd(self) -> float:
         """What it has cost so far."""
         accounts = (*self._preparation.current.accounts, *self.progress.current.accounts)
-        costs = (ASSUMED.cost_usd(one.usage) if one.cost_usd is None else one.cost_usd for one in accounts)
+        costs = (ASSUMED_PRICE.cost_usd(one.usage) if one.cost_usd is None else one.cost_usd for one in accounts)
         return sum(cost or 0.0 for cost in costs)
 
     def _find_payers(self) -> list[Sender]:
         """Whose budgets it is paid from: who said to the agent what it was told, and who set its reminders."""
-        said = [one.message.sender for one in self.start.messages if addressed(one.message)]
+        said = [one.message.sender for one in self.start.messages if is_addressed(one.message)]
         behind = [
             Sender(id=one.id, name=one.name, verified=one.verified, ranks=one.ranks, is_bot=one.is_bot)
             for one in self._handle.requesters

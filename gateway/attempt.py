@@ -5,17 +5,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Literal
 
-from channels.base import File, Going, Part, SendError, Uncertain
+from channels.base import BeforeSend, OutgoingFile, Part, SendError, Uncertain
 from gateway import retry
 from gateway.clock import Clock
 from gateway.events import Post, Receipt
-from gateway.records import Fact, PartEnded, Sending
+from gateway.records import Fact, PartSendEnded, PartSendStarted
 from gateway.store import OutboxPart, StoreError
 
 logger = logging.getLogger("reverie.outbox")
 
 
-class Attempt:
+class DeliveryAttempt:
     """What is written down of a post's parts as they go."""
 
     def __init__(
@@ -35,7 +35,7 @@ class Attempt:
         self._handed_over_s: dict[int, float] = {}
         """Monotonic, by part: for the same as `OutboxPart.first_at`, where it happened in this process."""
 
-    def build_part(self, part: OutboxPart, file: File | None = None) -> Part:
+    def build_part(self, part: OutboxPart, file: OutgoingFile | None = None) -> Part:
         """As the channel takes it."""
         return Part(
             key=f"{self._post.key}#{part.index}",
@@ -47,7 +47,7 @@ class Attempt:
             file=file,
         )
 
-    def make_going(self, part: OutboxPart) -> Going:
+    def make_going(self, part: OutboxPart) -> BeforeSend:
         """To be awaited as the part is handed over: from then on a crash leaves it uncertain.
 
         Raises `Uncertain` instead if a repeat could be shown by now. Ask for a new one for each try.
@@ -56,13 +56,13 @@ class Attempt:
 
         async def going() -> None:
             since_s = self._since_s(part.index, part.first_at)
-            if since_s is not None and not retry.resendable(since_s, self.resend_s):
+            if since_s is not None and not retry.can_resend(since_s, self.resend_s):
                 raise Uncertain(part.reason)  # waiting for its turn took too long
             cut, self.unsaved_bodies = self.unsaved_bodies, None
             self._handed_over_at[part.index] = self._clock.now()
             if since_s is None:
                 self._handed_over_s[part.index] = self._clock.monotonic()
-            await self._record(self._post, [Sending(post=self._post.key, part=part.index, bodies=cut)])
+            await self._record(self._post, [PartSendStarted(post=self._post.key, part=part.index, bodies=cut)])
 
         return going
 
@@ -87,17 +87,17 @@ class Attempt:
 
     def evaluate(
         self, window: Sequence[OutboxPart], results: Sequence[Receipt | BaseException], age_s: float
-    ) -> tuple[list[PartEnded], float]:
+    ) -> tuple[list[PartSendEnded], float]:
         """What became of each part that was tried, and how many seconds nothing more is to be tried.
 
         `age_s`: of the post. Raises what ends the process.
         """
-        key, ended, wait_s = self._post.key, list[PartEnded](), 0.0
+        key, ended, wait_s = self._post.key, list[PartSendEnded](), 0.0
         for part, result in zip(window, results, strict=False):  # of fewer, the others were not tried
             if isinstance(result, Receipt):
-                ended.append(PartEnded(post=key, part=part.index, state="sent", reason="", ids=result.ids))
+                ended.append(PartSendEnded(post=key, part=part.index, state="sent", reason="", ids=result.ids))
             elif isinstance(result, SendError):
-                found = retry.verdict(
+                found = retry.decide_retry(
                     result,
                     attempts=part.attempts + 1,
                     age_s=age_s,
@@ -108,7 +108,7 @@ class Attempt:
                 level = logging.DEBUG if known else logging.WARNING
                 logger.log(level, "post %s part %d is %s: %s", key, part.index, found.state, found.reason)
                 ended.append(
-                    PartEnded(
+                    PartSendEnded(
                         post=key,
                         part=part.index,
                         state=found.state,
@@ -124,14 +124,14 @@ class Attempt:
                 state: Literal["uncertain", "failed"] = (
                     "failed" if self.first_handed_over(part) is None else "uncertain"
                 )
-                ended.append(PartEnded(post=key, part=part.index, state=state, reason=bug(result)))
+                ended.append(PartSendEnded(post=key, part=part.index, state=state, reason=describe_bug(result)))
         return ended, wait_s
 
-    def is_news(self, end: PartEnded) -> bool:
+    def is_news(self, end: PartSendEnded) -> bool:
         """Whether an end is news: a part that was not handed over and waits again is none."""
         return end.state != "waiting" or end.part in self._handed_over_at
 
 
-def bug(error: Exception) -> str:
+def describe_bug(error: Exception) -> str:
     """What is told of a mistake of ours: not its words, which may hold anything."""
     return f"internal error: {type(error).__name__}"

@@ -4,45 +4,45 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from agent.signals import Arrivals
-from gateway.attention import Listen
+from agent.signals import ArrivalPolicy
+from gateway.attention import ListenMode
 from gateway.events import Address, ChannelName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
+class ConversationBinding:
     """Which agent lives in a conversation, and how it behaves there."""
 
-    listen: Listen
+    listen: ListenMode
     agent: str = ""
     """Whose conversation it is."""
     prompt: str = ""
     language: str | None = None
     private: bool | None = None
     """True: what is said there is told nowhere else. False: everybody may be told. None: as the platform says."""
-    arrivals: Arrivals = "steer"
+    arrivals: ArrivalPolicy = "steer"
     """What becomes of a running turn when somebody speaks to the agent there."""
     skills: tuple[str, ...] | None = None
     """Those that are for there. None: all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pattern:
+class BindingPattern:
     """Which conversations: globs over the parts of an address. None for `thread`: any and none."""
 
     channel: str
     room: str
     thread: str | None
-    binding: Bound
+    binding: ConversationBinding
 
 
-NOT_BOUND = Bound(listen="off")
+UNBOUND = ConversationBinding(listen="off")
 
 
 class Bindings:
     """All bindings of all agents, in the operator's order."""
 
-    def __init__(self, patterns: Sequence[Pattern]) -> None:
+    def __init__(self, patterns: Sequence[BindingPattern]) -> None:
         self._patterns = tuple(patterns)
 
     def update(self, other: "Bindings") -> None:
@@ -53,7 +53,7 @@ class Bindings:
         """As they are, and stay."""
         return Bindings(self._patterns)
 
-    def find(self, place: Address) -> Bound:
+    def find(self, place: Address) -> ConversationBinding:
         """The first that matches; nothing is listened to where none does."""
         for pattern in self._patterns:
             if (
@@ -62,7 +62,7 @@ class Bindings:
                 and (pattern.thread is None or _matches(place.thread or "", pattern.thread))
             ):
                 return pattern.binding
-        return NOT_BOUND
+        return UNBOUND
 
     def find_agent(self, channel: ChannelName) -> str:
         """Whose account that is: the agent of the first pattern for that channel, whatever its rooms. "": nobody's."""

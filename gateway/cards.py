@@ -10,40 +10,41 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Literal
 
-from agent.brief import Place
-from agent.prompt import card
+from agent.brief import ChannelCard
+from agent.prompt import render_channel_card
 from channels.base import Capabilities
 from gateway import access
 from gateway.clock import Clock
 from gateway.events import Address, ChannelName, ConversationId, Message
-from gateway.labels import ANYBODY, Label, label_of_card
-from gateway.records import MESSAGES, Carded
+from gateway.labels import ANYBODY_ROLE, TrustLabel, label_of_card
+from gateway.records import MESSAGE_KINDS, ChannelCardPinned
 from gateway.redaction import Redact, Redactor
-from gateway.store import Entry, Store
-from gateway.titles import Titles
-from gateway.tools.permits import standing
+from gateway.standing import AccessPolicy, role_of
+from gateway.store import NewEntry, Store
+from gateway.titles import PlaceTitles
+from gateway.tools.permits import proven_role
 
-COLD = timedelta(hours=1)
+COLD_AFTER = timedelta(hours=1)
 """After the last turn: the longest that a provider keeps a prefix nobody uses."""
-NEWEST_LINES = 100
+SCANNED_LINES = 100
 """Looked through for notable people."""
-MOST_PEOPLE = 10
-REMEMBERED = 1_000
+MAX_PEOPLE = 10
+MAX_PINNED_CARDS = 1_000
 UNKNOWN_PLATFORM = Capabilities(platform="unknown", formatting="Plain text.")
 
 
-def anew(*, pinned: bool, last: datetime | None, now: datetime, folded: bool) -> str:
+def refresh_reason(*, pinned: bool, last: datetime | None, now: datetime, folded: bool) -> str:
     """Why the card is to be written anew; empty: it stays as it is. `last`: when the newest turn in view ended."""
     if not pinned:
         return "there was none"
     if folded:
         return "the view was folded"
-    if last is None or now - last > COLD:
+    if last is None or now - last > COLD_AFTER:
         return "the cache is cold"
     return ""
 
 
-class Cards:
+class ChannelCards:
     """The cards of all conversations. What is pinned is in the log, and the same after a restart."""
 
     def __init__(
@@ -51,47 +52,49 @@ class Cards:
         store: Store,
         clock: Clock,
         capabilities: Mapping[ChannelName, Capabilities],
-        who: access.Policy,
+        who: AccessPolicy,
         redact: Redact | None = None,
         *,
-        titles: Titles | None = None,
+        titles: PlaceTitles | None = None,
     ) -> None:
         """`titles`: what places are called. None: as the log has it."""
-        self._titles = titles or Titles(store, platform=self._platform)
+        self._titles = titles or PlaceTitles(store, platform=self._platform)
         self._store = store
         self._clock = clock
         self._capabilities = capabilities
         self._access = who
         self._redact = redact or Redactor()
-        self._pinned: OrderedDict[ConversationId, Carded] = OrderedDict()
+        self._pinned: OrderedDict[ConversationId, ChannelCardPinned] = OrderedDict()
 
-    async def card(self, place: Address, *, whom: str | None, last: datetime | None, folded: bool) -> tuple[str, Label]:
+    async def card(
+        self, place: Address, *, whom: str | None, last: datetime | None, folded: bool
+    ) -> tuple[str, TrustLabel]:
         """What the model is told about the place, durably pinned, and whose words are in it.
 
         `whom`: of a direct chat, who the other one is.
         """
         conversation, now = place.conversation, self._clock.now()
         pinned = self._pinned.get(conversation) or await self._store.pinned_card(conversation)
-        if reason := anew(pinned=pinned is not None, last=last, now=now, folded=folded):
+        if reason := refresh_reason(pinned=pinned is not None, last=last, now=now, folded=folded):
             about = await self._describe_place(place, whom)
-            written, role = self._redact(card(about)), await self._least_role(place, about)
+            written, role = self._redact(render_channel_card(about)), await self._least_role(place, about)
             if pinned is None or (written, role) != (pinned.text, pinned.least_role):
-                pinned = Carded(text=written, reason=reason, least_role=role)
-                await self._store.append([Entry(fact=pinned, at=now, conversation=conversation)])
+                pinned = ChannelCardPinned(text=written, reason=reason, least_role=role)
+                await self._store.append([NewEntry(fact=pinned, at=now, conversation=conversation)])
         assert pinned is not None
         self._pinned[conversation] = pinned
         self._pinned.move_to_end(conversation)
-        if len(self._pinned) > REMEMBERED:
+        if len(self._pinned) > MAX_PINNED_CARDS:
             self._pinned.popitem(last=False)
         return pinned.text, label_of_card(pinned)
 
-    async def _describe_place(self, place: Address, whom: str | None) -> Place:
+    async def _describe_place(self, place: Address, whom: str | None) -> ChannelCard:
         able = self._capabilities.get(place.channel, UNKNOWN_PLATFORM)
         await self._titles.load([place.conversation, replace(place, thread=None).conversation])
         names, titled = self._titles.place_names(place), self._titles.room_title(place)
         topic = names.topic if whom is None else ""
         kind: Literal["direct", "room", "unnamed"] = "room" if titled else "unnamed"
-        return Place(
+        return ChannelCard(
             platform=able.platform,
             channel=place.channel,
             # Not the id, which is a number on most platforms, and of a direct chat perhaps somebody's address.
@@ -118,27 +121,27 @@ class Cards:
             return ""
         return self._redact(changed.text or "")
 
-    async def _least_role(self, place: Address, about: Place) -> str:
+    async def _least_role(self, place: Address, about: ChannelCard) -> str:
         """The lowest role of those who may have chosen words in the card: a topic, a thread's name.
 
         Whoever administers a room on its platform names it, and the operator has let the agent act there.
         """
         if about.thread and about.thread != place.thread:
-            return ANYBODY
+            return ANYBODY_ROLE
         if not about.topic:
             return "owner"
         changed = await self._store.last_topic_change(place.conversation)
         if changed is None or self._redact(changed.text or "") != about.topic:
-            return ANYBODY
-        return standing(access.role_of(self._access, changed.at, changed.sender), verified=changed.sender.verified)
+            return ANYBODY_ROLE
+        return proven_role(role_of(self._access, changed.at, changed.sender), verified=changed.sender.verified)
 
     async def _find_notable_people(self, conversation: ConversationId) -> tuple[tuple[str, str], ...]:
         """Who of the owners and admins has spoken there lately, the last speaker last."""
-        lines = await self._store.newest_entries(NEWEST_LINES, kinds=MESSAGES, conversation=conversation)
+        lines = await self._store.newest_entries(SCANNED_LINES, kinds=MESSAGE_KINDS, conversation=conversation)
         found: dict[str, tuple[str, str]] = {}
         for message in [one.fact for one in lines if isinstance(one.fact, Message)]:
-            role = access.role_of(self._access, message.at, message.sender)
+            role = role_of(self._access, message.at, message.sender)
             if role in {"owner", "admin"}:
                 found.pop(message.sender.id, None)
                 found[message.sender.id] = (message.sender.name, role)
-        return tuple(found.values())[-MOST_PEOPLE:]
+        return tuple(found.values())[-MAX_PEOPLE:]

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from gateway.events import ConversationId
 from gateway.records import Fact
-from gateway.store import Appended, Entry
+from gateway.store import AppendResult, NewEntry
 
 
-class Made(NamedTuple):
+class EffectFact(NamedTuple):
     """A fact that a command makes."""
 
     fact: Fact
@@ -20,29 +20,29 @@ class Made(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class CommandEffect:
     """What comes of a wish. Until it is settled what it is about is held."""
 
     answer: str
-    facts: tuple[Made, ...] = ()
+    facts: tuple[EffectFact, ...] = ()
     """To be written down all in one transaction."""
-    settle: Callable[[Appended | None], None] = lambda _: None
+    settle: Callable[[AppendResult | None], None] = lambda _: None
     """Call it once, in any case: with what became of the entry that asked for it, or None if that is not known. What is
     to follow follows only if it is written now. Returns at once."""
 
-    def __add__(self, other: "Change") -> "Change":
+    def __add__(self, other: "CommandEffect") -> "CommandEffect":
         """Both, by these words."""
 
-        def settle(asked: Appended | None) -> None:
+        def settle(asked: AppendResult | None) -> None:
             self.settle(asked)
             other.settle(asked)
 
-        return Change(answer=self.answer, facts=(*self.facts, *other.facts), settle=settle)
+        return CommandEffect(answer=self.answer, facts=(*self.facts, *other.facts), settle=settle)
 
-    def entries(self, asked: Entry) -> Sequence[Entry]:
+    def entries(self, asked: NewEntry) -> Sequence[NewEntry]:
         """To be appended behind the entry that asked for it: if that is in the log already, they are not written."""
         return [
-            Entry(
+            NewEntry(
                 fact=made.fact,
                 at=asked.at,
                 conversation=made.place or asked.conversation,

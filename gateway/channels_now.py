@@ -13,7 +13,7 @@ from gateway.events import ChannelName
 T = TypeVar("T")
 
 
-class Each(Mapping[ChannelName, T]):
+class ChannelLookup(Mapping[ChannelName, T]):
     """Something of each channel, asked when it is looked up: of those that have it."""
 
     def __init__(self, channels: Mapping[ChannelName, Channel], of: Callable[[Channel], T | None]) -> None:

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gateway.events import Address, ConversationId, MessageId
-from gateway.thinkers import Thinker
+from gateway.thinkers import AgentModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class ModelChoiceRequest:
     """Somebody wants an agent to think with another model."""
 
     name: str
@@ -23,7 +23,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class ConfiguredModel:
     """A model that is configured. Nothing of it is secret."""
 
     name: str
@@ -41,30 +41,30 @@ class Listed:
     """By which agents."""
 
 
-class Mind(Protocol):
-    """What is needed of an agent: `gateway.mind.Mind`."""
+class ModelChoiceAgent(Protocol):
+    """What is needed of an agent: `gateway.mind.Agent`."""
 
     @property
     def id(self) -> str:
         """Its id."""
 
     @property
-    def agent_model(self) -> Thinker:
+    def agent_model(self) -> AgentModel:
         """What its next turn is taken with."""
 
-    def use_model(self, thinker: Thinker) -> None:
+    def use_model(self, thinker: AgentModel) -> None:
         """From the next turn on."""
 
     async def warm_up(self) -> None:
         """Have a local model read in what all conversations begin with. Raises nothing."""
 
 
-class Minds(Protocol):
-    """What is needed of all: `gateway.minds.Minds`."""
+class ModelChoiceAgents(Protocol):
+    """What is needed of all: `gateway.minds.Agents`."""
 
-    def agent_for(self, conversation: ConversationId) -> Mind:
+    def agent_for(self, conversation: ConversationId) -> ModelChoiceAgent:
         """Whose it is."""
 
     @property
-    def agents(self) -> Sequence[Mind]:
+    def agents(self) -> Sequence[ModelChoiceAgent]:
         """Each agent."""

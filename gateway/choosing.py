@@ -12,33 +12,33 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from typing import NamedTuple
 
-from agent.models.base import ModelError, Unusable
-from agent.models.config import context_tokens_of, output_tokens_of, sees
-from channels.tasks import end
-from gateway.changes import Change, Made
-from gateway.choice import Listed, Mind, Minds, Wish
+from agent.models.base import ModelError, ModelUnusable
+from agent.models.config import context_tokens_of, output_tokens_of, takes_images
+from channels.tasks import cancel_and_wait
+from gateway.changes import CommandEffect, EffectFact
+from gateway.choice import ConfiguredModel, ModelChoiceAgent, ModelChoiceAgents, ModelChoiceRequest
 from gateway.clock import Clock
-from gateway.equipment import Equipment
+from gateway.equipment import ModelServices
 from gateway.events import ConversationId, Post, PostKey
-from gateway.live import Live
-from gateway.records import ModelChosen, Queued, Seq, inner
-from gateway.store import Appended, Entry, OutboxPost, Store
-from gateway.thinkers import Thinker
+from gateway.live import LiveSettings
+from gateway.records import ModelSelected, PostQueued, Seq, inner_conversation
+from gateway.store import AppendResult, NewEntry, OutboxPost, Store
+from gateway.thinkers import AgentModel
 
 logger = logging.getLogger("reverie.choosing")
 
-PATIENCE_S = 5.0
+NOTIFY_AFTER_S = 5.0
 """Whoever chose a model that is ready later than that is told so."""
-GATEWAY = "reverie"
+GATEWAY_NAME = "reverie"
 """Who takes back what cannot be."""
-GONE = "it is not configured any more"
+NOT_CONFIGURED = "it is not configured any more"
 
 
-class _Word(NamedTuple):
+class _PendingChoice(NamedTuple):
     """Somebody has chosen."""
 
-    agent: Mind
-    request: Wish
+    agent: ModelChoiceAgent
+    request: ModelChoiceRequest
     model_name: str
     """What that is now."""
     seq: Seq
@@ -47,17 +47,17 @@ class _Word(NamedTuple):
     """Among those about this agent."""
 
 
-class Choosing:
+class ModelSelector:
     """For all agents."""
 
     def __init__(
         self,
         *,
-        live: Live,
+        live: LiveSettings,
         store: Store,
         clock: Clock,
-        equipment: Equipment,
-        minds: Minds,
+        equipment: ModelServices,
+        minds: ModelChoiceAgents,
         chosen: Mapping[str, str],
         post: Callable[[OutboxPost], None],
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
@@ -91,7 +91,7 @@ class Choosing:
         chosen = self._chosen.get(agent, "")
         return chosen if chosen in self._live.settings.llm.models else self._configured_model(agent)
 
-    def apply_settings(self, mind: Mind, *, all_of_it: bool) -> None:
+    def apply_settings(self, mind: ModelChoiceAgent, *, all_of_it: bool) -> None:
         """The settings are others: it goes on with what they say of its model, from its next turn on. Returns at once.
 
         `all_of_it`: also if it is the same model. What is just being made ready is taken when it is.
@@ -107,14 +107,14 @@ class Choosing:
             logger.info("%s thinks with %s from its next turn on", mind.id, thinker.primary.label)
             self._start_task(self._start_and_warm_up(mind, thinker))
 
-    def list_models(self) -> list[Listed]:
+    def list_models(self) -> list[ConfiguredModel]:
         """All that is configured, in that order."""
-        llm, found = self._live.settings.llm, list[Listed]()
+        llm, found = self._live.settings.llm, list[ConfiguredModel]()
         for name, model in llm.models.items():
             provider = llm.providers[model.provider]
             price = self._model_services.prices.find(model.name or provider.kind, provider=provider.kind)
             found.append(
-                Listed(
+                ConfiguredModel(
                     name=name,
                     provider=model.provider,
                     kind=provider.kind,
@@ -122,21 +122,21 @@ class Choosing:
                     context_tokens=context_tokens_of(model, provider),
                     max_output_tokens=output_tokens_of(model, provider),
                     has_price=price.known and price.is_priced,
-                    takes_images=sees(model, provider),
+                    takes_images=takes_images(model, provider),
                     fallbacks=model.fallbacks,
                     used_by=tuple(mind.id for mind in self._agents.agents if mind.agent_model.name == name),
                 )
             )
         return found
 
-    def choose(self, wish: Wish) -> Change:
+    def choose(self, wish: ModelChoiceRequest) -> CommandEffect:
         """Decide; `name` is one of `listed`, or empty. The change's words are for whoever wants more said."""
         mind = self._agents.agent_for(wish.at.conversation)
         held, name = self._chosen.get(mind.id, ""), wish.name or self._configured_model(mind.id)
         if held == wish.name and mind.agent_model.name == name:
-            return Change(answer=f"`{mind.id}` thinks with `{name}` already.")
-        fact = Made(ModelChosen(agent=mind.id, model=wish.name, by=wish.by), inner(mind.id))
-        return Change(
+            return CommandEffect(answer=f"`{mind.id}` thinks with `{name}` already.")
+        fact = EffectFact(ModelSelected(agent=mind.id, model=wish.name, by=wish.by), inner_conversation(mind.id))
+        return CommandEffect(
             answer=f"`{mind.id}` thinks with `{name}` from its next turn on.",
             facts=(fact,),
             settle=lambda asked: self._settle(mind, wish, asked),
@@ -145,19 +145,19 @@ class Choosing:
     async def close(self) -> None:
         """Leave off what was begun, and begin nothing more: the next start takes it up."""
         self._closed = True
-        await end(*self._tasks)
+        await cancel_and_wait(*self._tasks)
 
     def _configured_model(self, agent: str) -> str:
         return next(one.model for one in self._live.settings.agents if one.id == agent)
 
-    def _settle(self, mind: Mind, wish: Wish, asked: Appended | None) -> None:
+    def _settle(self, mind: ModelChoiceAgent, wish: ModelChoiceRequest, asked: AppendResult | None) -> None:
         if asked is None or not asked.is_new:
             return
         self._chosen[mind.id] = wish.name
         number = self._choice_counts[mind.id] = self._choice_counts.get(mind.id, 0) + 1
         logger.info("%s is to think with %s, by %s", mind.id, self.wanted_model(mind.id), wish.by)
         if not self._closed:
-            word = _Word(mind, wish, self.wanted_model(mind.id), asked.seq, number)
+            word = _PendingChoice(mind, wish, self.wanted_model(mind.id), asked.seq, number)
             self._in_progress[mind.id] += 1
             self._start_task(self._carry_out(word))
 
@@ -167,13 +167,13 @@ class Choosing:
         self._tasks.add(task := self._spawn(work))
         return task.add_done_callback(self._tasks.discard)
 
-    async def _carry_out(self, word: "_Word") -> None:
+    async def _carry_out(self, word: "_PendingChoice") -> None:
         try:
             await self._change(word)
         finally:
             self._in_progress[word.agent.id] -= 1
 
-    async def _change(self, word: "_Word") -> None:
+    async def _change(self, word: "_PendingChoice") -> None:
         began_s = self._clock.monotonic()
         try:
             await self._start_model(word)
@@ -186,26 +186,26 @@ class Choosing:
         if not self._is_newest(word):
             return None
         if word.model_name not in self._live.settings.llm.models:
-            return await self._take_back(word, GONE)
+            return await self._take_back(word, NOT_CONFIGURED)
         word.agent.use_model(self._model_services.agent_model(word.agent.id, word.model_name))
-        if self._clock.monotonic() - began_s > PATIENCE_S:
+        if self._clock.monotonic() - began_s > NOTIFY_AFTER_S:
             await self._post_reply(
                 word, f"`{word.model_name}` is ready: `{word.agent.id}` thinks with it from its next turn on."
             )
         return await word.agent.warm_up()
 
-    async def _start_model(self, word: "_Word") -> None:
+    async def _start_model(self, word: "_PendingChoice") -> None:
         """Make it ready, as the settings say by then. Raises ModelError."""
-        thinker: Thinker | None = None
+        thinker: AgentModel | None = None
         while True:
             if word.model_name not in self._live.settings.llm.models:
-                raise Unusable(GONE)
+                raise ModelUnusable(NOT_CONFIGURED)
             if thinker is (thinker := self._model_services.agent_model(word.agent.id, word.model_name)):
                 return
             with self._model_services.pool.holding(thinker):
                 await thinker.primary.start()
 
-    async def _start_and_warm_up(self, mind: Mind, thinker: Thinker) -> None:
+    async def _start_and_warm_up(self, mind: ModelChoiceAgent, thinker: AgentModel) -> None:
         """It is used already: whoever speaks first waits for it, or is told."""
         try:
             with self._model_services.pool.holding(thinker):
@@ -217,33 +217,33 @@ class Choosing:
         await self._model_services.restore_cadences(self._store)
         await mind.warm_up()
 
-    def _is_newest(self, word: "_Word") -> bool:
+    def _is_newest(self, word: "_PendingChoice") -> bool:
         """Nobody has said something else meanwhile."""
         return word.number == self._choice_counts[word.agent.id]
 
-    async def _take_back(self, word: "_Word", why: str) -> None:
+    async def _take_back(self, word: "_PendingChoice", why: str) -> None:
         agent, used = word.agent.id, word.agent.agent_model.name
         logger.warning("%s is not usable: %s", word.model_name, why)
         if not self._is_newest(word):
             return
         self._chosen[agent] = "" if used == self._configured_model(agent) else used
-        fact = ModelChosen(agent=agent, model=self._chosen[agent], by=GATEWAY)
-        taken = Entry(fact=fact, at=self._clock.now(), conversation=inner(agent), cause=word.seq)
+        fact = ModelSelected(agent=agent, model=self._chosen[agent], by=GATEWAY_NAME)
+        taken = NewEntry(fact=fact, at=self._clock.now(), conversation=inner_conversation(agent), cause=word.seq)
         await self._post_reply(
-            word, f"`{word.model_name}` is not usable: {_quoted(why)}. `{agent}` goes on with `{used}`.", taken
+            word, f"`{word.model_name}` is not usable: {_inline_code(why)}. `{agent}` goes on with `{used}`.", taken
         )
 
-    async def _post_reply(self, word: "_Word", words: str, *more: Entry) -> None:
+    async def _post_reply(self, word: "_PendingChoice", words: str, *more: NewEntry) -> None:
         """Say it there, in one transaction with more."""
         now, wish = self._clock.now(), word.request
         key = PostKey(hashlib.sha256(f"chosen:{word.seq}".encode()).hexdigest()[:26])
         post = Post(key=key, to=wish.at, text=words, reply_to=wish.reply_to)
         place = wish.at.conversation
-        queued = Entry(fact=Queued(post=post), at=now, conversation=place, key=f"post:{key}", cause=word.seq)
+        queued = NewEntry(fact=PostQueued(post=post), at=now, conversation=place, key=f"post:{key}", cause=word.seq)
         *_, written = await self._store.append([*more, queued])
         self._post(OutboxPost(seq=written.seq, at=now, post=post, parts=()))
 
 
-def _quoted(text: str) -> str:
+def _inline_code(text: str) -> str:
     """A reason in words, which may hold what a server said: one line of code that it cannot end."""
     return f"`{' '.join(text.split())[:200].replace('`', chr(39))}`"

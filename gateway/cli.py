@@ -31,18 +31,18 @@ from gateway import (
     cli_setup,
 )
 from gateway.events import ChannelName
-from gateway.known_secrets import known_secrets
-from gateway.logs import FORMS, start_logging
+from gateway.known_secrets import collect_secrets
+from gateway.logs import LOG_FORMATS, start_logging
 from gateway.redaction import Redactor
 from gateway.settings import Settings
-from gateway.settings_load import BadConfig, check, referenced
+from gateway.settings_load import ConfigError, check_config, referenced_values
 from gateway.store import StoreError
-from gateway.store.lines import printable
+from gateway.store.lines import escape_unprintable
 
 DONE, FAILED, BAD_USAGE = 0, 1, 2
 """Exit codes: done; failed while running; bad usage or configuration."""
 
-SETTLED_S = 3.0
+STARTUP_S = 3.0
 """After a start everything that stays is there: libraries, settings, connections."""
 
 logger = logging.getLogger("reverie")
@@ -66,7 +66,7 @@ def main(argv: list[str] | None = None) -> int:
     commands.choices["run"].add_argument("--verbose", action="store_true", help="log debugging detail")
     commands.choices["run"].add_argument(
         "--log",
-        choices=FORMS,
+        choices=LOG_FORMATS,
         default="auto",
         help="how its own log looks (default auto: text on a terminal, else JSON)",
     )
@@ -76,24 +76,24 @@ def main(argv: list[str] | None = None) -> int:
     demo.add_argument("--port", type=int, default=6667, help="port of the IRC server (default 6667, or any free one)")
     demo.add_argument("--data", type=Path, default=Path("data/demo"), help="where the demo keeps its store")
     demo.set_defaults(handler=_demo)
-    cli_log.add_parser(commands, _store_path, _secrets)
-    cli_cache.add_parser(commands, _store_path)
-    cli_notifications.add_parser(commands, _settings)
-    cli_reminders.add_parser(commands, _store_path)
-    cli_dmn.add_parser(commands, _settings)
-    cli_console.add_parser(commands, _settings)
-    cli_context.add_parser(commands, _settings)
-    cli_memory.add_parser(commands, _settings)
-    cli_journal.add_parser(commands, _settings)
-    cli_log.add_why(commands, _store_path, _secrets)
-    cli_audit.add_parser(commands, _store_path)
-    cli_pair.add_parser(commands, _settings)
-    cli_reload.add_parser(commands, _settings)
-    cli_replay.add_parser(commands, _settings)
-    cli_setup.add_parser(commands)
-    cli_backup.add_parser(commands, _settings)
-    cli_doctor.add_parser(commands)
-    cli_dashboard.add_parser(commands, _settings)
+    cli_log.add_log_parser(commands, _store_path, _load_redactor)
+    cli_cache.add_cache_parser(commands, _store_path)
+    cli_notifications.add_notifications_parser(commands, _settings_or_exit)
+    cli_reminders.add_reminders_parser(commands, _store_path)
+    cli_dmn.add_dmn_parser(commands, _settings_or_exit)
+    cli_console.add_console_parser(commands, _settings_or_exit)
+    cli_context.add_context_parser(commands, _settings_or_exit)
+    cli_memory.add_memory_parser(commands, _settings_or_exit)
+    cli_journal.add_journal_parser(commands, _settings_or_exit)
+    cli_log.add_why_parser(commands, _store_path, _load_redactor)
+    cli_audit.add_audit_parser(commands, _store_path)
+    cli_pair.add_pair_parser(commands, _settings_or_exit)
+    cli_reload.add_reload_parser(commands, _settings_or_exit)
+    cli_replay.add_replay_parser(commands, _settings_or_exit)
+    cli_setup.add_setup_parser(commands)
+    cli_backup.add_backup_parsers(commands, _settings_or_exit)
+    cli_doctor.add_doctor_parser(commands)
+    cli_dashboard.add_dashboard_parser(commands, _settings_or_exit)
     args = parser.parse_args(argv)
     code: int = args.handler(args)
     return code
@@ -102,8 +102,8 @@ def main(argv: list[str] | None = None) -> int:
 def _load(directory: Path) -> Settings | None:
     """The settings, or None after saying on standard error all that is wrong."""
     try:
-        settings, warnings = check(directory, os.environ)
-    except BadConfig as error:
+        settings, warnings = check_config(directory, os.environ)
+    except ConfigError as error:
         for problem in error.problems:
             print(problem, file=sys.stderr)
         count = len(error.problems)
@@ -114,7 +114,7 @@ def _load(directory: Path) -> Settings | None:
     return settings
 
 
-def _settings(directory: Path) -> Settings:
+def _settings_or_exit(directory: Path) -> Settings:
     settings = _load(directory)
     if settings is None:
         raise SystemExit(BAD_USAGE)
@@ -122,27 +122,27 @@ def _settings(directory: Path) -> Settings:
 
 
 def _store_path(directory: Path) -> Path:
-    return _settings(directory).store.path
+    return _settings_or_exit(directory).store.path
 
 
 def _redactor(settings: Settings, directory: Path) -> Redactor:
-    return Redactor(known_secrets(settings, referenced(directory, os.environ)))
+    return Redactor(collect_secrets(settings, referenced_values(directory, os.environ)))
 
 
-def _secrets(directory: Path) -> Redactor:
+def _load_redactor(directory: Path) -> Redactor:
     """What knows them, of a configuration that was found good before."""
-    return _redactor(check(directory, os.environ)[0], directory)
+    return _redactor(check_config(directory, os.environ)[0], directory)
 
 
 def _check_config(args: argparse.Namespace) -> int:
-    from gateway.price_table import BadPrices, price_table  # noqa: PLC0415 - the other commands start faster without it
+    from gateway.price_table import PriceTableError, load_price_table  # noqa: PLC0415 - the other commands start faster without it
 
     settings = _load(args.config)
     if settings is None:
         return BAD_USAGE
     try:
-        price_table(args.config)
-    except BadPrices as error:
+        load_price_table(args.config)
+    except PriceTableError as error:
         print(error, file=sys.stderr)
         return BAD_USAGE
     print(
@@ -157,28 +157,29 @@ def _run(args: argparse.Namespace) -> int:
         return BAD_USAGE
     redact = _redactor(settings, args.config)
     start_logging(logging.DEBUG if args.verbose else logging.INFO, redact, form=args.log)
-    gc.disable()  # until `_settle`: looking through what a start makes, again and again, takes a fifth of its time
+    # Until `_freeze_garbage`: looking through what a start makes, again and again, takes a fifth of its time.
+    gc.disable()
     return asyncio.run(_serve(settings, args.config, redact))
 
 
 async def _serve(settings: Settings, directory: Path, redact: Redactor) -> int:
     from gateway import app  # noqa: PLC0415 - the other commands start faster without it
-    from gateway.adapters import Unavailable  # noqa: PLC0415 - the same
-    from gateway.live import Live  # noqa: PLC0415 - the same
-    from gateway.price_table import BadPrices  # noqa: PLC0415 - the same
+    from gateway.adapters import ChannelUnavailable  # noqa: PLC0415 - the same
+    from gateway.live import LiveSettings  # noqa: PLC0415 - the same
+    from gateway.price_table import PriceTableError  # noqa: PLC0415 - the same
 
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    live = Live(settings, directory, os.environ)
+    live = LiveSettings(settings, directory, os.environ)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, live.request_reload)
-    settled = asyncio.create_task(_settle())
+    settled = asyncio.create_task(_freeze_garbage())
     try:
         await app.run(settings, stop, live=live, redact=redact)
-    except (Unavailable, BadPrices) as error:
+    except (ChannelUnavailable, PriceTableError) as error:
         logger.error("%s", error)  # noqa: TRY400 - the operator's to mend, a traceback tells nothing
         return BAD_USAGE
-    except (StoreError, app.NothingLeft) as error:
+    except (StoreError, app.NoChannelsLeft) as error:
         logger.error("%s", error)  # noqa: TRY400 - the same
         return FAILED
     finally:
@@ -186,19 +187,19 @@ async def _serve(settings: Settings, directory: Path, redact: Redactor) -> int:
     return DONE
 
 
-async def _settle() -> None:
+async def _freeze_garbage() -> None:
     """Take what a start leaves in memory, for good, out of the garbage collector's way.
 
     Walking through it took 45 ms about once in a hundred messages, while somebody waited (bench_gateway).
     """
-    await asyncio.sleep(SETTLED_S)
+    await asyncio.sleep(STARTUP_S)
     gc.collect()
     gc.freeze()
     gc.enable()
 
 
 def _health(args: argparse.Namespace) -> int:
-    from gateway.ops.health import check as check_health  # noqa: PLC0415 - only here
+    from gateway.ops.health import check_health  # noqa: PLC0415 - only here
 
     settings = _load(args.config)
     if settings is None:
@@ -209,27 +210,27 @@ def _health(args: argparse.Namespace) -> int:
 
 
 def _channels(args: argparse.Namespace) -> int:
-    from gateway.ops.seen import seen  # noqa: PLC0415 - only here
+    from gateway.ops.seen import read_gateway_report  # noqa: PLC0415 - only here
 
     settings = _load(args.config)
     if settings is None:
         return BAD_USAGE
     platforms = {ChannelName(name): channel.platform for name, channel in settings.channels.items()}
     now = datetime.now(UTC)
-    found = asyncio.run(seen(settings.store.path, platforms, now))
+    found = asyncio.run(read_gateway_report(settings.store.path, platforms, now))
     redact = _redactor(settings, args.config)  # reasons are what servers said
     print(
         redact(found.to_json(now))
         if args.json
-        else "\n".join(printable(redact(one)) for one in found.render_lines(now))
+        else "\n".join(escape_unprintable(redact(one)) for one in found.render_lines(now))
     )
     return DONE
 
 
 def _demo(args: argparse.Namespace) -> int:
-    from gateway.demo import demo  # noqa: PLC0415 - only here
+    from gateway.demo import run_demo  # noqa: PLC0415 - only here
 
-    return demo(once=args.once, console=args.console, port=args.port, data=args.data, env=os.environ)
+    return run_demo(once=args.once, console=args.console, port=args.port, data=args.data, env=os.environ)
 
 
 if __name__ == "__main__":

@@ -13,14 +13,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gateway.cli_reading import ResolveSettings, refused, user
+from gateway.cli_reading import ResolveSettings, current_user, report_failure
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
-    from gateway.console.starting import Target
+    from gateway.console.starting import ConsoleTarget
 
 
-def add_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
+def add_console_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
     """Add `console` to a command line. The parsed namespace carries its handler as `handler(args) -> int`."""
     text = "watch the gateway and talk to it in this terminal; runs one if none runs"
     made: argparse.ArgumentParser = subparsers.add_parser("console", help=text, description=text)
@@ -33,32 +33,34 @@ def add_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # n
 
 def console_command(args: argparse.Namespace) -> int:
     """The handler."""
-    from gateway.console.starting import Unfit, choose  # noqa: PLC0415 - the other commands start faster without it
+    from gateway.console.starting import ConsoleUnavailable, find_target  # noqa: PLC0415 - the other commands start faster without it
 
     if not (sys.stdin.isatty() and sys.stderr.isatty()):  # where Textual reads, and where it draws
-        return refused("console", ValueError("it needs a terminal; `reverie log tail -f` can be piped"))
+        return report_failure("console", ValueError("it needs a terminal; `reverie log tail -f` can be piped"))
     settings = args.resolve_settings(args.config) if args.config is not None else None
     try:
-        target = asyncio.run(choose(settings, args.config, os.environ, datetime.now(UTC), url=args.url, run=args.run))
-        return asyncio.run(_open(target, settings, args.config))
-    except (Unfit, OSError, ValueError) as error:
-        return refused("console", error)
+        target = asyncio.run(
+            find_target(settings, args.config, os.environ, datetime.now(UTC), url=args.url, run=args.run)
+        )
+        return asyncio.run(_run_console(target, settings, args.config))
+    except (ConsoleUnavailable, OSError, ValueError) as error:
+        return report_failure("console", error)
 
 
-async def _open(target: "Target", settings: Settings | None, directory: Path | None) -> int:
-    from gateway.console.api import Api  # noqa: PLC0415 - the same
+async def _run_console(target: "ConsoleTarget", settings: Settings | None, directory: Path | None) -> int:
+    from gateway.console.api import GatewayApiClient  # noqa: PLC0415 - the same
     from gateway.console.app import ConsoleApp  # noqa: PLC0415 - nothing else imports Textual
-    from gateway.console.child import Child  # noqa: PLC0415 - the same
+    from gateway.console.child import GatewayProcess  # noqa: PLC0415 - the same
 
     child = None
     if target.is_own:
         assert settings is not None
         assert directory is not None
-        child = Child(directory, settings.store.path, target.port, target.token)
+        child = GatewayProcess(directory, settings.store.path, target.port, target.token)
         await child.start()
-    api, broke = Api(target.url, target.token), False
+    api, broke = GatewayApiClient(target.url, target.token), False
     try:
-        app = ConsoleApp(api, f"{user()} at the console", child)
+        app = ConsoleApp(api, f"{current_user()} at the console", child)
         await app.run_async()
     finally:
         await api.close()

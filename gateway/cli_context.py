@@ -10,16 +10,16 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from gateway.cli_reading import ResolveSettings, answered, refused, user
+from gateway.cli_reading import ResolveSettings, current_user, print_answer, report_failure
 from gateway.clock import SystemClock
-from gateway.control import ControlError, NotRunning, PathTooLong, ask, socket_path
+from gateway.control import ControlError, GatewayNotRunning, SocketPathTooLong, send_control_request, socket_path
 from gateway.events import ConversationId
-from gateway.orders import Answer, ContextOrder
-from gateway.rewinding import MOST_EXCHANGES, What, counted
+from gateway.orders import ContextRequest, ControlResponse
+from gateway.rewinding import MOST_EXCHANGES, RewindAction, parse_count
 from gateway.settings import Settings
 from gateway.store import Store, StoreError
 
-HELP: dict[What, str] = {
+CONTEXT_HELP: dict[RewindAction, str] = {
     "new": "begin afresh: nothing of what was said there until now is seen any more",
     "retry": "answer once more what was answered last there",
     "rewind": "take back the newest exchanges there",
@@ -27,11 +27,11 @@ HELP: dict[What, str] = {
 }
 
 
-def add_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
+def add_context_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
     """Add `context` to a command line. Each parsed namespace carries its handler as `handler(args) -> int`."""
     parser = subparsers.add_parser("context", help="change what an agent sees of a conversation")
     commands = parser.add_subparsers(dest="what", required=True, metavar="COMMAND")
-    for what, text in HELP.items():
+    for what, text in CONTEXT_HELP.items():
         made: argparse.ArgumentParser = commands.add_parser(what, help=text, description=text)
         made.add_argument("conversation", metavar="CONVERSATION", help="as the log has it, e.g. irc.libera/#python")
         if what == "rewind":
@@ -43,41 +43,43 @@ def add_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # n
 def context_command(args: argparse.Namespace) -> int:
     """Handler of all of them."""
     settings: Settings = args.resolve_settings(args.config)
-    count = counted(getattr(args, "count", "1"))
+    count = parse_count(getattr(args, "count", "1"))
     if count is None:
-        return refused("context", ValueError(f"N is a number from 1 to {MOST_EXCHANGES}"))
+        return report_failure("context", ValueError(f"N is a number from 1 to {MOST_EXCHANGES}"))
     place = ConversationId(args.conversation)
     try:
         if not settings.store.path.exists():  # or one would be made
-            return refused("context", FileNotFoundError(f"there is no store at {settings.store.path}"))
-        order = ContextOrder(what=args.what, conversation=place, by=f"{user()} at the command line", count=count)
-        answer = asyncio.run(_answer(settings.store.path, order))
+            return report_failure("context", FileNotFoundError(f"there is no store at {settings.store.path}"))
+        order = ContextRequest(
+            what=args.what, conversation=place, by=f"{current_user()} at the command line", count=count
+        )
+        answer = asyncio.run(_send_context_order(settings.store.path, order))
     except (ControlError, StoreError, OSError, ValueError) as error:
-        return refused("context", error)
-    return answered(answer)
+        return report_failure("context", error)
+    return print_answer(answer)
 
 
-async def _answer(store: Path, order: ContextOrder) -> Answer:
+async def _send_context_order(store: Path, order: ContextRequest) -> ControlResponse:
     try:
-        return await ask(socket_path(store), order)
-    except (NotRunning, PathTooLong):
+        return await send_control_request(socket_path(store), order)
+    except (GatewayNotRunning, SocketPathTooLong):
         pass
     if order.what == "compact":
-        return Answer(ok=False, lines=("no gateway is running, and only a running one folds: start it",))
-    return await _written(store, order)
+        return ControlResponse(ok=False, lines=("no gateway is running, and only a running one folds: start it",))
+    return await _apply_context_order(store, order)
 
 
-async def _written(path: Path, order: ContextOrder) -> Answer:
+async def _apply_context_order(path: Path, order: ContextRequest) -> ControlResponse:
     """Write it down under the store's lock."""
-    from gateway.acting import Rooms  # noqa: PLC0415 - the other commands start faster without it
-    from gateway.rewinds import Rewinds  # noqa: PLC0415 - the same
+    from gateway.acting import ConversationLocks  # noqa: PLC0415 - the other commands start faster without it
+    from gateway.rewinds import Rewinder  # noqa: PLC0415 - the same
 
     async with await Store.open(path, SystemClock()) as store:
-        rewinds = Rewinds(
+        rewinds = Rewinder(
             store=store,
             clock=SystemClock(),
-            doors=Rooms(),
-            minds=_Nobody(),
+            doors=ConversationLocks(),
+            minds=_NoRunningAgents(),
             post=lambda _: None,
             spawn=asyncio.ensure_future,
         )
@@ -87,7 +89,7 @@ async def _written(path: Path, order: ContextOrder) -> Answer:
     return answer.model_copy(update={"lines": (*answer.lines, "no gateway is running: this holds from its next start")})
 
 
-class _Nobody:
+class _NoRunningAgents:
     """No agent runs: the next start reads the log, and takes up what is unread."""
 
     def forget_view(self, conversation: ConversationId) -> None:

@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from gateway.cli_reading import ResolveSettings, refused
-from gateway.ops.health import STALE_S, beat_file
+from gateway.cli_reading import ResolveSettings, report_failure
+from gateway.ops.health import STALE_HEARTBEAT_S, heartbeat_file
 from gateway.settings import Settings
 from gateway.settings_operator import OpsConfig
 
-ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what listens there is reached here
-ANSWER_S = 3.0
+WILDCARD_HOSTS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what listens there is reached here
+DASHBOARD_TIMEOUT_S = 3.0
 
 
-def add_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
+def add_dashboard_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
     """Add `dashboard` to a command line. Its parsed namespace carries its handler as `handler(args) -> int`."""
     text = "the address of the page that shows the running gateway"
     parser: argparse.ArgumentParser = subparsers.add_parser("dashboard", help=text, description=text)
@@ -36,11 +36,11 @@ def dashboard_command(args: argparse.Namespace) -> int:
     """Its handler."""
     settings: Settings = args.resolve_settings(args.config)
     try:
-        address = page_address(settings.ops)
+        address = dashboard_url(settings.ops)
     except ValueError as error:
-        return refused("dashboard", error)
+        return report_failure("dashboard", error)
     token = settings.ops.token.get_secret_value() if settings.ops.token is not None else ""
-    answers, ended = _answers(f"{address}health"), _ended(settings.store.path, time.time())
+    answers, ended = _is_answering(f"{address}health"), _is_gateway_stopped(settings.store.path, time.time())
     told = f"#token={quote(token, safe='')}" if sys.stdout.isatty() and not (answers and ended) else ""
     sys.stdout.write(f"{address}{told}\n")
     if answers and not ended:
@@ -51,30 +51,30 @@ def dashboard_command(args: argparse.Namespace) -> int:
     return 1
 
 
-def page_address(ops: OpsConfig) -> str:
+def dashboard_url(ops: OpsConfig) -> str:
     """Where the page is, without the token. Raises ValueError where there is none, or where nobody can know."""
     if ops.token is None:
         raise ValueError("there is no page without a token: set ops.token, at least 16 characters")
     if not ops.port:
         raise ValueError("ops.port is 0, any free one: the log of the gateway says which; set a port to have it here")
-    host = ANYWHERE.get(ops.host, ops.host)
+    host = WILDCARD_HOSTS.get(ops.host, ops.host)
     return f"http://{f'[{host}]' if ':' in host else host}:{ops.port}/"
 
 
-def _ended(store: Path, now_s: float) -> bool:
+def _is_gateway_stopped(store: Path, now_s: float) -> bool:
     """Nobody runs with this store. False also where that cannot be seen, as from outside a container."""
     try:
-        return now_s - beat_file(store).stat().st_mtime > STALE_S
+        return now_s - heartbeat_file(store).stat().st_mtime > STALE_HEARTBEAT_S
     except FileNotFoundError:
         return os.path.isdir(store.parent)  # noqa: PTH112 - it raises nothing
     except OSError:
         return False
 
 
-def _answers(url: str) -> bool:
+def _is_answering(url: str) -> bool:
     import httpx  # noqa: PLC0415 - the other commands start faster without it
 
     try:
-        return httpx.get(url, timeout=ANSWER_S, trust_env=False).is_success
+        return httpx.get(url, timeout=DASHBOARD_TIMEOUT_S, trust_env=False).is_success
     except (httpx.HTTPError, httpx.InvalidURL):
         return False

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-INTERRUPTED = 1
+INTERRUPTED_CODE = 1
 """The exit code of somebody who did not wait."""
 
 
-def add_parser(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has no public name
+def add_doctor_parser(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has no public name
     """Add `doctor` to a command line. The parsed namespace carries its handler as `handler(args) -> int`."""
     text = "look at everything that can be reached, and say what is wrong and what to do about it"
     parser = subparsers.add_parser("doctor", help=text, description=text)
@@ -30,13 +30,13 @@ def doctor_command(args: argparse.Namespace) -> int:
     """Handler of `doctor`."""
     import logging  # noqa: PLC0415 - only here
 
-    from gateway.doctor.base import Machine  # noqa: PLC0415 - the other commands start faster without it
+    from gateway.doctor.base import DoctorEnvironment  # noqa: PLC0415 - the other commands start faster without it
     from gateway.doctor.examine import examine  # noqa: PLC0415 - the same
-    from gateway.doctor.report import Style  # noqa: PLC0415 - the same
+    from gateway.doctor.report import ReportStyle  # noqa: PLC0415 - the same
 
     logging.disable(logging.CRITICAL)  # libraries and adapters log what the findings say
-    progress = _Progress(sys.stderr) if sys.stderr.isatty() and not args.json else None
-    where = Machine(directory=args.config, env=os.environ, offline=args.offline)
+    progress = _DoctorProgress(sys.stderr) if sys.stderr.isatty() and not args.json else None
+    where = DoctorEnvironment(directory=args.config, env=os.environ, offline=args.offline)
 
     async def shown() -> int:
         """What was found is shown before the loop's end, which waits for a name server that does not answer."""
@@ -46,7 +46,7 @@ def doctor_command(args: argparse.Namespace) -> int:
         if args.json:
             sys.stdout.write(f"{report.to_json()}\n")
         else:
-            style = Style(colour=coloured(sys.stdout, os.environ), ascii=not _shows(sys.stdout))
+            style = ReportStyle(colour=supports_colour(sys.stdout, os.environ), ascii=not _can_encode_signs(sys.stdout))
             sys.stdout.writelines(f"{line}\n" for line in report.render_lines(style))
         sys.stdout.flush()
         return report.exit_code
@@ -55,19 +55,19 @@ def doctor_command(args: argparse.Namespace) -> int:
         return asyncio.run(shown())
     except BrokenPipeError:  # whoever read us has seen enough (https://docs.python.org/3/library/signal.html)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return INTERRUPTED
+        return INTERRUPTED_CODE
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return INTERRUPTED_CODE
     finally:
         logging.disable(logging.NOTSET)
 
 
-def coloured(stream: TextIO, env: Mapping[str, str]) -> bool:
+def supports_colour(stream: TextIO, env: Mapping[str, str]) -> bool:
     """On a terminal, unless somebody said no (https://no-color.org)."""
     return stream.isatty() and not env.get("NO_COLOR") and env.get("TERM") != "dumb"
 
 
-def _shows(stream: TextIO) -> bool:
+def _can_encode_signs(stream: TextIO) -> bool:
     """Whether the signs can be written there."""
     try:
         "✓✗".encode(stream.encoding or "ascii")
@@ -76,7 +76,7 @@ def _shows(stream: TextIO) -> bool:
     return True
 
 
-class _Progress:
+class _DoctorProgress:
     """One line on a terminal that says what is still looked at."""
 
     def __init__(self, stream: TextIO) -> None:

@@ -14,23 +14,25 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 
 from gateway import attention, notifications
-from gateway.cli_reading import ResolveSettings, add_store, reading
-from gateway.notifications import Deciding, Threshold
-from gateway.overrides import Overrides
-from gateway.policies import attention_policy
-from gateway.records import Judged
+from gateway.cli_reading import ResolveSettings, add_store_options, run_with_reader
+from gateway.notifications import RuleStatistics, TypeThreshold
+from gateway.overrides import AttentionOverrideStore
+from gateway.policies import build_attention_policy
+from gateway.records import Judgement
 from gateway.settings import Settings
-from gateway.store import Pending, Reader, SeenType
+from gateway.store import NotificationTypeCount, PendingCounts, StoreReader
 
-LAST: Final = 1_000
-"""Notifications that `rules` counts, if nobody says how many."""
+DEFAULT_NOTIFICATIONS: Final = 1_000
+"""Notifications that `notification_rules_command` counts, if nobody says how many."""
 
-_SHOWN: TypeAdapter[Sequence[SeenType] | Sequence[Threshold] | Sequence[Deciding] | Sequence[Pending]] = TypeAdapter(
-    Sequence[SeenType] | Sequence[Threshold] | Sequence[Deciding] | Sequence[Pending]
+_NOTIFICATION_ROWS: TypeAdapter[
+    Sequence[NotificationTypeCount] | Sequence[TypeThreshold] | Sequence[RuleStatistics] | Sequence[PendingCounts]
+] = TypeAdapter(
+    Sequence[NotificationTypeCount] | Sequence[TypeThreshold] | Sequence[RuleStatistics] | Sequence[PendingCounts]
 )
 
 
-def add_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
+def add_notifications_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
     """Add `notifications` to a command line. Each parsed namespace carries its handler as `handler(args) -> int`."""
     parser = subparsers.add_parser("notifications", help="what was noticed, what may interrupt, and what waits")
     commands = parser.add_subparsers(dest="notifications_command", required=True, metavar="COMMAND")
@@ -44,84 +46,101 @@ def add_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # n
     def store_of(directory: Path) -> Path:
         return resolve_settings(directory).store.path
 
-    add_store(command("types", types, "the types that were seen: how often, first and last"), store_of)
-    effective = command("threshold", threshold, "the lowest urgency that passes of each type, and what says so")
+    add_store_options(
+        command("types", notification_types_command, "the types that were seen: how often, first and last"), store_of
+    )
+    effective = command(
+        "threshold", notification_threshold_command, "the lowest urgency that passes of each type, and what says so"
+    )
     effective.add_argument("types", nargs="*", metavar="TYPE", help="of these (default: of all that were seen)")
     effective.add_argument("--config", type=Path, metavar="DIR", required=True, help="the configuration")
-    ruling = command("rules", rules, "the rules in their order, and how often each decided lately")
-    add_store(ruling, store_of)
-    ruling.add_argument("--last", type=int, metavar="N", default=LAST, help=f"of the newest N (default {LAST})")
-    add_store(command("pending", pending, "what is unread, by conversation and urgency"), store_of)
+    ruling = command("rules", notification_rules_command, "the rules in their order, and how often each decided lately")
+    add_store_options(ruling, store_of)
+    ruling.add_argument(
+        "--last",
+        type=int,
+        metavar="N",
+        default=DEFAULT_NOTIFICATIONS,
+        help=f"of the newest N (default {DEFAULT_NOTIFICATIONS})",
+    )
+    add_store_options(
+        command("pending", notification_pending_command, "what is unread, by conversation and urgency"), store_of
+    )
 
 
-def types(args: argparse.Namespace) -> int:
+def notification_types_command(args: argparse.Namespace) -> int:
     """Handler of `notifications types`."""
 
-    async def run(reader: Reader) -> None:
+    async def run(reader: StoreReader) -> None:
         found = await reader.notification_types()
-        _show(args, found, notifications.told_types(found))
+        _print_rows(args, found, notifications.render_types(found))
 
-    return reading("notifications", args, run)
+    return run_with_reader("notifications", args, run)
 
 
-def threshold(args: argparse.Namespace) -> int:
+def notification_threshold_command(args: argparse.Namespace) -> int:
     """Handler of `notifications threshold`. Types that are named need no store."""
     settings: Settings = args.resolve_settings(args.config)
-    policy = attention_policy(settings)
+    policy = build_attention_policy(settings)
 
-    def told(policy: attention.Policy, named: Sequence[str]) -> None:
-        found = notifications.thresholds(policy, named)
-        _show(args, found, notifications.told_thresholds(found))
+    def told(policy: attention.AttentionPolicy, named: Sequence[str]) -> None:
+        found = notifications.list_thresholds(policy, named)
+        _print_rows(args, found, notifications.render_thresholds(found))
 
-    async def run(reader: Reader) -> None:
-        told(await _by_now(policy, reader), args.types or [one.type for one in await reader.notification_types()])
+    async def run(reader: StoreReader) -> None:
+        told(
+            await _with_overrides(policy, reader), args.types or [one.type for one in await reader.notification_types()]
+        )
 
     args.store = settings.store.path
     if args.types and not args.store.exists():
         told(policy, args.types)
         return 0
-    return reading("notifications", args, run)
+    return run_with_reader("notifications", args, run)
 
 
-def rules(args: argparse.Namespace) -> int:
+def notification_rules_command(args: argparse.Namespace) -> int:
     """Handler of `notifications rules`."""
-    policy: attention.Policy | None = None
+    policy: attention.AttentionPolicy | None = None
     if args.config is not None:
         settings: Settings = args.resolve_settings(args.config)
-        policy, args.store = attention_policy(settings), settings.store.path
+        policy, args.store = build_attention_policy(settings), settings.store.path
 
-    async def run(reader: Reader) -> None:
+    async def run(reader: StoreReader) -> None:
         newest = await reader.newest_entries(max(0, args.last), kinds=["judged"])
-        judged = [one.fact for one in newest if isinstance(one.fact, Judged)]
-        found = notifications.deciding(policy and await _by_now(policy, reader), judged)
-        _show(args, found, notifications.told_deciding(found, len(judged)))
+        judged = [one.fact for one in newest if isinstance(one.fact, Judgement)]
+        found = notifications.count_decisions(policy and await _with_overrides(policy, reader), judged)
+        _print_rows(args, found, notifications.render_decisions(found, len(judged)))
 
-    return reading("notifications", args, run)
+    return run_with_reader("notifications", args, run)
 
 
-def pending(args: argparse.Namespace) -> int:
+def notification_pending_command(args: argparse.Namespace) -> int:
     """Handler of `notifications pending`."""
 
-    async def run(reader: Reader) -> None:
+    async def run(reader: StoreReader) -> None:
         found = await reader.pending_counts()
-        _show(args, found, notifications.told_pending(found))
+        _print_rows(args, found, notifications.render_pending(found))
 
-    return reading("notifications", args, run)
+    return run_with_reader("notifications", args, run)
 
 
-async def _by_now(policy: attention.Policy, reader: Reader) -> attention.Policy:
+async def _with_overrides(policy: attention.AttentionPolicy, reader: StoreReader) -> attention.AttentionPolicy:
     """With what administrators set while gateways ran."""
-    overrides = Overrides(reader)
+    overrides = AttentionOverrideStore(reader)
     await overrides.load()
     return replace(policy, overrides=overrides.current)
 
 
-def _show(
+def _print_rows(
     args: argparse.Namespace,
-    found: Sequence[SeenType] | Sequence[Threshold] | Sequence[Deciding] | Sequence[Pending],
+    found: Sequence[NotificationTypeCount]
+    | Sequence[TypeThreshold]
+    | Sequence[RuleStatistics]
+    | Sequence[PendingCounts],
     lines: Sequence[str],
 ) -> None:
     if args.json:
-        print(json.dumps(_SHOWN.dump_python(found, mode="json")))  # ASCII: safe on every terminal
+        print(json.dumps(_NOTIFICATION_ROWS.dump_python(found, mode="json")))  # ASCII: safe on every terminal
     else:
         sys.stdout.writelines(line + "\n" for line in lines)

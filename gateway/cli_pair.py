@@ -10,19 +10,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gateway.cli_reading import ResolveSettings, answered, refused, user
+from gateway.cli_reading import ResolveSettings, current_user, print_answer, report_failure
 from gateway.clock import SystemClock
-from gateway.control import ControlError, NotRunning, PathTooLong, ask, socket_path
+from gateway.control import ControlError, GatewayNotRunning, SocketPathTooLong, send_control_request, socket_path
 from gateway.events import ChannelName
-from gateway.orders import Answer, PairOrder
-from gateway.pairs import Pairs
-from gateway.roster.deskless import listed
-from gateway.roster.finding import nobody
+from gateway.orders import ControlResponse, PairingRequest
+from gateway.pairs import PairingAdmin
+from gateway.roster.deskless import list_access
+from gateway.roster.finding import explain_invalid_id
 from gateway.settings import Settings
-from gateway.store import Missing, Store, StoreError
+from gateway.store import Store, StoreError, StoreMissing
 
 
-def add_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
+def add_pair_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
     """Add `pair` to a command line. Each parsed namespace carries its handler as `handler(args) -> int`."""
     parser = subparsers.add_parser("pair", help="who may speak to the agents")
     commands = parser.add_subparsers(dest="what", required=True, metavar="COMMAND")
@@ -47,50 +47,50 @@ def add_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # n
 def pair_command(args: argparse.Namespace) -> int:
     """Handler of all of them."""
     settings: Settings = args.resolve_settings(args.config)
-    if args.what == "seed" and (wrong := _nobody(settings, args.who)):
-        return refused("pair", ValueError(wrong))
+    if args.what == "seed" and (wrong := _invalid_person_reason(settings, args.who)):
+        return report_failure("pair", ValueError(wrong))
     try:
-        order = PairOrder(
+        order = PairingRequest(
             what=args.what,
-            by=f"{user()} at the command line",
+            by=f"{current_user()} at the command line",
             who=getattr(args, "who", ""),
             role=getattr(args, "role", "member"),
         )
-        answer = asyncio.run(_answer(settings.store.path, order))
+        answer = asyncio.run(_send_pair_order(settings.store.path, order))
     except (ControlError, StoreError, OSError, ValueError) as error:
-        return refused("pair", error)
-    return answered(answer, as_json=args.json)
+        return report_failure("pair", error)
+    return print_answer(answer, as_json=args.json)
 
 
-def _nobody(settings: Settings, who: str) -> str:
+def _invalid_person_reason(settings: Settings, who: str) -> str:
     """Why that is nobody by the configuration; empty: it may be somebody."""
     name = who.partition(":")[0]
     channel = settings.channels.get(ChannelName(name))
     if channel is not None:
-        return nobody(who, channel.platform)
+        return explain_invalid_id(who, channel.platform)
     names = ", ".join(settings.channels) or "none"
     return f"`{who}` is nobody: there is no channel `{name}`; in channels: {names}" if ":" in who else ""
 
 
-async def _answer(path: Path, order: PairOrder) -> Answer:
+async def _send_pair_order(path: Path, order: PairingRequest) -> ControlResponse:
     try:
-        return await ask(socket_path(path), order)
-    except (NotRunning, PathTooLong):
+        return await send_control_request(socket_path(path), order)
+    except (GatewayNotRunning, SocketPathTooLong):
         pass
     if order.what == "list":
-        return await _listed(path)
+        return await _list_from_store(path)
     async with await Store.open(path, SystemClock()) as store:
-        answer = await Pairs(store, SystemClock()).execute(order)
+        answer = await PairingAdmin(store, SystemClock()).execute(order)
     if not answer.ok:
         return answer
     return answer.model_copy(update={"lines": (*answer.lines, "no gateway is running: this holds from its next start")})
 
 
-async def _listed(path: Path) -> Answer:
+async def _list_from_store(path: Path) -> ControlResponse:
     """Reads only: also where nothing may be written, and where a gateway runs that has no socket."""
     try:
         async with await Store.open_readonly(path) as reader:
-            lines = await listed(reader, datetime.now(UTC))
-    except Missing:
+            lines = await list_access(reader, datetime.now(UTC))
+    except StoreMissing:
         lines = []
-    return Answer(ok=True, lines=tuple(lines) or ("nobody asks, and nobody was let in",))
+    return ControlResponse(ok=True, lines=tuple(lines) or ("nobody asks, and nobody was let in",))

@@ -11,10 +11,10 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from gateway.orders import ANSWER, Answer
+from gateway.orders import CONTROL_RESPONSE, ControlResponse
 from gateway.settings import Settings
-from gateway.store import Reader, Store, StoreError
-from gateway.store.lines import printable
+from gateway.store import Store, StoreError, StoreReader
+from gateway.store.lines import escape_unprintable
 
 ResolveStore = Callable[[Path], Path]
 """From a configuration directory to the store's file. What it raises is the caller's to answer."""
@@ -22,7 +22,7 @@ ResolveSettings = Callable[[Path], Settings]
 """From a configuration directory to what it says. What it raises is the caller's to answer."""
 
 
-def add_store(parser: argparse.ArgumentParser, resolve_store: ResolveStore) -> None:
+def add_store_options(parser: argparse.ArgumentParser, resolve_store: ResolveStore) -> None:
     """Let a command be told which store, in one of two ways."""
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--store", type=Path, metavar="PATH", help="the store's file")
@@ -30,17 +30,19 @@ def add_store(parser: argparse.ArgumentParser, resolve_store: ResolveStore) -> N
     parser.set_defaults(resolve_store=resolve_store)
 
 
-def store_path(args: argparse.Namespace) -> Path:
+def resolve_store_path(args: argparse.Namespace) -> Path:
     """Which store was meant. Raises what the command's `ResolveStore` raises."""
     path: Path = args.store if args.store is not None else args.resolve_store(args.config)
     return path
 
 
-def reading(command: str, args: argparse.Namespace, run: Callable[[Reader], Coroutine[Any, Any, None]]) -> int:
+def run_with_reader(
+    command: str, args: argparse.Namespace, run: Callable[[StoreReader], Coroutine[Any, Any, None]]
+) -> int:
     """Open, run, and turn what a person can cause into exit codes: 0, or 2 with the reason on stderr."""
 
     async def opened() -> None:
-        async with await Store.open_readonly(store_path(args)) as reader:
+        async with await Store.open_readonly(resolve_store_path(args)) as reader:
             await run(reader)
             sys.stdout.flush()
 
@@ -52,27 +54,29 @@ def reading(command: str, args: argparse.Namespace, run: Callable[[Reader], Coro
     except KeyboardInterrupt:  # the way out of `tail -f`
         pass
     except (StoreError, OSError) as error:
-        return refused(command, error)
+        return report_failure(command, error)
     return 0
 
 
-def refused(command: str, error: Exception) -> int:
+def report_failure(command: str, error: Exception) -> int:
     """Say why nothing could be done; the exit code."""
-    sys.stderr.write(f"reverie {command}: {printable(str(error))}\n")
+    sys.stderr.write(f"reverie {command}: {escape_unprintable(str(error))}\n")
     return 2
 
 
-def answered(answer: Answer, *, as_json: bool = False) -> int:
+def print_answer(answer: ControlResponse, *, as_json: bool = False) -> int:
     """Print what came of an order, on stderr where it was not carried out; the exit code, 0 or 1."""
     if as_json:
-        sys.stdout.write(json.dumps(ANSWER.dump_python(answer, mode="json")) + "\n")  # ASCII: safe on every terminal
+        sys.stdout.write(
+            json.dumps(CONTROL_RESPONSE.dump_python(answer, mode="json")) + "\n"
+        )  # ASCII: safe on every terminal
     else:
         out = sys.stdout if answer.ok else sys.stderr
-        out.writelines(f"{printable(line)}\n" for line in answer.lines)
+        out.writelines(f"{escape_unprintable(line)}\n" for line in answer.lines)
     return 0 if answer.ok else 1
 
 
-def user() -> str:
+def current_user() -> str:
     """Who runs this command, for people: nobody vouches for it."""
     try:
         return getpass.getuser()

@@ -8,13 +8,13 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from gateway.cli_reading import ResolveSettings, answered, refused, user
-from gateway.control import ControlError, ask, socket_path
-from gateway.orders import ReloadOrder
+from gateway.cli_reading import ResolveSettings, current_user, print_answer, report_failure
+from gateway.control import ControlError, send_control_request, socket_path
+from gateway.orders import ReloadRequest
 from gateway.settings import Settings
 
 
-def add_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
+def add_reload_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
     """Add `reload` to a command line. Its parsed namespace carries its handler as `handler(args) -> int`."""
     text = "have the running gateway read its configuration again, as SIGHUP does"
     parser: argparse.ArgumentParser = subparsers.add_parser("reload", help=text, description=text)
@@ -26,8 +26,8 @@ def reload_command(args: argparse.Namespace) -> int:
     """Its handler."""
     settings: Settings = args.resolve_settings(args.config)
     try:
-        order = ReloadOrder(by=f"{user()} at the command line")
-        answer = asyncio.run(ask(socket_path(settings.store.path), order))
+        order = ReloadRequest(by=f"{current_user()} at the command line")
+        answer = asyncio.run(send_control_request(socket_path(settings.store.path), order))
     except (ControlError, OSError, ValueError) as error:
-        return refused("reload", error)
-    return answered(answer)
+        return report_failure("reload", error)
+    return print_answer(answer)

@@ -11,46 +11,53 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from gateway.cli_reading import ResolveStore, add_store, reading
-from gateway.ops.report import table
-from gateway.schedules import again
-from gateway.store import Reader, Reminder
-from gateway.store.lines import printable
+from gateway.cli_reading import ResolveStore, add_store_options, run_with_reader
+from gateway.ops.report import format_table
+from gateway.schedules import describe_schedule_text
+from gateway.store import PendingReminder, StoreReader
+from gateway.store.lines import escape_unprintable
 
-_SHOWN: TypeAdapter[Sequence[Reminder]] = TypeAdapter(Sequence[Reminder])
+_REMINDERS: TypeAdapter[Sequence[PendingReminder]] = TypeAdapter(Sequence[PendingReminder])
 
 
-def add_parser(subparsers: Any, resolve_store: ResolveStore) -> None:  # noqa: ANN401 - argparse's type has no public name
+def add_reminders_parser(subparsers: Any, resolve_store: ResolveStore) -> None:  # noqa: ANN401 - argparse's type has no public name
     """Add `reminders` to a command line. The parsed namespace carries its handler as `handler(args) -> int`."""
     parser = subparsers.add_parser("reminders", help="what people and the agent asked to be reminded of")
     commands = parser.add_subparsers(dest="reminders_command", required=True, metavar="COMMAND")
     text = "the reminders that are still to come, the next first"
     listing = commands.add_parser("list", help=text, description=text)
     listing.add_argument("--json", action="store_true", help="for programs")
-    add_store(listing, resolve_store)
-    listing.set_defaults(handler=show)
+    add_store_options(listing, resolve_store)
+    listing.set_defaults(handler=reminders_list_command)
 
 
-def show(args: argparse.Namespace) -> int:
+def reminders_list_command(args: argparse.Namespace) -> int:
     """Handler of `reminders list`."""
 
-    async def run(reader: Reader) -> None:
+    async def run(reader: StoreReader) -> None:
         found = await reader.pending_reminders()
         if args.json:
-            print(json.dumps(_SHOWN.dump_python(found, mode="json")))  # ASCII: safe on every terminal
+            print(json.dumps(_REMINDERS.dump_python(found, mode="json")))  # ASCII: safe on every terminal
         else:
-            sys.stdout.writelines(line + "\n" for line in told(found))
+            sys.stdout.writelines(line + "\n" for line in format_reminders(found))
 
-    return reading("reminders", args, run)
+    return run_with_reader("reminders", args, run)
 
 
-def told(found: Sequence[Reminder]) -> list[str]:
+def format_reminders(found: Sequence[PendingReminder]) -> list[str]:
     """For people: a table, or a sentence that says that there are none."""
     if not found:
         return ["there are no reminders"]
     lines: list[tuple[str, ...]] = [("id", "next (UTC)", "again", "where", "asked for by", "text")]
     for one in found:
         where = one.conversation or f"{one.agent} itself"
-        cells = (one.id, f"{one.due:%Y-%m-%d %H:%M:%S}", again(one.schedule), where, one.asked_by or "-", one.text)
-        lines.append(tuple(map(printable, cells)))
-    return table(lines)
+        cells = (
+            one.id,
+            f"{one.due:%Y-%m-%d %H:%M:%S}",
+            describe_schedule_text(one.schedule),
+            where,
+            one.asked_by or "-",
+            one.text,
+        )
+        lines.append(tuple(map(escape_unprintable, cells)))
+    return format_table(lines)

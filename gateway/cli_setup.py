@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-_TEXTS = {
+_TEXT_FLAGS = {
     "platforms": "telegram, discord, irc; several in quotes",
     "telegram.owner": "the owner's Telegram id",
     "telegram.groups": "ids of groups, `*`, or none",
@@ -26,7 +26,7 @@ _TEXTS = {
     "persona.text": "who it is, in a paragraph",
 }
 """Flags for answers: the question's key, and help."""
-_SECRETS = {
+_SECRET_FLAGS = {
     "telegram.token": "the bot's token",
     "discord.token": "the bot's token",
     "irc.password": "the password of its account with the services",
@@ -34,7 +34,7 @@ _SECRETS = {
     "model.key": "the provider's key",
 }
 """Questions whose answers are named, never given."""
-_URLS = {
+_URL_FLAGS = {
     "telegram-url": "another Bot API server",
     "discord-api-url": "another server with Discord's HTTP API",
     "discord-gateway-url": "its gateway",
@@ -42,7 +42,7 @@ _URLS = {
 }
 
 
-def add_parser(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has no public name
+def add_setup_parser(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has no public name
     """Add `setup` to a command line. Each parsed namespace carries its handler as `handler(args) -> int`."""
     text = "ask what matters, look whether it works, and write the configuration"
     usage = "%(prog)s [--config DIR] [--non-interactive] [an answer by its flag ...]"
@@ -53,36 +53,36 @@ def add_parser(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has n
     parser.add_argument("--force", action="store_true", help="the same, and write what does not work, too")
     parser.add_argument("--json", action="store_true", help="for programs; implies --non-interactive")
     answers = parser.add_argument_group("answers, each to one question")
-    for key, told in _TEXTS.items():
+    for key, told in _TEXT_FLAGS.items():
         answers.add_argument(f"--{key.replace('.', '-')}", metavar="TEXT", help=told)
     hidden = parser.add_argument_group("secrets, by the name of an environment variable or a file")
-    for key, told in _SECRETS.items():
+    for key, told in _SECRET_FLAGS.items():
         either = hidden.add_mutually_exclusive_group()
         either.add_argument(f"--{key.replace('.', '-')}-env", metavar="NAME", help=told)
         either.add_argument(f"--{key.replace('.', '-')}-file", type=Path, metavar="PATH", help="the same")
     others = parser.add_argument_group("other servers than the platforms' own")
-    for name, told in _URLS.items():
+    for name, told in _URL_FLAGS.items():
         others.add_argument(f"--{name}", metavar="URL", help=told)
     parser.set_defaults(handler=setup_command)
 
 
 def setup_command(args: argparse.Namespace) -> int:
     """Handler."""
-    from gateway.setup.driving import Flags  # noqa: PLC0415 - the other commands start faster without it
-    from gateway.setup.program import Options, setup  # noqa: PLC0415 - the same
+    from gateway.setup.driving import AnswerFlags  # noqa: PLC0415 - the other commands start faster without it
+    from gateway.setup.program import SetupOptions, run_setup  # noqa: PLC0415 - the same
 
     given = vars(args)
-    answers = {key: given[_name(key)] for key in _TEXTS if given[_name(key)] is not None}
+    answers = {key: given[_flag_attribute(key)] for key in _TEXT_FLAGS if given[_flag_attribute(key)] is not None}
     secrets = {}
-    for key in _SECRETS:
-        if (variable := given[f"{_name(key)}_env"]) is not None:
+    for key in _SECRET_FLAGS:
+        if (variable := given[f"{_flag_attribute(key)}_env"]) is not None:
             secrets[key] = f"${{{variable}}}"
-        elif (path := given[f"{_name(key)}_file"]) is not None:
+        elif (path := given[f"{_flag_attribute(key)}_file"]) is not None:
             secrets[key] = f"${{file:{path.absolute()}}}"
-    return setup(
-        Options(
+    return run_setup(
+        SetupOptions(
             directory=args.config,
-            flags=Flags(answers=answers, secrets=secrets),
+            flags=AnswerFlags(answers=answers, secrets=secrets),
             is_interactive=not (args.non_interactive or args.json),
             json=args.json,
             yes=args.yes or args.force,
@@ -94,5 +94,5 @@ def setup_command(args: argparse.Namespace) -> int:
     )
 
 
-def _name(key: str) -> str:
+def _flag_attribute(key: str) -> str:
     return key.replace(".", "_")

@@ -10,53 +10,52 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from agent.answer import ask
-from agent.models.adapted import adapted
-from agent.models.base import Busy, Model, ModelError, Request
-from agent.outcome import NOTHING, Progress
-from agent.outcome import Outcome as Spent
-from agent.summary import SUMMARY_TOKENS, Draft, accepted, asking
+from agent.answer import ask_model
+from agent.models.adapted import adapt_request
+from agent.models.base import Model, ModelBusy, ModelError, ModelRequest
+from agent.outcome import NO_USAGE, TurnOutcome, TurnProgress
+from agent.summary import SUMMARY_TOKENS, SummaryDraft, build_summary_request, judge_summary
 from agent.view import estimate_tokens
 from gateway.clock import Clock
-from gateway.compaction_lock import locked
-from gateway.events import Account, Address, Usage
-from gateway.records import Summarised
-from gateway.settings_context import Compaction
+from gateway.compaction_lock import acquire_compaction_lock
+from gateway.events import Address, RequestUsage, Usage
+from gateway.records import CompactionSummary
+from gateway.settings_context import CompactionConfig
 from gateway.store import Store
 
 logger = logging.getLogger("reverie.compacting")
 
-TRIES: Final = 3
+MAX_TRIES: Final = 3
 FIRST_WAIT_S: Final = 1.0
-WAIT_GROWS: Final = 4.0
+WAIT_FACTOR: Final = 4.0
 """So 1 s and 4 s, each up to half as long again: somebody waits for an answer meanwhile."""
-LONGEST_HINT_S: Final = 30.0
+MAX_HINT_S: Final = 30.0
 """A server that asks for more is not waited for."""
 TTL_SHARE: Final = 0.8
 """Of the lock's time may be used: it must not expire under its holder."""
-BROKE: Final = "the day's budget does not reach for a summary"
+OVER_BUDGET: Final = "the day's budget does not reach for a summary"
 
-Outcome = Literal["ok", "failed", "lock_held", "no_boundary"]
+SummaryOutcome = Literal["ok", "failed", "lock_held", "no_boundary"]
 """As `gateway.ops.llm_stats` counts them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class SummaryResult:
     """What came of it."""
 
-    outcome: Outcome
+    outcome: SummaryOutcome
     """no_boundary: nothing can leave; lock_held: somebody else is at it."""
     reason: str = ""
     """Why there is none; empty for `ok`. Holds no secrets."""
-    summary: Summarised | None = None
+    summary: CompactionSummary | None = None
     """With `ok`. Its `tokens_after` are of the text alone: the head that holds it is not made yet."""
-    accounts: tuple[Account, ...] = ()
+    accounts: tuple[RequestUsage, ...] = ()
     """Of all requests for it, failed ones too."""
-    usage: Usage = NOTHING
+    usage: Usage = NO_USAGE
     requests: int = 0
 
 
-class Compacting:
+class Summarizer:
     """One agent's."""
 
     def __init__(
@@ -67,8 +66,8 @@ class Compacting:
         clock: Clock,
         random: Callable[[], float],
         model: Callable[[], Model],
-        said: Callable[[], Compaction],
-        compacted: Callable[[Outcome, float | None], None],
+        said: Callable[[], CompactionConfig],
+        compacted: Callable[[SummaryOutcome, float | None], None],
     ) -> None:
         """`model` and `said` are asked anew each time; `random` gives numbers in [0, 1).
 
@@ -85,15 +84,15 @@ class Compacting:
     async def summarise(
         self,
         place: Address,
-        request: Request,
+        request: ModelRequest,
         *,
         leaving: int,
         tail: int,
         tokens_before: int,
         most_tokens: int = SUMMARY_TOKENS,
-        afford: Callable[[Request], bool] = lambda _: True,
-        progress: Progress | None = None,
-    ) -> Made:
+        afford: Callable[[ModelRequest], bool] = lambda _: True,
+        progress: TurnProgress | None = None,
+    ) -> SummaryResult:
         """Ask for a summary of all but the last `tail` exchanges of a request's conversation.
 
         `request`: as the next turn would begin it, so that what is cached is read. `leaving`: so many turns would leave
@@ -101,20 +100,20 @@ class Compacting:
         told what was spent, also if this is cancelled; then the lock is given back first. Raises StoreError.
         """
         if leaving <= 0:
-            return self._report_outcome(Made(outcome="no_boundary", reason="nothing can leave the view"))
+            return self._report_outcome(SummaryResult(outcome="no_boundary", reason="nothing can leave the view"))
         began_s, ttl_s = self._clock.monotonic(), float(self._settings().lock_ttl_seconds)
-        async with locked(self._store, self._clock, place.conversation, ttl_s) as lock:
+        async with acquire_compaction_lock(self._store, self._clock, place.conversation, ttl_s) as lock:
             if not lock.is_held:
                 return self._report_outcome(
-                    Made(outcome="lock_held", reason="a summary of it is being made, or has just failed")
+                    SummaryResult(outcome="lock_held", reason="a summary of it is being made, or has just failed")
                 )
-            trying = _Trying(self._model(), self._clock, self._random, afford)
+            trying = _SummaryAttempts(self._model(), self._clock, self._random, afford)
             try:
                 draft = await self._with_timeout(trying.request_draft(request, tail, most_tokens), ttl_s * TTL_SHARE)
                 lock.has_failed = not draft.text
             finally:
                 if progress is not None:
-                    _charge(progress, trying.progress.current)
+                    _add_spent(progress, trying.progress.current)
         took_s, made = self._clock.monotonic() - began_s, trying.build_result(draft)
         if made.summary is None:
             logger.warning("%s: there is no summary of %s: %s", self._agent, place.conversation, made.reason)
@@ -122,22 +121,22 @@ class Compacting:
         summary = replace(made.summary, turns=leaving, tokens_before=tokens_before, took_s=took_s)
         return self._report_outcome(replace(made, summary=summary), took_s)
 
-    def _report_outcome(self, made: Made, took_s: float | None = None) -> Made:
+    def _report_outcome(self, made: SummaryResult, took_s: float | None = None) -> SummaryResult:
         self._on_outcome(made.outcome, took_s)
         return made
 
-    async def _with_timeout(self, drafting: Coroutine[None, None, Draft], limit_s: float) -> Draft:
+    async def _with_timeout(self, drafting: Coroutine[None, None, SummaryDraft], limit_s: float) -> SummaryDraft:
         task, timer = asyncio.ensure_future(drafting), asyncio.ensure_future(self._clock.sleep(limit_s))
         try:
             await asyncio.wait([task, timer], return_when=asyncio.FIRST_COMPLETED)
-            return task.result() if task.done() else Draft(reason=f"there was none after {limit_s:.0f} s")
+            return task.result() if task.done() else SummaryDraft(reason=f"there was none after {limit_s:.0f} s")
         finally:
             task.cancel()
             timer.cancel()
             await asyncio.gather(task, timer, return_exceptions=True)
 
 
-class _Trying:
+class _SummaryAttempts:
     """Asks until there is a summary, or no hope of one."""
 
     def __init__(
@@ -145,54 +144,56 @@ class _Trying:
         model: Model,
         clock: Clock,
         random: Callable[[], float],
-        afford: Callable[[Request], bool],
+        afford: Callable[[ModelRequest], bool],
     ) -> None:
         self.tries = 0
-        self.progress = Progress()
+        self.progress = TurnProgress()
         self._model = model
         self._clock = clock
         self._random = random
         self._afford = afford
 
-    async def request_draft(self, request: Request, tail: int, most_tokens: int) -> Draft:
-        draft = Draft()
-        while self.tries < TRIES:
-            asked = adapted(asking(request, tail=tail, most_tokens=most_tokens, hint=draft.hint), self._model)
+    async def request_draft(self, request: ModelRequest, tail: int, most_tokens: int) -> SummaryDraft:
+        draft = SummaryDraft()
+        while self.tries < MAX_TRIES:
+            asked = adapt_request(
+                build_summary_request(request, tail=tail, most_tokens=most_tokens, hint=draft.hint), self._model
+            )
             if not self._afford(asked):
-                return Draft(reason=BROKE)
+                return SummaryDraft(reason=OVER_BUDGET)
             draft, wait_s = await self._try(asked, most_tokens)
             if draft.text or wait_s is None:
                 return draft
-            if self.tries < TRIES:
+            if self.tries < MAX_TRIES:
                 await self._clock.sleep(wait_s)
         return draft
 
-    async def _try(self, request: Request, most_tokens: int) -> tuple[Draft, float | None]:
+    async def _try(self, request: ModelRequest, most_tokens: int) -> tuple[SummaryDraft, float | None]:
         """What one request brought, and the seconds until the next. None: asking again does not help."""
-        wait_s = FIRST_WAIT_S * WAIT_GROWS**self.tries * (1 + self._random() / 2)
+        wait_s = FIRST_WAIT_S * WAIT_FACTOR**self.tries * (1 + self._random() / 2)
         self.tries += 1
         try:
-            answer = await ask(self._model, request, None, self.progress)
-        except Busy as error:
+            answer = await ask_model(self._model, request, None, self.progress)
+        except ModelBusy as error:
             self.progress.record_lost(error.accounts)
             hint_s = error.retry_after_s or 0.0
-            return Draft(reason=error.reason), max(wait_s, hint_s) if hint_s <= LONGEST_HINT_S else None
+            return SummaryDraft(reason=error.reason), max(wait_s, hint_s) if hint_s <= MAX_HINT_S else None
         except ModelError as error:
             self.progress.record_lost(error.accounts)
-            return Draft(reason=error.reason), None
+            return SummaryDraft(reason=error.reason), None
         if answer.end is None:
-            return Draft(reason="the answer broke off"), wait_s
+            return SummaryDraft(reason="the answer broke off"), wait_s
         self.progress.record_answer(answer.end, self._model, 0)
         called = bool(answer.calls)
-        return accepted(answer.text, stop=answer.end.stop_reason, called=called, most_tokens=most_tokens), wait_s
+        return judge_summary(answer.text, stop=answer.end.stop_reason, called=called, most_tokens=most_tokens), wait_s
 
-    def build_result(self, draft: Draft) -> Made:
+    def build_result(self, draft: SummaryDraft) -> SummaryResult:
         """The same with what it cost; of a summary the sizes of what it stands for are not told yet."""
         done = self.progress.current
-        spent = Made(outcome="failed", accounts=done.accounts, usage=done.usage, requests=done.requests)
+        spent = SummaryResult(outcome="failed", accounts=done.accounts, usage=done.usage, requests=done.requests)
         if not draft.text:
             return replace(spent, reason=draft.reason)
-        summary = Summarised(
+        summary = CompactionSummary(
             text=draft.text,
             turns=0,
             tokens_before=0,
@@ -201,12 +202,12 @@ class _Trying:
             took_s=0.0,
             model=done.model,
             usage=done.usage,
-            cost_usd=_cost_usd(done.accounts, done.requests),
+            cost_usd=_total_cost_usd(done.accounts, done.requests),
         )
         return replace(spent, outcome="ok", summary=summary)
 
 
-def _charge(progress: Progress, spent: Spent) -> None:
+def _add_spent(progress: TurnProgress, spent: TurnOutcome) -> None:
     done = progress.current
     progress.current = replace(
         done,
@@ -216,7 +217,7 @@ def _charge(progress: Progress, spent: Spent) -> None:
     )
 
 
-def _cost_usd(accounts: Sequence[Account], requests: int) -> float | None:
+def _total_cost_usd(accounts: Sequence[RequestUsage], requests: int) -> float | None:
     if not accounts or len(accounts) < requests:
         return None
     costs = [account.cost_usd for account in accounts]

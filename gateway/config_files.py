@@ -4,9 +4,9 @@ import contextlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from gateway.settings_load import BadConfig, Read, named, read
+from gateway.settings_load import ConfigError, LoadedConfig, read_config, referenced_files
 
-Stamp = frozenset[tuple[str, int, int, int]]
+ConfigStamp = frozenset[tuple[str, int, int, int]]
 """Path, inode, size and time of change (ns; of who may read it, too) of each file: equal while nothing was written."""
 
 
@@ -26,22 +26,22 @@ class ConfigFiles:
 
     def find_references(self) -> None:
         """Find out what they name. Raises nothing for what they hold, or if they are gone."""
-        with contextlib.suppress(BadConfig, OSError):
-            self._targets = named(self._directory, self._env)
+        with contextlib.suppress(ConfigError, OSError):
+            self._targets = referenced_files(self._directory, self._env)
             self._stamp |= self._take_stamp(self._targets) - self._take_stamp(())
 
     def is_stale(self) -> bool:
         """Whether anything was written since they were read last, or are to be read first."""
         return self._take_stamp(self._targets) != self._stamp
 
-    def read(self) -> Read:
+    def read(self) -> LoadedConfig:
         """What they say now; what is written from now on makes it stale. Raises BadConfig, OSError."""
         while True:
             stamp = self._stamp = self._take_stamp(self._targets)
             try:
-                found = read(self._directory, self._env)
+                found = read_config(self._directory, self._env)
                 targets = found.referenced_files
-            except BadConfig as error:
+            except ConfigError as error:
                 targets = error.referenced_files
                 if targets <= self._targets:
                     raise
@@ -52,7 +52,7 @@ class ConfigFiles:
                     return found
             self._targets |= targets  # what is named anew may have been written while it was read: once more
 
-    def _take_stamp(self, targets: Iterable[Path]) -> Stamp:
+    def _take_stamp(self, targets: Iterable[Path]) -> ConfigStamp:
         try:
             own = [path for path in self._directory.iterdir() if path.suffix in {".yaml", ".yml"}]
         except OSError:  # just being replaced: the next look will tell

@@ -22,15 +22,15 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from gateway.orders import ANSWER, ORDER, Answer, Order
+from gateway.orders import CONTROL_REQUEST, CONTROL_RESPONSE, ControlRequest, ControlResponse
 
 logger = logging.getLogger("reverie.control")
 
 MAX_PATH_BYTES: Final = 103
 """What every system takes: `sun_path` holds 104 bytes on BSD and macOS, 108 on Linux, the last of them 0
 (https://man7.org/linux/man-pages/man7/unix.7.html)."""
-MAX_ORDER_BYTES: Final = 65_536
-MAX_ANSWER_BYTES: Final = 4_194_304
+MAX_REQUEST_BYTES: Final = 65_536
+MAX_RESPONSE_BYTES: Final = 4_194_304
 READ_S = 5.0
 """For the client to say it: programs do at once, people do not type here."""
 ANSWER_S = 10.0
@@ -42,15 +42,15 @@ class ControlError(Exception):
     """The running gateway was not asked, or did not answer. The message is one sentence for a person."""
 
 
-class NotRunning(ControlError):
+class GatewayNotRunning(ControlError):
     """No gateway listens there."""
 
 
-class NoAnswer(ControlError):
+class GatewayNotAnswering(ControlError):
     """Something listens there and did not answer as it should."""
 
 
-class PathTooLong(ControlError):
+class SocketPathTooLong(ControlError):
     """The store stands where no socket can."""
 
 
@@ -65,16 +65,16 @@ def socket_path(store: Path) -> Path:
     for path in (beside, short):
         if len(os.fsencode(path)) <= MAX_PATH_BYTES:
             return path
-    raise PathTooLong(
+    raise SocketPathTooLong(
         f"the path {short} is longer than the {MAX_PATH_BYTES} bytes that a Unix socket's may have: "
         "set store.path to a shorter one, or the running gateway cannot be steered"
     )
 
 
-class Control:
+class ControlServer:
     """Listens, and hands every order to `handler`."""
 
-    def __init__(self, path: Path, handler: Callable[[Order], Awaitable[Answer]]) -> None:
+    def __init__(self, path: Path, handler: Callable[[ControlRequest], Awaitable[ControlResponse]]) -> None:
         """`path`: as `socket_path` gives it. Whatever `handler` raises is logged, and the client is told that it broke.
 
         Whoever makes this holds the store's lock: a socket that stands there already is a dead process's.
@@ -94,7 +94,7 @@ class Control:
             return
         mine = self._path.lstat().st_ino
         try:
-            server = await asyncio.start_unix_server(self._accept, sock=listening, limit=MAX_ORDER_BYTES)
+            server = await asyncio.start_unix_server(self._accept, sock=listening, limit=MAX_REQUEST_BYTES)
             try:
                 await asyncio.get_running_loop().create_future()  # until cancelled
             finally:
@@ -119,7 +119,7 @@ class Control:
                 return
             answer = await self._answer(reader)
             async with asyncio.timeout(READ_S):
-                writer.write(ANSWER.dump_json(answer) + b"\n")
+                writer.write(CONTROL_RESPONSE.dump_json(answer) + b"\n")
                 await writer.drain()
         except (OSError, TimeoutError, asyncio.CancelledError):
             writer.transport.abort()  # nobody waits for an answer, or nobody will get one
@@ -132,59 +132,61 @@ class Control:
             with contextlib.suppress(OSError, asyncio.CancelledError):
                 await writer.wait_closed()
 
-    async def _answer(self, reader: asyncio.StreamReader) -> Answer:
+    async def _answer(self, reader: asyncio.StreamReader) -> ControlResponse:
         try:
             async with asyncio.timeout(READ_S):
                 line = await reader.readline()
         except ValueError:  # how `readline` says that its limit is passed
-            return _refused(f"an order has at most {MAX_ORDER_BYTES} bytes")
+            return _refusal(f"an order has at most {MAX_REQUEST_BYTES} bytes")
         try:
-            order = ORDER.validate_json(line)
+            order = CONTROL_REQUEST.validate_json(line)
         except ValidationError as error:
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
             where = ".".join(map(str, first["loc"][1:]))  # in front of it stands which kind of order it was taken for
-            return _refused(f"not an order: {where or 'the line'}: {first['msg']}")
+            return _refusal(f"not an order: {where or 'the line'}: {first['msg']}")
         try:
             async with asyncio.timeout(ANSWER_S):
                 return await self._handler(order)
         except TimeoutError:
-            return _refused(f"the gateway did not get to it within {ANSWER_S:.0f} s")
+            return _refusal(f"the gateway did not get to it within {ANSWER_S:.0f} s")
         except Exception:  # a bug, or a store that cannot be written: the gateway's own work finds that out
             logger.exception("an order broke")
-            return _refused("that broke; the gateway's log says how")
+            return _refusal("that broke; the gateway's log says how")
 
 
-async def listen(store: Path, handler: Callable[[Order], Awaitable[Answer]]) -> None:
+async def serve_control(store: Path, handler: Callable[[ControlRequest], Awaitable[ControlResponse]]) -> None:
     """Let the gateway with this store be steered, until cancelled. Where no socket can be made, it only warns."""
     try:
         path = socket_path(store)
-    except PathTooLong as error:
+    except SocketPathTooLong as error:
         logger.warning("%s", error)
         return
-    await Control(path, handler).run()
+    await ControlServer(path, handler).run()
 
 
-async def ask(path: Path, order: Order) -> Answer:
+async def send_control_request(path: Path, order: ControlRequest) -> ControlResponse:
     """Ask the gateway that listens there. Raises NotRunning or NoAnswer."""
     try:
         async with asyncio.timeout(READ_S):
-            reader, writer = await asyncio.open_unix_connection(path, limit=MAX_ANSWER_BYTES)
+            reader, writer = await asyncio.open_unix_connection(path, limit=MAX_RESPONSE_BYTES)
     except (FileNotFoundError, ConnectionRefusedError) as error:
-        raise NotRunning(f"no gateway listens on {path}") from error
+        raise GatewayNotRunning(f"no gateway listens on {path}") from error
     except (OSError, TimeoutError) as error:
-        raise NoAnswer(f"cannot ask the gateway on {path}: {_reason(error)}") from error
+        raise GatewayNotAnswering(f"cannot ask the gateway on {path}: {_reason(error)}") from error
     try:
         async with asyncio.timeout(READ_S + ANSWER_S):
-            writer.write(ORDER.dump_json(order) + b"\n")
+            writer.write(CONTROL_REQUEST.dump_json(order) + b"\n")
             await writer.drain()
             line = await reader.readline()
         if not line:
-            raise NoAnswer(f"the gateway on {path} is busy or ending: it closed the connection without an answer")
-        return ANSWER.validate_json(line)
+            raise GatewayNotAnswering(
+                f"the gateway on {path} is busy or ending: it closed the connection without an answer"
+            )
+        return CONTROL_RESPONSE.validate_json(line)
     except ValidationError as error:
-        raise NoAnswer(f"what listens on {path} is no gateway, or one of another version") from error
+        raise GatewayNotAnswering(f"what listens on {path} is no gateway, or one of another version") from error
     except (OSError, TimeoutError, ValueError) as error:
-        raise NoAnswer(f"the gateway on {path} did not answer: {_reason(error)}") from error
+        raise GatewayNotAnswering(f"the gateway on {path} did not answer: {_reason(error)}") from error
     finally:
         writer.close()
         with contextlib.suppress(OSError):
@@ -207,8 +209,8 @@ def _bind(path: Path) -> socket.socket:
     return made
 
 
-def _refused(why: str) -> Answer:
-    return Answer(ok=False, lines=(why,))
+def _refusal(why: str) -> ControlResponse:
+    return ControlResponse(ok=False, lines=(why,))
 
 
 def _reason(error: Exception) -> str:

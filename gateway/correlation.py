@@ -9,31 +9,31 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
 
-_TITLE: ContextVar[Callable[[str], str]] = ContextVar("title")
-_ABOUT: ContextVar[Mapping[str, str]] = ContextVar("about", default=MappingProxyType({}))
+_TITLE_LOOKUP: ContextVar[Callable[[str], str]] = ContextVar("title")
+_LOG_CONTEXT: ContextVar[Mapping[str, str]] = ContextVar("about", default=MappingProxyType({}))
 
 
 @contextmanager
-def concerning(**what: str) -> Iterator[None]:
+def log_context(**what: str) -> Iterator[None]:
     """Until this ends, and in tasks that are begun meanwhile, log lines carry these, and none of what held before.
 
     Nothing is taken over, because a task of one conversation may be begun in the middle of another's turn.
     """
-    before = _ABOUT.set(what)
+    before = _LOG_CONTEXT.set(what)
     try:
         yield
     finally:
-        _ABOUT.reset(before)
+        _LOG_CONTEXT.reset(before)
 
 
-def about() -> Mapping[str, str]:
-    """What holds now; with `place`, what people call the conversation, once `entitle` was called."""
-    found, title = _ABOUT.get(), _TITLE.get(None)
+def current_log_context() -> Mapping[str, str]:
+    """What holds now; with `place`, what people call the conversation, once `set_title_lookup` was called."""
+    found, title = _LOG_CONTEXT.get(), _TITLE_LOOKUP.get(None)
     if title is None or "conversation" not in found:
         return found
     return {**found, "place": title(found["conversation"])}
 
 
-def entitle(title: Callable[[str], str]) -> None:
+def set_title_lookup(title: Callable[[str], str]) -> None:
     """From here on, and in tasks that are begun from here on, log lines tell what conversations are called."""
-    _TITLE.set(title)
+    _TITLE_LOOKUP.set(title)

@@ -7,47 +7,50 @@ once it is loaded, so it is, unless the operator asks for it, only for prompts t
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from agent.models.anthropic_wire import translate
-from agent.models.base import Request
+from agent.models.anthropic_wire import build_anthropic_request
+from agent.models.base import ModelRequest
 from agent.models.config import AnthropicConfig, ModelConfig, ProviderConfig, context_tokens_of
 from agent.tokens.build import build_counter
 from agent.tokens.endpoint import EndpointCounter
-from agent.tokens.meter import Estimate, Gauge, Meter
+from agent.tokens.meter import RequestMeter, TokenEstimate, TokenMeter
 from agent.tokens.offline import OfflineCounter
 from gateway.clock import Clock
-from gateway.live import Live
-from gateway.pictures import picture
+from gateway.live import LiveSettings
+from gateway.pictures import identify_image
 
-LARGE = 0.25
+LARGE_SHARE = 0.25
 """Of a model's window: of a prompt beyond that it matters how large it is."""
 
 
-class Counting:
+class TokenCounters:
     """The counters of one gateway."""
 
-    def __init__(self, live: Live, clock: Clock) -> None:
+    def __init__(self, live: LiveSettings, clock: Clock) -> None:
         self._live = live
         self._clock = clock
         self._tokenizer, self._bytes = OfflineCounter(), OfflineCounter()
         self._bytes.close()  # it never loads anything
-        self.fine, self.rough = Meter(self._tokenizer, look=picture), Meter(self._bytes, look=picture)
-        self._endpoints: dict[_Asked, EndpointCounter] = {}
+        self.fine, self.rough = (
+            TokenMeter(self._tokenizer, look=identify_image),
+            TokenMeter(self._bytes, look=identify_image),
+        )
+        self._endpoints: dict[_EndpointKey, EndpointCounter] = {}
 
     @property
-    def live(self) -> Live:
+    def live(self) -> LiveSettings:
         """What the operator wants by now."""
         return self._live
 
-    def gauge(self, name: str, config: ModelConfig, provider: ProviderConfig) -> Gauge:
+    def gauge(self, name: str, config: ModelConfig, provider: ProviderConfig) -> RequestMeter:
         """For one model, which its provider calls `name`."""
-        return _Gauge(self, name, context_tokens_of(config, provider), config.provider, provider)
+        return _ModelGauge(self, name, context_tokens_of(config, provider), config.provider, provider)
 
     def endpoint(self, key: str, provider: ProviderConfig) -> EndpointCounter | None:
         """What asks this provider to count, if the operator wants that by now and it can."""
         said = self._live.optimization.token_counter
         if not said.enabled or said.backend == "tiktoken" or not isinstance(provider, AnthropicConfig):
             return None
-        asked = _Asked(key, provider, said.cache_capacity)
+        asked = _EndpointKey(key, provider, said.cache_capacity)
         if asked not in self._endpoints:
             counter = build_counter(
                 said.backend, provider, self._tokenizer, capacity=said.cache_capacity, clock=self._clock
@@ -69,7 +72,7 @@ class Counting:
         self._tokenizer.close()
 
 
-class _Asked(NamedTuple):
+class _EndpointKey(NamedTuple):
     """Who is asked to count, and how much of that is remembered."""
 
     key: str
@@ -77,23 +80,27 @@ class _Asked(NamedTuple):
     capacity: int
 
 
-class _Gauge:
+class _ModelGauge:
     """`agent.cache.keeper.Gauge` for one model."""
 
-    def __init__(self, counting: Counting, name: str, window_tokens: int, key: str, provider: ProviderConfig) -> None:
+    def __init__(
+        self, counting: TokenCounters, name: str, window_tokens: int, key: str, provider: ProviderConfig
+    ) -> None:
         self._counting = counting
         self._name = name
         self._window_tokens = window_tokens
         self._key = key
         self._provider = provider
-        self._counted_requests: dict[str, Request] = {}
+        self._counted_requests: dict[str, ModelRequest] = {}
         """By agent, the one request that the provider was asked to count: its prefix is the same in all others."""
 
     @property
     def _endpoint(self) -> EndpointCounter | None:
         return self._counting.endpoint(self._key, self._provider)
 
-    def estimate(self, model: str, request: Request, before: tuple[Request, Estimate] | None) -> tuple[Meter, Estimate]:
+    def estimate(
+        self, model: str, request: ModelRequest, before: tuple[ModelRequest, TokenEstimate] | None
+    ) -> tuple[TokenMeter, TokenEstimate]:
         counting, live = self._counting, self._counting.live
         rough = counting.rough.estimate(model, request, before)
         if not live.enabled_optimizations(request.shared_key).token_counter:
@@ -102,18 +109,18 @@ class _Gauge:
         wanted = live.optimization.token_counter.backend == "tiktoken"
         endpoint = self._endpoint
         counted = endpoint is not None and endpoint.is_exact
-        if wanted or (not counted and rough.tokens > LARGE * self._window_tokens):
+        if wanted or (not counted and rough.tokens > LARGE_SHARE * self._window_tokens):
             meter, estimate = counting.fine, counting.fine.estimate(model, request, before)
         if endpoint is not None and request.shared_key not in self._counted_requests:
             self._counted_requests[request.shared_key] = request
             endpoint.request_count(self._body(request), lambda tokens: meter.record_count(estimate, tokens))
         return meter, estimate
 
-    def is_exact(self, request: Request) -> bool:
+    def is_exact(self, request: ModelRequest) -> bool:
         asked, endpoint = self._counted_requests.get(request.shared_key), self._endpoint
         if endpoint is None or asked is None or asked.conversation is not request.conversation:
             return False
         return endpoint.is_exact and endpoint.get_count(self._body(asked)) is not None
 
-    def _body(self, request: Request) -> dict[str, object]:
-        return translate(request, model=self._name).body
+    def _body(self, request: ModelRequest) -> dict[str, object]:
+        return build_anthropic_request(request, model=self._name).body

@@ -10,27 +10,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-_SHORT: Final = 6
+_MIN_SECRET_CHARS: Final = 6
 """Characters of the shortest password that is told from a word."""
-_LONG: Final = 24
+_LONG_SECRET_CHARS: Final = 24
 """Characters that no word has."""
 
 
-def random_looking(text: str) -> bool:
+def looks_random(text: str) -> bool:
     """Whether no word, number, path or name of a program reads so: letters and digits are mixed, or it is very long."""
-    if len(text) < _SHORT or _CODE.fullmatch(text):
+    if len(text) < _MIN_SECRET_CHARS or _CODE_LIKE.fullmatch(text):
         return False
     letters, digits = any(char.isalpha() for char in text), any(char.isdigit() for char in text)
     mixed = any(char.islower() for char in text) and any(char.isupper() for char in text[1:])
-    return (letters and (digits or mixed)) or (len(text) >= _LONG and "/" not in text)
+    return (letters and (digits or mixed)) or (len(text) >= _LONG_SECRET_CHARS and "/" not in text)
 
 
-_CODE: Final = re.compile(
+_CODE_LIKE: Final = re.compile(
     r"[A-Za-z_][a-z_]*(?:\.[A-Za-z_]\w*)+|[A-Z]?[a-z]+(?:[A-Z][a-z]+)+|[A-Z][A-Z_]+|[a-z]+(?:_[a-z]+)+"
     r"|v?\d+(?:\.\d+)+\w*|(?:/?[\w.-]+/)+[\w.-]*|\$?[{<%].*"
 )
 """An attribute, CamelCase, a CONSTANT, a snake_case name, a version, a path, a placeholder."""
-_WORDS: Final = frozenset(
+_PLAIN_WORDS: Final = frozenset(
     re.findall(
         r"\S+",
         "required optional string none null true false undefined empty unset missing invalid expired wrong changed "
@@ -42,7 +42,7 @@ _WORDS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class CredentialRule:
     """Where a secret is: group `s` of each match, if there is one, else all of it."""
 
     needles: tuple[str, ...]
@@ -52,35 +52,37 @@ class Rule:
     """Whether a match is one indeed."""
 
 
-def _rule(needles: str, pattern: str, is_one: Callable[[re.Match[str]], bool] = lambda _: True) -> Rule:
-    return Rule(tuple(needles.split(" ")), re.compile(pattern), is_one)
+def _credential_rule(
+    needles: str, pattern: str, is_one: Callable[[re.Match[str]], bool] = lambda _: True
+) -> CredentialRule:
+    return CredentialRule(tuple(needles.split(" ")), re.compile(pattern), is_one)
 
 
-def _looks(match: re.Match[str]) -> bool:
-    return random_looking(match["s"])
+def _is_random_match(match: re.Match[str]) -> bool:
+    return looks_random(match["s"])
 
 
-def _given(match: re.Match[str]) -> bool:
+def _is_assigned_secret(match: re.Match[str]) -> bool:
     """Whether what stands behind a telling name is its value, and no prose or code about it."""
     value, named, mark = match["s"], match["name"].lower(), match["mark"]
     if named == "pwd" and value[0] in "/~":  # where a shell is, https://man7.org/linux/man-pages/man1/pwd.1.html
         return False
-    if value.lower().strip("*.,;!?") in _WORDS or _PLACEHOLDER.fullmatch(value) or len(value) < _SHORT:
+    if value.lower().strip("*.,;!?") in _PLAIN_WORDS or _PLACEHOLDER.fullmatch(value) or len(value) < _MIN_SECRET_CHARS:
         return False
     if match["quote"]:
-        return " " not in value.strip() and (mark.strip() != ":" or not _CODE.fullmatch(value))
-    if _CODE.fullmatch(value) or (
+        return " " not in value.strip() and (mark.strip() != ":" or not _CODE_LIKE.fullmatch(value))
+    if _CODE_LIKE.fullmatch(value) or (
         value.replace(".", "_").isidentifier() and match.string[match.end() :][:1] in ("(", "[")
     ):
         return False
     if ("pass" in named or "pwd" in named) and mark != " = ":  # with that, a name stands there in programs
         return True
-    return random_looking(value) or (mark == "=" and not value.isdigit())
+    return looks_random(value) or (mark == "=" and not value.isdigit())
 
 
 _PLACEHOLDER: Final = re.compile(r"[.*x_-]+|[$<{\[%(].*|\.\.\..*|your[-_ ].*", re.IGNORECASE)
 
-_TOKENS: Final = (
+_TOKEN_PATTERNS: Final = (
     r"sk-(?:ant|proj|svcacct|admin|or-v1)-[\w-]{16,}",  # Anthropic, OpenAI, OpenRouter
     r"(?<!-)sk-(?=[A-Za-z_-]{0,40}\d)[A-Za-z0-9_-]{20,}",  # OpenAI of old, DeepSeek and others that took it over
     r"gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}",
@@ -94,76 +96,88 @@ _TOKENS: Final = (
     r"SG\.[\w-]{16,}\.[\w-]{16,}|dop_v1_[a-f0-9]{32,}|shpat_[a-f0-9]{20,}|ntn_\w{20,}|lin_api_\w{20,}|hvs\.[\w-]{20,}",
     r"AGE-SECRET-KEY-1[A-Z0-9]{20,}",
 )
-_NAMES: Final = (
+_CREDENTIAL_NAMES: Final = (
     r"pass(?:word|wd|phrase|wort)|pwd|secret(?:[_-]?key)?|token|credentials?|authorization"
     r"|(?:api|access|private|auth|account|signing|encryption)[_-]?key"
 )
-_QUERY: Final = (
+_QUERY_NAMES: Final = (
     r"x-amz-(?:signature|credential|security-token)|x-goog-(?:signature|credential)|sig|signature"
     r"|(?:access_|id_|refresh_|auth_|bot_)?token|api[_-]?key|apikey|client_secret|secret|password|passwd|pwd|auth"
 )
 
-RULES: Final = (
-    _rule(
+CREDENTIAL_RULES: Final = (
+    _credential_rule(
         "private key",
         r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?P<s>(?:[^-]|-(?!----)){0,20000}+(?=-----END)"
         r"|(?:(?:\s|\\[nr])*+[A-Za-z0-9+/=]{16,}+)*+)",
         lambda match: match["s"].strip() not in ("", "[redacted]"),
     ),
-    _rule(
+    _credential_rule(
         "sk- ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ gl xox xapp- aiza ya29. gocspx- 1//0 akia asia abia acca k_live_ "
         "k_test_ whsec_ hf_ npm_ pypi- gsk_ xai- tvly- pplx- r8_ sg. dop_v1_ shpat_ ntn_ lin_api_ hvs. age-secret-key-",
-        rf"(?<![A-Za-z0-9_])(?P<s>{'|'.join(_TOKENS)})",
+        rf"(?<![A-Za-z0-9_])(?P<s>{'|'.join(_TOKEN_PATTERNS)})",
     ),
     # https://core.telegram.org/bots/features#botfather
-    _rule(":", r"(?<!\d)\d{6,12}:(?P<s>[\w-]{35})(?![\w-])", _looks),
+    _credential_rule(":", r"(?<!\d)\d{6,12}:(?P<s>[\w-]{35})(?![\w-])", _is_random_match),
     # https://docs.discord.com/developers/reference#authentication
-    _rule(".", r"(?<![\w-])(?P<s>[A-Z][\w-]{22,28}\.[\w-]{6}\.[\w-]{27,45}|mfa\.[\w-]{60,})(?![\w-])", _looks),
-    _rule(
+    _credential_rule(
+        ".", r"(?<![\w-])(?P<s>[A-Z][\w-]{22,28}\.[\w-]{6}\.[\w-]{27,45}|mfa\.[\w-]{60,})(?![\w-])", _is_random_match
+    ),
+    _credential_rule(
         "webhooks/ interactions/", r"/(?:webhooks|interactions)/\d{5,25}/(?P<s>[\w-]{20,})"
     ),  # Discord's, which need nothing else
-    _rule("hooks.slack.com", r"(?i:hooks\.slack\.com)/(?:services|workflows|triggers)/(?P<s>[\w/-]{10,})"),
+    _credential_rule("hooks.slack.com", r"(?i:hooks\.slack\.com)/(?:services|workflows|triggers)/(?P<s>[\w/-]{10,})"),
     # https://www.rfc-editor.org/rfc/rfc7519#section-3
-    _rule("eyj", r"(?<![\w-])(?P<s>eyJ[\w-]{8,}+\.[\w-]{8,}+(?:\.[\w-]*+){0,3})"),
+    _credential_rule("eyj", r"(?<![\w-])(?P<s>eyJ[\w-]{8,}+\.[\w-]{8,}+(?:\.[\w-]*+){0,3})"),
     # https://www.rfc-editor.org/rfc/rfc9110#section-11.6.2
-    _rule(
+    _credential_rule(
         "authorization",
         r"(?i)authorization\\{0,3}[\"']?\s{0,3}[:=]\s{0,3}\\{0,3}[\"']?(?:bearer|basic|bot|token|digest|apikey)\s{1,3}"
         r"(?![$<{])(?P<s>[^\s\"'\\,;]{4,}+)",
     ),
-    _rule("bearer basic", r"(?i)\b(?:bearer|basic)\s{1,3}(?P<s>[\w.~+/-]{8,}+={0,2})", _looks),
+    _credential_rule("bearer basic", r"(?i)\b(?:bearer|basic)\s{1,3}(?P<s>[\w.~+/-]{8,}+={0,2})", _is_random_match),
     # https://www.rfc-editor.org/rfc/rfc3986#section-3.2.1
-    _rule("://", r"://[^\s/?#@:\"'<>`]*+:(?P<s>[^\s/?#\"'<>`]{1,400})(?=@[\w\[])"),
-    _rule("://", r"://(?P<s>[^\s/?#@:\"'<>`]{8,400})(?=@[\w\[])", _looks),
-    _rule("=", rf"(?i)[?&;](?:{_QUERY})=(?P<s>[^\s&#\"'<>`()\[\]]{{4,}}+)"),
-    _rule(
+    _credential_rule("://", r"://[^\s/?#@:\"'<>`]*+:(?P<s>[^\s/?#\"'<>`]{1,400})(?=@[\w\[])"),
+    _credential_rule("://", r"://(?P<s>[^\s/?#@:\"'<>`]{8,400})(?=@[\w\[])", _is_random_match),
+    _credential_rule("=", rf"(?i)[?&;](?:{_QUERY_NAMES})=(?P<s>[^\s&#\"'<>`()\[\]]{{4,}}+)"),
+    _credential_rule(
         "pass pwd secret token key credential authorization",
-        rf"(?i)(?P<name>{_NAMES})\d{{0,2}}\\{{0,3}}[\"'`]?(?P<mark>\s{{0,3}}(?::=|=>|[=:])\s{{0,3}})(?=[^\s=])"
+        rf"(?i)(?P<name>{_CREDENTIAL_NAMES})\d{{0,2}}\\{{0,3}}[\"'`]?(?P<mark>\s{{0,3}}(?::=|=>|[=:])\s{{0,3}})(?=[^\s=])"
         r"(?:[rbf]?(?P<quote>\\{0,3}[\"'`]))?(?P<s>(?(quote)(?:(?!(?P=quote))(?:[^\\\n]|\\[^\n]))++"
         r"|(?:[^\x00-\x20\"'`,;(){}<>|\\\[\]]++|\[redacted\])))",
-        _given,
+        _is_assigned_secret,
     ),
-    _rule("--", rf"(?i)(?<![\w-])--[\w-]{{0,20}}?(?:{_NAMES})[ =](?![-<$\[{{])[\"']?(?P<s>[^\s\"']{{4,}}+)", _looks),
-    _rule(" -u", r"\s-u\s{0,2}[\"']?[\w.@-]{1,64}:(?P<s>[^\s\"'@]{4,}+)(?=[\"'\s]|\Z)"),
+    _credential_rule(
+        "--",
+        rf"(?i)(?<![\w-])--[\w-]{{0,20}}?(?:{_CREDENTIAL_NAMES})[ =](?![-<$\[{{])[\"']?(?P<s>[^\s\"']{{4,}}+)",
+        _is_random_match,
+    ),
+    _credential_rule(" -u", r"\s-u\s{0,2}[\"']?[\w.@-]{1,64}:(?P<s>[^\s\"'@]{4,}+)(?=[\"'\s]|\Z)"),
     # https://modern.ircdocs.horse/#pass-message; services' own words, e.g. https://libera.chat/guides/registration
-    _rule("pass ", r"(?m)(?:^|[\"'>]\s?)PASS :?(?P<s>[^\s/\"'\\]{4,}+)(?=[\"'\\]|\s{0,3}$)"),
-    _rule("oper ", r"(?m)(?:^|[\"'>]\s?)OPER \S{1,50} :?(?P<s>[^\s\"'\\]{4,}+)(?=[\"'\\]|\s{0,3}$)"),
-    _rule(
+    _credential_rule("pass ", r"(?m)(?:^|[\"'>]\s?)PASS :?(?P<s>[^\s/\"'\\]{4,}+)(?=[\"'\\]|\s{0,3}$)"),
+    _credential_rule("oper ", r"(?m)(?:^|[\"'>]\s?)OPER \S{1,50} :?(?P<s>[^\s\"'\\]{4,}+)(?=[\"'\\]|\s{0,3}$)"),
+    _credential_rule(
         "identify regain ghost recover release",
         r"(?i)\b(?:ns|nickserv|nickserv@\S{1,64}) {1,2}:?(?:identify|id|regain|ghost|recover|release)"
         r" (?P<s>[^\s\"']{1,64}+(?: [^\s\"'\\]{4,64}+)?)",
     ),
-    _rule("identify", r"(?m)(?:^|[:>\"']\s?)IDENTIFY (?:\S{1,64}+ (?=\S))?(?P<s>[^\s\"'\\]{4,}+)(?=[\"'\\]|\s{0,3}$)"),
-    _rule("pass oper identify", r"\b(?:PASS|OPER \S{1,50}|IDENTIFY(?: \S{1,64})?) :?(?P<s>[^\s/\"'\\]{6,}+)", _looks),
-    _rule(
+    _credential_rule(
+        "identify", r"(?m)(?:^|[:>\"']\s?)IDENTIFY (?:\S{1,64}+ (?=\S))?(?P<s>[^\s\"'\\]{4,}+)(?=[\"'\\]|\s{0,3}$)"
+    ),
+    _credential_rule(
+        "pass oper identify",
+        r"\b(?:PASS|OPER \S{1,50}|IDENTIFY(?: \S{1,64})?) :?(?P<s>[^\s/\"'\\]{6,}+)",
+        _is_random_match,
+    ),
+    _credential_rule(
         "register set",
         r"(?im)\b(?:ns|nickserv|nickserv@\S{1,64})\s{1,2}:?(?:register|set password) (?P<s>[^\s\"']{4,}+)",
     ),
     # https://ircv3.net/specs/extensions/sasl-3.1
-    _rule(
+    _credential_rule(
         "authenticate",
         r"AUTHENTICATE :?(?!(?:PLAIN|EXTERNAL|SCRAM-\S*|ECDSA\S*|[+*])(?:\s|$))(?P<s>[A-Za-z0-9+/]{8,}+={0,2})",
-        _looks,
+        _is_random_match,
     ),
 )
 """In this order; each sees what those before it have left."""

@@ -14,23 +14,23 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 
-from agent.models.base import Model, ModelError, Unusable
+from agent.models.base import Model, ModelError, ModelUnusable
 from agent.models.build import build_model
 from agent.models.local import find_weights
 from channels.console import ConsoleChannel
 from gateway import app
 from gateway.clock import SystemClock
 from gateway.events import ChannelName
-from gateway.records import TurnEnded
+from gateway.records import TurnRecord
 from gateway.settings import Settings
-from gateway.settings_load import BadConfig, parse
-from gateway.store import CannotOpen, Store
+from gateway.settings_load import ConfigError, parse_config
+from gateway.store import Store, StoreOpenError
 
 ROOM, NICK = "#lobby", "reverie"
-ANSWER_S = 180.0
+ANSWER_TIMEOUT_S = 180.0
 """How long `--once` waits: the embedded model on a slow machine, with its weights to be read first."""
-STOP_S = 15.0
-REPLIES = [
+STOP_TIMEOUT_S = 15.0
+SCRIPTED_REPLIES = [
     {"match": r"(?i)\b(hello|hi|hey)\b", "reply": "Hello! I am Reverie. Your line came to me over real IRC."},
     {
         "match": r"(?i)what can you|help|who are you",
@@ -41,34 +41,36 @@ REPLIES = [
 """Answers of the scripted model, the first that matches."""
 
 
-def demo(*, once: str | None, console: bool, port: int, data: Path, env: Mapping[str, str]) -> int:
+def run_demo(*, once: str | None, console: bool, port: int, data: Path, env: Mapping[str, str]) -> int:
     """Run the demo and return its exit code: with `once`, 0 only if an answer came back."""
     with tempfile.TemporaryDirectory(prefix="reverie-demo-") as fresh:
         try:
-            story = _Demo(once=once, console=console, port=port, data=Path(fresh) if once else data.absolute(), env=env)
+            story = _DemoRun(
+                once=once, console=console, port=port, data=Path(fresh) if once else data.absolute(), env=env
+            )
             return asyncio.run(story.run())
-        except (BadConfig, CannotOpen, ModelError, app.NothingLeft) as error:
-            _say(f"The demo cannot run: {error}")
+        except (ConfigError, StoreOpenError, ModelError, app.NoChannelsLeft) as error:
+            _print_line(f"The demo cannot run: {error}")
             return 1
         except KeyboardInterrupt:
             return 0 if once is None else 1
 
 
-def settings_for(env: Mapping[str, str], *, store: Path, channel: dict[str, object]) -> Settings:
+def build_demo_settings(env: Mapping[str, str], *, store: Path, channel: dict[str, object]) -> Settings:
     """The demo's configuration.
 
     The model is the one that the environment has a key for, else the embedded one where it is installed, else scripted.
     """
     named = {"name": env["REVERIE_MODEL"]} if env.get("REVERIE_MODEL") else {}
     if key := env.get("ANTHROPIC_API_KEY"):
-        provider = _provider("anthropic", key, env.get("ANTHROPIC_BASE_URL"))
+        provider = _provider_config("anthropic", key, env.get("ANTHROPIC_BASE_URL"))
         model = {"name": "claude-haiku-5-5"} | named
     elif key := env.get("OPENAI_API_KEY"):
-        provider = _provider("openai", key, env.get("OPENAI_BASE_URL"))
+        provider = _provider_config("openai", key, env.get("OPENAI_BASE_URL"))
         model = {"name": "gpt-6-luna"} | named
     else:
-        provider, model = _without_key(), {}
-    return parse(
+        provider, model = _model_without_key(), {}
+    return parse_config(
         {
             "channels": {"demo": channel},
             "agents": [{"id": NICK, "bindings": [{"match": {"channel": "*"}, "listen": "all"}]}],
@@ -82,28 +84,28 @@ def settings_for(env: Mapping[str, str], *, store: Path, channel: dict[str, obje
     )
 
 
-def _without_key() -> dict[str, object]:
+def _model_without_key() -> dict[str, object]:
     """The embedded model, or scripted answers where it is not installed."""
     try:
         find_weights()
-    except Unusable:
-        return {"kind": "scripted", "replies": REPLIES}
+    except ModelUnusable:
+        return {"kind": "scripted", "replies": SCRIPTED_REPLIES}
     return {"kind": "local"}
 
 
-def _provider(kind: str, key: str, base_url: str | None) -> dict[str, object]:
+def _provider_config(kind: str, key: str, base_url: str | None) -> dict[str, object]:
     return {"kind": kind, "api_key": key, **({"base_url": base_url} if base_url else {})}
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     print(text, flush=True)
 
 
-Say = Callable[[str], Awaitable[None]]
+SayLine = Callable[[str], Awaitable[None]]
 """Says one line as the person at the keyboard."""
 
 
-class _Demo:
+class _DemoRun:
     """One run."""
 
     def __init__(self, *, once: str | None, console: bool, port: int, data: Path, env: Mapping[str, str]) -> None:
@@ -123,8 +125,8 @@ class _Demo:
             say = await (self._start_console(stack) if self._console else self._start_irc(stack))
             if self._once is not None:
                 return await self._one_exchange(self._once, say)
-            _say("Type a line and press Enter. Ctrl-D or Ctrl-C ends the demo.\n")
-            async for typed in _keyboard():
+            _print_line("Type a line and press Enter. Ctrl-D or Ctrl-C ends the demo.\n")
+            async for typed in _read_keyboard():
                 if typed.strip():
                     self._answered.clear()
                     await say(typed)
@@ -135,29 +137,29 @@ class _Demo:
     async def _wait_for_answer(self) -> bool:
         """Wait for an answer to what was said last; False after saying that none came."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 await self._answered.wait()
                 return True
-        _say(f"No answer came within {ANSWER_S:.0f} s.")
+        _print_line(f"No answer came within {ANSWER_TIMEOUT_S:.0f} s.")
         return False
 
-    async def _one_exchange(self, text: str, say: Say) -> int:
-        _say(f"<you> {text}")
+    async def _one_exchange(self, text: str, say: SayLine) -> int:
+        _print_line(f"<you> {text}")
         self._answered.clear()
         await say(text)
         if not await self._wait_for_answer():
             return 1
         async with await Store.open_readonly(self._store) as log:
             (turn,) = await log.newest_entries(1, kinds=["turn_ended"])
-        if isinstance(turn.fact, TurnEnded) and turn.fact.outcome != "failed":
+        if isinstance(turn.fact, TurnRecord) and turn.fact.outcome != "failed":
             return 0
-        _say(f"The model gave no answer: {getattr(turn.fact, 'reason', '')}")
+        _print_line(f"The model gave no answer: {getattr(turn.fact, 'reason', '')}")
         return 1
 
-    async def _start_console(self, stack: contextlib.AsyncExitStack) -> Say:
+    async def _start_console(self, stack: contextlib.AsyncExitStack) -> SayLine:
         """The gateway with this terminal as its only channel."""
         terminal = ConsoleChannel(ChannelName("demo"), lambda part: self._print_message(NICK, part.body))
-        settings = settings_for(self._env, store=self._store, channel={"platform": "console"})
+        settings = build_demo_settings(self._env, store=self._store, channel={"platform": "console"})
         model = await self._start_model(settings)
         await self._run_in_background(
             stack, app.run(settings, self._stop, channels={terminal.name: terminal}, model=model)
@@ -168,24 +170,24 @@ class _Demo:
 
         return say
 
-    async def _start_irc(self, stack: contextlib.AsyncExitStack) -> Say:
+    async def _start_irc(self, stack: contextlib.AsyncExitStack) -> SayLine:
         """A server, the gateway as one of its clients, and the person at the keyboard as another."""
-        from gateway.demo_irc import Person, Server  # noqa: PLC0415 - irc is loaded only where it is used
+        from gateway.demo_irc import DemoIrcClient, DemoIrcServer  # noqa: PLC0415 - irc is loaded only where it is used
 
-        server = Server(self._port)
+        server = DemoIrcServer(self._port)
         server.start()
         stack.callback(server.stop)
-        _say(f"IRC server: 127.0.0.1 port {server.port} without TLS. Any IRC client can join {ROOM} there.")
+        _print_line(f"IRC server: 127.0.0.1 port {server.port} without TLS. Any IRC client can join {ROOM} there.")
         channel = {"platform": "irc", "host": "127.0.0.1", "port": server.port, "tls": False, "nick": NICK}
-        settings = settings_for(self._env, store=self._store, channel={**channel, "rooms": [ROOM]})
+        settings = build_demo_settings(self._env, store=self._store, channel={**channel, "rooms": [ROOM]})
         model = await self._start_model(settings)
         await self._run_in_background(stack, app.run(settings, self._stop, model=model))
-        person = Person("you", ROOM, self._print_message)
+        person = DemoIrcClient("you", ROOM, self._print_message)
         listening = asyncio.create_task(person.run(server.port))
         stack.callback(listening.cancel)
         async with asyncio.timeout(30):
             await person.wait_until_joined(NICK)
-        _say(f"{NICK} and you are in {ROOM}, {time.monotonic() - self._started:.1f} s after the start.")
+        _print_line(f"{NICK} and you are in {ROOM}, {time.monotonic() - self._started:.1f} s after the start.")
 
         async def say(text: str) -> None:
             person.say(text)
@@ -195,20 +197,22 @@ class _Demo:
     async def _start_model(self, settings: Settings) -> Model:
         """The model that answers, made ready; says which one it is."""
         model = build_model("main", settings.llm.models, settings.llm.providers, SystemClock())
-        _say(f"Model: {model.label}.")
+        _print_line(f"Model: {model.label}.")
         if model.family == "local":
-            _say("It has 135 million parameters: a stand-in that shows the way of a message, not a good companion.")
+            _print_line(
+                "It has 135 million parameters: a stand-in that shows the way of a message, not a good companion."
+            )
         elif model.family == "scripted":
-            _say("It gives prepared answers: the embedded model is not installed.")
+            _print_line("It gives prepared answers: the embedded model is not installed.")
         if model.family in ("local", "scripted"):
-            _say("Set ANTHROPIC_API_KEY or OPENAI_API_KEY (and *_BASE_URL, REVERIE_MODEL) for a real one.")
+            _print_line("Set ANTHROPIC_API_KEY or OPENAI_API_KEY (and *_BASE_URL, REVERIE_MODEL) for a real one.")
         if model.family == "local":
-            _say("Loading the weights ...")
+            _print_line("Loading the weights ...")
         await model.start()
         return model
 
     def _print_message(self, nick: str, text: str) -> None:
-        _say(f"<{nick}> {text}")
+        _print_line(f"<{nick}> {text}")
         if nick == NICK:
             self._answered.set()
 
@@ -218,7 +222,7 @@ class _Demo:
 
         async def end() -> None:
             self._stop.set()
-            await asyncio.wait({task}, timeout=STOP_S)
+            await asyncio.wait({task}, timeout=STOP_TIMEOUT_S)
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
@@ -226,7 +230,7 @@ class _Demo:
         stack.push_async_callback(end)
 
 
-async def _keyboard() -> AsyncIterator[str]:
+async def _read_keyboard() -> AsyncIterator[str]:
     """Lines from standard input until its end. Read in a thread: a terminal, pipe or file all block there."""
     loop, lines = asyncio.get_running_loop(), asyncio.Queue[str | None]()
 

@@ -9,22 +9,22 @@ from collections.abc import Callable
 
 import irc.server
 
-from channels.irc.wire import Line, line, parse
+from channels.irc.wire import IrcLine, format_line, parse_line
 
 logger = logging.getLogger("reverie.demo.irc")
 
-RELAY_S = 0.02
+RELAY_POLL_S = 0.02
 """How long a relayed line may wait in the server."""
 
 
-class _Client(irc.server.IRCClient):  # type: ignore[misc]  # the library ships no types
+class _DemoServerClient(irc.server.IRCClient):  # type: ignore[misc]  # the library ships no types
     """`irc.server`'s client, with what everyday clients (irssi, WeeChat) ask for when they connect and join."""
 
     def _handle_one(self) -> None:
         # The library polls for writability, which is always given: that would be a busy loop.
         while self.send_queue:
             self._send(self.send_queue.pop(0))
-        readable, _, _ = select.select([self.request], [], [], RELAY_S)
+        readable, _, _ = select.select([self.request], [], [], RELAY_POLL_S)
         if readable:
             self._handle_incoming()
 
@@ -47,15 +47,15 @@ class _Client(irc.server.IRCClient):  # type: ignore[misc]  # the library ships 
         return f":{self.server.servername} 315 {self.nick} {params.split(' ', maxsplit=1)[0]} :End of WHO list"
 
 
-class Server(irc.server.IRCServer):  # type: ignore[misc]  # the library ships no types
+class DemoIrcServer(irc.server.IRCServer):  # type: ignore[misc]  # the library ships no types
     """`irc.server` of the irc package, on loopback, in a thread. Any IRC client can join."""
 
     def __init__(self, port: int) -> None:
         """Listen on `port`, or on any free one if that is taken."""
         try:
-            super().__init__(("127.0.0.1", port), _Client)
+            super().__init__(("127.0.0.1", port), _DemoServerClient)
         except OSError:
-            super().__init__(("127.0.0.1", 0), _Client)
+            super().__init__(("127.0.0.1", 0), _DemoServerClient)
         self.port: int = self.server_address[1]
         self._thread = threading.Thread(target=self.serve_forever, name="irc server", daemon=True)
 
@@ -74,7 +74,7 @@ class Server(irc.server.IRCServer):  # type: ignore[misc]  # the library ships n
         logger.debug("client %s broke off: %s", client_address, sys.exc_info()[1])
 
 
-class Person:
+class DemoIrcClient:
     """An IRC client for one person in one room."""
 
     def __init__(self, nick: str, room: str, heard: Callable[[str, str], None]) -> None:
@@ -88,10 +88,10 @@ class Person:
     async def run(self, port: int) -> None:
         """Join and listen until cancelled or cut off."""
         reader, self._writer = await asyncio.open_connection("127.0.0.1", port, limit=2**16)
-        self._write(line("NICK", self.nick), line("USER", self.nick, "0", "*", trailing=self.nick))
+        self._write(format_line("NICK", self.nick), format_line("USER", self.nick, "0", "*", trailing=self.nick))
         try:
             while raw := await reader.readline():
-                if (received := parse(raw.decode("utf-8", "replace"))) is not None:
+                if (received := parse_line(raw.decode("utf-8", "replace"))) is not None:
                     self._handle(received)
         finally:
             self._writer.close()
@@ -103,7 +103,7 @@ class Person:
 
     def say(self, text: str) -> None:
         """Say one line in the room."""
-        self._write(line("PRIVMSG", self.room, trailing=text))
+        self._write(format_line("PRIVMSG", self.room, trailing=text))
 
     def _joined_event(self, nick: str) -> asyncio.Event:
         return self._joined.setdefault(nick, asyncio.Event())
@@ -112,15 +112,15 @@ class Person:
         assert self._writer is not None
         self._writer.write("".join(f"{item}\r\n" for item in lines).encode())
 
-    def _handle(self, received: Line) -> None:
+    def _handle(self, received: IrcLine) -> None:
         match received.command:
             case "001":
-                self._write(line("JOIN", self.room))
+                self._write(format_line("JOIN", self.room))
             case "433":
                 self.nick += "_"
-                self._write(line("NICK", self.nick))
+                self._write(format_line("NICK", self.nick))
             case "PING":
-                self._write(line("PONG", trailing=received.param(0)))
+                self._write(format_line("PONG", trailing=received.param(0)))
             case "JOIN" if received.param(0) == self.room:
                 self._joined_event(received.source.nick).set()
             case "353":

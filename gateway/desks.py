@@ -5,78 +5,78 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 
-from channels.base import Channel, CommandTyped
+from channels.base import Channel, CommandCompletion
 from gateway import attention
-from gateway.acting import Rooms
+from gateway.acting import ConversationLocks
 from gateway.bindings import Bindings
 from gateway.clock import Clock
-from gateway.commands.elsewhere import ElsewhereCommands
-from gateway.commands.handlers import HANDLERS
-from gateway.commands.later import Later
+from gateway.commands.elsewhere import CrossRoomCommands
+from gateway.commands.handlers import BASE_HANDLERS
+from gateway.commands.later import CommandFollowUp
 from gateway.commands.log import LogCommands
 from gateway.commands.mind import DmnCommands, PendingCommands
-from gateway.commands.notes import NotesCommands
-from gateway.commands.notify import NotifyCommands
+from gateway.commands.notes import JournalCommands
+from gateway.commands.notify import NotificationCommands
 from gateway.commands.people import PeopleCommands
-from gateway.commands.persons import Persons
-from gateway.commands.remind import RemindCommands
+from gateway.commands.persons import PeopleContext
+from gateway.commands.remind import ReminderCommands
 from gateway.commands.rooms import RoomCommands
-from gateway.commands.running import RunningCommands
-from gateway.commands.saying import Saying
-from gateway.commands.sparing import SparingCommands
-from gateway.commands.suggest import Source
-from gateway.commands.thinking import ThinkingCommands
-from gateway.commands.world import Handler
+from gateway.commands.running import OperationsCommands
+from gateway.commands.saying import SayCommand
+from gateway.commands.sparing import LimitedModelCommands
+from gateway.commands.suggest import SuggestionSource
+from gateway.commands.thinking import ModelCommands
+from gateway.commands.world import CommandHandler
 from gateway.events import Address, ChannelName, Command
-from gateway.life import Life
-from gateway.live import Live
-from gateway.minds import Minds
-from gateway.ops.stats import Stats
-from gateway.overrides import Overrides
-from gateway.people import People
+from gateway.life import BackgroundServices
+from gateway.live import LiveSettings
+from gateway.minds import Agents
+from gateway.ops.stats import GatewayStats
+from gateway.overrides import AttentionOverrideStore
+from gateway.people import AccessService
 from gateway.records import Seq
 from gateway.redaction import Redact
-from gateway.roster.finding import heard
-from gateway.runner import Runner
-from gateway.standing import ADMINS, person, standing
+from gateway.roster.finding import read_recent_senders
+from gateway.runner import ChannelSupervisor
+from gateway.standing import ADMIN_ROLES, identify, person_key
 from gateway.store import OutboxPost, Store
 from gateway.tools.consent import Approver
-from gateway.tools.deciding import Deciding
-from gateway.travels import Travels
+from gateway.tools.deciding import ApprovalDecisions
+from gateway.travels import RoomMembership
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class House:
+class CommandServices:
     """All that commands may act on."""
 
-    live: Live
+    live: LiveSettings
     store: Store
     clock: Clock
     channels: Mapping[ChannelName, Channel]
-    people: People
+    people: AccessService
     bindings: Bindings
-    attention_policy: attention.Policy
-    overrides: Overrides
-    services: Life
-    agents: Minds
-    room_access: Rooms
-    travels: Travels
-    runner: Runner
-    stats: Stats
+    attention_policy: attention.AttentionPolicy
+    overrides: AttentionOverrideStore
+    services: BackgroundServices
+    agents: Agents
+    room_access: ConversationLocks
+    travels: RoomMembership
+    runner: ChannelSupervisor
+    stats: GatewayStats
     redact: Redact
-    approvals: Deciding
+    approvals: ApprovalDecisions
     post: Callable[[OutboxPost], None]
     spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
 
 
-class Desks:
+class CommandRegistry:
     """All of them."""
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, house: CommandServices) -> None:
         self._services = house
         people, later = (
             house.people,
-            Later(house.store, house.clock, house.post, house.services.places.titles.add_titles),
+            CommandFollowUp(house.store, house.clock, house.post, house.services.places.titles.add_titles),
         )
         self._rooms = RoomCommands(
             reader=house.store,
@@ -88,7 +88,7 @@ class Desks:
             later=later,
             titles=house.services.places.titles,
         )
-        self._say = Saying(
+        self._say = SayCommand(
             reader=house.store,
             who=people.policy,
             bindings=house.bindings,
@@ -101,20 +101,20 @@ class Desks:
             rooms=self._rooms.known_rooms,
             inside=house.travels.is_inside,
         )
-        self._operations = RunningCommands(runner=house.runner, stats=house.stats, live=house.live, later=later)
-        self._remind = RemindCommands(house.services.reminders, house.store, house.services.places)
-        self._notify = NotifyCommands(house.overrides, house.store, house.attention_policy)
-        self._journal = _notes(house, later)
+        self._operations = OperationsCommands(runner=house.runner, stats=house.stats, live=house.live, later=later)
+        self._remind = ReminderCommands(house.services.reminders, house.store, house.services.places)
+        self._notify = NotificationCommands(house.overrides, house.store, house.attention_policy)
+        self._journal = _build_journal_commands(house, later)
         self._dmn = DmnCommands(
             house.agents.loops,
             house.services.places,
             house.clock,
-            agent_of=_agent_of(house),
+            agent_of=_build_agent_lookup(house),
             timezone=lambda: house.live.settings.dmn.timezone,
         )
 
     @property
-    def handlers(self) -> Mapping[str, Handler]:
+    def handlers(self) -> Mapping[str, CommandHandler]:
         """What answers: by `name` or `name sub`, all of the table."""
         house, people, store, places = (
             self._services,
@@ -122,7 +122,7 @@ class Desks:
             self._services.store,
             self._services.services.places,
         )
-        persons = Persons(
+        persons = PeopleContext(
             roster=people.roster,
             policy=people.policy,
             linking=people.account_linker,
@@ -130,13 +130,13 @@ class Desks:
             clock=house.clock,
         )
         return {
-            **HANDLERS,
+            **BASE_HANDLERS,
             **PeopleCommands(persons).handlers,
-            **SparingCommands(people.limits.take_or_explain, _agent_of(house)).handlers,
+            **LimitedModelCommands(people.limits.take_or_explain, _build_agent_lookup(house)).handlers,
             **self._dmn.handlers,
             **PendingCommands(store, places).handlers,
-            **ThinkingCommands(house.agents.turn_stopper, house.agents.model_selector).handlers,
-            **ElsewhereCommands(places).handlers,
+            **ModelCommands(house.agents.turn_stopper, house.agents.model_selector).handlers,
+            **CrossRoomCommands(places).handlers,
             **LogCommands(store, house.redact, places).handlers,
             **self._remind.handlers,
             **self._notify.handlers,
@@ -147,7 +147,7 @@ class Desks:
         }
 
     @property
-    def suggestion_sources(self) -> Mapping[str, Source]:
+    def suggestion_sources(self) -> Mapping[str, SuggestionSource]:
         """What may stand in arguments, as `gateway.commands.suggest` has it."""
         return {
             "who": self._suggest_people,
@@ -164,55 +164,55 @@ class Desks:
             "note": self._journal.suggest_numbers,
         }
 
-    async def _suggest_people(self, typed: CommandTyped) -> list[str]:
+    async def _suggest_people(self, typed: CommandCompletion) -> list[str]:
         """Who spoke there lately: names that mean one of them, then ids; then, to admins of all, who has a role."""
-        recent = await heard(self._services.store, typed.at.conversation)
+        recent = await read_recent_senders(self._services.store, typed.at.conversation)
         names = Counter(sender.name for sender in recent.values())
         named = [name for name, times in names.items() if times == 1]
-        wide = standing(self._services.people.policy, typed.at, typed.sender).global_role in ADMINS
+        wide = identify(self._services.people.policy, typed.at, typed.sender).global_role in ADMIN_ROLES
         known = [one.person for one in self._services.people.roster.roles] if wide else []
         return [*named, *recent, *known]
 
-    async def _suggest_accounts(self, typed: CommandTyped) -> list[str]:
-        own = person(typed.at.channel, typed.sender.id)
+    async def _suggest_accounts(self, typed: CommandCompletion) -> list[str]:
+        own = person_key(typed.at.channel, typed.sender.id)
         return sorted(self._services.people.policy.roster_state().links.get(own, ()))
 
-    async def _suggest_rooms(self, _typed: CommandTyped) -> list[str]:
+    async def _suggest_rooms(self, _typed: CommandCompletion) -> list[str]:
         titles = self._services.services.places.titles
         return [titles.label(place.conversation) for place in await self._rooms.known_rooms()]
 
-    async def _suggest_channels(self, _typed: CommandTyped) -> list[str]:
+    async def _suggest_channels(self, _typed: CommandCompletion) -> list[str]:
         return list(self._services.channels)
 
-    async def _suggest_models(self, _typed: CommandTyped) -> list[str]:
+    async def _suggest_models(self, _typed: CommandCompletion) -> list[str]:
         return [one.name for one in self._services.agents.model_selector.list_models()]
 
-    async def _suggest_waiting_approvals(self, typed: CommandTyped) -> list[str]:
+    async def _suggest_waiting_approvals(self, typed: CommandCompletion) -> list[str]:
         return [one.request.approval for one in self._services.approvals.list_waiting(self._build_approver(typed))]
 
-    async def _suggest_granted_tools(self, typed: CommandTyped) -> list[str]:
+    async def _suggest_granted_tools(self, typed: CommandCompletion) -> list[str]:
         return [one.tool for one in await self._services.approvals.list_grants(self._build_approver(typed))]
 
-    def _build_approver(self, typed: CommandTyped) -> Approver:
-        who = standing(self._services.people.policy, typed.at, typed.sender)
+    def _build_approver(self, typed: CommandCompletion) -> Approver:
+        who = identify(self._services.people.policy, typed.at, typed.sender)
         return Approver(
             at=typed.at, sender=typed.sender.id, role=who.role, is_direct=typed.direct, global_role=who.global_role
         )
 
 
-def _notes(house: House, later: Later) -> NotesCommands:
+def _build_journal_commands(house: CommandServices, later: CommandFollowUp) -> JournalCommands:
     life = house.services
 
     async def tell(command: Command, cause: Seq, words: str) -> None:
         await later.send(command, cause, words, private=True)
 
-    return NotesCommands(
+    return JournalCommands(
         house.store,
         life.places,
         life.forgetter,
         memory=life.memory.read,
         by_hand=life.journal_store.read_handwritten,
-        agent_of=_agent_of(house),
+        agent_of=_build_agent_lookup(house),
         spawn=house.spawn,
         tell=tell,
         let_in=life.memory.approve,
@@ -220,5 +220,5 @@ def _notes(house: House, later: Later) -> NotesCommands:
     )
 
 
-def _agent_of(house: House) -> Callable[[Address], str]:
+def _build_agent_lookup(house: CommandServices) -> Callable[[Address], str]:
     return lambda at: house.agents.agent_for(at.conversation).id

@@ -11,30 +11,30 @@ from typing import Final
 
 from gateway.clock import Clock
 from gateway.events import Address, Alarm, ConversationId, MessageId, SenderId
-from gateway.fitting import Told, tell
-from gateway.hearing import Hearing, Standing, answered
-from gateway.labels import CLEAN, Label
-from gateway.places import Places
-from gateway.records import LOW, URGENT, Handled, Seq, TurnId, inner, is_inner
-from gateway.store import Entry, Store, Unread
-from gateway.titles import Titles
+from gateway.fitting import RenderedInput, render_lines
+from gateway.hearing import ConversationReader, CurrentMessage, find_reply_to
+from gateway.labels import TRUSTED_LABEL, TrustLabel
+from gateway.places import PrivacyCache
+from gateway.records import LOW, URGENT, Seq, TurnId, UnreadDismissed, inner_conversation, is_inner
+from gateway.store import NewEntry, Store, UnreadEntries
+from gateway.titles import PlaceTitles
 
-ROOMS: Final = 8
+MAX_ROOMS: Final = 8
 """Told in one digest; the others wait for the next."""
-LINES: Final = 15
+MAX_ROOM_LINES: Final = 15
 """Of one room: what asks for a look first, then the newest of what was overheard."""
-OWN_LINES: Final = 20
+MAX_OWN_LINES: Final = 20
 """Of what concerns the agent itself."""
-NOTHING: Final = Seq(0)
-CHARS: Final = 12_000
+NO_SEQ: Final = Seq(0)
+MAX_DIGEST_CHARS: Final = 12_000
 """Of all rooms together, about: no room is begun beyond."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class RoomDigest:
     """What a digest showed of one room, as that room's own view would have it."""
 
-    rendered: Told
+    rendered: RenderedInput
     upto: Seq
     omitted: int
     reply_to: MessageId | None
@@ -49,14 +49,14 @@ class Digest:
     senders: tuple[SenderId, ...] = ()
     """Who said each of `covers`."""
     omitted: int = 0
-    upto: Seq = NOTHING
+    upto: Seq = NO_SEQ
     """Of the inner conversation's own unread; 0: there was none."""
     looked: tuple[tuple[ConversationId, Seq], ...] = ()
-    label: Label = CLEAN
+    label: TrustLabel = TRUSTED_LABEL
     """Of everybody whose words it tells."""
 
 
-class Digests:
+class DigestBuilder:
     """Makes an agent's digests, and remembers the last: tools act upon it."""
 
     def __init__(
@@ -65,14 +65,14 @@ class Digests:
         agent: str,
         store: Store,
         clock: Clock,
-        places: Places,
-        hearing: Hearing,
+        places: PrivacyCache,
+        hearing: ConversationReader,
         plain: Callable[[], bool],
         mine: Callable[[ConversationId], bool],
         busy: Callable[[ConversationId], bool],
     ) -> None:
         """`plain`: for a very small model. `mine`: whether it is this agent's. `busy`: whether a turn runs there."""
-        self._inner = inner(agent)
+        self._inner = inner_conversation(agent)
         self._store = store
         self._clock = clock
         self._places = places
@@ -82,7 +82,7 @@ class Digests:
         self._is_busy = busy
         self._private_count = 0
         """Places that are not public, where something waits: as of the last look."""
-        self.room_digests: dict[ConversationId, Shown] = {}
+        self.room_digests: dict[ConversationId, RoomDigest] = {}
         """By the newest digest, without what was dealt with since."""
         self.room_ids: frozenset[ConversationId] = frozenset()
         """The rooms that the newest digest told of."""
@@ -99,11 +99,11 @@ class Digests:
     async def build(self) -> Digest | None:
         """What is pending now; None: nothing is."""
         pending = await self._pending()
-        own = await self._store.unread_entries(self._inner, most=OWN_LINES)
+        own = await self._store.unread_entries(self._inner, most=MAX_OWN_LINES)
         self.room_digests = {}
         await self._places.titles.load([place for place, _ in pending])
         parts, covers, senders = [], list[Seq](), list[SenderId]()
-        omitted, label = 0, CLEAN
+        omitted, label = 0, TRUSTED_LABEL
         if own.messages:
             told, _, label = await self._render_unread(own)
             parts.append(f"## You\n{told.text}")
@@ -111,9 +111,9 @@ class Digests:
             senders += told.senders
             omitted += own.omitted
         for place, _ in pending:
-            if len(self.room_digests) == ROOMS or sum(map(len, parts)) > CHARS:
+            if len(self.room_digests) == MAX_ROOMS or sum(map(len, parts)) > MAX_DIGEST_CHARS:
                 break
-            unread = await self._store.unread_entries(place, most=LINES)
+            unread = await self._store.unread_entries(place, most=MAX_ROOM_LINES)
             if not unread.messages or any(isinstance(one.fact, Alarm) for one in unread.messages):
                 continue  # a reminder is told where it was asked for
             shown, whose = await self._render_room(unread)
@@ -147,8 +147,8 @@ class Digests:
 
     async def _mark_handled(self, place: ConversationId, upto: Seq) -> None:
         """All of it was deleted meanwhile: there is nothing to look at."""
-        handled = Handled(turn=TurnId(""), upto=upto)
-        await self._store.append([Entry(fact=handled, at=self._clock.now(), conversation=place)])
+        handled = UnreadDismissed(turn=TurnId(""), upto=upto)
+        await self._store.append([NewEntry(fact=handled, at=self._clock.now(), conversation=place)])
 
     async def _pending(self) -> list[tuple[ConversationId, int]]:
         """Public rooms of this agent with something to look at and nothing urgent, the most urgent first."""
@@ -161,18 +161,20 @@ class Digests:
         self._private_count = len(due) - len(public)
         return sorted(public, key=lambda one: -one[1])
 
-    async def _render_room(self, unread: Unread) -> tuple[Shown, Label]:
+    async def _render_room(self, unread: UnreadEntries) -> tuple[RoomDigest, TrustLabel]:
         told, standing, label = await self._render_unread(unread)
         omitted = unread.omitted + len(unread.messages) - len(told.covers)
-        return Shown(rendered=told, upto=unread.upto, omitted=omitted, reply_to=answered(standing)), label
+        return RoomDigest(rendered=told, upto=unread.upto, omitted=omitted, reply_to=find_reply_to(standing)), label
 
-    async def _render_unread(self, unread: Unread) -> tuple[Told, tuple[Standing, ...], Label]:
+    async def _render_unread(
+        self, unread: UnreadEntries
+    ) -> tuple[RenderedInput, tuple[CurrentMessage, ...], TrustLabel]:
         standing = await self._reader.read_current(unread)
         lines = await self._reader.render(standing, sees=False)
-        label = reduce(or_, [one.label for one in lines], CLEAN)
-        return tell(lines, omitted=unread.omitted, plain=self._is_small_model()), standing, label
+        label = reduce(or_, [one.label for one in lines], TRUSTED_LABEL)
+        return render_lines(lines, omitted=unread.omitted, plain=self._is_small_model()), standing, label
 
 
-def listed(places: list[Address], titles: Titles) -> str:
+def format_reachable_places(places: list[Address], titles: PlaceTitles) -> str:
     """Where the agent may speak by itself: titles are people's words, so it is told aside. Empty: nowhere."""
     return "You can write to: " + ", ".join(titles.label(place.conversation) for place in places) if places else ""

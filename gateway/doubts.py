@@ -3,40 +3,44 @@
 import hashlib
 from typing import Final
 
-from gateway.events import Command, ConversationId, Delivery, Message, Post, PostKey
-from gateway.records import MESSAGES, Queued
-from gateway.store import Reader, Stored
+from gateway.events import Command, ConversationId, DeliveryReport, Message, Post, PostKey
+from gateway.records import MESSAGE_KINDS, PostQueued
+from gateway.store import LogEntry, StoreReader
 
-MOST: Final = 3
+MAX_REPEATED: Final = 3
 """So many answers are repeated at once, the newest."""
 LOOK_BACK: Final = 200
 """So many deliveries and commands of a place are looked through for them."""
 
 
-async def doubtful(reader: Reader, conversation: ConversationId) -> list[Post]:
+async def find_uncertain_posts(reader: StoreReader, conversation: ConversationId) -> list[Post]:
     """Answers that may not have arrived there and were not repeated since, the oldest first."""
     posts = list[Post]()
     for stored in reversed(
         await reader.newest_entries(LOOK_BACK, kinds=["delivery", "command"], conversation=conversation)
     ):
         fact = stored.fact
-        if isinstance(fact, Command) and fact.name == "again" and await _answered(reader, stored):
+        if isinstance(fact, Command) and fact.name == "again" and await _was_answered(reader, stored):
             break
-        if isinstance(fact, Delivery) and fact.state == "uncertain" and (post := await _answer(reader, fact.post)):
+        if (
+            isinstance(fact, DeliveryReport)
+            and fact.state == "uncertain"
+            and (post := await _find_answer(reader, fact.post))
+        ):
             posts.append(post)
-        if len(posts) == MOST:
+        if len(posts) == MAX_REPEATED:
             break
     return posts[::-1]
 
 
-async def notice(reader: Reader, post: Post, *, marks_replies: bool) -> Post | None:
+async def build_uncertain_notice(reader: StoreReader, post: Post, *, marks_replies: bool) -> Post | None:
     """What whoever waited for this answer is told; always the same. None: nobody did, or it is no answer.
 
     `marks_replies`: the channel shows whom a post answers; else that has to stand in its text.
     """
-    if await _answer(reader, post.key) is None:
+    if await _find_answer(reader, post.key) is None:
         return None
-    said = await reader.newest_entries(1, kinds=MESSAGES, conversation=post.to.conversation)
+    said = await reader.newest_entries(1, kinds=MESSAGE_KINDS, conversation=post.to.conversation)
     direct = bool(said) and isinstance(said[0].fact, Message) and said[0].fact.kind == "direct"
     if not direct and post.reply_to is None:
         return None
@@ -54,14 +58,14 @@ async def notice(reader: Reader, post: Post, *, marks_replies: bool) -> Post | N
     )
 
 
-async def _answered(reader: Reader, command: Stored) -> bool:
-    return any(isinstance(one.fact, Queued) for one in await reader.caused_by(command.seq))
+async def _was_answered(reader: StoreReader, command: LogEntry) -> bool:
+    return any(isinstance(one.fact, PostQueued) for one in await reader.caused_by(command.seq))
 
 
-async def _answer(reader: Reader, key: PostKey) -> Post | None:
+async def _find_answer(reader: StoreReader, key: PostKey) -> Post | None:
     """The post, if it is what a turn said, or what `again` repeated. The machine's own words are in no doubt."""
     queued = await reader.entry_by_key(f"post:{key}")
-    if queued is None or queued.cause is None or not isinstance(queued.fact, Queued):
+    if queued is None or queued.cause is None or not isinstance(queued.fact, PostQueued):
         return None
     cause = await reader.entry(queued.cause)
     if cause is None:

@@ -9,31 +9,31 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from agent import view
-from agent.brief import Brief, Exchange
-from agent.models.base import Malformed, Model, Request, ToolCall, TooLong, ToolResult, ToolSpec
-from agent.outcome import NOTHING, Outcome, Progress
-from agent.prompts import prompt as instructions
-from agent.turn import Tools, take_turn
+from agent.brief import PromptInput, PromptTurn
+from agent.models.base import Model, ModelRequest, PromptTooLong, RequestRefused, ToolCall, ToolResult, ToolSpec
+from agent.outcome import NO_USAGE, TurnOutcome, TurnProgress
+from agent.prompts import load_prompt
+from agent.turn import Toolset, take_turn
 from agent.view import estimate_tokens
-from agent.workspace.text import tidy
-from gateway.events import Account, Usage
-from gateway.material import Material, Note, indented, material, told
-from gateway.memory import Memory, diff, newest_dream
-from gateway.notes import Notes
+from agent.workspace.text import normalize_text
+from gateway.events import RequestUsage, Usage
+from gateway.material import DreamInput, DreamNote, indent_text, load_dream_input, render_note
+from gateway.memory import MemoryStore, find_newest_dream, format_diff
+from gateway.notes import JournalStore
 from gateway.records import Seq
 from gateway.store import Store
 
-NOTES_TOKENS: Final = 8_000
+MAX_NOTES_TOKENS: Final = 8_000
 """Of notes in one dream; the rest is for the next."""
-REASON: Final = "dreamt"
-_ROUNDS: Final = 1
-_AGAIN: Final = (
+DREAM_REASON: Final = "dreamt"
+_MAX_TOOL_ROUNDS: Final = 1
+_TOO_LONG_PROMPT: Final = (
     "That is {} characters, and {} is the most. Write the whole file again, shorter: drop what matters least."
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dream:
+class DreamResult:
     """What came of it."""
 
     outcome: Literal["dreamt", "unchanged", "failed"]
@@ -42,16 +42,16 @@ class Dream:
     """Why it failed; holds no secrets and nothing that was noted."""
     diff: str = ""
     """What changed in the file, as a unified diff. Private."""
-    accounts: tuple[Account, ...] = ()
+    accounts: tuple[RequestUsage, ...] = ()
     requests: int = 0
-    usage: Usage = NOTHING
+    usage: Usage = NO_USAGE
     model: str = ""
 
 
-class _NoHands:
+class _DisabledTools:
     """The same tools, so that the cached prefix is the same; none is carried out."""
 
-    def __init__(self, tools: Tools) -> None:
+    def __init__(self, tools: Toolset) -> None:
         self._tools = tools
 
     @property
@@ -62,15 +62,15 @@ class _NoHands:
         return ToolResult(id=call.id, text="You are dreaming: no tools. Write the text of MEMORY.md.", is_error=True)
 
 
-class Dreaming:
+class Dreamer:
     """Dreams for all agents. One dream of an agent at a time."""
 
     def __init__(
         self,
         store: Store,
-        notes: Notes,
-        memory: Memory,
-        propose: Callable[[str, Sequence[Note]], Awaitable[None]] | None = None,
+        notes: JournalStore,
+        memory: MemoryStore,
+        propose: Callable[[str, Sequence[DreamNote]], Awaitable[None]] | None = None,
     ) -> None:
         """`propose` tells owners of an agent's notes that wait for their word. None: nobody is told."""
         self._propose = propose
@@ -80,77 +80,84 @@ class Dreaming:
 
     async def dream(
         self,
-        brief: Brief,
+        brief: PromptInput,
         model: Model,
-        tools: Tools,
+        tools: Toolset,
         *,
         agent: str,
         memory_chars: int,
-        afford: Callable[[Request], bool] = lambda _: True,
-        progress: Progress | None = None,
-    ) -> Dream:
+        afford: Callable[[ModelRequest], bool] = lambda _: True,
+        progress: TurnProgress | None = None,
+    ) -> DreamResult:
         """One dream. `brief`: the inner conversation's persona, binding and card, with nothing said in it.
 
         `tools`, `afford` and `progress` as `agent.turn.take_turn`; no tool is carried out. A failure changes nothing,
         and what was noted is there for the next one. Raises StoreError. Cancelled, `progress` says what it cost, and
-        the file is as before, or its new version is durable and `Memory.settle` goes on with it.
+        the file is as before, or its new version is durable and `MemoryStore.settle` goes on with it.
         """
         if not memory_chars:
-            return Dream(outcome="unchanged", reason="dmn.memory_chars is 0")
+            return DreamResult(outcome="unchanged", reason="dmn.memory_chars is 0")
         try:
             await self._memory.finish_write(agent)
             before = await self._memory.read(agent)
         except OSError as error:
-            return Dream(outcome="failed", reason=f"MEMORY.md cannot be read: {error.strerror or error}")
-        last = await newest_dream(self._store, agent)
+            return DreamResult(outcome="failed", reason=f"MEMORY.md cannot be read: {error.strerror or error}")
+        last = await find_newest_dream(self._store, agent)
         if last is not None:
             self._journal.mark_dreamt(agent, last.fact.upto)  # one that was cancelled may have been durable
-        found = await material(
-            self._store, agent, last.fact.upto if last is not None else Seq(0), _room(brief, model, before)
+        found = await load_dream_input(
+            self._store,
+            agent,
+            last.fact.upto if last is not None else Seq(0),
+            _notes_budget_tokens(brief, model, before),
         )
         if found.pending and self._propose is not None:
             await self._propose(agent, found.pending)
         if not found.notes:
             return await self._skip(agent, before, found)
-        asking = _Asking(model, _NoHands(tools), agent, afford, progress or Progress())
+        asking = _MemoryRequest(model, _DisabledTools(tools), agent, afford, progress or TurnProgress())
         after, done = await asking.request_text(
-            replace(brief, input_text=prompt(before, found.notes, memory_chars)), memory_chars
+            replace(brief, input_text=render_dream_prompt(before, found.notes, memory_chars)), memory_chars
         )
         if not after:
-            return _of(done, "failed", reason=done.reason or "the model wrote nothing")
+            return _build_result(done, "failed", reason=done.reason or "the model wrote nothing")
         return await self._save(agent, before, after, found.upto, done)
 
-    async def _skip(self, agent: str, before: str, found: Material) -> Dream:
+    async def _skip(self, agent: str, before: str, found: DreamInput) -> DreamResult:
         """There is nothing to ask a model for. What owners were told of they are not told again."""
         if found.pending:
             try:
-                await self._memory.rewrite(agent, before=before, after=before, upto=found.upto, reason=REASON)
+                await self._memory.rewrite(agent, before=before, after=before, upto=found.upto, reason=DREAM_REASON)
             except OSError as error:
-                return Dream(outcome="failed", reason=f"MEMORY.md cannot be written: {error.strerror or error}")
+                return DreamResult(outcome="failed", reason=f"MEMORY.md cannot be written: {error.strerror or error}")
             self._journal.mark_dreamt(agent, found.upto)
-        return Dream(outcome="unchanged", reason="nothing was written down since the last dream that may change it")
+        return DreamResult(
+            outcome="unchanged", reason="nothing was written down since the last dream that may change it"
+        )
 
-    async def _save(self, agent: str, before: str, after: str, upto: Seq, done: Outcome) -> Dream:
+    async def _save(self, agent: str, before: str, after: str, upto: Seq, done: TurnOutcome) -> DreamResult:
         try:
-            same = await self._memory.rewrite(agent, before=before, after=f"{after}\n", upto=upto, reason=REASON)
+            same = await self._memory.rewrite(agent, before=before, after=f"{after}\n", upto=upto, reason=DREAM_REASON)
         except OSError as error:
-            return _of(done, "failed", reason=f"MEMORY.md cannot be written: {error.strerror or error}")
+            return _build_result(done, "failed", reason=f"MEMORY.md cannot be written: {error.strerror or error}")
         if not same:
-            return _of(done, "failed", reason="MEMORY.md was changed meanwhile: the next dream begins with that")
+            return _build_result(
+                done, "failed", reason="MEMORY.md was changed meanwhile: the next dream begins with that"
+            )
         self._journal.mark_dreamt(agent, upto)
-        changed = diff(before, f"{after}\n")
-        return _of(done, "dreamt" if changed else "unchanged", changed=changed)
+        changed = format_diff(before, f"{after}\n")
+        return _build_result(done, "dreamt" if changed else "unchanged", changed=changed)
 
 
-def prompt(before: str, notes: Sequence[Note], memory_chars: int) -> str:
+def render_dream_prompt(before: str, notes: Sequence[DreamNote], memory_chars: int) -> str:
     """What the model is asked. Pure. What is quoted is indented, so that nothing of it looks like a frame."""
-    memory = indented(before) if tidy(before) else "(empty)"
-    lines = "\n".join(told(note) for note in notes)
-    asked = instructions("dreaming").replace("{chars}", str(memory_chars))
+    memory = indent_text(before) if normalize_text(before) else "(empty)"
+    lines = "\n".join(render_note(note) for note in notes)
+    asked = load_prompt("dreaming").replace("{chars}", str(memory_chars))
     return f"{asked}\n\nMEMORY.md as it is now:\n{memory}\n\nWritten down since, the oldest first:\n{lines}"
 
 
-def cut(text: str, most: int) -> str:
+def truncate_lines(text: str, most: int) -> str:
     """The lines that fit; of a single long one its beginning. `text` has no empty lines at its ends. Pure."""
     if len(text) <= most:
         return text
@@ -158,66 +165,66 @@ def cut(text: str, most: int) -> str:
     return lines or text[:most].rstrip()
 
 
-def cleaned(text: str) -> str:
+def strip_wrapping(text: str) -> str:
     """What a model wrote, without what only wraps a file: a fence around all of it, its own name as a heading. Pure."""
-    lines = tidy(text).split("\n")
+    lines = normalize_text(text).split("\n")
     if len(lines) > 1 and lines[0].startswith("```") and lines[-1] == "```":
         lines = lines[1:-1]
-    text = tidy("\n".join(lines))
+    text = normalize_text("\n".join(lines))
     return text.removeprefix("# MEMORY.md\n").strip("\n") if text.startswith("# MEMORY.md\n") else text
 
 
 @dataclass(frozen=True, slots=True)
-class _Asking:
+class _MemoryRequest:
     """Asks the model for the file."""
 
     model: Model
-    tools: Tools
+    tools: Toolset
     agent: str
-    afford: Callable[[Request], bool]
-    progress: Progress
+    afford: Callable[[ModelRequest], bool]
+    progress: TurnProgress
 
-    async def request_text(self, brief: Brief, most: int) -> tuple[str, Outcome]:
+    async def request_text(self, brief: PromptInput, most: int) -> tuple[str, TurnOutcome]:
         """The file's new text, and what it cost. Empty: there is none, and the outcome says why."""
         most -= 1  # the line end at the file's
         done = await self._ask(brief)
-        text = cleaned(done.text) if done.outcome == "replied" else ""
+        text = strip_wrapping(done.text) if done.outcome == "replied" else ""
         if len(text) <= most:
             return text, done
-        first = Exchange(input_text=brief.input_text, reply=done.text)
-        again = replace(brief, history=(*brief.history, first), input_text=_AGAIN.format(len(text), most))
+        first = PromptTurn(input_text=brief.input_text, reply=done.text)
+        again = replace(brief, history=(*brief.history, first), input_text=_TOO_LONG_PROMPT.format(len(text), most))
         done = await self._ask(again)
-        shorter = cleaned(done.text) if done.outcome == "replied" else ""
-        return cut(shorter or text, most), done
+        shorter = strip_wrapping(done.text) if done.outcome == "replied" else ""
+        return truncate_lines(shorter or text, most), done
 
-    async def _ask(self, brief: Brief) -> Outcome:
+    async def _ask(self, brief: PromptInput) -> TurnOutcome:
         try:
             return await take_turn(
                 brief,
                 self.model,
                 self.tools,
                 key=self.agent,
-                max_tool_rounds=_ROUNDS,
+                max_tool_rounds=_MAX_TOOL_ROUNDS,
                 afford=self.afford,
                 progress=self.progress,
             )
-        except (TooLong, Malformed) as error:
+        except (PromptTooLong, RequestRefused) as error:
             self.progress.record_lost(error.accounts)
-            return self.progress.finish(Outcome(outcome="failed", reason=error.reason))
+            return self.progress.finish(TurnOutcome(outcome="failed", reason=error.reason))
 
 
-def _room(brief: Brief, model: Model, before: str) -> int:
+def _notes_budget_tokens(brief: PromptInput, model: Model, before: str) -> int:
     """Tokens for notes."""
     fixed = sum(
-        map(estimate_tokens, (brief.persona, brief.binding.prompt, brief.card, before, instructions("dreaming")))
+        map(estimate_tokens, (brief.persona, brief.binding.prompt, brief.card, before, load_prompt("dreaming")))
     )
-    return min(NOTES_TOKENS, view.budget_tokens(model.context_tokens, fixed))
+    return min(MAX_NOTES_TOKENS, view.budget_tokens(model.context_tokens, fixed))
 
 
-def _of(
-    done: Outcome, outcome: Literal["dreamt", "unchanged", "failed"], *, reason: str = "", changed: str = ""
-) -> Dream:
-    return Dream(
+def _build_result(
+    done: TurnOutcome, outcome: Literal["dreamt", "unchanged", "failed"], *, reason: str = "", changed: str = ""
+) -> DreamResult:
+    return DreamResult(
         outcome=outcome,
         reason=reason,
         diff=changed,

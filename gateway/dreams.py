@@ -2,26 +2,26 @@
 
 from collections.abc import Awaitable, Callable
 
-from agent.brief import Brief
-from agent.models.base import Model, Request
-from agent.outcome import Outcome, Progress
-from agent.turn import Tools
-from gateway.briefing import Briefing
+from agent.brief import PromptInput
+from agent.models.base import Model, ModelRequest
+from agent.outcome import TurnOutcome, TurnProgress
+from agent.turn import Toolset
+from gateway.briefing import PromptContextBuilder
 from gateway.clock import Clock
-from gateway.dreaming import Dream, Dreaming
-from gateway.events import Account, Address, ConversationId, EventId, Finished
-from gateway.hands import Whereabouts
+from gateway.dreaming import Dreamer, DreamResult
+from gateway.events import Address, ConversationId, EventId, RequestUsage, TaskFinished
+from gateway.hands import ToolContext
 from gateway.ids import new_id
-from gateway.lane import Interrupted, Lane
-from gateway.records import Seq, TurnEnded, TurnId
-from gateway.scopes import PUBLIC, Sight
-from gateway.store import Entry, Store, Unread
-from gateway.turns import Report
+from gateway.lane import TurnHandle, TurnInterrupted
+from gateway.records import Seq, TurnId, TurnRecord
+from gateway.scopes import PUBLIC, Visibility
+from gateway.store import NewEntry, Store, UnreadEntries
+from gateway.turns import TurnResult
 
-_NOTHING = Unread(messages=(), omitted=0, upto=Seq(0))
+_NO_UNREAD = UnreadEntries(messages=(), omitted=0, upto=Seq(0))
 
 
-class Dreams:
+class DreamTurnRunner:
     """One agent's."""
 
     def __init__(
@@ -31,13 +31,13 @@ class Dreams:
         store: Store,
         clock: Clock,
         model: Model,
-        dreaming: Dreaming,
-        briefing: Briefing,
-        hands: Callable[[Whereabouts], Tools],
+        dreaming: Dreamer,
+        briefing: PromptContextBuilder,
+        hands: Callable[[ToolContext], Toolset],
         memory_chars: int,
-        afford: Callable[[Request], bool],
-        answered: Callable[[str, Account], None],
-        finished: Callable[[Finished], Awaitable[None]],
+        afford: Callable[[ModelRequest], bool],
+        answered: Callable[[str, RequestUsage], None],
+        finished: Callable[[TaskFinished], Awaitable[None]],
         forget: Callable[[ConversationId], None],
     ) -> None:
         """`memory_chars`: MEMORY.md is kept below this. `finished` makes the end of a dream known."""
@@ -54,11 +54,11 @@ class Dreams:
         self._on_finished = finished
         self._forget_view = forget
 
-    async def run(self, place: Address, lane: Lane) -> Report:
-        """Dream. Interrupted, nothing is changed, or all is: see `Dreaming.dream`."""
+    async def run(self, place: Address, lane: TurnHandle) -> TurnResult:
+        """Dream. Interrupted, nothing is changed, or all is: see `Dreamer.dream`."""
         turn = TurnId(new_id(self._clock.now()))
-        setting = await self._prompt_context.build(place, _NOTHING, ())
-        brief = Brief(
+        setting = await self._prompt_context.build(place, _NO_UNREAD, ())
+        brief = PromptInput(
             persona=setting.persona,
             binding=setting.binding,
             card=setting.card,
@@ -66,9 +66,9 @@ class Dreams:
             input_text="",
             conversation=place.conversation,
         )
-        sight = Sight(scope=PUBLIC)
-        tools = self._tools_for(Whereabouts(turn=turn, agent=self._agent, at=place, visibility=sight, autonomous=True))
-        progress = Progress()
+        sight = Visibility(scope=PUBLIC)
+        tools = self._tools_for(ToolContext(turn=turn, agent=self._agent, at=place, visibility=sight, autonomous=True))
+        progress = TurnProgress()
         dream = self._dreamer.dream(
             brief,
             self._model,
@@ -80,22 +80,22 @@ class Dreams:
         )
         try:
             came = await lane.run(dream)
-        except Interrupted:
+        except TurnInterrupted:
             return await self._record_interrupted(turn, place, progress.current)
         await self._record(turn, place, came)
         for account in came.accounts:
             self._on_answered(self._agent, account)
-        return Report(
+        return TurnResult(
             has_failed=came.outcome == "failed",
             has_yielded=True,
             autonomous=True,
             cost_usd=sum(account.cost_usd or 0.0 for account in came.accounts),
         )
 
-    async def _record_interrupted(self, turn: TurnId, place: Address, done: Outcome) -> Report:
+    async def _record_interrupted(self, turn: TurnId, place: Address, done: TurnOutcome) -> TurnResult:
         """What was asked until then is paid for. It owes no turn, so it does not stand there as one that does."""
         if done.requests:
-            spent = Dream(
+            spent = DreamResult(
                 outcome="failed",
                 reason="interrupted",
                 accounts=done.accounts,
@@ -107,13 +107,13 @@ class Dreams:
             for account in done.accounts:
                 self._on_answered(self._agent, account)
         cost_usd = sum(account.cost_usd or 0.0 for account in done.accounts)
-        return Report(was_interrupted=True, autonomous=True, cost_usd=cost_usd)
+        return TurnResult(was_interrupted=True, autonomous=True, cost_usd=cost_usd)
 
-    async def _record(self, turn: TurnId, place: Address, came: Dream) -> None:
+    async def _record(self, turn: TurnId, place: Address, came: DreamResult) -> None:
         if not came.requests and came.outcome != "failed":  # there was nothing to dream of
             return
         now, failed = self._clock.now(), came.outcome == "failed"
-        ended = TurnEnded(
+        ended = TurnRecord(
             turn=turn,
             covers=(),
             omitted=0,
@@ -130,10 +130,10 @@ class Dreams:
             agent=self._agent,
             cause="dream",
         )
-        await self._store.append([Entry(fact=ended, at=now, conversation=place.conversation, key=f"turn:{turn}")])
+        await self._store.append([NewEntry(fact=ended, at=now, conversation=place.conversation, key=f"turn:{turn}")])
         self._forget_view(place.conversation)
         changed = sum(line[:1] in "+-" and line[:3] not in ("+++", "---") for line in came.diff.splitlines() if line)
         text = came.reason if failed else f"MEMORY.md has changed in {changed} lines"
         await self._on_finished(
-            Finished(id=EventId(turn), what="dream", ok=not failed, text=text, sent=now, agent=self._agent)
+            TaskFinished(id=EventId(turn), what="dream", ok=not failed, text=text, sent=now, agent=self._agent)
         )

@@ -3,19 +3,19 @@
 import logging
 from collections.abc import Mapping
 
-from agent.models.base import Cause
-from agent.outcome import Outcome
+from agent.models.base import FailureCause
+from agent.outcome import TurnOutcome
 from gateway.clock import Clock
 from gateway.events import Post, PostKey
-from gateway.hearing import answered
-from gateway.records import Queued, Seq, TurnEnded
+from gateway.hearing import find_reply_to
+from gateway.records import PostQueued, Seq, TurnRecord
 from gateway.redaction import Redact, Redactor
-from gateway.store import Entry, OutboxPost, Store
-from gateway.turn import Begun, Dealt
+from gateway.store import NewEntry, OutboxPost, Store
+from gateway.turn import ConsumedInput, TurnStart
 
 logger = logging.getLogger("reverie.turns")
 
-FAILURES: Mapping[Cause, str] = {
+FAILURE_TEXTS: Mapping[FailureCause, str] = {
     "overloaded": "The model I think with is overloaded right now. Please ask again in a few minutes.",
     "unreachable": "I cannot reach the model I think with right now. Please ask again in a few minutes.",
     "misconfigured": "The model I think with refuses my requests, because something is not set up correctly. Asking "
@@ -33,7 +33,7 @@ FAILURES: Mapping[Cause, str] = {
 """What people are told instead of an answer: the cause, and whether to ask again."""
 
 
-class Writing:
+class TurnRecorder:
     """Writes an agent's turns down."""
 
     def __init__(self, store: Store, clock: Clock, agent_id: str, redact: Redact | None = None) -> None:
@@ -43,13 +43,13 @@ class Writing:
         self._agent_id = agent_id
         self._redact = redact or Redactor()
 
-    def build_record(self, begun: Begun, outcome: Outcome, dealt: Dealt) -> TurnEnded:
+    def build_record(self, begun: TurnStart, outcome: TurnOutcome, dealt: ConsumedInput) -> TurnRecord:
         """How the turn ended, with what it says to whoever waits for an answer."""
         text, basis = self._redact(outcome.text), dealt.basis
         if outcome.outcome == "failed":
             logger.error("turn %s failed: %s", begun.turn, outcome.reason)
-            text = FAILURES[outcome.cause] if _awaited(begun, dealt) else ""
-        return TurnEnded(
+            text = FAILURE_TEXTS[outcome.cause] if _is_answer_awaited(begun, dealt) else ""
+        return TurnRecord(
             turn=begun.turn,
             covers=dealt.rendered.covers,
             omitted=dealt.omitted,
@@ -81,10 +81,12 @@ class Writing:
             least_role=basis.label.role if basis.label is not None else "",
         )
 
-    async def write(self, begun: Begun, outcome: Outcome, dealt: Dealt) -> tuple[Seq, TurnEnded, OutboxPost | None]:
+    async def write(
+        self, begun: TurnStart, outcome: TurnOutcome, dealt: ConsumedInput
+    ) -> tuple[Seq, TurnRecord, OutboxPost | None]:
         """The turn and its post: where the turn stands, its record, and what the outbox is to deliver."""
         now, place, ended = self._clock.now(), begun.place, self.build_record(begun, outcome, dealt)
-        record = Entry(
+        record = NewEntry(
             fact=ended,
             at=now,
             conversation=place.conversation,
@@ -94,14 +96,14 @@ class Writing:
         if not ended.text or begun.is_inner:  # what is said there is said to nobody
             (written,) = await self._store.append([record])
             return written.seq, ended, None
-        post = Post(key=PostKey(ended.turn), to=place, text=ended.text, reply_to=answered(dealt.messages))
-        queued = Entry(
-            fact=Queued(post=post), at=now, conversation=place.conversation, key=f"post:{post.key}", cause=record
+        post = Post(key=PostKey(ended.turn), to=place, text=ended.text, reply_to=find_reply_to(dealt.messages))
+        queued = NewEntry(
+            fact=PostQueued(post=post), at=now, conversation=place.conversation, key=f"post:{post.key}", cause=record
         )
         written, waiting = await self._store.append([record, queued])
         return written.seq, ended, OutboxPost(seq=waiting.seq, at=now, post=post, parts=())
 
 
-def _awaited(begun: Begun, dealt: Dealt) -> bool:
+def _is_answer_awaited(begun: TurnStart, dealt: ConsumedInput) -> bool:
     """Whether somebody waits for an answer: nobody else is told that there is none."""
     return not begun.is_inner and (begun.cause in ("addressed", "alarm") or dealt.is_addressed)

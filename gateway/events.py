@@ -28,13 +28,13 @@ ConversationId = NewType("ConversationId", str)
 """`Address` in one line, e.g. `irc.libera/#python`. Made only by `Address.conversation`."""
 
 
-def _utc(value: datetime) -> datetime:
+def _to_utc(value: datetime) -> datetime:
     if value.tzinfo is None:
         raise ValueError("a time needs a time zone")
     return value.astimezone(UTC)
 
 
-Time = Annotated[datetime, AfterValidator(_utc)]
+Time = Annotated[datetime, AfterValidator(_to_utc)]
 """Aware; UTC once read back from JSON."""
 
 
@@ -130,7 +130,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Edited:
+class MessageEdited:
     """A message now reads differently."""
 
     id: EventId
@@ -147,7 +147,7 @@ class Edited:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deleted:
+class MessageDeleted:
     """A message is gone from the platform (not from our log)."""
 
     id: EventId
@@ -157,12 +157,12 @@ class Deleted:
     sender: Sender | None = None
     """Who deleted it; None where the platform does not tell."""
     direct: bool = False
-    """As `Edited.direct`."""
+    """As `MessageEdited.direct`."""
     kind: Literal["deleted"] = "deleted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reacted:
+class ReactionChanged:
     """A reaction was put on a message or taken off."""
 
     id: EventId
@@ -174,12 +174,12 @@ class Reacted:
     added: bool
     sent: Time
     direct: bool = False
-    """As `Edited.direct`."""
+    """As `MessageEdited.direct`."""
     kind: Literal["reacted"] = "reacted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Membership:
+class MembershipChanged:
     """A room's people or its topic changed."""
 
     id: EventId
@@ -217,13 +217,13 @@ class PlaceNames:
     thread_created_as: str | None = None
     """What the thread was called at first: it counts only while no later name is known."""
     topic: str | None = None
-    """None also where topics are told by `Membership`."""
+    """None also where topics are told by `MembershipChanged`."""
     me: str | None = None
     """What the agent is called there, as people write it to speak to it: a nick, or `@name`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
+class PlaceRenamed:
     """From inside: a place is called so from now on. All that is known of it, cleaned and bounded."""
 
     id: EventId
@@ -255,7 +255,7 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class ConnectionChanged:
     """The connection of one of our accounts came up or went down."""
 
     id: EventId
@@ -294,7 +294,7 @@ class Alarm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
+class TaskFinished:
     """From inside: work that went on beside the turns has ended."""
 
     id: EventId
@@ -312,7 +312,7 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class DeliveryReport:
     """From inside: how a post of ours ended. One per post, the last word on it."""
 
     id: EventId
@@ -326,7 +326,19 @@ class Delivery:
     kind: Literal["delivery"] = "delivery"
 
 
-Notification = Message | Edited | Deleted | Reacted | Membership | Named | Command | Link | Alarm | Finished | Delivery
+Notification = (
+    Message
+    | MessageEdited
+    | MessageDeleted
+    | ReactionChanged
+    | MembershipChanged
+    | PlaceRenamed
+    | Command
+    | ConnectionChanged
+    | Alarm
+    | TaskFinished
+    | DeliveryReport
+)
 """Everything that can be noticed, tagged by `kind` (a `Message` by any of its four kinds)."""
 
 NOTIFICATION: TypeAdapter[Notification] = TypeAdapter(Annotated[Notification, Field(discriminator="kind")])
@@ -399,7 +411,7 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class EvidenceRef:
     """Where something stands whole, of which the model was told a part."""
 
     handle: str
@@ -415,7 +427,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class ToolImage:
     """An image that a tool brought. Its bytes are kept beside the store for a while."""
 
     sha256: str
@@ -427,7 +439,7 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Called:
+class ToolCallRecord:
     """A tool that the model called, and what it was told."""
 
     id: str
@@ -439,36 +451,36 @@ class Called:
     error: bool = False
     ended: bool = False
     """It ended the turn, so the model has not read the result."""
-    source: Source | None = None
+    source: EvidenceRef | None = None
     """Of what `result` shows a part of. None: `result` is all of it."""
     origin: str = ""
     """Where the result is from, if its tool tells. Empty: from the call alone."""
     ephemeral: bool = False
     """What it did is kept elsewhere, so the call leaves the view at the next fold."""
-    images: tuple[Shown, ...] = ()
+    images: tuple[ToolImage, ...] = ()
     """Shown behind the results of the same step."""
     untrusted: bool = False
     """`result` is somebody else's words, and is told behind a fence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class TurnStep:
     """One answer of the model in the middle of a turn, and what it was told then."""
 
     text: str
     """What it said beside its calls: progress, never posted."""
-    calls: tuple[Called, ...]
+    calls: tuple[ToolCallRecord, ...]
     """In its order; not empty."""
     heard: str = ""
-    """What arrived meanwhile and was told behind the results, as `agent.prompt.hear` writes it."""
+    """What arrived meanwhile and was told behind the results, as `agent.prompt.render_prompt_lines` writes it."""
 
 
-Lifetime = Literal["5m", "1h"]
+CacheTtl = Literal["5m", "1h"]
 """How long a provider keeps a cached prefix after its last use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockAccount:
+class BlockUsage:
     """One block of a request, as the cache was expected to treat it."""
 
     name: str
@@ -479,19 +491,19 @@ class BlockAccount:
     """Of these, expected to come from the cache."""
     written: int
     """Expected to be written to it."""
-    lifetime: Lifetime | None
+    lifetime: CacheTtl | None
     """Of what is written; None: nothing is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class RequestUsage:
     """One model request: what its cache was expected to do, what was billed, and why they differ."""
 
     provider: str
     """Which kind of provider: anthropic, openai, llamacpp, ..."""
     model: str
     """As the provider names it."""
-    blocks: tuple[BlockAccount, ...]
+    blocks: tuple[BlockUsage, ...]
     """In the order of the request, without empty ones."""
     usage: Usage
     """As billed."""

@@ -13,15 +13,15 @@ from math import inf
 from typing import Final, NamedTuple
 
 from gateway.events import ConversationId, Message
-from gateway.records import AMBIENT, Judged
+from gateway.records import AMBIENT, Judgement
 
-CONVERSATIONS = 1_000
+MAX_LOOP_CONVERSATIONS = 1_000
 """Remembered at once; the others are counted again from the log."""
-LOOK_BACK = 50
+EXCHANGE_LOOK_BACK = 50
 """Messages of the log that are counted again; `access.max_bot_exchanges` beyond it counts as this."""
 
 
-def count(exchanges: int, message: Message, judged: Judged) -> int:
+def count_exchanges(exchanges: int, message: Message, judged: Judgement) -> int:
     """Exchanges with bots in a row, this message included."""
     if judged.fate == "refused":
         return exchanges
@@ -30,23 +30,23 @@ def count(exchanges: int, message: Message, judged: Judged) -> int:
     return exchanges + (judged.fate == "due")
 
 
-def broken(judged: Judged, exchanges: int, limit: int) -> Judged:
+def break_loop(judged: Judgement, exchanges: int, limit: int) -> Judgement:
     """The judgement of a bot's message, after the loop is broken if it is time. `exchanges`: with this one."""
-    if judged.fate != "due" or exchanges <= min(limit, LOOK_BACK):
+    if judged.fate != "due" or exchanges <= min(limit, EXCHANGE_LOOK_BACK):
         return judged
     rule = f"loop broken: {limit} exchanges with bots (access.max_bot_exchanges)"
     return replace(judged, fate="context", urgency=AMBIENT, rule=rule)
 
 
-def recount(messages: Iterable[Message], judge: Callable[[Message], Judged]) -> int:
+def recount_exchanges(messages: Iterable[Message], judge: Callable[[Message], Judgement]) -> int:
     """The count that the log's newest messages give, oldest first."""
     exchanges = 0
     for message in messages:
-        exchanges = count(exchanges, message, judge(message))
+        exchanges = count_exchanges(exchanges, message, judge(message))
     return exchanges
 
 
-class Exchanges:
+class BotExchangeCounter:
     """The counts of the conversations in which something was said lately."""
 
     def __init__(self) -> None:
@@ -60,33 +60,33 @@ class Exchanges:
         """Remember."""
         self._counts[conversation] = exchanges
         self._counts.move_to_end(conversation)
-        if len(self._counts) > CONVERSATIONS:
+        if len(self._counts) > MAX_LOOP_CONVERSATIONS:
             self._counts.popitem(last=False)
 
 
-START: Final = 120
+LOOP_SCORE: Final = 120
 """Of what rounds in a row count: then it is a program, whatever its platform says of it."""
-AGAIN: Final = 42
+REPEATED_LOOP_SCORE: Final = 42
 """The same after it was found out once."""
-REPEATED: Final = 21
+ECHO_SCORE: Final = 21
 """What a round counts in which somebody says at once what was said before: six are enough."""
-PERHAPS_REPEATED: Final = 9
+SLOW_ECHO_SCORE: Final = 9
 """The same within seconds: a person who plays a game may do so for a while."""
-ALIKE: Final = 2
+SIMILAR_SCORE: Final = 2
 """Nearly the same words as before, at once."""
-FAST: Final = 1
+FAST_SCORE: Final = 1
 """Other words, but faster than anybody reads or types: who writes ahead of our answers may seem so for a while."""
 REACTION_S: Final = 0.7
 """Nobody reads a line and answers it faster."""
-PACE_CHARS_S: Final = 20.0
+MAX_TYPING_CHARS_S: Final = 20.0
 """Nobody types faster for long: 240 words a minute."""
 LONG_CHARS: Final = 40
 """Shorter lines say nothing about the pace of typing."""
-AT_ONCE_S: Final = 1.5
+ECHO_S: Final = 1.5
 """Who says the same again as fast as this has not read our line."""
-SECONDS_S: Final = 4.0
+SLOW_ECHO_S: Final = 4.0
 """Who does so time after time hardly reads it."""
-REMEMBERED: Final = 2
+REMEMBERED_LINES: Final = 2
 """Of what somebody said last."""
 SAME_RATIO: Final = 0.9
 COMPARED_CHARS: Final = 400
@@ -97,7 +97,7 @@ CALM_S: Final = 3_600.0
 """Who was calm for so long begins anew."""
 
 
-class Pause(NamedTuple):
+class LoopPause(NamedTuple):
     """Somebody is not answered for a while."""
 
     remaining_s: float
@@ -108,7 +108,7 @@ class Pause(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Talk:
+class _SenderTalk:
     """Between us and one sender in one conversation. Times are monotonic, in seconds."""
 
     score: int = 0
@@ -122,13 +122,13 @@ class _Talk:
     """Not answered until then."""
 
 
-class Loops:
+class BotLoopGuard:
     """Finds senders that answer each of our lines as no person does: by rhythm, and by what both sides say."""
 
     def __init__(self) -> None:
         self._own_posts: OrderedDict[ConversationId, tuple[float, str]] = OrderedDict()
         """When we last said something there, and what."""
-        self._talks: OrderedDict[tuple[ConversationId, str], _Talk] = OrderedDict()
+        self._talks: OrderedDict[tuple[ConversationId, str], _SenderTalk] = OrderedDict()
         self._notified: OrderedDict[ConversationId, float] = OrderedDict()
         """When somebody was first told there that they are not answered: a crowd is told once."""
 
@@ -136,32 +136,32 @@ class Loops:
         """We are about to say that there."""
         at_s, _ = self._own_posts.pop(conversation, (-inf, ""))
         self._own_posts[conversation] = at_s, text[:COMPARED_CHARS]
-        if len(self._own_posts) > CONVERSATIONS:
+        if len(self._own_posts) > MAX_LOOP_CONVERSATIONS:
             self._own_posts.popitem(last=False)
 
     def record_sending(self, conversation: ConversationId, now_s: float) -> None:
         """The beginning of it is handed to the platform."""
         self._own_posts[conversation] = now_s, self._own_posts.get(conversation, (-inf, ""))[1]
 
-    def check_line(self, conversation: ConversationId, sender: str, text: str, now_s: float) -> Pause | None:
+    def check_line(self, conversation: ConversationId, sender: str, text: str, now_s: float) -> LoopPause | None:
         """They say something that would be answered. Not None: it is not to be.
 
         A round is our line and then theirs. What they say without a line of ours in between belongs to the same round.
         """
-        talk = self._talks.pop((conversation, sender), None) or _Talk()
+        talk = self._talks.pop((conversation, sender), None) or _SenderTalk()
         self._talks[conversation, sender] = talk
-        if len(self._talks) > CONVERSATIONS:
+        if len(self._talks) > MAX_LOOP_CONVERSATIONS:
             self._talks.popitem(last=False)
         if now_s < talk.paused_until_s:
-            return Pause(talk.paused_until_s - now_s, is_new=False, is_first=False)
+            return LoopPause(talk.paused_until_s - now_s, is_new=False, is_first=False)
         if now_s - max(talk.last_said_s, talk.paused_until_s) > CALM_S:
             talk.pause_count = 0
         ours_s, ours = self._own_posts.get(conversation, (-inf, ""))
         if ours_s > talk.last_said_s:  # else it is more of what they said before
-            counts = _like_a_program(talk, text, now_s - ours_s, now_s, ours)
+            counts = _score_round(talk, text, now_s - ours_s, now_s, ours)
             talk.score = talk.score + counts if counts else 0
-        talk.recent_texts, talk.last_said_s = (*talk.recent_texts, _plain(text))[-REMEMBERED:], now_s
-        if talk.score < (AGAIN if talk.pause_count else START):
+        talk.recent_texts, talk.last_said_s = (*talk.recent_texts, _normalize_words(text))[-REMEMBERED_LINES:], now_s
+        if talk.score < (REPEATED_LOOP_SCORE if talk.pause_count else LOOP_SCORE):
             return None
         pause_s = min(FIRST_PAUSE_S * 2.0**talk.pause_count, LONGEST_PAUSE_S)
         talk.score, talk.pause_count, talk.paused_until_s = 0, talk.pause_count + 1, now_s + pause_s
@@ -169,28 +169,28 @@ class Loops:
         if first:
             self._notified.pop(conversation, None)
             self._notified[conversation] = now_s
-            if len(self._notified) > CONVERSATIONS:
+            if len(self._notified) > MAX_LOOP_CONVERSATIONS:
                 self._notified.popitem(last=False)
-        return Pause(pause_s, is_new=True, is_first=first)
+        return LoopPause(pause_s, is_new=True, is_first=first)
 
 
-def _like_a_program(talk: _Talk, text: str, after_s: float, now_s: float, ours: str) -> int:
+def _score_round(talk: _SenderTalk, text: str, after_s: float, now_s: float, ours: str) -> int:
     """What this round counts. 0: a person may have read our line and written this. `after_s`: after our line."""
-    said, before = _plain(text), (*talk.recent_texts, _plain(ours))
-    if said in before and after_s <= SECONDS_S:
-        return REPEATED if after_s <= AT_ONCE_S else PERHAPS_REPEATED
-    if after_s <= AT_ONCE_S and any(_alike(said, one) for one in before[-2:]):
-        return ALIKE
-    typed = len(text) >= LONG_CHARS and len(text) / max(now_s - talk.last_said_s, 0.001) > PACE_CHARS_S
-    return FAST if typed or after_s <= REACTION_S else 0
+    said, before = _normalize_words(text), (*talk.recent_texts, _normalize_words(ours))
+    if said in before and after_s <= SLOW_ECHO_S:
+        return ECHO_SCORE if after_s <= ECHO_S else SLOW_ECHO_SCORE
+    if after_s <= ECHO_S and any(_is_similar(said, one) for one in before[-2:]):
+        return SIMILAR_SCORE
+    typed = len(text) >= LONG_CHARS and len(text) / max(now_s - talk.last_said_s, 0.001) > MAX_TYPING_CHARS_S
+    return FAST_SCORE if typed or after_s <= REACTION_S else 0
 
 
-def _plain(text: str) -> str:
+def _normalize_words(text: str) -> str:
     """The words alone."""
     return " ".join(_WORDS.findall(text[:COMPARED_CHARS].casefold())) or text[:COMPARED_CHARS]
 
 
-def _alike(one: str, other: str) -> bool:
+def _is_similar(one: str, other: str) -> bool:
     shortest, longest = sorted((len(one), len(other)))
     if not longest or shortest / longest < SAME_RATIO:
         return False

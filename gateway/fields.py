@@ -10,7 +10,7 @@ _UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)")
 
 
-def _seconds(value: object) -> object:
+def _parse_duration(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, str):
         return value
     match = _DURATION.fullmatch(value.strip())
@@ -19,7 +19,7 @@ def _seconds(value: object) -> object:
     return float(match[1]) * _UNITS[match[2]]
 
 
-def _zone(value: str) -> str:
+def _check_time_zone(value: str) -> str:
     try:
         ZoneInfo(value)
     except (ZoneInfoNotFoundError, ValueError, OSError):
@@ -27,13 +27,13 @@ def _zone(value: str) -> str:
     return value
 
 
-TimeZone = Annotated[str, AfterValidator(_zone)]
+TimeZone = Annotated[str, AfterValidator(_check_time_zone)]
 """An IANA name, e.g. `Europe/Zurich`."""
-Duration = Annotated[float, BeforeValidator(_seconds), Field(ge=0, strict=True, allow_inf_nan=False)]
+Duration = Annotated[float, BeforeValidator(_parse_duration), Field(ge=0, strict=True, allow_inf_nan=False)]
 """Seconds. Reads `300`, `5m`, `1h`."""
 
 
-class Section(BaseModel):
+class ConfigSection(BaseModel):
     """A part of the configuration: frozen, and unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)

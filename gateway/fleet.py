@@ -11,21 +11,22 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from channels.base import CanAdapt, Channel
-from gateway.adapters import account, import_adapter, ranked_rooms, refused, unavailable
+from channels.base import CanApplyConfig, Channel
+from gateway.adapters import account_key, explain_unconnectable, find_ranked_rooms, find_unavailable, import_adapter
 from gateway.events import ChannelName
-from gateway.runner import Runner
+from gateway.runner import ChannelSupervisor
 from gateway.settings import ChannelConfig, Settings
-from gateway.settings_load import BadConfig, Problem
+from gateway.settings_load import ConfigError
+from gateway.settings_source import ConfigProblem
 
 logger = logging.getLogger("reverie.fleet")
 
-GONE: Final = "it is no longer configured"
-CHANGED: Final = "its configuration has changed"
-NONE_LEFT: Final = "no channel would be left: keep one, or stop the gateway"
+REMOVED_TEXT: Final = "it is no longer configured"
+CHANGED_TEXT: Final = "its configuration has changed"
+NO_CHANNEL_LEFT_TEXT: Final = "no channel would be left: keep one, or stop the gateway"
 
 
-class Make(Protocol):
+class AdapterFactory(Protocol):
     """Makes the adapter of one channel."""
 
     def __call__(self, name: ChannelName, settings: Settings, cursor: str | None, before: Channel | None, /) -> Channel:
@@ -33,7 +34,7 @@ class Make(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class AdapterSpec:
     """What an adapter is made of. Equal: it may stay."""
 
     config: ChannelConfig
@@ -42,23 +43,23 @@ class Wanted:
 
 
 @dataclass(slots=True)
-class _Berth:
-    spec: Wanted
+class _RunningAdapter:
+    spec: AdapterSpec
     """What it was made of."""
     is_shut: bool = False
     """It is not heard any more, so it must be made anew even if it is wanted again as it was."""
 
 
-class Fleet:
-    """All channels of the configuration. A `gateway.live.Taker`."""
+class ChannelReconciler:
+    """All channels of the configuration. A `gateway.live.SettingsListener`."""
 
     def __init__(
         self,
         settings: Settings,
         channels: MutableMapping[ChannelName, Channel],
-        runner: Runner,
+        runner: ChannelSupervisor,
         *,
-        make: Make,
+        make: AdapterFactory,
         cursor: Callable[[ChannelName], Awaitable[str | None]],
         came: Callable[[Channel, bool], None],
         went: Callable[[ChannelName], None],
@@ -75,26 +76,26 @@ class Fleet:
         self._settings, self._channels, self._runner = settings, channels, runner
         self._make, self._cursor = make, cursor
         self._came, self._went, self._failed, self._adapted = came, went, failed, adapted
-        self._specs = wanted(settings)
-        self._running = {name: _Berth(one) for name, one in self._specs.items()}
+        self._specs = build_adapter_specs(settings)
+        self._running = {name: _RunningAdapter(one) for name, one in self._specs.items()}
         self._reconciling: set[ChannelName] = set()
         self._adapters_changed = asyncio.Event()
 
     def prepare(self, new: Settings) -> Callable[[], None]:
         """As `Taker.prepare`."""
         if problems := tuple(self._find_problems(new)):
-            raise BadConfig(problems)
-        to_be = wanted(new)
+            raise ConfigError(problems)
+        to_be = build_adapter_specs(new)
         return lambda: self._apply(new, to_be)
 
-    def _find_problems(self, new: Settings) -> list[Problem]:
-        found = [Problem("", 0, f"channels.{name}", why) for name, why in unavailable(new)]
-        for name, one in wanted(new).items():
-            if one != self._specs.get(name) and (why := refused(one.config)):
-                found.append(Problem("", 0, f"channels.{name}", why))
-        return found if new.channels else [Problem("", 0, "channels", NONE_LEFT)]
+    def _find_problems(self, new: Settings) -> list[ConfigProblem]:
+        found = [ConfigProblem("", 0, f"channels.{name}", why) for name, why in find_unavailable(new)]
+        for name, one in build_adapter_specs(new).items():
+            if one != self._specs.get(name) and (why := explain_unconnectable(one.config)):
+                found.append(ConfigProblem("", 0, f"channels.{name}", why))
+        return found if new.channels else [ConfigProblem("", 0, "channels", NO_CHANNEL_LEFT_TEXT)]
 
-    def _apply(self, new: Settings, to_be: dict[ChannelName, Wanted]) -> None:
+    def _apply(self, new: Settings, to_be: dict[ChannelName, AdapterSpec]) -> None:
         self._settings, self._specs = new, to_be
         for name in {**self._running, **to_be}:
             if self._is_current(name):
@@ -123,7 +124,7 @@ class Fleet:
             return False
         if (
             there.spec.ranked_rooms != to_be.ranked_rooms
-            or not isinstance(channel, CanAdapt)
+            or not isinstance(channel, CanApplyConfig)
             or not channel.apply_config(to_be.config)
         ):
             return False
@@ -137,7 +138,7 @@ class Fleet:
         try:
             while not self._is_current(name):
                 if name in self._running:
-                    why = CHANGED if name in self._specs else GONE
+                    why = CHANGED_TEXT if name in self._specs else REMOVED_TEXT
                     logger.info("%s says goodbye: %s", name, why)
                     await self._runner.stop_channel(name, why)
                     del self._running[name]
@@ -149,7 +150,7 @@ class Fleet:
         finally:
             self._reconciling.discard(name)
 
-    async def _start_adapter(self, name: ChannelName, to_be: Wanted) -> None:
+    async def _start_adapter(self, name: ChannelName, to_be: AdapterSpec) -> None:
         """Make it and run it, unless something else is wanted by then."""
         while self._specs.get(name) == to_be and self._is_account_in_use(name, to_be):
             await self._adapters_changed.wait()
@@ -158,12 +159,12 @@ class Fleet:
             await asyncio.to_thread(import_adapter, to_be.config)
             if self._specs.get(name) != to_be:
                 return
-            self._running[name] = _Berth(to_be)
+            self._running[name] = _RunningAdapter(to_be)
             before = self._channels.get(name)
             channel = self._make(name, self._settings, cursor, before)
         except Exception:  # a bug in the adapter, and no reason to end the others
             logger.exception("%s cannot be made", name)
-            self._running[name] = _Berth(to_be)
+            self._running[name] = _RunningAdapter(to_be)
             self._forget(name)
             self._failed(name, "internal error")
             return
@@ -172,11 +173,11 @@ class Fleet:
         self._came(channel, before is None)
         self._runner.run_channel(channel)
 
-    def _is_account_in_use(self, name: ChannelName, to_be: Wanted) -> bool:
+    def _is_account_in_use(self, name: ChannelName, to_be: AdapterSpec) -> bool:
         """Whether another that has to go is still connected as the same account."""
-        mine = account(to_be.config)
+        mine = account_key(to_be.config)
         others = ((one, berth) for one, berth in self._running.items() if one != name and not self._is_current(one))
-        return any(account(berth.spec.config) == mine for _, berth in others)
+        return any(account_key(berth.spec.config) == mine for _, berth in others)
 
     def _notify_changed(self) -> None:
         """Let those look again who wait for others to go."""
@@ -189,7 +190,10 @@ class Fleet:
         self._went(name)
 
 
-def wanted(settings: Settings) -> dict[ChannelName, Wanted]:
+def build_adapter_specs(settings: Settings) -> dict[ChannelName, AdapterSpec]:
     """Of each channel."""
     names = [ChannelName(name) for name in settings.channels]
-    return {name: Wanted(config=settings.channels[name], ranked_rooms=ranked_rooms(name, settings)) for name in names}
+    return {
+        name: AdapterSpec(config=settings.channels[name], ranked_rooms=find_ranked_rooms(name, settings))
+        for name in names
+    }

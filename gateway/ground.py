@@ -6,32 +6,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from channels.base import Channel
-from gateway import access
 from gateway.bindings import Bindings
 from gateway.clock import Clock
 from gateway.events import ChannelName
-from gateway.life import Life
-from gateway.live import Live
-from gateway.media import Media
-from gateway.outfiles import OutFiles
+from gateway.life import BackgroundServices
+from gateway.live import LiveSettings
+from gateway.media import MediaStore
+from gateway.outfiles import OutgoingFiles
 from gateway.redaction import Redact, Redactor
+from gateway.standing import AccessPolicy
 from gateway.store import OutboxPost, Store
-from gateway.tools.dispatch import Used
+from gateway.tools.dispatch import ToolUseListener
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
+class ToolServices:
     """Wired once."""
 
-    live: Live
+    live: LiveSettings
     store: Store
     clock: Clock
     channels: Mapping[ChannelName, Channel]
-    life: Life
-    access_policy: access.Policy
+    life: BackgroundServices
+    access_policy: AccessPolicy
     bindings: Bindings
-    media: Media
-    outfiles: OutFiles
+    media: MediaStore
+    outfiles: OutgoingFiles
     post: Callable[[OutboxPost], None]
     command_prefixes: Mapping[ChannelName, str]
     spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
@@ -41,5 +41,5 @@ class Ground:
     """Given all that tools bring."""
     notify_owners: Callable[[str, str], None] = lambda _key, _text: None
     """Has owners told something: as `Owners.tell`."""
-    on_tool_use: Used = lambda _turn, _tool: None
+    on_tool_use: ToolUseListener = lambda _turn, _tool: None
     """Told of each call, when it begins and when it has ended."""

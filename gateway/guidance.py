@@ -2,25 +2,25 @@
 
 from collections.abc import Awaitable, Callable
 
-from agent.prompts import prompt
-from agent.signals import Mode, State
-from gateway.acting import Acting
-from gateway.digest import listed
+from agent.prompts import load_prompt
+from agent.signals import DmnMode, DmnState
+from gateway.acting import MessagingTools
+from gateway.digest import format_reachable_places
 from gateway.events import ConversationId
 from gateway.records import is_inner
-from gateway.titles import Titles
+from gateway.titles import PlaceTitles
 
 
-class Guidance:
+class TurnDirectives:
     """One agent's."""
 
     def __init__(
         self,
         *,
-        state: Callable[[], State],
-        acting: Acting,
+        state: Callable[[], DmnState],
+        acting: MessagingTools,
         returned: Callable[[ConversationId], Awaitable[str]],
-        titles: Titles,
+        titles: PlaceTitles,
     ) -> None:
         """`returned`: what somebody is to be told who was away until now, in numbers; empty: nothing."""
         self._state = state
@@ -34,16 +34,16 @@ class Guidance:
             return ""
         places, titles = self._platform_actions.list_places(), self._titles
         await titles.load([at.conversation for at in places])
-        return listed(places, titles)
+        return format_reachable_places(places, titles)
 
     async def __call__(self, conversation: ConversationId, autonomous: bool, continuing: bool) -> str:
-        """For `agent.brief.Brief.now`. It has the operator's weight, so nobody's words are in it."""
+        """For `agent.brief.PromptInput.now`. It has the operator's weight, so nobody's words are in it."""
         state = self._state()
         if not autonomous:
-            still = [prompt(state.mode.value)] if state.mode in (Mode.PAUSED, Mode.OFF) else []
+            still = [load_prompt(state.mode.value)] if state.mode in (DmnMode.PAUSED, DmnMode.OFF) else []
             return "\n".join([*still, *filter(None, [await self._away_note(conversation)])])
-        quiet = [prompt("quiet")] if state.quiet_until is not None else []
+        quiet = [load_prompt("quiet")] if state.quiet_until is not None else []
         if is_inner(conversation):
-            mode = Mode.WORKING if continuing else Mode.STORED if state.woken else state.mode
-            return "\n".join([prompt(mode.value), *quiet])
-        return "\n".join([prompt("working" if continuing else "own"), *quiet])
+            mode = DmnMode.WORKING if continuing else DmnMode.STORED if state.woken else state.mode
+            return "\n".join([load_prompt(mode.value), *quiet])
+        return "\n".join([load_prompt("working" if continuing else "own"), *quiet])

@@ -4,17 +4,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
-from agent.models.base import Excerpt, Image, ToolCall, ToolSpec
-from agent.tools.schema import Arguments, Taken, read
-from gateway.events import Address, SenderId, Shown
-from gateway.labels import Label
+from agent.models.base import Image, ResultExcerpt, ToolCall, ToolSpec
+from agent.tools.schema import ArgumentsT, ToolArguments, parse_arguments
+from gateway.events import Address, SenderId, ToolImage
+from gateway.labels import TrustLabel
 from gateway.records import TurnId
-from gateway.scopes import Sight
-from gateway.tools.permits import ANYBODY, Permit, standing, weakest
+from gateway.scopes import Visibility
+from gateway.tools.permits import ALLOW_ANYBODY, ToolPermit, lowest_role, proven_role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asker:
+class Requester:
     """Somebody whose words a turn answers."""
 
     id: SenderId
@@ -29,7 +29,7 @@ class Asker:
 
 
 @dataclass(slots=True)
-class Trace:
+class TurnTrust:
     """What has happened in a turn so far, as far as its tools depend on it."""
 
     foreign: str = ""
@@ -38,38 +38,38 @@ class Trace:
     """The lowest role of whoever wrote what its requests held so far, what was in view before it included."""
 
     @property
-    def label(self) -> Label:
+    def label(self) -> TrustLabel:
         """Both."""
-        return Label(self.role, self.foreign)
+        return TrustLabel(self.role, self.foreign)
 
-    def add(self, label: Label) -> None:
+    def add(self, label: TrustLabel) -> None:
         """From here on its requests hold this, too."""
         now = self.label | label
         self.role, self.foreign = now.role, now.foreign
 
 
-async def _nobody(_: str) -> bool:
+async def _never_written(_: str) -> bool:
     return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Whereabouts:
+class ToolContext:
     """Which turn uses its tools, and where."""
 
     turn: TurnId
     agent: str
     at: Address
-    visibility: Sight
+    visibility: Visibility
     autonomous: bool
-    requesters: tuple[Asker, ...] = ()
+    requesters: tuple[Requester, ...] = ()
     """Who said what is new to the agent, oldest first. Empty: nobody did."""
     overheard_roles: tuple[str, ...] = ()
     """Roles of others whose new words it was told, though they were not said to it."""
     reminder_roles: tuple[str, ...] = ()
     """The least role of those who had each reminder set that it was told."""
-    trust: Trace = field(default_factory=Trace, compare=False)
+    trust: TurnTrust = field(default_factory=TurnTrust, compare=False)
     """The same for all calls of a turn."""
-    was_user_written: Callable[[str], Awaitable[bool]] = field(default=_nobody, compare=False)
+    was_user_written: Callable[[str], Awaitable[bool]] = field(default=_never_written, compare=False)
     """Whether somebody who may use the agent (a member or above) wrote this text literally in this conversation, since
     it began afresh. Raises StoreError."""
 
@@ -79,75 +79,76 @@ class Whereabouts:
 
         Who gave administration no proof counts as a member at most. `owner`: there are the operator's own words alone.
         """
-        asked = [standing(one.role, verified=one.verified) for one in self.requesters]
-        return weakest([*asked, *self.overheard_roles, *self.reminder_roles, self.trust.role])
+        asked = [proven_role(one.role, verified=one.verified) for one in self.requesters]
+        return lowest_role([*asked, *self.overheard_roles, *self.reminder_roles, self.trust.role])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class ToolOutput:
     """What a tool brought, and where that is from: all as in `ToolResult`."""
 
     text: str
     kind: str = "text"
     origin: str = ""
-    excerpt: Excerpt | None = None
+    excerpt: ResultExcerpt | None = None
     is_untrusted: bool = False
     """Somebody else's words: they are fenced where they are told. Never fence them yourself."""
     is_foreign: bool = False
     """They came from outside (web, MCP, other rooms), so what the turn does from here on may be their idea."""
     role: str = "owner"
     """The lowest role of whoever wrote them, where that is known."""
-    images: tuple[tuple[Shown, Image], ...] = ()
+    images: tuple[tuple[ToolImage, Image], ...] = ()
     is_error: bool = False
     """It is told as a failure."""
 
 
-Does = Callable[[Any, Whereabouts], Awaitable[str | Given]]
-Cost = Literal["free", "cheap", "dear"]
+ToolHandler = Callable[[Any, ToolContext], Awaitable[str | ToolOutput]]
+ToolCost = Literal["free", "cheap", "dear"]
 """Of a call: nothing to speak of; time or traffic; money, or much of these."""
 
 
 @dataclass(frozen=True, slots=True)
-class Hand:
+class Tool:
     """One tool: how it is told, what it takes, who carries it out."""
 
     spec: ToolSpec
-    arguments_type: type[Arguments] | None
+    arguments_type: type[ToolArguments] | None
     """None: `does` is handed the arguments as the model wrote them (JSON text, perhaps malformed)."""
-    handler: Does
+    handler: ToolHandler
     """Gives what the model is told, with no limit to its length. Raises Refused for what may not or cannot be.
 
     It is cancelled when its time is over or its turn is cut off, and then leaves nothing running.
     """
-    permit: Permit = ANYBODY
+    permit: ToolPermit = ALLOW_ANYBODY
     timeout_s: float = 30.0
     """Of one call; then it is cancelled. Time that it waits for an approval does not count."""
-    cost: Cost = "free"
-    assess_risk: Callable[[Any, Whereabouts], Awaitable[str]] | None = None
+    cost: ToolCost = "free"
+    assess_risk: Callable[[Any, ToolContext], Awaitable[str]] | None = None
     """Why an admin has to approve a call with these arguments, for people. Empty: for no such reason. None: never.
 
     Raises StoreError.
     """
 
-    async def find_risk(self, call: ToolCall, where: Whereabouts) -> str:
+    async def find_risk(self, call: ToolCall, where: ToolContext) -> str:
         """The same of a call as the model wrote it. Raises StoreError, and Refused for what cannot be read."""
         if self.assess_risk is None:
             return ""
         return await self.assess_risk(
-            call.arguments if self.arguments_type is None else read(self.arguments_type, call.arguments), where
+            call.arguments if self.arguments_type is None else parse_arguments(self.arguments_type, call.arguments),
+            where,
         )
 
     @classmethod
     def create(
         cls,
         spec: ToolSpec,
-        takes: type[Taken],
-        does: Callable[[Taken, Whereabouts], Awaitable[str | Given]],
-        permit: Permit = ANYBODY,
+        takes: type[ArgumentsT],
+        does: Callable[[ArgumentsT, ToolContext], Awaitable[str | ToolOutput]],
+        permit: ToolPermit = ALLOW_ANYBODY,
         *,
         time_s: float = 30.0,
-        cost: Cost = "free",
-        risks: Callable[[Taken, Whereabouts], Awaitable[str]] | None = None,
+        cost: ToolCost = "free",
+        risks: Callable[[ArgumentsT, ToolContext], Awaitable[str]] | None = None,
     ) -> Self:
         """The same, with the types held to each other."""
         return cls(spec, takes, does, permit, time_s, cost, risks)

@@ -4,45 +4,46 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
-from agent.brief import Line
+from agent.brief import PromptLine
 from gateway import access
-from gateway.announced import announced, put
+from gateway.announced import event_as_message, topic_change_as_message
 from gateway.events import (
     Address,
     Alarm,
-    Deleted,
-    Delivery,
-    Edited,
+    DeliveryReport,
     EventId,
-    Membership,
+    MembershipChanged,
     Message,
+    MessageDeleted,
+    MessageEdited,
     MessageId,
-    Named,
+    PlaceRenamed,
     Post,
-    Reacted,
+    ReactionChanged,
     Sender,
     SenderId,
 )
-from gateway.happened import HAPPENED, Happened, Pieces, asks, tale
-from gateway.labels import ANYBODY, CLEAN, Label, label_of
-from gateway.media import Attached
-from gateway.namesakes import Namesakes
-from gateway.records import Acted, Fact, MediaRef, Queued, Seq, TurnEnded
+from gateway.happened import SYSTEM_EVENTS, NoticePieces, SystemEvent, render_system_event, wants_answer
+from gateway.labels import ANYBODY_ROLE, TRUSTED_LABEL, TrustLabel, label_of_turn
+from gateway.media import DescribedAttachment
+from gateway.namesakes import ImpersonationCheck
+from gateway.records import Fact, MediaRef, PlatformAction, PostQueued, Seq, TurnRecord
 from gateway.redaction import Redact, Redactor
-from gateway.store import Reader, Unread
-from gateway.tools.permits import standing
+from gateway.standing import AccessPolicy, role_of
+from gateway.store import StoreReader, UnreadEntries
+from gateway.tools.permits import proven_role
 
-NEWEST_CHANGES = 1_000
+MAX_CHANGES = 1_000
 """Edits and deletions looked at for one turn: more is a raid, and then the oldest texts stand."""
-NEWEST_REPLIES = 20
+MAX_REPLIES = 20
 """Lines whose reply is looked up, each with a question to the store or two."""
-NEWEST_REACTIONS = 20
+MAX_REACTIONS = 20
 """Messages that were reacted to and are looked up, to tell ours from others. Reactions to older ones are not told."""
-SNIPPET_CHARS = 200
+REPLY_SNIPPET_CHARS = 200
 """Of a message replied to, before the prompt shortens it further."""
 
 
-class Standing(NamedTuple):
+class CurrentMessage(NamedTuple):
     """An unread message that has not been deleted."""
 
     seq: Seq
@@ -53,127 +54,128 @@ class Standing(NamedTuple):
     """It is no message, but a change of the topic, put as one."""
     is_title_change: bool = False
     """With `topic`: it was the name of the room or thread instead."""
-    notice: Pieces = ()
+    notice: NoticePieces = ()
     """It is no message, but something else that happened, put as one. Empty: it is one."""
-    label: Label = CLEAN
-    """Of what happened: who wrote words in it. A reminder's words are judged apart (`gateway.askers.reminders`)."""
+    label: TrustLabel = TRUSTED_LABEL
+    """Of what happened: who wrote words in it. A reminder's words are judged apart
+    (`gateway.askers.find_reminder_roles`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
+class RenderedMessage:
     """One unread message as the model is told of it."""
 
     seq: Seq
     sender: SenderId
-    line: Line
+    line: PromptLine
     images: tuple[MediaRef, ...] = ()
-    label: Label = CLEAN
+    label: TrustLabel = TRUSTED_LABEL
     """Of everybody whose words it holds: the sender, whoever is quoted or forwarded, whoever made what is attached."""
 
 
-class Beside(Protocol):
-    """What came beside the words: `gateway.media.Media` knows."""
+class AttachmentSource(Protocol):
+    """What came beside the words: `gateway.media.MediaStore` knows."""
 
     async def describe_attachments(
         self, messages: Sequence[tuple[Seq, Message]], *, sees: bool
-    ) -> dict[Seq, tuple[Attached, ...]]:
+    ) -> dict[Seq, tuple[DescribedAttachment, ...]]:
         """What to say and show of each message's attachments."""
 
 
-class Hearing:
+class ConversationReader:
     """Reads what is needed to tell a turn what is new."""
 
     def __init__(
-        self, store: Reader, access_policy: access.Policy, media: Beside, redact: Redact | None = None
+        self, store: StoreReader, access_policy: AccessPolicy, media: AttachmentSource, redact: Redact | None = None
     ) -> None:
         """`redact` is given all that people said before anything is cut. None: what knows no configuration."""
         self._store = store
         self._access = access_policy
         self._media = media
         self._redact = redact or Redactor()
-        self._namesakes = Namesakes(store, access_policy)
+        self._namesakes = ImpersonationCheck(store, access_policy)
 
-    async def read_current(self, unread: Unread) -> tuple[Standing, ...]:
+    async def read_current(self, unread: UnreadEntries) -> tuple[CurrentMessage, ...]:
         """What is left of the unread messages, with their newest words. Oldest first."""
         said = await self._read_messages(unread)
         others = [
-            Standing(
+            CurrentMessage(
                 stored.seq,
-                self._redact_message(announced(stored.fact)),
+                self._redact_message(topic_change_as_message(stored.fact)),
                 is_edited=False,
                 is_topic_change=True,
                 is_title_change=stored.fact.change == "title",
             )
             for stored in unread.messages
-            if isinstance(stored.fact, Membership)
+            if isinstance(stored.fact, MembershipChanged)
         ]
         others += await self._read_system_events(unread)
         return tuple(sorted((*said, *others), key=lambda one: one.seq)) if others else said
 
-    async def _read_system_events(self, unread: Unread) -> list[Standing]:
+    async def _read_system_events(self, unread: UnreadEntries) -> list[CurrentMessage]:
         """What is no message. Of reactions and deliveries, those of what a turn said."""
-        found = [(stored.seq, stored.fact) for stored in unread.messages if isinstance(stored.fact, HAPPENED)]
+        found = [(stored.seq, stored.fact) for stored in unread.messages if isinstance(stored.fact, SYSTEM_EVENTS)]
         said = await self._find_own_posts([fact for _, fact in found])
         return [
-            Standing(
+            CurrentMessage(
                 seq,
-                put(fact, addressed=addressed(fact)),
+                event_as_message(fact, addressed=is_addressed(fact)),
                 is_edited=False,
                 notice=self._render_system_event(fact, said),
                 label=await self._system_event_label(fact, said),
             )
             for seq, fact in found
-            if fact.id in said or not isinstance(fact, Reacted | Delivery)
+            if fact.id in said or not isinstance(fact, ReactionChanged | DeliveryReport)
         ]
 
-    async def _system_event_label(self, event: Happened, said: Mapping[EventId, Post]) -> Label:
-        label = await self.label_of_post(said[event.id]) if event.id in said else CLEAN
-        if isinstance(event, Named):  # who called it so is not told
-            return label | Label(ANYBODY)
-        return label | self._role_label(event.at, event.sender) if isinstance(event, Reacted) else label
+    async def _system_event_label(self, event: SystemEvent, said: Mapping[EventId, Post]) -> TrustLabel:
+        label = await self.label_of_post(said[event.id]) if event.id in said else TRUSTED_LABEL
+        if isinstance(event, PlaceRenamed):  # who called it so is not told
+            return label | TrustLabel(ANYBODY_ROLE)
+        return label | self._role_label(event.at, event.sender) if isinstance(event, ReactionChanged) else label
 
-    def _role_label(self, at: Address, sender: Sender) -> Label:
-        return Label(standing(access.role_of(self._access, at, sender), verified=sender.verified))
+    def _role_label(self, at: Address, sender: Sender) -> TrustLabel:
+        return TrustLabel(proven_role(role_of(self._access, at, sender), verified=sender.verified))
 
-    async def label_of_post(self, post: Post) -> Label:
+    async def label_of_post(self, post: Post) -> TrustLabel:
         """Of a post of ours: all that its turn was shown. What no turn said (a command's answer) may quote anybody."""
         queued = await self._store.entry_by_key(f"post:{post.key}")
         cause = await self._store.entry(queued.cause) if queued is not None and queued.cause else None
         ended = cause.fact if cause is not None else None
-        if isinstance(ended, Acted):
+        if isinstance(ended, PlatformAction):
             found = await self._store.entry_by_key(f"turn:{ended.turn}")
             ended = found.fact if found is not None else None
-        return await label_of(self._store, ended) if isinstance(ended, TurnEnded) else Label(ANYBODY)
+        return await label_of_turn(self._store, ended) if isinstance(ended, TurnRecord) else TrustLabel(ANYBODY_ROLE)
 
-    async def _find_own_posts(self, events: Sequence[Happened]) -> dict[EventId, Post]:
+    async def _find_own_posts(self, events: Sequence[SystemEvent]) -> dict[EventId, Post]:
         """What of ours they are about, by their ids."""
         said, posts = dict[EventId, Post](), dict[MessageId, Post | None]()
         for event in reversed(events):
-            if isinstance(event, Reacted) and (event.message in posts or len(posts) < NEWEST_REACTIONS):
+            if isinstance(event, ReactionChanged) and (event.message in posts or len(posts) < MAX_REACTIONS):
                 if event.message not in posts:
                     posts[event.message] = await self._store.find_own_post(event.at.conversation, event.message)
                 post = posts[event.message]
                 if post is not None:
                     said[event.id] = post
-            elif isinstance(event, Delivery):
+            elif isinstance(event, DeliveryReport):
                 queued = await self._store.entry_by_key(f"post:{event.post}")
                 cause = await self._store.entry(queued.cause) if queued is not None and queued.cause else None
                 # What the gateway itself answers to commands is not the agent's, which knows nothing of it.
-                if queued and isinstance(queued.fact, Queued) and cause and cause.kind in ("turn_ended", "acted"):
+                if queued and isinstance(queued.fact, PostQueued) and cause and cause.kind in ("turn_ended", "acted"):
                     said[event.id] = queued.fact.post
         return said
 
-    async def _read_messages(self, unread: Unread) -> tuple[Standing, ...]:
+    async def _read_messages(self, unread: UnreadEntries) -> tuple[CurrentMessage, ...]:
         said = [(stored.seq, stored.fact) for stored in unread.messages if isinstance(stored.fact, Message)]
         if not (unread.has_changes and said):
-            return tuple(Standing(seq, self._redact_message(message), is_edited=False) for seq, message in said)
+            return tuple(CurrentMessage(seq, self._redact_message(message), is_edited=False) for seq, message in said)
         place = said[0][1].at.conversation
         changes = [
             (stored.seq, stored.fact)
-            for stored in await self._store.message_changes(place, after=said[0][0], newest=NEWEST_CHANGES)
+            for stored in await self._store.message_changes(place, after=said[0][0], newest=MAX_CHANGES)
         ]
-        gone = {change.message: seq for seq, change in changes if isinstance(change, Deleted)}
-        edits = [change for _, change in changes if isinstance(change, Edited)]
+        gone = {change.message: seq for seq, change in changes if isinstance(change, MessageDeleted)}
+        edits = [change for _, change in changes if isinstance(change, MessageEdited)]
         left = []
         for seq, message in said:
             if gone.get(message.id, Seq(0)) > seq:
@@ -182,34 +184,34 @@ class Hearing:
             text, carried = (message if newest is None else newest).text, message.carried
             carried = carried if newest is None else newest.carried or carried
             now = replace(message, text=text, carried=carried)
-            left.append(Standing(seq, self._redact_message(now), is_edited=text != message.text))
+            left.append(CurrentMessage(seq, self._redact_message(now), is_edited=text != message.text))
         return tuple(left)
 
     def _redact_message(self, message: Message) -> Message:
         text = self._redact(message.text)
         return message if text == message.text else replace(message, text=text)
 
-    def _render_system_event(self, event: Happened, said: Mapping[EventId, Post]) -> Pieces:
+    def _render_system_event(self, event: SystemEvent, said: Mapping[EventId, Post]) -> NoticePieces:
         post = self._redact(said[event.id].text if event.id in said else "")
-        return tuple((kind, self._redact(text)) for kind, text in tale(event, post))
+        return tuple((kind, self._redact(text)) for kind, text in render_system_event(event, post))
 
-    def _is_valid_edit(self, edit: Edited, message: Message) -> bool:
+    def _is_valid_edit(self, edit: MessageEdited, message: Message) -> bool:
         """Only who wrote it can have changed it, and only while they may be heard."""
         same = edit.message == message.id and edit.sender.id == message.sender.id
-        return same and access.role_of(self._access, edit.at, edit.sender) != "blocked"
+        return same and role_of(self._access, edit.at, edit.sender) != "blocked"
 
-    async def is_answer_owed(self, unread: Unread, standing: Sequence[Standing]) -> bool:
+    async def is_answer_owed(self, unread: UnreadEntries, standing: Sequence[CurrentMessage]) -> bool:
         """Whether anybody still wants an answer: not if all that did was deleted, and not what only reports."""
-        asking = {stored.seq for stored in unread.messages if asks(stored.fact)}
+        asking = {stored.seq for stored in unread.messages if wants_answer(stored.fact)}
         left = [one for one in standing if one.seq in asking]
         if not asking:
             return False  # what asks is told first, so there is none among what was left out
-        if unread.omitted or len(left) == len(asking) or any(addressed(one.message) for one in left):
+        if unread.omitted or len(left) == len(asking) or any(is_addressed(one.message) for one in left):
             return True
         judgements = [await self._store.find_judgement(one.seq) for one in left]
         return any(judged is not None and judged.fate == "due" for judged in judgements)
 
-    async def render(self, standing: Sequence[Standing], *, sees: bool) -> tuple[Heard, ...]:
+    async def render(self, standing: Sequence[CurrentMessage], *, sees: bool) -> tuple[RenderedMessage, ...]:
         """The lines, and the images that a model which sees is shown with them."""
         messages = [(one.seq, one.message) for one in standing]
         beside = {}
@@ -218,7 +220,7 @@ class Hearing:
         answers = await self._find_reply_targets([one.message for one in standing])
         doubts = await self._namesakes([(o.seq, o.message) for o in standing if not o.notice])
         return tuple(
-            Heard(
+            RenderedMessage(
                 seq=one.seq,
                 sender=one.message.sender.id,
                 line=replace(
@@ -228,37 +230,37 @@ class Hearing:
                     lookalike=doubts.get(one.message.id),
                 ),
                 images=tuple(a.image for a in beside.get(one.seq, ()) if a.image is not None),
-                label=self._message_label(one, answers.get(one.message.id)) | _shown(beside.get(one.seq, ())),
+                label=self._message_label(one, answers.get(one.message.id)) | _images_label(beside.get(one.seq, ())),
             )
             for one in standing
         )
 
-    def _message_label(self, one: Standing, answers: "_Answered | None") -> Label:
+    def _message_label(self, one: CurrentMessage, answers: "_ReplyTarget | None") -> TrustLabel:
         if one.notice:
             return one.label
         quotes = answers is not None and bool(answers.text) and _is_quotation(one.message.carried)
         label = self._text_label(replace(one.message, carried="") if quotes else one.message)
         if any(not kept.recorded and kept.form not in ("sticker", "location") for kept in one.message.attachments):
-            label |= Label(foreign="an attachment")
+            label |= TrustLabel(foreign="an attachment")
         return label if answers is None else label | answers.label
 
-    def _text_label(self, message: Message) -> Label:
+    def _text_label(self, message: Message) -> TrustLabel:
         """Of the text alone."""
         label = self._role_label(message.at, message.sender)
-        return label | Label(ANYBODY, "a forwarded or quoted message") if message.carried else label
+        return label | TrustLabel(ANYBODY_ROLE, "a forwarded or quoted message") if message.carried else label
 
-    def _build_line(self, one: Standing, answers: "_Answered | None", attached: tuple[str, ...]) -> Line:
+    def _build_line(self, one: CurrentMessage, answers: "_ReplyTarget | None", attached: tuple[str, ...]) -> PromptLine:
         message = one.message
         if one.notice:
-            said = addressed(message)
-            return Line(sender="", role="", sent=message.sent, text="", is_addressed=said, event=one.notice)
-        return Line(
+            said = is_addressed(message)
+            return PromptLine(sender="", role="", sent=message.sent, text="", is_addressed=said, event=one.notice)
+        return PromptLine(
             sender=message.sender.name,
-            role=access.role_of(self._access, message.at, message.sender),
+            role=role_of(self._access, message.at, message.sender),
             is_bot=message.sender.is_bot,
             sent=message.sent,
             text=message.text,
-            is_addressed=addressed(message),
+            is_addressed=is_addressed(message),
             reply_to=(answers.name, answers.text) if answers is not None else None,
             is_edited=one.is_edited,
             attachments=tuple(map(self._redact, attached)),
@@ -266,17 +268,17 @@ class Hearing:
             is_title_change=one.is_title_change,
         )
 
-    async def _find_reply_targets(self, messages: Sequence[Message]) -> "dict[MessageId, _Answered]":
+    async def _find_reply_targets(self, messages: Sequence[Message]) -> "dict[MessageId, _ReplyTarget]":
         """Whom each of these replies to, and how that began, as far as it is known and may be told."""
         near = {message.id: message for message in messages}
-        found = dict[MessageId, _Answered]()
-        for message in [message for message in messages if message.reply_to is not None][-NEWEST_REPLIES:]:
+        found = dict[MessageId, _ReplyTarget]()
+        for message in [message for message in messages if message.reply_to is not None][-MAX_REPLIES:]:
             answered = await self._find_reply_target(message, near)
             if answered is not None:
                 found[message.id] = answered
         return found
 
-    async def _find_reply_target(self, message: Message, near: dict[MessageId, Message]) -> "_Answered | None":
+    async def _find_reply_target(self, message: Message, near: dict[MessageId, Message]) -> "_ReplyTarget | None":
         assert message.reply_to is not None
         place = message.at.conversation
         earlier = near.get(message.reply_to)
@@ -285,20 +287,20 @@ class Hearing:
             earlier = stored.fact if stored is not None and isinstance(stored.fact, Message) else None
         if earlier is not None:
             heard = access.decide(self._access, earlier).allowed  # a reply is no way in for those who are refused
-            text = self._redact(earlier.text)[:SNIPPET_CHARS]
-            return _Answered(earlier.sender.name, text, self._text_label(earlier)) if heard else None
+            text = self._redact(earlier.text)[:REPLY_SNIPPET_CHARS]
+            return _ReplyTarget(earlier.sender.name, text, self._text_label(earlier)) if heard else None
         post = await self._store.find_own_post(place, message.reply_to)
         if post is not None:
-            return _Answered("you", self._redact(post.text)[:SNIPPET_CHARS], await self.label_of_post(post))
-        return _Answered("you", "", CLEAN) if message.kind == "reply" else None
+            return _ReplyTarget("you", self._redact(post.text)[:REPLY_SNIPPET_CHARS], await self.label_of_post(post))
+        return _ReplyTarget("you", "", TRUSTED_LABEL) if message.kind == "reply" else None
 
 
-class _Answered(NamedTuple):
+class _ReplyTarget(NamedTuple):
     """What a message replies to: whom, the beginning of what they said, and who wrote that."""
 
     name: str
     text: str
-    label: Label
+    label: TrustLabel
 
 
 def _is_quotation(carried: str) -> bool:
@@ -306,18 +308,18 @@ def _is_quotation(carried: str) -> bool:
     return bool(carried) and all(line.startswith(">") for line in carried.splitlines())
 
 
-def _shown(attached: Sequence[Attached]) -> Label:
+def _images_label(attached: Sequence[DescribedAttachment]) -> TrustLabel:
     """Of pictures: whoever drew them may have written in them."""
-    return Label(foreign="an attachment") if any(one.image is not None for one in attached) else CLEAN
+    return TrustLabel(foreign="an attachment") if any(one.image is not None for one in attached) else TRUSTED_LABEL
 
 
-def addressed(fact: Fact) -> bool:
+def is_addressed(fact: Fact) -> bool:
     """Whether it was said to the agent, and not only within its hearing. A reminder is."""
     return isinstance(fact, Alarm) or (isinstance(fact, Message) and fact.kind != "room")
 
 
-def answered(standing: Sequence[Standing]) -> MessageId | None:
+def find_reply_to(standing: Sequence[CurrentMessage]) -> MessageId | None:
     """What a reply to these is a reply to: the newest that was said to the agent; the newest of all if none was."""
     messages = [one.message for one in standing if not (one.is_topic_change or one.notice)]  # nobody can reply to those
-    said = [message for message in messages if addressed(message)] or messages
+    said = [message for message in messages if is_addressed(message)] or messages
     return said[-1].id if said else None

@@ -15,15 +15,15 @@ from gateway.clock import Clock
 from gateway.events import ConversationId
 from gateway.records import URGENT
 
-FADE_S: Final = 10.0
+FLOOD_DECAY_S: Final = 10.0
 FLOOD_LINES: Final = 20.0
 """So many lines within that time are a flood: nobody can follow them one by one."""
-FLOOD_S: Final = 60.0
-REMEMBERED: Final = 1_000
+FLOOD_WINDOW_S: Final = 60.0
+MAX_FLOOD_METERS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arrival:
+class ReadyConversation:
     """Something durable is unread in a conversation."""
 
     conversation: ConversationId
@@ -40,7 +40,7 @@ class Arrival:
     """An owner or admin said it."""
 
 
-class _Flood:
+class _FloodMeter:
     """How fast people talk in a room: lines of the last seconds, fading."""
 
     def __init__(self, now_s: float) -> None:
@@ -49,19 +49,19 @@ class _Flood:
 
     def add_line(self, now_s: float) -> bool:
         """One more line; whether they come in a flood."""
-        self._lines = self._lines * math.exp((self._at_s - now_s) / FADE_S) + 1
+        self._lines = self._lines * math.exp((self._at_s - now_s) / FLOOD_DECAY_S) + 1
         self._at_s = now_s
         return self._lines >= FLOOD_LINES
 
 
-class Inbox:
+class ConversationInbox:
     """Tells when a conversation is ripe."""
 
-    def __init__(self, clock: Clock, coalesce_s: float, notice: Callable[[Arrival], None]) -> None:
+    def __init__(self, clock: Clock, coalesce_s: float, notice: Callable[[ReadyConversation], None]) -> None:
         """`notice` is called on the event loop, once per window with what opened it.
 
         `coalesce_s`: how long an urgent line waits for more; counted from the first, so that a
-        chatterer cannot hold off the answer. 0: notice at once. Talk that comes in a flood waits for `FLOOD_S`,
+        chatterer cannot hold off the answer. 0: notice at once. Talk that comes in a flood waits for `FLOOD_WINDOW_S`,
         unless something is said to the agent in between: a raid costs a turn a minute, however fast the model is.
         """
         self._clock = clock
@@ -71,14 +71,14 @@ class Inbox:
         """Until when, on the monotonic clock, and what waits."""
         self._trusted_windows: set[ConversationId] = set()
         """Where somebody has spoken in an open window whom the agent's people trust."""
-        self._flood_meters: OrderedDict[ConversationId, _Flood] = OrderedDict()
+        self._flood_meters: OrderedDict[ConversationId, _FloodMeter] = OrderedDict()
         self._closed = False
 
     def set_window(self, coalesce_s: float) -> None:
         """Windows that open from now on are so long. Returns at once."""
         self._coalesce_s = coalesce_s
 
-    def add(self, arrival: Arrival) -> None:
+    def add(self, arrival: ReadyConversation) -> None:
         """Something durable is unread here."""
         if self._closed:
             return  # the store has it: the next process takes it up
@@ -100,15 +100,15 @@ class Inbox:
         """Whether something there is to be noticed soon."""
         return conversation in self._windows
 
-    def _window_s(self, arrival: Arrival) -> float:
+    def _window_s(self, arrival: ReadyConversation) -> float:
         if not arrival.is_room_talk or arrival.urgency < URGENT:
             return self._coalesce_s
         now_s = self._clock.monotonic()
-        flood = self._flood_meters.setdefault(arrival.conversation, _Flood(now_s))
+        flood = self._flood_meters.setdefault(arrival.conversation, _FloodMeter(now_s))
         self._flood_meters.move_to_end(arrival.conversation)
-        if len(self._flood_meters) > REMEMBERED:
+        if len(self._flood_meters) > MAX_FLOOD_METERS:
             self._flood_meters.popitem(last=False)
-        return max(FLOOD_S, self._coalesce_s) if flood.add_line(now_s) else self._coalesce_s
+        return max(FLOOD_WINDOW_S, self._coalesce_s) if flood.add_line(now_s) else self._coalesce_s
 
     async def close(self) -> None:
         """Close all windows without noticing, and open none any more; what is unread stays in the store."""
@@ -119,7 +119,7 @@ class Inbox:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._windows.clear()
 
-    async def _notify_after(self, arrival: Arrival, wait_s: float) -> None:
+    async def _notify_after(self, arrival: ReadyConversation, wait_s: float) -> None:
         await self._clock.sleep(wait_s)
         place = arrival.conversation
         del self._windows[place]

@@ -2,31 +2,31 @@
 
 from collections.abc import Callable
 
-from agent.signals import Level
+from agent.signals import PresenceLevel
 from gateway import attention
-from gateway.access import Decision
+from gateway.access import AccessDecision
 from gateway.bindings import Bindings
 from gateway.clock import Clock
-from gateway.events import Alarm, Delivery, Finished
-from gateway.inbox import Arrival
-from gateway.records import Judged, inner, key_of
-from gateway.store import Entry, Store
+from gateway.events import Alarm, DeliveryReport, TaskFinished
+from gateway.inbox import ReadyConversation
+from gateway.records import Judgement, dedup_key, inner_conversation
+from gateway.store import NewEntry, Store
 
-INSIDE = Decision(allowed=True, role="guest", rule="from inside")
+INTERNAL_DECISION = AccessDecision(allowed=True, role="guest", rule="from inside")
 
 
-class Inward:
+class InternalIntake:
     """Takes in what the gateway tells its agents."""
 
     def __init__(
         self,
         store: Store,
         clock: Clock,
-        attention_policy: attention.Policy,
+        attention_policy: attention.AttentionPolicy,
         bindings: Bindings,
         *,
-        arrived: Callable[[Arrival], None],
-        level: Callable[[], Level] = lambda: "present",
+        arrived: Callable[[ReadyConversation], None],
+        level: Callable[[], PresenceLevel] = lambda: "present",
     ) -> None:
         """`arrived` is called on the event loop with what is due, once it is durable. `level`: how near people are."""
         self._store = store
@@ -36,22 +36,26 @@ class Inward:
         self._on_ready = arrived
         self._level = level
 
-    async def submit(self, event: Alarm | Finished) -> None:
+    async def submit(self, event: Alarm | TaskFinished) -> None:
         """Returns once it is durable. The same event twice is one. Without a place it goes to the agent by itself.
 
         Raises ValueError for one that concerns no place and no agent.
         """
         if event.at is None and not event.agent:
             raise ValueError("it concerns nobody")
-        place = event.at.conversation if event.at is not None else inner(event.agent)
+        place = event.at.conversation if event.at is not None else inner_conversation(event.agent)
         judged, now = self.judge(event), self._clock.now()
-        noticed = Entry(fact=event, at=now, conversation=place, key=key_of(event))
-        written, _ = await self._store.append([noticed, Entry(fact=judged, at=now, conversation=place, cause=noticed)])
+        noticed = NewEntry(fact=event, at=now, conversation=place, key=dedup_key(event))
+        written, _ = await self._store.append(
+            [noticed, NewEntry(fact=judged, at=now, conversation=place, cause=noticed)]
+        )
         if written.is_new and judged.fate == "due":
             own = event.at is not None
-            self._on_ready(Arrival(conversation=place, urgency=judged.urgency, type=judged.type, handle_in_place=own))
+            self._on_ready(
+                ReadyConversation(conversation=place, urgency=judged.urgency, type=judged.type, handle_in_place=own)
+            )
 
-    def judge(self, event: Alarm | Finished | Delivery) -> Judged:
+    def judge(self, event: Alarm | TaskFinished | DeliveryReport) -> Judgement:
         """What becomes of it. For the outbox, which writes that down with the delivery."""
         listen = self._bindings.find(event.at).listen if event.at is not None else "all"
-        return attention.judge(self._attention, event, INSIDE, listen, level=self._level())
+        return attention.judge(self._attention, event, INTERNAL_DECISION, listen, level=self._level())

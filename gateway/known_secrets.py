@@ -7,41 +7,45 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pydantic import SecretStr
 
-from gateway.credentials import random_looking
-from gateway.fields import Section
+from gateway.credentials import looks_random
+from gateway.fields import ConfigSection
 from gateway.settings import Settings
 
-_TELLING: Final = 12
+_MIN_VALUE_CHARS: Final = 12
 """Characters of the shortest value that is taken for a secret because of where it came from."""
-_HOST: Final = re.compile(r"[a-z0-9-]+(?:\.[a-z0-9-]+)*\.[a-z]{2,}(?::\d+)?", re.IGNORECASE)
+_HOST_NAME: Final = re.compile(r"[a-z0-9-]+(?:\.[a-z0-9-]+)*\.[a-z]{2,}(?::\d+)?", re.IGNORECASE)
 
 
-def known_secrets(settings: Settings, references: Iterable[str] = ()) -> frozenset[str]:
+def collect_secrets(settings: Settings, references: Iterable[str] = ()) -> frozenset[str]:
     """Everything that is marked as secret, what stands in URLs as such, and of `references` what reads like one.
 
     `references`: what `${NAME}` and `${file:...}` stood for, wherever they were written.
     """
-    referred = {one for one in references if len(one) >= _TELLING and random_looking(one) and not _HOST.fullmatch(one)}
-    return frozenset({*_in(settings), *referred})
+    referred = {
+        one
+        for one in references
+        if len(one) >= _MIN_VALUE_CHARS and looks_random(one) and not _HOST_NAME.fullmatch(one)
+    }
+    return frozenset({*_secrets_in(settings), *referred})
 
 
-def _in(value: object) -> Iterator[str]:
+def _secrets_in(value: object) -> Iterator[str]:
     if isinstance(value, SecretStr):
-        yield from _lines(value.get_secret_value())
+        yield from _secret_parts(value.get_secret_value())
     elif isinstance(value, str):
-        yield from _in_url(value)
-    elif isinstance(value, Section):
+        yield from _secrets_in_url(value)
+    elif isinstance(value, ConfigSection):
         for _, below in value:
-            yield from _in(below)
+            yield from _secrets_in(below)
     elif isinstance(value, dict):
         for below in value.values():
-            yield from _in(below)
+            yield from _secrets_in(below)
     elif isinstance(value, tuple):
         for below in value:
-            yield from _in(below)
+            yield from _secrets_in(below)
 
 
-def _lines(secret: str) -> Iterator[str]:
+def _secret_parts(secret: str) -> Iterator[str]:
     """It, what stands behind the scheme of a header, and of several lines each that is long enough to tell."""
     if secret.strip().lower() in ("", "none"):
         return
@@ -49,17 +53,17 @@ def _lines(secret: str) -> Iterator[str]:
     scheme, _, rest = secret.partition(" ")
     if scheme.isalpha() and rest:
         yield rest
-    yield from _in_url(secret)
-    yield from (line for line in secret.splitlines() if len(line) >= _TELLING and random_looking(line))
+    yield from _secrets_in_url(secret)
+    yield from (line for line in secret.splitlines() if len(line) >= _MIN_VALUE_CHARS and looks_random(line))
 
 
-def _in_url(text: str) -> Iterator[str]:
+def _secrets_in_url(text: str) -> Iterator[str]:
     if "://" not in text:
         return
     try:
         parts = urlsplit(text)
-        found = [parts.password, *(value for _, value in parse_qsl(parts.query) if random_looking(value))]
-        if parts.password is None and random_looking(parts.username or ""):
+        found = [parts.password, *(value for _, value in parse_qsl(parts.query) if looks_random(value))]
+        if parts.password is None and looks_random(parts.username or ""):
             found.append(parts.username)
     except ValueError:  # it is no URL after all
         return

@@ -10,30 +10,30 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.records import Carded, Folded, Noted, TurnEnded
-from gateway.standing import RANKS
-from gateway.store import Reader
+from gateway.records import ChannelCardPinned, NoteWritten, TurnRecord, ViewFolded
+from gateway.standing import ROLE_ORDER
+from gateway.store import StoreReader
 
-ANYBODY: Final = "guest"
+ANYBODY_ROLE: Final = "guest"
 """The role of whoever wrote words that may be anybody's."""
-OLD: Final = "an earlier version, which did not record its source,"
-_BRINGS: Final = frozenset(
+UNRECORDED_SOURCE: Final = "an earlier version, which did not record its source,"
+_FOREIGN_TEXT_TOOLS: Final = frozenset(
     {"read_file", "grep", "glob", "view_image", "read_room", "who", "list_reminders", "forget", "call_capability"}
 )
 """Tools that brought somebody's words into a turn of an earlier version, which did not record that."""
-_CARRIED: Final = re.compile(
+_QUOTED_TEXT: Final = re.compile(
     r"\(forwarded from |\[forwarded\]|\(by way of @|\(in reply to |^ *>|\[(?:image|file|video)|changed the topic to",
     re.MULTILINE,
 )
 """Found in what a turn of an earlier version heard: its line may hold words of others than its sender."""
 
 
-_TOPIC: Final = "\nTopic, in the words of people there: "
-"""In a card of an earlier version (`agent.prompt.card`)."""
+_OLD_CARD_TOPIC: Final = "\nTopic, in the words of people there: "
+"""In a card of an earlier version (`agent.prompt.render_channel_card`)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Label:
+class TrustLabel:
     """The join of all who wrote a text. The default: the operator, an owner, or the agent by itself."""
 
     role: str = "owner"
@@ -41,50 +41,52 @@ class Label:
     foreign: str = ""
     """What brought text from outside (a tool, a forwarded message, ...), for people. Empty: nothing did."""
 
-    def __or__(self, other: "Label") -> "Label":
+    def __or__(self, other: "TrustLabel") -> "TrustLabel":
         """Both texts together."""
-        return Label(min(self.role, other.role, key=rank), self.foreign or other.foreign)
+        return TrustLabel(min(self.role, other.role, key=role_rank), self.foreign or other.foreign)
 
 
-CLEAN: Final = Label()
-UNKNOWN: Final = Label(ANYBODY, OLD)
+TRUSTED_LABEL: Final = TrustLabel()
+UNKNOWN_LABEL: Final = TrustLabel(ANYBODY_ROLE, UNRECORDED_SOURCE)
 
 
-def rank(role: str) -> int:
+def role_rank(role: str) -> int:
     """The higher, the more it may. What is no role may the least."""
-    return RANKS.index(role) if role in RANKS else -1
+    return ROLE_ORDER.index(role) if role in ROLE_ORDER else -1
 
 
-def label_of_head(folded: Folded | None) -> Label:
+def label_of_summary(folded: ViewFolded | None) -> TrustLabel:
     """Of what stands in for the turns that have left the view."""
     if folded is None or not folded.head:
-        return CLEAN
-    return Label(folded.least_role, folded.foreign) if folded.least_role else UNKNOWN
+        return TRUSTED_LABEL
+    return TrustLabel(folded.least_role, folded.foreign) if folded.least_role else UNKNOWN_LABEL
 
 
-def label_of_card(carded: Carded) -> Label:
+def label_of_card(carded: ChannelCardPinned) -> TrustLabel:
     """Of the people's words in a pinned channel card."""
-    return Label(carded.least_role or (ANYBODY if _TOPIC in carded.text else "owner"))
+    return TrustLabel(carded.least_role or (ANYBODY_ROLE if _OLD_CARD_TOPIC in carded.text else "owner"))
 
 
-def label_of_note(noted: Noted) -> Label:
+def label_of_note(noted: NoteWritten) -> TrustLabel:
     """Of what the agent wrote down."""
-    return Label(noted.role or ANYBODY, "a note" if noted.foreign else "")
+    return TrustLabel(noted.role or ANYBODY_ROLE, "a note" if noted.foreign else "")
 
 
-def recorded(ended: TurnEnded) -> Label | None:
+def recorded_label(ended: TurnRecord) -> TrustLabel | None:
     """Of all that a turn's requests held, and so of what it said. None: an earlier version did not tell."""
-    return Label(ended.least_role, ended.foreign) if ended.least_role else None
+    return TrustLabel(ended.least_role, ended.foreign) if ended.least_role else None
 
 
-async def label_of(reader: Reader, ended: TurnEnded) -> Label:
+async def label_of_turn(reader: StoreReader, ended: TurnRecord) -> TrustLabel:
     """The same; of a turn of an earlier version by the roles with which its messages were judged. Raises StoreError."""
-    if (told := recorded(ended)) is not None:
+    if (told := recorded_label(ended)) is not None:
         return told
-    label = Label(foreign=ended.foreign)
+    label = TrustLabel(foreign=ended.foreign)
     for seq in ended.covers:
         judged = await reader.find_judgement(seq)
-        label |= Label(judged.role if judged is not None and judged.role else ANYBODY)
-    if any(called.name in _BRINGS for step in ended.steps for called in step.calls) or _CARRIED.search(ended.heard):
-        label |= UNKNOWN
+        label |= TrustLabel(judged.role if judged is not None and judged.role else ANYBODY_ROLE)
+    if any(called.name in _FOREIGN_TEXT_TOOLS for step in ended.steps for called in step.calls) or _QUOTED_TEXT.search(
+        ended.heard
+    ):
+        label |= UNKNOWN_LABEL
     return label

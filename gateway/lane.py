@@ -5,17 +5,17 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from agent.outcome import Outcome
-from gateway.hands import Asker
+from agent.outcome import TurnOutcome
+from gateway.hands import Requester
 
 T = TypeVar("T")
 
 
-class Interrupted(Exception):
+class TurnInterrupted(Exception):
     """The turn was ended from outside; what it has done so far is to be written down."""
 
 
-class Lane:
+class TurnHandle:
     """One for each turn."""
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Lane:
         """Why it was left off, in words. Empty: it was not."""
         self.drop_reason = ""
         """Why nothing is to be said of it, though it has heard all that it was told, in words. Empty: it is not."""
-        self.requesters: tuple[Asker, ...] = ()
+        self.requesters: tuple[Requester, ...] = ()
         """Who has it asked, as far as it has begun."""
         self._task: asyncio.Task[Any] | None = None
         self._has_news = False
@@ -72,7 +72,7 @@ class Lane:
         self.drop_reason = self.drop_reason or why
         self.interrupt()
 
-    def override_outcome(self, outcome: Outcome) -> Outcome:
+    def override_outcome(self, outcome: TurnOutcome) -> TurnOutcome:
         """The same; if it was left off or dropped it ends like that, whatever it had come to."""
         why = self.stop_reason or self.drop_reason
         return replace(outcome, outcome="yielded", text="", reason=why, yielded=True) if why else outcome
@@ -89,7 +89,7 @@ class Lane:
         """
         if self._is_interrupted:
             asking.close()
-            raise Interrupted
+            raise TurnInterrupted
         self._task = task = asyncio.ensure_future(asking)
         try:
             await asyncio.wait([task])
@@ -100,5 +100,5 @@ class Lane:
         finally:
             self._task = None
         if task.cancelled():
-            raise Interrupted
+            raise TurnInterrupted
         return task.result()

@@ -13,24 +13,24 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Final, Literal, TextIO, cast
 
-from gateway.correlation import about
+from gateway.correlation import current_log_context
 from gateway.redaction import Redact, Redactor
-from gateway.store.lines import printable
+from gateway.store.lines import escape_unprintable
 
-Form = Literal["auto", "text", "json"]
+LogFormat = Literal["auto", "text", "json"]
 """`auto`: text on a terminal, else JSON."""
-FORMS: Final[tuple[Form, ...]] = ("auto", "text", "json")
-NOISY: Final = ("httpx", "httpcore", "irc", "asyncio", "aiosqlite")
+LOG_FORMATS: Final[tuple[LogFormat, ...]] = ("auto", "text", "json")
+NOISY_LOGGERS: Final = ("httpx", "httpcore", "irc", "asyncio", "aiosqlite")
 """Libraries that tell of each request."""
-_Event = dict[str, Any]
-_Processor = Callable[[Any, str, _Event], Any]
+_LogEvent = dict[str, Any]
+_Processor = Callable[[Any, str, _LogEvent], Any]
 """structlog's own type; its values are whatever was logged."""
 
 logger = logging.getLogger("reverie")
 
 
 def start_logging(
-    level: int, redact: Redact | None = None, *, form: Form = "auto", stream: TextIO | None = None
+    level: int, redact: Redact | None = None, *, form: LogFormat = "auto", stream: TextIO | None = None
 ) -> None:
     """One line per event, on standard error if no `stream` is named. `redact`: None, where no secrets are known.
 
@@ -38,21 +38,21 @@ def start_logging(
     """
     out = stream or sys.stderr
     handler = logging.StreamHandler(out)
-    handler.setFormatter(formatter(redact or Redactor(), form, terminal=out.isatty()))
+    handler.setFormatter(build_formatter(redact or Redactor(), form, terminal=out.isatty()))
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    sys.excepthook = _uncaught
-    for noisy in NOISY:
+    sys.excepthook = _log_uncaught
+    for noisy in NOISY_LOGGERS:
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
-def formatter(redact: Redact, form: Form, *, terminal: bool) -> logging.Formatter:
+def build_formatter(redact: Redact, form: LogFormat, *, terminal: bool) -> logging.Formatter:
     """How lines are laid out; in colours on a terminal, unless `NO_COLOR` is set (https://no-color.org)."""
     with _without_rich():
         import structlog  # noqa: PLC0415 - the commands that log nothing start faster without it
         from structlog.dev import ConsoleRenderer, plain_traceback  # noqa: PLC0415 - the same
 
     text = form == "text" or (form == "auto" and terminal)
-    first: list[_Processor] = [_concerned, structlog.stdlib.add_log_level, structlog.stdlib.add_logger_name]
+    first: list[_Processor] = [_add_context, structlog.stdlib.add_log_level, structlog.stdlib.add_logger_name]
     first += [structlog.processors.TimeStamper("%Y-%m-%d %H:%M:%S" if text else "iso", utc=True)]
     colors = terminal and not os.environ.get("NO_COLOR")
     lines: _Processor = (
@@ -63,7 +63,7 @@ def formatter(redact: Redact, form: Form, *, terminal: bool) -> logging.Formatte
     last: list[_Processor] = [
         structlog.stdlib.ProcessorFormatter.remove_processors_meta,
         structlog.processors.format_exc_info,
-        _Clean(redact),
+        _CleanProcessor(redact),
         lines,
     ]
     return structlog.stdlib.ProcessorFormatter(
@@ -71,17 +71,17 @@ def formatter(redact: Redact, form: Form, *, terminal: bool) -> logging.Formatte
     )
 
 
-def _concerned(_logger: object, _name: str, event: _Event) -> _Event:
-    return {**event, **about()}
+def _add_context(_logger: object, _name: str, event: _LogEvent) -> _LogEvent:
+    return {**event, **current_log_context()}
 
 
-class _Clean:
+class _CleanProcessor:
     """Takes secrets out of all that a line holds, and escapes what a terminal could obey."""
 
     def __init__(self, redact: Redact) -> None:
         self._redact = redact
 
-    def __call__(self, _logger: object, _name: str, event: _Event) -> _Event:
+    def __call__(self, _logger: object, _name: str, event: _LogEvent) -> _LogEvent:
         return {key: self._clean_value(key, value) for key, value in event.items()}
 
     def _clean_value(self, key: str, value: object) -> object:
@@ -89,7 +89,7 @@ class _Clean:
             return value
         told = self._redact(value)
         # A traceback has lines of its own, and each of them may quote anything.
-        return "\n".join(map(printable, told.split("\n"))) if key == "exception" else printable(told)
+        return "\n".join(map(escape_unprintable, told.split("\n"))) if key == "exception" else escape_unprintable(told)
 
 
 @contextmanager
@@ -106,7 +106,7 @@ def _without_rich() -> Iterator[None]:
             del sys.modules["rich"]
 
 
-def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if issubclass(kind, Exception):
         logger.critical("this is a bug, and the end", exc_info=(kind, error, trace))
     else:

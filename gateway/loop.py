@@ -7,37 +7,37 @@ from dataclasses import replace
 
 from agent import dmn
 from agent.signals import (
-    Arrivals,
+    ArrivalPolicy,
     BudgetSpent,
+    DmnPolicy,
+    DmnState,
     Dream,
     Interrupt,
     Noticed,
     Persist,
-    Policy,
     SetTimer,
     Signal,
     StartTurn,
-    State,
     Steer,
     Stopping,
     Tick,
     TurnEnded,
     TurnFailed,
 )
-from agent.stretch import Stretch
+from agent.stretch import DmnTrace
 from gateway.clock import Clock
 from gateway.events import ConversationId
-from gateway.lane import Lane
+from gateway.lane import TurnHandle
 from gateway.records import AMBIENT, URGENT, is_inner
-from gateway.saving import Saving
+from gateway.saving import DmnStateSaver
 from gateway.store import Store, StoreError
-from gateway.taker import Taker
-from gateway.turns import Report
+from gateway.taker import TurnTaker
+from gateway.turns import TurnResult
 
 logger = logging.getLogger("reverie.loop")
 
 
-class Loop:
+class AgentLoop:
     """The outer loop of one agent. Signals go in, turns come out."""
 
     def __init__(
@@ -46,9 +46,9 @@ class Loop:
         agent: str,
         store: Store,
         clock: Clock,
-        turns: Taker,
-        policy: Policy,
-        state: State,
+        turns: TurnTaker,
+        policy: DmnPolicy,
+        state: DmnState,
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
         waits: Callable[[ConversationId], bool] = lambda _: False,
     ) -> None:
@@ -63,14 +63,16 @@ class Loop:
         self._timer: asyncio.Task[None] | None = None
         self._tick_at_s = self._armed_s = 0.0
         """Monotonic; when the timer comes, and since when it waits."""
-        self._trace = Stretch()
-        self._state_saver = Saving(agent, store, clock, state=lambda: self._state, stretch=self._trace, spawn=spawn)
-        self._running: dict[ConversationId, tuple[Lane, asyncio.Task[None]]] = {}
+        self._trace = DmnTrace()
+        self._state_saver = DmnStateSaver(
+            agent, store, clock, state=lambda: self._state, stretch=self._trace, spawn=spawn
+        )
+        self._running: dict[ConversationId, tuple[TurnHandle, asyncio.Task[None]]] = {}
         self._late_urgency: dict[ConversationId, int] = {}
         """Highest urgency noticed where a turn runs."""
 
     @property
-    def state(self) -> State:
+    def state(self) -> DmnState:
         """As it is now."""
         return self._state
 
@@ -80,11 +82,11 @@ class Loop:
         return max(0.0, self._tick_at_s - self._clock.monotonic())
 
     @property
-    def turn_handles(self) -> list[tuple[ConversationId, Lane]]:
+    def turn_handles(self) -> list[tuple[ConversationId, TurnHandle]]:
         """Of all turns that run, by place."""
         return [(place, lane) for place, (lane, _) in self._running.items()]
 
-    def turn_handle(self, conversation: ConversationId) -> Lane | None:
+    def turn_handle(self, conversation: ConversationId) -> TurnHandle | None:
         """Of the turn that runs there. None: none does."""
         return self._running[conversation][0] if conversation in self._running else None
 
@@ -92,7 +94,7 @@ class Loop:
         """Arm the timer. What is due from before is noticed by the caller: a start fires nothing by itself."""
         self._set_timer(dmn.interval_s(self._state, self.policy, self._clock.now()))
 
-    def set_policy(self, policy: Policy) -> None:
+    def set_policy(self, policy: DmnPolicy) -> None:
         """Be paced so from now on; what the timer has waited counts. Returns at once."""
         if self._timer is not None and policy != self.policy:
             due_s = (armed_s := self._armed_s) + dmn.interval_s(self._state, policy, self._clock.now())
@@ -106,7 +108,7 @@ class Loop:
         urgency: int,
         *,
         dotted: str = "",
-        arrivals: Arrivals = "steer",
+        arrivals: ArrivalPolicy = "steer",
         trusted: bool = False,
     ) -> None:
         """Something there is ripe for the agent's attention."""
@@ -118,7 +120,7 @@ class Loop:
 
     def tick(self) -> None:
         """Look now, and not only when the timer comes: something was to happen at this time."""
-        wanted = dmn.wanted(self._state, self.policy)
+        wanted = dmn.due_conversations(self._state, self.policy)
         arriving = tuple([place for place in wanted if self._has_waiting(place)])
         self.send(Tick(at=self._clock.now(), material_tokens=self._agent.material_tokens(), arriving=arriving))
 
@@ -134,10 +136,10 @@ class Loop:
         for effect in effects:
             match effect:
                 case StartTurn(conversation=conversation):
-                    lane = Lane()
+                    lane = TurnHandle()
                     self._running[conversation] = lane, self._spawn(self._run_turn(effect, lane))
                 case Dream():
-                    lane = Lane()
+                    lane = TurnHandle()
                     self._running[self.policy.inner] = lane, self._spawn(self._run_dream(lane))
                 case Steer(conversation=conversation) if conversation in self._running:
                     self._running[conversation][0].steer()
@@ -172,7 +174,7 @@ class Loop:
         if parked:
             logger.info("%s: parked %d turns; they are taken up at the next start", self.agent, len(parked))
 
-    async def _run_turn(self, start: StartTurn, lane: Lane) -> None:
+    async def _run_turn(self, start: StartTurn, lane: TurnHandle) -> None:
         place, autonomous = start.conversation, start.autonomous
         try:
             report = await self._agent.take_turn(place, autonomous=autonomous, continuing=start.continuing, lane=lane)
@@ -183,17 +185,17 @@ class Loop:
             report = await self._agent.give_up(place, f"internal error: {type(error).__name__}", autonomous=autonomous)
         await self._finish_turn(place, report, addressed=autonomous and not report.autonomous)
 
-    async def _run_dream(self, lane: Lane) -> None:
+    async def _run_dream(self, lane: TurnHandle) -> None:
         try:
             report = await self._agent.dream(lane)
         except StoreError:
             raise
         except Exception:  # a bug, and no reason to stop
             logger.exception("%s: a dream broke", self.agent)
-            report = Report(has_failed=True)
+            report = TurnResult(has_failed=True)
         await self._finish_turn(self.policy.inner, replace(report, autonomous=True))
 
-    async def _finish_turn(self, place: ConversationId, report: Report, *, addressed: bool = False) -> None:
+    async def _finish_turn(self, place: ConversationId, report: TurnResult, *, addressed: bool = False) -> None:
         left = await self._unread_urgency(place)
         if report.was_interrupted and not is_inner(
             place

@@ -18,35 +18,35 @@ from typing import NamedTuple
 
 from agent.models.base import MAX_IMAGE_BYTES, MAX_IMAGE_SIDE, Image
 from channels.base import CanDownload, Channel, SendError
-from gateway.channels_now import Each
+from gateway.channels_now import ChannelLookup
 from gateway.clock import Clock
-from gateway.describe import describe
-from gateway.events import Address, Attachment, ChannelName, Message, Shown
+from gateway.describe import describe_attachment
+from gateway.events import Address, Attachment, ChannelName, Message, ToolImage
 from gateway.media_config import MediaConfig
-from gateway.pictures import Picture, picture, sound_suffix
+from gateway.pictures import ImageInfo, identify_image, sound_suffix
 from gateway.records import MediaRef, Seq
-from gateway.transcribe import NotTranscribed, transcribe
+from gateway.transcribe import TranscriptionError, transcribe
 
 logger = logging.getLogger("reverie.media")
 
-MAX_VOICES = 4
+MAX_TRANSCRIBED_VOICES = 4
 """Voice notes written out for one turn, the newest; one after the other."""
-SWEEP_S = 3600.0
-_OURS = re.compile(r"[0-9a-f]{64}|new-.*")
+SWEEP_INTERVAL_S = 3600.0
+_STORED_NAME = re.compile(r"[0-9a-f]{64}|new-.*")
 
 
-class Attached(NamedTuple):
+class DescribedAttachment(NamedTuple):
     """What a line says of one attachment, and what is shown of it."""
 
     description: str
     image: MediaRef | None = None
 
 
-class NotFetched(Exception):
+class AttachmentNotFetched(Exception):
     """The text says why, for the line."""
 
 
-class Media:
+class MediaStore:
     """The attachments of new lines, and the images of old ones."""
 
     def __init__(
@@ -55,7 +55,7 @@ class Media:
         """`folder` is made when it is needed."""
         self._config = config
         self._folder = folder
-        self._sources = Each[CanDownload](channels, lambda one: one if isinstance(one, CanDownload) else None)
+        self._sources = ChannelLookup[CanDownload](channels, lambda one: one if isinstance(one, CanDownload) else None)
         self._clock = clock
         self._voice_lock = asyncio.Lock()
 
@@ -65,7 +65,7 @@ class Media:
 
     async def describe_attachments(
         self, messages: Sequence[tuple[Seq, Message]], *, sees: bool
-    ) -> dict[Seq, tuple[Attached, ...]]:
+    ) -> dict[Seq, tuple[DescribedAttachment, ...]]:
         """What to say and show of each message's attachments. Never raises for what somebody sent.
 
         Fetches images for a model that sees, and voice notes if they can be written out: first those that were
@@ -73,7 +73,7 @@ class Media:
         are. All others are only described.
         """
         images = self._config.max_images if sees else 0
-        voices = MAX_VOICES if self._config.transcribe else 0
+        voices = MAX_TRANSCRIBED_VOICES if self._config.transcribe else 0
         work = []
         for seq, message in sorted(messages, key=lambda one: (one[1].kind == "room", -one[0])):
             for place in reversed(range(len(message.attachments))):
@@ -89,23 +89,23 @@ class Media:
         done = {(seq, place): result for (seq, place, _), result in zip(work, results, strict=True)}
         return {
             seq: tuple(
-                done.get((seq, place)) or Attached(describe(attachment))
+                done.get((seq, place)) or DescribedAttachment(describe_attachment(attachment))
                 for place, attachment in enumerate(message.attachments)
             )
             for seq, message in messages
             if message.attachments
         }
 
-    async def load_images(self, refs: Sequence[MediaRef | Shown]) -> tuple[Image, ...]:
+    async def load_images(self, refs: Sequence[MediaRef | ToolImage]) -> tuple[Image, ...]:
         """The images as they were shown; without those that are gone."""
         return await asyncio.to_thread(self._load, refs) if refs else ()
 
-    async def save_picture(self, data: bytes, found: Picture, about: str) -> Shown:
+    async def save_picture(self, data: bytes, found: ImageInfo, about: str) -> ToolImage:
         """Keep a picture that no message brought, as long as those of messages. Raises OSError."""
         name = await asyncio.to_thread(self._save, data)
-        return Shown(sha256=name, media_type=found.media_type, about=about, size_bytes=len(data))
+        return ToolImage(sha256=name, media_type=found.media_type, about=about, size_bytes=len(data))
 
-    async def load_images_by_hash(self, shown: Sequence[Shown]) -> dict[str, Image]:
+    async def load_images_by_hash(self, shown: Sequence[ToolImage]) -> dict[str, Image]:
         """What tools brought to be seen, by the hash of its bytes; without what is gone."""
         found = [(one.sha256, await self.load_images((one,))) for one in shown]
         return {name: image for name, images in found for image in images}
@@ -114,25 +114,31 @@ class Media:
         """Remove what was not shown for `keep`, now and every hour. Ends only by cancellation."""
         while True:
             await asyncio.to_thread(self._sweep)
-            await self._clock.sleep(SWEEP_S)
+            await self._clock.sleep(SWEEP_INTERVAL_S)
 
-    async def _fetch_image(self, seq: Seq, at: Address, attachment: Attachment) -> Attached:
+    async def _fetch_image(self, seq: Seq, at: Address, attachment: Attachment) -> DescribedAttachment:
         try:
             data = await self._fetch(at, attachment, min(self._config.max_bytes, MAX_IMAGE_BYTES))
-        except NotFetched as error:
-            return Attached(describe(attachment, note=str(error)))
-        found = picture(data)
+        except AttachmentNotFetched as error:
+            return DescribedAttachment(describe_attachment(attachment, note=str(error)))
+        found = identify_image(data)
         if found is None:
-            return Attached(describe(attachment, size_bytes=len(data), note="of a kind that cannot be shown"))
+            return DescribedAttachment(
+                describe_attachment(attachment, size_bytes=len(data), note="of a kind that cannot be shown")
+            )
         pixels = (found.width, found.height)
         if max(pixels) > MAX_IMAGE_SIDE:
-            return Attached(describe(attachment, size_bytes=len(data), pixels=pixels, note="too large to be shown"))
+            return DescribedAttachment(
+                describe_attachment(attachment, size_bytes=len(data), pixels=pixels, note="too large to be shown")
+            )
         try:
             name = await asyncio.to_thread(self._save, data)
         except OSError as error:
             logger.warning("an image cannot be kept in %s: %s", self._folder, error.strerror)
-            return Attached(describe(attachment, size_bytes=len(data), pixels=pixels, note="could not be kept"))
-        about = describe(attachment, size_bytes=len(data), pixels=pixels)
+            return DescribedAttachment(
+                describe_attachment(attachment, size_bytes=len(data), pixels=pixels, note="could not be kept")
+            )
+        about = describe_attachment(attachment, size_bytes=len(data), pixels=pixels)
         ref = MediaRef(
             sha256=name,
             media_type=found.media_type,
@@ -142,22 +148,26 @@ class Media:
             width=found.width,
             height=found.height,
         )
-        return Attached(about, ref)
+        return DescribedAttachment(about, ref)
 
-    async def _transcribe_voice(self, at: Address, attachment: Attachment) -> Attached:
+    async def _transcribe_voice(self, at: Address, attachment: Attachment) -> DescribedAttachment:
         try:
             data = await self._fetch(at, attachment, self._config.max_bytes)
             async with asyncio.timeout(self._config.transcribe_timeout):  # with the wait for its turn
                 words = await self._transcribe(data)
-        except NotFetched as error:
-            return Attached(describe(attachment, note=str(error)))
+        except AttachmentNotFetched as error:
+            return DescribedAttachment(describe_attachment(attachment, note=str(error)))
         except TimeoutError:
             logger.warning("a voice note is not written out: it took longer than media.transcribe_timeout")
-            return Attached(describe(attachment, note="could not be written out"))
-        except (NotTranscribed, OSError) as error:
+            return DescribedAttachment(describe_attachment(attachment, note="could not be written out"))
+        except (TranscriptionError, OSError) as error:
             logger.warning("a voice note is not written out: %s", error)
-            return Attached(describe(attachment, note="could not be written out"))
-        return Attached(describe(attachment, words=words) if words else describe(attachment, note="no words in it"))
+            return DescribedAttachment(describe_attachment(attachment, note="could not be written out"))
+        return DescribedAttachment(
+            describe_attachment(attachment, words=words)
+            if words
+            else describe_attachment(attachment, note="no words in it")
+        )
 
     async def _transcribe(self, data: bytes) -> str:
         async with self._voice_lock:  # what writes speech out takes all the processors it can get
@@ -168,26 +178,26 @@ class Media:
                 file.unlink(missing_ok=True)
 
     async def _fetch(self, at: Address, attachment: Attachment, limit_bytes: int) -> bytes:
-        """The bytes, at most so many. Raises `NotFetched`."""
+        """The bytes, at most so many. Raises `AttachmentNotFetched`."""
         if attachment.size_bytes is not None and attachment.size_bytes > limit_bytes:
-            raise NotFetched("too large to be fetched")
+            raise AttachmentNotFetched("too large to be fetched")
         source = self._sources.get(at.channel)
         if source is None:  # it has gone meanwhile
-            raise NotFetched("could not be fetched")
+            raise AttachmentNotFetched("could not be fetched")
         try:
             async with asyncio.timeout(self._config.timeout):
                 data = await source.download(at, attachment, limit_bytes=limit_bytes)
         except TimeoutError:
             logger.info("%s: an attachment did not come within %g s", at.channel, self._config.timeout)
-            raise NotFetched("could not be fetched") from None
+            raise AttachmentNotFetched("could not be fetched") from None
         except SendError as error:
             logger.info("%s: an attachment could not be fetched: %s", at.channel, error.reason)
-            raise NotFetched("could not be fetched") from None
+            raise AttachmentNotFetched("could not be fetched") from None
         except Exception as error:  # a bug in the adapter: the words beside it are still worth an answer
             logger.exception("%s: fetching an attachment broke", at.channel)
-            raise NotFetched("could not be fetched") from error
+            raise AttachmentNotFetched("could not be fetched") from error
         if len(data) > limit_bytes:
-            raise NotFetched("too large to be fetched")
+            raise AttachmentNotFetched("too large to be fetched")
         return data
 
     def _save(self, data: bytes) -> str:
@@ -212,7 +222,7 @@ class Media:
             raise
         return Path(name)
 
-    def _load(self, refs: Sequence[MediaRef | Shown]) -> tuple[Image, ...]:
+    def _load(self, refs: Sequence[MediaRef | ToolImage]) -> tuple[Image, ...]:
         found = []
         for ref in refs:
             path = self._folder / ref.sha256
@@ -237,7 +247,7 @@ class Media:
         oldest = time.time() - self._config.keep
         for path in files:
             try:
-                if _OURS.fullmatch(path.name) and path.stat().st_mtime < oldest:
+                if _STORED_NAME.fullmatch(path.name) and path.stat().st_mtime < oldest:
                     path.unlink()
             except OSError as error:  # gone already, or somebody else's: neither is worth more than a word
                 logger.info("%s is not removed: %s", path, error.strerror)

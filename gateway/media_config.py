@@ -4,17 +4,17 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from gateway.fields import Duration, Section
-from gateway.transcribe import FILE
+from gateway.fields import ConfigSection, Duration
+from gateway.transcribe import FILE_PLACEHOLDER
 
 
-def _command(value: tuple[str, ...]) -> tuple[str, ...]:
-    if value and (not value[0].strip() or not any(FILE in argument for argument in value[1:])):
-        raise ValueError(f"a command is a list: the program, then its arguments, one of them with {FILE}")
+def _check_command(value: tuple[str, ...]) -> tuple[str, ...]:
+    if value and (not value[0].strip() or not any(FILE_PLACEHOLDER in argument for argument in value[1:])):
+        raise ValueError(f"a command is a list: the program, then its arguments, one of them with {FILE_PLACEHOLDER}")
     return value
 
 
-class MediaConfig(Section):
+class MediaConfig(ConfigSection):
     """What becomes of images and voice notes. Everything else is described in words only."""
 
     max_bytes: int = Field(default=10_000_000, ge=0)
@@ -23,7 +23,7 @@ class MediaConfig(Section):
     """Shown with the new lines of one turn, the newest, if the model sees. 0: none."""
     timeout: Duration = 20.0
     """Seconds for the downloads of one turn, which go side by side."""
-    transcribe: Annotated[tuple[str, ...], AfterValidator(_command)] = Field(default=(), strict=False)
+    transcribe: Annotated[tuple[str, ...], AfterValidator(_check_command)] = Field(default=(), strict=False)
     """A program and its arguments, which writes what is said in `{file}` to its standard output. Empty: none."""
     transcribe_timeout: Duration = 60.0
     """Seconds for the voice notes of one turn, one after the other; what is not written out by then is described."""

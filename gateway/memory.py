@@ -1,6 +1,6 @@
 """MEMORY.md: what an agent knows for good. Written by dreams, edited by people, told to a verified owner alone.
 
-Notes that were made of strangers' words come into it only by an owner's word (`Memory.approve`), as they are.
+Notes that were made of strangers' words come into it only by an owner's word (`MemoryStore.approve`), as they are.
 
 The log has each version that a dream wrote, before the file has it. Beside the store a mark says which one was the last
 to reach the file, so that a start goes on with what a crash cut off; what people wrote since is never overwritten.
@@ -17,20 +17,20 @@ from typing import Final, NamedTuple
 from gateway import own_files
 from gateway.clock import Clock
 from gateway.ids import new_id
-from gateway.records import Dreamed, Seq, inner
-from gateway.relevance import plain
-from gateway.store import Entry, Reader, Store
+from gateway.records import MemoryConsolidated, Seq, inner_conversation
+from gateway.relevance import normalize_text
+from gateway.store import NewEntry, Store, StoreReader
 
 logger = logging.getLogger("reverie.memory")
 
 MAX_BYTES: Final = 250_000
 """Of a file that is read: as much as a workspace's."""
-MOST_CHARS: Final = 12_000
+MAX_CHARS: Final = 12_000
 """Of a file that an approved note is added to: more of it is in no prompt."""
 APPROVED: Final = "approved"
-"""The reason of a `Dreamed` by which an owner let a note in."""
+"""The reason of a `MemoryConsolidated` by which an owner let a note in."""
 UNDONE: Final = "undone"
-"""The reason of a `Dreamed` that took another one back."""
+"""The reason of a `MemoryConsolidated` that took another one back."""
 _MARK: Final = "memory.mark"
 _PAGE: Final = 20
 _PAGES: Final = 50
@@ -40,22 +40,22 @@ Directory = Callable[[str], Path]
 """Where an agent's own files are."""
 
 
-class Dreamt(NamedTuple):
+class DreamRecord(NamedTuple):
     """A dream as the log has it."""
 
     key: str
     at: datetime
-    fact: Dreamed
+    fact: MemoryConsolidated
 
 
-async def dreams(reader: Reader, agent: str, most: int | None = None) -> list[Dreamt]:
+async def load_dreams(reader: StoreReader, agent: str, most: int | None = None) -> list[DreamRecord]:
     """An agent's, the newest first, at most so many; of the newest of all agents'."""
-    found, before = list[Dreamt](), None
+    found, before = list[DreamRecord](), None
     for _ in range(_PAGES):
         page = await reader.newest_entries(_PAGE, before=before, kinds=["dreamed"])
         for one in reversed(page):
-            if isinstance(one.fact, Dreamed) and one.fact.agent == agent:
-                found.append(Dreamt(one.key or "", one.at, one.fact))
+            if isinstance(one.fact, MemoryConsolidated) and one.fact.agent == agent:
+                found.append(DreamRecord(one.key or "", one.at, one.fact))
             if len(found) == most:
                 return found
         if len(page) < _PAGE:
@@ -64,12 +64,12 @@ async def dreams(reader: Reader, agent: str, most: int | None = None) -> list[Dr
     return found
 
 
-async def newest_dream(reader: Reader, agent: str) -> Dreamt | None:
+async def find_newest_dream(reader: StoreReader, agent: str) -> DreamRecord | None:
     """The last version that was written of an agent's memory, whoever changed the file since."""
-    return next(iter(await dreams(reader, agent, 1)), None)
+    return next(iter(await load_dreams(reader, agent, 1)), None)
 
 
-def standing(newest_first: list[Dreamt]) -> Dreamt | None:
+def find_last_effective_dream(newest_first: list[DreamRecord]) -> DreamRecord | None:
     """The newest dream that changed something and was not taken back."""
     undone = 0
     for one in newest_first:
@@ -84,32 +84,32 @@ def standing(newest_first: list[Dreamt]) -> Dreamt | None:
     return None
 
 
-def diff(before: str, after: str) -> str:
+def format_diff(before: str, after: str) -> str:
     """What changed, as a unified diff; empty: nothing did."""
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), "before", "after", lineterm="")
     return "\n".join(lines)
 
 
-def without(text: str, noted: str) -> str:
+def remove_note_lines(text: str, noted: str) -> str:
     """The file without the lines that say word for word what was noted, and nothing else. Pure."""
-    wanted = [words for line in noted.split("\n") if (words := plain(line))]
+    wanted = [words for line in noted.split("\n") if (words := normalize_text(line))]
     lines = text.split("\n")
-    said = [plain(line) for line in lines]
+    said = [normalize_text(line) for line in lines]
     count = len(wanted)
     first = next((place for place in range(len(lines)) if wanted and said[place : place + count] == wanted), None)
-    return text if first is None else without("\n".join(lines[:first] + lines[first + count :]), noted)
+    return text if first is None else remove_note_lines("\n".join(lines[:first] + lines[first + count :]), noted)
 
 
 class MemoryFile:
     """One agent's. Blocks on the disk; all raise OSError, also for a file that is a link or no text."""
 
     def __init__(self, store: Path, directory: Path, agent: str) -> None:
-        self.path = directory / own_files.MEMORY
-        self._mark = own_files.mind(store, agent) / _MARK
+        self.path = directory / own_files.MEMORY_FILE
+        self._mark = own_files.agent_state_directory(store, agent) / _MARK
 
     def read(self) -> str:
         """As it stands there, whoever wrote it. Empty: there is none."""
-        content = own_files.read(self.path, most=MAX_BYTES) or b""
+        content = own_files.read_private(self.path, most=MAX_BYTES) or b""
         try:
             return content.decode()
         except UnicodeDecodeError:
@@ -117,11 +117,14 @@ class MemoryFile:
 
     def write(self, text: str) -> None:
         """Put this in its place, at once and whole."""
-        own_files.replace(self.path, text.encode())
+        own_files.replace_private(self.path, text.encode())
 
-    def finish_write(self, newest: Dreamt | None) -> None:
+    def finish_write(self, newest: DreamRecord | None) -> None:
         """Go on with what a crash cut off: this version is durable, and perhaps the file lacks it."""
-        if newest is None or (own_files.read(self._mark, most=100) or b"").decode("ascii", "replace") == newest.key:
+        if (
+            newest is None
+            or (own_files.read_private(self._mark, most=100) or b"").decode("ascii", "replace") == newest.key
+        ):
             return
         if self.read() == newest.fact.before:
             self.write(newest.fact.after)
@@ -129,10 +132,10 @@ class MemoryFile:
 
     def mark_written(self, key: str) -> None:
         """This version has reached the file."""
-        own_files.replace(self._mark, key.encode())
+        own_files.replace_private(self._mark, key.encode())
 
 
-class Memory:
+class MemoryStore:
     """All agents'."""
 
     def __init__(self, store: Store, clock: Clock, directory: Directory) -> None:
@@ -152,7 +155,7 @@ class Memory:
 
     async def finish_write(self, agent: str) -> None:
         """Go on with what a crash cut off. Raises OSError, StoreError."""
-        await asyncio.to_thread(self._file(agent).finish_write, await newest_dream(self._store, agent))
+        await asyncio.to_thread(self._file(agent).finish_write, await find_newest_dream(self._store, agent))
 
     async def read(self, agent: str) -> str:
         """All of the file. Empty: there is none. Raises OSError."""
@@ -170,8 +173,8 @@ class Memory:
             return False
         now = self._clock.now()
         key = f"dream:{new_id(now)}"
-        fact = Dreamed(agent=agent, before=before, after=after, upto=upto, reason=reason, notes=notes)
-        await self._store.append([Entry(fact=fact, at=now, conversation=inner(agent), key=key)])
+        fact = MemoryConsolidated(agent=agent, before=before, after=after, upto=upto, reason=reason, notes=notes)
+        await self._store.append([NewEntry(fact=fact, at=now, conversation=inner_conversation(agent), key=key)])
         await asyncio.to_thread(file.write, after)
         await asyncio.to_thread(file.mark_written, key)
         return True
@@ -182,18 +185,18 @@ class Memory:
         Call it when an owner has said so, who was shown all of it.
         """
         await self.finish_write(agent)
-        newest_first = await dreams(self._store, agent)
+        newest_first = await load_dreams(self._store, agent)
         if any(note in one.fact.notes for one in newest_first):
             return "it was let into MEMORY.md before"
         before = await self.read(agent)
-        after = f"{before.rstrip()}\n{as_lines(text)}\n".lstrip()
-        if len(after) > MOST_CHARS:
-            return f"MEMORY.md would have more than {MOST_CHARS:,} characters: have something in it forgotten first"
+        after = f"{before.rstrip()}\n{format_as_list_item(text)}\n".lstrip()
+        if len(after) > MAX_CHARS:
+            return f"MEMORY.md would have more than {MAX_CHARS:,} characters: have something in it forgotten first"
         upto = newest_first[0].fact.upto if newest_first else Seq(0)
         done = await self.rewrite(agent, before=before, after=after, upto=upto, reason=APPROVED, notes=(note,))
         return "" if done else "MEMORY.md was changed in this moment: say it again"
 
 
-def as_lines(text: str) -> str:
+def format_as_list_item(text: str) -> str:
     """A note as MEMORY.md has it once it was approved: one item of a list. Pure."""
     return "- " + "\n  ".join(line for line in text.split("\n") if line.strip())

@@ -6,42 +6,42 @@ from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from datetime import UTC
 
-from agent.brief import Brief
-from agent.cache.ask import Ask
+from agent.brief import PromptInput
+from agent.cache.ask import PlannedRequest
 from agent.models.base import Model, ModelError
-from agent.signals import LeftOff, State
-from agent.turn import beginning
+from agent.signals import DmnState, LeftOff
+from agent.turn import build_prefix_request
 from gateway import policies
-from gateway.equipment import Equipment
+from gateway.equipment import ModelServices
 from gateway.events import Address, ConversationId
-from gateway.guidance import Guidance
-from gateway.happened import asks
-from gateway.hearing import Hearing
-from gateway.lane import Lane
-from gateway.loop import Loop
-from gateway.mind_parts import doing, looking, own
-from gateway.purse import Purse
-from gateway.records import TurnEnded, is_inner
+from gateway.guidance import TurnDirectives
+from gateway.happened import wants_answer
+from gateway.hearing import ConversationReader
+from gateway.lane import TurnHandle
+from gateway.loop import AgentLoop
+from gateway.mind_parts import build_digest_builder, build_own_tools, build_platform_actions
+from gateway.purse import DailyBudget
+from gateway.records import TurnRecord, is_inner
 from gateway.settings import AgentConfig
-from gateway.shared import Shared
-from gateway.stopping import heard
-from gateway.thinkers import Thinker
-from gateway.thinking import Body, Me, Thinking
-from gateway.tools.dispatch import Hands
-from gateway.turns import Report
+from gateway.shared import GatewayServices
+from gateway.stopping import build_stop_record
+from gateway.thinkers import AgentModel
+from gateway.thinking import AgentParts, AgentRuntime, LoadBundle
+from gateway.tools.dispatch import ToolDispatcher
+from gateway.turns import TurnResult
 
 logger = logging.getLogger("reverie.minds")
 
 
-class Mind:
-    """One agent. As `gateway.taker.Taker` it takes the turns that its loop starts."""
+class Agent:
+    """One agent. As `gateway.taker.TurnTaker` it takes the turns that its loop starts."""
 
     def __init__(
         self,
         agent: AgentConfig,
-        shared: Shared,
-        equipment: Equipment,
-        state: State,
+        shared: GatewayServices,
+        equipment: ModelServices,
+        state: DmnState,
         *,
         owns: Callable[[ConversationId], bool],
         model: str = "",
@@ -53,8 +53,8 @@ class Mind:
         self.id = agent.id
         self._services = shared
         self._live = equipment.live
-        policy = policies.dmn_policy(shared.live.settings, agent.id)
-        self.loop = Loop(
+        policy = policies.build_dmn_policy(shared.live.settings, agent.id)
+        self.loop = AgentLoop(
             agent=agent.id,
             store=shared.store,
             clock=shared.clock,
@@ -64,18 +64,20 @@ class Mind:
             spawn=shared.spawn,
             waits=shared.has_waiting,
         )
-        self._budget = Purse(left_usd=self._budget_left_usd)
-        hearing = Hearing(shared.store, shared.access_policy, shared.media, shared.redact)
-        self._digest_builder = looking(shared, agent.id, hearing, owns, plain=lambda: self.model.family == "local")
-        acting = doing(shared, agent.id, self._digest_builder, self.forget_view)
-        self._parts = Body(
+        self._budget = DailyBudget(left_usd=self._budget_left_usd)
+        hearing = ConversationReader(shared.store, shared.access_policy, shared.media, shared.redact)
+        self._digest_builder = build_digest_builder(
+            shared, agent.id, hearing, owns, plain=lambda: self.model.family == "local"
+        )
+        acting = build_platform_actions(shared, agent.id, self._digest_builder, self.forget_view)
+        self._parts = AgentParts(
             agent=agent.id,
             services=shared,
             model_services=equipment,
             reader=hearing,
             digest_builder=self._digest_builder,
             platform_actions=acting,
-            directives=Guidance(
+            directives=TurnDirectives(
                 state=lambda: self.loop.state,
                 acting=acting,
                 returned=shared.background_services.render_away_note,
@@ -83,15 +85,15 @@ class Mind:
             ),
             budget=self._budget,
             skills=shared.tool_registry.build_skill_tools(agent),
-            own_tools=own(shared, agent.id, acting, self.loop.send),
+            own_tools=build_own_tools(shared, agent.id, acting, self.loop.send),
             forget_view=self.forget_view,
         )
         thinker = equipment.agent_model(agent.id, model or agent.model)
         equipment.pool.hold(thinker)
-        self._runtime = Thinking(thinker, self._parts)
+        self._runtime = AgentRuntime(thinker, self._parts)
 
     @property
-    def agent_model(self) -> Thinker:
+    def agent_model(self) -> AgentModel:
         """What the next turn is taken with."""
         return self._runtime.agent_model
 
@@ -101,35 +103,35 @@ class Mind:
         return self._runtime.model
 
     @property
-    def tools(self) -> Hands:
+    def tools(self) -> ToolDispatcher:
         """What it can do, as far as its model has room for that."""
         return self._runtime.tools
 
     @property
-    def load_bundle(self) -> Me:
+    def load_bundle(self) -> LoadBundle:
         """Who it is by now."""
         return self._runtime.load_bundle
 
-    def use_model(self, thinker: Thinker) -> None:
+    def use_model(self, thinker: AgentModel) -> None:
         """From the next turn on. Those that have begun end with what they began with. Returns at once."""
         before, equipment = self.agent_model, self._parts.model_services
         equipment.pool.hold(thinker)
-        self._runtime = Thinking(thinker, self._parts)
+        self._runtime = AgentRuntime(thinker, self._parts)
         equipment.keep_warm.replace_models(self.id, before.caching_models, thinker.caching_models)
         equipment.pool.release(before)
 
     @contextlib.contextmanager
-    def _hold_runtime(self) -> Iterator[Thinking]:
+    def _hold_runtime(self) -> Iterator[AgentRuntime]:
         """What is begun now ends with what it began with."""
         thinking = self._runtime
         with self._parts.model_services.pool.holding(thinking.agent_model):
             yield thinking
 
-    async def build_prompt_input(self, persona: str) -> Brief:
+    async def build_prompt_input(self, persona: str) -> PromptInput:
         """What every conversation of this agent begins with."""
         return await self._runtime.build_prompt_input(persona)
 
-    def last_request(self, conversation: ConversationId) -> Ask | None:
+    def last_request(self, conversation: ConversationId) -> PlannedRequest | None:
         """The last request there that was answered. None: there was none since the start, or it is not kept."""
         found = (keeper.last_requests.get(self.id, conversation) for keeper in self.agent_model.caching_models)
         return max((one for one in found if one is not None), key=lambda one: one.sent_at_s, default=None)
@@ -164,7 +166,9 @@ class Mind:
         try:
             await self.refresh_tools()  # servers of tools are coming up at the same time
             me = await self.load_bundle("public")
-            request = beginning(await self.build_prompt_input(me.identity), model, self.tools.specs, key=self.id)
+            request = build_prefix_request(
+                await self.build_prompt_input(me.identity), model, self.tools.specs, key=self.id
+            )
             async with aclosing(model.stream(request)) as chunks:
                 async for _ in chunks:
                     pass
@@ -172,8 +176,8 @@ class Mind:
             logger.debug("what %s begins with is not read in ahead of time: %s", self.id, error)
 
     async def take_turn(
-        self, conversation: ConversationId, *, autonomous: bool, continuing: bool, lane: Lane
-    ) -> Report:
+        self, conversation: ConversationId, *, autonomous: bool, continuing: bool, lane: TurnHandle
+    ) -> TurnResult:
         await self.refresh_tools()
         async with self._services.room_locks.lock_for(conversation):
             self._digest_builder.forget(conversation)  # what a digest told of it is dealt with here
@@ -181,12 +185,12 @@ class Mind:
                 turns = thinking.turn_runner
                 return await turns.run(conversation, autonomous=autonomous, continuing=continuing, lane=lane)
 
-    async def dream(self, lane: Lane) -> Report:
+    async def dream(self, lane: TurnHandle) -> TurnResult:
         async with self._services.room_locks.lock_for(self.loop.policy.inner):
             with self._hold_runtime() as thinking:
                 return await thinking.dream_runner.run(Address.parse(self.loop.policy.inner), lane)
 
-    async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> Report:
+    async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> TurnResult:
         return await self._runtime.turn_runner.give_up(conversation, reason, autonomous=autonomous)
 
     async def unread_urgency(self, conversation: ConversationId) -> int:
@@ -196,8 +200,8 @@ class Mind:
             else self._runtime.turn_runner.unread_urgency(conversation)
         )
 
-    def turn_handle(self, conversation: ConversationId) -> Lane | None:
-        """As `gateway.stopping.Mind`."""
+    def turn_handle(self, conversation: ConversationId) -> TurnHandle | None:
+        """As `gateway.stopping.StoppableAgent`."""
         return self.loop.turn_handle(conversation)
 
     async def owes_answer(self, conversation: ConversationId) -> bool:
@@ -206,11 +210,11 @@ class Mind:
         if conversation in (*state.pending, *state.continuing, *(one.conversation for one in state.waiting)):
             return True
         unread = await self._services.store.unread_entries(conversation, most=1)  # what asks is told of first
-        return any(asks(one.fact) for one in unread.messages)
+        return any(wants_answer(one.fact) for one in unread.messages)
 
-    async def prepare_stop(self, conversation: ConversationId, why: str) -> TurnEnded:
+    async def prepare_stop(self, conversation: ConversationId, why: str) -> TurnRecord:
         """The same."""
-        return await heard(self._runtime.context, conversation, why)
+        return await build_stop_record(self._runtime.context, conversation, why)
 
     def stop_turn(self, conversation: ConversationId, why: str) -> None:
         """The same."""

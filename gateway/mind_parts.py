@@ -3,26 +3,26 @@
 from collections.abc import Callable
 
 from agent.signals import Directive
-from agent.tools import mind as tools
-from gateway.acting import Acting
-from gateway.digest import Digests
+from agent.tools import mind
+from gateway.acting import MessagingTools
+from gateway.digest import DigestBuilder
 from gateway.events import ConversationId
-from gateway.hands import Hand
-from gateway.hearing import Hearing
-from gateway.repose import Repose
-from gateway.shared import Shared
+from gateway.hands import Tool
+from gateway.hearing import ConversationReader
+from gateway.repose import RestTools
+from gateway.shared import GatewayServices
 
 
-def looking(
-    shared: Shared,
+def build_digest_builder(
+    shared: GatewayServices,
     agent: str,
-    hearing: Hearing,
+    hearing: ConversationReader,
     owns: Callable[[ConversationId], bool],
     *,
     plain: Callable[[], bool],
-) -> Digests:
+) -> DigestBuilder:
     """What its inner conversation is told. `plain`: its model is a very small one."""
-    return Digests(
+    return DigestBuilder(
         agent=agent,
         store=shared.store,
         clock=shared.clock,
@@ -34,9 +34,11 @@ def looking(
     )
 
 
-def doing(shared: Shared, agent: str, digests: Digests, forget: Callable[[ConversationId], None]) -> Acting:
+def build_platform_actions(
+    shared: GatewayServices, agent: str, digests: DigestBuilder, forget: Callable[[ConversationId], None]
+) -> MessagingTools:
     """What it does in other places."""
-    return Acting(
+    return MessagingTools(
         agent=agent,
         store=shared.store,
         clock=shared.clock,
@@ -51,9 +53,11 @@ def doing(shared: Shared, agent: str, digests: Digests, forget: Callable[[Conver
     )
 
 
-def own(shared: Shared, agent: str, acting: Acting, send: Callable[[Directive], None]) -> tuple[Hand, ...]:
+def build_own_tools(
+    shared: GatewayServices, agent: str, acting: MessagingTools, send: Callable[[Directive], None]
+) -> tuple[Tool, ...]:
     """What it does with itself. `send`: to its DMN."""
-    repose = Repose(
+    repose = RestTools(
         agent=agent,
         store=shared.store,
         clock=shared.clock,
@@ -61,8 +65,8 @@ def own(shared: Shared, agent: str, acting: Acting, send: Callable[[Directive], 
         send=send,
     )
     return (
-        Hand.create(tools.SEND_MESSAGE, tools.SendMessage, acting.send_message, risks=acting.risk),
-        Hand.create(tools.MARK_HANDLED, tools.MarkHandled, acting.mark_handled),
-        Hand.create(tools.REST_UNTIL, tools.RestUntil, repose.rest_until),
-        Hand.create(tools.GO_QUIET, tools.GoQuiet, repose.go_quiet),
+        Tool.create(mind.SEND_MESSAGE, mind.SendMessageArgs, acting.send_message, risks=acting.risk),
+        Tool.create(mind.MARK_HANDLED, mind.MarkHandledArgs, acting.mark_handled),
+        Tool.create(mind.REST_UNTIL, mind.RestUntilArgs, repose.rest_until),
+        Tool.create(mind.GO_QUIET, mind.GoQuietArgs, repose.go_quiet),
     )

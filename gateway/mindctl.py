@@ -11,17 +11,17 @@ from typing import Final, NamedTuple, Protocol
 from zoneinfo import ZoneInfo
 
 from agent import dmn, signals
-from agent.signals import Directive, Mode, Policy, State
-from gateway.ops.report import span
-from gateway.orders import Answer, DmnOrder, MindSeen, What, Wish
-from gateway.records import Directed, DmnSaved
-from gateway.spoken import moment
+from agent.signals import Directive, DmnMode, DmnPolicy, DmnState
+from gateway.ops.report import format_duration
+from gateway.orders import ControlResponse, DmnAction, DmnRequest, DmnStatus, WantedTurn
+from gateway.records import DmnDirective, DmnStateSaved
+from gateway.spoken import parse_moment
 
-QUIET: Final = timedelta(hours=1)
+DEFAULT_QUIET: Final = timedelta(hours=1)
 """So long, if nobody says how long."""
-ASKS: Final = frozenset[What]({"status", "debug"})
+QUERY_ORDERS: Final = frozenset[DmnAction]({"status", "debug"})
 """What only asks, and changes nothing."""
-_ORDERS: Final[dict[What, signals.Order]] = {
+_DIRECTIVE_ORDERS: Final[dict[DmnAction, signals.DmnOrder]] = {
     "pause": "pause",
     "wake": "wake",
     "sleep": "store",
@@ -32,19 +32,19 @@ _ORDERS: Final[dict[What, signals.Order]] = {
 _CENT: Final = 0.01
 
 
-class Mind(Protocol):
-    """One agent's network: a running `gateway.loop.Loop`, or a `Saved` one."""
+class DmnSource(Protocol):
+    """One agent's network: a running `gateway.loop.AgentLoop`, or a `SavedDmn` one."""
 
     @property
     def agent(self) -> str:
         """Its id."""
 
     @property
-    def state(self) -> State:
+    def state(self) -> DmnState:
         """As it is now."""
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> DmnPolicy:
         """How the operator wants it."""
 
     @property
@@ -53,43 +53,53 @@ class Mind(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
+class SavedDmn:
     """One that does not run."""
 
     agent: str
-    state: State
-    policy: Policy
+    state: DmnState
+    policy: DmnPolicy
     next_tick_s: float | None = None
 
 
-class Told(NamedTuple):
+class DmnCommand(NamedTuple):
     """What one agent is to be told, and the record of it. Whoever carries it out writes that down first."""
 
     agent: str
     directive: Directive
-    directed: Directed
+    directed: DmnDirective
 
 
-def answer(order: DmnOrder, minds: Sequence[Mind], now: datetime) -> tuple[Answer, list[Told]]:
+def answer_order(
+    order: DmnRequest, minds: Sequence[DmnSource], now: datetime
+) -> tuple[ControlResponse, list[DmnCommand]]:
     """What to answer, and what is to be done for that to be true."""
     meant = [mind for mind in minds if order.agent in (None, mind.agent)]
     if not meant:
         there = ", ".join(mind.agent for mind in minds)
-        return Answer(ok=False, lines=(f"there is no agent {order.agent}; there is {there}",)), []
-    if order.what in ASKS or order.what == "presence":  # which is no network's: what they are by then is the answer
-        seen = [look(mind, now) for mind in meant]
-        lines = [line for one in seen for line in (fires(one) if order.what == "debug" else told(one, now))]
-        return Answer(ok=True, lines=tuple(lines), data=tuple(seen)), []
-    return _direct(order, meant, now)
+        return ControlResponse(ok=False, lines=(f"there is no agent {order.agent}; there is {there}",)), []
+    if (
+        order.what in QUERY_ORDERS or order.what == "presence"
+    ):  # which is no network's: what they are by then is the answer
+        seen = [snapshot_dmn(mind, now) for mind in meant]
+        lines = [
+            line
+            for one in seen
+            for line in (format_next_turns(one) if order.what == "debug" else format_dmn_status(one, now))
+        ]
+        return ControlResponse(ok=True, lines=tuple(lines), data=tuple(seen)), []
+    return _direct_agents(order, meant, now)
 
 
-def facts(mind: Mind, directive: Directive, directed: Directed) -> tuple[Directed, DmnSaved]:
+def build_directive_facts(
+    mind: DmnSource, directive: Directive, directed: DmnDirective
+) -> tuple[DmnDirective, DmnStateSaved]:
     """What is to be written down before an agent is told: who said so, and the state by which it holds over a crash."""
     after, _ = dmn.step(mind.state, directive, mind.policy)
-    return directed, DmnSaved(state=signals.save(after), agent=mind.agent)
+    return directed, DmnStateSaved(state=signals.dump_state(after), agent=mind.agent)
 
 
-def until_of(said: str, now: datetime, zone: ZoneInfo) -> datetime | None:
+def parse_until(said: str, now: datetime, zone: ZoneInfo) -> datetime | None:
     """Until when, UTC: a time as `gateway.spoken` reads it, or so many seconds. None for nothing.
 
     Raises BadSchedule, in words.
@@ -98,44 +108,53 @@ def until_of(said: str, now: datetime, zone: ZoneInfo) -> datetime | None:
     if not text:
         return None
     whole = now.replace(microsecond=0)  # or 2 h from now would be told as more than that
-    return moment(f"{text}s" if text.isascii() and text.isdigit() else text, whole, zone).astimezone(UTC)
+    return parse_moment(f"{text}s" if text.isascii() and text.isdigit() else text, whole, zone).astimezone(UTC)
 
 
-def _direct(order: DmnOrder, minds: Iterable[Mind], now: datetime) -> tuple[Answer, list[Told]]:
+def _direct_agents(
+    order: DmnRequest, minds: Iterable[DmnSource], now: datetime
+) -> tuple[ControlResponse, list[DmnCommand]]:
     until = order.until if order.what in ("sleep", "quiet") else None
     if order.what == "quiet" and until is None:
-        until = now + QUIET
-    lines, seen, todo, ok = [], [], list[Told](), True
+        until = now + DEFAULT_QUIET
+    lines, seen, todo, ok = [], [], list[DmnCommand](), True
     for mind in minds:
         on = order.on if order.what == "sleep" else ()
-        directive = Directive(at=now, order=_ORDERS[order.what], until=until, on=on)
+        directive = Directive(at=now, order=_DIRECTIVE_ORDERS[order.what], until=until, on=on)
         after, _ = dmn.step(mind.state, directive, mind.policy)
-        one = look(Saved(agent=mind.agent, state=after, policy=mind.policy, next_tick_s=mind.next_tick_s), now)
-        if order.what in ("sleep", "rest") and mind.state.mode in (Mode.PAUSED, Mode.OFF):
+        one = snapshot_dmn(
+            SavedDmn(agent=mind.agent, state=after, policy=mind.policy, next_tick_s=mind.next_tick_s), now
+        )
+        if order.what in ("sleep", "rest") and mind.state.mode in (DmnMode.PAUSED, DmnMode.OFF):
             ok = False
             lines.append(f"{mind.agent} is {mind.state.mode}, which is more: wake it first")
         else:
             todo.append(
-                Told(mind.agent, directive, Directed(agent=mind.agent, what=order.what, by=order.by, until=until))
+                DmnCommand(
+                    mind.agent, directive, DmnDirective(agent=mind.agent, what=order.what, by=order.by, until=until)
+                )
             )
-            lines.append(f"{mind.agent} is {one.mode}{_resting(one, now)}")
+            lines.append(f"{mind.agent} is {one.mode}{_format_rest(one, now)}")
         seen.append(one)
-    return Answer(ok=ok, lines=tuple(lines), data=tuple(seen)), todo
+    return ControlResponse(ok=ok, lines=tuple(lines), data=tuple(seen)), todo
 
 
-def look(mind: Mind, now: datetime) -> MindSeen:
+def snapshot_dmn(mind: DmnSource, now: datetime) -> DmnStatus:
     """One agent's network, for programs."""
     state, policy = mind.state, mind.policy
     today = state.day == now.astimezone(UTC).date().isoformat()
     quiet = state.quiet_until is not None and state.quiet_until > now
-    return MindSeen(
+    return DmnStatus(
         agent=mind.agent,
         mode=state.mode.value,
         next_tick_s=mind.next_tick_s,
         running=state.running,
         waiting=tuple(owed.conversation for owed in state.waiting),
-        wanted=tuple(Wish(conversation=place, why=_why(state, place)) for place in dmn.wanted(state, policy)),
-        held=dmn.held(state, policy, now),
+        wanted=tuple(
+            WantedTurn(conversation=place, why=_pending_reason(state, place))
+            for place in dmn.due_conversations(state, policy)
+        ),
+        held=dmn.blocking_reasons(state, policy, now),
         low=state.low,
         in_a_row=state.autonomous,
         max_in_a_row=policy.max_autonomous_turns,
@@ -145,17 +164,17 @@ def look(mind: Mind, now: datetime) -> MindSeen:
         daily_cost_usd=policy.daily_cost_usd,
         errors=state.errors,
         quiet=quiet,
-        quiet_until=_known(state.quiet_until) if quiet else None,
-        stored_until=_known(state.stored_until),
+        quiet_until=_finite_until(state.quiet_until) if quiet else None,
+        stored_until=_finite_until(state.stored_until),
         wake_on=state.wake_on,
         presence=state.presence,
     )
 
 
-def told(one: MindSeen, now: datetime) -> list[str]:
+def format_dmn_status(one: DmnStatus, now: datetime) -> list[str]:
     """Its standing, for people; the first line names the agent."""
-    tick = "" if one.next_tick_s is None else f"; it looks again in {span(max(0.0, one.next_tick_s))}"
-    turns, cost = f"{one.turns_today} of {one.daily_turns} turns", _dollars(one.spent_today_usd)
+    tick = "" if one.next_tick_s is None else f"; it looks again in {format_duration(max(0.0, one.next_tick_s))}"
+    turns, cost = f"{one.turns_today} of {one.daily_turns} turns", _format_dollars(one.spent_today_usd)
     errors = f", {one.errors} failed in a row" if one.errors else ""
     lists = (
         ("running", one.running),
@@ -165,14 +184,14 @@ def told(one: MindSeen, now: datetime) -> list[str]:
     )
     row = f"{one.in_a_row} of {one.max_in_a_row} turns in a row{errors}"
     return [
-        f"{one.agent} is {one.mode}{_resting(one, now)}{tick}",
-        f"  unasked: {turns}, {cost} of {_dollars(one.daily_cost_usd)} today; {row}",
+        f"{one.agent} is {one.mode}{_format_rest(one, now)}{tick}",
+        f"  unasked: {turns}, {cost} of {_format_dollars(one.daily_cost_usd)} today; {row}",
         *(f"  {name}: {', '.join(places)}" for name, places in lists if places),
         f"  people: {one.presence}",
     ]
 
 
-def fires(one: MindSeen) -> list[str]:
+def format_next_turns(one: DmnStatus) -> list[str]:
     """What its next tick would start, and what keeps it from that."""
     lines = [f"{place}: a turn is owed, and waits for a lane" for place in one.waiting]
     blocked = f" - blocked by: {'; '.join(one.held)}" if one.held else ""
@@ -182,33 +201,33 @@ def fires(one: MindSeen) -> list[str]:
     return [f"{one.agent} is {one.mode}", *(f"  {line}" for line in lines)]
 
 
-def _why(state: State, place: str) -> str:
+def _pending_reason(state: DmnState, place: str) -> str:
     if place in state.pending:
         return "pending"
     return "continuing" if place in state.continuing else "low"
 
 
-def _resting(one: MindSeen, now: datetime) -> str:
-    stored = f" until {_when(one.stored_until, now)}" if one.mode == Mode.STORED else ""
+def _format_rest(one: DmnStatus, now: datetime) -> str:
+    stored = f" until {_format_until(one.stored_until, now)}" if one.mode == DmnMode.STORED else ""
     kinds = f" or {', '.join(one.wake_on)} comes" if one.wake_on else ""
-    quiet = f", and quiet until {_when(one.quiet_until, now)}" if one.quiet else ""
+    quiet = f", and quiet until {_format_until(one.quiet_until, now)}" if one.quiet else ""
     return f"{stored}{kinds}{quiet}"
 
 
-def _when(until: datetime | None, now: datetime) -> str:
+def _format_until(until: datetime | None, now: datetime) -> str:
     if until is None:
         return "it is woken"
-    return f"{until:%Y-%m-%d %H:%M} UTC (for {_length(until - now)})"
+    return f"{until:%Y-%m-%d %H:%M} UTC (for {_format_duration(until - now)})"
 
 
-def _length(time: timedelta) -> str:
+def _format_duration(time: timedelta) -> str:
     hours, minutes = divmod(math.ceil(time.total_seconds() / 60), 60)
     return " ".join(f"{count} {unit}" for count, unit in ((hours, "h"), (minutes, "min")) if count) or "0 min"
 
 
-def _known(until: datetime | None) -> datetime | None:
+def _finite_until(until: datetime | None) -> datetime | None:
     return None if until is None or until >= dmn.FOREVER else until
 
 
-def _dollars(amount: float) -> str:
+def _format_dollars(amount: float) -> str:
     return f"${amount:.2f}" if amount >= _CENT or amount == 0 else f"${amount:.4f}"

@@ -12,49 +12,58 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from agent.journal import MAX_TEXT_CHARS, MAX_TITLE_CHARS, TO_REMEMBER, flat, names, parse, without, written
-from agent.journal import Entry as Written
-from agent.tools.schema import Refused
+from agent.journal import (
+    MAX_TEXT_CHARS,
+    MAX_TITLE_CHARS,
+    REMEMBERED_TITLE,
+    JournalEntry,
+    find_note_ids,
+    format_entry,
+    parse_journal,
+    remove_note,
+    to_single_line,
+)
+from agent.tools.schema import ToolCallRefused
 from agent.view import estimate_tokens
-from agent.workspace.text import tidy
+from agent.workspace.text import normalize_text
 from gateway import own_files
 from gateway.clock import Clock
-from gateway.cut_off import done_before
-from gateway.hands import Whereabouts
+from gateway.cut_off import find_write_of_cut_off_turn
+from gateway.hands import ToolContext
 from gateway.ids import new_id
-from gateway.memory import newest_dream
-from gateway.records import Noted, Seq
-from gateway.scopes import is_trusted, scope_of_new
-from gateway.store import Entry, Store, Stored
+from gateway.memory import find_newest_dream
+from gateway.records import NoteWritten, Seq
+from gateway.scopes import is_trusted, scope_of_new_note
+from gateway.store import LogEntry, NewEntry, Store
 
 logger = logging.getLogger("reverie.notes")
 
-NEWEST: Final = 1_000
+MAX_RECOVERED_NOTES: Final = 1_000
 """Notes that a start looks at."""
 TAIL_BYTES: Final = 4_000_000
 """Of a journal, in which a start looks for them."""
-MOST_BYTES: Final = 64_000_000
+MAX_JOURNAL_BYTES: Final = 64_000_000
 """Of a journal, out of which something is taken: more than years of notes."""
-_MARK: Final = "journal.mark"
-_KEY: Final = "note:"
+_JOURNAL_MARK: Final = "journal.mark"
+_NOTE_KEY_PREFIX: Final = "note:"
 
 
 @dataclass(slots=True)
-class _Desk:
+class _JournalState:
     """One agent's."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     is_loaded: bool = False
     """What the log holds of it has been looked at."""
-    undreamt_notes: deque[tuple[Seq, int]] = field(default_factory=lambda: deque(maxlen=NEWEST))
+    undreamt_notes: deque[tuple[Seq, int]] = field(default_factory=lambda: deque(maxlen=MAX_RECOVERED_NOTES))
     """Where each note since the last dream stands, and its tokens."""
-    handwritten: tuple[own_files.Mark, list[Written]] = (None, [])
+    handwritten: tuple[own_files.FileStamp, list[JournalEntry]] = (None, [])
     """What people wrote, and the state of the file in which it was read."""
-    unwritten: list[Written] = field(default_factory=list)
+    unwritten: list[JournalEntry] = field(default_factory=list)
     """Durable, and not in the file yet."""
 
 
-class Notes:
+class JournalStore:
     """Writes down what agents want to keep. `recover` before the first use, `close` at the end."""
 
     def __init__(self, store: Store, clock: Clock, directory: Callable[[str], Path]) -> None:
@@ -62,7 +71,7 @@ class Notes:
         self._store = store
         self._clock = clock
         self._directory = directory
-        self._states: dict[str, _Desk] = {}
+        self._states: dict[str, _JournalState] = {}
         self._write_tasks: set[asyncio.Task[str]] = set()
 
     async def recover(self, agents: Iterable[str]) -> None:
@@ -70,19 +79,19 @@ class Notes:
         for agent in agents:
             await self._load_state(agent)
 
-    async def write_entry(self, where: Whereabouts, title: str, text: str) -> str:
+    async def write_entry(self, where: ToolContext, title: str, text: str) -> str:
         """Write an entry, and say so to the model. Raises Refused, StoreError.
 
         What the same turn wrote before its process ended is not written again.
         When this returns it is durable, and in the file unless the disk refuses. Cancelled, it is written all the same.
         """
-        title = flat(title, len(title))
+        title = to_single_line(title, len(title))
         if len(title) > MAX_TITLE_CHARS:
-            raise Refused(f"A title has at most {MAX_TITLE_CHARS} characters.")
+            raise ToolCallRefused(f"A title has at most {MAX_TITLE_CHARS} characters.")
         await self._write(where, title, text, lasting=False)
         return "It is in your journal."
 
-    async def remember(self, where: Whereabouts, text: str) -> str:
+    async def remember(self, where: ToolContext, text: str) -> str:
         """Keep a fact for good, as `journal` keeps an entry."""
         await self._write(where, "", text, lasting=True)
         return "You will remember it."
@@ -97,44 +106,46 @@ class Notes:
         while desk.undreamt_notes and desk.undreamt_notes[0][0] <= upto:
             desk.undreamt_notes.popleft()
 
-    async def read_handwritten(self, agent: str) -> list[Written]:
+    async def read_handwritten(self, agent: str) -> list[JournalEntry]:
         """What people wrote into the journal, as it stands there now: of a long one, in its end. Raises OSError."""
-        desk, path = self._state_of(agent), self._directory(agent) / own_files.JOURNAL
+        desk, path = self._state_of(agent), self._directory(agent) / own_files.JOURNAL_FILE
         if (
-            desk.handwritten[0] is None or own_files.state(path) != desk.handwritten[0]
+            desk.handwritten[0] is None or own_files.file_stamp(path) != desk.handwritten[0]
         ):  # a look that costs less than a thread does
-            desk.handwritten = await asyncio.to_thread(_by_hand, path, desk.handwritten)
+            desk.handwritten = await asyncio.to_thread(_read_handwritten, path, desk.handwritten)
         return desk.handwritten[1]
 
-    async def remove_note(self, agent: str, note: Stored, forgotten: Seq) -> None:
+    async def remove_note(self, agent: str, note: LogEntry, forgotten: Seq) -> None:
         """What the entry at `forgotten` forgets: no dream is told of it, and the journal loses it. Raises OSError."""
-        assert isinstance(note.fact, Noted)
-        desk, name = await self._load_state(agent), note_of(note)
+        assert isinstance(note.fact, NoteWritten)
+        desk, name = await self._load_state(agent), note_id_of(note)
         async with desk.lock:
             trusted = is_trusted(note.fact.role, foreign=note.fact.foreign)
             # Then the next dream is told that it goes.
             dreamt = trusted and all(seq != note.seq for seq, _ in desk.undreamt_notes)
             kept = [one for one in desk.undreamt_notes if one[0] not in (note.seq, forgotten)]
-            desk.undreamt_notes = deque([*kept, *([(forgotten, tokens(note.fact))] if dreamt else [])], maxlen=NEWEST)
+            desk.undreamt_notes = deque(
+                [*kept, *([(forgotten, estimate_note_tokens(note.fact))] if dreamt else [])], maxlen=MAX_RECOVERED_NOTES
+            )
             desk.unwritten = [entry for entry in desk.unwritten if entry.note_id != name]
-            await asyncio.to_thread(_strike, self._directory(agent) / own_files.JOURNAL, name)
+            await asyncio.to_thread(_remove_note_from_file, self._directory(agent) / own_files.JOURNAL_FILE, name)
 
     async def close(self) -> None:
         """Wait for what is being written."""
         while self._write_tasks:
             await asyncio.wait(self._write_tasks)
 
-    async def _write(self, where: Whereabouts, title: str, text: str, *, lasting: bool) -> str:
-        text = tidy(text)
+    async def _write(self, where: ToolContext, title: str, text: str, *, lasting: bool) -> str:
+        text = normalize_text(text)
         if not text:
-            raise Refused("There is nothing to write down: the text is blank.")
+            raise ToolCallRefused("There is nothing to write down: the text is blank.")
         if len(text) > MAX_TEXT_CHARS:
-            raise Refused(f"That is {len(text)} characters; at most {MAX_TEXT_CHARS} are kept. Write less.")
+            raise ToolCallRefused(f"That is {len(text)} characters; at most {MAX_TEXT_CHARS} are kept. Write less.")
         role, foreign = where.least_role, bool(where.trust.foreign)
         trusted = is_trusted(role, foreign=foreign)
-        noted = Noted(
+        noted = NoteWritten(
             agent=where.agent,
-            scope=scope_of_new(where.at.conversation, where.visibility.scope, trusted=trusted),
+            scope=scope_of_new_note(where.at.conversation, where.visibility.scope, trusted=trusted),
             title=title,
             text=text,
             lasting=lasting,
@@ -148,49 +159,53 @@ class Notes:
         task.add_done_callback(self._write_tasks.discard)
         return await asyncio.shield(task)
 
-    async def _append_note(self, where: Whereabouts, noted: Noted) -> str:
+    async def _append_note(self, where: ToolContext, noted: NoteWritten) -> str:
         desk = await self._load_state(noted.agent)
         async with desk.lock:  # so that the file has the order of the log
             place = where.at.conversation
-            before = await done_before(
+            before = await find_write_of_cut_off_turn(
                 self._store,
                 place,
                 noted.turn,
-                lambda _, fact: isinstance(fact, Noted) and _written(fact) == _written(noted),
+                lambda _, fact: isinstance(fact, NoteWritten) and _note_identity(fact) == _note_identity(noted),
             )
             if before is not None and before.key is not None:
-                return before.key.removeprefix(_KEY)
+                return before.key.removeprefix(_NOTE_KEY_PREFIX)
             now = self._clock.now()
             note = new_id(now)
-            entry = Entry(fact=noted, at=now, conversation=place, key=f"{_KEY}{note}")
+            entry = NewEntry(fact=noted, at=now, conversation=place, key=f"{_NOTE_KEY_PREFIX}{note}")
             (stored,) = await self._store.append([entry])
-            if _counts(noted):
-                desk.undreamt_notes.append((stored.seq, tokens(noted)))
-            desk.unwritten.append(entry_of(noted, entry))
+            if _is_dream_material(noted):
+                desk.undreamt_notes.append((stored.seq, estimate_note_tokens(noted)))
+            desk.unwritten.append(to_journal_entry(noted, entry))
             await self._flush(noted.agent, desk)
         return note
 
-    async def _load_state(self, agent: str) -> _Desk:
+    async def _load_state(self, agent: str) -> _JournalState:
         desk = self._state_of(agent)
         async with desk.lock:
             if not desk.is_loaded:
-                found = await self._store.newest_entries(NEWEST, kinds=["noted"])
-                notes = [(one, one.fact) for one in found if isinstance(one.fact, Noted) and one.fact.agent == agent]
-                dream = await newest_dream(self._store, agent)
+                found = await self._store.newest_entries(MAX_RECOVERED_NOTES, kinds=["noted"])
+                notes = [
+                    (one, one.fact) for one in found if isinstance(one.fact, NoteWritten) and one.fact.agent == agent
+                ]
+                dream = await find_newest_dream(self._store, agent)
                 upto = dream.fact.upto if dream is not None else 0
                 gone = await self._store.forgotten_notes([one.seq for one, _ in notes])
                 left = [(one, noted) for one, noted in notes if one.seq not in gone]
                 desk.undreamt_notes.extend(
-                    (one.seq, tokens(noted)) for one, noted in left if one.seq > upto and _counts(noted)
+                    (one.seq, estimate_note_tokens(noted))
+                    for one, noted in left
+                    if one.seq > upto and _is_dream_material(noted)
                 )
-                missing = await self._find_missing(agent, [entry_of(noted, one) for one, noted in notes])
-                names_left = {note_of(one) for one, _ in left}
+                missing = await self._find_missing(agent, [to_journal_entry(noted, one) for one, noted in notes])
+                names_left = {note_id_of(one) for one, _ in left}
                 desk.unwritten = [entry for entry in missing if entry.note_id in names_left]
                 desk.is_loaded = True
                 await self._flush(agent, desk)
         return desk
 
-    async def _find_missing(self, agent: str, entries: list[Written]) -> list[Written]:
+    async def _find_missing(self, agent: str, entries: list[JournalEntry]) -> list[JournalEntry]:
         """Those that did not reach the file."""
         if not entries:
             return []
@@ -203,16 +218,16 @@ class Notes:
         return entries[last + 1 :]
 
     def _read_written_ids(self, agent: str, newest: str) -> set[str]:
-        mark = (own_files.read(self._mark_path(agent), most=100) or b"").decode("ascii", "replace")
+        mark = (own_files.read_private(self._mark_path(agent), most=100) or b"").decode("ascii", "replace")
         if mark == newest:
             return {newest}
-        end = own_files.tail(self._directory(agent) / own_files.JOURNAL, most=TAIL_BYTES)
-        there = names(end.decode("utf-8", "replace"))
+        end = own_files.read_tail(self._directory(agent) / own_files.JOURNAL_FILE, most=TAIL_BYTES)
+        there = find_note_ids(end.decode("utf-8", "replace"))
         if newest in there:
-            own_files.replace(self._mark_path(agent), newest.encode())
+            own_files.replace_private(self._mark_path(agent), newest.encode())
         return {mark} | there
 
-    async def _flush(self, agent: str, desk: _Desk) -> None:
+    async def _flush(self, agent: str, desk: _JournalState) -> None:
         """Into the file; what the disk refuses waits for the next note, or the next start."""
         if not desk.unwritten:
             return
@@ -221,55 +236,57 @@ class Notes:
         except OSError as error:
             logger.warning("the journal of %s cannot be written, the log has what it lacks: %s", agent, error)
 
-    def _append_to_file(self, agent: str, late: list[Written]) -> None:
+    def _append_to_file(self, agent: str, late: list[JournalEntry]) -> None:
         while late:
-            own_files.append(self._directory(agent) / own_files.JOURNAL, written(late[0]).encode())
-            own_files.replace(self._mark_path(agent), late[0].note_id.encode())
+            own_files.append_private(self._directory(agent) / own_files.JOURNAL_FILE, format_entry(late[0]).encode())
+            own_files.replace_private(self._mark_path(agent), late[0].note_id.encode())
             del late[0]
 
     def _mark_path(self, agent: str) -> Path:
-        return own_files.mind(self._store.path, agent) / _MARK
+        return own_files.agent_state_directory(self._store.path, agent) / _JOURNAL_MARK
 
-    def _state_of(self, agent: str) -> _Desk:
-        return self._states.setdefault(agent, _Desk())
+    def _state_of(self, agent: str) -> _JournalState:
+        return self._states.setdefault(agent, _JournalState())
 
 
-def _written(noted: Noted) -> tuple[str, str, str, str, bool]:
+def _note_identity(noted: NoteWritten) -> tuple[str, str, str, str, bool]:
     """What tells one note from another, whoever had it written."""
     return noted.agent, noted.scope, noted.title, noted.text, noted.lasting
 
 
-def _counts(noted: Noted) -> bool:
+def _is_dream_material(noted: NoteWritten) -> bool:
     """Whether there is something to dream of, or to ask an owner."""
     return noted.lasting or is_trusted(noted.role, foreign=noted.foreign)
 
 
-def _strike(path: Path, note: str) -> None:
-    text = (own_files.read(path, most=MOST_BYTES) or b"").decode("utf-8", "surrogateescape")
-    left = without(text, note)
+def _remove_note_from_file(path: Path, note: str) -> None:
+    text = (own_files.read_private(path, most=MAX_JOURNAL_BYTES) or b"").decode("utf-8", "surrogateescape")
+    left = remove_note(text, note)
     if left != text:
-        own_files.replace(path, left.encode("utf-8", "surrogateescape"))
+        own_files.replace_private(path, left.encode("utf-8", "surrogateescape"))
 
 
-def note_of(stored: Entry | Stored) -> str:
+def note_id_of(stored: NewEntry | LogEntry) -> str:
     """What the journal calls it."""
-    return (stored.key or "").removeprefix(_KEY)
+    return (stored.key or "").removeprefix(_NOTE_KEY_PREFIX)
 
 
-def tokens(noted: Noted) -> int:
+def estimate_note_tokens(noted: NoteWritten) -> int:
     """Roughly, of one note."""
     return estimate_tokens(noted.title + noted.text)
 
 
-def _by_hand(path: Path, before: tuple[own_files.Mark, list[Written]]) -> tuple[own_files.Mark, list[Written]]:
-    now = own_files.state(path)
+def _read_handwritten(
+    path: Path, before: tuple[own_files.FileStamp, list[JournalEntry]]
+) -> tuple[own_files.FileStamp, list[JournalEntry]]:
+    now = own_files.file_stamp(path)
     if now == before[0]:
         return before
-    text = own_files.tail(path, most=TAIL_BYTES).decode("utf-8", "replace")
-    return now, [entry for entry in parse(text) if not entry.note_id]
+    text = own_files.read_tail(path, most=TAIL_BYTES).decode("utf-8", "replace")
+    return now, [entry for entry in parse_journal(text) if not entry.note_id]
 
 
-def entry_of(noted: Noted, of: Entry | Stored) -> Written:
+def to_journal_entry(noted: NoteWritten, of: NewEntry | LogEntry) -> JournalEntry:
     """A note of the log as the journal has it."""
-    title = TO_REMEMBER if noted.lasting else noted.title
-    return Written(at=of.at, title=title, text=noted.text, scope=noted.scope, note_id=note_of(of))
+    title = REMEMBERED_TITLE if noted.lasting else noted.title
+    return JournalEntry(at=of.at, title=title, text=noted.text, scope=noted.scope, note_id=note_id_of(of))

@@ -4,94 +4,94 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter
 
-from agent.signals import Level
+from agent.signals import PresenceLevel
 from gateway.events import ConversationId, Time
 
-What = Literal["status", "pause", "wake", "sleep", "quiet", "rest", "off", "presence", "debug"]
+DmnAction = Literal["status", "pause", "wake", "sleep", "quiet", "rest", "off", "presence", "debug"]
 """`status` and `debug` only ask. `sleep`: rest until a time, or a kind of notification; the others say themselves."""
-Near = Literal[Level, "auto"]
+PresenceChoice = Literal[PresenceLevel, "auto"]
 """How near the people are, whatever their words show; `auto`: as these show."""
 
-_Word = Annotated[str, Field(max_length=200)]
+_ShortText = Annotated[str, Field(max_length=200)]
 
 
-class _Line(BaseModel):
+class _ControlModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
 
 
-class DmnOrder(_Line):
+class DmnRequest(_ControlModel):
     """For the Default Mode Networks of the agents."""
 
-    what: What
-    by: _Word
+    what: DmnAction
+    by: _ShortText
     """Who says so, for people. Nobody vouches for it."""
-    agent: _Word | None = None
+    agent: _ShortText | None = None
     """One of them, by its id. None: all."""
     until: Time | None = None
     """Of `sleep` and `quiet`. None: until it is woken; for an hour."""
-    on: Annotated[tuple[_Word, ...], Field(max_length=20)] = ()
+    on: Annotated[tuple[_ShortText, ...], Field(max_length=20)] = ()
     """Of `sleep`: types of notifications that wake it, too."""
-    level: Near = "auto"
+    level: PresenceChoice = "auto"
     """Of `presence`, which is the same for all agents."""
     kind: Literal["dmn"] = "dmn"
 
 
-class ContextOrder(_Line):
+class ContextRequest(_ControlModel):
     """For the view of one conversation: as `gateway.rewinding` has it."""
 
     what: Literal["new", "retry", "rewind", "compact"]
     conversation: Annotated[ConversationId, Field(max_length=2_000)]
-    by: _Word
+    by: _ShortText
     """Who says so, for people. Nobody vouches for it."""
     count: Annotated[int, Field(ge=1, le=1_000)] = 1
     """Of `rewind`: exchanges."""
     kind: Literal["context"] = "context"
 
 
-class PairOrder(_Line):
+class PairingRequest(_ControlModel):
     """For who may speak to the agents: as `gateway.roster.deskless` has it."""
 
     what: Literal["list", "approve", "revoke", "seed"]
-    by: _Word
+    by: _ShortText
     """Who says so, for people. Nobody vouches for it."""
-    who: _Word = ""
+    who: _ShortText = ""
     """Of `approve`: the code; of `revoke` and `seed`: `channel:id`."""
     role: Literal["owner", "admin", "member"] = "member"
     """Of `seed`."""
     kind: Literal["pair"] = "pair"
 
 
-class StopOrder(_Line):
+class StopTurnRequest(_ControlModel):
     """Leave off what goes on in one conversation, as `/stop` there."""
 
     conversation: Annotated[ConversationId, Field(max_length=2_000)]
-    by: _Word = "operator"
+    by: _ShortText = "operator"
     """Who says so, for people. Nobody vouches for it."""
     kind: Literal["stop"] = "stop"
 
 
-class KillOrder(_Line):
+class KillToolRequest(_ControlModel):
     """End the tool that runs in one conversation. The model is told, and the turn goes on."""
 
     conversation: Annotated[ConversationId, Field(max_length=2_000)]
-    by: _Word = "operator"
+    by: _ShortText = "operator"
     """Who says so, for people. Nobody vouches for it."""
     kind: Literal["kill"] = "kill"
 
 
-class ReloadOrder(_Line):
+class ReloadRequest(_ControlModel):
     """Read the configuration again, as `/reload`."""
 
-    by: _Word = "operator"
+    by: _ShortText = "operator"
     """Who says so, for people. Nobody vouches for it."""
     kind: Literal["reload"] = "reload"
 
 
-Order = DmnOrder | ContextOrder | PairOrder | StopOrder | KillOrder | ReloadOrder
+ControlRequest = DmnRequest | ContextRequest | PairingRequest | StopTurnRequest | KillToolRequest | ReloadRequest
 """Everything that can be asked of a running gateway, tagged by `kind`."""
 
 
-class Wish(_Line):
+class WantedTurn(_ControlModel):
     """Where an autonomous turn would start."""
 
     conversation: ConversationId
@@ -99,7 +99,7 @@ class Wish(_Line):
     """`pending`: something waits there; `continuing`: it goes on with what it did; `low`: it is looking for work."""
 
 
-class MindSeen(_Line):
+class DmnStatus(_ControlModel):
     """One agent's Default Mode Network, as it stands."""
 
     agent: str
@@ -110,7 +110,7 @@ class MindSeen(_Line):
     """A turn is under way here."""
     waiting: tuple[ConversationId, ...]
     """Somebody is owed a turn here."""
-    wanted: tuple[Wish, ...]
+    wanted: tuple[WantedTurn, ...]
     """What an autonomous turn would take up, the first first."""
     held: tuple[str, ...]
     """Why none may start now, each in words. Empty: one may."""
@@ -136,31 +136,31 @@ class MindSeen(_Line):
     """How near the people are."""
 
 
-class Answer(_Line):
+class ControlResponse(_ControlModel):
     """What became of an order."""
 
     ok: bool
     """False: it was not carried out, and the lines say why."""
     lines: tuple[str, ...]
     """For people. Rooms are named in them: not safe on a terminal as they are."""
-    data: tuple[MindSeen, ...] = ()
+    data: tuple[DmnStatus, ...] = ()
     """For programs: the agents that it was about, afterwards."""
 
 
-def _kind(said: object) -> object:
+def _request_kind(said: object) -> object:
     """`dmn` where nothing is said: so did those who knew no other."""
     return said.get("kind", "dmn") if isinstance(said, dict) else getattr(said, "kind", None)
 
 
-_Tagged = Annotated[
-    Annotated[DmnOrder, Tag("dmn")]
-    | Annotated[ContextOrder, Tag("context")]
-    | Annotated[PairOrder, Tag("pair")]
-    | Annotated[StopOrder, Tag("stop")]
-    | Annotated[KillOrder, Tag("kill")]
-    | Annotated[ReloadOrder, Tag("reload")],
-    Discriminator(_kind),
+_TaggedRequest = Annotated[
+    Annotated[DmnRequest, Tag("dmn")]
+    | Annotated[ContextRequest, Tag("context")]
+    | Annotated[PairingRequest, Tag("pair")]
+    | Annotated[StopTurnRequest, Tag("stop")]
+    | Annotated[KillToolRequest, Tag("kill")]
+    | Annotated[ReloadRequest, Tag("reload")],
+    Discriminator(_request_kind),
 ]
-ORDER: TypeAdapter[Order] = TypeAdapter(_Tagged)
-ANSWER: TypeAdapter[Answer] = TypeAdapter(Answer)
+CONTROL_REQUEST: TypeAdapter[ControlRequest] = TypeAdapter(_TaggedRequest)
+CONTROL_RESPONSE: TypeAdapter[ControlResponse] = TypeAdapter(ControlResponse)
 """`dump_json` and `validate_json` are each other's inverse; a dumped one has no line end in it."""

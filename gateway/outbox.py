@@ -14,24 +14,24 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from channels.base import Away, Channel, KnowsPeople, Rejected
-from channels.tasks import within
+from channels.base import Channel, KnowsRecipients, RecipientAway, Rejected
+from channels.tasks import with_timeout
 from gateway import retry
-from gateway.attempt import Attempt, bug
+from gateway.attempt import DeliveryAttempt, describe_bug
 from gateway.clock import Clock
-from gateway.correlation import concerning
-from gateway.events import Address, ChannelName, ConversationId, Delivery, EventId, Post, PostKey, Receipt
-from gateway.inbox import Arrival
-from gateway.outfiles import OutFiles
-from gateway.records import Fact, Judged, PartEnded, Queued, key_of
+from gateway.correlation import log_context
+from gateway.events import Address, ChannelName, ConversationId, DeliveryReport, EventId, Post, PostKey, Receipt
+from gateway.inbox import ReadyConversation
+from gateway.outfiles import OutgoingFiles
+from gateway.records import Fact, Judgement, PartSendEnded, PostQueued, dedup_key
 from gateway.redaction import Redact, Redactor
-from gateway.store import Entry, OutboxPart, OutboxPost, Store
+from gateway.store import NewEntry, OutboxPart, OutboxPost, Store
 
 logger = logging.getLogger("reverie.outbox")
 
 DOUBT_S = 60.0
 """A notice that an answer may not have arrived waits so long, or until something else is to be said there."""
-LOST_IN_CRASH = "the process ended while this part was being sent"
+LOST_IN_CRASH_TEXT = "the process ended while this part was being sent"
 SETTLE_S = 1.0
 """After its channel has ended, an attempt gets this long to write down what became of it."""
 
@@ -46,9 +46,9 @@ class Outbox:
         clock: Clock,
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
         *,
-        files: OutFiles | None = None,
-        judge: Callable[[Delivery], Judged | None] = lambda _: None,
-        arrived: Callable[[Arrival], None] = lambda _: None,
+        files: OutgoingFiles | None = None,
+        judge: Callable[[DeliveryReport], Judgement | None] = lambda _: None,
+        arrived: Callable[[ReadyConversation], None] = lambda _: None,
         redact: Redact | None = None,
         doubt: Callable[[Post, bool], Awaitable[Post | None]] | None = None,
     ) -> None:
@@ -63,7 +63,7 @@ class Outbox:
         self._channels = channels
         self._clock = clock
         self._spawn = spawn
-        self._files = files or OutFiles(store)
+        self._files = files or OutgoingFiles(store)
         self._judge = judge
         self._on_ready = arrived
         self._redact = redact or Redactor()
@@ -86,12 +86,16 @@ class Outbox:
             channel = self._channels.get(item.post.to.channel)
             resend_s = channel.capabilities.resend_window_s if channel else 0.0
             parts, ended = list(item.parts), []
-            for index, state in retry.recovered(parts, now=self._clock.now(), resend_s=resend_s).items():
-                logger.warning("post %s part %d is %s: %s", item.post.key, index, state, LOST_IN_CRASH)
-                end = PartEnded(
-                    post=item.post.key, part=index, state=state, reason=LOST_IN_CRASH, maybe_seen=state == "waiting"
+            for index, state in retry.recover_parts(parts, now=self._clock.now(), resend_s=resend_s).items():
+                logger.warning("post %s part %d is %s: %s", item.post.key, index, state, LOST_IN_CRASH_TEXT)
+                end = PartSendEnded(
+                    post=item.post.key,
+                    part=index,
+                    state=state,
+                    reason=LOST_IN_CRASH_TEXT,
+                    maybe_seen=state == "waiting",
                 )
-                parts = [retry.after(part, end) if part.index == index else part for part in parts]
+                parts = [retry.apply_part_end(part, end) if part.index == index else part for part in parts]
                 ended.append(end)
             await self._record(item.post, ended)
             self.put(replace(item, parts=tuple(parts)))
@@ -160,7 +164,7 @@ class Outbox:
             while queue and not self._stopping:
                 if not await self._wait_until_due(place, queue):
                     return
-                with concerning(conversation=place, post=queue[0].post.key):
+                with log_context(conversation=place, post=queue[0].post.key):
                     await self._deliver(queue[0])
                 if queue.popleft().post.file is not None:
                     await self._files.sweep()
@@ -174,19 +178,19 @@ class Outbox:
         if place in self._held_notices and self._held_notices[place][0] == item.post.key:
             if len(queue) == 1 and (left_s := DOUBT_S - self._age_s(item)) > 0:
                 with contextlib.suppress(TimeoutError):
-                    await within(self._clock, left_s, self._held_notices[place][1].wait())
+                    await with_timeout(self._clock, left_s, self._held_notices[place][1].wait())
             if not self._stopping:
                 del self._held_notices[place]
         return not self._stopping
 
     async def _deliver(self, item: OutboxPost) -> None:
         post, parts = item.post, list(item.parts)
-        attempt, cutter, away = Attempt(post, self._clock, self._record), None, False
-        while not parts or retry.window(parts, 1):
+        attempt, cutter, away = DeliveryAttempt(post, self._clock, self._record), None, False
+        while not parts or retry.select_window(parts, 1):
             channel = await self._wait_for_channel(item)
             if channel is None:
                 return
-            if retry.unsaid(parts) and self._age_s(item) >= retry.MAX_AGE_S:
+            if retry.is_unsent(parts) and self._age_s(item) >= retry.MAX_AGE_S:
                 reason = f"gave up after 24 h: {parts[0].reason}" if away else "the link was down for too long"
                 await self._record(post, [self._delivery(post, "failed", reason)])
                 return
@@ -195,7 +199,7 @@ class Outbox:
                     attempt.unsaved_bodies, cutter = channel.split(replace(post, text=self._redact(post.text))), channel
                 except Exception as error:  # a bug in the adapter: ended here, or it would end every start
                     logger.exception("post %s cannot be cut", post.key)
-                    await self._record(post, [self._delivery(post, "failed", bug(error))])
+                    await self._record(post, [self._delivery(post, "failed", describe_bug(error))])
                     return
                 parts = [
                     OutboxPart(index=i, body=b, state="pending", reason="", attempts=0)
@@ -203,16 +207,16 @@ class Outbox:
                 ]
             able = channel.capabilities
             attempt.resend_s = able.resend_window_s
-            window = retry.window(parts, able.max_in_flight, resend_s=able.resend_window_s)
+            window = retry.select_window(parts, able.max_in_flight, resend_s=able.resend_window_s)
             results = await self._send(channel, post, attempt, window)
             ended, wait_s = attempt.evaluate(window, results, self._age_s(item))
-            away = any(isinstance(one, Away) for one in results)
+            away = any(isinstance(one, RecipientAway) for one in results)
             news = [end for end in ended if attempt.is_news(end) or (away and parts[end.part].reason != end.reason)]
             for end in ended:
-                parts[end.part] = retry.after(
+                parts[end.part] = retry.apply_part_end(
                     replace(parts[end.part], first_at=attempt.first_handed_over(parts[end.part])), end
                 )
-            finished = [] if retry.window(parts, 1) else [self._delivery(post, *retry.sum_up(parts))]
+            finished = [] if retry.select_window(parts, 1) else [self._delivery(post, *retry.summarize_parts(parts))]
             await self._record(post, [*news, *finished])
             if finished:
                 return
@@ -221,16 +225,16 @@ class Outbox:
             elif wait_s:
                 await self._clock.sleep(wait_s)
         # Nothing was left to send: a crash came between the last part and the word on the whole.
-        await self._record(post, [self._delivery(post, *retry.sum_up(parts))])
+        await self._record(post, [self._delivery(post, *retry.summarize_parts(parts))])
 
     async def _wait_until_present(self, channel: Channel, post: Post, most_s: float) -> None:
         """Return once whoever the post is for may be there, or after `most_s`."""
         place = post.to.conversation
         self._away_conversations.add(place)
         try:
-            if isinstance(channel, KnowsPeople):
+            if isinstance(channel, KnowsRecipients):
                 with contextlib.suppress(TimeoutError):
-                    await within(self._clock, most_s, channel.wait_for_recipient(post.to))
+                    await with_timeout(self._clock, most_s, channel.wait_for_recipient(post.to))
             else:
                 await self._clock.sleep(most_s)
         finally:
@@ -261,7 +265,7 @@ class Outbox:
         return event
 
     async def _send(
-        self, channel: Channel, post: Post, attempt: Attempt, window: Sequence[OutboxPart]
+        self, channel: Channel, post: Post, attempt: DeliveryAttempt, window: Sequence[OutboxPart]
     ) -> list[Receipt | BaseException]:
         """What came of each of them; of the first alone, if nothing was sent."""
         file = None
@@ -280,37 +284,39 @@ class Outbox:
     def _age_s(self, item: OutboxPost) -> float:
         return (self._clock.now() - item.at).total_seconds()
 
-    def _delivery(self, post: Post, state: Literal["sent", "uncertain", "failed"], reason: str) -> Delivery:
-        return Delivery(
+    def _delivery(self, post: Post, state: Literal["sent", "uncertain", "failed"], reason: str) -> DeliveryReport:
+        return DeliveryReport(
             id=EventId(post.key), at=post.to, post=post.key, state=state, reason=reason, sent=self._clock.now()
         )
 
     async def _record(self, post: Post, facts: Sequence[Fact]) -> None:
         now, place = self._clock.now(), post.to.conversation
-        entries, told, queued = list[Entry](), list[Entry](), dict[int, Post]()
+        entries, told, queued = list[NewEntry](), list[NewEntry](), dict[int, Post]()
         for fact in facts:
-            key = key_of(fact) if isinstance(fact, Delivery) else None
-            entries.append(entry := Entry(fact=fact, at=now, conversation=place, key=key))
-            if isinstance(fact, Delivery) and fact.state != "sent" and await self._is_from_turn(post):
+            key = dedup_key(fact) if isinstance(fact, DeliveryReport) else None
+            entries.append(entry := NewEntry(fact=fact, at=now, conversation=place, key=key))
+            if isinstance(fact, DeliveryReport) and fact.state != "sent" and await self._is_from_turn(post):
                 judged = self._judge(fact)
                 if judged is not None:
-                    told.append(Entry(fact=judged, at=now, conversation=place, cause=entry))
+                    told.append(NewEntry(fact=judged, at=now, conversation=place, cause=entry))
             if (
-                isinstance(fact, Delivery)
+                isinstance(fact, DeliveryReport)
                 and fact.state == "uncertain"
                 and (doubt := await self._build_uncertain_notice(post))
             ):
                 queued[len(told)] = doubt
                 told.append(
-                    Entry(fact=Queued(post=doubt), at=now, conversation=place, key=f"post:{doubt.key}", cause=entry)
+                    NewEntry(
+                        fact=PostQueued(post=doubt), at=now, conversation=place, key=f"post:{doubt.key}", cause=entry
+                    )
                 )
         written = await self._store.append([*entries, *told])
         for index, doubt in queued.items():
             if (done := written[len(entries) + index]).is_new:
                 self._put_next(OutboxPost(seq=done.seq, at=now, post=doubt, parts=()))
         for one, entry in zip(written[len(entries) :], told, strict=True):
-            if isinstance(entry.fact, Judged) and entry.fact.fate == "due" and one.is_new:
-                self._on_ready(Arrival(conversation=place, urgency=entry.fact.urgency, type=entry.fact.type))
+            if isinstance(entry.fact, Judgement) and entry.fact.fate == "due" and one.is_new:
+                self._on_ready(ReadyConversation(conversation=place, urgency=entry.fact.urgency, type=entry.fact.type))
 
     async def _build_uncertain_notice(self, post: Post) -> Post | None:
         """What is to be said of it, unless that is to be said there already."""

@@ -8,19 +8,20 @@ from typing import Final, NamedTuple
 
 from gateway.clock import Clock
 from gateway.events import Address, ChannelName, Command, Message, Post, PostKey, Sender
-from gateway.limits.recent import Recent
-from gateway.records import OPERATOR, Fact, Queued
-from gateway.standing import Policy, standing
-from gateway.store import Appended, Entry, OutboxPost, Store
+from gateway.limits.recent import LruDict
+from gateway.records import OPERATOR_CHANNEL, Fact, PostQueued
+from gateway.standing import AccessPolicy, identify
+from gateway.store import AppendResult, NewEntry, OutboxPost, Store
 
 logger = logging.getLogger("reverie.owners")
 
-MOST: Final = 10
+MAX_POSTS_PER_KIND: Final = 10
 """Posts a UTC day of each kind; one more says that there was more."""
-THERE_IS_MORE: Final = (
-    f"There is more today. I tell of {MOST} things of a kind a day; `reverie log tail` shows what came after them."
+MORE_TEXT: Final = (
+    f"There is more today. I tell of {MAX_POSTS_PER_KIND} things of a kind a day; `reverie "
+    "log tail` shows what came after them."
 )
-Text = str | Callable[[Address | None], str]
+NoticeText = str | Callable[[Address | None], str]
 """What owners are told, or what makes it of the place where it is told. None: in the process's own log."""
 PAGE: Final = 300
 PAGES: Final = 10
@@ -29,21 +30,21 @@ POSTS: Final = 2_000
 """So many of the newest posts are looked through for today's own: more go out a day only where each person has some."""
 
 
-class _Home(NamedTuple):
+class _OwnerChat(NamedTuple):
     """Where an owner wrote directly."""
 
     at: Address
     sender: Sender
 
 
-class Owners:
+class OwnerNotifier:
     """One for the gateway. `wrote` is to be told of all that the store writes."""
 
     def __init__(
         self,
         store: Store,
         clock: Clock,
-        who: Policy,
+        who: AccessPolicy,
         *,
         to: Callable[[], Address | None],
         post: Callable[[OutboxPost], None],
@@ -61,30 +62,34 @@ class Owners:
         self._configured_address = to
         self._post = post
         self._spawn = spawn
-        self._owner_chat: _Home | None = None
+        self._owner_chat: _OwnerChat | None = None
         self._lock = asyncio.Lock()
         """One text after the other, so that they can be counted."""
         self._day = ""
         self._post_counts: dict[str, int] = {}
         """Posts of that day, by kind: many of one keep none of another from being told."""
-        self._logged = Recent[str, None]()
+        self._logged = LruDict[str, None]()
 
     async def load(self) -> None:
         """Learn from the log where an owner wrote last. Call it once known who is one."""
         if self._configured_address() is None:
             self._owner_chat = await self._find_newest_chat()
 
-    def on_appended(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
+    def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
         """These were appended to the log: an owner who speaks directly is told there from now on.
 
         On the operator's own channel only while no other place is known: nobody may be looking there.
         """
         for entry, done in zip(entries, written, strict=True):
-            home = _direct(entry.fact) if done.is_new else None
-            if home is not None and self._is_owner(home) and (self._owner_chat is None or home.at.channel != OPERATOR):
+            home = _parse_direct_chat(entry.fact) if done.is_new else None
+            if (
+                home is not None
+                and self._is_owner(home)
+                and (self._owner_chat is None or home.at.channel != OPERATOR_CHANNEL)
+            ):
                 self._owner_chat = home
 
-    def notify(self, key: str, text: Text, *, beside: ChannelName | None = None) -> None:
+    def notify(self, key: str, text: NoticeText, *, beside: ChannelName | None = None) -> None:
         """Have owners told this, in Markdown that is not blank, once a UTC day for each key. Returns at once.
 
         `beside`: elsewhere than on this channel, if an owner is known there, because it does not work.
@@ -94,7 +99,7 @@ class Owners:
         """
         self._spawn(self.notify_and_wait(key, text, beside=beside))
 
-    async def notify_and_wait(self, key: str, text: Text, *, beside: ChannelName | None = None) -> None:
+    async def notify_and_wait(self, key: str, text: NoticeText, *, beside: ChannelName | None = None) -> None:
         """As `tell`, and returns once it is durable. Raises `StoreError`."""
         async with self._lock:
             now = self._clock.now()
@@ -108,13 +113,13 @@ class Owners:
                 self._logged.put(f"{day}:{key}", None)
                 logger.warning("for owners: %s", text if isinstance(text, str) else text(None))
             to = await self._find_address(beside)
-            if to is None or self._post_counts[kind] > MOST:
+            if to is None or self._post_counts[kind] > MAX_POSTS_PER_KIND:
                 return
-            if self._post_counts[kind] == MOST:
-                key, text = "more", THERE_IS_MORE
+            if self._post_counts[kind] == MAX_POSTS_PER_KIND:
+                key, text = "more", MORE_TEXT
             words = self._named(text if isinstance(text, str) else text(to))
-            post = Post(key=_key(day, kind, key), to=to, text=words, style="notice")
-            entry = Entry(fact=Queued(post=post), at=now, conversation=to.conversation, key=f"post:{post.key}")
+            post = Post(key=_post_key(day, kind, key), to=to, text=words, style="notice")
+            entry = NewEntry(fact=PostQueued(post=post), at=now, conversation=to.conversation, key=f"post:{post.key}")
             (queued,) = await self._store.append([entry])
             if queued.is_new:
                 self._post_counts[kind] += 1
@@ -132,13 +137,17 @@ class Owners:
             to = to if elsewhere is None else elsewhere.at
         return to
 
-    async def _find_newest_chat(self, beside: ChannelName | None = None) -> _Home | None:
+    async def _find_newest_chat(self, beside: ChannelName | None = None) -> _OwnerChat | None:
         before, at_the_console = None, None
         for _ in range(PAGES):
             page = await self._store.newest_entries(PAGE, before=before, kinds=["direct", "command"])
             for one in reversed(page):
-                if (home := _direct(one.fact)) is not None and home.at.channel != beside and self._is_owner(home):
-                    if home.at.channel != OPERATOR:
+                if (
+                    (home := _parse_direct_chat(one.fact)) is not None
+                    and home.at.channel != beside
+                    and self._is_owner(home)
+                ):
+                    if home.at.channel != OPERATOR_CHANNEL:
                         return home
                     at_the_console = at_the_console or home
             if len(page) < PAGE:
@@ -146,28 +155,28 @@ class Owners:
             before = page[0].seq
         return at_the_console
 
-    def _is_owner(self, home: _Home) -> bool:
+    def _is_owner(self, home: _OwnerChat) -> bool:
         """Whether a verified owner everywhere: an owner of one room or agent is not told of the others."""
-        return standing(self._policy, home.at, home.sender).global_role == "owner"
+        return identify(self._policy, home.at, home.sender).global_role == "owner"
 
     async def _count_posts(self, day: str, kind: str) -> int:
         """How many of that day's are in the log already."""
         rows = await self._store.entry_rows(kinds=["post"], limit=POSTS, newest=True)
-        return sum((key or "").startswith(f"post:{_prefix(day, kind)}") for _, _, _, _, key, _, _ in rows)
+        return sum((key or "").startswith(f"post:{_day_prefix(day, kind)}") for _, _, _, _, key, _, _ in rows)
 
 
-def _direct(fact: Fact) -> _Home | None:
+def _parse_direct_chat(fact: Fact) -> _OwnerChat | None:
     """Who spoke to us alone, and where."""
     if isinstance(fact, Message) and fact.kind == "direct":
-        return _Home(fact.at, fact.sender)
-    return _Home(fact.at, fact.sender) if isinstance(fact, Command) and fact.direct else None
+        return _OwnerChat(fact.at, fact.sender)
+    return _OwnerChat(fact.at, fact.sender) if isinstance(fact, Command) and fact.direct else None
 
 
-def _prefix(day: str, kind: str) -> str:
+def _day_prefix(day: str, kind: str) -> str:
     """So begin the keys of that day's posts, and no others."""
     return hashlib.sha256(f"owners:{day}:{kind}".encode()).hexdigest()[:12]
 
 
-def _key(day: str, kind: str, key: str) -> PostKey:
+def _post_key(day: str, kind: str, key: str) -> PostKey:
     """As long as a ULID, and always the same."""
-    return PostKey(_prefix(day, kind) + hashlib.sha256(key.encode()).hexdigest()[:14])
+    return PostKey(_day_prefix(day, kind) + hashlib.sha256(key.encode()).hexdigest()[:14])

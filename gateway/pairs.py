@@ -4,36 +4,36 @@ from collections.abc import Sequence
 from typing import Final, assert_never
 
 from gateway.clock import Clock
-from gateway.orders import Answer, PairOrder
-from gateway.records import Audited
+from gateway.orders import ControlResponse, PairingRequest
+from gateway.records import AuditRecord
 from gateway.redaction import Redact, Redactor
 from gateway.roster import deskless
 from gateway.roster.deskless import OPERATOR
 from gateway.store import Store
-from gateway.store.lines import HIDDEN, is_id
+from gateway.store.lines import HIDDEN_VALUE, is_request_id
 
-EVIDENCE: Final = "may use the gateway's own files"
+CLI_EVIDENCE: Final = "may use the gateway's own files"
 """Only the user that the gateway runs as reaches its store and its socket."""
 
 
-class Pairs:
-    """Carries out `PairOrder`s."""
+class PairingAdmin:
+    """Carries out `PairingRequest`s."""
 
     def __init__(self, store: Store, clock: Clock, redact: Redact | None = None) -> None:
         """`redact` is given what is written into the audit."""
         self._store, self._clock, self._redact = store, clock, redact or Redactor()
 
-    async def execute(self, order: PairOrder) -> Answer:
+    async def execute(self, order: PairingRequest) -> ControlResponse:
         """Do it, and say what came of it. Raises StoreError: then nothing is done."""
         store, clock = self._store, self._clock
 
-        def also(ok: bool, words: str) -> Sequence[Audited]:
+        def also(ok: bool, words: str) -> Sequence[AuditRecord]:
             return (self._build_audit(order, ok=ok, words=words),)
 
         match order.what:
             case "list":
-                lines = await deskless.listed(store, clock.now())
-                return Answer(ok=True, lines=tuple(lines) or ("nobody asks, and nobody was let in",))
+                lines = await deskless.list_access(store, clock.now())
+                return ControlResponse(ok=True, lines=tuple(lines) or ("nobody asks, and nobody was let in",))
             case "approve":
                 ok, words = await deskless.approve(store, clock, order.who, also=also)
             case "revoke":
@@ -42,17 +42,17 @@ class Pairs:
                 ok, words = await deskless.seed(store, clock, order.who, role=order.role, also=also)
             case _:
                 assert_never(order.what)
-        return Answer(ok=ok, lines=(words,))
+        return ControlResponse(ok=ok, lines=(words,))
 
-    def _build_audit(self, order: PairOrder, *, ok: bool, words: str) -> Audited:
+    def _build_audit(self, order: PairingRequest, *, ok: bool, words: str) -> AuditRecord:
         role = f" {order.role}" if order.what == "seed" else ""
-        code = order.what == "approve" and not is_id(order.who)
-        given = f" {HIDDEN if code else order.who}" if order.who else ""
-        return Audited(
+        code = order.what == "approve" and not is_request_id(order.who)
+        given = f" {HIDDEN_VALUE if code else order.who}" if order.who else ""
+        return AuditRecord(
             what="pair",
             by=OPERATOR,
             name=order.by,
-            evidence=EVIDENCE,
+            evidence=CLI_EVIDENCE,
             role=OPERATOR,
             rule="the command line",
             at=None,

@@ -5,32 +5,33 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 
 from channels.base import Channel
-from gateway import access, policies
-from gateway.channels_now import Each
+from gateway import policies
+from gateway.channels_now import ChannelLookup
 from gateway.clock import Clock
 from gateway.events import Address, ChannelName
-from gateway.limits.limits import Limits
-from gateway.live import Live, Takes
-from gateway.offers import Offers
+from gateway.limits.limits import UsageLimiter
+from gateway.live import DerivedSettingsListener, LiveSettings
+from gateway.offers import CommandMenuPublisher
 from gateway.ops.limit_stats import LimitStats
-from gateway.owners import Owners
-from gateway.reception import Prefixes, reaching, space_of
-from gateway.records import CodeGiven
+from gateway.owners import OwnerNotifier
+from gateway.reception import CommandPrefixes, make_private_address_lookup, make_space_lookup
+from gateway.records import CodeIssued
 from gateway.roster import words
 from gateway.roster.greeting import Greeter
-from gateway.roster.letters import Letters
-from gateway.roster.linking import Linking
-from gateway.roster.manners import Manners
+from gateway.roster.letters import AccessNotifier
+from gateway.roster.linking import AccountLinker
+from gateway.roster.manners import ChannelStyle
 from gateway.roster.roster import Roster
-from gateway.store import Appended, Entry, OutboxPost, Store
+from gateway.standing import AccessPolicy
+from gateway.store import AppendResult, NewEntry, OutboxPost, Store
 
 
-class People:
+class AccessService:
     """Of all channels."""
 
     def __init__(
         self,
-        live: Live,
+        live: LiveSettings,
         store: Store,
         clock: Clock,
         channels: Mapping[ChannelName, Channel],
@@ -48,44 +49,50 @@ class People:
         """
         self._store = store
         self.roster = Roster(store, clock)
-        self.policy: access.Policy = replace(
-            policies.access_policy(live.settings), space_of=space_of(channels), roster_state=lambda: self.roster.known
+        self.policy: AccessPolicy = replace(
+            policies.build_access_policy(live.settings),
+            space_of=make_space_lookup(channels),
+            roster_state=lambda: self.roster.known,
         )
-        self.channel_style = Manners(
-            prefixes=Prefixes(live, channels),
-            platforms=Each(channels, lambda channel: channel.capabilities.platform),
+        self.channel_style = ChannelStyle(
+            prefixes=CommandPrefixes(live, channels),
+            platforms=ChannelLookup(channels, lambda channel: channel.capabilities.platform),
         )
-        self.account_linker = Linking(self.roster, self.policy, clock, self.channel_style)
+        self.account_linker = AccountLinker(self.roster, self.policy, clock, self.channel_style)
         self.greeter = Greeter(
             self.roster,
             self.policy,
             clock,
             linking=self.account_linker,
             manners=self.channel_style,
-            reach=reaching(channels),
+            reach=make_private_address_lookup(channels),
             title=title,
         )
-        self.owner_notifier = Owners(
-            store, clock, self.policy, to=lambda: _told(live), post=post, spawn=spawn, named=named
+        self.owner_notifier = OwnerNotifier(
+            store, clock, self.policy, to=lambda: _owner_address(live), post=post, spawn=spawn, named=named
         )
         self.stats = LimitStats()
-        self.limits = Limits(
-            policies.most(live.settings), clock, self.policy, tell=self.owner_notifier.notify, stats=self.stats
+        self.limits = UsageLimiter(
+            policies.build_limit_settings(live.settings),
+            clock,
+            self.policy,
+            tell=self.owner_notifier.notify,
+            stats=self.stats,
         )
-        self.command_menus = Offers(self.policy, channels)
+        self.command_menus = CommandMenuPublisher(self.policy, channels)
         for source in (
             self.roster,
             self.command_menus,
             self.owner_notifier,
             self.limits,
-            Letters(self.policy, post, join, leave),
+            AccessNotifier(self.policy, post, join, leave),
         ):
             store.add_listener(source.on_appended)
         store.add_listener(self._on_appended)
-        live.add_listener(Takes(policies.access_policy, self._update_policy))
-        live.add_listener(Takes(policies.most, self.limits.update))
+        live.add_listener(DerivedSettingsListener(policies.build_access_policy, self._update_policy))
+        live.add_listener(DerivedSettingsListener(policies.build_limit_settings, self.limits.update))
 
-    def _update_policy(self, policy: access.Policy) -> None:
+    def _update_policy(self, policy: AccessPolicy) -> None:
         self.policy.update_from(policy)
         self.command_menus.refresh()
 
@@ -95,20 +102,22 @@ class People:
         await self.owner_notifier.load()
         await self.limits.load(self._store)
 
-    def _on_appended(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
+    def _on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
         """Who asks to be let in is told to owners."""
         for entry, one in zip(entries, written, strict=True):
-            if one.is_new and isinstance(entry.fact, CodeGiven) and entry.fact.what in ("pair", "room"):
+            if one.is_new and isinstance(entry.fact, CodeIssued) and entry.fact.what in ("pair", "room"):
                 self._notify_owners(entry.fact)
 
-    def _notify_owners(self, request: CodeGiven) -> None:
+    def _notify_owners(self, request: CodeIssued) -> None:
         def text(to: Address | None) -> str:
-            return words.wanted(request, "reverie " if to is None else self.channel_style.command_prefix(to.channel))
+            return words.render_request_for_owners(
+                request, "reverie " if to is None else self.channel_style.command_prefix(to.channel)
+            )
 
         self.owner_notifier.notify(f"code:{request.salt}", text)
 
 
-def _told(live: Live) -> Address | None:
+def _owner_address(live: LiveSettings) -> Address | None:
     """Where owners are told, by now."""
     tell = live.settings.access.tell
     return Address.parse(tell) if tell else None

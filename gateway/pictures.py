@@ -7,13 +7,13 @@ developers.google.com/speed/webp/docs/riff_container.
 from typing import Literal, NamedTuple
 
 _PNG = b"\x89PNG\r\n\x1a\n"
-_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_JPEG_FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """JPEG markers that are followed by the size of the picture."""
-_MOST_MARKERS = 10_000
+_MAX_JPEG_MARKERS = 10_000
 """Looked at before a size is given up: photographs have some dozens, and a file of nothing else takes a second."""
-_BARE = frozenset({0x01, *range(0xD0, 0xD9)})
+_JPEG_BARE_MARKERS = frozenset({0x01, *range(0xD0, 0xD9)})
 """JPEG markers without a length."""
-_SOUNDS = (
+_SOUND_MAGIC = (
     (0, b"OggS", ".ogg"),
     (0, b"fLaC", ".flac"),
     (0, b"ID3", ".mp3"),
@@ -24,7 +24,7 @@ _SOUNDS = (
 )
 
 
-class Picture(NamedTuple):
+class ImageInfo(NamedTuple):
     """A still image that models take."""
 
     media_type: Literal["image/png", "image/jpeg", "image/gif", "image/webp"]
@@ -33,56 +33,56 @@ class Picture(NamedTuple):
     """Pixels; both 0 if they could not be read."""
 
 
-def picture(data: bytes) -> Picture | None:
+def identify_image(data: bytes) -> ImageInfo | None:
     """What kind of picture this is; None if it is none of the four that models take."""
     if data.startswith(_PNG):
-        return Picture("image/png", _big(data, 16, 4), _big(data, 20, 4))
+        return ImageInfo("image/png", _big_endian(data, 16, 4), _big_endian(data, 20, 4))
     if data.startswith((b"GIF87a", b"GIF89a")):
-        return Picture("image/gif", _little(data, 6, 2), _little(data, 8, 2))
+        return ImageInfo("image/gif", _little_endian(data, 6, 2), _little_endian(data, 8, 2))
     if data.startswith(b"\xff\xd8\xff"):
-        return Picture("image/jpeg", *_jpeg(data))
+        return ImageInfo("image/jpeg", *_jpeg_size(data))
     if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
-        return Picture("image/webp", *_webp(data))
+        return ImageInfo("image/webp", *_webp_size(data))
     return None
 
 
 def sound_suffix(data: bytes) -> str:
     """How a file with this sound is best named, for programs that look at names; `.bin` if it is not known."""
-    return next((suffix for at, magic, suffix in _SOUNDS if data[at : at + len(magic)] == magic), ".bin")
+    return next((suffix for at, magic, suffix in _SOUND_MAGIC if data[at : at + len(magic)] == magic), ".bin")
 
 
-def _jpeg(data: bytes) -> tuple[int, int]:
+def _jpeg_size(data: bytes) -> tuple[int, int]:
     at = 2
-    for _ in range(_MOST_MARKERS):
+    for _ in range(_MAX_JPEG_MARKERS):
         if at + 9 > len(data) or data[at] != 0xFF:  # noqa: PLR2004 - begins every marker
             break
         marker = data[at + 1]
-        if marker in _FRAMES:
-            return _big(data, at + 7, 2), _big(data, at + 5, 2)
+        if marker in _JPEG_FRAME_MARKERS:
+            return _big_endian(data, at + 7, 2), _big_endian(data, at + 5, 2)
         if marker == 0xFF:  # noqa: PLR2004 - a fill byte
             at += 1
-        elif marker in _BARE:
+        elif marker in _JPEG_BARE_MARKERS:
             at += 2
         else:
-            at += 2 + max(2, _big(data, at + 2, 2))
+            at += 2 + max(2, _big_endian(data, at + 2, 2))
     return 0, 0
 
 
-def _webp(data: bytes) -> tuple[int, int]:
+def _webp_size(data: bytes) -> tuple[int, int]:
     kind = data[12:16]
     if kind == b"VP8X":
-        return _little(data, 24, 3) + 1, _little(data, 27, 3) + 1
+        return _little_endian(data, 24, 3) + 1, _little_endian(data, 27, 3) + 1
     if kind == b"VP8L":
-        bits = _little(data, 21, 4)
+        bits = _little_endian(data, 21, 4)
         return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
     if kind == b"VP8 ":
-        return _little(data, 26, 2) & 0x3FFF, _little(data, 28, 2) & 0x3FFF
+        return _little_endian(data, 26, 2) & 0x3FFF, _little_endian(data, 28, 2) & 0x3FFF
     return 0, 0
 
 
-def _big(data: bytes, at: int, size: int) -> int:
+def _big_endian(data: bytes, at: int, size: int) -> int:
     return int.from_bytes(data[at : at + size], "big")
 
 
-def _little(data: bytes, at: int, size: int) -> int:
+def _little_endian(data: bytes, at: int, size: int) -> int:
     return int.from_bytes(data[at : at + size], "little")

@@ -1,8 +1,8 @@
 """Who can read what is said in each place: told by the platform or the operator, and closed unless one of them says so.
 
-What the platform says is asked of its channel at the moment of use. What it said last is in the log (`AudienceKnown`),
-for a time in which it cannot be asked. A place that closes is closed for what was said there before, too; one that
-opens is open for what is said from then on.
+What the platform says is asked of its channel at the moment of use. What it said last is in the log
+(`AudienceReported`), for a time in which it cannot be asked. A place that closes is closed for what was said there
+before, too; one that opens is open for what is said from then on.
 """
 
 from collections import OrderedDict
@@ -11,75 +11,75 @@ from typing import Final, NamedTuple
 
 from gateway.bindings import Bindings
 from gateway.events import Address, ConversationId, Message, RoomId
-from gateway.records import MESSAGES, AudienceKnown, Noted, Seq, is_inner
-from gateway.scopes import PUBLIC, Sight, is_trusted, is_wide, space_scope
-from gateway.store import Appended, Entry, Reader
-from gateway.titles import Titles
+from gateway.records import MESSAGE_KINDS, AudienceReported, NoteWritten, Seq, is_inner
+from gateway.scopes import PUBLIC, Visibility, is_shared_scope, is_trusted, space_scope
+from gateway.store import AppendResult, NewEntry, StoreReader
+from gateway.titles import PlaceTitles
 
-_KEPT: Final = 10_000
+_MAX_CACHED_PLACES: Final = 10_000
 
 
-class _Known(NamedTuple):
+class _KnownScope(NamedTuple):
     scope: str
     since: Seq
     """What stands there or behind it was said when this held."""
 
 
-class Places:
+class PrivacyCache:
     """Every place that the agents know. `begin` before the first use; `wrote` is to be told of all that is written."""
 
     def __init__(
         self,
-        reader: Reader,
+        reader: StoreReader,
         bindings: Bindings,
         *,
         told: Callable[[Address], str | None] = lambda _: None,
         space: Callable[[Address], RoomId | None] = lambda _: None,
-        titles: Titles | None = None,
+        titles: PlaceTitles | None = None,
     ) -> None:
         """`told`: the scope of a place as its platform says just now; None: it does not.
 
         `space`: what its room is part of; None: nothing, or that is not known. `titles`: what places are called;
         None: as the log has it.
         """
-        self.titles = titles or Titles(reader)
+        self.titles = titles or PlaceTitles(reader)
         self._reader = reader
         self._bindings = bindings
         self._platform_scope = told
         self._space = space
         self._direct: OrderedDict[ConversationId, bool] = OrderedDict()
-        self._known_scopes: dict[ConversationId, _Known] = {}
+        self._known_scopes: dict[ConversationId, _KnownScope] = {}
 
     async def load(self) -> None:
         """Learn from the log what platforms said last. Raises StoreError."""
         for stored in await self._reader.current_facts("audience"):
-            if isinstance(stored.fact, AudienceKnown):
-                self._known_scopes[stored.fact.at.conversation] = _Known(
+            if isinstance(stored.fact, AudienceReported):
+                self._known_scopes[stored.fact.at.conversation] = _KnownScope(
                     stored.fact.scope, Seq(stored.cause or stored.seq)
                 )
 
-    def on_appended(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
+    def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
         """These were appended to the log."""
         seqs = {id(entry): done.seq for entry, done in zip(entries, written, strict=True)}
         for entry, done in zip(entries, written, strict=True):
-            if isinstance(entry.fact, AudienceKnown) and done.is_new:
+            if isinstance(entry.fact, AudienceReported) and done.is_new:
                 since, place = seqs.get(id(entry.cause), done.seq), entry.fact.at.conversation
                 before = self._known_scopes.get(place)
                 if before is None or before.scope != entry.fact.scope:  # two messages at once may both bring it
-                    self._known_scopes[place] = _Known(entry.fact.scope, since)
+                    self._known_scopes[place] = _KnownScope(entry.fact.scope, since)
 
-    def find_new_audience(self, message: Message) -> AudienceKnown | None:
+    def find_new_audience(self, message: Message) -> AudienceReported | None:
         """What is to be written down with this message, because its platform now says something else of the place."""
         if message.kind == "direct" or (scope := self._platform_scope(message.at)) is None:
             return None
         known = self._known_scopes.get(message.at.conversation)
-        return AudienceKnown(at=message.at, scope=scope) if known is None or known.scope != scope else None
+        return AudienceReported(at=message.at, scope=scope) if known is None or known.scope != scope else None
 
     def record_direct(self, conversation: ConversationId, *, direct: bool) -> None:
         """The platform says what kind of place it is."""
         self._direct[conversation] = direct
         self._direct.move_to_end(conversation)
-        if len(self._direct) > _KEPT:
+        if len(self._direct) > _MAX_CACHED_PLACES:
             self._direct.popitem(last=False)
 
     async def is_direct(self, conversation: ConversationId) -> bool | None:
@@ -99,7 +99,7 @@ class Places:
 
     async def newest_message(self, conversation: ConversationId) -> Message | None:
         """What was said there last; None: nothing ever was."""
-        said = await self._reader.newest_entries(1, kinds=MESSAGES, conversation=conversation)
+        said = await self._reader.newest_entries(1, kinds=MESSAGE_KINDS, conversation=conversation)
         return said[0].fact if said and isinstance(said[0].fact, Message) else None
 
     async def private(self, conversation: ConversationId) -> bool:
@@ -133,18 +133,18 @@ class Places:
             return conversation  # others could read there then, or nobody knows who
         return now
 
-    async def note_scope(self, conversation: ConversationId, seq: Seq, noted: Noted) -> str:
+    async def note_scope(self, conversation: ConversationId, seq: Seq, noted: NoteWritten) -> str:
         """Who may be told of a note that was written down there, as things stand now."""
-        if not is_wide(noted.scope):
+        if not is_shared_scope(noted.scope):
             return noted.scope
         if not is_trusted(noted.role, foreign=noted.foreign):
             return conversation
         return noted.scope if is_inner(conversation) else await self.scope(conversation, seq)
 
-    async def visibility(self, conversation: ConversationId, *, everything: bool = False) -> Sight:
+    async def visibility(self, conversation: ConversationId, *, everything: bool = False) -> Visibility:
         """What a turn there may see. `everything`: it is alone with a verified owner."""
         if is_inner(conversation):
-            return Sight(scope=PUBLIC, other_scopes=frozenset([conversation]))
+            return Visibility(scope=PUBLIC, other_scopes=frozenset([conversation]))
         scope, private = await self.scope(conversation), await self.private(conversation)
         also, place = {str(conversation)}, Address.parse(conversation)
         shared = await self.is_direct(conversation) is False
@@ -152,4 +152,4 @@ class Places:
             also.add(space_scope(place.channel, space))
         if scope != PUBLIC and not private and place.thread is not None and self._platform_scope(place) is not None:
             also.add(await self.scope(Address(channel=place.channel, room=place.room).conversation))
-        return Sight(scope=scope, other_scopes=frozenset(also), is_private=private, sees_everything=everything)
+        return Visibility(scope=scope, other_scopes=frozenset(also), is_private=private, sees_everything=everything)

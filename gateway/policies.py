@@ -5,34 +5,43 @@ from datetime import time
 from zoneinfo import ZoneInfo
 
 from agent import signals
-from gateway import access, attention
-from gateway.access import Role
+from gateway import attention
 from gateway.attention import Urgency
-from gateway.bindings import NOT_BOUND, Bindings, Bound, Pattern
+from gateway.bindings import UNBOUND, BindingPattern, Bindings, ConversationBinding
 from gateway.events import Address, ChannelName, RoomId
-from gateway.limits.most import Most, Rate
-from gateway.presence import Habits, Night
-from gateway.records import AMBIENT, LOW, NORMAL, OPERATOR, URGENT, inner
-from gateway.regexes import Regex
-from gateway.salience import Salience
+from gateway.limits.most import LimitSettings, Rate
+from gateway.presence import PresencePolicy, SleepHours
+from gateway.records import AMBIENT, LOW, NORMAL, OPERATOR_CHANNEL, URGENT, inner_conversation
+from gateway.regexes import GuardedRegex
+from gateway.salience import SaliencePolicy
 from gateway.settings import Settings
-from gateway.standing import AGENT, RANKS, Grant, Mapped, folded
+from gateway.standing import (
+    AGENT_SCOPE_PREFIX,
+    ROLE_ORDER,
+    AccessPolicy,
+    PlatformRoleRule,
+    Role,
+    RoleGrant,
+    normalize_person_key,
+)
 
 _URGENCIES: dict[str, Urgency] = {"ambient": AMBIENT, "low": LOW, "normal": NORMAL, "urgent": URGENT}
 
 
-def access_policy(settings: Settings) -> access.Policy:
+def build_access_policy(settings: Settings) -> AccessPolicy:
     """Who is who, and what is open. Who is listed twice has the strongest role; being blocked wins over all."""
     said = settings.access
     roles: dict[str, Role] = {}
-    for role in (*RANKS[1:], RANKS[0]):
+    for role in (*ROLE_ORDER[1:], ROLE_ORDER[0]):
         for one in getattr(said.roles, role):
-            roles[folded(one)] = role
-    grants: dict[str, list[Grant]] = {}
+            roles[normalize_person_key(one)] = role
+    grants: dict[str, list[RoleGrant]] = {}
     for number, given in enumerate(said.grants):
-        scope = given.room or f"{AGENT}{given.agent}"
-        grants.setdefault(folded(given.who), []).append(Grant(given.role, scope, f"access.grants[{number}]"))
-    return access.Policy(
+        scope = given.room or f"{AGENT_SCOPE_PREFIX}{given.agent}"
+        grants.setdefault(normalize_person_key(given.who), []).append(
+            RoleGrant(given.role, scope, f"access.grants[{number}]")
+        )
+    return AccessPolicy(
         dm_policy=said.dm,
         roles=roles,
         open_rooms={
@@ -41,24 +50,24 @@ def access_policy(settings: Settings) -> access.Policy:
         },
         grants=grants,
         platform_roles=[
-            Mapped(one.channel, one.room, one.has, one.role, f"access.platform_roles[{number}]")
+            PlatformRoleRule(one.channel, one.room, one.has, one.role, f"access.platform_roles[{number}]")
             for number, one in enumerate(said.platform_roles)
         ],
         room_policy=said.rooms,
         allow_masks=said.masks,
-        agent_of=_agents(bindings(settings)),
-        operator_channel=OPERATOR if settings.ops.token is not None else None,
+        agent_of=_make_agent_lookup(build_bindings(settings)),
+        operator_channel=OPERATOR_CHANNEL if settings.ops.token is not None else None,
     )
 
 
-def _agents(bound: Bindings) -> Callable[[Address], str]:
+def _make_agent_lookup(bound: Bindings) -> Callable[[Address], str]:
     return lambda at: bound.find(at).agent
 
 
-def most(settings: Settings) -> Most:
+def build_limit_settings(settings: Settings) -> LimitSettings:
     """How much may be asked of the agents, and what it may cost."""
     rates, budgets = settings.access.rates, settings.access.budgets
-    return Most(
+    return LimitSettings(
         sender=Rate(rates.sender.burst, rates.sender.per_minute),
         room=Rate(rates.room.burst, rates.room.per_minute),
         agent=Rate(rates.agent.burst, rates.agent.per_minute),
@@ -68,49 +77,53 @@ def most(settings: Settings) -> Most:
     )
 
 
-def attention_policy(settings: Settings) -> attention.Policy:
+def build_attention_policy(settings: Settings) -> attention.AttentionPolicy:
     """What may interrupt."""
     rules = tuple(
-        attention.Rule(
+        attention.AttentionRule(
             type=rule.type,
             urgency=_URGENCIES[rule.urgency],
             keyword=rule.keyword,
             role=rule.role,
-            regex=None if rule.regex is None else Regex(rule.regex),
+            regex=None if rule.regex is None else GuardedRegex(rule.regex),
         )
         for rule in settings.attention.rules
     )
     said = settings.attention.salience
-    salience = Salience(
+    salience = SaliencePolicy(
         people=frozenset(said.people),
         keywords=said.keywords,
         questions=said.questions,
         activity=said.activity,
         rest_s=said.rest,
     )
-    return attention.Policy(rules=rules, thresholds=settings.attention.thresholds, salience=salience)
+    return attention.AttentionPolicy(rules=rules, thresholds=settings.attention.thresholds, salience=salience)
 
 
-def habits(settings: Settings) -> Habits:
+def build_presence_policy(settings: Settings) -> PresencePolicy:
     """When people are taken to be idle, away and asleep."""
     said, night = settings.attention.presence, None
     if said.sleep is not None:
         start, _, end = said.sleep.partition("-")
-        night = Night(start=time.fromisoformat(start), end=time.fromisoformat(end), zone=ZoneInfo(said.timezone))
-    return Habits(idle_s=said.idle, away_s=said.away, sleep_hours=night)
+        night = SleepHours(start=time.fromisoformat(start), end=time.fromisoformat(end), zone=ZoneInfo(said.timezone))
+    return PresencePolicy(idle_s=said.idle, away_s=said.away, sleep_hours=night)
 
 
-def bindings(settings: Settings) -> Bindings:
+def build_bindings(settings: Settings) -> Bindings:
     """Which agent behaves how where. What matches nothing else of the operator's own channel is the first agent's."""
-    own = Bound(listen="all", agent=settings.agents[0].id, private=True) if settings.agents else NOT_BOUND
-    fallback = [Pattern(channel=OPERATOR, room="*", thread=None, binding=own)] if settings.ops.token is not None else []
+    own = ConversationBinding(listen="all", agent=settings.agents[0].id, private=True) if settings.agents else UNBOUND
+    fallback = (
+        [BindingPattern(channel=OPERATOR_CHANNEL, room="*", thread=None, binding=own)]
+        if settings.ops.token is not None
+        else []
+    )
     return Bindings(
         [
-            Pattern(
+            BindingPattern(
                 channel=binding.match.channel,
                 room=binding.match.room,
                 thread=binding.match.thread,
-                binding=Bound(
+                binding=ConversationBinding(
                     listen=binding.listen,
                     agent=agent.id,
                     prompt=binding.prompt,
@@ -127,11 +140,11 @@ def bindings(settings: Settings) -> Bindings:
     )
 
 
-def dmn_policy(settings: Settings, agent: str) -> signals.Policy:
+def build_dmn_policy(settings: Settings, agent: str) -> signals.DmnPolicy:
     """The pace of an agent's outer loop."""
     said = settings.dmn
-    return signals.Policy(
-        inner=inner(agent),
+    return signals.DmnPolicy(
+        inner=inner_conversation(agent),
         engaged_s=said.engaged,
         working_s=said.working,
         foraging_s=said.foraging,

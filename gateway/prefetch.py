@@ -5,24 +5,24 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from agent.journal import flat
-from gateway.process import NotStarted, environment, run
+from agent.journal import to_single_line
+from gateway.process import ProgramNotStarted, run_program, select_environment
 
 logger = logging.getLogger("reverie.prefetch")
 
 MAX_OUTPUT_BYTES: Final = 64 * 1024
 """More is not waited for: the command is ended, and nothing of it is used."""
-MAX_PIECES: Final = 20
+MAX_PREFETCH_PIECES: Final = 20
 MAX_PIECE_CHARS: Final = 4_000
-_PASSED_ON: Final = ("PATH", "LANG", "HOME")
+_PASSED_VARIABLES: Final = ("PATH", "LANG", "HOME")
 """Of the environment: none of our secrets."""
 
 
-class _Useless(Exception):
+class _PrefetchError(Exception):
     """It said nothing that can be used. The text says why, without what it was told."""
 
 
-class Prefetch:
+class PrefetchCommand:
     """Runs it. Without a shell, without secrets in its environment, and never longer than it may take.
 
     It reads one line of JSON, `{"conversation": ..., "scope": ..., "lines": [...]}`, and writes JSON: a text, a list of
@@ -43,42 +43,46 @@ class Prefetch:
             return []
         asked = json.dumps({"conversation": conversation, "scope": scope, "lines": list(lines)})
         try:
-            return pieces(await self._run(f"{asked}\n".encode()))
-        except _Useless as reason:
+            return parse_prefetch_output(await self._run(f"{asked}\n".encode()))
+        except _PrefetchError as reason:
             logger.debug("nothing is prefetched: %s", reason)
             return []
 
     async def _run(self, asked: bytes) -> str:
         program = self._command[0]
         try:
-            ran = await run(
+            ran = await run_program(
                 self._command,
-                env=environment(*_PASSED_ON),
+                env=select_environment(*_PASSED_VARIABLES),
                 time_s=self._timeout_s,
                 max_bytes=MAX_OUTPUT_BYTES,
                 said=asked,
             )
-        except NotStarted as reason:
-            raise _Useless(str(reason)) from None
+        except ProgramNotStarted as reason:
+            raise _PrefetchError(str(reason)) from None
         if ran.end_reason == "late":
-            raise _Useless(f"{program} took longer than {self._timeout_s:g} s")
+            raise _PrefetchError(f"{program} took longer than {self._timeout_s:g} s")
         if ran.end_reason == "full":
-            raise _Useless(f"{program} said more than {MAX_OUTPUT_BYTES} bytes")
+            raise _PrefetchError(f"{program} said more than {MAX_OUTPUT_BYTES} bytes")
         if ran.status:
-            raise _Useless(f"{program} ended with status {ran.status}")
+            raise _PrefetchError(f"{program} ended with status {ran.status}")
         return ran.output.decode("utf-8", "replace")
 
 
-def pieces(said: str) -> list[str]:
+def parse_prefetch_output(said: str) -> list[str]:
     """What such a command said, as texts on one line each. Takes any text."""
     try:
         told = json.loads(said)
     except (ValueError, RecursionError):
         told = said.splitlines()
-    return [text for one in _texts(told)[:MAX_PIECES] if (text := flat(one[:MAX_PIECE_CHARS], MAX_PIECE_CHARS))]
+    return [
+        text
+        for one in _extract_texts(told)[:MAX_PREFETCH_PIECES]
+        if (text := to_single_line(one[:MAX_PIECE_CHARS], MAX_PIECE_CHARS))
+    ]
 
 
-def _texts(told: object) -> list[str]:
+def _extract_texts(told: object) -> list[str]:
     if isinstance(told, dict):
         told = told["results"] if "results" in told else told.get("text")
     if isinstance(told, str):

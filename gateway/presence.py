@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta, tzinfo
 from typing import Final
 
-from agent.signals import Level
-from gateway.access import Role
+from agent.signals import PresenceLevel
 from gateway.events import Message
-from gateway.store.entries import Pending
+from gateway.standing import Role
+from gateway.store.entries import PendingCounts
 
 SMOOTHING_S: Final = 300.0
 """Messages are counted with weights that fall off with this time, in seconds: an exponentially weighted mean."""
@@ -21,13 +21,13 @@ FOCUSED_PER_MIN: Final = 1.5
 """So many messages a minute are a conversation that somebody is in the middle of..."""
 UNFOCUSED_PER_MIN: Final = 0.75
 """...until they are fewer than this: the distance keeps it from going back and forth."""
-NAMED: Final = 8
+MAX_NAMED_PLACES: Final = 8
 """Places that a digest names."""
-NAME_CHARS: Final = 80
+MAX_PLACE_NAME_CHARS: Final = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Night:
+class SleepHours:
     """When people sleep if they are silent: from `start` to `end` of each day, over midnight if that is earlier."""
 
     start: time
@@ -52,36 +52,36 @@ class Night:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Habits:
+class PresencePolicy:
     """What the operator says of the people."""
 
     idle_s: float = 900.0
     """After so much silence they are idle..."""
     away_s: float = 14_400.0
     """...and after so much away. Not less than `idle_s`."""
-    sleep_hours: Night | None = None
+    sleep_hours: SleepHours | None = None
     """None: they are never taken to sleep."""
 
 
-def counts(message: Message, role: Role, *, named: bool) -> bool:
+def shows_presence(message: Message, role: Role, *, named: bool) -> bool:
     """Whether a message shows that the agent's people are there. `named`: the operator named owners or admins."""
     if message.sender.is_bot or message.kind == "room":
         return False
     return role in ("owner", "admin") if named else role != "blocked"
 
 
-def times(said: Iterable[tuple[Message, Role]], now: datetime, *, named: bool) -> list[datetime]:
+def presence_times(said: Iterable[tuple[Message, Role]], now: datetime, *, named: bool) -> list[datetime]:
     """When those were said that count, oldest first. A platform whose clock is ahead of ours does not know better."""
-    return sorted(min(message.sent, now) for message, role in said if counts(message, role, named=named))
+    return sorted(min(message.sent, now) for message, role in said if shows_presence(message, role, named=named))
 
 
-class Watcher:
+class PresenceEstimator:
     """Follows one agent's people."""
 
-    def __init__(self, habits: Habits) -> None:
+    def __init__(self, habits: PresencePolicy) -> None:
         self.policy = habits
         """May be others from some moment on."""
-        self._fixed_level: Level | None = None
+        self._fixed_level: PresenceLevel | None = None
         self._last_spoken: datetime | None = None
         self._per_min = 0.0
         """At `_last`."""
@@ -115,11 +115,11 @@ class Watcher:
             self.record(at)
         self._absence = None
 
-    def set_level(self, level: Level | None) -> None:
+    def set_level(self, level: PresenceLevel | None) -> None:
         """From now on they are what somebody says they are. None: what their words show."""
         self._fixed_level = level
 
-    def level(self, at: datetime) -> Level:
+    def level(self, at: datetime) -> PresenceLevel:
         """How near they are at that moment, which is not before anything that was heard."""
         if self._fixed_level is not None:
             return self._fixed_level
@@ -165,25 +165,25 @@ class Watcher:
             yield from night
 
 
-def away_note(gap: timedelta, pending: Sequence[Pending]) -> str:
+def render_away_note(gap: timedelta, pending: Sequence[PendingCounts]) -> str:
     """What the agent is told when its person is back. Numbers only; `pending`: what they may be told of."""
-    gone = f"They were away for {_span(gap)}."
+    gone = f"They were away for {_format_absence(gap)}."
     if not pending:
         return f"{gone} Nothing is unread elsewhere."
-    places = [f"{_plain(one.conversation)} {_lines(one)}" for one in pending[:NAMED]]
-    more = len(pending) - NAMED
+    places = [f"{_clean_place_name(one.conversation)} {_format_line_count(one)}" for one in pending[:MAX_NAMED_PLACES]]
+    more = len(pending) - MAX_NAMED_PLACES
     if more > 0:
         places.append(f"and {more} more place{'s' if more > 1 else ''}")
     return f"{gone} Meanwhile unread: {', '.join(places)}."
 
 
-def _lines(one: Pending) -> str:
+def _format_line_count(one: PendingCounts) -> str:
     count = one.urgent + one.normal + one.low + one.ambient
     yours = f" ({one.urgent} for you)" if one.urgent else ""
     return f"{count} line{'s' if count != 1 else ''}{yours}"
 
 
-def _span(gap: timedelta) -> str:
+def _format_absence(gap: timedelta) -> str:
     minutes = max(1, round(gap.total_seconds() / 60))
     days, hours, minutes = minutes // 1440, minutes // 60 % 24, minutes % 60
     if days:
@@ -193,6 +193,6 @@ def _span(gap: timedelta) -> str:
     return f"{minutes} min"
 
 
-def _plain(name: str) -> str:
+def _clean_place_name(name: str) -> str:
     # What is told here has the operator's weight, and people name rooms.
-    return "".join(char if char.isprintable() and char not in "[]():," else "_" for char in name[:NAME_CHARS])
+    return "".join(char if char.isprintable() and char not in "[]():," else "_" for char in name[:MAX_PLACE_NAME_CHARS])

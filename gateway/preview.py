@@ -11,18 +11,18 @@ import logging
 import re
 from collections.abc import Callable, Coroutine, Mapping
 
-from agent.glimpse import presentable
+from agent.glimpse import presentable_text
 from channels.base import CanPreview, CanType, Channel, Denied, RateLimited, Rejected, SendError, Unreachable
-from gateway.channels_now import Each
+from gateway.channels_now import ChannelLookup
 from gateway.clock import Clock
 from gateway.events import Address, ChannelName, MessageId
-from gateway.records import Previewed, PreviewEnded
+from gateway.records import PreviewEnded, PreviewShown
 from gateway.redaction import Redact, Redactor
-from gateway.store import Entry, Store, StoreError
+from gateway.store import NewEntry, Store, StoreError
 
 logger = logging.getLogger("reverie.preview")
 
-_UNFINISHED = re.compile(r"[!-~]+\Z")
+_UNFINISHED_WORD = re.compile(r"[!-~]+\Z")
 """The last word. It may become a secret, and until it is whole nothing takes it out."""
 
 Spawn = Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
@@ -31,7 +31,7 @@ FIRST_LOOK_S = 0.7
 """Nothing is shown of an answer that is whole so soon after its first words: that is noise, and costs pace."""
 SETTLE_S = 3.0
 """The whole answer waits so long for its preview to go; then it is sent, and the preview goes when it can."""
-PARKED_S = 0.5
+PARKED_SETTLE_S = 0.5
 """The same for a turn that is cut off, because the process ends: the next one takes away what is left."""
 GOODBYE_S = 2.0
 """For saying that nobody types any more."""
@@ -39,7 +39,7 @@ FIRST_TRY_S, LAST_TRY_S = 2.0, 300.0
 """Waits between tries to take a preview away: doubling up to the second."""
 
 
-class Signs:
+class TurnPreviews:
     """Makes the signs of each turn, and clears away what is left of them."""
 
     def __init__(
@@ -55,13 +55,13 @@ class Signs:
         self._store = store
         self.clock = clock
         self.spawn = spawn
-        self._typing = Each[CanType](channels, lambda one: one if isinstance(one, CanType) else None)
-        self._previews = Each[CanPreview](channels, lambda one: one if isinstance(one, CanPreview) else None)
+        self._typing = ChannelLookup[CanType](channels, lambda one: one if isinstance(one, CanType) else None)
+        self._previews = ChannelLookup[CanPreview](channels, lambda one: one if isinstance(one, CanPreview) else None)
         self._clearing_tasks: set[asyncio.Task[None]] = set()
 
-    def start(self, at: Address) -> "Sign":
+    def start(self, at: Address) -> "TurnPreview":
         """A turn begins to ask the model: show it there, as far as the platform can."""
-        return Sign(self, at, self._typing.get(at.channel), self._previews.get(at.channel))
+        return TurnPreview(self, at, self._typing.get(at.channel), self._previews.get(at.channel))
 
     async def recover(self, only: ChannelName | None = None) -> None:
         """Begin to clear away what an earlier process left, or `only` what was left when that channel went."""
@@ -72,8 +72,8 @@ class Signs:
 
     async def record_message(self, at: Address, message: MessageId) -> None:
         """Write down that a preview is a message there."""
-        fact = Previewed(at=at, message=message)
-        await self._store.append([Entry(fact=fact, at=self.clock.now(), conversation=at.conversation)])
+        fact = PreviewShown(at=at, message=message)
+        await self._store.append([NewEntry(fact=fact, at=self.clock.now(), conversation=at.conversation)])
 
     async def clear(self, at: Address, message: MessageId) -> None:
         """Take a preview away, once. Raises `SendError` if it is to be tried again."""
@@ -86,7 +86,7 @@ class Signs:
             reason = error.reason
             logger.warning("the preview %s in %s stays: %s", message, at.conversation, reason)
         fact = PreviewEnded(at=at, message=message, reason=reason)
-        await self._store.append([Entry(fact=fact, at=self.clock.now(), conversation=at.conversation)])
+        await self._store.append([NewEntry(fact=fact, at=self.clock.now(), conversation=at.conversation)])
 
     def clear_later(self, at: Address, message: MessageId) -> None:
         """Go on until it is gone, or the process ends: the next one takes it up."""
@@ -127,10 +127,10 @@ class Signs:
             wait_s = min(2 * wait_s, LAST_TRY_S)
 
 
-class Sign:
+class TurnPreview:
     """What is shown of one turn."""
 
-    def __init__(self, signs: Signs, at: Address, typing: CanType | None, preview: CanPreview | None) -> None:
+    def __init__(self, signs: TurnPreviews, at: Address, typing: CanType | None, preview: CanPreview | None) -> None:
         self._previews = signs
         self._at = at
         self._preview = preview
@@ -164,7 +164,7 @@ class Sign:
         if self._typing_task is not None:
             self._typing_task.cancel()  # it says goodbye by itself
         try:
-            async with asyncio.timeout(PARKED_S if parked else SETTLE_S):
+            async with asyncio.timeout(PARKED_SETTLE_S if parked else SETTLE_S):
                 async with self._call_lock:  # a call that is cut off leaves a message whose id nobody knows
                     if self._preview_task is not None:
                         self._preview_task.cancel()
@@ -231,7 +231,7 @@ class Sign:
 
     def _presentable_text(self) -> str:
         """What may be shown of the newest."""
-        return self._previews.redact(_UNFINISHED.sub("", presentable(self._newest_text)).rstrip())
+        return self._previews.redact(_UNFINISHED_WORD.sub("", presentable_text(self._newest_text)).rstrip())
 
     async def _show_text(self, channel: CanPreview, text: str, shown: MessageId | None) -> MessageId | None:
         """As `CanPreview.preview`, with a record of what stands. Nothing, once the turn is over."""

@@ -14,21 +14,21 @@ from typing import Final, Literal
 
 GRACE_S: Final = 0.5
 """How long what a program wrote is still read after its end, where somebody else holds its pipes."""
-GOODBYE_S: Final = 5.0
+KILL_WAIT_S: Final = 5.0
 """How long a killed program is waited for. The kernel may keep one that hangs in it; nobody can end that."""
-PIECE_BYTES: Final = 64 * 1024
+READ_BYTES: Final = 64 * 1024
 """Of one read; twice as much is held before a program has to wait with writing."""
 
 
-_Started = tuple[asyncio.SubprocessTransport, "_Link"]
+_StartedTransport = tuple[asyncio.SubprocessTransport, "_ProcessProtocol"]
 
 
-class NotStarted(Exception):
+class ProgramNotStarted(Exception):
     """The program is not there, or may not be started. The text says which and why, without its arguments."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class ProgramResult:
     """What came of a program."""
 
     end_reason: Literal["exit", "late", "full"]
@@ -39,17 +39,17 @@ class Ran:
     """The beginning of its standard output, as much as it may be."""
 
 
-def environment(*names: str) -> dict[str, str]:
+def select_environment(*names: str) -> dict[str, str]:
     """These variables of ours, as far as they are set, and nothing else: programs get none of our secrets."""
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
-class _Link(SubprocessStreamProtocol):
+class _ProcessProtocol(SubprocessStreamProtocol):
     """Once the program has ended, its group does, and what others hold open is not waited for."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
-        super().__init__(limit=PIECE_BYTES, loop=self.loop)
+        super().__init__(limit=READ_BYTES, loop=self.loop)
         self.transport: asyncio.SubprocessTransport | None = None
         self.exited, self.closed = asyncio.Event(), asyncio.Event()
 
@@ -78,11 +78,11 @@ class _Link(SubprocessStreamProtocol):
             self.transport.close()
 
 
-class Child:
+class ChildProcess:
     """A program that runs."""
 
-    def __init__(self, link: _Link) -> None:
-        """For `started`."""
+    def __init__(self, link: _ProcessProtocol) -> None:
+        """For `start_process`."""
         assert link.transport is not None
         self._link = link
         self.pid = link.transport.get_pid()
@@ -94,7 +94,7 @@ class Child:
 
     @property
     def status(self) -> int | None:
-        """As in `Ran`; None: it runs."""
+        """As in `ProgramResult`; None: it runs."""
         assert self._link.transport is not None
         return self._link.transport.get_returncode()
 
@@ -110,14 +110,14 @@ class Child:
 
 
 @asynccontextmanager
-async def started(
+async def start_process(
     argv: Sequence[str],
     *,
     env: Mapping[str, str],
     cwd: Path | None = None,
     listens: bool = False,
     stderr: Literal["drop", "pipe", "join"] = "drop",
-) -> AsyncIterator[Child]:
+) -> AsyncIterator[ChildProcess]:
     """Start a program, without a shell, and end it with its whole group when the block is left, also cancelled.
 
     `env`: all of its environment. `listens`: it has `stdin`, else it reads nothing there. `stderr`: `join` puts it
@@ -126,7 +126,7 @@ async def started(
     Who leaves the group (`setsid`) is out of reach: what is not trusted needs more than this.
     """
     errors = {"drop": subprocess.DEVNULL, "pipe": subprocess.PIPE, "join": subprocess.STDOUT}
-    link = _Link()
+    link = _ProcessProtocol()
     starting = asyncio.ensure_future(
         link.loop.subprocess_exec(
             lambda: link,
@@ -141,17 +141,17 @@ async def started(
     )
     try:
         await asyncio.shield(starting)  # half a start could not be ended with its group
-        yield Child(link)
+        yield ChildProcess(link)
     except (OSError, ValueError) as error:  # not there; a NUL in its name
         if not starting.done() or starting.exception() is not error:
             raise
         reason = error.strerror if isinstance(error, OSError) else error
-        raise NotStarted(f"{argv[0]} cannot be started: {reason}") from None
+        raise ProgramNotStarted(f"{argv[0]} cannot be started: {reason}") from None
     finally:
-        await _end(starting, link)
+        await _end_process(starting, link)
 
 
-async def _end(starting: asyncio.Future[_Started], link: _Link) -> None:
+async def _end_process(starting: asyncio.Future[_StartedTransport], link: _ProcessProtocol) -> None:
     """Also if cancelled once more: then it ends all the same, and is only not waited for."""
     if starting.done():
         link.kill()
@@ -160,19 +160,19 @@ async def _end(starting: asyncio.Future[_Started], link: _Link) -> None:
     if link.transport is None and starting.done():
         return
     try:
-        await _within(link.exited, GOODBYE_S)  # before `close`, which would take its status away
+        await _wait_event(link.exited, KILL_WAIT_S)  # before `close`, which would take its status away
     finally:
         link.close()
-    await _within(link.closed, GOODBYE_S)
+    await _wait_event(link.closed, KILL_WAIT_S)
 
 
-async def _within(event: asyncio.Event, time_s: float) -> None:
+async def _wait_event(event: asyncio.Event, time_s: float) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(time_s):
             await event.wait()
 
 
-async def run(
+async def run_program(
     argv: Sequence[str],
     *,
     env: Mapping[str, str],
@@ -180,29 +180,33 @@ async def run(
     max_bytes: int,
     said: bytes | None = None,
     cwd: Path | None = None,
-) -> Ran:
+) -> ProgramResult:
     """Run a program to its end, and take what it writes to its standard output.
 
     `said`: what it is told on its standard input; it need not read it. However this ends, also cancelled, the program
     and all in its group have ended. Raises NotStarted.
     """
     output = bytearray()
-    async with started(argv, env=env, cwd=cwd, listens=said is not None) as child:
-        telling = asyncio.ensure_future(_tell(child.stdin, said or b""))  # it may answer before it has read all
+    async with start_process(argv, env=env, cwd=cwd, listens=said is not None) as child:
+        telling = asyncio.ensure_future(_write_input(child.stdin, said or b""))  # it may answer before it has read all
         try:
             async with asyncio.timeout(time_s):
-                full = await _read(child.stdout, output, max_bytes)
-                return Ran("full", 0, bytes(output)) if full else Ran("exit", await child.wait(), bytes(output))
+                full = await _read_output(child.stdout, output, max_bytes)
+                return (
+                    ProgramResult("full", 0, bytes(output))
+                    if full
+                    else ProgramResult("exit", await child.wait(), bytes(output))
+                )
         except TimeoutError:
-            return Ran("late", 0, bytes(output))
+            return ProgramResult("late", 0, bytes(output))
         finally:
             telling.cancel()
             await asyncio.gather(telling, return_exceptions=True)
 
 
-async def _read(stdout: asyncio.StreamReader | None, output: bytearray, max_bytes: int) -> bool:
+async def _read_output(stdout: asyncio.StreamReader | None, output: bytearray, max_bytes: int) -> bool:
     """Whether it wrote more than it may."""
-    while stdout is not None and (piece := await stdout.read(PIECE_BYTES)):
+    while stdout is not None and (piece := await stdout.read(READ_BYTES)):
         output += piece
         if len(output) > max_bytes:
             del output[max_bytes:]
@@ -210,7 +214,7 @@ async def _read(stdout: asyncio.StreamReader | None, output: bytearray, max_byte
     return False
 
 
-async def _tell(stdin: asyncio.StreamWriter | None, said: bytes) -> None:
+async def _write_input(stdin: asyncio.StreamWriter | None, said: bytes) -> None:
     if stdin is not None:
         with contextlib.suppress(OSError):  # it does not want to know
             stdin.write(said)

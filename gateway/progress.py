@@ -6,28 +6,29 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, TextIO
 
-Tell = Callable[[int, int], None]
+ReportProgress = Callable[[int, int], None]
 """Told how much is done, and of how much. From any thread, as often as one likes."""
-QUIET_S: Final = 10.0
+PROGRESS_LINE_S: Final = 10.0
 """Between two lines where no terminal is."""
 
 
 @contextmanager
-def progress(
+def show_progress(
     what: str, unit: str, out: TextIO | None = None, *, now: Callable[[], float] = time.monotonic
-) -> Iterator[Tell]:
+) -> Iterator[ReportProgress]:
     """Show how far `what` has come, counted in `unit`, until this ends: a bar that leaves nothing behind.
 
-    Where `out` (None: standard error) is no terminal, a line every `QUIET_S` seconds; nothing for what is over sooner.
+    Where `out` (None: standard error) is no terminal, a line every `PROGRESS_LINE_S` seconds; nothing for what is over
+    sooner.
     """
     stream = out or sys.stderr
     if stream.isatty():
-        yield from _bar(what, unit, stream)
+        yield from _progress_bar(what, unit, stream)
     else:
-        yield _lines(what, unit, stream, now)
+        yield _progress_lines(what, unit, stream, now)
 
 
-def _bar(what: str, unit: str, stream: TextIO) -> Iterator[Tell]:
+def _progress_bar(what: str, unit: str, stream: TextIO) -> Iterator[ReportProgress]:
     from rich.console import Console  # noqa: PLC0415 - only where a person looks
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
 
@@ -41,12 +42,12 @@ def _bar(what: str, unit: str, stream: TextIO) -> Iterator[Tell]:
         yield tell
 
 
-def _lines(what: str, unit: str, stream: TextIO, now: Callable[[], float]) -> Tell:
+def _progress_lines(what: str, unit: str, stream: TextIO, now: Callable[[], float]) -> ReportProgress:
     last = now()
 
     def tell(done: int, whole: int) -> None:
         nonlocal last
-        if (at := now()) - last >= QUIET_S:
+        if (at := now()) - last >= PROGRESS_LINE_S:
             last = at
             stream.write(f"{what}: {done:,} of {whole:,} {unit}\n")
             stream.flush()

@@ -5,11 +5,11 @@ What is spent is known only afterwards, so each request is taken for as dear as 
 
 from collections.abc import Callable
 
-from agent.models.base import Request
+from agent.models.base import ModelRequest
 from gateway.events import ConversationId
 
 
-class Purse:
+class DailyBudget:
     """One for each agent."""
 
     def __init__(self, *, left_usd: Callable[[], float]) -> None:
@@ -18,7 +18,7 @@ class Purse:
         self._reserved: dict[str, float] = {}
         """By conversation, for the requests of the turn that runs there."""
 
-    def reserve(self, request: Request, cost_usd: float) -> bool:
+    def reserve(self, request: ModelRequest, cost_usd: float) -> bool:
         """Whether one more request can be paid that may cost so much; if so, that is set aside until `settle`."""
         if cost_usd > 0 and sum(self._reserved.values()) + cost_usd > self._left_usd():
             return False

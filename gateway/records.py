@@ -10,21 +10,21 @@ from typing import Annotated, Final, Literal, NewType
 from pydantic import Field, TypeAdapter
 
 from gateway.events import (
-    Account,
     Address,
     ChannelName,
     Command,
+    ConnectionChanged,
     ConversationId,
-    Link,
     Message,
     MessageId,
     Notification,
     Post,
     PostKey,
+    RequestUsage,
     RoomId,
     SenderId,
-    Step,
     Time,
+    TurnStep,
     Usage,
 )
 
@@ -32,7 +32,7 @@ Seq = NewType("Seq", int)
 """Position in the log: grows, unique, may have gaps. Never 0."""
 TurnId = NewType("TurnId", str)
 
-MESSAGES: Final = ("direct", "mention", "reply", "room")
+MESSAGE_KINDS: Final = ("direct", "mention", "reply", "room")
 """The kinds under which a `Message` stands in the log."""
 
 AMBIENT: Final = 0
@@ -43,7 +43,7 @@ URGENT: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class Judgement:
     """What access and attention said of the entry that caused this one."""
 
     type: str
@@ -76,11 +76,11 @@ class MediaRef:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weighed:
-    """What a fold was decided by: `agent.folding.decide` says the same of the same."""
+class FoldDecision:
+    """What a fold was decided by: `agent.folding.plan_compaction` says the same of the same."""
 
     situation: str
-    """`agent.folding.Situation`, as canonical JSON. The sizes of the turns follow from the log."""
+    """`agent.folding.CompactionParams`, as canonical JSON. The sizes of the turns follow from the log."""
     written: Time | None = None
     """When the newest journal entry of the place was written, if that was looked up."""
     verdict: str
@@ -88,7 +88,7 @@ class Weighed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summarised:
+class CompactionSummary:
     """A summary that a model made: one row of `compactions_v1`."""
 
     text: str
@@ -108,14 +108,14 @@ class Summarised:
     """Of the requests for it, failed ones too; the turn that it was made for bears it. None: no price is known."""
 
 
-Cause = Literal["addressed", "noticed", "alarm", "continued", "digest", "dream", "compact"]
+TurnCause = Literal["addressed", "noticed", "alarm", "continued", "digest", "dream", "compact"]
 """Why a turn was taken: somebody spoke to the agent; something there was worth a look; a reminder came; it goes on with
 what it was doing; it looks at what is pending everywhere; it consolidates what it wrote down; somebody wants
 the view folded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TurnEnded:
+class TurnRecord:
     """One turn in one conversation, whole. Written in one transaction with its post, if it has one."""
 
     turn: TurnId
@@ -141,19 +141,20 @@ class TurnEnded:
     autonomous: bool
     """Nobody asked for it."""
     failure: str = ""
-    """Of a failed turn: the `Cause` (`agent.models.base`). Empty: it did not fail, or an older version wrote this."""
+    """Of a failed turn: the `TurnCause` (`agent.models.base`). Empty: it did not fail, or an older version wrote
+    this."""
     media: tuple[MediaRef, ...] = ()
     """The images shown with the new lines, in their order: what a later prompt repeats, too."""
-    accounts: tuple[Account, ...] = ()
+    accounts: tuple[RequestUsage, ...] = ()
     """Of each model request, what its cache was expected to do and what was billed."""
     agent: str = ""
     """Who took it, by its id. Empty: the version that wrote this did not tell."""
     senders: tuple[SenderId, ...] = ()
     """Who said each of `covers`, in that order ("": nobody): what the turn cost is theirs. Empty: not told. Of a turn
     that was left off they stand without `covers`: these are in the record of the word that ended it."""
-    steps: tuple[Step, ...] = ()
+    steps: tuple[TurnStep, ...] = ()
     """The tools that were used, answer by answer: what a later prompt repeats, byte for byte, until a fold."""
-    cause: Cause = "addressed"
+    cause: TurnCause = "addressed"
     continued: bool = False
     """It went on with what the turn before it had begun, also if somebody spoke to the agent then."""
     looked: tuple[tuple[ConversationId, Seq], ...] = ()
@@ -170,8 +171,8 @@ class TurnEnded:
     """It was asked to write down what matters, because the window is nearly full."""
     view: str = ""
     """Hex digest of the view that its requests repeated, the last ones if it was folded in between
-    (`gateway.past.View.digest`). Empty: not told."""
-    weighed: Weighed | None = None
+    (`gateway.past.HistoryView.digest`). Empty: not told."""
+    weighed: FoldDecision | None = None
     """Why the view was not folded for it, though something could have gone. None: nothing could, or it was folded."""
     foreign: str = ""
     """What brought text from outside into its requests first: a tool of this turn, or something that was in view.
@@ -183,7 +184,7 @@ class TurnEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Folded:
+class ViewFolded:
     """From now on the view of this conversation is this: `head`, then the turns from `start` on, in these forms."""
 
     start: Seq
@@ -204,9 +205,9 @@ class Folded:
     """So much of the results of summarised loops is still told, the newest first."""
     kinds: tuple[str, ...] = ()
     """What it did, gentlest first: `trim`, `sum`, `bridge`, `summary`, `drop`, `new`."""
-    weighed: Weighed | None = None
+    weighed: FoldDecision | None = None
     """What it was decided by. None: somebody asked for it, or the version that wrote this did not tell."""
-    summary: Summarised | None = None
+    summary: CompactionSummary | None = None
     """The model's summary that `head` holds. None: it holds none that is new."""
     least_role: str = ""
     """The lowest role of whoever wrote what `head` was made of. Empty: an earlier version did not tell, so it may be
@@ -244,7 +245,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rewound:
+class ConversationRewound:
     """The turns of this conversation that ended from `first` to `last` are out of view, as if they had not been."""
 
     first: Seq
@@ -257,7 +258,7 @@ class Rewound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Carded:
+class ChannelCardPinned:
     """From now on this card tells the model where the conversation is, until another one is pinned."""
 
     text: str
@@ -269,7 +270,7 @@ class Carded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Queued:
+class PostQueued:
     """A post is to be delivered."""
 
     post: Post
@@ -277,7 +278,7 @@ class Queued:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sending:
+class PartSendStarted:
     """A part is handed to its platform in this moment."""
 
     post: PostKey
@@ -289,7 +290,7 @@ class Sending:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartEnded:
+class PartSendEnded:
     """How one attempt at one part ended."""
 
     post: PostKey
@@ -305,7 +306,7 @@ class PartEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Previewed:
+class PreviewShown:
     """A message shows an answer while it grows. It must be taken away again."""
 
     at: Address
@@ -334,7 +335,7 @@ class CursorMoved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Handled:
+class UnreadDismissed:
     """In its inner conversation the agent decided that nothing is to be done about what was unread here."""
 
     turn: TurnId
@@ -345,7 +346,7 @@ class Handled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reminded:
+class ReminderSet:
     """A reminder was set. Each time that it comes is an `Alarm`, whose `next` says when the next one is due."""
 
     reminder: str
@@ -380,7 +381,7 @@ class ReminderEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Noted:
+class NoteWritten:
     """The agent wrote something down."""
 
     agent: str
@@ -401,7 +402,7 @@ class Noted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dreamed:
+class MemoryConsolidated:
     """The agent's memory file was written anew."""
 
     agent: str
@@ -417,7 +418,7 @@ class Dreamed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Directed:
+class DmnDirective:
     """Somebody told an agent's Default Mode Network what to do."""
 
     agent: str
@@ -429,7 +430,7 @@ class Directed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DmnSaved:
+class DmnStateSaved:
     """The state of an agent's Default Mode Network, as its own JSON."""
 
     state: str
@@ -442,7 +443,7 @@ class DmnSaved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ApprovalAsked:
+class ApprovalRequested:
     """A tool waits for an admin's word."""
 
     approval: str
@@ -461,7 +462,7 @@ class ApprovalAsked:
     kind: Literal["approval_asked"] = "approval_asked"
 
 
-Verdict = Literal["once", "session", "always", "denied", "expired", "dropped"]
+ApprovalVerdict = Literal["once", "session", "always", "denied", "expired", "dropped"]
 """Approved for this call, for the conversation until it begins afresh or the gateway ends, for good; not approved;
 nobody said anything in time; the turn ended before anybody did."""
 
@@ -473,7 +474,7 @@ class ApprovalEnded:
     approval: str
     agent: str
     tool: str
-    verdict: Verdict
+    verdict: ApprovalVerdict
     by: str
     """Who decided, for people. Empty: nobody."""
     least: str = ""
@@ -524,14 +525,14 @@ class ToolRefused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolBegun:
+class ToolStarted:
     """A tool begins that may change something outside. What came of it stands in its turn's record, if that ends."""
 
     turn: TurnId
     agent: str
     tool: str
     arguments: str
-    """Hex digest of what it was asked for, as `agent.repeats.named` writes it."""
+    """Hex digest of what it was asked for, as `agent.repeats.call_key` writes it."""
     kind: Literal["tool_begun"] = "tool_begun"
 
 
@@ -550,13 +551,13 @@ class FileWritten:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Acted:
+class PlatformAction:
     """What the agent did on a platform besides posting."""
 
     turn: TurnId
     agent: str
     what: Literal["react", "unreact", "edit", "delete", "topic", "file"]
-    """`file`: one is posted, by the `Queued` that this caused; it is done with that."""
+    """`file`: one is posted, by the `PostQueued` that this caused; it is done with that."""
     at: Address
     message: MessageId | None
     """What it was done to; None: to the room."""
@@ -569,12 +570,12 @@ class Acted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forgotten:
+class NoteForgotten:
     """The agent was to forget something that it wrote down."""
 
     agent: str
     note: Seq
-    """Of the `Noted`."""
+    """Of the `NoteWritten`."""
     by: str
     """Who wanted it, for people."""
     turn: TurnId | None = None
@@ -582,7 +583,7 @@ class Forgotten:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CodeGiven:
+class CodeIssued:
     """Somebody was shown a one-time code, which proves who they are to whoever they hand it to."""
 
     request: str
@@ -591,7 +592,7 @@ class CodeGiven:
     """To be heard in direct chats; to have `room` approved; to show a second account; to show that the first one wants
     that, too."""
     person: str
-    """Who was shown it, as `gateway.standing.person` writes them."""
+    """Who was shown it, as `gateway.standing.person_key` writes them."""
     name: str
     """Of that person, for display. Untrusted."""
     at: Address
@@ -610,7 +611,7 @@ class CodeGiven:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CodeOver:
+class CodeEnded:
     """A code is good for nothing any more."""
 
     request: str
@@ -620,15 +621,15 @@ class CodeOver:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoleGiven:
+class RoleAssigned:
     """Somebody has this role from now on, in this scope."""
 
     person: str
-    """As `gateway.standing.person` writes them; of a mask perhaps a pattern."""
+    """As `gateway.standing.person_key` writes them; of a mask perhaps a pattern."""
     role: Literal["owner", "admin", "member", "guest", "blocked", ""]
     """Empty: it is taken back."""
     scope: str = ""
-    """As `gateway.standing.Grant.scope`."""
+    """As `gateway.standing.RoleGrant.scope`."""
     name: str = ""
     """Of that person, for display. Untrusted."""
     by: str
@@ -638,7 +639,7 @@ class RoleGiven:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoomOpened:
+class RoomAccessChanged:
     """The agent may act in this room, or in all rooms of this space, from now on; or no more."""
 
     room: Address
@@ -650,7 +651,7 @@ class RoomOpened:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AudienceKnown:
+class AudienceReported:
     """The platform says who can read what is said in a place, from what caused this entry on."""
 
     at: Address
@@ -665,14 +666,14 @@ class IdentityLinked:
 
     one: str
     other: str
-    """Both as `gateway.standing.person` writes them; in alphabetical order."""
+    """Both as `gateway.standing.person_key` writes them; in alphabetical order."""
     joined: bool
     by: str
     kind: Literal["identity_linked"] = "identity_linked"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ThresholdSet:
+class AttentionThresholdSet:
     """Notifications of this type are cut off below this urgency from now on."""
 
     type: str
@@ -683,7 +684,7 @@ class ThresholdSet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RuleSet:
+class AttentionRuleSet:
     """A rule of attention that was made while the gateway ran. These stand in front of the configuration's."""
 
     rule: str
@@ -698,7 +699,7 @@ class RuleSet:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelChosen:
+class ModelSelected:
     """An agent thinks with this model from now on."""
 
     agent: str
@@ -709,7 +710,7 @@ class ModelChosen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limited:
+class LimitReached:
     """Somebody asked for more than they may, and is told so once."""
 
     limit: Literal["rate", "cost"]
@@ -721,13 +722,13 @@ class Limited:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Audited:
+class AuditRecord:
     """An act of administration, allowed or refused."""
 
     what: str
     """The command, or what the operator did."""
     by: str
-    """Who, as `gateway.standing.person` writes them; `operator`: whoever runs the command line."""
+    """Who, as `gateway.standing.person_key` writes them; `operator`: whoever runs the command line."""
     name: str
     """Of them, for display. Untrusted."""
     evidence: str
@@ -748,77 +749,79 @@ class Audited:
 
 Fact = (
     Notification
-    | Judged
-    | TurnEnded
-    | Folded
+    | Judgement
+    | TurnRecord
+    | ViewFolded
     | CompactionLocked
     | Evidence
-    | Rewound
-    | Carded
-    | Queued
-    | Sending
-    | PartEnded
-    | Previewed
+    | ConversationRewound
+    | ChannelCardPinned
+    | PostQueued
+    | PartSendStarted
+    | PartSendEnded
+    | PreviewShown
     | PreviewEnded
     | CursorMoved
-    | Handled
-    | Reminded
+    | UnreadDismissed
+    | ReminderSet
     | ReminderEnded
-    | Noted
-    | Dreamed
-    | Directed
-    | DmnSaved
-    | ApprovalAsked
+    | NoteWritten
+    | MemoryConsolidated
+    | DmnDirective
+    | DmnStateSaved
+    | ApprovalRequested
     | ApprovalEnded
     | ApprovalRevoked
     | ToolRefused
-    | ToolBegun
+    | ToolStarted
     | FileWritten
-    | Acted
-    | Forgotten
-    | CodeGiven
-    | CodeOver
-    | RoleGiven
-    | RoomOpened
-    | AudienceKnown
+    | PlatformAction
+    | NoteForgotten
+    | CodeIssued
+    | CodeEnded
+    | RoleAssigned
+    | RoomAccessChanged
+    | AudienceReported
     | IdentityLinked
-    | ThresholdSet
-    | RuleSet
-    | ModelChosen
+    | AttentionThresholdSet
+    | AttentionRuleSet
+    | ModelSelected
     | McpToolApproved
-    | Limited
-    | Audited
+    | LimitReached
+    | AuditRecord
 )
 
 FACT: TypeAdapter[Fact] = TypeAdapter(Annotated[Fact, Field(discriminator="kind")])
 """`dump_json` and `validate_json` are each other's inverse on every `Fact`."""
 
 
-INNER: Final = ChannelName("agent")
+INNER_CHANNEL: Final = ChannelName("agent")
 """The channel of inner conversations: no platform has that name, and nothing is sent there."""
-OPERATOR: Final = ChannelName("console")
+OPERATOR_CHANNEL: Final = ChannelName("console")
 """The operator's own channel, where there is one (`gateway.ops.operator`)."""
 
 
-def inner(agent: str) -> ConversationId:
+def inner_conversation(agent: str) -> ConversationId:
     """Where an agent is by itself: its autonomous turns, and what is told to nobody else."""
-    return Address(channel=INNER, room=RoomId(agent)).conversation
+    return Address(channel=INNER_CHANNEL, room=RoomId(agent)).conversation
 
 
 def is_inner(conversation: ConversationId) -> bool:
     """Whether it is some agent's inner conversation."""
-    return conversation.startswith(f"{INNER}/")
+    return conversation.startswith(f"{INNER_CHANNEL}/")
 
 
 def address_of(event: Notification) -> Address | None:
     """Where it happened; None if it concerns no place."""
-    return None if isinstance(event, Link) else event.at
+    return None if isinstance(event, ConnectionChanged) else event.at
 
 
-def key_of(event: Notification) -> str:
+def dedup_key(event: Notification) -> str:
     """The deduplication key of a notification: equal exactly for the same event seen twice."""
     place = address_of(event)
-    where = place.conversation if place else event.channel if isinstance(event, Link) else ConversationId("")
+    where = (
+        place.conversation if place else event.channel if isinstance(event, ConnectionChanged) else ConversationId("")
+    )
     # One line is one entry, however a later version or another moment reads it.
     line = isinstance(event, Message) or (isinstance(event, Command) and event.origin == "text")
     family = "message" if line else event.kind

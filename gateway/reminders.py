@@ -1,6 +1,6 @@
 """Reminders: set, listed, cancelled, and told when their time has come.
 
-The log has them (`Reminded`, then an `Alarm` each time), so they hold over restarts. All times that passed while
+The log has them (`ReminderSet`, then an `Alarm` each time), so they hold over restarts. All times that passed while
 nobody could tell are one alarm, which says how many there were.
 """
 
@@ -12,33 +12,33 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
-from agent.tools.schema import Refused
-from channels.tasks import within
-from channels.text import line, name
+from agent.tools.schema import ToolCallRefused
+from channels.tasks import with_timeout
+from channels.text import clean_name, single_line
 from gateway import schedules
 from gateway.clock import Clock
-from gateway.cut_off import done_before
+from gateway.cut_off import find_write_of_cut_off_turn
 from gateway.events import Address, Alarm, ConversationId, EventId, SenderId
 from gateway.ids import new_id
-from gateway.labels import ANYBODY
-from gateway.records import Noted, Reminded, ReminderEnded, TurnId, inner
-from gateway.schedules import BadSchedule
-from gateway.spoken import Spoken, understood
-from gateway.store import Entry, Reminder, Store, StoreError
-from gateway.tools.permits import weakest
+from gateway.labels import ANYBODY_ROLE
+from gateway.records import NoteWritten, ReminderEnded, ReminderSet, TurnId, inner_conversation
+from gateway.schedules import ScheduleError
+from gateway.spoken import SpokenTime, parse_spoken_time
+from gateway.store import NewEntry, PendingReminder, Store, StoreError
+from gateway.tools.permits import lowest_role
 
 logger = logging.getLogger("reverie.reminders")
 
-MOST_CHARS: Final = 500
+MAX_REMINDER_CHARS: Final = 500
 """Of a reminder's text."""
-LOOK_AGAIN_S: Final = 60.0
+MAX_SLEEP_S: Final = 60.0
 """The time of day may be set, and a machine may sleep: nobody waits longer without looking at the clock."""
-SAME: Final = timedelta(minutes=1)
+SAME_TIME_TOLERANCE: Final = timedelta(minutes=1)
 """Two times that are as near are one, as people say them."""
 _ID_CHARS: Final = 6
 
 
-class Cap(NamedTuple):
+class ReminderCap(NamedTuple):
     """What one person may have set, in all places of a channel."""
 
     max_count: int
@@ -46,28 +46,28 @@ class Cap(NamedTuple):
     """Between two times of one that comes again and again."""
 
 
-CAPS: Final[Mapping[str, Cap]] = {
-    "guest": Cap(2, timedelta(minutes=10)),
-    "member": Cap(10, timedelta(minutes=5)),
+ROLE_CAPS: Final[Mapping[str, ReminderCap]] = {
+    "guest": ReminderCap(2, timedelta(minutes=10)),
+    "member": ReminderCap(10, timedelta(minutes=5)),
 }
 """By role. Owners and admins have none."""
-LOOKED_AHEAD: Final = 150
+COMPARED_TIMES: Final = 150
 """Times of a schedule that are compared: as many as a day has at the closest pace."""
-_MEANT: Final = str.maketrans("OIL", "011")
+_LOOKALIKES: Final = str.maketrans("OIL", "011")
 """Letters that ids do not have, and what they were meant to be (crockford.com/base32.html)."""
 
 
-def short_id(now: datetime) -> str:
+def new_reminder_id(now: datetime) -> str:
     """Easily read aloud and typed; whether it is new is for the log to say. 30 random bits."""
     return new_id(now)[-_ID_CHARS:]
 
 
-def meant(id: str) -> str:  # noqa: A002 - it is what it is
+def normalize_reminder_id(id: str) -> str:  # noqa: A002 - it is what it is
     """The id that somebody may have meant by this."""
-    return id.strip().upper().translate(_MEANT)
+    return id.strip().upper().translate(_LOOKALIKES)
 
 
-class Reminders:
+class ReminderService:
     """Those of all agents. One `run` for each store, while the gateway runs."""
 
     def __init__(
@@ -78,7 +78,7 @@ class Reminders:
         timezone: str,
         max_count: int,
         fire: Callable[[Alarm], Awaitable[None]],
-        ids: Callable[[datetime], str] = short_id,
+        ids: Callable[[datetime], str] = new_reminder_id,
     ) -> None:
         """`timezone`: of schedules that name none. `max_count`: of one place, and of one agent itself.
 
@@ -125,101 +125,106 @@ class Reminders:
         by: SenderId,
         asked_by: str,
         text: str,
-        spoken: Spoken,
+        spoken: SpokenTime,
         turn: TurnId | None = None,
         role: str = "",
         asker_role: str = "",
-    ) -> Reminder:
+    ) -> PendingReminder:
         """Set one; durable when this returns. Raises Refused with a sentence that says what would do instead.
 
-        `turn`: by which; what that has set before its process ended is not set again. `role`: as `Reminded.role`.
+        `turn`: by which; what that has set before its process ended is not set again. `role`: as `ReminderSet.role`.
         `asker_role`: the role of `by`, which bounds what they may have set. Empty: nobody asked.
         """
         now = self._clock.now()
         place = at.conversation if at is not None else None
-        said = line(text, MOST_CHARS + 1)
-        if not said or len(said) > MOST_CHARS:
-            raise Refused(f"A reminder needs a text of 1 to {MOST_CHARS} characters.")
+        said = single_line(text, MAX_REMINDER_CHARS + 1)
+        if not said or len(said) > MAX_REMINDER_CHARS:
+            raise ToolCallRefused(f"A reminder needs a text of 1 to {MAX_REMINDER_CHARS} characters.")
         try:
-            schedule, due = understood(spoken, now, self.timezone)
-        except BadSchedule as error:
-            raise Refused(str(error)) from None
+            schedule, due = parse_spoken_time(spoken, now, self.timezone)
+        except ScheduleError as error:
+            raise ToolCallRefused(str(error)) from None
         async with self._set_lock:  # or two at once would both see room for one
-            fact = Reminded(
+            fact = ReminderSet(
                 reminder="",
                 agent=agent,
                 at=at,
                 text=said,
                 by=by,
-                asked_by=name(asked_by),
-                schedule=schedules.written(schedule),
+                asked_by=clean_name(asked_by),
+                schedule=schedules.format_schedule(schedule),
                 due=due,
                 turn=turn,
                 role=role,
             )
-            before = await done_before(
-                self._store, place or inner(agent), turn, lambda one, was: _again(fact, now, was, one.at)
+            before = await find_write_of_cut_off_turn(
+                self._store,
+                place or inner_conversation(agent),
+                turn,
+                lambda one, was: _is_same_reminder(fact, now, was, one.at),
             )
-            if before is not None and isinstance(before.fact, Reminded):
-                return _row(before.fact)
-            if asker_role in CAPS:
-                self._check_cap(fact, CAPS[asker_role], asker_role, await self._store.pending_reminders())
+            if before is not None and isinstance(before.fact, ReminderSet):
+                return _to_row(before.fact)
+            if asker_role in ROLE_CAPS:
+                self._check_cap(fact, ROLE_CAPS[asker_role], asker_role, await self._store.pending_reminders())
             if len(await self.list(agent, place)) >= self.max_count:
-                raise Refused(
+                raise ToolCallRefused(
                     f"There are {self.max_count} reminders here already, and no more may be; cancel one first."
                 )
-            fact = replace(fact, reminder=await self._write_new(fact, place or inner(agent), now))
+            fact = replace(fact, reminder=await self._write_new(fact, place or inner_conversation(agent), now))
         self._changed.set()
-        return _row(fact)
+        return _to_row(fact)
 
-    def _check_cap(self, fact: Reminded, cap: Cap, role: str, rows: Sequence[Reminder]) -> None:
+    def _check_cap(self, fact: ReminderSet, cap: ReminderCap, role: str, rows: Sequence[PendingReminder]) -> None:
         """Raises Refused for what somebody of that role may not have set: each time is a request that costs money."""
-        schedule, time = schedules.parse(fact.schedule), fact.due
-        for _ in range(LOOKED_AHEAD if not isinstance(schedule, schedules.At) else 0):
-            later = schedules.passed(schedule, time, time).next
+        schedule, time = schedules.parse_schedule(fact.schedule), fact.due
+        for _ in range(COMPARED_TIMES if not isinstance(schedule, schedules.OnceSchedule) else 0):
+            later = schedules.collapse_due_times(schedule, time, time).next
             if later is None:
                 break
             if later - time < cap.min_interval:
                 minutes = round(cap.min_interval.total_seconds() / 60)
-                raise Refused(f"For people with the role {role} a reminder comes every {minutes} minutes at most.")
+                raise ToolCallRefused(
+                    f"For people with the role {role} a reminder comes every {minutes} minutes at most."
+                )
             time = later
         channel = fact.at.channel if fact.at is not None else ""
         count = sum(one.sender == fact.by and (one.conversation or "").startswith(f"{channel}/") for one in rows)
         if count >= cap.max_count:
-            raise Refused(
+            raise ToolCallRefused(
                 f"Somebody with the role {role} may have {cap.max_count} reminders at a time, and has {count} already; "
                 "cancel one first."
             )
 
-    async def list(self, agent: str, where: ConversationId | None) -> Sequence[Reminder]:
+    async def list(self, agent: str, where: ConversationId | None) -> Sequence[PendingReminder]:
         """Those of that place (None: of that agent itself) that are still to come, the next first."""
         rows = await self._store.pending_reminders(where)
         return [row for row in rows if row.conversation == where and (where is not None or row.agent == agent)]
 
-    async def least_role(self, some: Sequence[Reminder]) -> str:
+    async def least_role(self, some: Sequence[PendingReminder]) -> str:
         """The lowest role of those whose idea any of them was; `owner`: the agent's own. Raises StoreError."""
         roles = ["owner"]
         for one in some:
             found = await self._store.entry_by_key(f"reminded:{one.id}")
             fact = found.fact if found is not None else None
-            own = isinstance(fact, Reminded) and not (fact.by or fact.role)
-            roles.append("owner" if own else (isinstance(fact, Reminded) and fact.role) or ANYBODY)
-        return weakest(roles)
+            own = isinstance(fact, ReminderSet) and not (fact.by or fact.role)
+            roles.append("owner" if own else (isinstance(fact, ReminderSet) and fact.role) or ANYBODY_ROLE)
+        return lowest_role(roles)
 
     async def cancel(self, id: str, *, agent: str, where: ConversationId | None, reason: str) -> bool:  # noqa: A002 - it is what it is
         """End one of that place (None: of that agent itself) for good. False: there is none of that name there."""
-        wanted = meant(id)
+        wanted = normalize_reminder_id(id)
         if not any(row.id == wanted for row in await self.list(agent, where)):
             return False
-        await self._write_end(wanted, where or inner(agent), reason)
+        await self._write_end(wanted, where or inner_conversation(agent), reason)
         self._changed.set()
         return True
 
-    async def end_matching(self, theirs: Callable[[Reminder], bool], reason: str) -> None:
+    async def end_matching(self, theirs: Callable[[PendingReminder], bool], reason: str) -> None:
         """End all of somebody's for good."""
         for row in await self._store.pending_reminders():
             if theirs(row):
-                await self._write_end(row.id, row.conversation or inner(row.agent), reason)
+                await self._write_end(row.id, row.conversation or inner_conversation(row.agent), reason)
         self._changed.set()
 
     def notify_changed(self) -> None:
@@ -233,18 +238,20 @@ class Reminders:
             return
         while not self._changed.is_set() and (left_s := (due - self._clock.now()).total_seconds()) > 0:
             with contextlib.suppress(TimeoutError):
-                await within(self._clock, min(left_s, LOOK_AGAIN_S), self._changed.wait())
+                await with_timeout(self._clock, min(left_s, MAX_SLEEP_S), self._changed.wait())
 
-    async def _fire_reminder(self, row: Reminder) -> None:
+    async def _fire_reminder(self, row: PendingReminder) -> None:
         now = self._clock.now()
         try:
-            schedule = schedules.parse(row.schedule)
+            schedule = schedules.parse_schedule(row.schedule)
             place = Address.parse(row.conversation) if row.conversation is not None else None
         except ValueError as error:  # e.g. a time zone that exists no more
             logger.warning("reminder %s is over: %s", row.id, error)
-            await self._write_end(row.id, row.conversation or inner(row.agent), f"it cannot be read any more: {error}")
+            await self._write_end(
+                row.id, row.conversation or inner_conversation(row.agent), f"it cannot be read any more: {error}"
+            )
             return
-        passed = schedules.passed(schedule, row.due, now)
+        passed = schedules.collapse_due_times(schedule, row.due, now)
         alarm = Alarm(
             id=EventId(f"{row.id}:{row.due.isoformat()}"),  # where it stood, so that it is the same at every try
             text=row.text,
@@ -264,32 +271,32 @@ class Reminders:
         except Exception:  # a bug: let alone until the next start, or one reminder would end the process at every start
             logger.exception("reminder %s could not be told", row.id)
 
-    async def _write_new(self, fact: Reminded, place: ConversationId, now: datetime) -> str:
+    async def _write_new(self, fact: ReminderSet, place: ConversationId, now: datetime) -> str:
         """Under an id that no reminder ever had: two would be one for the log."""
         while True:
             made = self._ids(now)
-            entry = Entry(fact=replace(fact, reminder=made), at=now, conversation=place, key=f"reminded:{made}")
+            entry = NewEntry(fact=replace(fact, reminder=made), at=now, conversation=place, key=f"reminded:{made}")
             [written] = await self._store.append([entry])
             if written.is_new:
                 return made
 
     async def _write_end(self, reminder: str, place: ConversationId, reason: str) -> None:
-        fact = ReminderEnded(reminder=reminder, reason=line(reason, MOST_CHARS))
-        await self._store.append([Entry(fact=fact, at=self._clock.now(), conversation=place)])
+        fact = ReminderEnded(reminder=reminder, reason=single_line(reason, MAX_REMINDER_CHARS))
+        await self._store.append([NewEntry(fact=fact, at=self._clock.now(), conversation=place)])
 
 
-def _again(fact: Reminded, now: datetime, was: Noted | Reminded, then: datetime) -> bool:
+def _is_same_reminder(fact: ReminderSet, now: datetime, was: NoteWritten | ReminderSet, then: datetime) -> bool:
     """Whether a reminder is one that was set `then`: to the same time, or in as long as it was then."""
-    if not isinstance(was, Reminded) or replace(was, reminder="", turn=fact.turn, due=fact.due, schedule="") != replace(
-        fact, schedule=""
-    ):
+    if not isinstance(was, ReminderSet) or replace(
+        was, reminder="", turn=fact.turn, due=fact.due, schedule=""
+    ) != replace(fact, schedule=""):
         return False
     later = (fact.due - was.due) - (now - then)
-    return fact.due == was.due or fact.schedule == was.schedule or abs(later) <= SAME
+    return fact.due == was.due or fact.schedule == was.schedule or abs(later) <= SAME_TIME_TOLERANCE
 
 
-def _row(fact: Reminded) -> Reminder:
-    return Reminder(
+def _to_row(fact: ReminderSet) -> PendingReminder:
+    return PendingReminder(
         id=fact.reminder,
         agent=fact.agent,
         conversation=fact.at.conversation if fact.at is not None else None,

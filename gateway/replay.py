@@ -1,6 +1,6 @@
 """A stretch of the log, decided again: what is compared, and what is told of it. Pure.
 
-Four sorts of things are compared. `dmn`: what a Default Mode Network was told gives the same states and effects.
+Four sorts of things are compared. `replay_dmn`: what a Default Mode Network was told gives the same states and effects.
 `planner`: what a fold was decided by gives the same verdict. `view`: what stands in front of a turn, with folds and
 rewinds, gives the history that it was shown, byte for byte. `heard`: the messages that it was told of read the same.
 """
@@ -12,32 +12,32 @@ from datetime import datetime
 from typing import Final, Literal, get_args
 
 from agent import stretch
-from agent.signals import Policy
+from agent.signals import DmnPolicy
 from gateway.events import ConversationId
-from gateway.records import DmnSaved, Seq
+from gateway.records import DmnStateSaved, Seq
 
-Sort = Literal["dmn", "planner", "view", "heard"]
-SORTS: Final[tuple[Sort, ...]] = get_args(Sort)
-MOST_DIFFERENCES: Final = 1_000
+ReplayCheck = Literal["dmn", "planner", "view", "heard"]
+REPLAY_CHECKS: Final[tuple[ReplayCheck, ...]] = get_args(ReplayCheck)
+MAX_DIFFERENCES: Final = 1_000
 """That are kept, and told; more are counted."""
-NONE: Final = Seq(0)
+NO_SEQ: Final = Seq(0)
 EXCERPT_CHARS: Final = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class ReplayDifference:
     """Something that does not come out as it was written down."""
 
     seq: Seq
     """The entry that says otherwise."""
-    check: Sort
+    check: ReplayCheck
     conversation: ConversationId | None
     what: str
     """In words, for people. Untrusted text may be in it."""
 
 
 @dataclass(slots=True)
-class Tally:
+class ReplayTally:
     """Of one sort."""
 
     compared: int = 0
@@ -47,21 +47,23 @@ class Tally:
 
 
 @dataclass(slots=True)
-class Report:
+class ReplayReport:
     """What came of it, so far."""
 
-    first: Seq = NONE
-    last: Seq = NONE
+    first: Seq = NO_SEQ
+    last: Seq = NO_SEQ
     """The stretch; both 0: nothing of it was seen yet."""
     since: datetime | None = None
     until: datetime | None = None
     signals: int = 0
     quiet_signals: int = 0
     """Signals of the networks that were decided again, and that were only counted."""
-    tallies: dict[Sort, Tally] = field(default_factory=lambda: {sort: Tally() for sort in SORTS})
-    differences: list[Difference] = field(default_factory=list)
+    tallies: dict[ReplayCheck, ReplayTally] = field(
+        default_factory=lambda: {sort: ReplayTally() for sort in REPLAY_CHECKS}
+    )
+    differences: list[ReplayDifference] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
-    policies: dict[str, Policy] = field(default_factory=dict)
+    policies: dict[str, DmnPolicy] = field(default_factory=dict)
     """By which each agent decided last, as far as the log tells."""
 
     @property
@@ -69,20 +71,22 @@ class Report:
         """Nothing differs."""
         return all(tally.agree == tally.compared for tally in self.tallies.values())
 
-    def add_match(self, sort: Sort) -> None:
+    def add_match(self, sort: ReplayCheck) -> None:
         """One more came out as it was."""
         self.tallies[sort].compared += 1
         self.tallies[sort].agree += 1
 
-    def add_skipped(self, sort: Sort, reason: str) -> None:
+    def add_skipped(self, sort: ReplayCheck, reason: str) -> None:
         """One cannot be compared."""
         self.tallies[sort].skipped[reason] += 1
 
-    def add_differences(self, sort: Sort, seq: Seq, conversation: ConversationId | None, *what: str) -> None:
+    def add_differences(self, sort: ReplayCheck, seq: Seq, conversation: ConversationId | None, *what: str) -> None:
         """One did not come out as it was, in these ways."""
         self.tallies[sort].compared += 1
-        room = MOST_DIFFERENCES - len(self.differences)
-        made = (Difference(seq=seq, check=sort, conversation=conversation, what=one) for one in what[: max(0, room)])
+        room = MAX_DIFFERENCES - len(self.differences)
+        made = (
+            ReplayDifference(seq=seq, check=sort, conversation=conversation, what=one) for one in what[: max(0, room)]
+        )
         self.differences += made
 
     def add_entry(self, seq: Seq, at: datetime) -> None:
@@ -91,12 +95,12 @@ class Report:
         self.last, self.until = seq, at
 
 
-def dmn(report: Report, seq: Seq, saved: DmnSaved) -> None:
+def replay_dmn(report: ReplayReport, seq: Seq, saved: DmnStateSaved) -> None:
     """Decide again what an agent's network was told up to this save."""
     if not saved.signals:
         report.add_skipped("dmn", "nothing is written down of what it was told")
         return
-    found = stretch.again(saved.signals, saved.state)
+    found = stretch.replay_trace(saved.signals, saved.state)
     report.quiet_signals += found.quiet_count
     if found.policy is not None:
         report.policies[saved.agent] = found.policy
@@ -110,7 +114,7 @@ def dmn(report: Report, seq: Seq, saved: DmnSaved) -> None:
         report.add_match("dmn")
 
 
-def remark_policies(report: Report, now: Mapping[str, Policy]) -> None:
+def add_policy_remarks(report: ReplayReport, now: Mapping[str, DmnPolicy]) -> None:
     """Say of which agents the configuration has another policy than the log."""
     report.remarks += [
         f"{agent}: the configuration says another policy for the DMN than the log, which was decided again by its own"
@@ -119,7 +123,7 @@ def remark_policies(report: Report, now: Mapping[str, Policy]) -> None:
     ]
 
 
-def unlike(was: str, now: str) -> str:
+def describe_text_difference(was: str, now: str) -> str:
     """Where two texts part, in words."""
     place = next((i for i, (one, other) in enumerate(zip(was, now, strict=False)) if one != other), None)
     place = min(len(was), len(now)) if place is None else place
@@ -128,14 +132,14 @@ def unlike(was: str, now: str) -> str:
     return f"from character {place} on it was {before}, and is {after} ({len(was)} and {len(now)} characters)"
 
 
-def lines(report: Report) -> list[str]:
+def format_replay_report(report: ReplayReport) -> list[str]:
     """For people. Untrusted text may be in it: not safe on a terminal as it is."""
     if not report.last or report.since is None or report.until is None:
         return ["nothing of the log is in this stretch that could be decided again"]
-    told = [f"entries {report.first} to {report.last}, {_time(report.since)} to {_time(report.until)}"]
+    told = [f"entries {report.first} to {report.last}, {_format_time(report.since)} to {_format_time(report.until)}"]
     for sort, tally in report.tallies.items():
         more = f" ({report.signals} signals; {report.quiet_signals} changed nothing)" if sort == "dmn" else ""
-        told.append(f"{_WORDS[sort]}: {tally.compared} compared{more}, {tally.agree} agree")
+        told.append(f"{_CHECK_LABELS[sort]}: {tally.compared} compared{more}, {tally.agree} agree")
         told += [f"  not compared: {count}, {reason}" for reason, count in tally.skipped.most_common()]
     told += report.remarks
     told += [f"{one.seq:>8}  {one.check:<7}  {one.conversation or '-'}  {one.what}" for one in report.differences]
@@ -144,7 +148,7 @@ def lines(report: Report) -> list[str]:
     return told
 
 
-def data(report: Report) -> dict[str, object]:
+def replay_report_as_json(report: ReplayReport) -> dict[str, object]:
     """For programs."""
     return {
         "first": report.first,
@@ -165,7 +169,7 @@ def data(report: Report) -> dict[str, object]:
     }
 
 
-_WORDS: Final[dict[Sort, str]] = {
+_CHECK_LABELS: Final[dict[ReplayCheck, str]] = {
     "dmn": "what the networks decided",
     "planner": "whether to fold",
     "view": "what turns were shown of the past",
@@ -173,5 +177,5 @@ _WORDS: Final[dict[Sort, str]] = {
 }
 
 
-def _time(at: datetime) -> str:
+def _format_time(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S}"

@@ -7,47 +7,47 @@ to be the right one.
 from dataclasses import replace
 
 from agent import folding
-from agent.projection import Form
-from gateway.past import PastTurn, View
-from gateway.records import Folded, Rewound, Seq, TurnEnded, Weighed
-from gateway.replay import Report
-from gateway.store import Stored
+from agent.projection import TurnForm
+from gateway.past import HistoryTurn, HistoryView
+from gateway.records import ConversationRewound, FoldDecision, Seq, TurnRecord, ViewFolded
+from gateway.replay import ReplayReport
+from gateway.store import LogEntry
 
-IMAGES = "more images than one request takes"
+IMAGES_REASON = "more images than one request takes"
 """What else a fold may be for, which the planner does not know: what was new is not all in the log."""
 
 
-class Reseen:
+class ViewReplay:
     """One conversation."""
 
     def __init__(self) -> None:
-        self._views = {False: View(), True: View()}
+        self._views = {False: HistoryView(), True: HistoryView()}
         """By whether the model takes no tools."""
 
-    def apply_entry(self, entry: Stored, report: Report | None) -> None:
+    def apply_entry(self, entry: LogEntry, report: ReplayReport | None) -> None:
         """The next entry of that conversation that changes its view. `report`: None, if it is not to be compared."""
         match entry.fact:
-            case TurnEnded():
+            case TurnRecord():
                 if report is not None:
                     self._compare_view(entry, entry.fact, report)
                 for simple, view in self._views.items():
                     self._views[simple] = view.with_turn(
-                        PastTurn.from_record(entry.seq, entry.fact, entry.at, simple=simple)
+                        HistoryTurn.from_record(entry.seq, entry.fact, entry.at, simple=simple)
                     )
-            case Folded():
+            case ViewFolded():
                 if report is not None and entry.fact.weighed is not None:
                     self._compare_fold(entry, entry.fact, entry.fact.weighed, report)
                 for simple, view in self._views.items():
                     left = [turn for turn in view.turns if turn.seq >= entry.fact.start]
-                    self._views[simple] = View.build(_whole(left), entry.fact, entry.seq)
-            case Rewound():
+                    self._views[simple] = HistoryView.build(_restore_whole(left), entry.fact, entry.seq)
+            case ConversationRewound():
                 for simple, view in self._views.items():
                     left = [turn for turn in view.turns if not entry.fact.first <= turn.seq <= entry.fact.last]
-                    self._views[simple] = View.build(_whole(left), view.fold, view.folded_at)
+                    self._views[simple] = HistoryView.build(_restore_whole(left), view.fold, view.folded_at)
             case _:
                 pass
 
-    def _compare_view(self, entry: Stored, ended: TurnEnded, report: Report) -> None:
+    def _compare_view(self, entry: LogEntry, ended: TurnRecord, report: ReplayReport) -> None:
         if ended.view:
             right = {simple: view for simple, view in self._views.items() if view.digest == ended.view}
             if right:
@@ -61,15 +61,15 @@ class Reseen:
             report.add_skipped("view", "a dream, or of a version that did not tell what it was shown")
         if ended.weighed is not None:
             found = {simple: self._plan_again(simple, ended.weighed) for simple in self._views}
-            said = [_unlike(decision, ended.weighed) for decision in found.values()]
+            said = [_verdict_difference(decision, ended.weighed) for decision in found.values()]
             self._record_verdict(entry, said, report)
 
-    def _compare_fold(self, entry: Stored, folded: Folded, weighed: Weighed, report: Report) -> None:
+    def _compare_fold(self, entry: LogEntry, folded: ViewFolded, weighed: FoldDecision, report: ReplayReport) -> None:
         said = []
         for simple, view in self._views.items():
             decision = self._plan_again(simple, weighed)
-            unlike = _unlike(decision, weighed)
-            if not unlike and IMAGES not in weighed.verdict and decision is not None:
+            unlike = _verdict_difference(decision, weighed)
+            if not unlike and IMAGES_REASON not in weighed.verdict and decision is not None:
                 start = view.seq_at(decision.start) if decision.start else view.fold.start if view.fold else Seq(0)
                 if (decision.kinds, start) != (folded.kinds, folded.start):
                     was, now = (
@@ -80,18 +80,18 @@ class Reseen:
             said.append(unlike)
         self._record_verdict(entry, said, report)
 
-    def _record_verdict(self, entry: Stored, said: list[str], report: Report) -> None:
+    def _record_verdict(self, entry: LogEntry, said: list[str], report: ReplayReport) -> None:
         if "" in said:
             report.add_match("planner")
-        elif OLD in said:
-            report.add_skipped("planner", OLD)
+        elif OTHER_VERSION in said:
+            report.add_skipped("planner", OTHER_VERSION)
         else:
             report.add_differences("planner", entry.seq, entry.conversation, said[0])
 
-    def _plan_again(self, simple: bool, weighed: Weighed) -> folding.Decision | None:
+    def _plan_again(self, simple: bool, weighed: FoldDecision) -> folding.CompactionPlan | None:
         view = self._views[simple]
         try:
-            return folding.decide(view.sizes(written=weighed.written), folding.load(weighed.situation))
+            return folding.plan_compaction(view.sizes(written=weighed.written), folding.load_params(weighed.situation))
         except (ValueError, TypeError):
             return None
 
@@ -100,16 +100,18 @@ class Reseen:
             self._views = {simple: view for simple, view in self._views.items() if simple in right}
 
 
-OLD = "another version weighed it"
+OTHER_VERSION = "another version weighed it"
 
 
-def _unlike(decision: folding.Decision | None, weighed: Weighed) -> str:
+def _verdict_difference(decision: folding.CompactionPlan | None, weighed: FoldDecision) -> str:
     if decision is None:
-        return OLD
-    verdict = weighed.verdict.removesuffix(IMAGES).strip("; ")
+        return OTHER_VERSION
+    verdict = weighed.verdict.removesuffix(IMAGES_REASON).strip("; ")
     return "" if decision.verdict == verdict else f"the verdict was {weighed.verdict!r}, and is {decision.verdict!r}"
 
 
-def _whole(turns: list[PastTurn]) -> list[PastTurn]:
+def _restore_whole(turns: list[HistoryTurn]) -> list[HistoryTurn]:
     """As the log has them, whatever form they were told in."""
-    return [turn if turn.form is Form.WHOLE else replace(turn, exchange=turn.raw, form=Form.WHOLE) for turn in turns]
+    return [
+        turn if turn.form is TurnForm.WHOLE else replace(turn, exchange=turn.raw, form=TurnForm.WHOLE) for turn in turns
+    ]

@@ -4,9 +4,9 @@ People count exchanges. One ends with a turn that said something there by itself
 of it is part of it, for it was answered there; and what came behind it - turns that stayed silent, and what was said
 there out of the inner conversation - leaves with it. The log keeps everything: only the view changes.
 
-`retry` goes back to the newest turn that was told something, with those in front of it that were interrupted. What the
-agent has done since then by itself leaves too, for it followed from that answer; but what it said there last out of its
-inner conversation, behind all that, stays: it was no answer.
+`plan_retry` goes back to the newest turn that was told something, with those in front of it that were interrupted. What
+the agent has done since then by itself leaves too, for it followed from that answer; but what it said there last out of
+its inner conversation, behind all that, stays: it was no answer.
 """
 
 from collections.abc import Sequence
@@ -14,22 +14,22 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from gateway.events import Alarm, ConversationId, Message
-from gateway.records import Fact, Folded, Handled, Rewound, Seq, TurnEnded, TurnId, is_inner
-from gateway.store import Stored
+from gateway.records import ConversationRewound, Fact, Seq, TurnId, TurnRecord, UnreadDismissed, ViewFolded, is_inner
+from gateway.store import LogEntry
 
-What = Literal["new", "rewind", "retry", "compact"]
+RewindAction = Literal["new", "rewind", "retry", "compact"]
 MOST_EXCHANGES = 1_000
-"""Taken back at once: more is a mistake, or `new`."""
-BUSY = "A turn is under way here; say it again when it has ended."
-_FRESH = "Nothing is in view here: it is fresh already."
+"""Taken back at once: more is a mistake, or `plan_new`."""
+TURN_RUNNING = "A turn is under way here; say it again when it has ended."
+_ALREADY_FRESH = "Nothing is in view here: it is fresh already."
 _NOTHING = Seq(0)
 
 
-class Seen(NamedTuple):
+class TurnInView(NamedTuple):
     """A turn in view."""
 
     seq: Seq
-    fact: TurnEnded
+    fact: TurnRecord
     missed: tuple[Seq, ...] = ()
     """Of a turn that broke before it was told anything: the messages that it was to be told."""
 
@@ -40,14 +40,14 @@ class Seen(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TakenBack:
+class RewindPlan:
     """What comes of it."""
 
     text: str
     """One sentence for whoever asked."""
-    fact: Folded | Rewound | None = None
+    fact: ViewFolded | ConversationRewound | None = None
     """To be written down in that conversation. None: nothing of the view changes."""
-    dismissed: Handled | None = None
+    dismissed: UnreadDismissed | None = None
     """The same of what was overheard there and not told yet."""
 
     @property
@@ -58,74 +58,79 @@ class TakenBack:
     @property
     def is_retry(self) -> bool:
         """Something is unread again, and wants a turn."""
-        return isinstance(self.fact, Rewound) and bool(self.fact.again)
+        return isinstance(self.fact, ConversationRewound) and bool(self.fact.again)
 
 
-def new(view: Sequence[Seen], folded: Folded | None, by: str, *, overheard: Seq = _NOTHING) -> TakenBack:
+def plan_new(
+    view: Sequence[TurnInView], folded: ViewFolded | None, by: str, *, overheard: Seq = _NOTHING
+) -> RewindPlan:
     """Begin afresh: nothing of what was said until now is in view, nor told as new. `folded`: the newest fold there.
 
-    `overheard`: up to here all that is unread was said to others. 0: nothing is.
+    `find_overheard_upto`: up to here all that is unread was said to others. 0: nothing is.
     """
     head = folded is not None and bool(folded.head)
-    unread = Handled(turn=TurnId(""), upto=overheard) if overheard else None
+    unread = UnreadDismissed(turn=TurnId(""), upto=overheard) if overheard else None
     if not view and not head:
-        words = "Nothing was in view here; what was overheard is not told any more." if unread else _FRESH
-        return TakenBack(text=words, dismissed=unread)
+        words = "Nothing was in view here; what was overheard is not told any more." if unread else _ALREADY_FRESH
+        return RewindPlan(text=words, dismissed=unread)
     start = max(view[-1].seq + 1 if view else 0, folded.start if folded is not None else 0)
-    gone = f"{_turns(len(view))}{' and what stood in front of them' if head else ''}"
-    return TakenBack(
+    gone = f"{_format_turns(len(view))}{' and what stood in front of them' if head else ''}"
+    return RewindPlan(
         text=f"A fresh view: {gone} left it; the log keeps all.",
-        fact=Folded(start=Seq(start), reason=f"{by} asked for a fresh view", kinds=("new",)),
+        fact=ViewFolded(start=Seq(start), reason=f"{by} asked for a fresh view", kinds=("new",)),
         dismissed=unread,
     )
 
 
-def overheard(unread: Sequence[Stored], upto: Seq) -> Seq:
+def find_overheard_upto(unread: Sequence[LogEntry], upto: Seq) -> Seq:
     """Up to where all that is unread was said to others: what was said to the agent is answered all the same.
 
     `unread`, `upto`: as `Unread` has them. 0: nothing is.
     """
     if not unread:
         return _NOTHING
-    asked = [one.seq for one in unread if _asks(one)]
+    asked = [one.seq for one in unread if _asks_agent(one)]
     return Seq(asked[0] - 1) if asked else upto
 
 
-def _asks(one: Stored) -> bool:
+def _asks_agent(one: LogEntry) -> bool:
     return isinstance(one.fact, Alarm) or (isinstance(one.fact, Message) and one.fact.kind != "room")
 
 
-def rewind(view: Sequence[Seen], count: int, by: str) -> TakenBack:
+def plan_rewind(view: Sequence[TurnInView], count: int, by: str) -> RewindPlan:
     """Take back the newest exchanges: as many as are in view, if that is fewer. `count`: at least 1."""
     if not view:
-        return TakenBack(text="Nothing is in view here that could be taken back.")
-    first, found = _exchanges(view, count)
+        return RewindPlan(text="Nothing is in view here that could be taken back.")
+    first, found = _find_exchanges(view, count)
     short = f" (of {count}: no more are in view)" if found < count else ""
     gone = view[first:]
-    return TakenBack(
-        text=f"Taken back: the last {_exchanges_word(found)}{short}, which {_were(len(gone))} of this conversation.",
-        fact=Rewound(first=gone[0].seq, last=gone[-1].seq, by=by),
+    return RewindPlan(
+        text=(
+            f"Taken back: the last {_format_exchanges(found)}{short}, which {_format_were_turns(len(gone))} "
+            "of this conversation."
+        ),
+        fact=ConversationRewound(first=gone[0].seq, last=gone[-1].seq, by=by),
     )
 
 
-def retry(view: Sequence[Seen], by: str, conversation: ConversationId) -> TakenBack:
+def plan_retry(view: Sequence[TurnInView], by: str, conversation: ConversationId) -> RewindPlan:
     """Answer once more what was answered last."""
     told = [place for place, turn in enumerate(view) if turn.covers and turn.fact.within is None]
     if is_inner(conversation) or not told:
-        return TakenBack(text="Nothing is in view here that could be answered again.")
-    first = _with_interrupted(view, told[-1])
+        return RewindPlan(text="Nothing is in view here that could be answered again.")
+    first = _include_interrupted(view, told[-1])
     last = max(place for place, turn in enumerate(view) if turn.fact.within is None)
     gone = view[first : last + 1]
     again = tuple(sorted({seq for turn in gone for seq in turn.covers}))
     lines = f"{len(again)} message{'' if len(again) == 1 else 's'}"
-    return TakenBack(
+    return RewindPlan(
         text=f"Once more: {lines} of this conversation {'is' if len(again) == 1 else 'are'} answered again, "
-        f"and {_turns(len(gone))} taken back.",
-        fact=Rewound(first=gone[0].seq, last=gone[-1].seq, by=by, again=again),
+        f"and {_format_turns(len(gone))} taken back.",
+        fact=ConversationRewound(first=gone[0].seq, last=gone[-1].seq, by=by, again=again),
     )
 
 
-def counted(said: str) -> int | None:
+def parse_count(said: str) -> int | None:
     """How many exchanges somebody means; nothing: one. None: that is no number of exchanges."""
     text = said.strip()
     if not text:
@@ -135,28 +140,28 @@ def counted(said: str) -> int | None:
     return count if 1 <= (count := int(text)) <= MOST_EXCHANGES else None
 
 
-def _exchanges(view: Sequence[Seen], count: int) -> tuple[int, int]:
+def _find_exchanges(view: Sequence[TurnInView], count: int) -> tuple[int, int]:
     """Where the newest so many begin, and how many there are; what nobody saw an answer to counts as one."""
     ends = [place for place, turn in enumerate(view) if turn.fact.text and turn.fact.within is None]
     if len(ends) <= count:  # and whatever is in front of the first of them
-        return (0 if len(ends) < count or not ends else _with_interrupted(view, ends[0])), max(1, len(ends))
-    return _with_interrupted(view, ends[-count]), count
+        return (0 if len(ends) < count or not ends else _include_interrupted(view, ends[0])), max(1, len(ends))
+    return _include_interrupted(view, ends[-count]), count
 
 
-def _with_interrupted(view: Sequence[Seen], place: int) -> int:
+def _include_interrupted(view: Sequence[TurnInView], place: int) -> int:
     """Where what that turn answered begins."""
     while place > 0 and view[place - 1].fact.outcome == "interrupted":
         place -= 1
     return place
 
 
-def _turns(count: int) -> str:
+def _format_turns(count: int) -> str:
     return f"{count} turn{'' if count == 1 else 's'}"
 
 
-def _exchanges_word(count: int) -> str:
+def _format_exchanges(count: int) -> str:
     return f"{count} exchanges" if count > 1 else "exchange"
 
 
-def _were(count: int) -> str:
-    return f"{'was' if count == 1 else 'were'} {_turns(count)}"
+def _format_were_turns(count: int) -> str:
+    return f"{'was' if count == 1 else 'were'} {_format_turns(count)}"

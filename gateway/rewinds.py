@@ -11,37 +11,37 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gateway import rewinding
-from gateway.acting import Rooms
-from gateway.changes import Change, Made
+from gateway.acting import ConversationLocks
+from gateway.changes import CommandEffect, EffectFact
 from gateway.clock import Clock
 from gateway.events import Address, ConversationId, MessageId, Post, PostKey
-from gateway.inbox import Arrival
-from gateway.orders import Answer, ContextOrder
-from gateway.records import MESSAGES, URGENT, Folded, Queued, Seq, TurnEnded
-from gateway.rewinding import BUSY, Seen, TakenBack, What
-from gateway.store import Appended, Entry, OutboxPost, Store, StoreError
+from gateway.inbox import ReadyConversation
+from gateway.orders import ContextRequest, ControlResponse
+from gateway.records import MESSAGE_KINDS, URGENT, PostQueued, Seq, TurnRecord, ViewFolded
+from gateway.rewinding import TURN_RUNNING, RewindAction, RewindPlan, TurnInView
+from gateway.store import AppendResult, NewEntry, OutboxPost, Store, StoreError
 
 logger = logging.getLogger("reverie.rewinds")
 
-EARLIER = 20
+MAX_EARLIER_TURNS = 20
 """Turns among which is looked for how far was read before: what was said there unasked reads nothing."""
-MOST_LINES = 50
+MAX_REWOUND_LINES = 50
 """As many as a turn is told of at once."""
-FREE_S = 0.1
+LOCK_TIMEOUT_S = 0.1
 """A door that is free is had at once, unless somebody who waited for it has not come in yet."""
-PATIENCE_S = 8.0
+COMPACT_TIMEOUT_S = 8.0
 """Of whoever asks from outside; less than `gateway.control.ANSWER_S`."""
-_TOLD = ("due", "context")
+_TOLD_FATES = ("due", "context")
 COMPACTING = "I make what I see of this conversation smaller, and say here what came of it."
 
 
-class Minds(Protocol):
-    """What is needed of the agents: `gateway.minds.Minds`."""
+class RewindAgents(Protocol):
+    """What is needed of the agents: `gateway.minds.Agents`."""
 
     def forget_view(self, conversation: ConversationId) -> None:
         """What is kept of the view there is not what the log has."""
 
-    def notice(self, arrival: Arrival) -> None:
+    def notice(self, arrival: ReadyConversation) -> None:
         """Something is ripe for a turn."""
 
     async def compact(self, conversation: ConversationId) -> str:
@@ -49,10 +49,10 @@ class Minds(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class RewindRequest:
     """What somebody wants of a conversation."""
 
-    action: What
+    action: RewindAction
     at: Address
     by: str
     """Who, for people."""
@@ -66,7 +66,7 @@ class Wish:
     """What tells later what came of `compact` is a reply to this."""
 
 
-class Rewinds:
+class Rewinder:
     """For all agents."""
 
     def __init__(
@@ -74,8 +74,8 @@ class Rewinds:
         *,
         store: Store,
         clock: Clock,
-        doors: Rooms,
-        minds: Minds,
+        doors: ConversationLocks,
+        minds: RewindAgents,
         post: Callable[[OutboxPost], None],
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
     ) -> None:
@@ -89,19 +89,19 @@ class Rewinds:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    async def plan(self, wish: Wish) -> Change:
+    async def plan(self, wish: RewindRequest) -> CommandEffect:
         """Decide. Where a turn is under way nothing changes; until a change is settled no turn begins there."""
         place = wish.at.conversation
         door = self._room_locks.lock_for(place)
         if door.locked():
-            return Change(answer=BUSY)
+            return CommandEffect(answer=TURN_RUNNING)
         if wish.action == "compact":
-            return Change(answer=COMPACTING, settle=lambda asked: self._start_compaction(wish, asked))
+            return CommandEffect(answer=COMPACTING, settle=lambda asked: self._start_compaction(wish, asked))
         try:
-            async with asyncio.timeout(FREE_S):
+            async with asyncio.timeout(LOCK_TIMEOUT_S):
                 await door.acquire()
         except TimeoutError:  # a turn had waited for it, and is about to begin
-            return Change(answer=BUSY)
+            return CommandEffect(answer=TURN_RUNNING)
         try:
             back = await self._decide(wish, place)
         except BaseException:
@@ -109,34 +109,36 @@ class Rewinds:
             raise
         if not back.facts:
             door.release()
-            return Change(answer=back.text)
-        facts = tuple(map(Made, back.facts))
-        return Change(answer=back.text, facts=facts, settle=lambda asked: self._settle(wish, back, door, asked))
+            return CommandEffect(answer=back.text)
+        facts = tuple(map(EffectFact, back.facts))
+        return CommandEffect(answer=back.text, facts=facts, settle=lambda asked: self._settle(wish, back, door, asked))
 
-    async def handle_order(self, order: ContextOrder) -> Answer:
+    async def handle_order(self, order: ContextRequest) -> ControlResponse:
         """Decide, write it down and say what came of it: for somebody who is not in that conversation."""
         try:
             at = Address.parse(order.conversation)
         except ValueError:
-            return Answer(ok=False, lines=(f"{order.conversation} is no conversation: write it as the log has it",))
-        wish = Wish(action=order.what, at=at, by=order.by, count=order.count, is_trusted=True)
+            return ControlResponse(
+                ok=False, lines=(f"{order.conversation} is no conversation: write it as the log has it",)
+            )
+        wish = RewindRequest(action=order.what, at=at, by=order.by, count=order.count, is_trusted=True)
         change = await self.plan(wish)
-        if wish.action == "compact" and change.answer != BUSY:
-            return Answer(ok=True, lines=(await self._compact_with_timeout(at.conversation),))
-        written: Sequence[Appended] = ()
+        if wish.action == "compact" and change.answer != TURN_RUNNING:
+            return ControlResponse(ok=True, lines=(await self._compact_with_timeout(at.conversation),))
+        written: Sequence[AppendResult] = ()
         try:
             now, place = self._clock.now(), at.conversation
-            made = [Entry(fact=one.fact, at=now, conversation=place) for one in change.facts]
+            made = [NewEntry(fact=one.fact, at=now, conversation=place) for one in change.facts]
             written = await self._store.append(made)
         finally:
             change.settle(written[0] if written else None)
-        return Answer(ok=bool(change.facts), lines=(change.answer,))
+        return ControlResponse(ok=bool(change.facts), lines=(change.answer,))
 
     async def _compact_with_timeout(self, place: ConversationId) -> str:
         """What came of folding, if that is known before whoever asked has waited too long."""
         words: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         task = self._start_task(self._compact_into(place, words))
-        await asyncio.wait({task}, timeout=PATIENCE_S)
+        await asyncio.wait({task}, timeout=COMPACT_TIMEOUT_S)
         return words.result() if words.done() else "It is under way; the log will say what came of it."
 
     async def _compact_into(self, place: ConversationId, words: asyncio.Future[str]) -> None:
@@ -150,32 +152,34 @@ class Rewinds:
             task.cancel()
         await asyncio.gather(*folding, return_exceptions=True)
 
-    async def _decide(self, wish: Wish, place: ConversationId) -> TakenBack:
+    async def _decide(self, wish: RewindRequest, place: ConversationId) -> RewindPlan:
         turns = await self._store.turns_in_view(place)
-        view = [Seen(turn.seq, turn.fact) for turn in turns if isinstance(turn.fact, TurnEnded)]
+        view = [TurnInView(turn.seq, turn.fact) for turn in turns if isinstance(turn.fact, TurnRecord)]
         if wish.action == "rewind":
-            return rewinding.rewind(view, wish.count, wish.by)
+            return rewinding.plan_rewind(view, wish.count, wish.by)
         if wish.action == "retry":
-            return rewinding.retry([await self._with_missed(turn, place) for turn in view], wish.by, place)
+            return rewinding.plan_retry([await self._with_missed(turn, place) for turn in view], wish.by, place)
         newest = await self._store.newest_fold(place)
-        folded = newest.fact if newest is not None and isinstance(newest.fact, Folded) else None
-        unread = await self._store.unread_entries(place, most=MOST_LINES)
-        return rewinding.new(view, folded, wish.by, overheard=rewinding.overheard(unread.messages, unread.upto))
+        folded = newest.fact if newest is not None and isinstance(newest.fact, ViewFolded) else None
+        unread = await self._store.unread_entries(place, most=MAX_REWOUND_LINES)
+        return rewinding.plan_new(
+            view, folded, wish.by, overheard=rewinding.find_overheard_upto(unread.messages, unread.upto)
+        )
 
-    async def _with_missed(self, turn: Seen, place: ConversationId) -> Seen:
+    async def _with_missed(self, turn: TurnInView, place: ConversationId) -> TurnInView:
         """With what it was to be told, if it broke before."""
         ended = turn.fact
         if ended.outcome != "failed" or ended.covers or not ended.omitted:
             return turn
-        earlier = [one.fact for one in await self._store.newest_turns(place, before=turn.seq, newest=EARLIER)]
-        after = max((one.upto for one in earlier if isinstance(one, TurnEnded)), default=Seq(0))
+        earlier = [one.fact for one in await self._store.newest_turns(place, before=turn.seq, newest=MAX_EARLIER_TURNS)]
+        after = max((one.upto for one in earlier if isinstance(one, TurnRecord)), default=Seq(0))
         said = await self._store.newest_entries(
-            MOST_LINES, after=after, before=ended.upto + 1, kinds=MESSAGES, conversation=place
+            MAX_REWOUND_LINES, after=after, before=ended.upto + 1, kinds=MESSAGE_KINDS, conversation=place
         )
         judged = [(one.seq, await self._store.find_judgement(one.seq)) for one in said]
-        return turn._replace(missed=tuple(seq for seq, one in judged if one is not None and one.fate in _TOLD))
+        return turn._replace(missed=tuple(seq for seq, one in judged if one is not None and one.fate in _TOLD_FATES))
 
-    def _settle(self, wish: Wish, back: TakenBack, door: asyncio.Lock, asked: Appended | None) -> None:
+    def _settle(self, wish: RewindRequest, back: RewindPlan, door: asyncio.Lock, asked: AppendResult | None) -> None:
         place = wish.at.conversation
         self._agents.forget_view(place)
         door.release()
@@ -184,7 +188,7 @@ class Rewinds:
         logger.info("%s: %s, by %s: %s", place, wish.action, wish.by, back.text)
         if back.is_retry:
             self._agents.notice(
-                Arrival(
+                ReadyConversation(
                     conversation=place,
                     urgency=URGENT,
                     direct=wish.is_direct,
@@ -193,7 +197,7 @@ class Rewinds:
                 )
             )
 
-    def _start_compaction(self, wish: Wish, asked: Appended | None) -> None:
+    def _start_compaction(self, wish: RewindRequest, asked: AppendResult | None) -> None:
         if asked is not None and asked.is_new:
             self._start_task(self._compact_and_post(wish, asked.seq))
 
@@ -215,13 +219,13 @@ class Rewinds:
             logger.exception("folding %s broke", place)
             return "That did not work. The operator can look it up in the log."
 
-    async def _compact_and_post(self, wish: Wish, seq: Seq) -> None:
+    async def _compact_and_post(self, wish: RewindRequest, seq: Seq) -> None:
         """Fold, and tell there what came of it."""
         place = wish.at.conversation
         words = await self._compact(place)
         now = self._clock.now()
         key = PostKey(hashlib.sha256(f"compacted:{seq}".encode()).hexdigest()[:26])
         post = Post(key=key, to=wish.at, text=words, reply_to=wish.reply_to)
-        entry = Entry(fact=Queued(post=post), at=now, conversation=place, key=f"post:{key}", cause=seq)
+        entry = NewEntry(fact=PostQueued(post=post), at=now, conversation=place, key=f"post:{key}", cause=seq)
         (queued,) = await self._store.append([entry])
         self._post(OutboxPost(seq=queued.seq, at=now, post=post, parts=()))

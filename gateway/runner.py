@@ -15,28 +15,28 @@ from typing import Literal
 
 from channels.backoff import Backoff
 from channels.base import Channel, Denied, Emit
-from channels.tasks import end, within
+from channels.tasks import cancel_and_wait, with_timeout
 from gateway.clock import Clock
-from gateway.events import ChannelName, EventId, Link, Notification
+from gateway.events import ChannelName, ConnectionChanged, EventId, Notification
 from gateway.ids import new_id
-from gateway.ops.stats import Stats
+from gateway.ops.stats import GatewayStats
 from gateway.store import StoreError
 
 logger = logging.getLogger("reverie.runner")
 
-PAUSE_S = 2.0
+FLUSH_S = 2.0
 """Real seconds in which a channel may still say what waits for it, among that the answer to whoever restarts it."""
-NOT_THERE = "it is not there just now; look at how it is configured"
+NOT_RUNNING_TEXT = "it is not there just now; look at how it is configured"
 GOODBYE_S = 3.0
 """Real seconds after which a goodbye that should take one is broken off, so that nothing waits for it for ever."""
-REFUSED_S = (60.0, 600.0)
+REFUSED_RETRY_S = (60.0, 600.0)
 """Until a refused channel is tried again: the first time, and from then on."""
-PATIENCE_S = 30.0
+RESTART_TIMEOUT_S = 30.0
 """How long it may take to be connected again before that is said to take long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Restarted:
+class RestartResult:
     """What came of it."""
 
     state: Literal["up", "down", "refused", "busy"]
@@ -46,7 +46,7 @@ class Restarted:
 
 
 @dataclass(slots=True, eq=False)
-class _Line:
+class _ChannelRun:
     channel: Channel
     emit: Emit
     task: asyncio.Task[None] | None = None
@@ -87,7 +87,7 @@ class _Line:
         """The same, once nothing else of it is."""
         await self.emit(batch, cursor=cursor)
         for event in batch:
-            if isinstance(event, Link):
+            if isinstance(event, ConnectionChanged):
                 self.down_reason = event.reason
                 if event.up:
                     self.was_up, self.refusal = True, None
@@ -103,10 +103,10 @@ class _Line:
         try:
             await asyncio.wait({self.task, *waits}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await end(*waits)
+            await cancel_and_wait(*waits)
 
 
-class Runner:
+class ChannelSupervisor:
     """All channels of one gateway."""
 
     def __init__(
@@ -115,7 +115,7 @@ class Runner:
         emits: Mapping[ChannelName, Emit],
         *,
         clock: Clock,
-        stats: Stats,
+        stats: GatewayStats,
         pause: Callable[[ChannelName, float], Awaitable[None]],
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
         tell: Callable[[ChannelName, str], None] = lambda _name, _text: None,
@@ -193,7 +193,7 @@ class Runner:
         line = self._runs.get(name)
         return line is not None and line.restart_lock.locked()
 
-    def start_restart(self, name: ChannelName, why: str, told: Callable[[Restarted], Awaitable[None]]) -> None:
+    def start_restart(self, name: ChannelName, why: str, told: Callable[[RestartResult], Awaitable[None]]) -> None:
         """Restart it, and hand over what came of that. Returns at once."""
 
         async def restarted() -> None:
@@ -201,45 +201,49 @@ class Runner:
 
         self.spawn_beside(restarted())
 
-    async def restart(self, name: ChannelName, why: str) -> Restarted:
-        """Cut one channel and run it again; return once it is up or refused, or after `PATIENCE_S`. One at a time.
+    async def restart(self, name: ChannelName, why: str) -> RestartResult:
+        """Cut one channel and run it again.
+
+        Return once it is up or refused, or after `RESTART_TIMEOUT_S`. One at a time.
 
         Also one that was refused: perhaps the operator has seen to that.
         """
         line = self._runs.get(name)
         if line is None:
-            return Restarted(state="refused", reason=NOT_THERE)
+            return RestartResult(state="refused", reason=NOT_RUNNING_TEXT)
         if line.restart_lock.locked() or line.stop_lock.locked() or line.is_shut or self._closed:
-            return Restarted(state="busy")
+            return RestartResult(state="busy")
         async with line.restart_lock:
             logger.info("%s is restarted: %s", name, why)
             await self._stop(line, why)
             running = line.task = self._spawn(self._run(line))
             try:
-                await within(self._clock, PATIENCE_S, line.wait_until_settled())
+                await with_timeout(self._clock, RESTART_TIMEOUT_S, line.wait_until_settled())
             except TimeoutError:
-                return Restarted(
+                return RestartResult(
                     state="down", reason=line.down_reason if line.down_reason != why else "it has not answered yet"
                 )
             if line.task is not running:
-                return Restarted(state="busy")
+                return RestartResult(state="busy")
             if line.refusal is not None:
-                return Restarted(state="refused", reason=line.refusal)
-            return Restarted(state="up")
+                return RestartResult(state="refused", reason=line.refusal)
+            return RestartResult(state="up")
 
-    async def _stop(self, line: _Line, why: str) -> None:
+    async def _stop(self, line: _ChannelRun, why: str) -> None:
         name = line.channel.name
         async with line.stop_lock:
-            await self._pause(name, PAUSE_S)
+            await self._pause(name, FLUSH_S)
             async with line.emit_lock:  # it may just have been telling that it is up: it does not any more
-                await self._pause(name, PAUSE_S)
+                await self._pause(name, FLUSH_S)
                 while line.task is not None and not line.task.done():
                     line.task.cancel()  # more than once: what it has to say in its goodbye is not heard any more
                     await asyncio.wait({line.task}, timeout=GOODBYE_S)
             now = self._clock.now()
-            await line.accept([Link(id=EventId(new_id(now)), channel=name, up=False, reason=why, sent=now)])
+            await line.accept(
+                [ConnectionChanged(id=EventId(new_id(now)), channel=name, up=False, reason=why, sent=now)]
+            )
 
-    async def _run(self, line: _Line) -> None:
+    async def _run(self, line: _ChannelRun) -> None:
         name, backoff = line.channel.name, Backoff()
         line.refusal = None
         while True:
@@ -248,7 +252,7 @@ class Runner:
             try:
                 await line.channel.run(line.receive)
             except Denied as error:  # the others go on
-                delay_s = REFUSED_S[0 if line.refusal is None else 1]
+                delay_s = REFUSED_RETRY_S[0 if line.refusal is None else 1]
                 logger.error("%s is refused: %s; next attempt in %.0f s", name, error.reason, delay_s)  # noqa: TRY400
                 line.refusal = error.reason
                 self._stats.mark_refused(name, error.reason, self._clock.now())
@@ -260,7 +264,9 @@ class Runner:
                 reason = f"internal error: {type(error).__name__}"
                 logger.exception("%s broke; next attempt in %.0f s", name, delay_s)
                 now = self._clock.now()
-                await line.accept([Link(id=EventId(new_id(now)), channel=name, up=False, reason=reason, sent=now)])
+                await line.accept(
+                    [ConnectionChanged(id=EventId(new_id(now)), channel=name, up=False, reason=reason, sent=now)]
+                )
                 self._report_trouble(
                     line, f"{name} broke ({reason}) and is begun anew. The log of the process says more."
                 )
@@ -270,11 +276,11 @@ class Runner:
             self._state_changed.set()
             await self._clock.sleep(delay_s)
 
-    def _build_run(self, channel: Channel) -> _Line:
+    def _build_run(self, channel: Channel) -> _ChannelRun:
         name = channel.name
-        return _Line(channel, self._emits[name], on_recovered=lambda: self._tell(name, f"{name} is up again."))
+        return _ChannelRun(channel, self._emits[name], on_recovered=lambda: self._tell(name, f"{name} is up again."))
 
-    def _report_trouble(self, line: _Line, text: str) -> None:
+    def _report_trouble(self, line: _ChannelRun, text: str) -> None:
         if not line.is_in_trouble and (line.was_up or any(one.was_up for one in self._runs.values())):
             line.is_in_trouble = True
             self._tell(line.channel.name, text)

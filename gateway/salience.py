@@ -14,24 +14,24 @@ from typing import Final
 
 from gateway.events import ConversationId, Message
 
-CONVERSATIONS: Final = 1_000
+MAX_SALIENCE_ROOMS: Final = 1_000
 """Remembered at once. One that was forgotten has no average until it has been watched anew."""
-SHORT_S: Final = 60.0
-LONG_S: Final = 3_600.0
+SHORT_AVERAGE_S: Final = 60.0
+LONG_AVERAGE_S: Final = 3_600.0
 """Lines are counted with weights that fall off with these times, in seconds: what happens now, and what is usual."""
-ENOUGH: Final = 10.0
+MIN_ACTIVE_LINES: Final = 10.0
 """Lines within the short time below which nothing is unusual, however quiet the room was."""
 
-_ASKS: Final = ("?", "\uff1f", "\u061f")
+_QUESTION_MARKS: Final = ("?", "\uff1f", "\u061f")
 """Also the wide one of East Asian scripts, and the Arabic one."""
-_BEHIND: Final = " \t\r\n\"'\u201d\u2019\u00bb)]*_~`!"
+_TRAILING_CHARS: Final = " \t\r\n\"'\u201d\u2019\u00bb)]*_~`!"
 """What may stand behind a question mark: white space, quotes, brackets, marks of emphasis."""
-_NAMED: Final = re.compile(r"(?<!\S)@\w|\A\S{1,64}[:,]\s|\A<@")
+_ADDRESSED: Final = re.compile(r"(?<!\S)@\w|\A\S{1,64}[:,]\s|\A<@")
 """`@name` anywhere, or `name:` or `name,` in front. Also `well, ...`: who is in doubt keeps quiet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Salience:
+class SaliencePolicy:
     """What the operator finds worth a look."""
 
     people: frozenset[str] = frozenset()
@@ -48,14 +48,14 @@ class Salience:
 
 def is_open_question(message: Message) -> bool:
     """It ends with a question mark and names nobody, as far as its text shows."""
-    text = message.text[-4_096:].rstrip(_BEHIND)
-    if not text.endswith(_ASKS) or message.reply_to is not None or _NAMED.search(message.text[:4_096]):
+    text = message.text[-4_096:].rstrip(_TRAILING_CHARS)
+    if not text.endswith(_QUESTION_MARKS) or message.reply_to is not None or _ADDRESSED.search(message.text[:4_096]):
         return False
     return "://" not in text.rsplit(maxsplit=1)[-1]
 
 
 @dataclass(slots=True)
-class _Room:
+class _RoomActivity:
     watched_since: datetime
     last_line_at: datetime
     short_count: float = 0.0
@@ -71,23 +71,23 @@ class _Room:
         at = max(at, self.last_line_at)
         passed = (at - self.last_line_at).total_seconds()
         self.last_line_at = at
-        self.long_count *= math.exp(-passed / LONG_S)
-        usual = self.long_count / LONG_S
+        self.long_count *= math.exp(-passed / LONG_AVERAGE_S)
+        usual = self.long_count / LONG_AVERAGE_S
         watched = (at - self.watched_since).total_seconds()
-        self.short_count = self.short_count * math.exp(-passed / SHORT_S) + 1
+        self.short_count = self.short_count * math.exp(-passed / SHORT_AVERAGE_S) + 1
         self.long_count += 1
-        if self.short_count < ENOUGH or watched < LONG_S or usual <= 0:
+        if self.short_count < MIN_ACTIVE_LINES or watched < LONG_AVERAGE_S or usual <= 0:
             return 0.0
-        return (self.short_count / SHORT_S) / (usual / (1 - math.exp(-watched / LONG_S)))
+        return (self.short_count / SHORT_AVERAGE_S) / (usual / (1 - math.exp(-watched / LONG_AVERAGE_S)))
 
 
-class Salient:
+class SalienceDetector:
     """Decides, and remembers what it must of the rooms in which something was said lately."""
 
-    def __init__(self, said: Callable[[], Salience]) -> None:
+    def __init__(self, said: Callable[[], SaliencePolicy]) -> None:
         """`said`: what the operator finds worth a look by now."""
         self._policy = said
-        self._rooms: OrderedDict[ConversationId, _Room] = OrderedDict()
+        self._rooms: OrderedDict[ConversationId, _RoomActivity] = OrderedDict()
 
     def find_reason(self, message: Message, at: datetime) -> str | None:
         """Which key of the configuration makes this line of a room worth a look; None: none does.
@@ -98,11 +98,11 @@ class Salient:
         if not (salience.people or salience.keywords or salience.questions or salience.activity):
             return None
         place = message.at.conversation
-        room = self._rooms.setdefault(place, _Room(watched_since=at, last_line_at=at))
+        room = self._rooms.setdefault(place, _RoomActivity(watched_since=at, last_line_at=at))
         self._rooms.move_to_end(place)
-        if len(self._rooms) > CONVERSATIONS:
+        if len(self._rooms) > MAX_SALIENCE_ROOMS:
             self._rooms.popitem(last=False)
-        why = _why(salience, message, room.count(at))
+        why = _find_salience_key(salience, message, room.count(at))
         resting = room.lifted_at is not None and (at - room.lifted_at).total_seconds() < salience.rest_s
         if why is None or resting:
             return None
@@ -110,7 +110,7 @@ class Salient:
         return f"attention.salience.{why}"
 
 
-def _why(salience: Salience, message: Message, times: float) -> str | None:
+def _find_salience_key(salience: SaliencePolicy, message: Message, times: float) -> str | None:
     text = message.text.casefold()
     if f"{message.at.channel}:{message.sender.id}" in salience.people:
         return "people"

@@ -4,17 +4,17 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Final
 
-from agent.signals import State, save
-from agent.stretch import Stretch
+from agent.signals import DmnState, dump_state
+from agent.stretch import DmnTrace
 from gateway.clock import Clock
-from gateway.records import DmnSaved
-from gateway.store import Entry, Store
+from gateway.records import DmnStateSaved
+from gateway.store import NewEntry, Store
 
 SAVE_AFTER_S: Final = 1.0
 """Writing the state can wait this long, so that nobody waits for it."""
 
 
-class Saving:
+class DmnStateSaver:
     """One agent's."""
 
     def __init__(
@@ -23,8 +23,8 @@ class Saving:
         store: Store,
         clock: Clock,
         *,
-        state: Callable[[], State],
-        stretch: Stretch,
+        state: Callable[[], DmnState],
+        stretch: DmnTrace,
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
     ) -> None:
         """`state`: as it is then. `stretch`: what it was told. `spawn` starts a task whose failure stops all."""
@@ -57,5 +57,5 @@ class Saving:
             await self._clock.sleep(delay_s)
         self._task = None
         state = self._state()
-        fact = DmnSaved(state=save(state), agent=self._agent, signals=self._trace.flush(state))
-        await self._store.append([Entry(fact=fact, at=self._clock.now())])
+        fact = DmnStateSaved(state=dump_state(state), agent=self._agent, signals=self._trace.flush(state))
+        await self._store.append([NewEntry(fact=fact, at=self._clock.now())])

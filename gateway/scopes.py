@@ -3,7 +3,7 @@
 What the agent was told, wrote down or remembers carries the scope that it came from, which names those who can read
 there: `public` (everybody), all of one space (a Discord server: `space:` and its conversation), or one conversation. A
 turn sees what everybody may read, what all who can read its own place can read too, and, alone with a verified owner,
-everything. Every text that is made of more than one conversation goes through `Sight.of`.
+everything. Every text that is made of more than one conversation goes through `Visibility.of`.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,12 +18,12 @@ PUBLIC: Final = "public"
 """Everybody may read it: the platform or the operator says so."""
 _SPACE: Final = "space:"
 """No channel has a colon in its name, so no conversation begins like that."""
-TRUSTED: Final = ("owner", "admin")
+TRUSTED_ROLES: Final = ("owner", "admin")
 """Roles whose words may become what the agent knows everywhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
+class Visibility:
     """What one turn may see."""
 
     scope: str
@@ -49,7 +49,7 @@ def space_scope(channel: ChannelName, space: RoomId) -> str:
     return _SPACE + Address(channel=channel, room=space).conversation
 
 
-def is_wide(scope: str) -> bool:
+def is_shared_scope(scope: str) -> bool:
     """Whether it is more than one conversation's."""
     return scope == PUBLIC or scope.startswith(_SPACE)
 
@@ -57,11 +57,11 @@ def is_wide(scope: str) -> bool:
 def is_trusted(role: str, *, foreign: bool) -> bool:
     """Whether a note may be known outside of where it was written down, and to dreams.
 
-    `role` and `foreign`: as `gateway.records.Noted` has them.
+    `role` and `foreign`: as `gateway.records.NoteWritten` has them.
     """
-    return role in TRUSTED and not foreign
+    return role in TRUSTED_ROLES and not foreign
 
 
-def scope_of_new(conversation: ConversationId, scope: str, *, trusted: bool) -> str:
+def scope_of_new_note(conversation: ConversationId, scope: str, *, trusted: bool) -> str:
     """The scope of a note. `scope`: of the place where it is written down."""
-    return scope if trusted or not is_wide(scope) else conversation
+    return scope if trusted or not is_shared_scope(scope) else conversation

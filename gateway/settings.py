@@ -13,34 +13,34 @@ from agent.models.config import ModelConfig, ProviderConfig
 from channels.discord.config import DiscordConfig
 from channels.irc.config import IrcConfig
 from channels.telegram.config import TelegramConfig
-from gateway.fields import Duration, Section, TimeZone
+from gateway.fields import ConfigSection, Duration, TimeZone
 from gateway.media_config import MediaConfig
-from gateway.records import INNER
+from gateway.records import INNER_CHANNEL
 from gateway.settings_attention import AttentionConfig
-from gateway.settings_context import ContextOptimization, RecallConfig
+from gateway.settings_context import ContextOptimizationConfig, RecallConfig
 from gateway.settings_operator import AccessConfig, CommandsConfig, LocalPath, OpsConfig, StoreConfig
 from gateway.settings_tools import ToolsConfig
 
-_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_NAME_PATTERN = re.compile(r"[A-Za-z0-9._-]+")
 
 
-def _name(value: str) -> str:
-    if not _NAME.fullmatch(value):
+def _check_name(value: str) -> str:
+    if not _NAME_PATTERN.fullmatch(value):
         raise ValueError("a name has letters, digits, `.`, `_` and `-` only")
     return value
 
 
-def _channel(value: str) -> str:
-    if value == INNER:
-        raise ValueError(f"`{INNER}` is the agents' own; write another name, e.g. irc.libera")
+def _check_channel_name(value: str) -> str:
+    if value == INNER_CHANNEL:
+        raise ValueError(f"`{INNER_CHANNEL}` is the agents' own; write another name, e.g. irc.libera")
     return value
 
 
-Name = Annotated[str, AfterValidator(_name)]
+Name = Annotated[str, AfterValidator(_check_name)]
 """Letters, digits, `.`, `_` and `-`."""
 
 
-class ConsoleConfig(Section):
+class ConsoleConfig(ConfigSection):
     """The channel inside the process: a keyboard, or a test."""
 
     platform: Literal["console"]
@@ -51,7 +51,7 @@ class ConsoleConfig(Section):
 ChannelConfig = Annotated[IrcConfig | TelegramConfig | DiscordConfig | ConsoleConfig, Field(discriminator="platform")]
 
 
-class Match(Section):
+class BindingMatch(ConfigSection):
     """Which conversations a binding is for. Globs, whole and case-sensitive: `*`, `?`, `[abc]`."""
 
     channel: str = "*"
@@ -62,10 +62,10 @@ class Match(Section):
     """None: a room and all its threads."""
 
 
-class Binding(Section):
+class BindingConfig(ConfigSection):
     """How an agent behaves in the conversations that match."""
 
-    match: Match = Match()
+    match: BindingMatch = BindingMatch()
     listen: Literal["mention", "ambient", "all", "off"] = "ambient"
     """mention: other talk is not kept for the next turn; ambient: it is; all: it starts turns; off: nothing does."""
     prompt: str = ""
@@ -84,7 +84,7 @@ class Binding(Section):
     next turn is told; it is ended, and the next begins at once."""
 
 
-class Switches(Section):
+class OptimizationSwitches(ConfigSection):
     """The four mechanisms, per agent. None: as `llm.context_optimization` says."""
 
     prompt_cache: bool | None = None
@@ -97,7 +97,7 @@ class Switches(Section):
     """The persona is read again only when it changes."""
 
 
-class AgentConfig(Section):
+class AgentConfig(ConfigSection):
     """One mind: a persona, a model and the places where it lives."""
 
     id: Name
@@ -111,20 +111,20 @@ class AgentConfig(Section):
     catalogue, so that a new one changes nothing in front of it."""
     files: LocalPath | None = None
     """The directory that file tools and the shell work in. None: `files` beside its own files."""
-    context_optimization: Switches = Switches()
-    bindings: tuple[Binding, ...] = Field(default=(Binding(),), strict=False)
+    context_optimization: OptimizationSwitches = OptimizationSwitches()
+    bindings: tuple[BindingConfig, ...] = Field(default=(BindingConfig(),), strict=False)
     """The first match wins; a conversation that matches none is not listened to. Left out: all match."""
 
 
-class Llm(Section):
+class LlmConfig(ConfigSection):
     """Where answers come from."""
 
     providers: dict[Name, ProviderConfig]
     models: dict[str, ModelConfig]
-    context_optimization: ContextOptimization = ContextOptimization()
+    context_optimization: ContextOptimizationConfig = ContextOptimizationConfig()
 
 
-class Dmn(Section):
+class DmnConfig(ConfigSection):
     """The pace and the limits of what the agent does unasked."""
 
     engaged: Duration = 5.0
@@ -155,14 +155,14 @@ class Dmn(Section):
     """Of one conversation at once. 0: none."""
 
 
-class Settings(Section):
+class Settings(ConfigSection):
     """Everything an operator can say."""
 
-    channels: dict[Annotated[Name, AfterValidator(_channel)], ChannelConfig] = Field(default={})
+    channels: dict[Annotated[Name, AfterValidator(_check_channel_name)], ChannelConfig] = Field(default={})
     agents: tuple[AgentConfig, ...] = Field(strict=False)
     """At least one. A conversation belongs to the first binding that matches, from the first agent on."""
-    llm: Llm
-    dmn: Dmn = Dmn()
+    llm: LlmConfig
+    dmn: DmnConfig = DmnConfig()
     recall: RecallConfig = RecallConfig()
     tools: ToolsConfig = ToolsConfig()
     attention: AttentionConfig = AttentionConfig()

@@ -4,20 +4,20 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
-from gateway.fields import Duration, Section
+from gateway.fields import ConfigSection, Duration
 
 
-def _lasting(value: float) -> float:
+def _check_cache_ttl(value: float) -> float:
     if value not in {300.0, 3600.0}:
         raise ValueError("providers cache for 5m or for 1h; write one of these")
     return value
 
 
-Lasting = Annotated[Duration, AfterValidator(_lasting)]
+ConfiguredCacheTtl = Annotated[Duration, AfterValidator(_check_cache_ttl)]
 """What providers can be asked to cache for (platform.claude.com/docs/en/build-with-claude/prompt-caching)."""
 
 
-class PromptCache(Section):
+class PromptCacheConfig(ConfigSection):
     """Cache marks on what is sent to a model."""
 
     enabled: bool = True
@@ -25,9 +25,9 @@ class PromptCache(Section):
     policy: Literal["auto", "fixed"] = "auto"
     """fixed: the lifetimes of the table in ARCHITECTURE.md. auto: each conversation begins with these; one whose own
     gaps show that it is cheaper gets others."""
-    long_ttl: Lasting = 3600.0
+    long_ttl: ConfiguredCacheTtl = 3600.0
     """Of what all conversations share, and the longest that `auto` may choose."""
-    short_ttl: Lasting = 300.0
+    short_ttl: ConfiguredCacheTtl = 300.0
     """Of what is behind it, under `fixed`; `auto` begins with 5m and chooses. Not longer than `long_ttl`."""
     long_ttl_providers: tuple[str, ...] = Field(default=("anthropic",), strict=False)
     """Kinds or names of providers that honour an hour; others are never asked for it."""
@@ -42,7 +42,7 @@ class PromptCache(Section):
         return value
 
 
-class Compaction(Section):
+class CompactionConfig(ConfigSection):
     """Folding of long conversations by a model's summary."""
 
     enabled: bool = False
@@ -57,7 +57,7 @@ class Compaction(Section):
     """So long nobody else begins a summary of the same conversation."""
 
 
-class Folds(Section):
+class FoldsConfig(ConfigSection):
     """When and how what the model sees of a conversation is made smaller."""
 
     policy: Literal["auto", "always", "full"] = "auto"
@@ -84,7 +84,7 @@ class Folds(Section):
         return value
 
 
-class Prefetch(Section):
+class PrefetchConfig(ConfigSection):
     """A command that is asked before each turn what else the agent should know."""
 
     command: tuple[str, ...] = Field(default=(), strict=False)
@@ -92,15 +92,15 @@ class Prefetch(Section):
     timeout: Duration = 2.0
 
 
-class RecallConfig(Section):
+class RecallConfig(ConfigSection):
     """What is called to mind before each turn."""
 
     ambient_tokens: int = Field(default=150, ge=0, le=2_000)
     """Of what was said and written down before and has to do with the newest messages. 0: nothing."""
-    prefetch: Prefetch = Prefetch()
+    prefetch: PrefetchConfig = PrefetchConfig()
 
 
-class TokenCounter(Section):
+class TokenCounterConfig(ConfigSection):
     """How prompts are measured before they are sent."""
 
     enabled: bool = True
@@ -110,7 +110,7 @@ class TokenCounter(Section):
     """Counts remembered. 0: none."""
 
 
-class WorkspaceCache(Section):
+class WorkspaceCacheConfig(ConfigSection):
     """Persona files kept in memory."""
 
     enabled: bool = True
@@ -120,11 +120,11 @@ class WorkspaceCache(Section):
     """0: re-read only when a file changes."""
 
 
-class ContextOptimization(Section):
+class ContextOptimizationConfig(ConfigSection):
     """The four mechanisms and their knobs."""
 
-    prompt_cache: PromptCache = PromptCache()
-    compaction: Compaction = Compaction()
-    folds: Folds = Folds()
-    token_counter: TokenCounter = TokenCounter()
-    workspace_cache: WorkspaceCache = WorkspaceCache()
+    prompt_cache: PromptCacheConfig = PromptCacheConfig()
+    compaction: CompactionConfig = CompactionConfig()
+    folds: FoldsConfig = FoldsConfig()
+    token_counter: TokenCounterConfig = TokenCounterConfig()
+    workspace_cache: WorkspaceCacheConfig = WorkspaceCacheConfig()

@@ -8,13 +8,13 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from gateway.settings import Settings
-from gateway.settings_source import Keys, Tree, at
+from gateway.settings_source import Keys, Tree, value_at
 
-_TAGGED = (("channels",), ("llm", "providers"))
+_TAGGED_UNIONS = (("channels",), ("llm", "providers"))
 """Where pydantic puts a union's tag into the location, after the key below these."""
-REQUIRED = "is required"
+REQUIRED_MESSAGE = "is required"
 _MESSAGES = {
-    "missing": REQUIRED,
+    "missing": REQUIRED_MESSAGE,
     "string_type": "must be text; put it in quotes",
     "int_type": "must be a whole number",
     "int_from_float": "must be a whole number",
@@ -27,7 +27,7 @@ _MESSAGES = {
     "model_attributes_type": "must be a mapping of keys to values",
     "path_type": "must be a path in quotes",
 }
-_WITH_CONTEXT = {
+_CONTEXT_MESSAGES = {
     "literal_error": "must be {expected}",
     "union_tag_invalid": "must be one of {expected_tags}",
     "greater_than": "must be more than {gt}",
@@ -40,15 +40,15 @@ _WITH_CONTEXT = {
 }
 
 
-def explain(error: ValidationError, data: dict[str, Tree]) -> list[tuple[Keys, str]]:
+def explain_errors(error: ValidationError, data: dict[str, Tree]) -> list[tuple[Keys, str]]:
     """Keys and message for each mistake in `data`. No message holds a value."""
     found: dict[Keys, list[str]] = {}
     for detail in error.errors(include_url=False, include_input=False):
-        keys = _keys(detail, data)
+        keys = _error_keys(detail, data)
         if detail["type"] == "extra_forbidden":
-            keys, message = _unknown(keys, data)
+            keys, message = _unknown_key(keys, data)
         else:
-            message = _message(detail)
+            message = _error_message(detail)
         messages = found.setdefault(keys, [])
         if message not in messages:
             messages.append(message)
@@ -56,20 +56,21 @@ def explain(error: ValidationError, data: dict[str, Tree]) -> list[tuple[Keys, s
     return [
         (keys, ", or ".join([messages[0], *(message.removeprefix("must be ") for message in messages[1:])]))
         for keys, messages in found.items()
-        if messages == [REQUIRED] or not any(len(other) > len(keys) and other[: len(keys)] == keys for other in found)
+        if messages == [REQUIRED_MESSAGE]
+        or not any(len(other) > len(keys) and other[: len(keys)] == keys for other in found)
     ]
 
 
-def _keys(detail: ErrorDetails, data: dict[str, Tree]) -> Keys:
+def _error_keys(detail: ErrorDetails, data: dict[str, Tree]) -> Keys:
     loc = detail["loc"]
-    for above in _TAGGED:
+    for above in _TAGGED_UNIONS:
         if loc[: len(above)] == above:
             loc = (*loc[: len(above) + 1], *loc[len(above) + 2 :])
     keys: Keys = ()
     node: Tree = data
     for key in loc:
         if key in (node if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else ()):
-            keys, node = (*keys, key), at(node, key)
+            keys, node = (*keys, key), value_at(node, key)
     if detail["type"] == "missing":
         return (*keys, loc[-1])
     if detail["type"].startswith("union_tag"):
@@ -77,38 +78,38 @@ def _keys(detail: ErrorDetails, data: dict[str, Tree]) -> Keys:
     return keys
 
 
-def _message(detail: ErrorDetails) -> str:
+def _error_message(detail: ErrorDetails) -> str:
     kind = detail["type"]
     if kind == "union_tag_not_found":
-        return REQUIRED
+        return REQUIRED_MESSAGE
     if kind == "value_error":
         return str(detail["ctx"]["error"])
-    if kind in _WITH_CONTEXT:
-        return _WITH_CONTEXT[kind].format(**detail["ctx"])
+    if kind in _CONTEXT_MESSAGES:
+        return _CONTEXT_MESSAGES[kind].format(**detail["ctx"])
     return _MESSAGES.get(kind, detail["msg"])
 
 
-def _unknown(keys: Keys, data: dict[str, Tree]) -> tuple[Keys, str]:
+def _unknown_key(keys: Keys, data: dict[str, Tree]) -> tuple[Keys, str]:
     *above, key = keys
     name, colon, _ = str(key).partition(":")
     if colon:  # `{password:secret}`: the rest may be what must not be shown
         return (*above, name), "unknown key; write a space after the colon"
-    known = sorted(_known(tuple(above), data))
+    known = sorted(_known_keys(tuple(above), data))
     close = difflib.get_close_matches(name.replace("-", "_").lower(), known, n=1)
     hint = f"did you mean `{close[0]}`?" if close else f"known here: {', '.join(known)}"
     return keys, f"unknown key; {hint}"
 
 
-def _known(keys: Keys, data: dict[str, Tree]) -> set[str]:
+def _known_keys(keys: Keys, data: dict[str, Tree]) -> set[str]:
     forms: list[Any] = [Settings]
     node: Any = data
     for key in keys:
-        forms = [below for form in forms for below in _below(form, key)]
+        forms = [below for form in forms for below in _forms_below(form, key)]
         node = node[key]
-    return {name for form in forms if _fits(form, node) for name in form.model_fields}
+    return {name for form in forms if _fits_form(form, node) for name in form.model_fields}
 
 
-def _below(form: Any, key: str | int) -> list[Any]:  # noqa: ANN401  # type annotations are objects of any kind
+def _forms_below(form: Any, key: str | int) -> list[Any]:  # noqa: ANN401  # type annotations are objects of any kind
     if isinstance(form, type) and issubclass(form, BaseModel):
         field = form.model_fields.get(str(key))
         return _forms(field.annotation) if field else []
@@ -126,7 +127,7 @@ def _forms(annotation: Any) -> list[Any]:  # noqa: ANN401  # the same
     return [annotation]
 
 
-def _fits(form: Any, node: Any) -> bool:  # noqa: ANN401  # the same
+def _fits_form(form: Any, node: Any) -> bool:  # noqa: ANN401  # the same
     if not (isinstance(form, type) and issubclass(form, BaseModel) and isinstance(node, dict)):
         return False
     return all(

@@ -15,19 +15,17 @@ from pathlib import Path
 from pydantic import SecretStr, ValidationError
 
 from gateway import own_files
-from gateway.fields import Section
+from gateway.fields import ConfigSection
 from gateway.settings import Settings
-from gateway.settings_access import unwise
+from gateway.settings_access import access_warnings
 from gateway.settings_cross import cross_check
-from gateway.settings_errors import REQUIRED, explain
-from gateway.settings_source import Keys, Problem, Source, Tree, at, dotted, merge
-from gateway.settings_yaml import read_file, scalar
+from gateway.settings_errors import REQUIRED_MESSAGE, explain_errors
+from gateway.settings_source import ConfigProblem, ConfigSource, Keys, Tree, format_key, merge_sources, value_at
+from gateway.settings_yaml import parse_scalar, read_yaml_file
 
-__all__ = ["BadConfig", "Problem", "Read", "check", "is_config", "load", "named", "parse", "read"]
+logger = logging.getLogger(__name__)
 
-_log = logging.getLogger(__name__)
-
-_PATHS: tuple[Keys, ...] = (
+_PATH_KEYS: tuple[Keys, ...] = (
     ("store", "path"),
     ("agents", "*", "files"),
     ("agents", "*", "workspace"),
@@ -38,22 +36,22 @@ _PATHS: tuple[Keys, ...] = (
 _OPEN_TO_OTHERS = 0o044
 
 
-class BadConfig(Exception):
+class ConfigError(Exception):
     """The configuration cannot be used. `problems` holds everything to mend, in the order of the files."""
 
-    def __init__(self, problems: tuple[Problem, ...], targets: frozenset[Path] = frozenset()) -> None:
-        """`targets`: as `Read.targets`."""
+    def __init__(self, problems: tuple[ConfigProblem, ...], targets: frozenset[Path] = frozenset()) -> None:
+        """`targets`: as `LoadedConfig.targets`."""
         super().__init__("\n".join(str(problem) for problem in problems))
         self.problems = problems
         self.referenced_files = targets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
+class LoadedConfig:
     """A configuration that is valid, and what it was read from."""
 
     settings: Settings
-    warnings: tuple[Problem, ...]
+    warnings: tuple[ConfigProblem, ...]
     """What is unwise about it though it works."""
     resolved_values: frozenset[str]
     """What `${NAME}` and `${file:...}` stood for: never shown."""
@@ -63,96 +61,96 @@ class Read:
     """By key, e.g. `agents[0].model`: file and line of everything that is written."""
 
 
-def load(directory: Path, env: Mapping[str, str]) -> Settings:
-    """Read a configuration; warnings go to the log. Raises `BadConfig`, and nothing else for any content."""
-    settings, warnings = check(directory, env)
+def load_config(directory: Path, env: Mapping[str, str]) -> Settings:
+    """Read a configuration; warnings go to the log. Raises `ConfigError`, and nothing else for any content."""
+    settings, warnings = check_config(directory, env)
     for warning in warnings:
-        _log.warning("%s", warning)
+        logger.warning("%s", warning)
     return settings
 
 
-def check(directory: Path, env: Mapping[str, str]) -> tuple[Settings, tuple[Problem, ...]]:
-    """Read a configuration and what is unwise about it though it works. Raises `BadConfig`."""
-    found = read(directory, env)
+def check_config(directory: Path, env: Mapping[str, str]) -> tuple[Settings, tuple[ConfigProblem, ...]]:
+    """Read a configuration and what is unwise about it though it works. Raises `ConfigError`."""
+    found = read_config(directory, env)
     return found.settings, found.warnings
 
 
-def read(directory: Path, env: Mapping[str, str]) -> Read:
-    """Read a configuration, with all that there is to say of it. Raises `BadConfig`."""
-    source = _read(directory, env)
+def read_config(directory: Path, env: Mapping[str, str]) -> LoadedConfig:
+    """Read a configuration, with all that there is to say of it. Raises `ConfigError`."""
+    source = _read_directory(directory, env)
     settings = _validate(source, directory)
-    lax = [_problem(source, keys, message) for keys, message in unwise(settings)]
-    return Read(
+    lax = [_problem_at(source, keys, message) for keys, message in access_warnings(settings)]
+    return LoadedConfig(
         settings=settings,
-        warnings=(*_readable_secrets(settings, source), *_given_away(settings, source, directory), *lax),
+        warnings=(*_readable_secrets(settings, source), *_exposed_paths(settings, source, directory), *lax),
         resolved_values=frozenset(source.resolved_values),
         referenced_files=frozenset(source.referenced_files),
-        positions={dotted(keys): (str(file), line) for keys, (file, line) in source.positions.items()},
+        positions={format_key(keys): (str(file), line) for keys, (file, line) in source.positions.items()},
     )
 
 
-def referenced(directory: Path, env: Mapping[str, str]) -> frozenset[str]:
-    """What the references of a configuration stand for. Raises `BadConfig` if it cannot be read at all."""
-    return frozenset(_read(directory, env).resolved_values)
+def referenced_values(directory: Path, env: Mapping[str, str]) -> frozenset[str]:
+    """What the references of a configuration stand for. Raises `ConfigError` if it cannot be read at all."""
+    return frozenset(_read_directory(directory, env).resolved_values)
 
 
-def named(directory: Path, env: Mapping[str, str]) -> frozenset[Path]:
-    """Files that `${file:...}` names in a configuration. Raises `BadConfig` if it cannot be read at all."""
-    return frozenset(_read(directory, env).referenced_files)
+def referenced_files(directory: Path, env: Mapping[str, str]) -> frozenset[Path]:
+    """Files that `${file:...}` names in a configuration. Raises `ConfigError` if it cannot be read at all."""
+    return frozenset(_read_directory(directory, env).referenced_files)
 
 
-def parse(data: Mapping[str, object], base: Path) -> Settings:
-    """Validate values that come from no file. Paths start at `base`. Raises `BadConfig`."""
+def parse_config(data: Mapping[str, object], base: Path) -> Settings:
+    """Validate values that come from no file. Paths start at `base`. Raises `ConfigError`."""
     tree: dict[str, Tree] = copy.deepcopy(dict(data))  # type: ignore[arg-type]  # validation finds what is no tree
-    return _validate(Source(data=tree), base)
+    return _validate(ConfigSource(data=tree), base)
 
 
-def _read(directory: Path, env: Mapping[str, str]) -> Source:
-    whole = Source()
+def _read_directory(directory: Path, env: Mapping[str, str]) -> ConfigSource:
+    whole = ConfigSource()
     try:
-        files = sorted(path for path in directory.iterdir() if is_config(path))
+        files = sorted(path for path in directory.iterdir() if is_config_file(path))
     except OSError as error:
         message = f"cannot read the configuration directory ({error.strerror}); name another with --config"
-        raise BadConfig((Problem(str(directory), 0, "", message),)) from None
+        raise ConfigError((ConfigProblem(str(directory), 0, "", message),)) from None
     if not files:
         message = "holds no configuration (*.yaml); `reverie setup` writes one"
-        raise BadConfig((Problem(str(directory), 0, "", message),))
+        raise ConfigError((ConfigProblem(str(directory), 0, "", message),))
     for file in files:
-        merge(whole, read_file(file, env))
+        merge_sources(whole, read_yaml_file(file, env))
     return whole
 
 
-def is_config(path: Path) -> bool:
+def is_config_file(path: Path) -> bool:
     """Whether a file of the directory is one of those that are read. Raises OSError."""
     skipped = path.name.startswith(".") or path.stem in {"prices", "compose"} or path.stem.endswith(".example")
     return path.suffix in {".yaml", ".yml"} and not skipped and path.is_file()
 
 
-def _validate(source: Source, base: Path) -> Settings:
-    for keys in _PATHS:
+def _validate(source: ConfigSource, base: Path) -> Settings:
+    for keys in _PATH_KEYS:
         _make_absolute(source.data, keys, base.absolute())
-    settings, errors = _attempt(source.data)
+    settings, errors = _try_validate(source.data)
     if settings is None and _reread_numbers(source, errors):
-        settings, errors = _attempt(source.data)
+        settings, errors = _try_validate(source.data)
     unread = () in source.damaged_keys  # what is missing may stand in the file that could not be read
     for keys, message in errors:
         damaged = any(keys[:length] in source.damaged_keys for length in range(1, len(keys) + 1))
-        if not damaged and not (unread and message == REQUIRED):
+        if not damaged and not (unread and message == REQUIRED_MESSAGE):
             source.add_problem(keys, message)
     for keys, message in () if unread else tuple(cross_check(source.data)):
         if keys not in source.damaged_keys:
             source.add_problem(keys, message)
     if settings is None or source.problems:
-        raise BadConfig(tuple(sorted(set(source.problems))), frozenset(source.referenced_files)) from None
+        raise ConfigError(tuple(sorted(set(source.problems))), frozenset(source.referenced_files)) from None
     store = settings.store.model_copy(update={"path": base.absolute() / settings.store.path})  # where left out
     return settings.model_copy(update={"store": store})
 
 
-def _attempt(data: dict[str, Tree]) -> tuple[Settings | None, list[tuple[Keys, str]]]:
+def _try_validate(data: dict[str, Tree]) -> tuple[Settings | None, list[tuple[Keys, str]]]:
     try:
         return Settings.model_validate(data), []
     except ValidationError as error:
-        return None, explain(error, data)
+        return None, explain_errors(error, data)
 
 
 def _make_absolute(node: Tree, keys: Keys, base: Path) -> None:
@@ -166,24 +164,24 @@ def _make_absolute(node: Tree, keys: Keys, base: Path) -> None:
         if rest:
             _make_absolute(value, tuple(rest), base)
         elif isinstance(value, str) and value:
-            node[key] = str(base / _expanded(value))
+            node[key] = str(base / _expand_home(value))
 
 
-def _expanded(path: str) -> Path:
+def _expand_home(path: str) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError:  # `~somebody` who has no home here: the name as it is
         return Path(path)
 
 
-def _reread_numbers(source: Source, errors: list[tuple[Keys, str]]) -> bool:
+def _reread_numbers(source: ConfigSource, errors: list[tuple[Keys, str]]) -> bool:
     changed = False
     for keys, _ in errors:
         if not source.reference_keys.get(keys):
             continue
-        parent, key = at(source.data, *keys[:-1]), keys[-1]
-        text = at(parent, key)
-        value = scalar(text) if isinstance(text, str) else text
+        parent, key = value_at(source.data, *keys[:-1]), keys[-1]
+        text = value_at(parent, key)
+        value = parse_scalar(text) if isinstance(text, str) else text
         if isinstance(value, str):
             continue
         changed = True
@@ -191,45 +189,50 @@ def _reread_numbers(source: Source, errors: list[tuple[Keys, str]]) -> bool:
     return changed
 
 
-def _readable_secrets(settings: Settings, source: Source) -> Iterator[Problem]:
-    written = {source.find_position(keys) for keys in _secrets(settings, ()) if keys not in source.reference_keys}
+def _readable_secrets(settings: Settings, source: ConfigSource) -> Iterator[ConfigProblem]:
+    written = {source.find_position(keys) for keys in _secret_keys(settings, ()) if keys not in source.reference_keys}
     for file, line in sorted((file, line) for file, line in written if file is not None):
         if file.stat().st_mode & _OPEN_TO_OTHERS:
-            yield Problem(str(file), line, "", "holds a secret that other users can read; chmod 600, or use ${NAME}")
+            yield ConfigProblem(
+                str(file), line, "", "holds a secret that other users can read; chmod 600, or use ${NAME}"
+            )
     for file in sorted(source.referenced_files):
         if file.stat().st_mode & _OPEN_TO_OTHERS:
-            yield Problem(str(file), 0, "", "is used as a secret and other users can read it; chmod 600")
+            yield ConfigProblem(str(file), 0, "", "is used as a secret and other users can read it; chmod 600")
 
 
-def _given_away(settings: Settings, source: Source, directory: Path) -> Iterator[Problem]:
+def _exposed_paths(settings: Settings, source: ConfigSource, directory: Path) -> Iterator[ConfigProblem]:
     """What an agent's tools could read, or change, in its files, and never should."""
     kept = {"the configuration": directory, "the store": settings.store.path}
     kept |= {f"the workspace of {one.id}": one.workspace for one in settings.agents if one.workspace is not None}
-    minds = {f"what {one.id} remembers": own_files.mind(settings.store.path, one.id) for one in settings.agents}
+    minds = {
+        f"what {one.id} remembers": own_files.agent_state_directory(settings.store.path, one.id)
+        for one in settings.agents
+    }
     for number, agent in enumerate(settings.agents):
         keys: Keys = ("agents", number, "files")
         store = agent.files is not None and settings.store.path.resolve().is_relative_to(agent.files.resolve())
         for what, path in (kept if store else kept | minds).items():
             if agent.files is not None and path.resolve().is_relative_to(agent.files.resolve()):
                 told = f"holds {what}, which whoever may have files read can read then; name a directory of its own"
-                yield _problem(source, keys, told)
+                yield _problem_at(source, keys, told)
 
 
-def _problem(source: Source, keys: Keys, message: str) -> Problem:
+def _problem_at(source: ConfigSource, keys: Keys, message: str) -> ConfigProblem:
     file, line = source.find_position(keys)
-    return Problem(str(file), line, dotted(keys), message)
+    return ConfigProblem(str(file), line, format_key(keys), message)
 
 
-def _secrets(value: object, keys: Keys) -> Iterator[Keys]:
+def _secret_keys(value: object, keys: Keys) -> Iterator[Keys]:
     if isinstance(value, SecretStr):
         if value.get_secret_value() not in {"", "none"}:
             yield keys
-    elif isinstance(value, Section):
+    elif isinstance(value, ConfigSection):
         for name, below in value:
-            yield from _secrets(below, (*keys, name))
+            yield from _secret_keys(below, (*keys, name))
     elif isinstance(value, dict):
         for name, below in value.items():
-            yield from _secrets(below, (*keys, name))
+            yield from _secret_keys(below, (*keys, name))
     elif isinstance(value, tuple):
         for index, below in enumerate(value):
-            yield from _secrets(below, (*keys, index))
+            yield from _secret_keys(below, (*keys, index))

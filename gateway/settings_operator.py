@@ -7,40 +7,40 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from gateway.events import Address
-from gateway.fields import Section
-from gateway.settings_source import path_for_system
+from gateway.fields import ConfigSection
+from gateway.settings_source import check_path
 
-_PERSON = re.compile(r"[A-Za-z0-9._-]+:\S.*")
+_PERSON_PATTERN = re.compile(r"[A-Za-z0-9._-]+:\S.*")
 
 
-def _person(value: str) -> str:
-    if not _PERSON.fullmatch(value):
+def _check_person(value: str) -> str:
+    if not _PERSON_PATTERN.fullmatch(value):
         raise ValueError("write `<channel>:<sender id>`, e.g. telegram.main:1001")
     return value
 
 
-LocalPath = Annotated[Path, Field(strict=False), AfterValidator(path_for_system)]
+LocalPath = Annotated[Path, Field(strict=False), AfterValidator(check_path)]
 """Relative to the configuration directory when written, absolute when read."""
-Person = Annotated[str, AfterValidator(_person)]
+PersonKey = Annotated[str, AfterValidator(_check_person)]
 """`<channel>:<sender id>`, e.g. `telegram.main:1001` or `irc.libera:account:someone`."""
 
 
-class Roles(Section):
+class RolesConfig(ConfigSection):
     """Who somebody is. A stable id of a verified sender, never a nick."""
 
-    owner: tuple[Person, ...] = Field(default=(), strict=False)
+    owner: tuple[PersonKey, ...] = Field(default=(), strict=False)
     """May do and see all."""
-    admin: tuple[Person, ...] = Field(default=(), strict=False)
+    admin: tuple[PersonKey, ...] = Field(default=(), strict=False)
     """May administer it."""
-    member: tuple[Person, ...] = Field(default=(), strict=False)
+    member: tuple[PersonKey, ...] = Field(default=(), strict=False)
     """Is answered in direct chats."""
-    guest: tuple[Person, ...] = Field(default=(), strict=False)
+    guest: tuple[PersonKey, ...] = Field(default=(), strict=False)
     """As anybody else."""
-    blocked: tuple[Person, ...] = Field(default=(), strict=False)
+    blocked: tuple[PersonKey, ...] = Field(default=(), strict=False)
     """Is never answered, and never shown to the model."""
 
 
-def _scope(value: str) -> str:
+def _check_room_scope(value: str) -> str:
     try:
         place = Address.parse(value)
     except ValueError:
@@ -50,20 +50,20 @@ def _scope(value: str) -> str:
     return value
 
 
-Scope = Annotated[str, AfterValidator(_scope)]
+RoomScope = Annotated[str, AfterValidator(_check_room_scope)]
 """`<channel>/<room>`, or what rooms are part of: `<channel>/<guild>`."""
 
 
-class GrantConfig(Section):
+class GrantConfig(ConfigSection):
     """A role that somebody has in some places only."""
 
-    who: Person
+    who: PersonKey
     """As in `access.roles`."""
     role: Literal["owner", "admin", "member", "blocked"]
     """Instead of the one that they have elsewhere."""
     agent: str | None = None
     """With this agent."""
-    room: Scope | None = None
+    room: RoomScope | None = None
     """There."""
 
     @model_validator(mode="after")
@@ -73,7 +73,7 @@ class GrantConfig(Section):
         return self
 
 
-class PlatformRoleConfig(Section):
+class PlatformRoleConfig(ConfigSection):
     """A role for whom a platform says something of in a room. No bot administers by it."""
 
     channel: str
@@ -87,7 +87,7 @@ class PlatformRoleConfig(Section):
     """Unless a person has a role of their own."""
 
 
-class RateConfig(Section):
+class RateConfig(ConfigSection):
     """How often somebody may have the agent answer: so many at once, then so many a minute."""
 
     burst: int = Field(ge=0)
@@ -96,7 +96,7 @@ class RateConfig(Section):
     """0, with a burst of 0: no limit."""
 
 
-class RatesConfig(Section):
+class RatesConfig(ConfigSection):
     """Of what is said to the agent. Owners and admins have no limit; what they say leaves less to others."""
 
     sender: RateConfig = RateConfig(burst=200, per_minute=30)
@@ -105,7 +105,7 @@ class RatesConfig(Section):
     """What comes in a burst is told in few turns (`attention.coalesce`), so that it costs little; what goes on does."""
 
 
-class BudgetsConfig(Section):
+class BudgetsConfig(ConfigSection):
     """What people who are neither owners nor admins may cause per UTC day, in US dollars. `null`: no limit.
 
     Before each request as much is set aside as it may cost at most, so a day never costs more, however many ask at
@@ -123,28 +123,28 @@ class BudgetsConfig(Section):
     """With one agent, in all places: what a raid costs at most. Enough for about 80 answers at the same moment."""
 
 
-class AccessConfig(Section):
+class AccessConfig(ConfigSection):
     """Who may talk to the agent."""
 
     dm: Literal["pairing", "allowlist", "open", "disabled"] = "pairing"
     rooms: Literal["approval", "listed"] = "approval"
     """What becomes of rooms that are not listed. approval: who speaks to the agent there, or invites it, is shown a
     code by which an admin opens the room; listed: nothing."""
-    roles: Roles = Roles()
+    roles: RolesConfig = RolesConfig()
     grants: tuple[GrantConfig, ...] = Field(default=(), strict=False)
     platform_roles: tuple[PlatformRoleConfig, ...] = Field(default=(), strict=False)
     masks: bool = False
     """Whether somebody may be paired of whom a platform only shows a mask, which anybody may have tomorrow."""
     rates: RatesConfig = RatesConfig()
     budgets: BudgetsConfig = BudgetsConfig()
-    tell: Scope | None = None
+    tell: RoomScope | None = None
     """Where owners are told of limits that were reached, and of what waits for an admin. None: in the direct chat that
     an owner used last."""
     max_bot_exchanges: int = Field(default=5, ge=0)
     """Messages of a listed bot that are answered in a row, until a person speaks. 0: none."""
 
 
-class CommandsConfig(Section):
+class CommandsConfig(ConfigSection):
     """What can be asked of the gateway itself."""
 
     prefix: Annotated[str, Field(pattern=r"^[!-/:-@\[-`{-~]{0,3}$")] = "!"
@@ -155,7 +155,7 @@ class CommandsConfig(Section):
     """Commands of one person that are answered. 0: none."""
 
 
-class StoreConfig(Section):
+class StoreConfig(ConfigSection):
     """Where the log is."""
 
     path: LocalPath = Path("data/reverie.db")
@@ -166,21 +166,21 @@ MIN_TOKEN_CHARS = 16
 """Of the operator's token: fewer could be guessed."""
 
 
-def _long_token(token: SecretStr) -> SecretStr:
+def _check_token(token: SecretStr) -> SecretStr:
     """Raises ValueError for one that could be guessed."""
     if len(token.get_secret_value()) < MIN_TOKEN_CHARS:
         raise ValueError(f"at least {MIN_TOKEN_CHARS} characters are needed: `openssl rand -hex 32` makes a good one")
     return token
 
 
-class OpsConfig(Section):
+class OpsConfig(ConfigSection):
     """The operator's HTTP server."""
 
     host: str = "127.0.0.1"
     """Other addresses than those of this machine need a proxy with TLS in front."""
     port: int = Field(default=9090, ge=0, le=65535)
     """0: any free one."""
-    token: Annotated[SecretStr, AfterValidator(_long_token)] | None = None
+    token: Annotated[SecretStr, AfterValidator(_check_token)] | None = None
     """At least 16 characters: whoever bears it sees and steers everything. None: only health and metrics are served."""
     hosts: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,253}$")], ...] = Field(default=(), strict=False)
     """Other names under which the server is asked for, e.g. behind a proxy. Requests for any other host are refused."""

@@ -7,12 +7,12 @@ Keys = tuple[str | int, ...]
 """Where a value is: mapping keys and list positions from the top."""
 Tree = str | int | float | bool | None | list["Tree"] | dict[str, "Tree"]
 
-_TELLING = 4
+_MIN_HIDDEN_CHARS = 4
 """Shorter values than this give nothing away, and would blot out ordinary words."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Problem:
+class ConfigProblem:
     """One thing to mend in the configuration. Never holds a secret."""
 
     file: str
@@ -30,7 +30,7 @@ class Problem:
 
 
 @dataclass(slots=True)
-class Source:
+class ConfigSource:
     """What was read so far."""
 
     data: dict[str, Tree] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Source:
     """Values that hold a `${...}`; True: they are nothing else, so their text may stand for a number."""
     referenced_files: set[Path] = field(default_factory=set)
     """Files that `${file:...}` names."""
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[ConfigProblem] = field(default_factory=list)
     resolved_values: set[str] = field(default_factory=set)
     """What references stood for: never shown."""
     damaged_keys: set[Keys] = field(default_factory=set)
@@ -56,24 +56,24 @@ class Source:
         """Add a problem at `keys`."""
         file, line = self.find_position(keys)
         for value in sorted(self.resolved_values, key=len, reverse=True):
-            message = message.replace(value, "***") if len(value) >= _TELLING else message
-        self.problems.append(Problem(str(file or ""), line, dotted(keys), message))
+            message = message.replace(value, "***") if len(value) >= _MIN_HIDDEN_CHARS else message
+        self.problems.append(ConfigProblem(str(file or ""), line, format_key(keys), message))
         self.damaged_keys.add(keys)
 
 
-def path_for_system(path: Path) -> Path:
+def check_path(path: Path) -> Path:
     """The path, if the system can take it. Raises ValueError."""
     if "\0" in str(path):
         raise ValueError("a path cannot hold the character NUL")
     return path
 
 
-def dotted(keys: Keys) -> str:
+def format_key(keys: Keys) -> str:
     """For people: `agents[0].model`."""
     return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).removeprefix(".")
 
 
-def at(node: Tree, *keys: str | int) -> Tree:
+def value_at(node: Tree, *keys: str | int) -> Tree:
     """The value there, or None."""
     for key in keys:
         if isinstance(node, dict) and isinstance(key, str):
@@ -85,9 +85,9 @@ def at(node: Tree, *keys: str | int) -> Tree:
     return node
 
 
-def merge(whole: Source, part: Source) -> None:
+def merge_sources(whole: ConfigSource, part: ConfigSource) -> None:
     """Add one file's values to those before it. A value in both is a problem, told at the later one."""
-    _merge(whole, part, whole.data, part.data, ())
+    _merge_into(whole, part, whole.data, part.data, ())
     whole.problems += part.problems
     whole.damaged_keys |= part.damaged_keys
     whole.referenced_files |= part.referenced_files
@@ -96,7 +96,9 @@ def merge(whole: Source, part: Source) -> None:
     whole.reference_keys = part.reference_keys | whole.reference_keys
 
 
-def _merge(whole: Source, part: Source, into: dict[str, Tree], data: dict[str, Tree], above: Keys) -> None:
+def _merge_into(
+    whole: ConfigSource, part: ConfigSource, into: dict[str, Tree], data: dict[str, Tree], above: Keys
+) -> None:
     for key, value in data.items():
         keys = (*above, key)
         if key not in into:
@@ -104,9 +106,9 @@ def _merge(whole: Source, part: Source, into: dict[str, Tree], data: dict[str, T
             continue
         held = into[key]
         if isinstance(held, dict) and isinstance(value, dict):
-            _merge(whole, part, held, value, keys)
+            _merge_into(whole, part, held, value, keys)
             continue
         (first, first_line), (second, line) = whole.positions[keys], part.positions[keys]
         message = f"also in {first}:{first_line}; keep one of the two"
-        whole.problems.append(Problem(str(second), line, dotted(keys), message))
+        whole.problems.append(ConfigProblem(str(second), line, format_key(keys), message))
         whole.damaged_keys.add(keys)

@@ -5,58 +5,58 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from gateway.fields import Duration, Section
-from gateway.tools.addresses import Allowed
+from gateway.fields import ConfigSection, Duration
+from gateway.tools.addresses import AllowedHosts
 
 ToolRole = Literal["guest", "member", "admin", "owner"]
-Scope = Literal["any", "private", "room"]
+ToolScope = Literal["any", "private", "room"]
 """Where: anywhere; in direct chats and private rooms; in rooms that are not private."""
-Approval = Literal["never", "untrusted", "always"]
+ApprovalMode = Literal["never", "untrusted", "always"]
 """When an admin has to approve a call: never; once text from outside is in view; each time."""
 
-_SERVER = re.compile(r"[a-z0-9]([a-z0-9_-]{0,22}[a-z0-9])?")
-_ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SERVER_NAME = re.compile(r"[a-z0-9]([a-z0-9_-]{0,22}[a-z0-9])?")
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def _server(value: str) -> str:
-    if not _SERVER.fullmatch(value):
+def _check_server_name(value: str) -> str:
+    if not _SERVER_NAME.fullmatch(value):
         raise ValueError("a server's name has at most 24 of a-z, 0-9, _ and -, the first and last of a-z and 0-9")
     return value
 
 
-def _variables(value: dict[str, SecretStr]) -> dict[str, SecretStr]:
+def _check_variables(value: dict[str, SecretStr]) -> dict[str, SecretStr]:
     for name in value:
-        if not _ENV.fullmatch(name):
+        if not _VARIABLE_NAME.fullmatch(name):
             raise ValueError("names of variables have letters, digits and _")
     return value
 
 
-def _allowances(value: tuple[str, ...]) -> tuple[str, ...]:
-    Allowed.parse(value)
+def _check_allowed_hosts(value: tuple[str, ...]) -> tuple[str, ...]:
+    AllowedHosts.parse(value)
     return value
 
 
-class ToolRule(Section):
+class ToolRule(ConfigSection):
     """What holds for the tools that match. The first rule that matches decides; what it leaves out is the default."""
 
     tool: str
     """A glob on the tool's name, e.g. `bash` or `mcp_files_*`."""
     role: ToolRole | None = None
     """The lowest role that may have it called."""
-    scope: Scope | None = None
+    scope: ToolScope | None = None
     """Where it may be called: in a direct chat, in a room, or in any place."""
-    approval: Approval | None = None
+    approval: ApprovalMode | None = None
     """Whether an admin is asked: never, once text from outside is in view, always."""
 
 
-class FilesConfig(Section):
+class FilesConfig(ConfigSection):
     """read_file, write_file, edit_file, glob, grep, view_image, send_file: all in the agent's `files`."""
 
     max_bytes: int = Field(default=10_000_000, ge=1)
     """Of one file that is read or written."""
 
 
-class BashConfig(Section):
+class BashConfig(ConfigSection):
     """The shell, and what runs in the background."""
 
     sandbox: Literal["bubblewrap", "off"] = "bubblewrap"
@@ -90,7 +90,7 @@ class BashConfig(Section):
         return self
 
 
-class SearchConfig(Section):
+class SearchConfig(ConfigSection):
     """Who is asked by `web_search`."""
 
     provider: Literal["none", "searxng", "brave", "tavily"] = "none"
@@ -111,7 +111,7 @@ class SearchConfig(Section):
         return self
 
 
-class WebConfig(Section):
+class WebConfig(ConfigSection):
     """web_fetch, web_search."""
 
     timeout: Duration = 20.0
@@ -120,17 +120,17 @@ class WebConfig(Section):
     """Of one page, unpacked."""
     max_redirects: int = Field(default=5, ge=0, le=20)
     """Of one page. 0: none is followed."""
-    allow_private: Annotated[tuple[str, ...], AfterValidator(_allowances)] = Field(default=(), strict=False)
+    allow_private: Annotated[tuple[str, ...], AfterValidator(_check_allowed_hosts)] = Field(default=(), strict=False)
     """Hosts, `host:port`s or networks (10.0.0.0/8) that may be fetched though they are not public."""
     search: SearchConfig = SearchConfig()
 
 
-class McpServer(Section):
+class McpServerConfig(ConfigSection):
     """One Model Context Protocol server: a program of ours, or an address."""
 
     command: tuple[str, ...] = Field(default=(), strict=False)
     """The program and its arguments, spoken to on its standard input and output."""
-    env: Annotated[dict[str, SecretStr], AfterValidator(_variables)] = Field(default={})
+    env: Annotated[dict[str, SecretStr], AfterValidator(_check_variables)] = Field(default={})
     """All of its environment, beside PATH, HOME and LANG."""
     url: str = ""
     """Of a server that speaks streamable HTTP."""
@@ -138,7 +138,7 @@ class McpServer(Section):
     """Sent with each request to it."""
     role: ToolRole = "admin"
     """The lowest role that may have its tools called; `tools.rules` can say otherwise."""
-    approval: Approval = "untrusted"
+    approval: ApprovalMode = "untrusted"
     """As in `tools.rules`."""
     tools: tuple[str, ...] = Field(default=("*",), strict=False)
     """Globs: which of its tools are taken."""
@@ -156,7 +156,7 @@ class McpServer(Section):
         return self
 
 
-class ApprovalsConfig(Section):
+class ApprovalsConfig(ConfigSection):
     """How what needs an admin's word gets it."""
 
     room: str = ""
@@ -165,7 +165,7 @@ class ApprovalsConfig(Section):
     """Then the answer is no."""
 
 
-class ToolsConfig(Section):
+class ToolsConfig(ConfigSection):
     """What agents may do besides speaking."""
 
     off: tuple[str, ...] = Field(default=(), strict=False)
@@ -178,5 +178,5 @@ class ToolsConfig(Section):
     files: FilesConfig = FilesConfig()
     bash: BashConfig = BashConfig()
     web: WebConfig = WebConfig()
-    mcp: dict[Annotated[str, AfterValidator(_server)], McpServer] = Field(default={})
+    mcp: dict[Annotated[str, AfterValidator(_check_server_name)], McpServerConfig] = Field(default={})
     approvals: ApprovalsConfig = ApprovalsConfig()

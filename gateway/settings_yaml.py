@@ -13,40 +13,40 @@ from pathlib import Path
 
 import yaml
 
-from gateway.settings_source import Keys, Problem, Source, Tree, dotted
+from gateway.settings_source import ConfigProblem, ConfigSource, Keys, Tree, format_key
 
 _MAX_DEPTH = 40
 _MAX_NODES = 100_000
 """Aliases can make a short text grow without bound."""
 _MAX_CHARS = 1_000_000
 """Of one file. A reading beside a running gateway takes its time from that."""
-_REFERENCE = re.compile(r"\$\$\{|\$\{(?:file:([^}]*)|([A-Za-z_][A-Za-z0-9_]*))\}|\$\{")
-_TAG = "tag:yaml.org,2002:"
+_REFERENCE_PATTERN = re.compile(r"\$\$\{|\$\{(?:file:([^}]*)|([A-Za-z_][A-Za-z0-9_]*))\}|\$\{")
+_TAG_PREFIX = "tag:yaml.org,2002:"
 _RESOLVERS = {
     "bool": re.compile(r"(?:true|True|TRUE|false|False|FALSE)\Z"),
     "null": re.compile(r"(?:|~|null|Null|NULL)\Z"),
     "int": re.compile(r"[-+]?[0-9]{1,400}\Z"),
     "float": re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]{1,3})?\Z"),
 }
-_QUOTE = {
+_QUOTE_HINTS = {
     "alias": "a value that starts with `*` needs quotes",
     "anchor": "a value that starts with `&` needs quotes",
     "cannot start any token": "a value that starts with `@`, `%` or a backquote needs quotes",
 }
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # the C one where it was built
+class _CoreSchemaLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # the C one where it was built
     """YAML 1.2's core schema, without hexadecimals and infinities."""
 
-    yaml_implicit_resolvers = {None: [(_TAG + name, regexp) for name, regexp in _RESOLVERS.items()]}  # noqa: RUF012  # PyYAML's own name and shape
+    yaml_implicit_resolvers = {None: [(_TAG_PREFIX + name, regexp) for name, regexp in _RESOLVERS.items()]}  # noqa: RUF012  # PyYAML's own name and shape
 
 
-def read_file(file: Path, env: Mapping[str, str]) -> Source:
+def read_yaml_file(file: Path, env: Mapping[str, str]) -> ConfigSource:
     """Read one file. Never raises for what is in it, nor if it cannot be read."""
-    return _Reader(file, env).read()
+    return _YamlFileReader(file, env).read()
 
 
-def text_of(path: Path) -> str:
+def read_text_file(path: Path) -> str:
     """All of a plain file. Raises OSError, also for one that is none or that is too large, and UnicodeDecodeError.
 
     A pipe or a device would keep whoever reads it waiting, perhaps for ever, and what is larger is no configuration.
@@ -66,12 +66,12 @@ def text_of(path: Path) -> str:
     return text
 
 
-def scalar(text: str) -> Tree:
+def parse_scalar(text: str) -> Tree:
     """Read a text as an unquoted scalar would be."""
-    return _typed(next((name for name, regexp in _RESOLVERS.items() if regexp.match(text)), "str"), text)
+    return _to_scalar(next((name for name, regexp in _RESOLVERS.items() if regexp.match(text)), "str"), text)
 
 
-def _typed(kind: str, text: str) -> Tree:
+def _to_scalar(kind: str, text: str) -> Tree:
     if kind == "int":
         return int(text)
     if kind == "float":
@@ -81,27 +81,27 @@ def _typed(kind: str, text: str) -> Tree:
     return None if kind == "null" else text
 
 
-class _Reader:
+class _YamlFileReader:
     """Reads one file."""
 
     def __init__(self, file: Path, env: Mapping[str, str]) -> None:
         self._file, self._env = file, env
-        self._source = Source(positions={(): (file, 1)})
+        self._source = ConfigSource(positions={(): (file, 1)})
         self._nodes = 0
 
-    def read(self) -> Source:
+    def read(self) -> ConfigSource:
         source = self._source
         text = ""
         try:
-            text = text_of(self._file)
-            node = _compose(text)
+            text = read_text_file(self._file)
+            node = _compose_node(text)
         except OSError as error:
             source.add_problem((), f"cannot be read: {error.strerror}")
         except UnicodeDecodeError:
             source.add_problem((), "is not UTF-8 text")
         except yaml.YAMLError as error:
-            source.positions[()] = (self._file, _line(error, text))
-            source.add_problem((), f"not YAML: {_explain(error, text)}")
+            source.positions[()] = (self._file, _error_line(error, text))
+            source.add_problem((), f"not YAML: {_explain_yaml_error(error, text)}")
         else:
             if isinstance(node, yaml.MappingNode):
                 source.data = self._read_mapping(node, ())
@@ -121,7 +121,7 @@ class _Reader:
             for index, item in enumerate(node.value):
                 self._source.positions[*keys, index] = (self._file, item.start_mark.line + 1)
             return [self._read_value(item, (*keys, index)) for index, item in enumerate(node.value)]
-        kind = node.tag.removeprefix(_TAG)
+        kind = node.tag.removeprefix(_TAG_PREFIX)
         if kind == "str":
             return self._resolve_text(node.value, keys)
         if kind not in _RESOLVERS or not _RESOLVERS[kind].match(node.value):
@@ -129,7 +129,7 @@ class _Reader:
                 keys, "tags (`!name`) mean nothing here; a value that starts with `!` needs quotes"
             )
             return None
-        return _typed(kind, node.value)
+        return _to_scalar(kind, node.value)
 
     def _read_mapping(self, node: yaml.MappingNode, above: Keys) -> dict[str, Tree]:
         result: dict[str, Tree] = {}
@@ -142,7 +142,7 @@ class _Reader:
             if key_node.value in result:
                 first = self._source.positions[keys][1]
                 message = f"appears twice, first on line {first}; keep one"
-                self._source.problems.append(Problem(str(self._file), line, dotted(keys), message))
+                self._source.problems.append(ConfigProblem(str(self._file), line, format_key(keys), message))
                 continue
             self._source.positions[keys] = (self._file, line)
             result[key_node.value] = self._read_value(value_node, keys)
@@ -151,7 +151,7 @@ class _Reader:
     def _resolve_text(self, text: str, keys: Keys) -> str:
         pieces: list[str] = []
         end = 0
-        for match in _REFERENCE.finditer(text):
+        for match in _REFERENCE_PATTERN.finditer(text):
             pieces += [text[end : match.start()], self._resolve_reference(match, keys)]
             end = match.end()
             if match[0] != "$${":
@@ -170,7 +170,7 @@ class _Reader:
             try:
                 target = self._file.parent / Path(path.strip()).expanduser()
                 self._source.referenced_files.add(target)
-                value = text_of(target).strip()
+                value = read_text_file(target).strip()
                 problem = "" if value else f"the file {path} is empty"
             except (OSError, ValueError, RuntimeError) as error:
                 reason = error.strerror if isinstance(error, OSError) else "not a readable text file"
@@ -184,21 +184,21 @@ class _Reader:
         return value
 
 
-def _compose(text: str) -> yaml.Node | None:
+def _compose_node(text: str) -> yaml.Node | None:
     depth = nodes = 0
     # The C parser's compose recurses on the C stack and ends the process on deep nesting: look first.
-    for event in yaml.parse(text, Loader=_Loader):
+    for event in yaml.parse(text, Loader=_CoreSchemaLoader):
         nodes += isinstance(event, yaml.NodeEvent)
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _MAX_DEPTH:
             raise yaml.YAMLError("nested too deep")
         if nodes > _MAX_NODES:
             raise yaml.YAMLError("too large")
-    node: yaml.Node | None = yaml.compose(text, Loader=_Loader)
+    node: yaml.Node | None = yaml.compose(text, Loader=_CoreSchemaLoader)
     return node
 
 
-def _line(error: yaml.YAMLError, text: str) -> int:
+def _error_line(error: yaml.YAMLError, text: str) -> int:
     if isinstance(error, yaml.reader.ReaderError):  # says a position, in bytes or in characters
         control = yaml.reader.Reader.NON_PRINTABLE.search(text)
         return text.count("\n", 0, control.start()) + 1 if control else 1
@@ -206,7 +206,7 @@ def _line(error: yaml.YAMLError, text: str) -> int:
     return mark.line + 1 if mark else 1
 
 
-def _explain(error: yaml.YAMLError, text: str) -> str:
+def _explain_yaml_error(error: yaml.YAMLError, text: str) -> str:
     if isinstance(error, yaml.reader.ReaderError):
         return "holds control characters"
     if not isinstance(error, yaml.MarkedYAMLError):
@@ -216,7 +216,7 @@ def _explain(error: yaml.YAMLError, text: str) -> str:
         line, column = error.problem_mark.line, error.problem_mark.column
         if any(one[column : column + 1] == "\t" for one in text.splitlines()[line : line + 1]):
             return "indent with spaces, not with tabs"
-    for start, explanation in _QUOTE.items():
+    for start, explanation in _QUOTE_HINTS.items():
         if start in f"{problem} {error.context}":
             return explanation
     return re.split("['\"]", problem, maxsplit=1)[0].strip()  # what follows a quote may be a value

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-ENGLISH: Final = """
+ENGLISH_STOP_WORDS: Final = """
 about above actually after again against almost alone along already also although always among another anybody
 anyone anything anyway aren around away back because been before behind being below best better between both bring
 came cannot check come comes coming could couldn days didn different does doesn doing done down during each either
@@ -18,7 +18,7 @@ tomorrow under until upon used using very want wants wasn well went were weren w
 which while whole whom whose will with within without work would wouldn yeah years yesterday your yours yourself
 """
 
-GERMAN: Final = """
+GERMAN_STOP_WORDS: Final = """
 aber alle allem allen aller alles also andere anderen anders auch beide beim bereits bitte dabei damit danke dann
 darf darum dass dazu deine deinem deinen denn deren deshalb dessen diese diesem diesen dieser dieses doch dort durch
 eben eigentlich eine einem einen einer eines einfach einmal etwas euch euer eure falls fast ganz gegen genau gerade
@@ -29,7 +29,7 @@ sich sind sollte sonst unser unsere unter viel viele vielleicht wann waren warum
 wenig wenn werde werden wieder will wird wirklich wissen wohl wollen wurde wurden würde zwar zwischen über
 """
 
-FRENCH: Final = """
+FRENCH_STOP_WORDS: Final = """
 aussi autre autres avait avant avec avez avoir avons beaucoup bien bonjour cela celle celles celui cependant ceux
 chaque chez comme comment contre dans depuis deux dire dois doit donc dont déjà elle elles encore entre faire fait
 faut fois jamais jusque leur leurs lors lorsque mais merci mieux moins même mêmes notre nous parce parfois pendant
@@ -38,7 +38,7 @@ serait seulement sinon soit sont sous suis sujet tous tout toute toutes trop tr�
 vraiment étaient était êtes être
 """
 
-SPANISH: Final = """
+SPANISH_STOP_WORDS: Final = """
 ahora algo alguna algunas alguno algunos algún antes aquel aquella aquí aunque bien bueno cada casi como contra cual
 cuando cuanto cuál cuándo cómo decir desde después donde durante dónde ella ellas ellos entonces entre eran eres
 esas esos esta estaba estar estas este esto estos estoy está están fueron gracias había hace hacer hacia hasta hola
@@ -47,7 +47,7 @@ otros para pero poco podría porque puede puedo pues quien quiere quiero quién 
 tampoco tanto tengo tiene tienen toda todas todavía todo todos usted ustedes vamos
 """
 
-RUSSIAN: Final = """
+RUSSIAN_STOP_WORDS: Final = """
 благодаря более больше будет будто буду была были было быть вами ваша ваше ваши весь вместо вообще вопрос время
 всегда всего всем всех вчера давай даже должен другие другой если есть завтра здесь знаю именно иногда каждый какая
 какие какой когда конечно которая которого которое которой которые который куда либо лучше меня мной может можно
@@ -57,4 +57,6 @@ RUSSIAN: Final = """
 чуть этим этих этого этой этом этот
 """  # noqa: RUF001 - another alphabet
 
-ALL: Final = frozenset(f"{ENGLISH} {GERMAN} {FRENCH} {SPANISH} {RUSSIAN}".split())
+STOP_WORDS: Final = frozenset(
+    f"{ENGLISH_STOP_WORDS} {GERMAN_STOP_WORDS} {FRENCH_STOP_WORDS} {SPANISH_STOP_WORDS} {RUSSIAN_STOP_WORDS}".split()
+)

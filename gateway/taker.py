@@ -3,25 +3,25 @@
 from typing import Protocol
 
 from gateway.events import ConversationId
-from gateway.lane import Lane
-from gateway.turns import Report
+from gateway.lane import TurnHandle
+from gateway.turns import TurnResult
 
 
-class Taker(Protocol):
+class TurnTaker(Protocol):
     """Takes the turns of one agent: `gateway.minds.Mind`."""
 
     async def take_turn(
-        self, conversation: ConversationId, *, autonomous: bool, continuing: bool, lane: Lane
-    ) -> Report:
+        self, conversation: ConversationId, *, autonomous: bool, continuing: bool, lane: TurnHandle
+    ) -> TurnResult:
         """Deal with all that is unread there. Any exception but `StoreError` is a bug in that turn.
 
         `continuing`: go on with what was being done, also if nothing is unread.
         """
 
-    async def dream(self, lane: Lane) -> Report:
+    async def dream(self, lane: TurnHandle) -> TurnResult:
         """Consolidate what was written down. The same holds of exceptions."""
 
-    async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> Report:
+    async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> TurnResult:
         """Deal with all that is unread there by saying once that there is no answer."""
 
     async def unread_urgency(self, conversation: ConversationId) -> int:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from agent.cache.keeper import Keeper
-from agent.cache.outlook import UNKNOWN, Outlook
-from agent.models.base import Model, Request
-from agent.models.build import Around, build_model, chain
+from agent.cache.keeper import CachingModel
+from agent.cache.outlook import UNKNOWN_FORECAST, CacheForecast
+from agent.models.base import Model, ModelRequest
+from agent.models.build import ModelWrapper, build_model, fallback_chain
 from agent.models.config import AnthropicConfig, ModelConfig, ProviderConfig
 from gateway.clock import Clock
 from gateway.settings import Settings
@@ -23,7 +23,7 @@ logger = logging.getLogger("reverie.cache")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Thinker:
+class AgentModel:
     """A model as one agent thinks with it."""
 
     name: str
@@ -32,11 +32,11 @@ class Thinker:
     """With its fallbacks behind it."""
     primary: Model
     """Without them."""
-    ceiling_usd: Callable[[Request], float]
+    ceiling_usd: Callable[[ModelRequest], float]
     """What a request may cost at most, in US dollars, whichever of its models answers."""
-    outlook: Callable[[str], Outlook]
+    outlook: Callable[[str], CacheForecast]
     """What the cache of a conversation is like, of the model that is asked first."""
-    caching_models: frozenset[Keeper]
+    caching_models: frozenset[CachingModel]
     """Of all that may answer."""
     models: Sequence[Model]
     """All that may answer, first those of `model`, in their order."""
@@ -44,7 +44,7 @@ class Thinker:
     """Who makes summaries of conversations. None: `model`."""
 
 
-class Endings:
+class ClosingTasks:
     """What is closed while everything else goes on."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Endings:
             logger.exception("closing what is not used any more broke")
 
 
-class _Recipe(NamedTuple):
+class _ModelKey(NamedTuple):
     """What one model is made of: the same recipe, the same model."""
 
     name: str
@@ -78,7 +78,7 @@ class _Recipe(NamedTuple):
     """As `build_model` has it, of providers that can."""
 
 
-class _Said(NamedTuple):
+class _ModelSettings(NamedTuple):
     """What the settings say of models."""
 
     models: Mapping[str, ModelConfig]
@@ -87,29 +87,29 @@ class _Said(NamedTuple):
     summarizer: str
 
     @classmethod
-    def from_settings(cls, settings: Settings) -> "_Said":
+    def from_settings(cls, settings: Settings) -> "_ModelSettings":
         llm, folds = settings.llm, settings.llm.context_optimization.folds
         keeping = folds.keep_recent_tool_results if folds.provider_side == "clear" else None
         return cls(llm.models, llm.providers, keeping, llm.context_optimization.compaction.summarizer_model)
 
 
-class _Summarizer(NamedTuple):
+class _SummarizerModels(NamedTuple):
     model: Model | None = None
     models: Sequence[Model] = ()
 
 
-class Thinkers:
+class ModelPool:
     """All of them. Everything happens on the event loop."""
 
     def __init__(
         self,
         settings: Settings,
         clock: Clock,
-        around: Around,
+        around: ModelWrapper,
         *,
         instead: Model | None = None,
         gone: Callable[[Model], None] = lambda _: None,
-        endings: "Endings",
+        endings: "ClosingTasks",
     ) -> None:
         """`around`: as `build_model` has it. `gone` is called with each model that nothing uses any more.
 
@@ -120,26 +120,26 @@ class Thinkers:
         self._overrides = {agent.id: (agent.model, instead) for agent in settings.agents} if instead is not None else {}
         self._on_unused = gone
         self._closing = endings
-        self._pool: dict[_Recipe, Model] = {}
-        self._holds: dict[Thinker, int] = {}
-        self._settings = _Said.from_settings(settings)
-        self._agent_models: dict[tuple[str, str], Thinker] = {}
+        self._pool: dict[_ModelKey, Model] = {}
+        self._holds: dict[AgentModel, int] = {}
+        self._settings = _ModelSettings.from_settings(settings)
+        self._agent_models: dict[tuple[str, str], AgentModel] = {}
         self._summarizer, self._agent_models = self._build_all(self._settings, settings)
 
     @property
-    def caching_models(self) -> list[Keeper]:
+    def caching_models(self) -> list[CachingModel]:
         """Of all models that there are."""
-        return [one for one in self._pool.values() if isinstance(one, Keeper)]
+        return [one for one in self._pool.values() if isinstance(one, CachingModel)]
 
-    def get(self, agent: str, name: str) -> Thinker:
+    def get(self, agent: str, name: str) -> AgentModel:
         """By an agent's id and a key of `llm.models`: made when it is first asked for, without IO."""
         if (agent, name) not in self._agent_models:
             self._agent_models[agent, name] = self._build_agent_model(self._settings, self._summarizer, agent, name)
         return self._agent_models[agent, name]
 
     def prepare(self, new: Settings) -> Callable[[], None]:
-        """As `gateway.live.Taker`: from then on `of` gives others, where theirs is another recipe."""
-        said = _Said.from_settings(new)
+        """As `gateway.live.SettingsListener`: from then on `of` gives others, where theirs is another recipe."""
+        said = _ModelSettings.from_settings(new)
         summarizer, made = self._build_all(said, new)
 
         def put() -> None:
@@ -149,7 +149,7 @@ class Thinkers:
         return put
 
     @contextlib.contextmanager
-    def holding(self, thinker: Thinker) -> Iterator[Thinker]:
+    def holding(self, thinker: AgentModel) -> Iterator[AgentModel]:
         """What it is made of stays open meanwhile, whatever the settings say."""
         self.hold(thinker)
         try:
@@ -157,11 +157,11 @@ class Thinkers:
         finally:
             self.release(thinker)
 
-    def hold(self, thinker: Thinker) -> None:
+    def hold(self, thinker: AgentModel) -> None:
         """The same, until `let_go`."""
         self._holds[thinker] = self._holds.get(thinker, 0) + 1
 
-    def release(self, thinker: Thinker) -> None:
+    def release(self, thinker: AgentModel) -> None:
         """Once for each `hold`."""
         self._holds[thinker] -= 1
         if not self._holds[thinker]:
@@ -184,23 +184,29 @@ class Thinkers:
         for model in (*self._pool.values(), *instead.values()):
             await model.aclose()
 
-    def _build_all(self, said: _Said, settings: Settings) -> tuple[_Summarizer, dict[tuple[str, str], Thinker]]:
+    def _build_all(
+        self, said: _ModelSettings, settings: Settings
+    ) -> tuple[_SummarizerModels, dict[tuple[str, str], AgentModel]]:
         """What each agent thinks with, by the settings; other names are made when they are asked for."""
         names = [(agent.id, agent.model) for agent in settings.agents]
         for agent, name in names:  # before the summarizer, which shares what they think with as they do
             if name not in self._overrides.get(agent, ()):
                 self._build_chain(said, name, said.clear_keeping)
-        summarizer = _Summarizer()
+        summarizer = _SummarizerModels()
         if said.summarizer:
             keeping = (
-                said.clear_keeping if any(said.summarizer in chain(name, said.models) for _, name in names) else None
+                said.clear_keeping
+                if any(said.summarizer in fallback_chain(name, said.models) for _, name in names)
+                else None
             )
-            summarizer = _Summarizer(*self._build_chain(said, said.summarizer, keeping))
+            summarizer = _SummarizerModels(*self._build_chain(said, said.summarizer, keeping))
         return summarizer, {
             (agent, name): self._build_agent_model(said, summarizer, agent, name) for agent, name in names
         }
 
-    def _build_agent_model(self, said: _Said, summarizer: _Summarizer, agent: str, name: str) -> Thinker:
+    def _build_agent_model(
+        self, said: _ModelSettings, summarizer: _SummarizerModels, agent: str, name: str
+    ) -> AgentModel:
         known, instead = self._overrides.get(agent, ("", None))
         if instead is None or known != name:
             model, singles = self._build_chain(said, name, said.clear_keeping)
@@ -209,23 +215,23 @@ class Thinkers:
         whole, before = (*singles, *summarizer.models), self._agent_models.get((agent, name))
         if before is not None and [*map(id, whole)] == [*map(id, before.models)]:
             return before
-        keepers = [one for one in whole if isinstance(one, Keeper)]
+        keepers = [one for one in whole if isinstance(one, CachingModel)]
         first = singles[0]
-        return Thinker(
+        return AgentModel(
             name=name,
             model=model,
             primary=first,
-            ceiling_usd=partial(_ceiling, keepers),
-            outlook=partial(first.forecast, agent) if isinstance(first, Keeper) else _unknown,
+            ceiling_usd=partial(_max_ceiling_usd, keepers),
+            outlook=partial(first.forecast, agent) if isinstance(first, CachingModel) else _unknown_outlook,
             caching_models=frozenset(keepers),
             models=whole,
             summarizer=summarizer.model,
         )
 
-    def _build_chain(self, said: _Said, name: str, keeping: int | None) -> tuple[Model, Sequence[Model]]:
+    def _build_chain(self, said: _ModelSettings, name: str, keeping: int | None) -> tuple[Model, Sequence[Model]]:
         """The model with its fallbacks, and all of these, each of which is there once."""
-        names = chain(name, said.models)
-        recipes = {key: _recipe(said, key, keeping) for key in names}
+        names = fallback_chain(name, said.models)
+        recipes = {key: _model_key(said, key, keeping) for key in names}
         made = {key: self._pool[recipe] for key, recipe in recipes.items() if recipe in self._pool}
         model = build_model(
             name, said.models, said.providers, self._clock, made=made, clear_keeping=keeping, around=self._wrap
@@ -234,16 +240,16 @@ class Thinkers:
         return model, [made[key] for key in names]
 
 
-def _recipe(said: _Said, name: str, keeping: int | None) -> _Recipe:
+def _model_key(said: _ModelSettings, name: str, keeping: int | None) -> _ModelKey:
     config = said.models[name]
     provider = said.providers[config.provider]
     clears = keeping if isinstance(provider, AnthropicConfig) else None
-    return _Recipe(name, config.model_copy(update={"fallbacks": ()}), provider, clears)
+    return _ModelKey(name, config.model_copy(update={"fallbacks": ()}), provider, clears)
 
 
-def _ceiling(keepers: Sequence[Keeper], request: Request) -> float:
+def _max_ceiling_usd(keepers: Sequence[CachingModel], request: ModelRequest) -> float:
     return max((keeper.max_cost_usd(request) for keeper in keepers), default=0.0)
 
 
-def _unknown(_place: str) -> Outlook:
-    return UNKNOWN
+def _unknown_outlook(_place: str) -> CacheForecast:
+    return UNKNOWN_FORECAST

@@ -5,59 +5,59 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from agent.brief import Brief
-from agent.models.base import Request
+from agent.brief import PromptInput
+from agent.models.base import ModelRequest
 from agent.tools.skills import LOAD_SKILL
 from agent.workspace import default_workspace
-from agent.workspace.bundle import Bundle, Scope
-from gateway.acting import Acting
-from gateway.briefing import Briefing
-from gateway.compacting import Compacting
-from gateway.digest import Digests
-from gateway.dreams import Dreams
-from gateway.equipment import Equipment
+from agent.workspace.bundle import PersonaBundle, PersonaScope
+from gateway.acting import MessagingTools
+from gateway.briefing import PromptContextBuilder
+from gateway.compacting import Summarizer
+from gateway.digest import DigestBuilder
+from gateway.dreams import DreamTurnRunner
+from gateway.equipment import ModelServices
 from gateway.events import ConversationId
-from gateway.folds import Folds
-from gateway.guidance import Guidance
-from gateway.hands import Hand
-from gateway.hearing import Hearing
-from gateway.means import Means
-from gateway.purse import Purse
+from gateway.folds import Compactor
+from gateway.guidance import TurnDirectives
+from gateway.hands import Tool
+from gateway.hearing import ConversationReader
+from gateway.means import AgentContext
+from gateway.purse import DailyBudget
 from gateway.settings import Settings
-from gateway.shared import Shared
-from gateway.thinkers import Thinker
-from gateway.tools.skills import SkillHands
-from gateway.turns import Turns
-from gateway.views import Views
+from gateway.shared import GatewayServices
+from gateway.thinkers import AgentModel
+from gateway.tools.skills import SkillTools
+from gateway.turns import TurnRunner
+from gateway.views import HistoryStore
 
-Me = Callable[[Scope], Awaitable[Bundle]]
+LoadBundle = Callable[[PersonaScope], Awaitable[PersonaBundle]]
 """Who an agent is by now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Body:
+class AgentParts:
     """Of an agent, whatever it thinks with."""
 
     agent: str
     """By its id."""
-    services: Shared
-    model_services: Equipment
-    reader: Hearing
-    digest_builder: Digests
-    platform_actions: Acting
-    directives: Guidance
-    budget: Purse
-    skills: SkillHands
-    own_tools: Sequence[Hand]
+    services: GatewayServices
+    model_services: ModelServices
+    reader: ConversationReader
+    digest_builder: DigestBuilder
+    platform_actions: MessagingTools
+    directives: TurnDirectives
+    budget: DailyBudget
+    skills: SkillTools
+    own_tools: Sequence[Tool]
     """What it does with itself."""
     forget_view: Callable[[ConversationId], None]
     """What is kept of a view is not what the log has."""
 
 
-class Thinking:
+class AgentRuntime:
     """What one agent thinks with. Nothing of it changes: a turn that has begun ends with it, whatever comes next."""
 
-    def __init__(self, thinker: Thinker, body: Body) -> None:
+    def __init__(self, thinker: AgentModel, body: AgentParts) -> None:
         self.agent_model = thinker
         self.model = thinker.model
         self._parts = body
@@ -69,7 +69,7 @@ class Thinking:
         self.load_bundle = self._build_bundle_loader()
         briefing = self._build_prompt_context()
         self.context = self._build_context(briefing)
-        self.turn_runner = Turns(
+        self.turn_runner = TurnRunner(
             self.context,
             signs=shared.previews,
             digests=body.digest_builder,
@@ -79,22 +79,22 @@ class Thinking:
         )
         self.dream_runner = self._build_dream_runner(briefing)
 
-    def _build_bundle_loader(self) -> Me:
+    def _build_bundle_loader(self) -> LoadBundle:
         agent, equipment, family = self._parts.agent, self._parts.model_services, self.model.family
         root, own = (
             equipment.live.agent_config(agent).workspace or default_workspace(),
             self._parts.services.background_services.agent_directory(agent),
         )
 
-        async def me(scope: Scope) -> Bundle:
+        async def me(scope: PersonaScope) -> PersonaBundle:
             cached = equipment.live.enabled_optimizations(agent).workspace_cache
             return await equipment.workspaces.get(root, scope=scope, family=family, own=own, cached=cached)
 
         return me
 
-    def _build_prompt_context(self) -> Briefing:
+    def _build_prompt_context(self) -> PromptContextBuilder:
         body, shared = self._parts, self._parts.services
-        return Briefing(
+        return PromptContextBuilder(
             me=self.load_bundle,
             peers=tuple(sorted(other.id for other in shared.live.settings.agents if other.id != body.agent)),
             bindings=shared.bindings.snapshot(),
@@ -105,11 +105,11 @@ class Thinking:
             tools=lambda: self.tools.specs if self.model.takes_tools else (),
         )
 
-    def _build_context(self, briefing: Briefing) -> Means:
+    def _build_context(self, briefing: PromptContextBuilder) -> AgentContext:
         body, shared, live, model = self._parts, self._parts.services, self._parts.model_services.live, self.model
         agent_id, simple = body.agent, not model.takes_tools or model.family == "local"
-        views = Views(shared.store, shared.clock, shared.media, simple=simple)
-        return Means(
+        views = HistoryStore(shared.store, shared.clock, shared.media, simple=simple)
+        return AgentContext(
             store=shared.store,
             clock=shared.clock,
             model=model,
@@ -139,9 +139,9 @@ class Thinking:
             max_tool_rounds=shared.live.settings.tools.max_rounds,
         )
 
-    def _build_compactor(self, views: Views) -> Folds:
+    def _build_compactor(self, views: HistoryStore) -> Compactor:
         body, shared, live, model = self._parts, self._parts.services, self._parts.model_services.live, self.model
-        compacting = Compacting(
+        compacting = Summarizer(
             agent=body.agent,
             store=shared.store,
             clock=shared.clock,
@@ -150,7 +150,7 @@ class Thinking:
             said=lambda: live.optimization.compaction,
             compacted=partial(shared.on_compacted, body.agent),
         )
-        return Folds(
+        return Compactor(
             store=shared.store,
             clock=shared.clock,
             views=views,
@@ -161,9 +161,9 @@ class Thinking:
             compacting=compacting,
         )
 
-    def _build_dream_runner(self, briefing: Briefing) -> Dreams:
+    def _build_dream_runner(self, briefing: PromptContextBuilder) -> DreamTurnRunner:
         body, shared = self._parts, self._parts.services
-        return Dreams(
+        return DreamTurnRunner(
             agent=body.agent,
             store=shared.store,
             clock=shared.clock,
@@ -178,14 +178,14 @@ class Thinking:
             forget=body.forget_view,
         )
 
-    def _can_afford(self, request: Request) -> bool:
+    def _can_afford(self, request: ModelRequest) -> bool:
         return self._parts.budget.reserve(request, self.agent_model.ceiling_usd(request))
 
-    async def build_prompt_input(self, persona: str) -> Brief:
+    async def build_prompt_input(self, persona: str) -> PromptInput:
         """What every conversation of this agent begins with."""
         body = self._parts
         late, skills = body.services.tool_registry.has_dynamic_tools, await self._skill_catalogue()
-        return Brief(
+        return PromptInput(
             persona=persona,
             skills=skills,
             card="",
@@ -207,7 +207,7 @@ class Thinking:
         return await body.services.tool_registry.render_status(body.agent, conversation, self.tools, roles)
 
 
-def made_with(settings: Settings) -> object:
+def turn_settings_key(settings: Settings) -> object:
     """What of the settings turns are made with, beside their model: equal while that is the same."""
     agents = {one.id: (one.surface, one.bindings) for one in settings.agents}
     return settings.tools, settings.recall, settings.dmn.memory_chars, agents

@@ -1,7 +1,7 @@
 """What people call the places that the agents know: shown to people and to models in place of ids.
 
-Adapters know the names (`channels.base.HasNames`). What is new of them is a `Named` in the log, so they are known after
-a restart, too. All of it is untrusted: it is cleaned, bounded and put on one line here, once for everybody.
+Adapters know the names (`channels.base.HasPlaceNames`). What is new of them is a `PlaceRenamed` in the log, so they are
+known after a restart, too. All of it is untrusted: it is cleaned, bounded and put on one line here, once for everybody.
 """
 
 import re
@@ -11,35 +11,35 @@ from dataclasses import fields, replace
 from datetime import datetime
 from typing import Final, Literal, TypeVar
 
-from channels.text import line
+from channels.text import single_line
 from gateway.events import (
     Address,
     ChannelName,
+    ConnectionChanged,
     ConversationId,
     EventId,
-    Link,
     Message,
-    Named,
     Notification,
     PlaceNames,
+    PlaceRenamed,
     RoomId,
 )
 from gateway.ids import new_id
-from gateway.ops.operator import WHO
-from gateway.records import OPERATOR, is_inner
+from gateway.ops.operator import OPERATOR_NAME
+from gateway.records import OPERATOR_CHANNEL, is_inner
 from gateway.redaction import Redact, Redactor
-from gateway.safety.marks import unhidden
-from gateway.store import Reader
-from gateway.tools.consent import code
+from gateway.safety.marks import strip_hidden
+from gateway.store import StoreReader
+from gateway.tools.consent import inline_code
 
 T = TypeVar("T")
 
-NAME_CHARS: Final = 100
+MAX_TITLE_CHARS: Final = 100
 """The longest that Discord has; Telegram's titles are at most 128, and one that long is cut."""
-TOPIC_CHARS: Final = 400
-_KEPT: Final = 10_000
-_AT_START: Final = 1_000
-_TOLD: Final[tuple[Literal["room", "server", "thread", "topic", "me"], ...]] = (
+MAX_TOPIC_CHARS: Final = 400
+_MAX_CACHED_TITLES: Final = 10_000
+_LOADED_AT_START: Final = 1_000
+_REPORTED_NAMES: Final[tuple[Literal["room", "server", "thread", "topic", "me"], ...]] = (
     "room",
     "server",
     "thread",
@@ -48,20 +48,20 @@ _TOLD: Final[tuple[Literal["room", "server", "thread", "topic", "me"], ...]] = (
 )
 """Names whose change is told to the model. That a person is called otherwise stands on their next line."""
 _LABELLED: Final = re.compile(r"\(([^\s()]+/\S+)\)$")
-_ADDRESS: Final = re.compile(r"(?<![(`])`([^`\s/]+/[^`\s]+)`(?! \(`)")
+_QUOTED_ADDRESS: Final = re.compile(r"(?<![(`])`([^`\s/]+/[^`\s]+)`(?! \(`)")
 """In code, and not behind or in front of a title already."""
-_NUMBER: Final = re.compile(r"-?\d+")
-_NOTHING: Final = PlaceNames()
-_CONSOLE: Final = Address(channel=OPERATOR, room=RoomId(WHO))
+_NUMERIC_ID: Final = re.compile(r"-?\d+")
+_NO_NAMES: Final = PlaceNames()
+_OPERATOR_CONSOLE: Final = Address(channel=OPERATOR_CHANNEL, room=RoomId(OPERATOR_NAME))
 """Where the operator speaks over the API."""
 
 
-class Titles:
+class PlaceTitles:
     """The names of all places, as they are by now."""
 
     def __init__(
         self,
-        reader: Reader,
+        reader: StoreReader,
         *,
         names: Callable[[Address], PlaceNames | None] = lambda _: None,
         platform: Callable[[ChannelName], str] = lambda name: name.partition(".")[0].capitalize(),
@@ -84,8 +84,8 @@ class Titles:
 
     async def load_recent(self) -> None:
         """Know the places that were named last."""
-        for stored in reversed(await self._reader.newest_current_facts("named", newest=_AT_START)):
-            if isinstance(stored.fact, Named):
+        for stored in reversed(await self._reader.newest_current_facts("named", newest=_LOADED_AT_START)):
+            if isinstance(stored.fact, PlaceRenamed):
                 self.learn(stored.fact)
 
     async def load(self, conversations: Iterable[ConversationId]) -> None:
@@ -94,22 +94,22 @@ class Titles:
         if not wanted:
             return
         for stored in await self._reader.current_facts_for("named", wanted):
-            if isinstance(stored.fact, Named):
+            if isinstance(stored.fact, PlaceRenamed):
                 self.learn(stored.fact)
 
-    def learn(self, named: Named) -> None:
+    def learn(self, named: PlaceRenamed) -> None:
         """These names are in the log."""
         self._settled.pop(named.at.conversation, None)
-        _keep(self._known, named.at.conversation, named.names)
+        _put_bounded(self._known, named.at.conversation, named.names)
 
     async def find_new_names(
         self, event: Notification, now: datetime, written: dict[ConversationId, PlaceNames]
-    ) -> Named | None:
+    ) -> PlaceRenamed | None:
         """How the place of this event is called, if that is not in the log yet.
 
         `written`: what is just being written, which this adds to.
         """
-        if isinstance(event, Link) or event.at is None:
+        if isinstance(event, ConnectionChanged) or event.at is None:
             return None
         at, conversation = event.at, event.at.conversation
         if is_inner(conversation):
@@ -121,32 +121,32 @@ class Titles:
         told = self._clean_names(at, source[0])
         if whom and told.person is None:
             told = replace(told, person=self._clean_text(whom))
-        if replace(told, me=None) == _NOTHING:
+        if replace(told, me=None) == _NO_NAMES:
             return None
         before = written.get(conversation) or self._known.get(conversation)
         if before is None:
             await self.load([conversation])
             before = self._known.get(conversation)
-        names = _merged(before or _NOTHING, told)
-        if names == (before or _NOTHING):
+        names = _merge_names(before or _NO_NAMES, told)
+        if names == (before or _NO_NAMES):
             if conversation not in written:
-                _keep(self._settled, conversation, source)
+                _put_bounded(self._settled, conversation, source)
             return None
         written[conversation] = names
         changed = [
             one
-            for one in _TOLD
+            for one in _REPORTED_NAMES
             if before is not None and getattr(before, one) is not None and getattr(before, one) != getattr(names, one)
         ]
-        return Named(id=EventId(new_id(now)), at=at, names=names, sent=now, changed=tuple(changed))
+        return PlaceRenamed(id=EventId(new_id(now)), at=at, names=names, sent=now, changed=tuple(changed))
 
     def place_names(self, at: Address) -> PlaceNames:
         """All that is known of a place, cleaned and without secrets."""
         known = self._known.get(at.conversation)
         if known is None and at.thread is not None:
-            room = self._known.get(replace(at, thread=None).conversation, _NOTHING)
+            room = self._known.get(replace(at, thread=None).conversation, _NO_NAMES)
             known = replace(room, thread=None)
-        names = _merged(known or _NOTHING, self._clean_names(at, self._names(at)))
+        names = _merge_names(known or _NO_NAMES, self._clean_names(at, self._names(at)))
         shown = {one.name: getattr(names, one.name) for one in fields(names)}
         return PlaceNames(**{key: value and self._redact(value) for key, value in shown.items()})
 
@@ -158,7 +158,7 @@ class Titles:
             return self._clean_text(conversation)
         if is_inner(at.conversation):
             return f"{at.room} by itself"
-        if at == _CONSOLE:
+        if at == _OPERATOR_CONSOLE:
             return "the operator's console"
         names = self.place_names(at)
         if names.person:
@@ -174,7 +174,7 @@ class Titles:
         return self._room_title(at, self.place_names(at))
 
     def _room_title(self, at: Address, names: PlaceNames) -> str:
-        return names.room or ("" if _NUMBER.fullmatch(at.room) else self._clean_text(at.room))
+        return names.room or ("" if _NUMERIC_ID.fullmatch(at.room) else self._clean_text(at.room))
 
     def thread_title(self, at: Address) -> str:
         """What people call the thread of that address. Empty: that is not known."""
@@ -182,7 +182,7 @@ class Titles:
 
     def _thread_title(self, at: Address, names: PlaceNames) -> str:
         own = at.thread or ""
-        return names.thread or ("" if _NUMBER.fullmatch(own) else self._clean_text(own))
+        return names.thread or ("" if _NUMERIC_ID.fullmatch(own) else self._clean_text(own))
 
     def label(self, conversation: ConversationId | str) -> str:
         """A place for a model: its title as a quotation, and the address that tools take.
@@ -202,7 +202,7 @@ class Titles:
 
         Where the title says no more than the address, or stands there already, nothing changes.
         """
-        return _ADDRESS.sub(self._add_title, text)
+        return _QUOTED_ADDRESS.sub(self._add_title, text)
 
     def _add_title(self, found: re.Match[str]) -> str:
         conversation = found[1]
@@ -215,7 +215,7 @@ class Titles:
         title = self.title(conversation)
         if title == at.room:
             return found[0]
-        shown = code(title, 2 * NAME_CHARS) if self._has_title(at) else title
+        shown = inline_code(title, 2 * MAX_TITLE_CHARS) if self._has_title(at) else title
         return f"{shown} ({found[0]})"
 
     def find_places(self, written: str, more: Iterable[Address] = ()) -> list[Address]:
@@ -232,8 +232,10 @@ class Titles:
                 continue
             if self._is_channel(at.channel) or is_inner(at.conversation):
                 return [at]
-        wanted, known = _folded(stripped), [Address.parse(one) for one in self._known]
-        return [at for at in dict.fromkeys((*known, *more)) if wanted and wanted in map(_folded, self._all_titles(at))]
+        wanted, known = _fold_title(stripped), [Address.parse(one) for one in self._known]
+        return [
+            at for at in dict.fromkeys((*known, *more)) if wanted and wanted in map(_fold_title, self._all_titles(at))
+        ]
 
     def _all_titles(self, at: Address) -> list[str]:
         names, conversation = self.place_names(at), at.conversation
@@ -257,35 +259,35 @@ class Titles:
     def _clean_names(self, at: Address, told: PlaceNames | None) -> PlaceNames:
         """What the channel tells."""
         if told is None:
-            return _NOTHING
+            return _NO_NAMES
         last = self._cleaned_cache.get(at.conversation)
         if last is not None and last[0] == told:
             return last[1]
-        most = {"topic": TOPIC_CHARS}
+        most = {"topic": MAX_TOPIC_CHARS}
         said = {one.name: getattr(told, one.name) for one in fields(told)}
         cleaned = PlaceNames(
-            **{key: value and self._clean_text(value, most.get(key, NAME_CHARS)) for key, value in said.items()}
+            **{key: value and self._clean_text(value, most.get(key, MAX_TITLE_CHARS)) for key, value in said.items()}
         )
-        _keep(self._cleaned_cache, at.conversation, (told, cleaned))
+        _put_bounded(self._cleaned_cache, at.conversation, (told, cleaned))
         return cleaned
 
-    def _clean_text(self, text: str, most: int = NAME_CHARS) -> str:
+    def _clean_text(self, text: str, most: int = MAX_TITLE_CHARS) -> str:
         """On one line, without secrets, what nobody sees or what turns lines around; bounded last."""
-        seen = "".join(one if one.isprintable() else " " if one.isspace() else "" for one in unhidden(text))
-        flat = self._redact(line(seen, len(seen)))
+        seen = "".join(one if one.isprintable() else " " if one.isspace() else "" for one in strip_hidden(text))
+        flat = self._redact(single_line(seen, len(seen)))
         if _LABELLED.search(flat):  # or a title could be taken for the label of another place
             flat = flat.replace("(", "[").replace(")", "]")
         return flat if len(flat) <= most else f"{flat[: most - 1].rstrip()}…"
 
 
-def _keep(kept: OrderedDict[ConversationId, T], key: ConversationId, value: T) -> None:
+def _put_bounded(kept: OrderedDict[ConversationId, T], key: ConversationId, value: T) -> None:
     kept[key] = value
     kept.move_to_end(key)
-    if len(kept) > _KEPT:
+    if len(kept) > _MAX_CACHED_TITLES:
         kept.popitem(last=False)
 
 
-def _merged(before: PlaceNames, told: PlaceNames) -> PlaceNames:
+def _merge_names(before: PlaceNames, told: PlaceNames) -> PlaceNames:
     """What is known now: the newer, where it tells something."""
     both = {
         one.name: getattr(before, one.name) if getattr(told, one.name) is None else getattr(told, one.name)
@@ -295,5 +297,5 @@ def _merged(before: PlaceNames, told: PlaceNames) -> PlaceNames:
     return PlaceNames(**{**both, "thread": both["thread"] or first or None})
 
 
-def _folded(text: str) -> str:
+def _fold_title(text: str) -> str:
     return " ".join(text.replace('"', "").split()).casefold().lstrip("#")

@@ -7,57 +7,57 @@ from pathlib import Path
 from weakref import WeakKeyDictionary
 
 from agent.models.base import Image, Model
-from agent.tools.schema import Refused
+from agent.tools.schema import ToolCallRefused
 from agent.tools.shell import BASH
 from agent.workspace import default_workspace
-from agent.workspace.skills import FOLDER
+from agent.workspace.skills import SKILLS_FOLDER
 from gateway import own_files
-from gateway.events import Address, ConversationId, EventId, Finished, Shown
-from gateway.ground import Ground
-from gateway.hands import Hand
+from gateway.events import Address, ConversationId, EventId, TaskFinished, ToolImage
+from gateway.ground import ToolServices
+from gateway.hands import Tool
 from gateway.ids import new_id
-from gateway.live import Takes
+from gateway.live import DerivedSettingsListener
 from gateway.ops.tool_stats import ToolStats
 from gateway.settings import AgentConfig
 from gateway.settings_tools import ToolsConfig
-from gateway.standing import RANKS
+from gateway.standing import ROLE_ORDER
 from gateway.tools import images
-from gateway.tools.approvals import Approvals
-from gateway.tools.deciding import Deciding
-from gateway.tools.dispatch import Hands
-from gateway.tools.files import Authored, FileHands
-from gateway.tools.gate import Gate
-from gateway.tools.jobs import Job
-from gateway.tools.late import MOST_SHARE, Fitting, fitted
-from gateway.tools.mcp.review import Definitions
-from gateway.tools.mcp.server import ServerState
+from gateway.tools.approvals import ApprovalQueue
+from gateway.tools.deciding import ApprovalDecisions
+from gateway.tools.dispatch import ToolDispatcher
+from gateway.tools.files import AuthoredFiles, FileTools
+from gateway.tools.gate import PermissionGate
+from gateway.tools.jobs import BackgroundJob
+from gateway.tools.late import MAX_WINDOW_SHARE, FittedDynamicTools, fit_families
+from gateway.tools.mcp.review import ToolDefinitionReview
+from gateway.tools.mcp.server import McpServerState
 from gateway.tools.mcp.servers import McpServers
-from gateway.tools.permits import Permit, ruled
-from gateway.tools.rooms import Reach, RoomHands
-from gateway.tools.root import Root
-from gateway.tools.sandbox import SKILLS
-from gateway.tools.shell import Shell
-from gateway.tools.skills import SkillHands
-from gateway.tools.state import told
-from gateway.tools.toolbox import Toolbox
-from gateway.tools.under_way import UnderWay
-from gateway.tools.web import WebHands
+from gateway.tools.permits import ToolPermit, apply_rules
+from gateway.tools.rooms import PlatformTools, ResolveReachable
+from gateway.tools.root import WorkspaceRoot
+from gateway.tools.sandbox import SKILLS_PATH
+from gateway.tools.shell import ShellTools
+from gateway.tools.skills import SkillTools
+from gateway.tools.state import render_tool_status
+from gateway.tools.toolbox import ToolList
+from gateway.tools.under_way import RunningCalls
+from gateway.tools.web import WebTools
 
 logger = logging.getLogger("reverie.tooling")
 
-SETTLE_S = 5.0
+SERVER_SETTLE_S = 5.0
 """So long the first turn waits at most for servers of tools that are just starting."""
-FILES = "files"
+FILES_DIRECTORY = "files"
 """Of an agent: in the directory of what is its own, unless the operator names another."""
 
 
-class Tooling:
+class ToolRegistry:
     """For all agents."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: ToolServices) -> None:
         self._services = ground
         said, store, clock = ground.live.settings.tools, ground.store, ground.clock
-        self.approvals = Approvals(
+        self.approvals = ApprovalQueue(
             store,
             clock,
             said.approvals,
@@ -68,24 +68,24 @@ class Tooling:
         )
         store.add_listener(self.approvals.on_appended)
         self.stats = ToolStats(lambda: len(self.approvals.pending))
-        self._definitions = Definitions(store, clock, ground.spawn, ground.notify_owners)
-        self.decisions = Deciding(self.approvals, self._definitions, store, clock, ground.command_prefixes)
-        self._gate = Gate(said, store, clock, self.approvals, who=ground.access_policy)
-        self._web = WebHands(said.web, clock)
+        self._definitions = ToolDefinitionReview(store, clock, ground.spawn, ground.notify_owners)
+        self.decisions = ApprovalDecisions(self.approvals, self._definitions, store, clock, ground.command_prefixes)
+        self._gate = PermissionGate(said, store, clock, self.approvals, who=ground.access_policy)
+        self._web = WebTools(said.web, clock)
         self._mcp = McpServers(
             said.mcp, clock, ground.spawn, lambda *_: None, keep=self._keep_image, definitions=self._definitions
         )
-        self._shells: dict[str, Shell] = {}
+        self._shells: dict[str, ShellTools] = {}
         self._family_by_tool: dict[str, str] = {}
         """Of each tool, by name. Those of servers have none."""
-        self._families_by_agent: dict[str, Mapping[str, Callable[[], Sequence[Hand]]]] = {}
+        self._families_by_agent: dict[str, Mapping[str, Callable[[], Sequence[Tool]]]] = {}
         """Of each agent, by family, from what is made once: its shell goes on when it thinks with another model."""
-        self._roots: list[Root] = []
-        self.running = UnderWay()
-        self._turn_starts = WeakKeyDictionary[Hands, float]()
+        self._roots: list[WorkspaceRoot] = []
+        self.running = RunningCalls()
+        self._turn_starts = WeakKeyDictionary[ToolDispatcher, float]()
         """When each agent's last turn began, by its hands."""
 
-        ground.live.add_listener(Takes(lambda settings: settings.tools, self._reconfigure))
+        ground.live.add_listener(DerivedSettingsListener(lambda settings: settings.tools, self._reconfigure))
 
     def _reconfigure(self, said: ToolsConfig) -> None:
         """Calls that begin from now on go by that."""
@@ -104,11 +104,14 @@ class Tooling:
 
     def files_directory(self, agent: AgentConfig) -> Path:
         """Where an agent's files are."""
-        return agent.files or own_files.own(agent.workspace, self._services.store.path, agent.id) / FILES
+        return (
+            agent.files
+            or own_files.agent_directory(agent.workspace, self._services.store.path, agent.id) / FILES_DIRECTORY
+        )
 
     def build_dispatcher(
-        self, agent: AgentConfig, model: Model, own: Sequence[Hand], reach: Reach, skills: SkillHands
-    ) -> Hands:
+        self, agent: AgentConfig, model: Model, own: Sequence[Tool], reach: ResolveReachable, skills: SkillTools
+    ) -> ToolDispatcher:
         """Everything that an agent can do. `own`: what it does with itself. `reach`: where it may act.
 
         `model`: what it thinks with: a small window has no room for all. `skills`: its own. Call it again for another
@@ -119,12 +122,12 @@ class Tooling:
         said = self._services.live.settings.tools
         families = {family: list(some()) for family, some in self._families_by_agent[agent.id].items()}
         if model.takes_tools:
-            families = fitted(agent.id, families, model.context_tokens, said.off)
+            families = fit_families(agent.id, families, model.context_tokens, said.off)
         self._family_by_tool |= {hand.spec.name: family for family, some in families.items() for hand in some}
-        return Hands(
+        return ToolDispatcher(
             [hand for some in families.values() for hand in some],
             self._gate,
-            late=Fitting(self._mcp, agent.id, int(model.context_tokens * MOST_SHARE))
+            late=FittedDynamicTools(self._mcp, agent.id, int(model.context_tokens * MAX_WINDOW_SHARE))
             if self.has_dynamic_tools
             else None,
             counted=self.stats.count_call,
@@ -135,12 +138,12 @@ class Tooling:
         )
 
     def _build_families(
-        self, agent: AgentConfig, own: Sequence[Hand], reach: Reach, skills: SkillHands
-    ) -> Mapping[str, Callable[[], Sequence[Hand]]]:
+        self, agent: AgentConfig, own: Sequence[Tool], reach: ResolveReachable, skills: SkillTools
+    ) -> Mapping[str, Callable[[], Sequence[Tool]]]:
         ground, said = self._services, self._services.live.settings.tools
         path = self.files_directory(agent)
-        root = Root(path, said.files.max_bytes)
-        shell = Shell(
+        root = WorkspaceRoot(path, said.files.max_bytes)
+        shell = ShellTools(
             path,
             said.bash,
             ground.clock,
@@ -150,7 +153,7 @@ class Tooling:
         )
         self._shells[agent.id] = shell
         self._roots.append(root)
-        rooms = RoomHands(
+        rooms = PlatformTools(
             store=ground.store,
             clock=ground.clock,
             channels=ground.channels,
@@ -162,7 +165,7 @@ class Tooling:
             outfiles=ground.outfiles,
             post=ground.post,
         )
-        files = FileHands(root, ground.media, Authored(ground.store, ground.clock))
+        files = FileTools(root, ground.media, AuthoredFiles(ground.store, ground.clock))
         return {
             "itself": lambda: [*own, *ground.life.tools, *skills.tools],
             "rooms": lambda: rooms.tools,
@@ -182,30 +185,32 @@ class Tooling:
         ]
         return [ground.store.path.parent, *own, *([ground.directory] if ground.directory is not None else [])]
 
-    def build_skill_tools(self, agent: AgentConfig) -> SkillHands:
+    def build_skill_tools(self, agent: AgentConfig) -> SkillTools:
         """Those of its workspace."""
         workspace, bindings = agent.workspace or default_workspace(), self._services.bindings
 
         def scripts() -> str:
             boxed = self._services.live.settings.tools.bash.sandbox == "bubblewrap"
-            return SKILLS if boxed else str(workspace / FOLDER)
+            return SKILLS_PATH if boxed else str(workspace / SKILLS_FOLDER)
 
-        return SkillHands(workspace, lambda at: bindings.find(at).skills, scripts=scripts)
+        return SkillTools(workspace, lambda at: bindings.find(at).skills, scripts=scripts)
 
     def describe_shell(self, agent: str) -> str:
         """How its shell runs, in one line for the agent."""
         return self._shells[agent].describe()
 
-    async def render_status(self, agent: str, conversation: ConversationId, hands: Hands, roles: Sequence[str]) -> str:
+    async def render_status(
+        self, agent: str, conversation: ConversationId, hands: ToolDispatcher, roles: Sequence[str]
+    ) -> str:
         """How they are there just now, for a turn of the agent: of the shell only to who may use it, by these roles."""
         permits, said = hands.permits(), self._services.live.settings.tools
-        needs = ruled(BASH.name, permits[BASH.name], said.rules).role if BASH.name in permits else None
-        reached = needs is not None and any(RANKS.index(role) >= RANKS.index(needs) for role in roles)
+        needs = apply_rules(BASH.name, permits[BASH.name], said.rules).role if BASH.name in permits else None
+        reached = needs is not None and any(ROLE_ORDER.index(role) >= ROLE_ORDER.index(needs) for role in roles)
         found = await self.approvals.grants.list_grants() if reached else {}
         approved = sorted({one.tool for one in found if (one.agent, one.conversation) == (agent, conversation)})
-        return told(self.describe_shell(agent) if reached else "", approved, *hands.changed_names)
+        return render_tool_status(self.describe_shell(agent) if reached else "", approved, *hands.changed_names)
 
-    async def prepare_turn(self, hands: Hands, lasts_s: float) -> None:
+    async def prepare_turn(self, hands: ToolDispatcher, lasts_s: float) -> None:
         """A turn begins. What the agent is told of its tools is renewed where nothing of it can be cached any more.
 
         `lasts_s`: for so long it can be.
@@ -213,17 +218,17 @@ class Tooling:
         now_s, before_s = self._services.clock.monotonic(), self._turn_starts.get(hands)
         self._turn_starts[hands] = now_s
         if self.has_dynamic_tools and before_s is None:
-            await self._mcp.wait_settled(SETTLE_S)
+            await self._mcp.wait_settled(SERVER_SETTLE_S)
         if before_s is None or now_s - before_s > lasts_s:
             hands.pin_specs()
 
-    def list_tools(self, agent: str, hands: Hands, at: Address) -> Toolbox:
+    def list_tools(self, agent: str, hands: ToolDispatcher, at: Address) -> ToolList:
         """The same for people, who ask there."""
-        said, families = self._services.live.settings.tools, dict[str, dict[str, Permit]]()
+        said, families = self._services.live.settings.tools, dict[str, dict[str, ToolPermit]]()
         for name, permit in hands.permits().items():
             families.setdefault(self._family_by_tool.get(name, "MCP"), {})[name] = permit
-        states = [self.describe_shell(agent), *(_told(one) for one in self._mcp.describe())]
-        return Toolbox(
+        states = [self.describe_shell(agent), *(_describe_server(one) for one in self._mcp.describe())]
+        return ToolList(
             families=families,
             rules=said.rules,
             off=said.off,
@@ -238,7 +243,7 @@ class Tooling:
         await self._definitions.load()
         self._mcp.start()
 
-    async def kill_jobs(self, theirs: Callable[[Job], bool]) -> None:
+    async def kill_jobs(self, theirs: Callable[[BackgroundJob], bool]) -> None:
         """End somebody's background jobs."""
         for shell in self._shells.values():
             await shell.kill_jobs(theirs)
@@ -250,18 +255,18 @@ class Tooling:
         await self._web.aclose()
         await self.approvals.close()
 
-    async def _keep_image(self, data: bytes, about: str) -> tuple[Shown, Image] | None:
+    async def _keep_image(self, data: bytes, about: str) -> tuple[ToolImage, Image] | None:
         try:
-            return await images.shown(self._services.media, data, about)
-        except Refused:
+            return await images.prepare_image(self._services.media, data, about)
+        except ToolCallRefused:
             return None
 
     async def _on_job_finished(self, agent: str, at: Address, text: str, ok: bool) -> None:
         now = self._services.clock.now()
-        event = Finished(id=EventId(new_id(now)), what="job", ok=ok, text=text, sent=now, agent=agent, at=at)
+        event = TaskFinished(id=EventId(new_id(now)), what="job", ok=ok, text=text, sent=now, agent=agent, at=at)
         await self._services.life.internal_intake.submit(event)
 
 
-def _told(server: ServerState) -> str:
+def _describe_server(server: McpServerState) -> str:
     why = f": {server.why}" if server.why else ""
     return f"MCP server {server.name} is {server.state}, {server.tools} tools{why}"

@@ -3,20 +3,20 @@
 from collections.abc import Iterator
 from datetime import datetime
 
-from agent.stubs import source
-from gateway.records import Seq, TurnEnded
+from agent.stubs import result_source
+from gateway.records import Seq, TurnRecord
 
 
-def transcript(seq: Seq, at: datetime, turn: TurnEnded) -> str:
+def render_turn_transcript(seq: Seq, at: datetime, turn: TurnRecord) -> str:
     """One turn: what was heard, which tools were used, where their results are, what was said. Word for word.
 
     Ends with an empty line. Nothing, for a turn in which nothing was heard or done.
     """
-    told = [line for line in _lines(seq, turn) if line]
+    told = [line for line in _transcript_lines(seq, turn) if line]
     return "\n".join([f"== {at:%Y-%m-%d %H:%M} UTC ==", *told, "", ""]) if told else ""
 
 
-def _lines(seq: Seq, turn: TurnEnded) -> Iterator[str]:
+def _transcript_lines(seq: Seq, turn: TurnRecord) -> Iterator[str]:
     yield turn.heard
     number = 0
     for step in turn.steps:
@@ -24,7 +24,7 @@ def _lines(seq: Seq, turn: TurnEnded) -> Iterator[str]:
         for called in step.calls:
             number += 1
             asked = f"[you called {called.name} {called.arguments}"
-            whole = source(seq, number, called)
+            whole = result_source(seq, number, called)
             yield f"{asked}]" if called.ended else f"{asked} -> {whole.handle}, {whole.chars} characters]"
         yield step.heard
     if turn.text and turn.outcome != "failed":

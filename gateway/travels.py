@@ -6,18 +6,18 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Literal
 
 from channels.base import CanJoin, CanLeave, Channel, HasRooms, SendError
-from gateway.channels_now import Each
+from gateway.channels_now import ChannelLookup
 from gateway.events import Address, ChannelName, ConversationId
 
 logger = logging.getLogger("reverie.travels")
 
-Way = Literal["enter", "leave"]
+RoomAction = Literal["enter", "leave"]
 LAST_WORDS_S = 2.0
 """Real seconds in which what waits to be said in a room is said before it is left."""
-BROKE = "that did not work; the operator can look it up in the log"
+FAILED_TEXT = "that did not work; the operator can look it up in the log"
 
 
-class Travels:
+class RoomMembership:
     """Of all channels."""
 
     def __init__(
@@ -31,9 +31,9 @@ class Travels:
         `spawn` starts a task whose failure stops the gateway.
         """
         self._spawn, self._said = spawn, said
-        self._joinable = Each[CanJoin](channels, lambda one: one if isinstance(one, CanJoin) else None)
-        self._leavable = Each[CanLeave](channels, lambda one: one if isinstance(one, CanLeave) else None)
-        self._with_rooms = Each[HasRooms](channels, lambda one: one if isinstance(one, HasRooms) else None)
+        self._joinable = ChannelLookup[CanJoin](channels, lambda one: one if isinstance(one, CanJoin) else None)
+        self._leavable = ChannelLookup[CanLeave](channels, lambda one: one if isinstance(one, CanLeave) else None)
+        self._with_rooms = ChannelLookup[HasRooms](channels, lambda one: one if isinstance(one, HasRooms) else None)
         self._tasks: set[asyncio.Task[None]] = set()
         self._left: set[ConversationId] = set()
         """Told to leave, in the life of this process."""
@@ -66,7 +66,7 @@ class Travels:
             if not self.was_sent_out(at):
                 self.accept_invite(at)
 
-    def start(self, way: Way, at: Address, told: Callable[[str], Awaitable[None]]) -> None:
+    def start(self, way: RoomAction, at: Address, told: Callable[[str], Awaitable[None]]) -> None:
         """`enter` or `leave`; `told` is called with why that did not work. Returns at once."""
 
         async def going() -> None:
@@ -81,7 +81,7 @@ class Travels:
         self._left.discard(at.conversation)
         if channel is None:
             return "rooms are not entered by themselves there"
-        return await _why_not(channel.join(at), f"entering {at.conversation}")
+        return await _explain_failure(channel.join(at), f"entering {at.conversation}")
 
     async def leave(self, at: Address) -> str:
         """Leave, once what waits to be said there is said, and stay out; why that did not work. Empty: we are out."""
@@ -90,7 +90,7 @@ class Travels:
             return "rooms are not left there"
         self._left.add(at.conversation)
         await self._said(at.conversation, LAST_WORDS_S)
-        if reason := await _why_not(channel.leave(at), f"leaving {at.conversation}"):
+        if reason := await _explain_failure(channel.leave(at), f"leaving {at.conversation}"):
             self._left.discard(at.conversation)
         return reason
 
@@ -113,7 +113,7 @@ class Travels:
         task.add_done_callback(self._tasks.discard)
 
 
-async def _why_not(act: Awaitable[None], doing: str) -> str:
+async def _explain_failure(act: Awaitable[None], doing: str) -> str:
     """Why it did not work. Empty: it did."""
     try:
         await act
@@ -121,5 +121,5 @@ async def _why_not(act: Awaitable[None], doing: str) -> str:
         return error.reason
     except Exception:  # a bug in the adapter: it must not stop the gateway
         logger.exception("%s broke", doing)
-        return BROKE
+        return FAILED_TEXT
     return ""

@@ -5,17 +5,17 @@ from dataclasses import dataclass, replace
 
 from gateway.digest import Digest
 from gateway.events import Address, Alarm, ConversationId
-from gateway.fitting import Told
-from gateway.hearing import Standing, addressed
-from gateway.labels import Label
-from gateway.records import Cause, Seq, TurnId, Weighed, is_inner
-from gateway.store import Unread
+from gateway.fitting import RenderedInput
+from gateway.hearing import CurrentMessage, is_addressed
+from gateway.labels import TrustLabel
+from gateway.records import FoldDecision, Seq, TurnCause, TurnId, is_inner
+from gateway.store import UnreadEntries
 
-NOTHING = Unread(messages=(), omitted=0, upto=Seq(0))
+NO_UNREAD = UnreadEntries(messages=(), omitted=0, upto=Seq(0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
+class TurnStart:
     """One turn, as it begins."""
 
     turn: TurnId
@@ -24,8 +24,8 @@ class Begun:
     continuing: bool = False
     is_compaction: bool = False
     """It only folds the view, because somebody wants that."""
-    unread: Unread
-    messages: Sequence[Standing] = ()
+    unread: UnreadEntries
+    messages: Sequence[CurrentMessage] = ()
     """What is left of the unread messages."""
     digest: Digest | None = None
     """Of the inner conversation, in place of both. None: nothing is pending, or it is another conversation."""
@@ -41,7 +41,7 @@ class Begun:
         return any(one.message.kind != "room" and not (one.is_topic_change or one.notice) for one in self.messages)
 
     @property
-    def cause(self) -> Cause:
+    def cause(self) -> TurnCause:
         """Why it is taken."""
         if self.is_compaction:
             return "compact"
@@ -55,45 +55,45 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Basis:
+class TurnBasis:
     """What a turn was asked with, beside what is new: see the fields of `TurnEnded` with these names."""
 
     view: str = ""
     recalled: tuple[str, ...] = ()
     nudged: bool = False
-    weighed: Weighed | None = None
-    label: Label | None = None
+    weighed: FoldDecision | None = None
+    label: TrustLabel | None = None
     """None: no model was asked, so it follows from what was told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dealt:
+class ConsumedInput:
     """What a turn has dealt with."""
 
-    rendered: Told
+    rendered: RenderedInput
     omitted: int
     upto: Seq
-    messages: Sequence[Standing] = ()
+    messages: Sequence[CurrentMessage] = ()
     """The messages among it: a reply is a reply to one of them."""
     looked: tuple[tuple[ConversationId, Seq], ...] = ()
     """As `TurnEnded.looked`."""
-    basis: Basis = Basis()
+    basis: TurnBasis = TurnBasis()
 
     @property
-    def as_stopped(self) -> "Dealt":
+    def as_stopped(self) -> "ConsumedInput":
         """The same of a turn that somebody ended: what it had heard is in the record of the word that did.
 
         Who said that bears what it cost.
         """
-        told = Told(senders=self.rendered.senders)
+        told = RenderedInput(senders=self.rendered.senders)
         return replace(self, rendered=told, omitted=0, upto=Seq(0), messages=(), looked=())
 
     @property
     def is_addressed(self) -> bool:
         """Something of it was said to the agent."""
-        return any(addressed(one.message) for one in self.messages)
+        return any(is_addressed(one.message) for one in self.messages)
 
 
-def omitted(unread: Unread, told: Told) -> int:
-    """How many unread ones up to `Unread.upto` are dealt with and not told."""
+def count_omitted(unread: UnreadEntries, told: RenderedInput) -> int:
+    """How many unread ones up to `UnreadEntries.upto` are dealt with and not told."""
     return unread.omitted + len(unread.messages) - len(told.covers)

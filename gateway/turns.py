@@ -12,32 +12,32 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from agent.brief import NOTHING_NEW
-from agent.outcome import Outcome
-from channels.tasks import whole
-from gateway.asking import BLOCKED, Asking
-from gateway.correlation import concerning
+from agent.outcome import TurnOutcome
+from channels.tasks import run_to_completion
+from gateway.asking import BLOCKED_REASON, TurnRun
+from gateway.correlation import log_context
 from gateway.digest import Digest
-from gateway.ending import Writing
-from gateway.events import Account, Address, ConversationId, Message
-from gateway.fitting import Told, tell
-from gateway.fresh import MOST_LINES
-from gateway.hearing import Standing, addressed
+from gateway.ending import TurnRecorder
+from gateway.events import Address, ConversationId, Message, RequestUsage
+from gateway.fitting import RenderedInput, render_lines
+from gateway.fresh import MAX_UNREAD_LINES
+from gateway.hearing import CurrentMessage, is_addressed
 from gateway.ids import new_id
-from gateway.lane import Interrupted, Lane
-from gateway.limits.words import Bite
-from gateway.means import Means
-from gateway.ops.onlookers import Onlookers, Running
-from gateway.preview import Signs
-from gateway.records import AMBIENT, Queued, Seq, TurnId
+from gateway.lane import TurnHandle, TurnInterrupted
+from gateway.limits.words import LimitHit
+from gateway.means import AgentContext
+from gateway.ops.onlookers import RunningTurn, TurnTracker
+from gateway.preview import TurnPreviews
+from gateway.records import AMBIENT, PostQueued, Seq, TurnId
 from gateway.store import OutboxPost, StoreError
-from gateway.turn import NOTHING, Begun, Dealt, omitted
+from gateway.turn import NO_UNREAD, ConsumedInput, TurnStart, count_omitted
 
 logger = logging.getLogger("reverie.turns")
 
-DELETED = "nothing asks for an answer: what did was deleted, or it only tells what happened"
+NOTHING_TO_ANSWER = "nothing asks for an answer: what did was deleted, or it only tells what happened"
 
 
-class Digests(Protocol):
+class DigestSource(Protocol):
     """What an agent's inner conversation is told."""
 
     async def build(self) -> Digest | None:
@@ -45,7 +45,7 @@ class Digests(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class TurnResult:
     """What the loop is told of a turn."""
 
     has_failed: bool = False
@@ -59,18 +59,18 @@ class Report:
     """Of its requests, as far as their prices are known."""
 
 
-class Turns:
+class TurnRunner:
     """Takes turns for one agent."""
 
     def __init__(
         self,
-        means: Means,
+        means: AgentContext,
         *,
-        signs: Signs,
-        digests: Digests,
+        signs: TurnPreviews,
+        digests: DigestSource,
         post: Callable[[OutboxPost], None],
-        answered: Callable[[str, Account], None],
-        onlookers: Onlookers | None = None,
+        answered: Callable[[str, RequestUsage], None],
+        onlookers: TurnTracker | None = None,
     ) -> None:
         """`post` is called with every reply, after it is durable; `answered` with the agent and each model request."""
         self._context = means
@@ -85,16 +85,16 @@ class Turns:
         """The newest, for when its turn breaks."""
         self._post = post
         self._on_answered = answered
-        self._tracker = onlookers or Onlookers(means.clock)
-        self._recorder = Writing(means.store, means.clock, means.agent_id, means.redact)
+        self._tracker = onlookers or TurnTracker(means.clock)
+        self._recorder = TurnRecorder(means.store, means.clock, means.agent_id, means.redact)
 
     def forget_view(self, conversation: ConversationId) -> None:
         """A turn of that place was written by somebody else."""
         self._history.forget(conversation)
 
     async def run(
-        self, conversation: ConversationId, *, autonomous: bool, continuing: bool = False, lane: Lane
-    ) -> Report:
+        self, conversation: ConversationId, *, autonomous: bool, continuing: bool = False, lane: TurnHandle
+    ) -> TurnResult:
         """Deal with all that is unread there now; `continuing`: go on, also if nothing is.
 
         Cancelled before the turn's record is durable, it leaves everything unread; after that it is done. One that
@@ -102,22 +102,22 @@ class Turns:
         Interrupted by its lane, it is written down as far as it came.
         """
         begun = await self._start(conversation, autonomous=autonomous, continuing=continuing)
-        with concerning(agent=self._agent_id, conversation=conversation, turn=begun.turn):
+        with log_context(agent=self._agent_id, conversation=conversation, turn=begun.turn):
             return await self._run(begun, lane)
 
-    async def _run(self, begun: Begun, lane: Lane) -> Report:
-        asking, autonomous = Asking(self._context, begun, lane), begun.autonomous
+    async def _run(self, begun: TurnStart, lane: TurnHandle) -> TurnResult:
+        asking, autonomous = TurnRun(self._context, begun, lane), begun.autonomous
         if begun.is_inner and not (begun.digest or begun.continuing):
-            return Report(autonomous=autonomous)
+            return TurnResult(autonomous=autonomous)
         if not await self._is_answer_owed(asking):
             await lane.begin_ending()
             deleted = begun.unread.messages and not lane.stop_reason
-            return await self._record_deleted(begun) if deleted else Report(autonomous=autonomous)
+            return await self._record_deleted(begun) if deleted else TurnResult(autonomous=autonomous)
         with self._tracker.track(begun, self._agent_id) as running:
             outcome = await self._answer(asking, lane, running)
-            return _report(outcome, autonomous=asking.start.autonomous)
+            return _to_result(outcome, autonomous=asking.start.autonomous)
 
-    async def _answer(self, asking: Asking, lane: Lane, running: Running) -> Outcome:
+    async def _answer(self, asking: TurnRun, lane: TurnHandle, running: RunningTurn) -> TurnOutcome:
         sign = None if asking.start.is_inner else self._previews.start(asking.start.place)
         try:
             asking.on_text = self._tracker.answer_callback(running, sign.update if sign is not None else None)
@@ -128,7 +128,7 @@ class Turns:
                 outcome = replace(outcome, is_over_budget=False, reason=asking.limit_hit.rule)
                 await self._post_over_budget(asking, asking.limit_hit)
             if asking.is_blocked():
-                lane.drop_reason = lane.drop_reason or BLOCKED
+                lane.drop_reason = lane.drop_reason or BLOCKED_REASON
             outcome = lane.override_outcome(asking.with_preparation_cost(outcome))
             queued = await self._record(asking, outcome, lane)
         except BaseException as error:
@@ -141,24 +141,24 @@ class Turns:
             self._post(queued)
         return outcome
 
-    async def _start(self, conversation: ConversationId, *, autonomous: bool, continuing: bool) -> Begun:
-        begun = Begun(
+    async def _start(self, conversation: ConversationId, *, autonomous: bool, continuing: bool) -> TurnStart:
+        begun = TurnStart(
             turn=TurnId(new_id(self._clock.now())),
             place=Address.parse(conversation),
             autonomous=autonomous,
             continuing=continuing,
-            unread=NOTHING,
+            unread=NO_UNREAD,
         )
         if begun.is_inner:
             self._digest = await self._digest_source.build()
             return replace(begun, digest=self._digest)
-        unread = await self._store.unread_entries(conversation, most=MOST_LINES)
+        unread = await self._store.unread_entries(conversation, most=MAX_UNREAD_LINES)
         begun = replace(begun, unread=unread, messages=await self._reader.read_current(unread))
         if autonomous and begun.is_addressed and await self.unread_urgency(conversation) > AMBIENT:
             return replace(begun, autonomous=False)  # whatever began it, somebody waits for an answer
         return begun
 
-    async def _is_answer_owed(self, asking: Asking) -> bool:
+    async def _is_answer_owed(self, asking: TurnRun) -> bool:
         """Whether anybody still waits for an answer: also whoever was interrupted before it."""
         begun = asking.start
         if (
@@ -170,10 +170,10 @@ class Turns:
         asking.view = await self._history.take(begun.place.conversation)
         return asking.view.interrupted
 
-    async def _ask_model(self, asking: Asking, lane: Lane) -> Outcome:
+    async def _ask_model(self, asking: TurnRun, lane: TurnHandle) -> TurnOutcome:
         try:
             return await lane.run(asking.run())
-        except Interrupted:
+        except TurnInterrupted:
             return asking.progress.current
         except asyncio.CancelledError:
             if asking.progress.current.steps:
@@ -183,20 +183,20 @@ class Turns:
                     )
             raise
 
-    async def _post_over_budget(self, asking: Asking, bite: Bite) -> None:
+    async def _post_over_budget(self, asking: TurnRun, bite: LimitHit) -> None:
         """Say that there is no money for an answer, where that was not said today."""
         begun = asking.start
-        said = [one.message for one in begun.messages if addressed(one.message)]
+        said = [one.message for one in begun.messages if is_addressed(one.message)]
         limits = self._context.limits
         entries = (
             limits.build_unpaid_entries(begun.place, said[-1] if said else None, bite) if limits is not None else []
         )
         written = await self._store.append(entries)
         for entry, one in zip(entries, written, strict=True):
-            if isinstance(entry.fact, Queued) and one.is_new:
+            if isinstance(entry.fact, PostQueued) and one.is_new:
                 self._post(OutboxPost(seq=one.seq, at=entry.at, post=entry.fact.post, parts=()))
 
-    async def _record(self, asking: Asking, outcome: Outcome, lane: Lane) -> OutboxPost | None:
+    async def _record(self, asking: TurnRun, outcome: TurnOutcome, lane: TurnHandle) -> OutboxPost | None:
         """Write down what came of it, if anything did."""
         for account in outcome.accounts:
             self._on_answered(self._agent_id, account)
@@ -214,72 +214,76 @@ class Turns:
             self._history.add_turn(conversation, asking.view, seq, ended)
         return queued
 
-    async def _record_deleted(self, begun: Begun) -> Report:
+    async def _record_deleted(self, begun: TurnStart) -> TurnResult:
         """Deal with what is left where all that wanted an answer was deleted: it is context, and costs nothing."""
         self._history.forget(begun.place.conversation)
-        told = tell(
+        told = render_lines(
             await self._reader.render(begun.messages, sees=False), omitted=0, plain=self._context.is_small_model
         )
-        dealt = Dealt(
-            rendered=told, omitted=omitted(begun.unread, told), upto=begun.unread.upto, messages=begun.messages
+        dealt = ConsumedInput(
+            rendered=told, omitted=count_omitted(begun.unread, told), upto=begun.unread.upto, messages=begun.messages
         )
-        await self._recorder.write(begun, Outcome(outcome="silent", reason=DELETED), dealt)
-        return Report(autonomous=begun.autonomous)
+        await self._recorder.write(begun, TurnOutcome(outcome="silent", reason=NOTHING_TO_ANSWER), dealt)
+        return TurnResult(autonomous=begun.autonomous)
 
-    async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> Report:
+    async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> TurnResult:
         """Deal with all that is unread there by saying once that there is no answer, to whoever waits for one."""
         self._history.forget(conversation)
         turn, unread = (
             TurnId(new_id(self._clock.now())),
-            await self._store.unread_entries(conversation, most=MOST_LINES),
+            await self._store.unread_entries(conversation, most=MAX_UNREAD_LINES),
         )
-        begun = Begun(turn=turn, place=Address.parse(conversation), autonomous=autonomous, unread=unread)
+        begun = TurnStart(turn=turn, place=Address.parse(conversation), autonomous=autonomous, unread=unread)
         digest, self._digest = (self._digest, None) if begun.is_inner else (None, self._digest)
         if not unread.messages and digest is None:  # nobody waits for an answer, so nobody is told that there is none
             logger.error("%s: %s", conversation, reason)
-            return Report(has_failed=True, autonomous=autonomous)
+            return TurnResult(has_failed=True, autonomous=autonomous)
         # Writing the lines out may be what broke; but a later prompt needs something between two replies.
         untold = unread.omitted + len(unread.messages) if digest is None else digest.omitted + len(digest.covers)
         said = [
-            Standing(one.seq, one.fact, is_edited=False) for one in unread.messages if isinstance(one.fact, Message)
+            CurrentMessage(one.seq, one.fact, is_edited=False)
+            for one in unread.messages
+            if isinstance(one.fact, Message)
         ]
-        dealt = Dealt(
-            rendered=tell([], omitted=untold, plain=self._context.is_small_model),
+        dealt = ConsumedInput(
+            rendered=render_lines([], omitted=untold, plain=self._context.is_small_model),
             omitted=untold,
             upto=unread.upto,
             messages=said,
             looked=digest.looked if digest is not None else (),
         )
-        _, _, queued = await self._recorder.write(begun, Outcome(outcome="failed", reason=reason), dealt)
+        _, _, queued = await self._recorder.write(begun, TurnOutcome(outcome="failed", reason=reason), dealt)
         if queued is not None:
             self._post(queued)
-        return Report(has_failed=True, autonomous=autonomous)
+        return TurnResult(has_failed=True, autonomous=autonomous)
 
     async def compact(self, conversation: ConversationId) -> str:
         """Fold the view there now; in words, what came of it. What that cost is written down as a turn of its own."""
         turn = TurnId(new_id(self._clock.now()))
-        begun = Begun(
-            turn=turn, place=Address.parse(conversation), autonomous=False, is_compaction=True, unread=NOTHING
+        begun = TurnStart(
+            turn=turn, place=Address.parse(conversation), autonomous=False, is_compaction=True, unread=NO_UNREAD
         )
-        asking = Asking(self._context, begun, Lane())
+        asking = TurnRun(self._context, begun, TurnHandle())
         try:
             return await asking.compact()
         finally:  # what was asked until then is paid for, also if it was cut off
             self._history.forget(conversation)
-            outcome = asking.with_preparation_cost(Outcome(outcome="silent", reason="somebody wanted the view folded"))
+            outcome = asking.with_preparation_cost(
+                TurnOutcome(outcome="silent", reason="somebody wanted the view folded")
+            )
             for account in outcome.accounts:
                 self._on_answered(self._agent_id, account)
             if outcome.requests:
-                dealt = Dealt(rendered=Told(), omitted=0, upto=Seq(0))
-                await whole(self._recorder.write(begun, outcome, dealt))
+                dealt = ConsumedInput(rendered=RenderedInput(), omitted=0, upto=Seq(0))
+                await run_to_completion(self._recorder.write(begun, outcome, dealt))
 
     async def unread_urgency(self, conversation: ConversationId) -> int:
         """Highest urgency still unread there, as of some moment during the call."""
         return dict(await self._store.due_conversations(AMBIENT + 1)).get(conversation, AMBIENT)
 
 
-def _report(outcome: Outcome, *, autonomous: bool) -> Report:
-    return Report(
+def _to_result(outcome: TurnOutcome, *, autonomous: bool) -> TurnResult:
+    return TurnResult(
         has_failed=outcome.outcome == "failed",
         used_tools=outcome.used_tools,
         has_yielded=outcome.yielded,

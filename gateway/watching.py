@@ -5,25 +5,25 @@ import contextlib
 from pathlib import Path
 from typing import Final
 
-from agent.workspace.watch import Heard, Watcher
-from channels.tasks import within
+from agent.workspace.watch import DirectoryWatcher, WatchReport
+from channels.tasks import with_timeout
 from gateway.clock import Clock
 from gateway.config_files import ConfigFiles
-from gateway.live import Live
+from gateway.live import LiveSettings
 
 DEBOUNCE_MS: Final = 200
 """Changes are gathered for so long: an editor takes several steps, and so does whoever writes several files."""
-LOOK_S: Final = 30.0
+POLL_S: Final = 30.0
 """How often the files are looked at though nothing was heard of them: some file systems of networks tell nothing."""
 
 
-class Watching:
+class ConfigWatcher:
     """Of one gateway."""
 
-    def __init__(self, live: Live, clock: Clock) -> None:
+    def __init__(self, live: LiveSettings, clock: Clock) -> None:
         self._live, self._clock = live, clock
-        self._watchers: dict[Path, Watcher] = {}
-        self._stopped: list[Watcher] = []
+        self._watchers: dict[Path, DirectoryWatcher] = {}
+        self._stopped: list[DirectoryWatcher] = []
         """Those that were told to stop."""
         self.has_reported = False
         """A watcher has said that it listens, or that it cannot."""
@@ -38,7 +38,7 @@ class Watching:
             while True:
                 self._watch_directories(files)
                 with contextlib.suppress(TimeoutError):
-                    await within(self._clock, LOOK_S, live.change_event.wait())
+                    await with_timeout(self._clock, POLL_S, live.change_event.wait())
                 live.change_event.clear()
                 await live.refresh()
         finally:
@@ -52,8 +52,8 @@ class Watching:
         for place in places - self._watchers.keys():
             self._watchers[place] = self._watcher(place, asyncio.get_running_loop())
 
-    def _watcher(self, place: Path, loop: asyncio.AbstractEventLoop) -> Watcher:
-        def report(_: Heard) -> bool:
+    def _watcher(self, place: Path, loop: asyncio.AbstractEventLoop) -> DirectoryWatcher:
+        def report(_: WatchReport) -> bool:
             self.has_reported = True
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._live.change_event.set)
@@ -66,7 +66,7 @@ class Watching:
         # Other names count, whatever they are: a link that is put in place of another one brings new files.
         store = str(self._live.settings.store.path.absolute())
         meanwhile = "the configuration is looked at now and then"
-        return Watcher(place, DEBOUNCE_MS, report, counts=counts, meanwhile=meanwhile)
+        return DirectoryWatcher(place, DEBOUNCE_MS, report, counts=counts, meanwhile=meanwhile)
 
     def _stop_watching(self, *places: Path) -> None:
         for place in places:

@@ -39,20 +39,25 @@ messages = st.builds(
     attachments=st.lists(attachments, max_size=3).map(tuple),
     language=st.none() | st.sampled_from(["en", "de-CH"]),
 )
-edits = st.builds(events.Edited, at=addresses, sender=senders, sent=times)
-deletions = st.builds(events.Deleted, at=addresses, sent=times, sender=st.none() | senders)
-reactions = st.builds(events.Reacted, at=addresses, sender=senders, sent=times)
+edits = st.builds(events.MessageEdited, at=addresses, sender=senders, sent=times)
+deletions = st.builds(events.MessageDeleted, at=addresses, sent=times, sender=st.none() | senders)
+reactions = st.builds(events.ReactionChanged, at=addresses, sender=senders, sent=times)
 memberships = st.builds(
-    events.Membership, at=addresses, sender=senders, sent=times, subject=st.none() | texts, text=st.none() | texts
+    events.MembershipChanged,
+    at=addresses,
+    sender=senders,
+    sent=times,
+    subject=st.none() | texts,
+    text=st.none() | texts,
 )
 named = st.builds(
-    events.Named,
+    events.PlaceRenamed,
     at=addresses,
     names=st.builds(events.PlaceNames, room=st.none() | texts, person=st.none() | texts, topic=st.none() | texts),
     sent=times,
 )
 commands = st.builds(events.Command, at=addresses, sender=senders, sent=times)
-links = st.builds(events.Link, sent=times)
+links = st.builds(events.ConnectionChanged, sent=times)
 alarms = st.builds(
     events.Alarm,
     sent=times,
@@ -62,8 +67,8 @@ alarms = st.builds(
     due=st.none() | times,
     next=st.none() | times,
 )
-finished = st.builds(events.Finished, sent=times, at=st.none() | addresses)
-deliveries = st.builds(events.Delivery, at=addresses, sent=times)
+finished = st.builds(events.TaskFinished, sent=times, at=st.none() | addresses)
+deliveries = st.builds(events.DeliveryReport, at=addresses, sent=times)
 
 notifications: st.SearchStrategy[events.Notification] = st.one_of(
     messages, edits, deletions, reactions, memberships, named, commands, links, alarms, finished, deliveries
@@ -86,15 +91,15 @@ usages = st.builds(
     output_tokens=counts,
 )
 accounts = st.builds(
-    events.Account,
-    blocks=st.lists(st.builds(events.BlockAccount, tokens=counts, read=counts, written=counts), max_size=3).map(tuple),
+    events.RequestUsage,
+    blocks=st.lists(st.builds(events.BlockUsage, tokens=counts, read=counts, written=counts), max_size=3).map(tuple),
     usage=usages,
     cost_usd=st.none() | st.floats(0, 1e6),
 )
-judgements = st.builds(records.Judged)
+judgements = st.builds(records.Judgement)
 media = st.builds(records.MediaRef, line=seqs, size_bytes=counts, width=counts, height=counts)
 turns_ended = st.builds(
-    records.TurnEnded,
+    records.TurnRecord,
     media=st.lists(media, max_size=2).map(tuple),
     covers=st.lists(seqs, max_size=4).map(tuple),
     omitted=counts,
@@ -105,17 +110,17 @@ turns_ended = st.builds(
     looked=st.lists(st.tuples(texts.map(ConversationId), seqs), max_size=2).map(tuple),
 )
 folds = st.builds(
-    records.Folded,
+    records.ViewFolded,
     start=seqs,
     summed=counts.map(Seq),
     trimmed=counts.map(Seq),
     spared=counts,
     excerpts_tokens=counts,
     kinds=st.lists(texts, max_size=3).map(tuple),
-    weighed=st.none() | st.builds(records.Weighed, written=st.none() | times),
+    weighed=st.none() | st.builds(records.FoldDecision, written=st.none() | times),
     summary=st.none()
     | st.builds(
-        records.Summarised,
+        records.CompactionSummary,
         turns=counts,
         tokens_before=counts,
         tokens_after=counts,
@@ -127,50 +132,50 @@ folds = st.builds(
 )
 locks = st.builds(records.CompactionLocked, until=times)
 evidence = st.builds(records.Evidence)
-rewound = st.builds(records.Rewound, first=seqs, last=seqs, again=st.lists(seqs, max_size=3).map(tuple))
-cards = st.builds(records.Carded)
-queued = st.builds(records.Queued, post=posts)
+rewound = st.builds(records.ConversationRewound, first=seqs, last=seqs, again=st.lists(seqs, max_size=3).map(tuple))
+cards = st.builds(records.ChannelCardPinned)
+queued = st.builds(records.PostQueued, post=posts)
 post_keys = texts.map(PostKey)
 sendings = st.builds(
-    records.Sending,
+    records.PartSendStarted,
     post=post_keys,
     part=counts,
     bodies=st.none() | st.lists(texts, max_size=3).map(tuple),
 )
 parts_ended = st.builds(
-    records.PartEnded, post=post_keys, part=counts, ids=st.lists(texts.map(MessageId), max_size=3).map(tuple)
+    records.PartSendEnded, post=post_keys, part=counts, ids=st.lists(texts.map(MessageId), max_size=3).map(tuple)
 )
-previews = st.builds(records.Previewed, at=addresses, message=texts.map(MessageId))
+previews = st.builds(records.PreviewShown, at=addresses, message=texts.map(MessageId))
 previews_ended = st.builds(records.PreviewEnded, at=addresses, message=texts.map(MessageId))
 cursors = st.builds(records.CursorMoved)
-dmn_states = st.builds(records.DmnSaved)
-handled = st.builds(records.Handled, upto=seqs)
-reminded = st.builds(records.Reminded, at=st.none() | addresses, due=times)
+dmn_states = st.builds(records.DmnStateSaved)
+handled = st.builds(records.UnreadDismissed, upto=seqs)
+reminded = st.builds(records.ReminderSet, at=st.none() | addresses, due=times)
 reminders_ended = st.builds(records.ReminderEnded)
-noted = st.builds(records.Noted)
-dreamed = st.builds(records.Dreamed, upto=seqs)
-directed = st.builds(records.Directed, until=st.none() | times)
-approvals_asked = st.builds(records.ApprovalAsked, until=times)
+noted = st.builds(records.NoteWritten)
+dreamed = st.builds(records.MemoryConsolidated, upto=seqs)
+directed = st.builds(records.DmnDirective, until=st.none() | times)
+approvals_asked = st.builds(records.ApprovalRequested, until=times)
 approvals_ended = st.builds(records.ApprovalEnded)
 approvals_revoked = st.builds(records.ApprovalRevoked)
 refused = st.builds(records.ToolRefused)
-begun = st.builds(records.ToolBegun)
+begun = st.builds(records.ToolStarted)
 files_written = st.builds(records.FileWritten)
-acted = st.builds(records.Acted, at=addresses)
-forgotten = st.builds(records.Forgotten, note=seqs)
-codes_given = st.builds(records.CodeGiven, at=addresses, room=st.none() | addresses, until=times)
-rooms_opened = st.builds(records.RoomOpened, room=addresses)
-audiences = st.builds(records.AudienceKnown, at=addresses)
-codes_over = st.builds(records.CodeOver)
-roles_given = st.builds(records.RoleGiven)
+acted = st.builds(records.PlatformAction, at=addresses)
+forgotten = st.builds(records.NoteForgotten, note=seqs)
+codes_given = st.builds(records.CodeIssued, at=addresses, room=st.none() | addresses, until=times)
+rooms_opened = st.builds(records.RoomAccessChanged, room=addresses)
+audiences = st.builds(records.AudienceReported, at=addresses)
+codes_over = st.builds(records.CodeEnded)
+roles_given = st.builds(records.RoleAssigned)
 identities = st.builds(records.IdentityLinked)
-thresholds = st.builds(records.ThresholdSet)
-rules = st.builds(records.RuleSet)
-models_chosen = st.builds(records.ModelChosen)
-named = st.builds(events.Named, at=addresses, sent=times)
+thresholds = st.builds(records.AttentionThresholdSet)
+rules = st.builds(records.AttentionRuleSet)
+models_chosen = st.builds(records.ModelSelected)
+named = st.builds(events.PlaceRenamed, at=addresses, sent=times)
 mcp_tools_approved = st.builds(records.McpToolApproved)
-limited = st.builds(records.Limited)
-audited = st.builds(records.Audited, at=st.none() | addresses)
+limited = st.builds(records.LimitReached)
+audited = st.builds(records.AuditRecord, at=st.none() | addresses)
 
 facts: st.SearchStrategy[records.Fact] = st.one_of(
     notifications,

@@ -2,36 +2,36 @@
 
 from dataclasses import dataclass, replace
 
-from agent.cache.marks import Unit
-from agent.cache.plan import Plan
-from agent.cache.units import difference
+from agent.cache.marks import PromptSegment
+from agent.cache.plan import CachePlan
+from agent.cache.units import describe_difference
 from agent.cache.warmth import Digest
-from agent.models.base import Request
-from agent.tokens.meter import Estimate, Meter, prompt_tokens
-from gateway.events import Account, BlockAccount, Usage
+from agent.models.base import ModelRequest
+from agent.tokens.meter import TokenEstimate, TokenMeter, count_prompt_tokens
+from gateway.events import BlockUsage, RequestUsage, Usage
 
-_SHORT = 0.9
+_MISS_SHARE = 0.9
 """Of what was expected to be read: less was a miss. Estimates are this far off."""
-_NEAR = 256
+_ROUNDING_TOKENS = 256
 """Tokens that a provider may round down by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class PlannedRequest:
     """One request, planned."""
 
-    request: Request
-    segments: tuple[Unit, ...]
+    request: ModelRequest
+    segments: tuple[PromptSegment, ...]
     digests: tuple[Digest, ...]
-    plan: Plan
-    meter: Meter
-    estimate: Estimate
+    plan: CachePlan
+    meter: TokenMeter
+    estimate: TokenEstimate
     sent_at_s: float
     billed_tokens: int = 0
     """Tokens that the whole prompt turned out to have; 0: not known yet."""
     cleared_tokens: int = 0
     """Of these, what the provider left out by itself."""
-    account: Account | None = None
+    account: RequestUsage | None = None
     """What became of it. None: it has not been answered."""
 
     @property
@@ -56,7 +56,7 @@ class Ask:
         read, tokens = 0, 0
         for place, unit in enumerate(self.segments[: self.plan.read_segments], start=1):
             tokens += self.estimate.correct(unit.tokens)
-            if enough(billed, tokens * self.scale):
+            if is_read_enough(billed, tokens * self.scale):
                 read = place if billed else 0
         return read
 
@@ -67,27 +67,29 @@ class Ask:
         return self.digests[written[-1]] if written else None
 
     @property
-    def block_accounts(self) -> tuple[BlockAccount, ...]:
+    def block_accounts(self) -> tuple[BlockUsage, ...]:
         """What is expected of each block, and of what holds for this request only."""
         tokens = self.estimate.correct(self.estimate.size.now)
         if not tokens:
             return self.plan.blocks
-        return (*self.plan.blocks, BlockAccount(name="now", tokens=tokens, read=0, written=0, lifetime=None))
+        return (*self.plan.blocks, BlockUsage(name="now", tokens=tokens, read=0, written=0, lifetime=None))
 
 
-def enough(read: int, expected: float) -> bool:
+def is_read_enough(read: int, expected: float) -> bool:
     """Whether so many tokens read are what was expected, as far as estimates go."""
-    return read >= expected * _SHORT - _NEAR
+    return read >= expected * _MISS_SHARE - _ROUNDING_TOKENS
 
 
-def short_of(ask: Ask, usage: Usage) -> int | None:
+def find_cache_miss(ask: PlannedRequest, usage: Usage) -> int | None:
     """Return how many tokens should have been read, if fewer were; None: enough were."""
     # The estimate may be off as a whole, so what counts is the share that was read.
     expected = max(0.0, ask.expected_read_tokens * ask.scale - ask.cleared_tokens)
-    return None if not prompt_tokens(usage) or enough(usage.cache_read_tokens, expected) else round(expected)
+    return (
+        None if not count_prompt_tokens(usage) or is_read_enough(usage.cache_read_tokens, expected) else round(expected)
+    )
 
 
-def scaled(block: BlockAccount, estimate: Estimate) -> BlockAccount:
+def calibrate_block(block: BlockUsage, estimate: TokenEstimate) -> BlockUsage:
     """In tokens as they will be billed, as far as that is known."""
     return replace(
         block,
@@ -97,7 +99,7 @@ def scaled(block: BlockAccount, estimate: Estimate) -> BlockAccount:
     )
 
 
-def why(ask: Ask, before: Ask | None, expected: int | None, usage: Usage) -> str:
+def explain_cache_miss(ask: PlannedRequest, before: PlannedRequest | None, expected: int | None, usage: Usage) -> str:
     """Say what was not read although it might have been; empty: nothing.
 
     `before`: the last request of the same conversation. `expected`: tokens that should have been read; None: all
@@ -105,7 +107,7 @@ def why(ask: Ask, before: Ask | None, expected: int | None, usage: Usage) -> str
     """
     changed = ""
     if before is not None and ask.digests[: len(before.digests)] != before.digests:
-        changed = difference(before.request, ask.request)
+        changed = describe_difference(before.request, ask.request)
     if expected is None or ask.cleared_tokens != (
         before.cleared_tokens if before is not None else 0
     ):  # the provider's own doing

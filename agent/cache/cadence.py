@@ -21,33 +21,33 @@ GAPS_S = (300.0, 3_600.0)
 LENGTHS_S = tuple(300.0 * 2**step for step in range(8))
 """Five minutes to ten hours and a half."""
 
-Share = tuple[float, float, float]
+GapShares = tuple[float, float, float]
 """Of gaps of each kind, shortest first. Sums to 1."""
 
-_NONE = 3
+_NO_GAP = 3
 """The row of what follows the first request, with no gap before it."""
-_MEMORY = 0.98
+_DECAY = 0.98
 """What an observation still weighs when the next one of its kind comes: about the last fifty count, so that the rare
 silences of a busy room are not forgotten between them."""
-_ROW = 1.0
+_ROW_PRIOR_WEIGHT = 1.0
 """How many observations the conversation's overall share weighs against what follows one kind of gap."""
 _WEAK, _INFORMED = 0.3, 4.0
 """How many observations a guess weighs, and what all other conversations taught."""
 _POOL_ENOUGH = 20.0
 """Gaps of all conversations after which they count as informed."""
-_AT_LEAST = 20.0
+_MIN_REMAINING = 20.0
 """Requests that are expected to repeat a prefix that was never repeated: less is not worth deciding about."""
-_AT_MOST = 400.0
+_MAX_REMAINING = 400.0
 """A fold ends most prefixes by then."""
-_PRESUMED = 0.03
+_PRESUMED_GAPS = 0.03
 """Gaps in each length, so that nothing is impossible that was never seen."""
-_OVER = 0.1
+_OVER_WEIGHT = 0.1
 """Of one gap: that the conversation is over. It hardly counts before it has been idle for longer than ever."""
-_AGED = 0.95
-"""What the sums of a growing prefix (`Habit.kept`) still weigh after each gap that 5 minutes do not survive."""
-_POOL_AGED = 0.999
+_GROWTH_DECAY = 0.95
+"""What the sums of a growing prefix (`GapStats.kept`) still weigh after each gap that 5 minutes do not survive."""
+_POOL_DECAY = 0.999
 """The same of all conversations together, after each request."""
-_LARGEST = 120
+_MAX_GROWTH_REQUESTS = 120
 """Requests after which a conversation is taken to grow no more: a fold ends it."""
 _OFTEN, _ONCE = 2.8, 0.9
 """Gaps that only an hour survives, newer ones weighing more, after which a conversation counts as one that has them:
@@ -55,25 +55,25 @@ the third, because what has hardly begun may be over; the first, where most othe
 _USUAL, _PROOF = 0.8, 3.0
 """In all conversations together an hour must have kept such a share of what was written for it, and so much more, for
 one gap to be enough in each."""
-_KEPT = 4_096
+_MAX_CONVERSATIONS = 4_096
 """Conversations remembered, the last used ones."""
 
-TALK: Share = (0.65, 0.20, 0.15)
+CHAT_PRIOR: GapShares = (0.65, 0.20, 0.15)
 """A guess for a prefix of which nothing is known."""
 
 
-class Odds(NamedTuple):
+class GapOdds(NamedTuple):
     """What is expected of a prefix that is being asked for now."""
 
-    next_gap: Share
+    next_gap: GapShares
     """Of the gap that begins now."""
-    rows: tuple[Share, Share, Share]
+    rows: tuple[GapShares, GapShares, GapShares]
     """Of the gap that follows each kind of gap."""
     remaining_requests: float
     """How many more requests will repeat it."""
     is_known: bool = True
     """False: no gap was ever seen, and all this is a guess."""
-    gap_counts: Share = (0.0, 0.0, 0.0)
+    gap_counts: GapShares = (0.0, 0.0, 0.0)
     """Gaps of each kind that were seen, newer ones weighing more: for a prefix that keeps its size."""
     kept: float = 0.0
     """What an hour would have kept that 5 minutes would not, for a prefix that grows with each request: in units of
@@ -82,7 +82,7 @@ class Odds(NamedTuple):
     """What would have been written for it, in the same units."""
 
 
-class Habit(NamedTuple):
+class GapStats(NamedTuple):
     """What is kept of one prefix: plain numbers, to be stored and restored."""
 
     last_s: float
@@ -97,89 +97,91 @@ class Habit(NamedTuple):
     """Gaps by length: up to each of `LENGTHS_S`, and longer."""
     kept: float = 0.0
     written: float = 0.0
-    """As in `Odds`."""
+    """As in `GapOdds`."""
 
 
 _SHARED, _POOL = "shared", "pool"
 """No conversations' names: those have a slash (`Address.conversation`)."""
 
-_NEW = Habit(0.0, _NONE, 0, (0.0,) * 12, (0.0,) * 9)
+_NEW_STATS = GapStats(0.0, _NO_GAP, 0, (0.0,) * 12, (0.0,) * 9)
 
 
-def kind(gap_s: float) -> int:
+def gap_kind(gap_s: float) -> int:
     """0, 1 or 2: which lifetimes survive such a gap. What lives for 300 s is gone at 300."""
     return 0 if gap_s < GAPS_S[0] else 1 if gap_s < GAPS_S[1] else 2
 
 
-def asked(habit: Habit | None, at_s: float) -> Habit:
+def observe_request(habit: GapStats | None, at_s: float) -> GapStats:
     """Take in that the prefix is asked for now."""
     if habit is None:
-        kept, written = grown(0, None)
-        return _NEW._replace(last_s=at_s, asked=1, kept=kept, written=written)
+        kept, written = hour_savings(0, None)
+        return _NEW_STATS._replace(last_s=at_s, asked=1, kept=kept, written=written)
     gap_s = max(0.0, at_s - habit.last_s)
-    gap = kind(gap_s)
-    kept, written = grown(habit.asked, gap)
-    weight = 1.0 if gap == 0 else _AGED
-    return Habit(
+    gap = gap_kind(gap_s)
+    kept, written = hour_savings(habit.asked, gap)
+    weight = 1.0 if gap == 0 else _GROWTH_DECAY
+    return GapStats(
         last_s=at_s,
         last=gap,
         asked=habit.asked + 1,
-        weights=_add(habit.weights, habit.last, gap),
-        lengths=_longer(habit.lengths, gap_s),
+        weights=_add_gap(habit.weights, habit.last, gap),
+        lengths=_add_length(habit.lengths, gap_s),
         kept=habit.kept * weight + kept,
         written=habit.written * weight + written,
     )
 
 
-def grown(asked: int, gap: int | None) -> tuple[float, float]:
+def hour_savings(asked: int, gap: int | None) -> tuple[float, float]:
     """Return what an hour keeps at a request, and what is written for it, after so many requests and this gap.
 
     What a conversation has of its own begins with its card and first message, and each request adds about as much as
     each of these. None: this is the first request.
     """
-    size = float(min(asked, _LARGEST) + 1)
-    if gap is not None and gap < 2:  # noqa: PLR2004 - what an hour survives (`kind`)
+    size = float(min(asked, _MAX_GROWTH_REQUESTS) + 1)
+    if gap is not None and gap < 2:  # noqa: PLR2004 - what an hour survives (`gap_kind`)
         return (size, 1.0) if gap == 1 else (0.0, 1.0)
     return 0.0, size + 1.0
 
 
-def _add(weights: tuple[float, ...], row: int, gap: int) -> tuple[float, ...]:
-    aged = [weight * _MEMORY if index // 3 == row else weight for index, weight in enumerate(weights)]
+def _add_gap(weights: tuple[float, ...], row: int, gap: int) -> tuple[float, ...]:
+    aged = [weight * _DECAY if index // 3 == row else weight for index, weight in enumerate(weights)]
     aged[3 * row + gap] += 1.0
     return tuple(aged)
 
 
-def _longer(lengths: tuple[float, ...], gap_s: float) -> tuple[float, ...]:
-    aged = [weight * _MEMORY for weight in lengths]
+def _add_length(lengths: tuple[float, ...], gap_s: float) -> tuple[float, ...]:
+    aged = [weight * _DECAY for weight in lengths]
     aged[bisect_right(LENGTHS_S, gap_s)] += 1.0
     return tuple(aged)
 
 
-def returns(lengths: Sequence[float], idle_s: float, within_s: float) -> float:
+def return_probability(lengths: Sequence[float], idle_s: float, within_s: float) -> float:
     """Return how likely it is to be asked for within so long, after having been idle for so long."""
-    after, later = _beyond(lengths, idle_s), _beyond(lengths, idle_s + within_s)
+    after, later = _weight_beyond(lengths, idle_s), _weight_beyond(lengths, idle_s + within_s)
     return 1.0 - later / after if after else 0.0
 
 
-def _beyond(lengths: Sequence[float], idle_s: float) -> float:
+def _weight_beyond(lengths: Sequence[float], idle_s: float) -> float:
     """Weigh the gaps that are longer, those of one length being spread evenly over it."""
     edges = (0.0, *LENGTHS_S, 2 * LENGTHS_S[-1])
-    total = _OVER
+    total = _OVER_WEIGHT
     for (low, high), weight in zip(pairwise(edges), lengths, strict=True):
-        total += (weight + _PRESUMED) * min(1.0, max(0.0, (high - idle_s) / (high - low)))
+        total += (weight + _PRESUMED_GAPS) * min(1.0, max(0.0, (high - idle_s) / (high - low)))
     return total
 
 
-def odds(habit: Habit, prior: tuple[Share, Share, Share, Share], prior_weight: float) -> Odds:
+def estimate_odds(
+    habit: GapStats, prior: tuple[GapShares, GapShares, GapShares, GapShares], prior_weight: float
+) -> GapOdds:
     """Weigh what was seen of one prefix against `prior`: shares after each kind of gap, and at first."""
     w = habit.weights
     overall = (w[0] + w[3] + w[6] + w[9], w[1] + w[4] + w[7] + w[10], w[2] + w[5] + w[8] + w[11])
-    rows: list[Share] = []
+    rows: list[GapShares] = []
     for row in range(4):
-        guess = _mix(overall, prior[row], prior_weight)
-        rows.append(_mix((w[3 * row], w[3 * row + 1], w[3 * row + 2]), guess, _ROW))
-    remaining = min(_AT_MOST, _AT_LEAST + habit.asked)
-    return Odds(
+        guess = _mix_shares(overall, prior[row], prior_weight)
+        rows.append(_mix_shares((w[3 * row], w[3 * row + 1], w[3 * row + 2]), guess, _ROW_PRIOR_WEIGHT))
+    remaining = min(_MAX_REMAINING, _MIN_REMAINING + habit.asked)
+    return GapOdds(
         next_gap=rows[habit.last],
         rows=(rows[0], rows[1], rows[2]),
         remaining_requests=remaining,
@@ -190,7 +192,7 @@ def odds(habit: Habit, prior: tuple[Share, Share, Share, Share], prior_weight: f
     )
 
 
-def _mix(seen: tuple[float, float, float], guess: Share, weight: float) -> Share:
+def _mix_shares(seen: tuple[float, float, float], guess: GapShares, weight: float) -> GapShares:
     total = seen[0] + seen[1] + seen[2] + weight
     return (
         (seen[0] + weight * guess[0]) / total,
@@ -206,55 +208,55 @@ class Cadence:
     No clock: times are handed in, as seconds that a restart does not begin anew.
     """
 
-    shared: Habit | None = None
-    pool: Habit = _NEW
+    shared: GapStats | None = None
+    pool: GapStats = _NEW_STATS
     """All conversations' gaps together."""
-    _by_conversation: OrderedDict[str, Habit] = field(default_factory=OrderedDict)
+    _by_conversation: OrderedDict[str, GapStats] = field(default_factory=OrderedDict)
 
     def observe_request(self, conversation: str, at_s: float) -> None:
         """Take in a request of this conversation."""
-        self.shared = asked(self.shared, at_s)
+        self.shared = observe_request(self.shared, at_s)
         before, pool = self._by_conversation.pop(conversation, None), self.pool
         if before is None:
-            kept, written = grown(0, None)
+            kept, written = hour_savings(0, None)
         else:
             gap_s = max(0.0, at_s - before.last_s)
-            weights, lengths = _add(pool.weights, before.last, kind(gap_s)), _longer(pool.lengths, gap_s)
+            weights, lengths = _add_gap(pool.weights, before.last, gap_kind(gap_s)), _add_length(pool.lengths, gap_s)
             pool = pool._replace(asked=pool.asked + 1, weights=weights, lengths=lengths)
-            kept, written = grown(before.asked, kind(gap_s))
-        self.pool = pool._replace(kept=pool.kept * _POOL_AGED + kept, written=pool.written * _POOL_AGED + written)
-        self._by_conversation[conversation] = asked(before, at_s)
-        if len(self._by_conversation) > _KEPT:
+            kept, written = hour_savings(before.asked, gap_kind(gap_s))
+        self.pool = pool._replace(kept=pool.kept * _POOL_DECAY + kept, written=pool.written * _POOL_DECAY + written)
+        self._by_conversation[conversation] = observe_request(before, at_s)
+        if len(self._by_conversation) > _MAX_CONVERSATIONS:
             self._by_conversation.popitem(last=False)
 
-    def shared_odds(self) -> Odds:
+    def shared_odds(self) -> GapOdds:
         """Of what all conversations share."""
-        return odds(self.shared or _NEW, (TALK, TALK, TALK, TALK), _WEAK)
+        return estimate_odds(self.shared or _NEW_STATS, (CHAT_PRIOR, CHAT_PRIOR, CHAT_PRIOR, CHAT_PRIOR), _WEAK)
 
-    def odds(self, conversation: str) -> Odds:
+    def odds(self, conversation: str) -> GapOdds:
         """Of this conversation."""
-        pooled = odds(self.pool, (TALK, TALK, TALK, TALK), _WEAK)
+        pooled = estimate_odds(self.pool, (CHAT_PRIOR, CHAT_PRIOR, CHAT_PRIOR, CHAT_PRIOR), _WEAK)
         weight = _WEAK + (_INFORMED - _WEAK) * min(1.0, self.pool.asked / _POOL_ENOUGH)
-        habit = self._by_conversation.get(conversation, _NEW)
+        habit = self._by_conversation.get(conversation, _NEW_STATS)
         usual = self.pool.kept > _USUAL * self.pool.written + _PROOF
         shown = sum(habit.weights[1::3]) >= (_ONCE if usual else _OFTEN)
-        found = odds(habit, (*pooled.rows, pooled.next_gap), weight)
+        found = estimate_odds(habit, (*pooled.rows, pooled.next_gap), weight)
         return found if shown else found._replace(kept=0.0)
 
     def return_probability(self, conversation: str, idle_s: float, within_s: float) -> float:
         """Return how likely it is that this conversation, idle for so long, asks again within so long."""
-        own, pool = self._by_conversation.get(conversation, _NEW).lengths, self.pool.lengths
+        own, pool = self._by_conversation.get(conversation, _NEW_STATS).lengths, self.pool.lengths
         share = 1.0 / max(1.0, sum(pool))  # all others together weigh as much as one gap of its own
-        return returns([mine + share * all_ for mine, all_ in zip(own, pool, strict=True)], idle_s, within_s)
+        return return_probability([mine + share * all_ for mine, all_ in zip(own, pool, strict=True)], idle_s, within_s)
 
-    def dump(self) -> tuple[tuple[str, Habit], ...]:
+    def dump(self) -> tuple[tuple[str, GapStats], ...]:
         """All of it, for `restore`."""
         shared = ((_SHARED, self.shared), (_POOL, self.pool)) if self.shared is not None else ()
         return (*shared, *self._by_conversation.items())
 
     @classmethod
-    def restore(cls, state: Iterable[tuple[str, Habit]]) -> "Cadence":
+    def restore(cls, state: Iterable[tuple[str, GapStats]]) -> "Cadence":
         """Reverse `state`."""
         each = OrderedDict(state)
-        shared, pool = each.pop(_SHARED, None), each.pop(_POOL, _NEW)
+        shared, pool = each.pop(_SHARED, None), each.pop(_POOL, _NEW_STATS)
         return cls(shared=shared, pool=pool, _by_conversation=each)

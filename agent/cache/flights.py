@@ -6,7 +6,7 @@ from agent.cache.warmth import Digest
 from gateway.clock import Clock
 
 
-class Flights:
+class SingleFlight:
     """The prefixes that are being written just now."""
 
     def __init__(self, clock: Clock) -> None:

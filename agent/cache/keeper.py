@@ -7,48 +7,48 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 
-from agent.cache.ask import Ask, scaled, short_of, why
+from agent.cache.ask import PlannedRequest, calibrate_block, explain_cache_miss, find_cache_miss
 from agent.cache.cadence import Cadence
-from agent.cache.dialect import Dialect
-from agent.cache.flights import Flights
-from agent.cache.keepwarm import Due, refresh_at, rereading, resting
-from agent.cache.newest import Newest
-from agent.cache.outlook import UNKNOWN, Outlook, outlook
-from agent.cache.plan import Policy, by_itself, in_front, plan
-from agent.cache.units import units
-from agent.cache.warmth import Warmth
-from agent.models.base import Began, Chunk, End, Model, ModelError, Request
-from agent.tokens.meter import Gauge, prompt_tokens
+from agent.cache.dialect import CacheProfile
+from agent.cache.flights import SingleFlight
+from agent.cache.keepwarm import CacheRefresh, build_refresh_request, find_idle_conversation, plan_refresh
+from agent.cache.newest import LastRequests
+from agent.cache.outlook import UNKNOWN_FORECAST, CacheForecast, forecast_cache
+from agent.cache.plan import CachePolicy, plan_automatic, plan_cache, segments_before_messages
+from agent.cache.units import segment_prompt
+from agent.cache.warmth import CacheState
+from agent.models.base import Model, ModelError, ModelRequest, StreamChunk, StreamEnd, StreamStart
+from agent.tokens.meter import RequestMeter, count_prompt_tokens
 from gateway.clock import Clock
-from gateway.events import Account, Usage
+from gateway.events import RequestUsage, Usage
 
-_LOG = logging.getLogger("reverie.cache")
-_PATIENCE_S = {"marks": 10.0, "automatic": 60.0, "none": 0.0}
+logger = logging.getLogger("reverie.cache")
+_MAX_WAIT_S = {"marks": 10.0, "automatic": 60.0, "none": 0.0}
 """How long others wait for the writer of a cold prefix, at most. A local model may read for a minute, and what it
 reads twice costs that time; a remote one begins to answer within seconds, or hangs."""
 _RETRY_S = 60.0
-"""What is asked so soon after a failure is asked again (`agent.models.failover.LONGEST_HINT_S`): nobody's habit."""
+"""What is asked so soon after a failure is asked again (`agent.models.failover.MAX_RETRY_AFTER_S`): nobody's habit."""
 
 
-class Keeper:
+class CachingModel:
     """A `Model` around another one.
 
-    Everything of it but `stream` is the other's. `End` comes with an `account`. The first call of a cold prefix that
-    all conversations share is made alone: others wait for its first chunk, or its end, because what it writes can be
-    read only then.
+    Everything of it but `stream` is the other's. `StreamEnd` comes with an `account`. The first call of a cold prefix
+    that all conversations share is made alone: others wait for its first chunk, or its end, because what it writes can
+    be read only then.
     """
 
     def __init__(
         self,
         model: Model,
-        dialect: Dialect,
+        dialect: CacheProfile,
         *,
         clock: Clock,
-        gauge: Gauge,
-        policy: Callable[[str], Policy],
-        rests: Callable[["Keeper", str, str], None] | None = None,
+        gauge: RequestMeter,
+        policy: Callable[[str], CachePolicy],
+        rests: Callable[["CachingModel", str, str], None] | None = None,
     ) -> None:
-        """`policy` and `gauge` are asked before each request, the former by the agent's id (`Request.shared_key`).
+        """`policy` and `gauge` are asked before each request, the former by the agent's id (`ModelRequest.shared_key`).
 
         `rests` is told after each request, with its agent and its conversation. None: nobody wants to know.
         """
@@ -60,11 +60,11 @@ class Keeper:
         self._on_idle = rests
         self.pending_requests = 0
         """Requests under way that somebody waits for."""
-        self._cache_state = Warmth()
+        self._cache_state = CacheState()
         self._cadence: dict[str, Cadence] = {}
-        self.last_requests = Newest()
+        self.last_requests = LastRequests()
         """The last request of each conversation that was answered."""
-        self._single_flight = Flights(clock)
+        self._single_flight = SingleFlight(clock)
         self._failed_s: dict[tuple[str, str], float] = {}
         """When the last request of a conversation failed, if it did."""
         self.name = model.name
@@ -85,7 +85,7 @@ class Keeper:
         """Know the habits of an agent's conversations from before. Too late once it was asked: that counts."""
         self._cadence.setdefault(agent, cadence)
 
-    def max_cost_usd(self, request: Request) -> float:
+    def max_cost_usd(self, request: ModelRequest) -> float:
         """What it may cost at most, as far as its length can be told. 0: nothing."""
         before = self.last_requests.get(request.shared_key, request.conversation_id)
         measured = (before.request, before.estimate) if before is not None else None
@@ -93,7 +93,7 @@ class Keeper:
         long = self._policy(request.shared_key).allows_hour
         return self.dialect.max_cost_usd(estimate.tokens, request.max_output_tokens, long=long)
 
-    async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         # Where nothing is to be answered nobody has said anything: that tells nothing of anybody's habits.
         answer = self._stream_planned if request.max_output_tokens else self._model.stream
         self.pending_requests += 1
@@ -106,11 +106,11 @@ class Keeper:
             if self._on_idle is not None:
                 self._on_idle(self, request.shared_key, request.conversation_id)
 
-    async def _stream_planned(self, request: Request) -> AsyncGenerator[Chunk]:
+    async def _stream_planned(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         key, at_s = (request.shared_key, request.conversation_id), self._now_s()
         if not 0 <= at_s - self._failed_s.pop(key, -inf) <= _RETRY_S:  # else it is the same request, once more
             self._cadence_of(request).observe_request(request.conversation_id, at_s)
-        ask, until_s = self._plan_request(request), self._clock.monotonic() + _PATIENCE_S[self.dialect.caching]
+        ask, until_s = self._plan_request(request), self._clock.monotonic() + _MAX_WAIT_S[self.dialect.caching]
         while await self._single_flight.wait_for_writer(ask.written_prefix, until_s):
             ask = self._plan_request(request)
         begun, billed = self._single_flight.start(ask.written_prefix), None
@@ -120,11 +120,11 @@ class Keeper:
                     if not begun.is_set():
                         self._record_sent(ask)
                         self._single_flight.finish(ask.written_prefix, begun)
-                    if isinstance(chunk, Began):
+                    if isinstance(chunk, StreamStart):
                         billed = chunk.usage
                         yield replace(chunk, billed_accounts=partial(self._account_partial, ask, billed))
                     else:
-                        yield self._finish(ask, chunk) if isinstance(chunk, End) else chunk
+                        yield self._finish(ask, chunk) if isinstance(chunk, StreamEnd) else chunk
         except ModelError as error:
             self._failed_s[key] = self._now_s()
             error.accounts = self._account_partial(ask, billed)
@@ -132,22 +132,22 @@ class Keeper:
         finally:
             self._single_flight.finish(ask.written_prefix, begun)
 
-    def _plan_request(self, request: Request) -> Ask:
+    def _plan_request(self, request: ModelRequest) -> PlannedRequest:
         at_s, cadence = self._now_s(), self._cadence_of(request)
         before = self.last_requests.get(request.shared_key, request.conversation_id)
         measured = (before.request, before.estimate) if before is not None else None
         meter, estimate = self._gauge.estimate(self.dialect.model, request, measured)
-        laid = units(request, estimate.size, (before.request, before.segments) if before is not None else None)
+        laid = segment_prompt(request, estimate.size, (before.request, before.segments) if before is not None else None)
         path = tuple([unit.digest for unit in laid])
         policy = self._policy(request.shared_key)
         cached = self._cache_state.find(path, at_s)
         if self.dialect.caching == "automatic":
-            planned = by_itself(laid, cached)
+            planned = plan_automatic(laid, cached)
         else:
             usable = laid
             if request.answer_only and request.tools:
-                usable, cached = in_front(laid, cached)
-            planned = plan(
+                usable, cached = segments_before_messages(laid, cached)
+            planned = plan_cache(
                 usable,
                 price=self.dialect.calibrated_price(estimate),
                 policy=policy if self.dialect.caching == "marks" else replace(policy, kind="off"),
@@ -155,21 +155,21 @@ class Keeper:
                 own=cadence.odds(request.conversation_id),
                 cached=cached,
             )
-        planned = replace(planned, blocks=tuple([scaled(block, estimate) for block in planned.blocks]))
+        planned = replace(planned, blocks=tuple([calibrate_block(block, estimate) for block in planned.blocks]))
         marked = replace(request, breakpoints=planned.breakpoints)
-        return Ask(
+        return PlannedRequest(
             request=marked, segments=laid, digests=path, plan=planned, meter=meter, estimate=estimate, sent_at_s=at_s
         )
 
-    def _record_sent(self, ask: Ask) -> None:
+    def _record_sent(self, ask: PlannedRequest) -> None:
         self._cache_state.record_request(
             ask.digests, read=ask.plan.read_segments, writes=ask.plan.writes, at_s=ask.sent_at_s
         )
 
-    def _finish(self, ask: Ask, end: End) -> End:
+    def _finish(self, ask: PlannedRequest, end: StreamEnd) -> StreamEnd:
         """The answer is whole: compare what was billed with what was expected."""
         whole = replace(end.usage, input_tokens=end.usage.input_tokens + end.cleared_tokens)
-        ask = replace(ask, billed_tokens=prompt_tokens(whole), cleared_tokens=end.cleared_tokens)
+        ask = replace(ask, billed_tokens=count_prompt_tokens(whole), cleared_tokens=end.cleared_tokens)
         ask.meter.record_bill(ask.estimate, whole)
         account = self._build_account(
             ask, self.last_requests.get(ask.request.shared_key, ask.request.conversation_id), end
@@ -179,34 +179,34 @@ class Keeper:
             self._cache_state.forget(ask.digests_from(end.ephemeral_from))
         return replace(end, account=account)
 
-    def _account_partial(self, ask: Ask, usage: Usage | None) -> tuple[Account, ...]:
+    def _account_partial(self, ask: PlannedRequest, usage: Usage | None) -> tuple[RequestUsage, ...]:
         """What an answer cost that did not come to its end."""
-        end = End(stop_reason="end", usage=usage or Usage(), model=self.dialect.model)
+        end = StreamEnd(stop_reason="end", usage=usage or Usage(), model=self.dialect.model)
         return (
-            (self._build_account(replace(ask, billed_tokens=prompt_tokens(end.usage)), None, end),)
+            (self._build_account(replace(ask, billed_tokens=count_prompt_tokens(end.usage)), None, end),)
             if usage is not None
             else ()
         )
 
-    def _build_account(self, ask: Ask, before: Ask | None, end: End) -> Account:
-        usage, expected = end.usage, short_of(ask, end.usage)
+    def _build_account(self, ask: PlannedRequest, before: PlannedRequest | None, end: StreamEnd) -> RequestUsage:
+        usage, expected = end.usage, find_cache_miss(ask, end.usage)
         if expected is not None:
             self._record_miss(ask, usage)
-        account = Account(
+        account = RequestUsage(
             provider=self.dialect.provider,
             model=end.model or self.dialect.model,
             blocks=ask.block_accounts,
             usage=usage,
             cost_usd=self.dialect.price.cost_usd(usage),
             exact=self._gauge.is_exact(ask.request),
-            missed=why(ask, before, expected, usage),
+            missed=explain_cache_miss(ask, before, expected, usage),
             cleared=ask.cleared_tokens,
         )
         if account.missed:
-            _LOG.info("%s: %s", ask.request.conversation_id, account.missed)
+            logger.info("%s: %s", ask.request.conversation_id, account.missed)
         return account
 
-    def _record_miss(self, ask: Ask, usage: Usage) -> None:
+    def _record_miss(self, ask: PlannedRequest, usage: Usage) -> None:
         """Believe what was billed: less was cached than was thought."""
         read = ask.count_segments_read(usage.cache_read_tokens)
         self._cache_state.forget(ask.digests[read : ask.plan.read_segments])
@@ -219,25 +219,27 @@ class Keeper:
             ]
             self._cache_state.record_request(ask.digests, read=read, writes=writes, at_s=ask.sent_at_s)
 
-    def plan_refresh(self, agent: str, place: str, *, budget_usd: float) -> Due | None:
+    def plan_refresh(self, agent: str, place: str, *, budget_usd: float) -> CacheRefresh | None:
         """When to `refresh` a conversation, and what it may cost; None: not at all (`agent.cache.keepwarm`)."""
         ask, policy = self.last_requests.get(agent, place), self._policy(agent)
         found = (
-            resting(ask, self._cache_state.find_with_expiry(ask.digests, self._now_s())) if ask is not None else None
+            find_idle_conversation(ask, self._cache_state.find_with_expiry(ask.digests, self._now_s()))
+            if ask is not None
+            else None
         )
         if ask is None or found is None or policy.kind == "off":
             return None
         lengthens = policy.kind == "auto" and policy.allows_hour
         cadence, price = self._cadence_of(ask.request), self.dialect.price
-        return refresh_at(found, cadence, price, budget_usd=budget_usd, lengthens=lengthens)
+        return plan_refresh(found, cadence, price, budget_usd=budget_usd, lengthens=lengthens)
 
-    def forecast(self, agent: str, place: str) -> Outlook:
+    def forecast(self, agent: str, place: str) -> CacheForecast:
         """What the cache of a conversation's history is like now, and how long that is expected to matter."""
         ask, price, caching = self.last_requests.get(agent, place), self.dialect.price, self.dialect.caching
         if caching == "none" or (caching == "marks" and self._policy(agent).kind == "off"):
-            return UNKNOWN  # `off` is about marks: who caches by itself cannot be told not to
+            return UNKNOWN_FORECAST  # `off` is about marks: who caches by itself cannot be told not to
         odds = self._cadence.setdefault(agent, Cadence()).odds(place)
-        return outlook(
+        return forecast_cache(
             ask,
             lambda: self._cache_state.find_with_expiry(ask.digests, self._now_s()) if ask else (),
             odds,
@@ -245,14 +247,14 @@ class Keeper:
             self._now_s(),
         )
 
-    async def refresh(self, agent: str, place: str) -> Account | None:
+    async def refresh(self, agent: str, place: str) -> RequestUsage | None:
         """Read again what is cached of a conversation, and answer nothing. None: there is nothing any more.
 
         Raises a ModelError; it may be billed all the same.
         """
         at_s, newest, end = self._now_s(), self.last_requests.get(agent, place), None
         ask = (
-            rereading(newest, self._cache_state.find_with_expiry(newest.digests, at_s), at_s)
+            build_refresh_request(newest, self._cache_state.find_with_expiry(newest.digests, at_s), at_s)
             if newest is not None
             else None
         )
@@ -260,12 +262,12 @@ class Keeper:
             return None
         async with aclosing(self._model.stream(ask.request)) as chunks:
             async for chunk in chunks:
-                end = chunk if isinstance(chunk, End) else end
+                end = chunk if isinstance(chunk, StreamEnd) else end
         assert end is not None
         self._record_sent(ask)
         return self._build_account(ask, None, end)
 
-    def _cadence_of(self, request: Request) -> Cadence:
+    def _cadence_of(self, request: ModelRequest) -> Cadence:
         return self._cadence.setdefault(request.shared_key, Cadence())
 
     def _now_s(self) -> float:

@@ -11,27 +11,27 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import NamedTuple
 
-from agent.cache.ask import Ask, scaled
+from agent.cache.ask import PlannedRequest, calibrate_block
 from agent.cache.cadence import Cadence
-from agent.cache.lifetimes import Multipliers, hour_pays
-from agent.cache.marks import MAX_MARKS
-from agent.cache.plan import again
+from agent.cache.lifetimes import CacheMultipliers, is_hour_cheaper
+from agent.cache.marks import MAX_BREAKPOINTS
+from agent.cache.plan import plan_reread
 from agent.cache.prices import Price
-from agent.cache.warmth import LIFETIME_S, Lasting
-from agent.models.base import Mark, ToolCall
-from agent.tokens.meter import Estimate
-from gateway.events import Lifetime, Usage
+from agent.cache.warmth import LIFETIME_S, CachedUntil
+from agent.models.base import CacheBreakpoint, ToolCall
+from agent.tokens.meter import TokenEstimate
+from gateway.events import CacheTtl, Usage
 
-MARGIN_S = 10.0
+REFRESH_MARGIN_S = 10.0
 """Before the end: as long as a request may take to arrive."""
 
 
-_WORTH = 2.0
+_MIN_SAVING_RATIO = 2.0
 """What is expected to be saved, against what it surely costs: the odds are estimates, and money spent is gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resting:
+class IdleConversation:
     """What of a conversation is cached while nobody asks."""
 
     conversation: str
@@ -41,7 +41,7 @@ class Resting:
     """Of these, what is gone at `until_s`; what is in front of it lives longer."""
     max_billed_tokens: int
     """Tokens that a refresh could be billed for."""
-    lifetime: Lifetime
+    lifetime: CacheTtl
     """Of what is mortal."""
     last_request_s: float
     """When it was last really asked for."""
@@ -49,7 +49,7 @@ class Resting:
     """When the first of it will be gone (`Warmth.lasting`)."""
 
 
-class Due(NamedTuple):
+class CacheRefresh(NamedTuple):
     """A refresh that is worth its money."""
 
     at_s: float
@@ -57,9 +57,9 @@ class Due(NamedTuple):
     """What it costs if the provider has lost everything, and writes it for an hour."""
 
 
-def refresh_at(
-    resting: Resting, cadence: Cadence, price: Price, *, budget_usd: float = 0.0, lengthens: bool = True
-) -> Due | None:
+def plan_refresh(
+    resting: IdleConversation, cadence: Cadence, price: Price, *, budget_usd: float = 0.0, lengthens: bool = True
+) -> CacheRefresh | None:
     """Return when to read it again, a little before it is gone; None: let it go.
 
     `lengthens`: what is not cached may be written for an hour. Ask anew after each refresh and after each request:
@@ -71,9 +71,9 @@ def refresh_at(
     )
     if most_usd is None or not 0.0 < most_usd <= budget_usd or resting.refresh_tokens < price.minimum_tokens:
         return None
-    costs = Multipliers(price.read, price.write_5m, price.write_1h)
+    costs = CacheMultipliers(price.read, price.write_5m, price.write_1h)
     odds = cadence.odds(resting.conversation)
-    if lengthens and resting.lifetime == "5m" and hour_pays(odds.kept, odds.written, costs):
+    if lengthens and resting.lifetime == "5m" and is_hour_cheaper(odds.kept, odds.written, costs):
         return None  # once it is gone it will be written for an hour, which it could not be as long as it lives
     idle_s = max(0.0, resting.expires_s - resting.last_request_s)
     saved, costs_now = (
@@ -84,21 +84,21 @@ def refresh_at(
     chance = refreshes = 0.0
     for number in range(1, most + 1):
         refreshes += 1.0 - chance  # this one is sent only if nobody has come until then
-        chance = cadence.return_probability(resting.conversation, idle_s, number * (lasts_s - MARGIN_S))
-        if chance * saved > _WORTH * refreshes * costs_now:
-            return Due(resting.expires_s - MARGIN_S, most_usd)
+        chance = cadence.return_probability(resting.conversation, idle_s, number * (lasts_s - REFRESH_MARGIN_S))
+        if chance * saved > _MIN_SAVING_RATIO * refreshes * costs_now:
+            return CacheRefresh(resting.expires_s - REFRESH_MARGIN_S, most_usd)
     return None
 
 
-def resting(ask: Ask, lasting: Sequence[Lasting]) -> Resting | None:
+def find_idle_conversation(ask: PlannedRequest, lasting: Sequence[CachedUntil]) -> IdleConversation | None:
     """Say what is cached of the last request of a conversation. None: nothing that could be read by itself."""
-    place = _last(ask, lasting)
+    place = _last_cached_segment(ask, lasting)
     if place is None or ask.cleared_tokens:  # of a shorter request the provider would leave out something else
         return None
     unit, until_s = lasting[place].prefix.segment, lasting[place].expires_s
     longer = [one.prefix.segment for one in lasting[:place] if one.expires_s > until_s]
-    tokens, kept = _tokens(ask, unit + 1), _tokens(ask, longer[-1] + 1 if longer else 0)
-    return Resting(
+    tokens, kept = _billed_tokens(ask, unit + 1), _billed_tokens(ask, longer[-1] + 1 if longer else 0)
+    return IdleConversation(
         conversation=ask.request.conversation_id,
         refresh_tokens=tokens,
         expiring_tokens=tokens - kept,
@@ -109,12 +109,12 @@ def resting(ask: Ask, lasting: Sequence[Lasting]) -> Resting | None:
     )
 
 
-def rereading(ask: Ask, lasting: Sequence[Lasting], at_s: float) -> Ask | None:
+def build_refresh_request(ask: PlannedRequest, lasting: Sequence[CachedUntil], at_s: float) -> PlannedRequest | None:
     """Make of a conversation's last request one that reads what is cached of it, and answers nothing.
 
     The same bytes and the same marks, up to the last cached place. None: there is none.
     """
-    place = _last(ask, lasting)
+    place = _last_cached_segment(ask, lasting)
     if place is None:
         return None
     cached, request = lasting[place].prefix, ask.request
@@ -123,9 +123,12 @@ def rereading(ask: Ask, lasting: Sequence[Lasting], at_s: float) -> Ask | None:
     marks = [mark for mark in request.breakpoints if (mark.behind, mark.index) in places]
     if not marks or (marks[-1].behind, marks[-1].index) != (last.behind, last.number):
         lifetime = "5m" if marks and marks[-1].lifetime == "5m" else cached.lifetime  # 1 h in front of 5 m
-        marks = [*marks[: MAX_MARKS - 1], Mark(behind=last.behind, index=last.number, lifetime=lifetime)]
+        marks = [
+            *marks[: MAX_BREAKPOINTS - 1],
+            CacheBreakpoint(behind=last.behind, index=last.number, lifetime=lifetime),
+        ]
     blocks = len(request.blocks) if last.behind == "said" else last.number + 1 if last.behind == "block" else 0
-    planned, estimate = again(laid, tuple(marks)), _billed(ask)
+    planned, estimate = plan_reread(laid, tuple(marks)), _billed_estimate(ask)
     return replace(
         ask,
         request=replace(
@@ -140,13 +143,13 @@ def rereading(ask: Ask, lasting: Sequence[Lasting], at_s: float) -> Ask | None:
         ),
         segments=laid,
         digests=ask.digests[: cached.segment + 1],
-        plan=replace(planned, blocks=tuple([scaled(block, estimate) for block in planned.blocks])),
+        plan=replace(planned, blocks=tuple([calibrate_block(block, estimate) for block in planned.blocks])),
         estimate=estimate,
         sent_at_s=at_s,
     )
 
 
-def _last(ask: Ask, lasting: Sequence[Lasting]) -> int | None:
+def _last_cached_segment(ask: PlannedRequest, lasting: Sequence[CachedUntil]) -> int | None:
     """Return which of the cached places is the last that a request can end at."""
     for place in range(len(lasting) - 1, -1, -1):
         unit = ask.segments[lasting[place].prefix.segment]
@@ -157,18 +160,18 @@ def _last(ask: Ask, lasting: Sequence[Lasting]) -> int | None:
     return None
 
 
-def _tokens(ask: Ask, units: int) -> int:
+def _billed_tokens(ask: PlannedRequest, units: int) -> int:
     """Return how many these first units have, as they will be billed."""
-    return _billed(ask).correct(sum(unit.tokens for unit in ask.segments[:units]))
+    return _billed_estimate(ask).correct(sum(unit.tokens for unit in ask.segments[:units]))
 
 
-def _billed(ask: Ask) -> Estimate:
+def _billed_estimate(ask: PlannedRequest) -> TokenEstimate:
     """The estimate as it should have been."""
     return replace(ask.estimate, tokens=ask.billed_tokens) if ask.billed_tokens else ask.estimate
 
 
 @dataclass(slots=True)
-class Purse:
+class KeepWarmBudget:
     """What each agent has spent on this today."""
 
     _today: date = date.min

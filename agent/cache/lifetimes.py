@@ -8,7 +8,7 @@ the one that turns out to be right, no more than what it took to find out.
 from typing import NamedTuple
 
 
-class Multipliers(NamedTuple):
+class CacheMultipliers(NamedTuple):
     """What a token costs, as shares of its plain price. Infinite: it cannot be had."""
 
     read: float
@@ -16,7 +16,7 @@ class Multipliers(NamedTuple):
     write_1h: float
 
 
-def hour_pays(kept: float, written: float, cost: Multipliers) -> bool:
+def is_hour_cheaper(kept: float, written: float, cost: CacheMultipliers) -> bool:
     """Whether an hour costs less than 5 minutes.
 
     `kept`: what only an hour keeps, and would have to be written again; `written`: what is written for it.

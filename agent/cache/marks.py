@@ -10,28 +10,28 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal, NamedTuple
 
-from agent.cache.cadence import Odds
-from agent.cache.lifetimes import Multipliers, hour_pays
-from agent.cache.warmth import Cached, Digest
-from gateway.events import Lifetime
+from agent.cache.cadence import GapOdds
+from agent.cache.lifetimes import CacheMultipliers, is_hour_cheaper
+from agent.cache.warmth import CachedPrefix, Digest
+from gateway.events import CacheTtl
 
-MAX_MARKS = 4
-LOOK_BACK = 20
+MAX_BREAKPOINTS = 4
+LOOK_BACK_POSITIONS = 20
 """Positions that a mark looks at, its own first."""
-_SAFE = 17
+_SAFE_LOOK_BACK = 17
 """As many are counted on: thinking is a position of its own, and so is each of what is told for one request and stays
 in front of it."""
 
-Marked = list[tuple[int, Lifetime]]
+Breakpoints = list[tuple[int, CacheTtl]]
 """Units to mark behind, ascending, and for how long."""
 
-_HELD = 0.4
+_PRESUMED_HOUR_GAPS = 0.4
 """Gaps between 5 minutes and an hour that are presumed of what begins with the hour."""
-_ENOUGH = 2.0
+_MIN_LONG_GAPS = 2.0
 """Gaps of more than an hour before which the end of a conversation is marked in any case."""
 
 
-class Unit(NamedTuple):
+class PromptSegment(NamedTuple):
     """A piece of a request that ends at a place where a mark can stand: the tools, a block, a `Said`.
 
     A `Said` may be several, one for each piece; then only the last of them is `markable`.
@@ -54,17 +54,17 @@ class Unit(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class MeasuredPrompt:
     """A request, measured."""
 
-    segments: Sequence[Unit]
+    segments: Sequence[PromptSegment]
     cumulative_tokens: Sequence[int]
     """Tokens up to the end of each unit."""
     end_positions: Sequence[int]
     """Of the end of each unit, from 1."""
     min_tokens: int
     """Tokens of the shortest prefix that is cached."""
-    longest_hit: Cached | None
+    longest_hit: CachedPrefix | None
     """The longest prefix that is believed to be cached."""
 
     def last_breakpoint(self, unit: int) -> int:
@@ -102,18 +102,18 @@ class Places:
 
         Behind it an hour would be paid for nothing: what it stands behind is gone before.
         """
-        ours = max(self.shared_end, _binding(self, self.shared_end))
+        ours = max(self.shared_end, _binding_segment(self, self.shared_end))
         return self.longest_hit is not None and self.longest_hit.segment > ours and self.longest_hit.lifetime == "5m"
 
     @property
     def is_cold(self) -> bool:
         """Whether nothing of this conversation alone is cached."""
         return self.longest_hit is None or self.longest_hit.segment <= max(
-            self.shared_end, _binding(self, self.shared_end)
+            self.shared_end, _binding_segment(self, self.shared_end)
         )
 
 
-def auto(places: Places, shared: Odds, own: Odds, cost: Multipliers) -> Marked:
+def choose_breakpoints(places: MeasuredPrompt, shared: GapOdds, own: GapOdds, cost: CacheMultipliers) -> Breakpoints:
     """Mark the places of the plain layout, each for as long as the gaps seen so far show to be cheapest.
 
     A conversation begins with the plain layout: an hour for what all share and for the binding, 5 minutes behind
@@ -121,49 +121,51 @@ def auto(places: Places, shared: Odds, own: Odds, cost: Multipliers) -> Marked:
     and the rest for 5 minutes once they show that the hour does not.
     """
     if cost.write_1h == inf:
-        return fixed(places, long=False, short="5m")
+        return fixed_breakpoints(places, long=False, short="5m")
     if not own.is_known:
-        return fixed(places, long=True, short="5m")
-    behind: Lifetime = "1h" if not places.is_behind_short and hour_pays(own.kept, own.written, cost) else "5m"
-    front, binding = _begun_long(shared, cost), _begun_long(own, cost)
+        return fixed_breakpoints(places, long=True, short="5m")
+    behind: CacheTtl = "1h" if not places.is_behind_short and is_hour_cheaper(own.kept, own.written, cost) else "5m"
+    front, binding = _lifetime_after_hour(shared, cost), _lifetime_after_hour(own, cost)
     short, medium, long = own.gap_counts
     # Somebody must have been there in time, or what was written at the end was hardly ever read.
-    seldom = long >= _ENOUGH and short * (1.0 - cost.read) < (medium + long) * (cost.write_5m - 1.0)
-    return _laid_out(places, front, binding, behind, ends=behind == "1h" or not seldom)
+    seldom = long >= _MIN_LONG_GAPS and short * (1.0 - cost.read) < (medium + long) * (cost.write_5m - 1.0)
+    return _place_breakpoints(places, front, binding, behind, ends=behind == "1h" or not seldom)
 
 
-def _begun_long(odds: Odds, cost: Multipliers) -> Lifetime:
+def _lifetime_after_hour(odds: GapOdds, cost: CacheMultipliers) -> CacheTtl:
     """Choose for a prefix that keeps its size and began with an hour."""
     _, medium, long = odds.gap_counts
-    return "1h" if hour_pays(medium + _HELD, long, cost) else "5m"
+    return "1h" if is_hour_cheaper(medium + _PRESUMED_HOUR_GAPS, long, cost) else "5m"
 
 
-def fixed(places: Places, *, long: bool, short: Lifetime) -> Marked:
+def fixed_breakpoints(places: MeasuredPrompt, *, long: bool, short: CacheTtl) -> Breakpoints:
     """Follow the table: an hour for what all share and for the binding, `short` for what is behind them."""
-    front: Lifetime = "1h" if long else "5m"
-    return _laid_out(places, front, front, short if long else "5m")
+    front: CacheTtl = "1h" if long else "5m"
+    return _place_breakpoints(places, front, front, short if long else "5m")
 
 
-def _laid_out(places: Places, front: Lifetime, binding: Lifetime, behind: Lifetime, *, ends: bool = True) -> Marked:
+def _place_breakpoints(
+    places: MeasuredPrompt, front: CacheTtl, binding: CacheTtl, behind: CacheTtl, *, ends: bool = True
+) -> Breakpoints:
     """Mark what all share, the binding, the card, where the request before ended if that is far back, and the end.
 
     Where that is too many the binding's mark goes: it is then written with the card. `ends`: False leaves the end
     out as long as nothing of the conversation is cached.
     """
     head, end = places.shared_end, places.end
-    stone, bound = _stepping_stone(places, end), _binding(places, head)
+    stone, bound = _intermediate_segment(places, end), _binding_segment(places, head)
     card = places.last_breakpoint(
         max((i for i, unit in enumerate(places.segments) if unit.behind == "block"), default=-1)
     )
     chosen = {unit: behind for unit in ((card, stone, end) if ends or not places.is_cold else (card,)) if unit >= 0}
     if head >= 0:
         chosen[head] = front
-    if bound >= 0 and (bound == card or len(chosen) < MAX_MARKS):
+    if bound >= 0 and (bound == card or len(chosen) < MAX_BREAKPOINTS):
         chosen[bound] = binding
-    return _ordered(chosen)
+    return _order_breakpoints(chosen)
 
 
-def _binding(places: Places, head: int) -> int:
+def _binding_segment(places: MeasuredPrompt, head: int) -> int:
     """Return the place in front of the channel's card: other rooms may have the same binding. -1: there is none."""
     last = head
     for number, unit in enumerate(places.segments):
@@ -173,7 +175,7 @@ def _binding(places: Places, head: int) -> int:
     return last if last > head else -1
 
 
-def _stepping_stone(places: Places, end: int) -> int:
+def _intermediate_segment(places: MeasuredPrompt, end: int) -> int:
     """Return a place to mark besides the last, to find what the last cannot see; -1: it sees far enough.
 
     Where nothing of the conversation is known to be cached (a restart forgets), that is where the request before
@@ -185,12 +187,12 @@ def _stepping_stone(places: Places, end: int) -> int:
         before = (i for i in range(end, -1, -1) if places.segments[i].behind == "said")
         at = next((i for i in before if places.segments[i].number == newest - 2), at)
     at = places.next_breakpoint(at)
-    return at if 0 <= at < end and places.end_positions[end] - places.end_positions[at] >= _SAFE else -1
+    return at if 0 <= at < end and places.end_positions[end] - places.end_positions[at] >= _SAFE_LOOK_BACK else -1
 
 
-def _ordered(chosen: dict[int, Lifetime]) -> Marked:
+def _order_breakpoints(chosen: dict[int, CacheTtl]) -> Breakpoints:
     """Put the marks in order, none longer-lived than one in front of it."""
-    marks: Marked = []
+    marks: Breakpoints = []
     long = False
     for unit in sorted(chosen, reverse=True):
         long = long or chosen[unit] == "1h"

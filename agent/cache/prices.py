@@ -11,16 +11,16 @@ from typing import Literal, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from gateway.events import Lifetime, Usage
+from gateway.events import CacheTtl, Usage
 
-_MILLION = 1_000_000
+_TOKENS_PER_PRICE = 1_000_000
 
 
-class _Entry(BaseModel):
+class _PriceModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class LongPrompt(_Entry):
+class LongPrompt(_PriceModel):
     """What a request costs whose whole prompt (read, written and neither) is longer than this."""
 
     above_tokens: int = Field(gt=0)
@@ -28,7 +28,7 @@ class LongPrompt(_Entry):
     output_usd: float = Field(ge=0)
 
 
-class Price(_Entry):
+class Price(_PriceModel):
     """One entry: what a model's tokens cost, and what its cache is like."""
 
     match: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class Price(_Entry):
         """Whether a cost can be told."""
         return self.input_usd is not None and self.output_usd is not None
 
-    def write_multiplier(self, lifetime: Lifetime) -> float:
+    def write_multiplier(self, lifetime: CacheTtl) -> float:
         """Of the input price, to write for so long."""
         return self.write_1h if lifetime == "1h" else self.write_5m
 
@@ -85,16 +85,16 @@ class Price(_Entry):
         long = self.long_prompt
         prompt = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
         if long is not None and prompt > long.above_tokens:
-            return (long.input_usd if side == "input" else long.output_usd) / _MILLION
+            return (long.input_usd if side == "input" else long.output_usd) / _TOKENS_PER_PRICE
         usd = self.input_usd if side == "input" else self.output_usd
-        return None if usd is None else usd / _MILLION
+        return None if usd is None else usd / _TOKENS_PER_PRICE
 
 
-ASSUMED = Price(input_usd=5.0, output_usd=25.0)
+ASSUMED_PRICE = Price(input_usd=5.0, output_usd=25.0)
 """Of a model that is listed without a price: as dear as `default` in the table that ships with the product."""
 
 
-class Prices(_Entry):
+class PriceTable(_PriceModel):
     """The whole table."""
 
     models: tuple[Price, ...]
@@ -123,11 +123,11 @@ class Prices(_Entry):
 
     def find(self, model: str, *, provider: str = "") -> Price:
         """What `model` costs at this kind of provider. `known` is False if only `default` is left to say it."""
-        return _find(self, model.lower(), provider)
+        return _find_price(self, model.lower(), provider)
 
 
 @lru_cache(maxsize=256)
-def _find(prices: Prices, model: str, provider: str) -> Price:
+def _find_price(prices: PriceTable, model: str, provider: str) -> Price:
     for price in prices.models:
         if price.provider and provider not in price.provider:
             continue

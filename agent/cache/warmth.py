@@ -11,73 +11,73 @@ from hashlib import blake2b
 from math import inf
 from typing import NamedTuple
 
-from gateway.events import Lifetime
+from gateway.events import CacheTtl
 
-LIFETIME_S: dict[Lifetime, float] = {"5m": 300.0, "1h": 3_600.0}
+LIFETIME_S: dict[CacheTtl, float] = {"5m": 300.0, "1h": 3_600.0}
 
 Digest = bytes
 """Names all bytes of a request up to a place."""
 
-ROOT: Digest = b""
+ROOT_DIGEST: Digest = b""
 """In front of everything."""
 
 
-def chain(before: Digest, piece: bytes) -> Digest:
+def extend_digest(before: Digest, piece: bytes) -> Digest:
     """Name what `before` names with `piece` behind it."""
     return blake2b(piece, digest_size=16, key=before).digest()
 
 
-class _Segment(NamedTuple):
+class _CacheSegment(NamedTuple):
     behind: Digest | None
     """The place that it was written behind; None: it begins the request."""
-    lifetime: Lifetime
+    lifetime: CacheTtl
     expires_s: float
 
 
-class Cached(NamedTuple):
+class CachedPrefix(NamedTuple):
     """A place in a request up to which it is believed to be cached."""
 
     segment: int
     """The one that ends there, by its number in the request."""
-    lifetime: Lifetime
+    lifetime: CacheTtl
     """Of the segment that ends there."""
 
 
-class Lasting(NamedTuple):
+class CachedUntil(NamedTuple):
     """The same, and for how long."""
 
-    prefix: Cached
+    prefix: CachedPrefix
     expires_s: float
 
 
-class Warmth:
+class CacheState:
     """The beliefs about one cache: one provider, one model."""
 
     def __init__(self, *, kept: int = 8_192) -> None:
         """`kept`: places remembered, the last used ones."""
         self._capacity = kept
-        self._segments: dict[Digest, _Segment] = {}
+        self._segments: dict[Digest, _CacheSegment] = {}
 
     def __len__(self) -> int:
         return len(self._segments)
 
-    def find(self, path: Sequence[Digest], at_s: float) -> tuple[Cached, ...]:
+    def find(self, path: Sequence[Digest], at_s: float) -> tuple[CachedPrefix, ...]:
         """Return the places of a request that could be read at this time, in its order."""
         return tuple([one.prefix for one in self.find_with_expiry(path, at_s)])
 
-    def find_with_expiry(self, path: Sequence[Digest], at_s: float) -> tuple[Lasting, ...]:
+    def find_with_expiry(self, path: Sequence[Digest], at_s: float) -> tuple[CachedUntil, ...]:
         """Return the same, each with when it can be read no more unless it is used until then."""
         ends: dict[Digest | None, float] = {None: inf}
-        found: list[Lasting] = []
+        found: list[CachedUntil] = []
         for index, digest in enumerate(path):
             segment = self._segments.get(digest)
             if segment is not None and at_s < segment.expires_s and segment.behind in ends:
                 ends[digest] = until_s = min(segment.expires_s, ends[segment.behind])
-                found.append(Lasting(Cached(index, segment.lifetime), until_s))
+                found.append(CachedUntil(CachedPrefix(index, segment.lifetime), until_s))
         return tuple(found)
 
     def record_request(
-        self, path: Sequence[Digest], *, read: int, writes: Iterable[tuple[int, Lifetime]], at_s: float
+        self, path: Sequence[Digest], *, read: int, writes: Iterable[tuple[int, CacheTtl]], at_s: float
     ) -> None:
         """Take in a request that was sent at `at_s` and has begun to be answered.
 
@@ -91,7 +91,7 @@ class Warmth:
             if old is not None and old.expires_s > until_s:
                 self._segments[digest] = old  # somebody else wrote it meanwhile, for longer
             else:
-                self._segments[digest] = _Segment(behind, lifetime, until_s)
+                self._segments[digest] = _CacheSegment(behind, lifetime, until_s)
             behind = digest
         if len(self._segments) > self._capacity:
             self._trim(at_s)
@@ -106,8 +106,8 @@ class Warmth:
         found = self.find_with_expiry(path, at_s)
         return found[-1].expires_s if found else None
 
-    def _segment_chain(self, digest: Digest | None) -> list[tuple[Digest, _Segment]]:
-        found: list[tuple[Digest, _Segment]] = []
+    def _segment_chain(self, digest: Digest | None) -> list[tuple[Digest, _CacheSegment]]:
+        found: list[tuple[Digest, _CacheSegment]] = []
         while digest is not None and (segment := self._segments.get(digest)) is not None:
             found.append((digest, segment))
             digest = segment.behind

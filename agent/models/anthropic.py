@@ -12,18 +12,27 @@ from dataclasses import replace
 
 from pydantic import ValidationError
 
-from agent.models.anthropic_answer import Answer, EventIn
-from agent.models.anthropic_editing import BETA, clearing, editing
-from agent.models.anthropic_thinking import Thought, Thoughts
-from agent.models.anthropic_wire import Wire, translate
-from agent.models.base import Began, Busy, Chunk, Malformed, Reasoned, Request, Text, TooLong
-from agent.models.claude import Effort, Thinking, options, rules
-from agent.models.failures import stream_failure
-from agent.models.http import DEFAULT_TIMEOUT_S, NO_HEADERS, Api, endpoint
+from agent.models.anthropic_answer import AnthropicEvent, AnthropicResponse
+from agent.models.anthropic_editing import CONTEXT_EDITING_BETA, find_context_editing, render_context_editing
+from agent.models.anthropic_thinking import ThinkingAnswer, ThinkingStore
+from agent.models.anthropic_wire import AnthropicRequest, build_anthropic_request
+from agent.models.base import (
+    ModelBusy,
+    ModelRequest,
+    PromptTooLong,
+    RequestRefused,
+    StreamChunk,
+    StreamStart,
+    TextPart,
+    ThinkingDelta,
+)
+from agent.models.claude import Effort, ThinkingMode, build_options, find_capabilities
+from agent.models.failures import error_from_stream
+from agent.models.http import DEFAULT_TIMEOUT_S, NO_HEADERS, ModelHttpClient, join_endpoint
 
 _VERSION = "2023-06-01"
-_EDITING = "context_management"
-_KNOWN = frozenset(
+_CONTEXT_MANAGEMENT = "context_management"
+_KNOWN_EVENTS = frozenset(
     {
         "message_start",
         "content_block_start",
@@ -39,20 +48,20 @@ _NO_SYSTEM = re.compile(
     r"role .?system.? is not supported|unexpected role .?system|role: input should be", re.IGNORECASE
 )
 """The API's own words, its older ones, and those of servers that check requests by a schema."""
-_RECALLED = re.compile(r"`(redacted_)?thinking`|\.content\.\d+: Input tag .* expected tags")
+_THINKING_REFUSED = re.compile(r"`(redacted_)?thinking`|\.content\.\d+: Input tag .* expected tags")
 """How the API says (with 400) that thinking which was sent back is not what it was, or not where it was; or that a
 block which came beside it is not one that it takes back."""
 
-_NO_EDITING = re.compile(r"context[_-]management")
+_NO_CONTEXT_EDITING = re.compile(r"context[_-]management")
 """It is the name of the field, and part of the header's."""
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class AnthropicModel:
     """One Claude model.
 
-    Marks come from `Request.marks` alone. What holds for one request only goes into a system message where the
+    Marks come from `ModelRequest.marks` alone. What holds for one request only goes into a system message where the
     model takes such, else to the end of the user's words, in either case behind the marks.
 
     Thinking is never yielded. Where an answer thought before it called tools, the API wants that thinking back
@@ -78,7 +87,7 @@ class AnthropicModel:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         takes_images: bool = True,
         effort: Effort | None = None,
-        thinking: Thinking = "default",
+        thinking: ThinkingMode = "default",
         leaks: bool = False,
         clear_keeping: int | None = None,
     ) -> None:
@@ -91,17 +100,19 @@ class AnthropicModel:
         """
         secret = "" if api_key.lower() == "none" else api_key
         headers = {"anthropic-version": _VERSION} | ({"x-api-key": secret} if secret else {})
-        url = endpoint(base_url, "/messages")
-        self._api = Api(url=url, headers=headers, secret=secret, timeout_s=timeout_s)
+        url = join_endpoint(base_url, "/messages")
+        self._api = ModelHttpClient(url=url, headers=headers, secret=secret, timeout_s=timeout_s)
         self._secret = secret
         self._model = model
-        self._options = options(model, effort, thinking)
-        self._takes_system_messages = rules(model).takes_system_messages
+        self._options = build_options(model, effort, thinking)
+        self._takes_system_messages = find_capabilities(model).takes_system_messages
         self._takes_breakpoints = True
         self._leaks = leaks
         keep = clear_keeping
-        self._context_editing = None if keep is None else clearing(model, context_tokens, max_output_tokens, keep)
-        self._thinking_store = Thoughts()
+        self._context_editing = (
+            None if keep is None else find_context_editing(model, context_tokens, max_output_tokens, keep)
+        )
+        self._thinking_store = ThinkingStore()
         self.name = name
         self.label = f"{model} at {self._api.host}"
         self.context_tokens = context_tokens
@@ -110,36 +121,36 @@ class AnthropicModel:
         self.takes_tools = True
         self.takes_images = takes_images
 
-    async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         while True:
             asked = (
                 {}
                 if self._context_editing is None
-                else {_EDITING: editing(self._context_editing, request.conversation)}
+                else {_CONTEXT_MANAGEMENT: render_context_editing(self._context_editing, request.conversation)}
             )
-            wire = translate(
+            wire = build_anthropic_request(
                 request if self._takes_breakpoints else replace(request, breakpoints=()),
                 model=self._model,
                 recall=self._thinking_store.recall,
                 options=self._options | asked,
                 systems=self._takes_system_messages,
             )
-            answer = Answer(model=self._model)
+            answer = AnthropicResponse(model=self._model)
             begun = False
             try:
                 async with aclosing(self._stream_text(wire, answer)) as texts:
                     async for chunk in texts:
-                        begun = begun or isinstance(chunk, Text)
+                        begun = begun or isinstance(chunk, TextPart)
                         yield chunk
                 break
-            except Malformed as error:
+            except RequestRefused as error:
                 if begun or not self._adapt_to_refusal(wire, f"{error.reason} {error.provider_message}"):
                     raise
         for note in answer.notes:
-            _log.info("%s %s", self.label, note)
+            logger.info("%s %s", self.label, note)
         if answer.is_window_full:
-            yield Began(usage=answer.usage)
-            raise TooLong(f"{self._api.host} filled its window before the answer was whole")
+            yield StreamStart(usage=answer.usage)
+            raise PromptTooLong(f"{self._api.host} filled its window before the answer was whole")
         end = replace(answer.build_end(), ephemeral_from=wire.ephemeral_from, may_leak_calls=self._leaks)
         if end.stop_reason == "tools":
             self._remember_thinking(request, wire, answer)
@@ -153,63 +164,65 @@ class AnthropicModel:
     async def aclose(self) -> None:
         await self._api.aclose()
 
-    async def _stream_text(self, wire: Wire, answer: Answer) -> AsyncGenerator[Began | Reasoned | Text]:
+    async def _stream_text(
+        self, wire: AnthropicRequest, answer: AnthropicResponse
+    ) -> AsyncGenerator[StreamStart | ThinkingDelta | TextPart]:
         """Ask, fill `answer` and yield its text meanwhile."""
-        more = {"anthropic-beta": BETA} if _EDITING in wire.body else NO_HEADERS
+        more = {"anthropic-beta": CONTEXT_EDITING_BETA} if _CONTEXT_MANAGEMENT in wire.body else NO_HEADERS
         if "stream" not in wire.body:
             try:
                 answer.add_whole_response(await self._api.post(wire.body, more))
             except ValueError:
-                raise Busy(f"{self._api.host} sent a garbled answer") from None
+                raise ModelBusy(f"{self._api.host} sent a garbled answer") from None
             return
         try:
             async with aclosing(self._api.stream_events(wire.body, more)) as events:
                 async for event in events:
-                    if event.name in _KNOWN and (text := answer.add_event(self._parse_event(event.data))):
-                        yield Text(text=text)
+                    if event.name in _KNOWN_EVENTS and (text := answer.add_event(self._parse_event(event.data))):
+                        yield TextPart(text=text)
                     if answer.thinking:
-                        yield Reasoned(text=answer.thinking)
+                        yield ThinkingDelta(text=answer.thinking)
                     if event.name == "message_start":
-                        yield Began(usage=answer.usage)
-        except Busy:
+                        yield StreamStart(usage=answer.usage)
+        except ModelBusy:
             if not answer.is_complete:  # else only the connection's end was missing
                 raise
         if not answer.is_complete:
-            raise Busy(f"{self._api.host} cut the answer off")
+            raise ModelBusy(f"{self._api.host} cut the answer off")
 
-    def _parse_event(self, data: str) -> EventIn:
+    def _parse_event(self, data: str) -> AnthropicEvent:
         try:
-            event = EventIn.model_validate_json(data)
+            event = AnthropicEvent.model_validate_json(data)
         except ValidationError:
-            raise Busy(f"{self._api.host} sent a garbled stream") from None
+            raise ModelBusy(f"{self._api.host} sent a garbled stream") from None
         if event.type == "error":
-            raise stream_failure(data, where=self._api.host, secret=self._secret)
+            raise error_from_stream(data, where=self._api.host, secret=self._secret)
         return event
 
-    def _adapt_to_refusal(self, wire: Wire, reason: str) -> bool:
+    def _adapt_to_refusal(self, wire: AnthropicRequest, reason: str) -> bool:
         """Whether the request can be written in another way that this refusal does not concern."""
         if wire.has_system_messages and _NO_SYSTEM.search(reason):
-            _log.info("%s takes no system messages: told in the user's words from now on", self.label)
+            logger.info("%s takes no system messages: told in the user's words from now on", self.label)
             self._takes_system_messages = False
             return True
-        if wire.recalled_call_ids and _RECALLED.search(reason):
-            _log.info("%s does not take its thinking back: left out for the rest of this loop", self.label)
+        if wire.recalled_call_ids and _THINKING_REFUSED.search(reason):
+            logger.info("%s does not take its thinking back: left out for the rest of this loop", self.label)
             self._thinking_store.disable(wire.recalled_call_ids)
             return True
         if self._takes_breakpoints and "cache_control" in reason and wire.has_breakpoints:
-            _log.warning("%s takes no cache_control: nothing is marked for its cache any more", self.label)
+            logger.warning("%s takes no cache_control: nothing is marked for its cache any more", self.label)
             self._takes_breakpoints = False
             return True
-        if _EDITING in wire.body and _NO_EDITING.search(reason):
-            _log.info("%s does not leave tool results out by itself: not asked to any more", self.label)
+        if _CONTEXT_MANAGEMENT in wire.body and _NO_CONTEXT_EDITING.search(reason):
+            logger.info("%s does not leave tool results out by itself: not asked to any more", self.label)
             self._context_editing = None
             return True
         return False
 
-    def _remember_thinking(self, request: Request, wire: Wire, answer: Answer) -> None:
+    def _remember_thinking(self, request: ModelRequest, wire: AnthropicRequest, answer: AnthropicResponse) -> None:
         content = answer.raw_content()
         if any(block.get("type") in {"thinking", "redacted_thinking"} for block in content):
-            thought = Thought(
+            thought = ThinkingAnswer(
                 prefix_digest=wire.digest(),
                 suffix=wire.suffix,
                 text=answer.text().strip(),

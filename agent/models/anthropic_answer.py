@@ -12,11 +12,11 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 from agent.models.anthropic_thinking import Json
-from agent.models.anthropic_wire import tool_input
-from agent.models.base import End, ToolCall
+from agent.models.anthropic_wire import parse_tool_input
+from agent.models.base import StreamEnd, ToolCall
 from gateway.events import Usage
 
-_STOPS: dict[str, Literal["end", "tools", "length", "refused"]] = {
+_STOP_REASONS: dict[str, Literal["end", "tools", "length", "refused"]] = {
     "end_turn": "end",
     "stop_sequence": "end",
     "pause_turn": "end",  # comes with server tools only, and we declare none
@@ -27,68 +27,68 @@ _STOPS: dict[str, Literal["end", "tools", "length", "refused"]] = {
 }
 
 
-class _WrittenIn(BaseModel):
+class _AnthropicCacheCreation(BaseModel):
     ephemeral_1h_input_tokens: int | None = None
 
 
-class _UsageIn(BaseModel):
-    iterations: "list[_UsageIn] | None" = None
+class _AnthropicUsage(BaseModel):
+    iterations: "list[_AnthropicUsage] | None" = None
     input_tokens: int | None = None
     cache_creation_input_tokens: int | None = None
-    cache_creation: _WrittenIn | None = None
+    cache_creation: _AnthropicCacheCreation | None = None
     cache_read_input_tokens: int | None = None
     output_tokens: int | None = None
 
 
-class _DroppedIn(BaseModel):
+class _InputTransformation(BaseModel):
     path: str = ""
     reason: str = ""
 
 
-class _EditIn(BaseModel):
+class _AppliedEdit(BaseModel):
     cleared_input_tokens: int = Field(default=0, ge=0)
     cleared_tool_uses: int = Field(default=0, ge=0)
 
 
-class _EditedIn(BaseModel):
-    applied_edits: list[_EditIn] | None = None
+class _ContextManagement(BaseModel):
+    applied_edits: list[_AppliedEdit] | None = None
 
 
-class _DetailsIn(BaseModel):
+class _StopDetails(BaseModel):
     category: str | None = None
 
 
-class _MessageIn(BaseModel):
+class _AnthropicMessage(BaseModel):
     model: str | None = None
-    usage: _UsageIn | None = None
-    input_transformations: list[_DroppedIn] | None = None
+    usage: _AnthropicUsage | None = None
+    input_transformations: list[_InputTransformation] | None = None
     stop_reason: str | None = None
-    context_management: _EditedIn | None = None
+    context_management: _ContextManagement | None = None
 
 
-class _DeltaIn(BaseModel):
+class _AnthropicDelta(BaseModel):
     type: str = ""
     text: str = ""
     partial_json: str = ""
     thinking: str = ""
     signature: str = ""
     stop_reason: str | None = None
-    stop_details: _DetailsIn | None = None
+    stop_details: _StopDetails | None = None
 
 
-class EventIn(BaseModel):
+class AnthropicEvent(BaseModel):
     """Any event of the stream; `type` says which of the rest is there."""
 
     type: str
-    message: _MessageIn | None = None
+    message: _AnthropicMessage | None = None
     index: int = 0
     content_block: Json | None = None
-    delta: _DeltaIn | None = None
-    usage: _UsageIn | None = None
-    context_management: _EditedIn | None = None
+    delta: _AnthropicDelta | None = None
+    usage: _AnthropicUsage | None = None
+    context_management: _ContextManagement | None = None
 
 
-class Answer:
+class AnthropicResponse:
     """What has come so far of one answer."""
 
     def __init__(self, *, model: str) -> None:
@@ -110,7 +110,7 @@ class Answer:
         """As told so far."""
         return self._usage
 
-    def add_event(self, event: EventIn) -> str:
+    def add_event(self, event: AnthropicEvent) -> str:
         """Return the new text."""
         self.thinking = ""
         if event.type == "message_start" and event.message is not None:
@@ -133,29 +133,29 @@ class Answer:
 
     def add_whole_response(self, data: bytes) -> None:
         """Take an answer without content that came in one piece. Raises ValueError for what is none."""
-        message = _MessageIn.model_validate_json(data)
+        message = _AnthropicMessage.model_validate_json(data)
         self._start_message(message)
         self._add_edits(message.context_management)
         self._stop = message.stop_reason
         self.is_complete = True
 
-    def _start_message(self, message: _MessageIn) -> None:
+    def _start_message(self, message: _AnthropicMessage) -> None:
         self._model = message.model or self._model
         self._add_usage(message.usage)
         for dropped in message.input_transformations or ():
-            self.notes.append(f"left out {_word(dropped.path)} of the request: {_word(dropped.reason)}")
+            self.notes.append(f"left out {_safe_word(dropped.path)} of the request: {_safe_word(dropped.reason)}")
 
-    def _add_edits(self, told: _EditedIn | None) -> None:
+    def _add_edits(self, told: _ContextManagement | None) -> None:
         """Take over what was left out on the way to the model."""
         for edit in (told.applied_edits or ()) if told is not None else ():
             self._cleared += edit.cleared_input_tokens
             self.notes.append(f"left out {edit.cleared_tool_uses} tool results, {edit.cleared_input_tokens} tokens")
 
-    def _note_stop_details(self, details: _DetailsIn | None) -> None:
+    def _note_stop_details(self, details: _StopDetails | None) -> None:
         if details is not None and details.category:
-            self.notes.append(f"declined to answer: {_word(details.category)}")
+            self.notes.append(f"declined to answer: {_safe_word(details.category)}")
 
-    def _add_delta(self, index: int, delta: _DeltaIn) -> str:
+    def _add_delta(self, index: int, delta: _AnthropicDelta) -> str:
         block = self._blocks.get(index)
         if block is None:
             return ""
@@ -171,13 +171,13 @@ class Answer:
             return delta.text
         return ""
 
-    def _add_usage(self, told: _UsageIn | None) -> None:
+    def _add_usage(self, told: _AnthropicUsage | None) -> None:
         """Take over what is told; what is left out keeps its last value."""
         if told is None:
             return
         if told.iterations:  # the bill is their sum; what is told beside them leaves some out
             self._usage = Usage()
-            told = _sum(told.iterations)
+            told = _sum_usage(told.iterations)
         old = self._usage
         read, written = told.cache_read_input_tokens, told.cache_creation_input_tokens
         hour = told.cache_creation.ephemeral_1h_input_tokens if told.cache_creation else None
@@ -207,7 +207,7 @@ class Answer:
         content = []
         for index, block in sorted(self._blocks.items()):
             if block.get("type") == "tool_use":
-                content.append(block | {"input": tool_input(self._arguments_json(index, block))})
+                content.append(block | {"input": parse_tool_input(self._arguments_json(index, block))})
             elif block.get("type") != "text" or str(block.get("text") or "").strip():
                 content.append(block)
         return content
@@ -217,24 +217,24 @@ class Answer:
         """The window was full before the answer was whole."""
         return self._stop == "model_context_window_exceeded"
 
-    def build_end(self) -> End:
+    def build_end(self) -> StreamEnd:
         """Return how it ended, once complete."""
-        stop = _STOPS.get(self._stop or "", "end")
+        stop = _STOP_REASONS.get(self._stop or "", "end")
         if stop == "tools" and not self.tool_calls():
             stop = "end"
-        return End(stop_reason=stop, usage=self._usage, model=self._model, cleared_tokens=self._cleared)
+        return StreamEnd(stop_reason=stop, usage=self._usage, model=self._model, cleared_tokens=self._cleared)
 
     def _arguments_json(self, index: int, block: Json) -> str:
         written = self._arguments.get(index, "")
         return written or json.dumps(block.get("input") or {}, ensure_ascii=False)
 
 
-def _sum(parts: Sequence[_UsageIn]) -> _UsageIn:
+def _sum_usage(parts: Sequence[_AnthropicUsage]) -> _AnthropicUsage:
     """Several requests that were made as one."""
-    return _UsageIn(
+    return _AnthropicUsage(
         input_tokens=sum(part.input_tokens or 0 for part in parts),
         cache_creation_input_tokens=sum(part.cache_creation_input_tokens or 0 for part in parts),
-        cache_creation=_WrittenIn(
+        cache_creation=_AnthropicCacheCreation(
             ephemeral_1h_input_tokens=sum(
                 part.cache_creation.ephemeral_1h_input_tokens or 0 for part in parts if part.cache_creation is not None
             )
@@ -244,6 +244,6 @@ def _sum(parts: Sequence[_UsageIn]) -> _UsageIn:
     )
 
 
-def _word(told: str) -> str:
+def _safe_word(told: str) -> str:
     """What the provider wrote, if it is a word: it goes into a log line."""
     return told if re.fullmatch(r"[\w.\[\]-]{1,80}", told, re.ASCII) else "?"

@@ -6,14 +6,14 @@ Obeys platform.claude.com/docs/en/build-with-claude/prompt-caching.
 from collections.abc import Mapping, Sequence
 
 from agent.models.anthropic_thinking import Json
-from agent.models.base import Mark
+from agent.models.base import CacheBreakpoint
 
-_MARKABLE = frozenset({"text", "image", "tool_use", "tool_result"})
+_BREAKPOINT_BLOCKS = frozenset({"text", "image", "tool_use", "tool_result"})
 """Thinking takes no mark, nor does anything that we do not know."""
 
 
-def marked(
-    marks: Sequence[Mark],
+def apply_breakpoints(
+    marks: Sequence[CacheBreakpoint],
     tools: list[Json],
     system: list[Json],
     messages: list[Json],
@@ -29,17 +29,17 @@ def marked(
             if 0 <= mark.index < len(system):
                 system[mark.index] = {**system[mark.index], **control}
         else:
-            _mark_said(messages, places.get(mark.index, ()), control)
+            _mark_message(messages, places.get(mark.index, ()), control)
     return {"tools": tools, "system": system, "messages": messages}
 
 
-def _mark_said(messages: list[Json], places: Sequence[tuple[int, int]], control: Json) -> None:
+def _mark_message(messages: list[Json], places: Sequence[tuple[int, int]], control: Json) -> None:
     """Mark the last block that can be marked of these."""
     for message, index in reversed(places):
         content = messages[message]["content"]
         assert isinstance(content, list)
         block = content[index]
-        if block["type"] in _MARKABLE and block.get("text") != "":
+        if block["type"] in _BREAKPOINT_BLOCKS and block.get("text") != "":
             marked = [*content[:index], block | control, *content[index + 1 :]]
             messages[message] = messages[message] | {"content": marked}
             return

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from gateway.events import Account, Lifetime, Shown, Source, Usage
+from gateway.events import CacheTtl, EvidenceRef, RequestUsage, ToolImage, Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class ToolSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class SystemBlock:
     """A piece of the system prompt that changes as a whole."""
 
     name: str
@@ -44,7 +44,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Text:
+class TextPart:
     """Words."""
 
     text: str
@@ -91,57 +91,57 @@ class ToolResult:
     text: str
     is_error: bool = False
     kind: str = "text"
-    """As `gateway.events.Source.kind`. Not told to the model, as all that follows."""
+    """As `gateway.events.EvidenceRef.kind`. Not told to the model, as all that follows."""
     origin: str = ""
-    """As `gateway.events.Source.origin`. Untrusted."""
-    excerpt: "Excerpt | None" = None
+    """As `gateway.events.EvidenceRef.origin`. Untrusted."""
+    excerpt: "ResultExcerpt | None" = None
     """It is a part of what stands whole somewhere already. None: it is all there is."""
     is_untrusted: bool = False
     """Somebody else's words: told behind a fence that they cannot forge."""
-    images: "tuple[tuple[Shown, Image], ...]" = ()
+    images: "tuple[tuple[ToolImage, Image], ...]" = ()
     """Shown behind all results of the same answer, to a model that sees."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Excerpt:
+class ResultExcerpt:
     """Of what a result is a part, and of which."""
 
-    source: Source
+    source: EvidenceRef
     offset: int
     """What stands at a place of the result's text, behind its first line, stands so much further on in the source."""
 
 
-Piece = Text | Image | ToolCall | ToolResult
+MessagePart = TextPart | Image | ToolCall | ToolResult
 """What one side's contribution is made of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class ModelMessage:
     """One side's contribution. Sides alternate, the user's first and last.
 
-    A `Said` that answers tool calls holds a `ToolResult` for every call of the one before, results first.
+    A `ModelMessage` that answers tool calls holds a `ToolResult` for every call of the one before, results first.
     """
 
     role: Literal["user", "assistant"]
-    parts: tuple[Piece, ...]
+    parts: tuple[MessagePart, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class CacheBreakpoint:
     """What is in front of this place should be cached, this long after its last use."""
 
     behind: Literal["tools", "block", "said"]
     index: int = 0
-    """Of the block, or of the `Said`: behind its last piece that can be marked. Tools: all of them."""
-    lifetime: Lifetime
+    """Of the block, or of the `ModelMessage`: behind its last piece that can be marked. Tools: all of them."""
+    lifetime: CacheTtl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class ModelRequest:
     """Everything a model sees for one answer."""
 
-    blocks: tuple[Block, ...]
-    conversation: tuple[Said, ...]
+    blocks: tuple[SystemBlock, ...]
+    conversation: tuple[ModelMessage, ...]
     aside: str = ""
     """Words of people or of tools that are told for this request only: as the user's, behind the conversation and all
     marks, in front of `now`, and never repeated. Untrusted."""
@@ -151,7 +151,7 @@ class Request:
     tools: tuple[ToolSpec, ...] = ()
     answer_only: bool = False
     """No tool may be called, whatever there is: the answer is wanted. The tools stay, for what is cached."""
-    breakpoints: tuple[Mark, ...] = ()
+    breakpoints: tuple[CacheBreakpoint, ...] = ()
     """In the order of the request, at most four, `1h` before `5m`. For providers that are told what to cache."""
     max_output_tokens: int
     """0: nothing is to be answered, only the prompt read into the provider's cache."""
@@ -161,19 +161,19 @@ class Request:
     """Whose conversation it is, for providers that keep one apart from others. Empty: nobody's."""
 
 
-def with_now(request: Request) -> tuple[Said, ...]:
+def append_suffix(request: ModelRequest) -> tuple[ModelMessage, ...]:
     """The conversation with `aside` and `now` as the user's last words, for dialects that have no better place."""
-    told = tuple([Text(text=words) for words in (request.aside, request.now) if words.strip()])
+    told = tuple([TextPart(text=words) for words in (request.aside, request.now) if words.strip()])
     if not told:
         return request.conversation
-    *before, last = request.conversation or (Said(role="user", parts=()),)
+    *before, last = request.conversation or (ModelMessage(role="user", parts=()),)
     if last.role != "user":
-        before, last = [*before, last], Said(role="user", parts=())
-    return (*before, Said(role="user", parts=(*last.parts, *told)))
+        before, last = [*before, last], ModelMessage(role="user", parts=())
+    return (*before, ModelMessage(role="user", parts=(*last.parts, *told)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class End:
+class StreamEnd:
     """The last chunk of every stream that did not raise."""
 
     stop_reason: Literal["end", "tools", "length", "refused"]
@@ -183,27 +183,28 @@ class End:
     may_leak_calls: bool = False
     """The model is known to write tool calls as text: an answer that is calls and nothing else is no answer."""
     ephemeral_from: int | None = None
-    """From this `Said` on the request was sent as only the rest of its tool loop will send it again. None: nowhere."""
+    """From this `ModelMessage` on the request was sent as only the rest of its tool loop will send it again. None:
+    nowhere."""
     cleared_tokens: int = 0
     """Tokens of the request that the provider left out by itself, as it was asked to: they are not in `usage`."""
-    account: Account | None = None
+    account: RequestUsage | None = None
     """What became of the cache. None: nobody kept account."""
-    lost_accounts: tuple[Account, ...] = ()
+    lost_accounts: tuple[RequestUsage, ...] = ()
     """Of attempts before it that broke off, and are billed all the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Partial:
+class PartialText:
     """All that has been said so far of an answer that is not whole yet.
 
-    For showing only: the next one may be shorter or quite another, and what counts comes as `Text`.
+    For showing only: the next one may be shorter or quite another, and what counts comes as `TextPart`.
     """
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reasoned:
+class ThinkingDelta:
     """So much more was thought before the answer.
 
     For showing only: it is no part of the answer, and an attempt that breaks off takes none of it back.
@@ -213,20 +214,20 @@ class Reasoned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Began:
+class StreamStart:
     """The provider has read the prompt and begins to answer: what it cached of it can be read from now on."""
 
     usage: Usage | None = None
     """What is billed even if nothing more comes. None: it does not say yet."""
-    billed_accounts: Callable[[], tuple[Account, ...]] | None = field(default=None, compare=False)
+    billed_accounts: Callable[[], tuple[RequestUsage, ...]] | None = field(default=None, compare=False)
     """The same as accounts, with those of attempts before it: to be asked if the answer is cut off, and only then.
     None: nobody keeps account."""
 
 
-Chunk = Began | Partial | Reasoned | Text | ToolCall | End
-"""Text comes in pieces, a tool call whole, `End` once and last. `Partial` comes only from a `Failover`, in
-front of everything else; `Reasoned` at any time; `Began` only from providers that tell, in front of all but these, once
-for each attempt, and once more right before an error if more is billed by then."""
+StreamChunk = StreamStart | PartialText | ThinkingDelta | TextPart | ToolCall | StreamEnd
+"""Text comes in pieces, a tool call whole, `StreamEnd` once and last. `PartialText` comes only from a `Failover`, in
+front of everything else; `ThinkingDelta` at any time; `StreamStart` only from providers that tell, in front of all but
+these, once for each attempt, and once more right before an error if more is billed by then."""
 
 
 class Model(Protocol):
@@ -260,7 +261,7 @@ class Model(Protocol):
     def takes_images(self) -> bool:
         """False: requests must come without images."""
 
-    def stream(self, request: Request) -> AsyncGenerator[Chunk]:
+    def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         """Answer one request. Raises a `ModelError`, also after chunks have been yielded.
 
         Closing the generator or cancelling its consumer closes the connection at once. Does not retry: `failover` does.
@@ -273,7 +274,7 @@ class Model(Protocol):
         """Release connections and child processes. Streams under way end with an error."""
 
 
-Cause = Literal[
+FailureCause = Literal[
     "overloaded", "unreachable", "misconfigured", "budget", "too_long", "tools", "refused", "nothing", "broken"
 ]
 """Why there is no answer, for people: `gateway.ending` has the words. budget: no credit is left at the provider; tools:
@@ -293,23 +294,23 @@ class ModelError(Exception):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
-        self.accounts: tuple[Account, ...] = ()  # of what is billed all the same
+        self.accounts: tuple[RequestUsage, ...] = ()  # of what is billed all the same
         self.status: int | None = None  # of the HTTP answer that said so; None: there was none
         self.provider_message = (
             ""  # all that it said, for programs: message, codes and the field that it names. Untrusted
         )
 
     @property
-    def cause(self) -> Cause:
+    def cause(self) -> FailureCause:
         """What people are told of it."""
         return "broken"
 
 
-class Busy(ModelError):
+class ModelBusy(ModelError):
     """Overloaded, rate-limited, cut off or silent: ask again after a while."""
 
     @property
-    def cause(self) -> Cause:
+    def cause(self) -> FailureCause:
         return "unreachable" if self.status is None else "overloaded"
 
     def __init__(self, reason: str, *, retry_after_s: float | None = None) -> None:
@@ -317,25 +318,25 @@ class Busy(ModelError):
         self.retry_after_s = retry_after_s  # the server's own hint; None: it gave none
 
 
-class Unusable(ModelError):
+class ModelUnusable(ModelError):
     """No key, no credit, no such model, not installed: asking again will not help."""
 
     no_credit = False
 
     @property
-    def cause(self) -> Cause:
+    def cause(self) -> FailureCause:
         return "budget" if self.no_credit else "misconfigured"
 
 
-class TooLong(ModelError):
+class PromptTooLong(ModelError):
     """The conversation does not fit the window."""
 
     @property
-    def cause(self) -> Cause:
+    def cause(self) -> FailureCause:
         return "too_long"
 
 
-class Malformed(ModelError):
+class RequestRefused(ModelError):
     """The provider refuses the request as it is."""
 
     def __init__(self, reason: str, *, caused_by_prompt: bool = False) -> None:
@@ -345,5 +346,5 @@ class Malformed(ModelError):
         )
 
     @property
-    def cause(self) -> Cause:
+    def cause(self) -> FailureCause:
         return "refused" if self.caused_by_prompt else "misconfigured"

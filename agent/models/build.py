@@ -16,22 +16,22 @@ from agent.models.config import (
     ScriptedConfig,
     check_models,
     context_tokens_of,
-    leaks,
+    format_unknown,
+    may_leak_calls,
     output_tokens_of,
-    sees,
-    unknown,
+    takes_images,
 )
-from agent.models.failover import Failover
+from agent.models.failover import FailoverModel
 from agent.models.llamacpp import LlamaCppModel
 from agent.models.local import LocalModel
 from agent.models.local_server import CONTEXT_TOKENS
 from agent.models.openai import OpenAIModel
-from agent.models.scripted import Rule, Script, ScriptedModel, busy
+from agent.models.scripted import Script, ScriptedModel, ScriptRule, busy_errors
 from gateway.clock import Clock
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
-Around = Callable[[Model, ModelConfig, ProviderConfig], Model]
+ModelWrapper = Callable[[Model, ModelConfig, ProviderConfig], Model]
 """A single model, its entry and its provider's, to what is used in its place."""
 
 
@@ -43,8 +43,8 @@ def build_model(
     *,
     made: dict[str, Model] | None = None,
     clear_keeping: int | None = None,
-    around: Around = lambda model, _config, _provider: model,
-) -> Failover:
+    around: ModelWrapper = lambda model, _config, _provider: model,
+) -> FailoverModel:
     """Build the model configured as `name` with its fallbacks behind it. No IO.
 
     Raises ValueError, whose text says the remedy, for what `check_models` finds. `made` holds single models by
@@ -53,30 +53,32 @@ def build_model(
     single model.
     """
     if name not in models:
-        raise ValueError(unknown(name, "llm.models", models))
+        raise ValueError(format_unknown(name, "llm.models", models))
     for path, message in check_models(models, providers):
         raise ValueError(f"llm.{'.'.join(path)}: {message}")
     made = {} if made is None else made
-    names = chain(name, models)
+    names = fallback_chain(name, models)
     for key in names:
         if key not in made:
             config, provider = models[key], providers[models[key].provider]
-            _tell(key, models, providers, known=made)
-            made[key] = around(_single(key, config, provider, clock, clear_keeping), config, provider)
+            _log_joined_blocks(key, models, providers, known=made)
+            made[key] = around(_build_single(key, config, provider, clock, clear_keeping), config, provider)
     jitter = random.Random()  # noqa: S311 - spreads retries, guards nothing
-    return Failover([made[key] for key in names], clock=clock, random=jitter.random)
+    return FailoverModel([made[key] for key in names], clock=clock, random=jitter.random)
 
 
-def _single(key: str, config: ModelConfig, provider: ProviderConfig, clock: Clock, clear_keeping: int | None) -> Model:
+def _build_single(
+    key: str, config: ModelConfig, provider: ProviderConfig, clock: Clock, clear_keeping: int | None
+) -> Model:
     window, output = context_tokens_of(config, provider), output_tokens_of(config, provider)
     if isinstance(provider, LocalConfig):
         window = min(window, CONTEXT_TOKENS)
         return LocalModel(name=key, context_tokens=window, max_output_tokens=output, timeout_s=provider.timeout)
     if isinstance(provider, ScriptedConfig):
         script = Script(
-            rules=tuple(Rule(match=r.match, reply=r.reply) for r in provider.replies),
+            rules=tuple(ScriptRule(match=r.match, reply=r.reply) for r in provider.replies),
             delay_s=provider.delay,
-            errors=busy(provider.busy),
+            errors=busy_errors(provider.busy),
         )
         return ScriptedModel(
             script,
@@ -84,20 +86,20 @@ def _single(key: str, config: ModelConfig, provider: ProviderConfig, clock: Cloc
             name=key,
             context_tokens=window,
             max_output_tokens=output,
-            takes_images=sees(config, provider),
-            leaks=leaks(config, provider),
+            takes_images=takes_images(config, provider),
+            leaks=may_leak_calls(config, provider),
         )
-    return _remote(key, config, provider, clear_keeping)
+    return _build_remote(key, config, provider, clear_keeping)
 
 
-def _remote(
+def _build_remote(
     key: str,
     config: ModelConfig,
     provider: AnthropicConfig | LlamaCppConfig | OpenAIConfig,
     clear_keeping: int | None,
 ) -> Model:
     window, output = context_tokens_of(config, provider), output_tokens_of(config, provider)
-    seeing = sees(config, provider)
+    seeing = takes_images(config, provider)
     secret = provider.api_key.get_secret_value() if provider.api_key else ""
     if isinstance(provider, AnthropicConfig):
         return AnthropicModel(
@@ -111,7 +113,7 @@ def _remote(
             takes_images=seeing,
             effort=config.effort,
             thinking=config.thinking,
-            leaks=leaks(config, provider),
+            leaks=may_leak_calls(config, provider),
             clear_keeping=clear_keeping,
         )
     kind = LlamaCppModel if isinstance(provider, LlamaCppConfig) else OpenAIModel
@@ -125,11 +127,11 @@ def _remote(
         timeout_s=provider.timeout,
         takes_images=seeing,
         identity_in=provider.identity_in,
-        leaks=leaks(config, provider),
+        leaks=may_leak_calls(config, provider),
     )
 
 
-def _tell(
+def _log_joined_blocks(
     key: str, models: Mapping[str, ModelConfig], providers: Mapping[str, ProviderConfig], *, known: Mapping[str, Model]
 ) -> None:
     """Say once of each provider that it takes no blocks, if it takes none."""
@@ -137,12 +139,12 @@ def _tell(
     told = any(other in models and models[other].provider == name for other in known)
     if told or isinstance(providers[name], AnthropicConfig | ScriptedConfig):
         return
-    _log.info("%s takes no separate prompt blocks: they are sent joined, in their order", name)
+    logger.info("%s takes no separate prompt blocks: they are sent joined, in their order", name)
 
 
-def chain(name: str, models: Mapping[str, ModelConfig]) -> list[str]:
+def fallback_chain(name: str, models: Mapping[str, ModelConfig]) -> list[str]:
     """The model and all that may stand in for it, each once, nearest first. Free of cycles by now."""
     names = [name]
     for fallback in models[name].fallbacks:
-        names.extend(key for key in chain(fallback, models) if key not in names)
+        names.extend(key for key in fallback_chain(fallback, models) if key not in names)
     return names

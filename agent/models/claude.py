@@ -12,15 +12,15 @@ from typing import Literal
 
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
 """`output_config.effort`, from the least."""
-Thinking = Literal["default", "off", "between_tools"]
+ThinkingMode = Literal["default", "off", "between_tools"]
 """`default`: as the model does by itself. `between_tools`: only there (Sonnet 5.5)."""
 
-_NAME = re.compile(r"claude-((?:fable|mythos|opus|sonnet|haiku)-(?:preview|\d(?:-\d)?(?!\d)))")
+_CLAUDE_NAME = re.compile(r"claude-((?:fable|mythos|opus|sonnet|haiku)-(?:preview|\d(?:-\d)?(?!\d)))")
 """Also inside the names that Bedrock, Vertex and proxies have for them, and in front of a date."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class ClaudeCapabilities:
     """One model."""
 
     thinking_types: frozenset[str]
@@ -37,30 +37,32 @@ class Rules:
     """Leaves old tool results out by itself (`context_management`), if it is asked to."""
 
 
-_NEW = Rules(thinking_types=frozenset({"adaptive"}), thinks_by_default=True)
-_EITHER = Rules(thinking_types=frozenset({"adaptive", "disabled"}), thinks_by_default=True)
-_QUIET = Rules(thinking_types=frozenset({"adaptive"}), thinks_by_default=False)
-_MIDDLE = Rules(
+_NEW = ClaudeCapabilities(thinking_types=frozenset({"adaptive"}), thinks_by_default=True)
+_EITHER = ClaudeCapabilities(thinking_types=frozenset({"adaptive", "disabled"}), thinks_by_default=True)
+_QUIET = ClaudeCapabilities(thinking_types=frozenset({"adaptive"}), thinks_by_default=False)
+_MIDDLE = ClaudeCapabilities(
     thinking_types=frozenset({"adaptive", "enabled"}),
     thinks_by_default=False,
     efforts=("low", "medium", "high", "max"),
     takes_system_messages=False,
 )
-_OLD = Rules(thinking_types=frozenset({"enabled"}), thinks_by_default=False, efforts=(), takes_system_messages=False)
-_UNKNOWN = Rules(
+_OLD = ClaudeCapabilities(
+    thinking_types=frozenset({"enabled"}), thinks_by_default=False, efforts=(), takes_system_messages=False
+)
+_UNKNOWN = ClaudeCapabilities(
     thinking_types=frozenset({"disabled", "between_tools"}),
     thinks_by_default=True,
     takes_system_messages=False,
     takes_context_editing=False,
 )
 
-_RULES: dict[str, Rules] = {
+_CAPABILITIES: dict[str, ClaudeCapabilities] = {
     "fable-5-2": _NEW,
     "mythos-5-2": _NEW,
     "fable-5-1": _NEW,
     "mythos-5-1": _NEW,
     "opus-5-5": _NEW,
-    "sonnet-5-5": Rules(
+    "sonnet-5-5": ClaudeCapabilities(
         thinking_types=frozenset({"adaptive", "between_tools"}), thinks_by_default=True, limits_off_at_high_effort=True
     ),
     "haiku-5-5": replace(_EITHER, limits_off_at_high_effort=True),
@@ -79,19 +81,21 @@ _RULES: dict[str, Rules] = {
 }
 
 
-def rules(model: str) -> Rules:
+def find_capabilities(model: str) -> ClaudeCapabilities:
     """Return what holds for `model`, as its provider names it."""
-    found = _NAME.search(model.lower())
-    return _RULES.get(found[1], _UNKNOWN) if found else _UNKNOWN
+    found = _CLAUDE_NAME.search(model.lower())
+    return _CAPABILITIES.get(found[1], _UNKNOWN) if found else _UNKNOWN
 
 
-def wrong(model: str, effort: Effort | None, thinking: Thinking) -> tuple[Literal["effort", "thinking"], str] | None:
+def find_unsupported_setting(
+    model: str, effort: Effort | None, thinking: ThinkingMode
+) -> tuple[Literal["effort", "thinking"], str] | None:
     """Return which of the two settings the model would refuse, and why, with the remedy. None: neither."""
-    known = rules(model)
+    known = find_capabilities(model)
     if effort is not None and effort not in known.efforts:
         levels = f"write one of {', '.join(known.efforts)}" if known.efforts else "leave effort out"
         return "effort", f"{model} has no effort {effort!r}; {levels}"
-    kind = _kind(known, thinking)
+    kind = _thinking_type(known, thinking)
     if kind is None:
         return None
     if kind not in known.thinking_types:
@@ -105,23 +109,23 @@ def wrong(model: str, effort: Effort | None, thinking: Thinking) -> tuple[Litera
     return None
 
 
-def options(model: str, effort: Effort | None, thinking: Thinking) -> dict[str, object]:
+def build_options(model: str, effort: Effort | None, thinking: ThinkingMode) -> dict[str, object]:
     """Return what a request's body says of the two: the same in every request, because the cache depends on it.
 
-    Raises ValueError for what is `wrong`.
+    Raises ValueError for what is `find_unsupported_setting`.
     """
-    if refused := wrong(model, effort, thinking):
+    if refused := find_unsupported_setting(model, effort, thinking):
         raise ValueError(refused[1])
     told: dict[str, object] = {}
     if effort is not None:
         told["output_config"] = {"effort": effort}
-    kind = _kind(rules(model), thinking)
+    kind = _thinking_type(find_capabilities(model), thinking)
     if kind is not None:
         told["thinking"] = {"type": kind}
     return told
 
 
-def _kind(known: Rules, thinking: Thinking) -> str | None:
+def _thinking_type(known: ClaudeCapabilities, thinking: ThinkingMode) -> str | None:
     """Return `thinking.type`. None: need not be said."""
     if thinking == "default" or (thinking == "off" and not known.thinks_by_default):
         return None

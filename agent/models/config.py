@@ -7,29 +7,29 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
-from agent.models.claude import Effort, Thinking, wrong
-from agent.models.http import DEFAULT_TIMEOUT_S, endpoint, where
+from agent.models.claude import Effort, ThinkingMode, find_unsupported_setting
+from agent.models.http import DEFAULT_TIMEOUT_S, format_host, join_endpoint
 from agent.models.local_server import CONTEXT_TOKENS
-from agent.models.openai_wire import dialect_of
-from gateway.fields import Duration, Section
+from agent.models.openai_wire import find_dialect
+from gateway.fields import ConfigSection, Duration
 
-_SEEING = re.compile(r"gpt-(4o|4\.1|4-turbo|[5-9])|chatgpt-4o|o[1-9](?!-mini|-preview)|o4-mini")
+_VISION_MODELS = re.compile(r"gpt-(4o|4\.1|4-turbo|[5-9])|chatgpt-4o|o[1-9](?!-mini|-preview)|o4-mini")
 """OpenAI's own models that take images, by the beginning of the name (platform.openai.com/docs/models)."""
 
 
-def _url(value: str) -> str:
-    endpoint(value, "/")  # raises ValueError with the remedy
+def _check_url(value: str) -> str:
+    join_endpoint(value, "/")  # raises ValueError with the remedy
     return value
 
 
-def _key(value: SecretStr) -> SecretStr:
+def _check_key(value: SecretStr) -> SecretStr:
     secret = value.get_secret_value().strip()
     if not (secret.isascii() and secret.isprintable()):
         raise ValueError("an api key is one line of plain ASCII; copy it again")
     return SecretStr(secret)
 
 
-def _pattern(value: str) -> str:
+def _check_pattern(value: str) -> str:
     try:
         re.compile(value)
     except re.error as error:
@@ -37,13 +37,13 @@ def _pattern(value: str) -> str:
     return value
 
 
-Url = Annotated[str, AfterValidator(_url)]
+ProviderUrl = Annotated[str, AfterValidator(_check_url)]
 """http or https; may end in `/v1` or not."""
-Key = Annotated[SecretStr, AfterValidator(_key)]
+ProviderKey = Annotated[SecretStr, AfterValidator(_check_key)]
 """Empty or `none`: no key is sent."""
 
 
-class _Provider(Section):
+class _ProviderConfig(ConfigSection):
     timeout: Duration = DEFAULT_TIMEOUT_S
     """Seconds of silence, before the first byte or between bytes, after which an answer counts as cut. Not 0."""
 
@@ -54,57 +54,57 @@ class _Provider(Section):
         return self
 
 
-class AnthropicConfig(_Provider):
+class AnthropicConfig(_ProviderConfig):
     """Anthropic's Messages API."""
 
     kind: Literal["anthropic"]
-    base_url: Url = "https://api.anthropic.com"
+    base_url: ProviderUrl = "https://api.anthropic.com"
     """Any server with the Messages API, with `/v1` or without."""
-    api_key: Key | None = None
+    api_key: ProviderKey | None = None
     """From console.anthropic.com. Left out or `none`: no key is sent."""
 
 
-class _Completions(_Provider):
+class _ChatCompletionsConfig(_ProviderConfig):
     identity_in: Literal["system", "user"] = "system"
     """Where the prompt's blocks stand. `user`: in front of the first user message, for models that heed it better."""
 
 
-class OpenAIConfig(_Completions):
+class OpenAIConfig(_ChatCompletionsConfig):
     """OpenAI, or any server with its chat completions (vLLM, Ollama, ...)."""
 
     kind: Literal["openai"]
-    base_url: Url = "https://api.openai.com/v1"
+    base_url: ProviderUrl = "https://api.openai.com/v1"
     """Any server with chat completions, with `/v1` or without."""
-    api_key: Key | None = None
+    api_key: ProviderKey | None = None
     """Left out or `none`: no key is sent."""
 
 
-class LlamaCppConfig(_Completions):
+class LlamaCppConfig(_ChatCompletionsConfig):
     """A llama.cpp server."""
 
     kind: Literal["llamacpp"]
-    base_url: Url = "http://127.0.0.1:9931"
+    base_url: ProviderUrl = "http://127.0.0.1:9931"
     """The root of a llama.cpp server."""
-    api_key: Key | None = None
+    api_key: ProviderKey | None = None
     """Left out or `none`: no key is sent."""
 
 
-class LocalConfig(_Provider):
+class LocalConfig(_ProviderConfig):
     """The embedded stand-in."""
 
     kind: Literal["local"]
 
 
-class ReplyConfig(Section):
+class ReplyConfig(ConfigSection):
     """A `scripted.Rule` without tools."""
 
-    match: Annotated[str, AfterValidator(_pattern)]
+    match: Annotated[str, AfterValidator(_check_pattern)]
     """A regular expression, searched in what it was told."""
     reply: str
     """What is said then; {text} stands for what it was told."""
 
 
-class ScriptedConfig(_Provider):
+class ScriptedConfig(_ProviderConfig):
     """A model for tests, demos and dry runs: says what it is told to say."""
 
     kind: Literal["scripted"]
@@ -141,7 +141,7 @@ ProviderConfig = Annotated[
 """Without a `kind`: `anthropic` at api.anthropic.com, `llamacpp` at port 9931 or 8080, else `openai`."""
 
 
-class ModelConfig(Section):
+class ModelConfig(ConfigSection):
     """One model at a provider, and who stands in for it."""
 
     provider: str
@@ -159,7 +159,7 @@ class ModelConfig(Section):
     outside (tools for admins need an approval). None: yes for llamacpp and local, no for others."""
     effort: Effort | None = None
     """How much work an answer is worth; of anthropic only, and not of each model. None: the model's default."""
-    thinking: Thinking = "default"
+    thinking: ThinkingMode = "default"
     """Of anthropic only: `off`, or `between_tools` for the least, where the model lets one choose."""
     fallbacks: tuple[str, ...] = Field(default=(), strict=False)
     """Keys of `llm.models`, asked in this order when this one cannot answer; theirs follow each."""
@@ -173,30 +173,30 @@ def check_models(
     for key, model in models.items():
         provider = providers.get(model.provider)
         if provider is None:
-            found.append((("models", key, "provider"), unknown(model.provider, "llm.providers", providers)))
+            found.append((("models", key, "provider"), format_unknown(model.provider, "llm.providers", providers)))
         elif model.name is None and provider.kind in {"anthropic", "openai"}:
             message = f"needs a name: the model as {model.provider} calls it, e.g. name: claude-sonnet-5-5"
             found.append((("models", key, "name"), message))
         elif output_tokens_of(model, provider) >= context_tokens_of(model, provider):
             message = "must be smaller than context_tokens, which holds input and output together"
             found.append((("models", key, "max_output_tokens"), message))
-        if refused := provider and _refused(model, provider):
+        if refused := provider and _find_refused_setting(model, provider):
             found.append((("models", key, refused[0]), refused[1]))
         found.extend(
-            (("models", key, "fallbacks"), unknown(name, "llm.models", models))
+            (("models", key, "fallbacks"), format_unknown(name, "llm.models", models))
             for name in model.fallbacks
             if name not in models
         )
-        if cycle := _cycle(key, models):
+        if cycle := _find_cycle(key, models):
             message = f"fall back in a circle ({' -> '.join(cycle)}); take one of them out"
             found.append((("models", key, "fallbacks"), message))
     return found
 
 
-def _refused(model: ModelConfig, provider: ProviderConfig) -> tuple[str, str] | None:
+def _find_refused_setting(model: ModelConfig, provider: ProviderConfig) -> tuple[str, str] | None:
     """What the model would refuse of how it is asked to think: key, and message with the remedy."""
     if provider.kind == "anthropic":
-        return wrong(model.name or "", model.effort, model.thinking)
+        return find_unsupported_setting(model.name or "", model.effort, model.thinking)
     if model.effort is not None or model.thinking != "default":
         key = "thinking" if model.effort is None else "effort"
         return key, f"is for models of kind anthropic, and {model.provider} is {provider.kind}; leave it out"
@@ -213,28 +213,28 @@ def output_tokens_of(model: ModelConfig, provider: ProviderConfig) -> int:
     return model.max_output_tokens or (160 if provider.kind == "local" else 4096)
 
 
-def sees(model: ModelConfig, provider: ProviderConfig) -> bool:
+def takes_images(model: ModelConfig, provider: ProviderConfig) -> bool:
     """Whether requests may hold images."""
     if model.sees is not None:
         return model.sees
     if isinstance(provider, OpenAIConfig):
-        return "api.openai.com" in provider.base_url and _SEEING.match(model.name or "") is not None
+        return "api.openai.com" in provider.base_url and _VISION_MODELS.match(model.name or "") is not None
     return provider.kind == "anthropic"
 
 
-def leaks(model: ModelConfig, provider: ProviderConfig) -> bool:
+def may_leak_calls(model: ModelConfig, provider: ProviderConfig) -> bool:
     """Whether it writes tool calls as text."""
     return model.leaks if model.leaks is not None else provider.kind in ("llamacpp", "local")
 
 
-def takes_marks(model: ModelConfig, provider: ProviderConfig) -> bool:
+def takes_breakpoints(model: ModelConfig, provider: ProviderConfig) -> bool:
     """Whether it caches what it is told to (`Request.marks`), and nothing else."""
     if isinstance(provider, OpenAIConfig):
-        return dialect_of(where(provider.base_url), model.name or "").takes_breakpoints
+        return find_dialect(format_host(provider.base_url), model.name or "").takes_breakpoints
     return provider.kind == "anthropic"
 
 
-def _cycle(start: str, models: Mapping[str, ModelConfig]) -> list[str]:
+def _find_cycle(start: str, models: Mapping[str, ModelConfig]) -> list[str]:
     """A way from `start` back to it along fallbacks; empty if there is none."""
     ways = [[start]]
     seen: set[str] = set()
@@ -249,7 +249,7 @@ def _cycle(start: str, models: Mapping[str, ModelConfig]) -> list[str]:
     return []
 
 
-def unknown(name: str, section: str, known: Mapping[str, object]) -> str:
+def format_unknown(name: str, section: str, known: Mapping[str, object]) -> str:
     """What to say of a name that is not there."""
     names = ", ".join(sorted(known)) or "none yet"
     return f"there is no {name!r} in {section} (there: {names}); add it or correct the name"

@@ -6,61 +6,61 @@ from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 
-from agent.models.adapted import adapted
+from agent.models.adapted import adapt_request
 from agent.models.base import (
-    Began,
-    Busy,
-    Chunk,
-    End,
-    Malformed,
     Model,
+    ModelBusy,
     ModelError,
-    Partial,
-    Reasoned,
-    Request,
-    Text,
-    TooLong,
-    Unusable,
+    ModelRequest,
+    ModelUnusable,
+    PartialText,
+    PromptTooLong,
+    RequestRefused,
+    StreamChunk,
+    StreamEnd,
+    StreamStart,
+    TextPart,
+    ThinkingDelta,
 )
-from agent.tokens.breaker import Breaker
+from agent.tokens.breaker import CircuitBreaker
 from gateway.clock import Clock
-from gateway.events import Account
+from gateway.events import RequestUsage
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 FIRST_DELAY_S = 0.5
-LONGEST_DELAY_S = 8.0
+MAX_DELAY_S = 8.0
 """Both as the Anthropic and OpenAI SDKs have them (`_base_client.py`, MAX_RETRY_DELAY)."""
-LONGEST_HINT_S = 60.0
+MAX_RETRY_AFTER_S = 60.0
 """A server that asks for more is not waited for: people in a chat have gone by then."""
 
 
-def delay_s(attempt: int, hint_s: float | None, random: float) -> float:
+def retry_delay_s(attempt: int, hint_s: float | None, random: float) -> float:
     """Seconds to wait after the failed `attempt` (0 is the first), `random` in [0, 1).
 
     A hint is obeyed as it is, and never undercut. Without one: 0.5 s doubling, jittered upwards, 8 s at most.
     """
     if hint_s is not None:
         return hint_s
-    return min(LONGEST_DELAY_S, FIRST_DELAY_S * 2.0 ** min(attempt, 10) * (1 + random))
+    return min(MAX_DELAY_S, FIRST_DELAY_S * 2.0 ** min(attempt, 10) * (1 + random))
 
 
-class Failover:
+class FailoverModel:
     """A model that is as reliable as the best of `models`, tried in order. Itself a `Model`.
 
-    - Nothing but what is for showing and what attempts cost (`Began.billed`) is yielded until one is complete, then all
-      of it at once. Any other chunk cannot be taken back, and an answer that was cut in the middle must be asked for
-      again without its first half being said twice.
-    - `Busy`: the same model again, up to `attempts` times, after `delay_s`; then, or at once if the server asks
-      for more than `longest_hint_s`, the next model. `Unusable`: the next model; the operator
-      is told once. So it is with a `Malformed` that is not about what the prompt says; others, and `TooLong` of the
-      first, are raised at once; a fallback whose window is too small is passed over.
-    - Three requests in a row that ended in `Busy`: the model is passed over for 30 s, and each time twice as long, up
-      to 300 s. Then one request tries it, once, while others go on to pass it over. Whoever is passed over is still
+    - Nothing but what is for showing and what attempts cost (`StreamStart.billed`) is yielded until one is complete,
+      then all of it at once. Any other chunk cannot be taken back, and an answer that was cut in the middle must be
+      asked for again without its first half being said twice.
+    - `ModelBusy`: the same model again, up to `attempts` times, after `retry_delay_s`; then, or at once if the server
+      asks for more than `longest_hint_s`, the next model. `ModelUnusable`: the next model; the operator is told once.
+      So it is with a `RequestRefused` that is not about what the prompt says; others, and `PromptTooLong` of the first,
+      are raised at once; a fallback whose window is too small is passed over.
+    - Three requests in a row that ended in `ModelBusy`: the model is passed over for 30 s, and each time twice as long,
+      up to 300 s. Then one request tries it, once, while others go on to pass it over. Whoever is passed over is still
       asked, once, when all others have failed.
-    - No model left: the last error, but rather a `Busy` than an `Unusable`, because then asking later helps.
+    - No model left: the last error, but rather a `ModelBusy` than an `ModelUnusable`, because then asking later helps.
     - `max_output_tokens` 0: only the first model is asked, and once: the others need not be ready.
-    - Name, label, family, window and sight are the first model's; requests are `adapted` to the others.
+    - Name, label, family, window and sight are the first model's; requests are `adapt_request` to the others.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Failover:
         clock: Clock,
         random: Callable[[], float],
         attempts: int = 4,
-        longest_hint_s: float = LONGEST_HINT_S,
+        longest_hint_s: float = MAX_RETRY_AFTER_S,
     ) -> None:
         if not models or attempts < 1:
             raise ValueError("a failover needs a model and an attempt")
@@ -80,7 +80,7 @@ class Failover:
         self._attempts = attempts
         self._max_retry_after_s = longest_hint_s
         self._warned: set[int] = set()
-        self._breakers = [Breaker() for _ in self._models]
+        self._breakers = [CircuitBreaker() for _ in self._models]
         first = self._models[0]
         self.name = first.name
         self.label = first.label
@@ -90,47 +90,47 @@ class Failover:
         self.takes_tools = first.takes_tools
         self.takes_images = first.takes_images
 
-    async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         source = self._stream_first(request) if request.max_output_tokens else self._models[0].stream(request)
         async with aclosing(source) as chunks:
             async for chunk in chunks:
                 yield chunk
 
-    async def _stream_first(self, request: Request) -> AsyncGenerator[Chunk]:
+    async def _stream_first(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         """Answer with the first that can."""
         failed: ModelError | None = None
-        lost: list[Account] = []
+        lost: list[RequestUsage] = []
         for place in self._candidate_order():
-            model, whole = self._models[place], list[Chunk]()
+            model, whole = self._models[place], list[StreamChunk]()
             self._breakers[place] = self._breakers[place].record_attempt(self._clock.monotonic())
             try:
                 attempts = 1 if self._breakers[place].is_open and len(self._models) > 1 else self._attempts
                 async with aclosing(
-                    self._answer_with_retries(model, adapted(request, model), whole, attempts, lost)
+                    self._answer_with_retries(model, adapt_request(request, model), whole, attempts, lost)
                 ) as growing:
                     async for shown in growing:
                         yield shown
-            except Unusable as error:
+            except ModelUnusable as error:
                 self._warn_once(place, error)
-                failed = failed if isinstance(failed, Busy) else error
+                failed = failed if isinstance(failed, ModelBusy) else error
                 continue
-            except Busy as error:
+            except ModelBusy as error:
                 self._record_failure(place, error)
                 failed = error
                 continue
-            except (Malformed, TooLong) as error:
+            except (RequestRefused, PromptTooLong) as error:
                 self._record_success(place)
-                if error.caused_by_prompt if isinstance(error, Malformed) else place == 0:
+                if error.caused_by_prompt if isinstance(error, RequestRefused) else place == 0:
                     error.accounts = tuple(lost)
                     raise
                 self._warn_once(place, error)  # a fallback's window is not what the conversation is folded for
-                if isinstance(error, Malformed):
-                    failed = failed if isinstance(failed, Busy) else error
+                if isinstance(error, RequestRefused):
+                    failed = failed if isinstance(failed, ModelBusy) else error
                 continue
             self._record_success(place)
             self._warned.discard(place)
             for chunk in whole:
-                yield replace(chunk, lost_accounts=tuple(lost)) if isinstance(chunk, End) else chunk
+                yield replace(chunk, lost_accounts=tuple(lost)) if isinstance(chunk, StreamEnd) else chunk
             return
         assert failed is not None
         failed.accounts = tuple(lost)
@@ -157,22 +157,22 @@ class Failover:
         now_s = self._clock.monotonic()
         return sorted(range(len(self._models)), key=lambda place: not self._breakers[place].admits(now_s))
 
-    def _record_failure(self, place: int, error: Busy) -> None:
+    def _record_failure(self, place: int, error: ModelBusy) -> None:
         before = self._breakers[place]
         after = before.record_failure(self._clock.monotonic(), hint_s=error.retry_after_s)
         self._breakers[place] = after
         if after.is_open and not before.is_open and len(self._models) > 1:
             label = self._models[place].label
-            _log.warning("%s is passed over for %.0f s: %s", label, after.wait_s, error.reason)
+            logger.warning("%s is passed over for %.0f s: %s", label, after.wait_s, error.reason)
 
     def _record_success(self, place: int) -> None:
         if self._breakers[place].is_open:
-            _log.warning("%s answers again", self._models[place].label)
+            logger.warning("%s answers again", self._models[place].label)
         self._breakers[place] = self._breakers[place].record_success()
 
     async def _answer_with_retries(
-        self, model: Model, request: Request, whole: list[Chunk], attempts: int, lost: list[Account]
-    ) -> AsyncGenerator[Partial | Reasoned | Began]:
+        self, model: Model, request: ModelRequest, whole: list[StreamChunk], attempts: int, lost: list[RequestUsage]
+    ) -> AsyncGenerator[PartialText | ThinkingDelta | StreamStart]:
         """Fill `whole` with one complete answer, and `lost` with what others cost.
 
         Raises the last Busy, or any other ModelError at once.
@@ -181,51 +181,53 @@ class Failover:
         while True:
             whole.clear()
             try:
-                async with aclosing(_collect(model, request, whole, lost)) as growing:
+                async with aclosing(_collect_answer(model, request, whole, lost)) as growing:
                     async for chunk in growing:
                         yield chunk
                 return
             except ModelError as error:
                 lost.extend(error.accounts)
                 if lost:
-                    yield Began(billed_accounts=partial(tuple, lost))
-                if not isinstance(error, Busy):
+                    yield StreamStart(billed_accounts=partial(tuple, lost))
+                if not isinstance(error, ModelBusy):
                     raise
                 hint_s = error.retry_after_s
                 attempt += 1
                 if attempt >= attempts or (hint_s is not None and hint_s > self._max_retry_after_s):
                     raise
-                wait_s = delay_s(attempt - 1, hint_s, self._random())
-                _log.info("%s is busy (%s), asking again in %.1f s", model.label, error.reason, wait_s)
+                wait_s = retry_delay_s(attempt - 1, hint_s, self._random())
+                logger.info("%s is busy (%s), asking again in %.1f s", model.label, error.reason, wait_s)
                 await self._clock.sleep(wait_s)
 
     def _warn_once(self, place: int, error: ModelError) -> None:
         """Warn once; a model that has answered since is worth a new warning."""
         if place not in self._warned:
             self._warned.add(place)
-            _log.warning("%s cannot be used: %s", self._models[place].label, error.reason)
+            logger.warning("%s cannot be used: %s", self._models[place].label, error.reason)
 
 
-async def _collect(
-    model: Model, request: Request, whole: list[Chunk], lost: Sequence[Account]
-) -> AsyncGenerator[Partial | Reasoned | Began]:
+async def _collect_answer(
+    model: Model, request: ModelRequest, whole: list[StreamChunk], lost: Sequence[RequestUsage]
+) -> AsyncGenerator[PartialText | ThinkingDelta | StreamStart]:
     text = ""
     async with aclosing(model.stream(request)) as stream:
         async for chunk in stream:
-            if isinstance(chunk, Began):  # another attempt may be the one that counts; but this one costs by now
+            if isinstance(chunk, StreamStart):  # another attempt may be the one that counts; but this one costs by now
                 if chunk.billed_accounts is not None:
-                    yield Began(billed_accounts=partial(_all, tuple(lost), chunk.billed_accounts))
+                    yield StreamStart(billed_accounts=partial(_all_accounts, tuple(lost), chunk.billed_accounts))
                 continue
-            if isinstance(chunk, Reasoned):
+            if isinstance(chunk, ThinkingDelta):
                 yield chunk
                 continue
             whole.append(chunk)
-            if isinstance(chunk, Text):
+            if isinstance(chunk, TextPart):
                 text += chunk.text
-                yield Partial(text=text)
-    if not whole or not isinstance(whole[-1], End):
-        raise Busy(f"{model.label} ended without an end")
+                yield PartialText(text=text)
+    if not whole or not isinstance(whole[-1], StreamEnd):
+        raise ModelBusy(f"{model.label} ended without an end")
 
 
-def _all(before: tuple[Account, ...], billed: Callable[[], tuple[Account, ...]]) -> tuple[Account, ...]:
+def _all_accounts(
+    before: tuple[RequestUsage, ...], billed: Callable[[], tuple[RequestUsage, ...]]
+) -> tuple[RequestUsage, ...]:
     return (*before, *billed())

@@ -12,17 +12,17 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import NamedTuple
 
-from agent.models.base import Busy, End, Malformed, ModelError, TooLong, Unusable
+from agent.models.base import ModelBusy, ModelError, ModelUnusable, PromptTooLong, RequestRefused, StreamEnd
 
 _REASON_CHARS = 240
 """Long enough for a provider's sentence, short enough for one log line."""
 
-_LIMITS = ("requests", "tokens", "input-tokens", "output-tokens")
+_RATE_LIMITS = ("requests", "tokens", "input-tokens", "output-tokens")
 """Of Anthropic's rate limit headers (docs/en/api/rate-limits): those that may be used up."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,80}", re.ASCII)
 
-_BUSY = frozenset({408, 409, 425, 429})
-_UNUSABLE = frozenset({401, 402, 403, 404, 405, 410})
+_BUSY_STATUSES = frozenset({408, 409, 425, 429})
+_UNUSABLE_STATUSES = frozenset({401, 402, 403, 404, 405, 410})
 _OVERFLOW = re.compile(
     r"(?:prompt|input|request)\b.{0,40}\bis too long|context[ _](?:length|window|size|limit)|maximum context"
     r"|exceed_context|request_too_large|too many (?:input )?tokens|reduce the length"
@@ -35,9 +35,9 @@ _OVERFLOW = re.compile(
 """How providers say that a prompt does not fit."""
 _TOO_LARGE = re.compile(r"request too large|tokens must be reduced", re.IGNORECASE)
 """OpenAI's 429 for what is more than a minute's tokens: waiting does not help."""
-_FULL = 0.99
+_FULL_SHARE = 0.99
 """Of the window: estimates of the end are that far off."""
-_SCARCE = 1 / 8
+_SCARCE_SHARE = 1 / 8
 """Of what was asked for: who stops so soon and has said nothing had no room. A limit of the server's own is larger."""
 _NO_CREDIT = re.compile(
     r"enforced_spend_limit_reached|insufficient_quota|billing_hard_limit_reached|billing_not_active"
@@ -54,12 +54,12 @@ _BY_PROMPT = re.compile(
 )
 """How providers find fault with what is said in a request: with a message, a picture, or what it is about. All else
 (fields, values, tools, the model's name) is the request's own form."""
-_OWN_FORM = re.compile(
+_CAUSED_BY_FORM = re.compile(
     r"cache_control|Extra inputs are not permitted|unsupported_parameter|unknown_parameter", re.IGNORECASE
 )
-_TOLD_CHARS = 4_000
+_MESSAGE_CHARS = 4_000
 _SECRET_CHARS = 8
-_BY_TYPE: dict[str, int] = {
+_STATUS_BY_TYPE: dict[str, int] = {
     "invalid_request_error": 400,
     "authentication_error": 401,
     "billing_error": 402,
@@ -76,7 +76,7 @@ _BY_TYPE: dict[str, int] = {
 """The status that an `error` event would have had as a response (platform.claude.com, errors)."""
 
 
-class _Told(NamedTuple):
+class _ErrorBody(NamedTuple):
     """What an error body says."""
 
     message: str
@@ -86,7 +86,7 @@ class _Told(NamedTuple):
     """The field that is named, where that is told apart."""
 
 
-def failure(
+def error_from_response(
     status: int, headers: Mapping[str, str], body: bytes, *, where: str, secret: str, now: datetime
 ) -> ModelError:
     """Name what a response that is not 200 asks us to do. `headers` has lower-case names.
@@ -94,21 +94,21 @@ def failure(
     The reason quotes the provider's own message, shortened, with `secret` blacked out, and names the request as the
     provider does, if it does: its support asks for that.
     """
-    told = _read(body)
+    told = _parse_error_body(body)
     if not told.request_id:
         told = told._replace(request_id=headers.get("request-id") or headers.get("x-request-id") or "")
-    return _named(status, told, where=where, secret=secret, hint_s=retry_after_s(headers, now))
+    return _build_error(status, told, where=where, secret=secret, hint_s=retry_after_s(headers, now))
 
 
-def stream_failure(body: str, *, where: str, secret: str) -> ModelError:
-    """Name what an error inside a stream that began with 200 asks us to do: by its type, else `Busy`."""
-    told = _read(body.encode("utf-8", "replace"))
+def error_from_stream(body: str, *, where: str, secret: str) -> ModelError:
+    """Name what an error inside a stream that began with 200 asks us to do: by its type, else `ModelBusy`."""
+    told = _parse_error_body(body.encode("utf-8", "replace"))
     numbers = [int(c) for c in told.codes if c.isdecimal() and len(c) == 3]  # noqa: PLR2004 - an HTTP status has 3 digits
-    status = next((_BY_TYPE[c] for c in told.codes if c in _BY_TYPE), numbers[0] if numbers else 500)
-    return _named(status, told, where=where, secret=secret, hint_s=None)
+    status = next((_STATUS_BY_TYPE[c] for c in told.codes if c in _STATUS_BY_TYPE), numbers[0] if numbers else 500)
+    return _build_error(status, told, where=where, secret=secret, hint_s=None)
 
 
-def window_full(end: End, *, said: bool, asked: int, window: int) -> bool:
+def is_window_full(end: StreamEnd, *, said: bool, asked: int, window: int) -> bool:
     """Whether an answer was cut because the window was full, not because it had the length that was asked for.
 
     `said`: anything at all. `asked`: tokens; 0: nothing was to be answered. `window`: the model's, as it is configured.
@@ -117,7 +117,9 @@ def window_full(end: End, *, said: bool, asked: int, window: int) -> bool:
     prompt = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
     if end.stop_reason != "length" or not prompt or usage.output_tokens >= asked:
         return False  # an answer that has all that was asked for ended there, however full the window is by now
-    return prompt + usage.output_tokens >= window * _FULL or (not said and usage.output_tokens < asked * _SCARCE)
+    return prompt + usage.output_tokens >= window * _FULL_SHARE or (
+        not said and usage.output_tokens < asked * _SCARCE_SHARE
+    )
 
 
 def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
@@ -129,18 +131,19 @@ def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
         value = headers.get(name, "").strip()
         if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", value, re.ASCII):
             return float(value) * scale
-    dates = [_moment(parsedate_to_datetime, headers.get("retry-after", ""))]
+    dates = [_parse_moment(parsedate_to_datetime, headers.get("retry-after", ""))]
     if dates == [None]:
         used_up = [
-            limit for limit in _LIMITS if headers.get(f"anthropic-ratelimit-{limit}-remaining", "").strip() == "0"
+            limit for limit in _RATE_LIMITS if headers.get(f"anthropic-ratelimit-{limit}-remaining", "").strip() == "0"
         ]
         dates = [
-            _moment(datetime.fromisoformat, headers.get(f"anthropic-ratelimit-{limit}-reset", "")) for limit in used_up
+            _parse_moment(datetime.fromisoformat, headers.get(f"anthropic-ratelimit-{limit}-reset", ""))
+            for limit in used_up
         ]
     return max((max(0.0, (due - now).total_seconds()) for due in dates if due is not None), default=None)
 
 
-def _moment(read: Callable[[str], datetime], written: str) -> datetime | None:
+def _parse_moment(read: Callable[[str], datetime], written: str) -> datetime | None:
     try:
         due = read(written)
         return due if due.tzinfo else due.replace(tzinfo=UTC)
@@ -148,39 +151,41 @@ def _moment(read: Callable[[str], datetime], written: str) -> datetime | None:
         return None
 
 
-def _named(status: int, told: _Told, *, where: str, secret: str, hint_s: float | None) -> ModelError:
-    error = _meant(status, told, where=where, secret=secret, hint_s=hint_s)
+def _build_error(status: int, told: _ErrorBody, *, where: str, secret: str, hint_s: float | None) -> ModelError:
+    error = _classify_error(status, told, where=where, secret=secret, hint_s=hint_s)
     error.status = status
     searched = " ".join((told.message, *told.codes, told.param))
     hidden = len(secret) >= _SECRET_CHARS  # what is shorter is none, and stands in any word
-    error.provider_message = (searched.replace(secret, "***") if hidden else searched)[:_TOLD_CHARS]
-    if isinstance(error, Unusable):
+    error.provider_message = (searched.replace(secret, "***") if hidden else searched)[:_MESSAGE_CHARS]
+    if isinstance(error, ModelUnusable):
         error.no_credit = status == _PAYMENT_REQUIRED or _NO_CREDIT.search(searched) is not None
-    if isinstance(error, Malformed):
-        error.caused_by_prompt = _BY_PROMPT.search(searched) is not None and _OWN_FORM.search(searched) is None
+    if isinstance(error, RequestRefused):
+        error.caused_by_prompt = _BY_PROMPT.search(searched) is not None and _CAUSED_BY_FORM.search(searched) is None
     return error
 
 
-def _meant(status: int, told: _Told, *, where: str, secret: str, hint_s: float | None) -> ModelError:
+def _classify_error(status: int, told: _ErrorBody, *, where: str, secret: str, hint_s: float | None) -> ModelError:
     message = told.message
-    reason = short(f"{where} answered {status}: {message}" if message else f"{where} answered {status}", secret)
+    reason = sanitize_reason(
+        f"{where} answered {status}: {message}" if message else f"{where} answered {status}", secret
+    )
     if _REQUEST_ID.fullmatch(told.request_id) and not (secret and secret in told.request_id):
         reason = f"{reason} ({told.request_id})"
     searched = " ".join((message, *told.codes))
     if _NO_CREDIT.search(searched) or _NO_MODEL.search(searched):
-        return Unusable(reason)
+        return ModelUnusable(reason)
     if status == 413 or (status in {400, 422, 500} and _OVERFLOW.search(searched)):  # noqa: PLR2004 - HTTP's own number
-        return TooLong(reason)
+        return PromptTooLong(reason)
     if status == 429 and _TOO_LARGE.search(message):  # noqa: PLR2004 - HTTP's own number
-        return TooLong(reason)
-    if status in _BUSY or status >= 500:  # noqa: PLR2004 - HTTP's own number
-        return Busy(reason, retry_after_s=hint_s)
-    if status in _UNUSABLE or status < 400:  # noqa: PLR2004 - HTTP's own number; a redirect is a wrong base_url
-        return Unusable(reason)
-    return Malformed(reason)
+        return PromptTooLong(reason)
+    if status in _BUSY_STATUSES or status >= 500:  # noqa: PLR2004 - HTTP's own number
+        return ModelBusy(reason, retry_after_s=hint_s)
+    if status in _UNUSABLE_STATUSES or status < 400:  # noqa: PLR2004 - HTTP's own number; a redirect is a wrong base_url
+        return ModelUnusable(reason)
+    return RequestRefused(reason)
 
 
-def short(text: str, secret: str) -> str:
+def sanitize_reason(text: str, secret: str) -> str:
     """One line, limited, without `secret`, that can be written as UTF-8 (JSON may hold half a surrogate pair)."""
     text = text.encode("utf-8", "replace").decode()
     if secret:
@@ -189,23 +194,23 @@ def short(text: str, secret: str) -> str:
     return line if len(line) <= _REASON_CHARS else line[: _REASON_CHARS - 1] + "…"
 
 
-def _read(body: bytes) -> _Told:
+def _parse_error_body(body: bytes) -> _ErrorBody:
     """Read an error body in any of the shapes that servers use."""
     text = body.decode("utf-8", "replace")
     try:
         top: object = json.loads(text)
     except (ValueError, RecursionError):
-        return _Told("" if "<html" in text.lower() else text)
+        return _ErrorBody("" if "<html" in text.lower() else text)
     error: object = top.get("error", top) if isinstance(top, dict) else top
     if not isinstance(error, dict):
-        return _Told(str(error))
+        return _ErrorBody(str(error))
     request_id = top.get("request_id") if isinstance(top, dict) else None
     details = error.get("details")
     inner = details.get("error_code") if isinstance(details, dict) else None
     codes = tuple(str(c) for c in (error.get("type"), error.get("code"), error.get("status"), inner) if c is not None)
     message = error.get("message") or error.get("detail") or ""
     param = error.get("param")
-    return _Told(
+    return _ErrorBody(
         message if isinstance(message, str) else json.dumps(message),
         codes,
         request_id if isinstance(request_id, str) else "",

@@ -2,8 +2,8 @@
 
 It happens where a server has no parser for what its model writes, or the wrong one. What counts is told in
 `leaks_calls`, and only if the whole answer is calls of declared tools: beside other words a call is talked about. A
-call that is cut off is not made whole. A model that repeats somebody's words writes the same text, so `stands_in` looks
-for the call in what the model was told.
+call that is cut off is not made whole. A model that repeats somebody's words writes the same text, so
+`is_call_in_request` looks for the call in what the model was told.
 """
 
 import html
@@ -16,47 +16,45 @@ from itertools import accumulate
 from typing import Final
 from urllib.parse import unquote
 
-from agent.models.base import Request, Text, ToolCall, ToolResult, ToolSpec
-from agent.models.leaks_calls import Calls, Region
-from agent.models.leaks_input import Input, Scan
-from agent.models.leaks_written import BadCall, Call, Declared, NotACall
-from agent.repeats import shown
-from agent.tools.surface import meant
+from agent.models.base import ModelRequest, TextPart, ToolCall, ToolResult, ToolSpec
+from agent.models.leaks_calls import CallRegion, LeakedCallReader
+from agent.models.leaks_input import Scan, TextScanner
+from agent.models.leaks_written import BadLeakedCall, DeclaredTools, LeakedCall, NotACall
+from agent.repeats import format_call
+from agent.tools.surface import unwrap_call
 
-__all__ = ["BadCall", "recover", "stands_in"]
-
-TELLING_CHARS: Final = 6
+DISTINCTIVE_CHARS: Final = 6
 """Of an argument: so long a value beside the tool's name is the same call, whatever else the call says."""
-APART_CHARS: Final = 600
+MAX_GAP_CHARS: Final = 600
 """Between a tool's name and an argument of the same call, letters and digits only, beside its other arguments."""
 NEAR_CHARS: Final = 24
 """Around both, in which the marks of a call may stand."""
 MAX_LAYERS: Final = 4
 """Of escapes within escapes that are read."""
 _WORD: Final = re.compile(r"[^\W_]+")
-_MARKS: Final = re.compile(r"""[{}<>]|=\s*["'“”‘’«»„`\[]|\w\(""")  # noqa: RUF001 - quotation marks as people type them
+_CALL_MARKS: Final = re.compile(r"""[{}<>]|=\s*["'“”‘’«»„`\[]|\w\(""")  # noqa: RUF001 - quotation marks as people type them
 """What stands in calls of any format, and hardly where people just speak of a tool."""
-_BARE: Final = (
+_BARE_CALL: Final = (
     r"""(?:<[^<>]{{0,60}}[>\s="']|["'“”](?:name|tool|tool_name|function)["'“”]\s*:\s*["'“”]|\bto(?:ol)?=["'“”]?|\[\s*|\])"""
     r"""\s*(?:functions\.)?{name}(?![\w-])"""
 )
 """A call of that tool without arguments. `{name}`: a regular expression."""
 _ESCAPE: Final = re.compile(r"\\(?:u\{?([0-9A-Fa-f]{4,6})\}?|x([0-9A-Fa-f]{2})|([nrtbf])|(.))", re.DOTALL)
-_OURS: Final = re.compile(r"(?m)^<<<untrusted [0-9a-f]{12} \S*|\[U\+[0-9A-F]{4,6}(?: and \d+ more)?\]")
+_OUR_MARKUP: Final = re.compile(r"(?m)^<<<untrusted [0-9a-f]{12} \S*|\[U\+[0-9A-F]{4,6}(?: and \d+ more)?\]")
 """What fences and `gateway.safety.marks` put in front of words, and into them."""
 
 
-def recover(text: str, specs: Iterable[ToolSpec]) -> tuple[Call | BadCall, ...]:
+def recover_tool_calls(text: str, specs: Iterable[ToolSpec]) -> tuple[LeakedCall | BadLeakedCall, ...]:
     """The calls that a whole answer consists of, in their order. Empty: it is a text.
 
     Raises nothing, whatever the text.
     """
-    source = Input()
+    source = TextScanner()
     source.text, source.is_complete = text, True
     try:
-        next(reading := _read(source, Calls(source, Declared(specs))))
+        next(reading := _read_calls(source, LeakedCallReader(source, DeclaredTools(specs))))
     except StopIteration as read:
-        found: tuple[Call | BadCall, ...] = read.value
+        found: tuple[LeakedCall | BadLeakedCall, ...] = read.value
         return found
     except NotACall:
         return ()
@@ -64,13 +62,13 @@ def recover(text: str, specs: Iterable[ToolSpec]) -> tuple[Call | BadCall, ...]:
     raise AssertionError("a text that has ended decides everything")
 
 
-def _read(source: Input, calls: Calls) -> Scan[tuple[Call | BadCall, ...]]:
+def _read_calls(source: TextScanner, calls: LeakedCallReader) -> Scan[tuple[LeakedCall | BadLeakedCall, ...]]:
     """Raises NotACall if there is anything else."""
-    found = list[Call | BadCall]()
+    found = list[LeakedCall | BadLeakedCall]()
     at = yield from source.skip_space(0)
     for first in (calls.read_whole, calls.read_addressed):
         try:
-            region: Region = yield from first(at)
+            region: CallRegion = yield from first(at)
         except NotACall:
             continue
         found, at = [*found, *region.calls], region.end
@@ -84,27 +82,31 @@ def _read(source: Input, calls: Calls) -> Scan[tuple[Call | BadCall, ...]]:
     return tuple(found)
 
 
-def stands_in(call: ToolCall, request: Request) -> bool:
+def is_call_in_request(call: ToolCall, request: ModelRequest) -> bool:
     """Whether the model was told this call, however it was written: so it may only repeat it.
 
     White space, quotation marks, escapes, the order of arguments and the format make no difference. The calls that the
     model made itself do not count; what stands in their arguments does.
     """
-    call = meant(call)
-    name = _letters(call.name)
-    values = [forms for one in _values(call.arguments) if (forms := {_letters(form) for form in _layers(one)} - {""})]
-    telling = [forms for forms in values if max(map(len, forms)) >= TELLING_CHARS]
-    apart = APART_CHARS + sum(max(map(len, forms)) for forms in values)
-    layers = [layer for text in _told(request, tools=bool(telling)) for layer in _layers(text)]
+    call = unwrap_call(call)
+    name = _keep_letters(call.name)
+    values = [
+        forms
+        for one in _argument_values(call.arguments)
+        if (forms := {_keep_letters(form) for form in _decoded_layers(one)} - {""})
+    ]
+    telling = [forms for forms in values if max(map(len, forms)) >= DISTINCTIVE_CHARS]
+    apart = MAX_GAP_CHARS + sum(max(map(len, forms)) for forms in values)
+    layers = [layer for text in _request_texts(request, tools=bool(telling)) for layer in _decoded_layers(text)]
     if not values:
-        bare = re.compile(_BARE.format(name=re.escape(call.name.casefold())))
+        bare = re.compile(_BARE_CALL.format(name=re.escape(call.name.casefold())))
         return any(bare.search(layer) for layer in layers)
     if telling:
-        return any(_stand(layer, name, [forms], apart) for layer in layers for forms in telling)
-    return any(_stand(layer, name, values, apart) for layer in layers)
+        return any(_stand_together(layer, name, [forms], apart) for layer in layers for forms in telling)
+    return any(_stand_together(layer, name, values, apart) for layer in layers)
 
 
-def _told(request: Request, *, tools: bool) -> Iterator[str]:
+def _request_texts(request: ModelRequest, *, tools: bool) -> Iterator[str]:
     """All text of a request, but for the calls that the model made itself.
 
     `tools`: what they are told of, too. These name each other and have short words in their schemas.
@@ -112,15 +114,17 @@ def _told(request: Request, *, tools: bool) -> Iterator[str]:
     yield from (block.text for block in request.blocks)
     yield from (f"{spec.description}\n{spec.schema}" for spec in request.tools if tools)
     parts = [part for said in request.conversation for part in said.parts]
-    calls = [meant(part) for part in parts if isinstance(part, ToolCall)]
-    yield "\n".join([part.text for part in parts if isinstance(part, Text | ToolResult)])  # it may be in two of them
+    calls = [unwrap_call(part) for part in parts if isinstance(part, ToolCall)]
+    yield "\n".join(
+        [part.text for part in parts if isinstance(part, TextPart | ToolResult)]
+    )  # it may be in two of them
     yield from (call.arguments for call in calls)
-    own = {f"- {shown(call)}" for call in calls}  # as `agent.repeats.asked_for` lists them
+    own = {f"- {format_call(call)}" for call in calls}  # as `agent.repeats.format_call_list` lists them
     yield "\n".join(line for line in request.aside.splitlines() if line not in own)
     yield request.now
 
 
-def _stand(text: str, name: str, values: Sequence[set[str]], apart: int) -> bool:
+def _stand_together(text: str, name: str, values: Sequence[set[str]], apart: int) -> bool:
     """Whether the name and all these values stand close to each other there, with the marks of a call.
 
     Each value may be written in several ways. `apart`: so many letters and digits are close.
@@ -133,7 +137,7 @@ def _stand(text: str, name: str, values: Sequence[set[str]], apart: int) -> bool
     def places(wanted: str) -> Iterator[int]:
         at = letters.find(wanted)
         while at >= 0:
-            if len(wanted) >= TELLING_CHARS or {at, at + len(wanted)} <= edges:
+            if len(wanted) >= DISTINCTIVE_CHARS or {at, at + len(wanted)} <= edges:
                 yield at
             at = letters.find(wanted, at + 1)
 
@@ -147,12 +151,12 @@ def _stand(text: str, name: str, values: Sequence[set[str]], apart: int) -> bool
         if last - first <= apart + len(name):
             start = words[bisect_right(begins, first) - 1].start()
             end = words[bisect_left(begins, last) - 1].end()
-            if _MARKS.search(text, max(0, start - NEAR_CHARS), end + NEAR_CHARS):
+            if _CALL_MARKS.search(text, max(0, start - NEAR_CHARS), end + NEAR_CHARS):
                 return True
     return False
 
 
-def _values(arguments: str) -> Iterator[str]:
+def _argument_values(arguments: str) -> Iterator[str]:
     """Each single value in a call's arguments, as text."""
     try:
         left: list[object] = [json.loads(arguments or "{}")]
@@ -170,24 +174,24 @@ def _values(arguments: str) -> Iterator[str]:
                 yield json.dumps(other)
 
 
-def _layers(text: str) -> list[str]:
+def _decoded_layers(text: str) -> list[str]:
     """The text, and what it says once entities, backslashes and percent signs are read, one layer after the other."""
-    layers = [unicodedata.normalize("NFKC", _OURS.sub("", text))]
+    layers = [unicodedata.normalize("NFKC", _OUR_MARKUP.sub("", text))]
     while len(layers) <= MAX_LAYERS:
-        plain = _ESCAPE.sub(_unescaped, html.unescape(unquote(layers[-1])))
+        plain = _ESCAPE.sub(_unescape, html.unescape(unquote(layers[-1])))
         if plain == layers[-1]:
             break
         layers.append(plain)
     return [layer.casefold() for layer in layers]
 
 
-def _unescaped(found: re.Match[str]) -> str:
+def _unescape(found: re.Match[str]) -> str:
     code = found[1] or found[2]
     if code:
         return chr(int(code, 16)) if int(code, 16) <= 0x10FFFF else " "  # noqa: PLR2004 - the last code point
     return " " if found[3] else found[4]
 
 
-def _letters(text: str) -> str:
+def _keep_letters(text: str) -> str:
     """Only letters and digits."""
     return "".join(_WORD.findall(unicodedata.normalize("NFKC", text).casefold()))

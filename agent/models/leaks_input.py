@@ -10,8 +10,8 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-Found = TypeVar("Found")
-Scan = Generator[None, None, Found]
+ScanResult = TypeVar("ScanResult")
+Scan = Generator[None, None, ScanResult]
 """Yields where more of the text is needed."""
 
 MAX_TAG_CHARS: Final = 256
@@ -21,11 +21,11 @@ MAX_VALUE_CHARS: Final = 500_000
 MAX_DEPTH: Final = 64
 """Of lists and objects within each other."""
 
-ENVELOPES: Final = frozenset(
+ENVELOPE_TAGS: Final = frozenset(
     ["tool_call", "tool_calls", "toolcall", "function_call", "function_calls", "tool_use", "tools"]
 )
 """Tags around calls."""
-SPECIALS: Final = frozenset(
+SPECIAL_TOKENS: Final = frozenset(
     [
         *("tool_calls_begin", "tool_calls_end", "tool_call_begin", "tool_call_end", "tool_sep"),
         *("tool_calls_section_begin", "tool_calls_section_end", "tool_call_argument_begin"),
@@ -34,29 +34,29 @@ SPECIALS: Final = frozenset(
         *("START_ACTION", "END_ACTION"),
     ]
 )
-ENDS: Final = frozenset({"eom_id", "eot_id", "im_end", "end_of_msg", "end_of_sentence", "endoftext", "return"})
+END_TOKENS: Final = frozenset({"eom_id", "eot_id", "im_end", "end_of_msg", "end_of_sentence", "endoftext", "return"})
 """What stands behind a whole answer."""
-_TAGS: Final = ENVELOPES | {"function", "invoke", "parameter", "param", "arg_key", "arg_value", "s"}
+_TAGS: Final = ENVELOPE_TAGS | {"function", "invoke", "parameter", "param", "arg_key", "arg_value", "s"}
 _PREFIXES: Final = ("", "|DSML|", "minimax:", "antml:")
 """DeepSeek's, MiniMax's and Claude's."""
-_HEADS: Final = frozenset(
+_TAG_HEADS: Final = frozenset(
     [f"{slash}{prefix}{tag}" for slash in ("", "/") for prefix in _PREFIXES for tag in _TAGS]
-    + [f"|{name}|" for name in SPECIALS | ENDS]
+    + [f"|{name}|" for name in SPECIAL_TOKENS | END_TOKENS]
 )
-_BEGINNINGS: Final = frozenset(head[:length] for head in _HEADS for length in range(len(head) + 1))
-_ALIKE: Final = str.maketrans("\N{FULLWIDTH VERTICAL LINE}\N{LOWER ONE EIGHTH BLOCK}", "|_")
+_TAG_HEAD_PREFIXES: Final = frozenset(head[:length] for head in _TAG_HEADS for length in range(len(head) + 1))
+_LOOKALIKE_CHARS: Final = str.maketrans("\N{FULLWIDTH VERTICAL LINE}\N{LOWER ONE EIGHTH BLOCK}", "|_")
 """DeepSeek's special tokens, and the same as people type them."""
 _HEAD_END: Final = re.compile("[^A-Za-z0-9_:/|\N{FULLWIDTH VERTICAL LINE}\N{LOWER ONE EIGHTH BLOCK}]")
 _TAG_END: Final = re.compile(r"[<>\n]")
 _ATTRIBUTE: Final = re.compile(r"""([A-Za-z_]{1,32}) ?= ?(?:"([^"]*)"|'([^']*)')""")
 _NAME_END: Final = re.compile(r"[^A-Za-z0-9_.:-]")
 _STRUCTURE: Final = re.compile(r"""["'{}\[\]()]""")
-_STRINGS: Final = {'"': re.compile(r'["\\]'), "'": re.compile(r"['\\]")}
-_CLOSES: Final = {"{": "}", "[": "]", "(": ")"}
+_STRING_ENDS: Final = {'"': re.compile(r'["\\]'), "'": re.compile(r"['\\]")}
+_CLOSING_BRACKETS: Final = {"{": "}", "[": "]", "(": ")"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tag:
+class MarkupTag:
     """A tag or a special token."""
 
     name: str
@@ -75,7 +75,7 @@ class Tag:
         return self.value or self.attributes.get("name", "")
 
 
-class Input:
+class TextScanner:
     """A text, as far as it has come."""
 
     def __init__(self) -> None:
@@ -129,26 +129,26 @@ class Input:
             return self.text[at:] if self.is_complete and len(self.text) - at < MAX_NAME_CHARS else ""
         return self.text[at:end]
 
-    def read_tag(self, at: int) -> Scan[Tag | None]:
+    def read_tag(self, at: int) -> Scan[MarkupTag | None]:
         """What stands there, beginning with `<`. None: nothing that is known here."""
         end = at + 1
         while True:
             found = _HEAD_END.search(self.text, end)
-            head = self.text[at + 1 : found.start() if found else len(self.text)].translate(_ALIKE)
-            if head not in (_HEADS if found else _BEGINNINGS) or (found is None and self.is_complete):
+            head = self.text[at + 1 : found.start() if found else len(self.text)].translate(_LOOKALIKE_CHARS)
+            if head not in (_TAG_HEADS if found else _TAG_HEAD_PREFIXES) or (found is None and self.is_complete):
                 return None
             if found:
                 break
             yield
         special, end = head.startswith("|") and head.endswith("|"), found.start()
         if self.text[end] == ">":
-            return _tag(head, special, "", end + 1)
+            return _parse_tag(head, special, "", end + 1)
         if special or not (self.text[end] == "=" or self.text[end].isspace()):
             return None
         close = yield from self.find(_TAG_END, end, MAX_TAG_CHARS)
         if close < 0 or self.text[close] != ">":
             return None
-        return _tag(head, special, self.text[end:close], close + 1)
+        return _parse_tag(head, special, self.text[end:close], close + 1)
 
     def find_extent(self, at: int) -> Scan[tuple[int, str]]:  # noqa: C901 - one small machine
         """The end of the list, object or parenthesis that begins there, and what is wrong with it; empty: nothing.
@@ -157,7 +157,7 @@ class Input:
         """
         pos, quote, open_ = at, "", list[str]()
         while True:
-            found = (_STRINGS[quote] if quote else _STRUCTURE).search(self.text, pos)
+            found = (_STRING_ENDS[quote] if quote else _STRUCTURE).search(self.text, pos)
             if found is None:
                 if self.is_complete:
                     return len(self.text), "it is cut off"
@@ -171,8 +171,8 @@ class Input:
                 pos += 1
             elif one in "\"'":
                 quote = "" if quote else one
-            elif one in _CLOSES:
-                open_.append(_CLOSES[one])
+            elif one in _CLOSING_BRACKETS:
+                open_.append(_CLOSING_BRACKETS[one])
                 if len(open_) > MAX_DEPTH:
                     return pos, f"its arguments are nested deeper than {MAX_DEPTH}"
             elif open_.pop() != one:
@@ -181,9 +181,9 @@ class Input:
                 return pos, ""
 
 
-def _tag(head: str, special: bool, rest: str, end: int) -> Tag:
+def _parse_tag(head: str, special: bool, rest: str, end: int) -> MarkupTag:
     if special:
-        return Tag(name=head[1:-1], end=end, is_special=True)
+        return MarkupTag(name=head[1:-1], end=end, is_special=True)
     closing, name = head.startswith("/"), head.removeprefix("/")
     for prefix in _PREFIXES[1:]:
         name = name.removeprefix(prefix)
@@ -193,4 +193,4 @@ def _tag(head: str, special: bool, rest: str, end: int) -> Tag:
     else:
         for key, double, single in _ATTRIBUTE.findall(rest):
             attributes[key] = html.unescape(double or single)
-    return Tag(name=name, end=end, is_closing=closing, value=value, attributes=attributes)
+    return MarkupTag(name=name, end=end, is_closing=closing, value=value, attributes=attributes)

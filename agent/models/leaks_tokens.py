@@ -6,28 +6,28 @@ import re
 from typing import Final
 
 from agent.models.leaks_elements import CUT_OFF
-from agent.models.leaks_input import MAX_TAG_CHARS, Input, Scan, Tag
-from agent.models.leaks_json import Found, Json
-from agent.models.leaks_values import Wrong, read
-from agent.models.leaks_written import Declared, NotACall
+from agent.models.leaks_input import MAX_TAG_CHARS, MarkupTag, Scan, TextScanner
+from agent.models.leaks_json import FoundCalls, JsonCallReader
+from agent.models.leaks_values import InvalidValue, read_value
+from agent.models.leaks_written import DeclaredTools, NotACall
 
 MAX_HEADER_PARTS: Final = 4
-_LESS: Final = re.compile("<")
+_TOKEN_START: Final = re.compile("<")
 _LINE: Final = re.compile("\n")
-_TO: Final = re.compile(r"\bto=([A-Za-z0-9_.:-]{1,128})")
-_NUMBERED: Final = re.compile(r":[0-9]{1,6}\Z")
-_KEYS: Final = re.compile(r'([a-z]{1,16})="([^"]{0,200})"')
+_RECIPIENT: Final = re.compile(r"\bto=([A-Za-z0-9_.:-]{1,128})")
+_CALL_NUMBER: Final = re.compile(r":[0-9]{1,6}\Z")
+_HEADER_KEYS: Final = re.compile(r'([a-z]{1,16})="([^"]{0,200})"')
 
 
-class Tokens:
+class TokenCallReader:
     """Reads them. All raise NotACall."""
 
-    def __init__(self, text: Input, declared: Declared, json: Json) -> None:
+    def __init__(self, text: TextScanner, declared: DeclaredTools, json: JsonCallReader) -> None:
         self._scanner = text
         self._declared = declared
         self._json = json
 
-    def read_headed(self, tag: Tag) -> Scan[Found]:
+    def read_headed(self, tag: MarkupTag) -> Scan[FoundCalls]:
         """DeepSeek V3 (`function`, name, fenced JSON), V3.1 (name, JSON), Kimi K2 (name:0)."""
         form = f"<|{tag.name}|>"
         said, mark = yield from self._read_until_token(tag.end, tag.end)
@@ -37,7 +37,7 @@ class Tokens:
             said, at = self._scanner.text[at : max(line, at)], max(line, at)
         elif mark.name not in ("tool_sep", "tool_call_argument_begin"):
             raise NotACall(tag.end)
-        name = self._declared.resolve_name(_NUMBERED.sub("", said.strip()))
+        name = self._declared.resolve_name(_CALL_NUMBER.sub("", said.strip()))
         if not name:
             raise NotACall(at)
         at = yield from self._scanner.skip_space(at)
@@ -49,10 +49,10 @@ class Tokens:
         end = yield from self._scanner.skip_space(at)
         return found, end + 3 if fenced and (yield from self._scanner.starts_with(end, "```")) else at
 
-    def read_kimi(self, tag: Tag) -> Scan[Found]:
+    def read_kimi(self, tag: MarkupTag) -> Scan[FoundCalls]:
         """Behind `<|open|>call tool="f" index="1"<|sep|>`: its arguments as elements, or as JSON."""
         form, (said, at) = "<|open|>call", (yield from self.read_header(tag))
-        name = self._declared.resolve_name(html.unescape(dict(_KEYS.findall(said)).get("tool", "")))
+        name = self._declared.resolve_name(html.unescape(dict(_HEADER_KEYS.findall(said)).get("tool", "")))
         if not said.startswith("call") or not name:
             raise NotACall(at)
         given = dict[str, object]()
@@ -71,21 +71,21 @@ class Tokens:
             closed = yield from self._find_close(end)
             if closed is None:
                 return [self._declared.build_bad_call(name, form, CUT_OFF)], len(self._scanner.text)
-            raw, keys, at = self._scanner.text[end : closed[0]], dict(_KEYS.findall(said)), closed[1]
+            raw, keys, at = self._scanner.text[end : closed[0]], dict(_HEADER_KEYS.findall(said)), closed[1]
             if said.startswith("json"):
                 found = self._declared.build_call(name, raw, form)
                 return [found], (yield from self._skip_close(at))
             key = html.unescape(keys.get("key", ""))
             given[key] = self._coerce(raw, key, keys.get("type", ""), name)
 
-    def read_header(self, tag: Tag) -> Scan[tuple[str, int]]:
+    def read_header(self, tag: MarkupTag) -> Scan[tuple[str, int]]:
         """What stands between `<|open|>` or `<|close|>` and `<|sep|>`, and where that ends."""
         said, mark = yield from self._read_until_token(tag.end, tag.end)
         if mark.name != "sep":
             raise NotACall(tag.end)
         return said, mark.end
 
-    def read_harmony(self, start: int) -> Scan[Found]:
+    def read_harmony(self, start: int) -> Scan[FoundCalls]:
         """`<|channel|>commentary to=functions.f <|constrain|>json<|message|>{...}`, behind its first token."""
         form, header, at = "<|channel|>", "", start
         for _ in range(MAX_HEADER_PARTS):
@@ -95,7 +95,7 @@ class Tokens:
                 break
             if mark.name not in ("channel", "constrain"):
                 raise NotACall(start)
-        to = _TO.search(header)
+        to = _RECIPIENT.search(header)
         name = self._declared.resolve_name(to[1]) if to else ""
         if not name:
             raise NotACall(start)
@@ -104,9 +104,9 @@ class Tokens:
             return [self._declared.build_bad_call(name, form, "its arguments are not one JSON object")], at
         return (yield from self._json.read_arguments(at, name, form))
 
-    def _read_until_token(self, at: int, upto: int) -> Scan[tuple[str, Tag]]:
+    def _read_until_token(self, at: int, upto: int) -> Scan[tuple[str, MarkupTag]]:
         """What stands in front of the next special token, and that. Raises NotACall(upto)."""
-        end = yield from self._scanner.find(_LESS, at, MAX_TAG_CHARS)
+        end = yield from self._scanner.find(_TOKEN_START, at, MAX_TAG_CHARS)
         tag = (yield from self._scanner.read_tag(end)) if end >= 0 else None
         if tag is None or not tag.is_special:
             raise NotACall(upto)
@@ -114,7 +114,7 @@ class Tokens:
 
     def _find_close(self, at: int) -> Scan[tuple[int, int] | None]:
         """Where the next `<|close|>...<|sep|>` begins and ends. None: the text ends before."""
-        while (at := (yield from self._scanner.find(_LESS, at))) >= 0:
+        while (at := (yield from self._scanner.find(_TOKEN_START, at))) >= 0:
             tag = yield from self._scanner.read_tag(at)
             if tag is not None and tag.is_special and tag.name == "close":
                 with contextlib.suppress(NotACall):
@@ -133,6 +133,6 @@ class Tokens:
         if not kind or kind == "string" or not isinstance(value, str):
             return value
         try:
-            return read(raw)
-        except Wrong:
+            return read_value(raw)
+        except InvalidValue:
             return raw

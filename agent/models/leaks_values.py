@@ -11,46 +11,46 @@ from agent.models.leaks_input import MAX_DEPTH
 _SPACE: Final = re.compile(r"\s*")
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]{0,400})(?:\.[0-9]{1,400})?(?:[eE][+-]?[0-9]{1,4})?")
 _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
-_WORDS: Final[Mapping[str, object]] = {
+_LITERALS: Final[Mapping[str, object]] = {
     "true": True, "True": True, "false": False, "False": False, "null": None, "None": None,
 }  # fmt: skip
-_STRINGS: Final = {'"': re.compile(r'[^"\\]*'), "'": re.compile(r"[^'\\]*")}
+_STRING_BODIES: Final = {'"': re.compile(r'[^"\\]*'), "'": re.compile(r"[^'\\]*")}
 _ESCAPES: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "\n": ""}
 _HEX: Final = re.compile("[0-9A-Fa-f]{4}")
 
 
-class Wrong(ValueError):
+class InvalidValue(ValueError):
     """It is no such value. The text says why, for the model, and repeats nothing of it."""
 
 
-def read(text: str) -> object:
+def read_value(text: str) -> object:
     """A value of JSON, also with raw line breaks in strings, single quotes, Python's words or a comma too many.
 
     Raises Wrong.
     """
     try:
-        return json.loads(text, strict=False, parse_constant=_no_constant)
+        return json.loads(text, strict=False, parse_constant=_reject_json_constant)
     except (ValueError, RecursionError):
         pass
-    reader = Reader(text)
+    reader = ValueReader(text)
     value = reader.read_value(0)
     reader.expect_end()
     return value
 
 
-def written(value: object) -> str:
+def to_json(value: object) -> str:
     """As JSON. Raises Wrong for what JSON cannot hold."""
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (ValueError, RecursionError):
-        raise Wrong("a number in it is too large") from None
+        raise InvalidValue("a number in it is too large") from None
 
 
-def _no_constant(_: str) -> object:
-    raise Wrong("NaN and Infinity are no JSON")
+def _reject_json_constant(_: str) -> object:
+    raise InvalidValue("NaN and Infinity are no JSON")
 
 
-class Reader:
+class ValueReader:
     """Reads values one after the other."""
 
     def __init__(self, text: str) -> None:
@@ -77,7 +77,7 @@ class Reader:
         while not self._accept(")"):
             key = self._read_word()
             if not self._accept("="):
-                raise Wrong("each argument must be named: key=value")
+                raise InvalidValue("each argument must be named: key=value")
             given[key] = self.read_value(0)
             if not self._accept(","):
                 self._expect(")")
@@ -87,7 +87,7 @@ class Reader:
     def read_value(self, depth: int) -> object:
         """The next value. Raises Wrong."""
         if depth > MAX_DEPTH:
-            raise Wrong(f"its arguments are nested deeper than {MAX_DEPTH}")
+            raise InvalidValue(f"its arguments are nested deeper than {MAX_DEPTH}")
         self._skip_space()
         one = self._text[self._at : self._at + 1]
         if one == "{":
@@ -100,22 +100,22 @@ class Reader:
             self._at = found.end()
             return json.loads(found.group())
         word = self._read_word()
-        if word not in _WORDS:
-            raise Wrong(f"a value at character {self._at} is neither a number nor in quotes")
-        return _WORDS[word]
+        if word not in _LITERALS:
+            raise InvalidValue(f"a value at character {self._at} is neither a number nor in quotes")
+        return _LITERALS[word]
 
     def expect_end(self) -> None:
         """Raises Wrong if there is more."""
         self._skip_space()
         if self._at < len(self._text):
-            raise Wrong(f"something follows at character {self._at}")
+            raise InvalidValue(f"something follows at character {self._at}")
 
     def _read_object(self, depth: int) -> dict[str, object]:
         made = dict[str, object]()
         self._expect("{")
         while not self._accept("}"):
             if self._text[self._at : self._at + 1] not in ("'", '"'):
-                raise Wrong(f"a key at character {self._at} is not in quotes")
+                raise InvalidValue(f"a key at character {self._at} is not in quotes")
             key = self._read_string()
             self._expect(":")
             made[key] = self.read_value(depth + 1)
@@ -136,7 +136,7 @@ class Reader:
 
     def _read_string(self) -> str:
         quote = self._text[self._at]
-        plain, parts, at = _STRINGS[quote], list[str](), self._at + 1
+        plain, parts, at = _STRING_BODIES[quote], list[str](), self._at + 1
         while True:
             found = plain.match(self._text, at)
             assert found is not None
@@ -146,7 +146,7 @@ class Reader:
                 self._at = at + 1
                 return "".join(parts)
             if at + 1 >= len(self._text):
-                raise Wrong("a string in it does not end")
+                raise InvalidValue("a string in it does not end")
             escaped = self._text[at + 1]
             if escaped == "u" and (code := _HEX.match(self._text, at + 2)):
                 parts.append(chr(int(code.group(), 16)))
@@ -159,7 +159,7 @@ class Reader:
         self._skip_space()
         found = _WORD.match(self._text, self._at)
         if found is None:
-            raise Wrong(f"a word is missing at character {self._at}")
+            raise InvalidValue(f"a word is missing at character {self._at}")
         self._at = found.end()
         return found.group()
 
@@ -178,14 +178,14 @@ class Reader:
 
     def _expect(self, one: str) -> None:
         if not self._accept(one):
-            raise Wrong(f"{one!r} is missing at character {self._at}")
+            raise InvalidValue(f"{one!r} is missing at character {self._at}")
 
 
-def coerced(raw: str, key: str, schema: Mapping[str, object]) -> object:
+def coerce_value(raw: str, key: str, schema: Mapping[str, object]) -> object:
     """Plain text as what the schema of a tool's arguments declares for that key. What it cannot be stays a text."""
     properties = schema.get("properties")
     declared = properties.get(key) if isinstance(properties, Mapping) else None
-    kinds = _kinds(declared, schema, 0)
+    kinds = _allowed_types(declared, schema, 0)
     if not kinds or "string" in kinds:
         return raw
     plain = raw.strip()
@@ -194,8 +194,8 @@ def coerced(raw: str, key: str, schema: Mapping[str, object]) -> object:
     if "null" in kinds and plain in ("null", "None", ""):
         return None
     try:
-        value = read(plain)
-    except Wrong:
+        value = read_value(plain)
+    except InvalidValue:
         return raw
     fits = {
         "integer": isinstance(value, int) or (isinstance(value, float) and value.is_integer()),
@@ -208,22 +208,22 @@ def coerced(raw: str, key: str, schema: Mapping[str, object]) -> object:
     return int(value) if isinstance(value, float) and "number" not in kinds else value
 
 
-def _kinds(declared: object, root: Mapping[str, object], depth: int) -> set[str]:
+def _allowed_types(declared: object, root: Mapping[str, object], depth: int) -> set[str]:
     """Of which types a value may be. Empty: of any."""
     if not isinstance(declared, Mapping) or depth > MAX_DEPTH:
         return set()
     kind, found = declared.get("type"), set[str]()
-    found |= {kind} if isinstance(kind, str) else {one for one in _listed(kind) if isinstance(one, str)}
+    found |= {kind} if isinstance(kind, str) else {one for one in _as_list(kind) if isinstance(one, str)}
     for several in ("anyOf", "oneOf", "allOf"):
-        for one in _listed(declared.get(several)):
-            found |= _kinds(one, root, depth + 1)
-    for one in _listed(declared.get("enum")):
+        for one in _as_list(declared.get(several)):
+            found |= _allowed_types(one, root, depth + 1)
+    for one in _as_list(declared.get("enum")):
         found |= {"string"} if isinstance(one, str) else set()
     reference, definitions = declared.get("$ref"), root.get("$defs")
     if isinstance(reference, str) and isinstance(definitions, Mapping):
-        found |= _kinds(definitions.get(reference.rpartition("/")[2]), root, depth + 1)
+        found |= _allowed_types(definitions.get(reference.rpartition("/")[2]), root, depth + 1)
     return found
 
 
-def _listed(value: object) -> list[object]:
+def _as_list(value: object) -> list[object]:
     return value if isinstance(value, list) else []

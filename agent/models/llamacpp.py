@@ -10,26 +10,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from agent.glimpse import presentable
-from agent.models.base import Chunk, End, ModelError, Request, Said, Text, Unusable
+from agent.glimpse import presentable_text
+from agent.models.base import ModelError, ModelMessage, ModelRequest, ModelUnusable, StreamChunk, StreamEnd, TextPart
 from agent.models.http import DEFAULT_TIMEOUT_S
-from agent.models.llamacpp_service import Service
-from agent.models.llamacpp_slots import Slots, prefix_of
-from agent.models.llamacpp_warm import Warmer
-from agent.models.openai import OpenAIModel, count_calls
+from agent.models.llamacpp_service import LlamaCppService
+from agent.models.llamacpp_slots import LlamaCppSlots, prompt_prefix
+from agent.models.llamacpp_warm import PromptPreloader
+from agent.models.openai import OpenAIModel, count_tool_calls
 from gateway.events import Usage
 
-_log = logging.getLogger(__name__)
-_LOST = 0.5
+logger = logging.getLogger(__name__)
+_LOSS_SHARE = 0.5
 """Of what a slot held: when less is found there again, it was emptied meanwhile."""
-_LOST_TIMES = 2
+_MAX_LOSSES = 2
 """In a row, before we believe it."""
 
 
 class LlamaCppModel:
     """One llama.cpp server.
 
-    Each conversation (`Request.place`) keeps a slot as long as there are enough. After an answer, and with
+    Each conversation (`ModelRequest.place`) keeps a slot as long as there are enough. After an answer, and with
     `max_output_tokens` 0, prompts are read in ahead of the next message (`agent.models.llamacpp_warm`): never while
     anybody waits for an answer, and what is under way then is broken off, within one batch of the server.
 
@@ -72,14 +72,14 @@ class LlamaCppModel:
             identity_in=identity_in,
             leaks=leaks,
         )
-        self._service = Service(base_url=base_url, api_key=api_key, timeout_s=timeout_s)
+        self._service = LlamaCppService(base_url=base_url, api_key=api_key, timeout_s=timeout_s)
         self._slot_files = slot_files
-        self._slots: Slots | None = None
+        self._slots: LlamaCppSlots | None = None
         self._asks_for_slots = True
         self._loss_count = 0
-        self._slot_requests: dict[int, Request] = {}
+        self._slot_requests: dict[int, ModelRequest] = {}
         """What each slot was last asked."""
-        self._preloader = Warmer(self._preload, self._copy_prefixes)
+        self._preloader = PromptPreloader(self._preload, self._copy_prefixes)
         self._model = model
         self.name = name
         self.label = self._chat.label
@@ -89,24 +89,24 @@ class LlamaCppModel:
         self.takes_tools = True
         self.takes_images = takes_images
 
-    async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         if not request.max_output_tokens:
-            yield End(stop_reason="end", usage=await self._preloader.preload(request), model=self._model)
+            yield StreamEnd(stop_reason="end", usage=await self._preloader.preload(request), model=self._model)
             return
         async with self._preloader.pause(request.conversation_id):
             await self._find_slots()
             slot = self._slots.acquire(request) if self._slots is not None else None
             held = self._slots.held_tokens(slot) if self._slots is not None and slot is not None else 0
             words: list[str] = []
-            end: End | None = None
+            end: StreamEnd | None = None
             try:
                 body = self._build_body(request, slot)
-                async with aclosing(self._chat.stream_body(body, earlier_calls=count_calls(request))) as chunks:
+                async with aclosing(self._chat.stream_body(body, earlier_calls=count_tool_calls(request))) as chunks:
                     async for chunk in chunks:
-                        if isinstance(chunk, End):
+                        if isinstance(chunk, StreamEnd):
                             end = chunk
                             break
-                        words += [chunk.text] if isinstance(chunk, Text) else []
+                        words += [chunk.text] if isinstance(chunk, TextPart) else []
                         yield chunk
             finally:
                 if slot is not None:
@@ -116,15 +116,17 @@ class LlamaCppModel:
             self._detect_slot_loss(slot, request, held, end.usage)
         self._preloader.learn_prefix(request)
         said = "".join(words)
-        called = end.stop_reason == "tools" or (end.may_leak_calls and bool(said.strip()) and not presentable(said))
+        called = end.stop_reason == "tools" or (
+            end.may_leak_calls and bool(said.strip()) and not presentable_text(said)
+        )
         if not called:  # else the next request is on its way, with other words behind this one
             self._preloader.schedule(_with_answer(request, said))
         yield end
 
-    async def count_tokens(self, request: Request) -> int:
+    async def count_tokens(self, request: ModelRequest) -> int:
         """Tokens of the request's prompt, by the server's own template and tokenizer.
 
-        Raises a ModelError; `Unusable` if the server is too old to count.
+        Raises a ModelError; `ModelUnusable` if the server is too old to count.
         """
         return await self._service.count_tokens(self._chat.build_body(request))
 
@@ -136,7 +138,7 @@ class LlamaCppModel:
         await self._chat.aclose()
         await self._service.aclose()
 
-    def _build_body(self, request: Request, slot: int | None) -> dict[str, object]:
+    def _build_body(self, request: ModelRequest, slot: int | None) -> dict[str, object]:
         body: dict[str, object] = self._chat.build_body(request) | {"cache_prompt": True}
         return body if slot is None else body | {"id_slot": slot}
 
@@ -145,41 +147,41 @@ class LlamaCppModel:
             return
         try:
             total = await self._service.count_slots()
-        except Unusable:
+        except ModelUnusable:
             total = 0  # it is no llama.cpp after all, or hides them: everything else works without
         except ModelError as error:
-            _log.debug("%s does not tell its slots now: %s", self.label, error)
+            logger.debug("%s does not tell its slots now: %s", self.label, error)
             return
         self._asks_for_slots = False
         if total > 1:
-            self._slots = Slots(total)
+            self._slots = LlamaCppSlots(total)
 
     def _release_slot(self, slot: int, usage: Usage | None) -> None:
         if self._slots is not None:
             total = None if usage is None else usage.input_tokens + usage.cache_read_tokens + usage.output_tokens
             self._slots.release(slot, tokens=total)
 
-    def _detect_slot_loss(self, slot: int, request: Request, held: int, usage: Usage) -> None:
+    def _detect_slot_loss(self, slot: int, request: ModelRequest, held: int, usage: Usage) -> None:
         """Find out whether the server forgets what slots held."""
         before, self._slot_requests[slot] = self._slot_requests.get(slot), request
-        if before is None or not held or not _extends(request, before):
+        if before is None or not held or not _is_extension(request, before):
             return
-        self._loss_count = self._loss_count + 1 if usage.cache_read_tokens < held * _LOST else 0
-        if self._loss_count >= _LOST_TIMES:
+        self._loss_count = self._loss_count + 1 if usage.cache_read_tokens < held * _LOSS_SHARE else 0
+        if self._loss_count >= _MAX_LOSSES:
             self._slots = None
-            _log.warning(
+            logger.warning(
                 "%s empties idle slots (llama.cpp#28139), so conversations are not pinned to them; "
                 "start it with --no-cache-idle-slots to keep each one's prompt",
                 self.label,
             )
 
-    async def _preload(self, request: Request, begins: list[Request]) -> Usage:
+    async def _preload(self, request: ModelRequest, begins: list[ModelRequest]) -> Usage:
         """Have a prompt evaluated and nothing answered. One that is nobody's goes to a slot that is nobody's."""
         await self._find_slots()
         if self._slots is None:
             return await self._evaluate(request, None)
         if not request.conversation_id:
-            return await self._prepare_slot(request, begins, wanted=prefix_of(request)) or Usage()
+            return await self._prepare_slot(request, begins, wanted=prompt_prefix(request)) or Usage()
         slot, usage = self._slots.acquire(request), None
         try:
             usage = await self._evaluate(request, slot)
@@ -188,21 +190,23 @@ class LlamaCppModel:
             if slot is not None:
                 self._release_slot(slot, usage)
 
-    async def _copy_prefixes(self, begins: list[Request]) -> bool:
+    async def _copy_prefixes(self, begins: list[ModelRequest]) -> bool:
         if self._slots is None:
             return False
         return await self._prepare_slot(begins[-1], begins) is not None
 
-    async def _prepare_slot(self, request: Request, begins: list[Request], *, wanted: str = "") -> Usage | None:
+    async def _prepare_slot(
+        self, request: ModelRequest, begins: list[ModelRequest], *, wanted: str = ""
+    ) -> Usage | None:
         assert self._slots is not None
-        slots, known = self._slots, frozenset(map(prefix_of, begins))
-        slot = slots.acquire_spare(known, wanted=wanted) if prefix_of(request) else None
+        slots, known = self._slots, frozenset(map(prompt_prefix, begins))
+        slot = slots.acquire_spare(known, wanted=wanted) if prompt_prefix(request) else None
         if slot is None:
             return None
         reached = ""
         try:
             usage = await self._evaluate(request, slot)
-            reached = prefix_of(request)
+            reached = prompt_prefix(request)
         finally:
             slots.release_prepared(slot, reached)
         if self._slot_files is not None:
@@ -210,7 +214,7 @@ class LlamaCppModel:
                 await self._copy_slot(slot, reached, known | {reached}, self._slot_files / f"reverie-{reached}")
             except ModelError as error:
                 self._slot_files = None
-                _log.debug("%s does not copy slots: %s", self.label, error)
+                logger.debug("%s does not copy slots: %s", self.label, error)
         return usage
 
     async def _copy_slot(self, source: int, prefix: str, known: frozenset[str], file: Path) -> None:
@@ -228,22 +232,22 @@ class LlamaCppModel:
         finally:
             file.unlink(missing_ok=True)  # noqa: ASYNC240 - as quick as any other look-up
 
-    async def _evaluate(self, request: Request, slot: int | None) -> Usage:
+    async def _evaluate(self, request: ModelRequest, slot: int | None) -> Usage:
         body = self._build_body(request, slot) | {"n_predict": 0}
         usage = Usage()
         async with aclosing(self._chat.stream_body(body, earlier_calls=0)) as chunks:
             async for chunk in chunks:
-                usage = chunk.usage if isinstance(chunk, End) else usage
+                usage = chunk.usage if isinstance(chunk, StreamEnd) else usage
         return replace(usage, output_tokens=0)
 
 
-def _with_answer(request: Request, words: str) -> Request:
+def _with_answer(request: ModelRequest, words: str) -> ModelRequest:
     """What the next message will come behind."""
-    said = (Said(role="assistant", parts=(Text(text=words.strip()),)),) if words.strip() else ()
+    said = (ModelMessage(role="assistant", parts=(TextPart(text=words.strip()),)),) if words.strip() else ()
     return replace(request, conversation=(*request.conversation, *said), aside="", now="", max_output_tokens=0)
 
 
-def _extends(request: Request, before: Request) -> bool:
+def _is_extension(request: ModelRequest, before: ModelRequest) -> bool:
     """Whether it begins with all that the one before was."""
     said = before.conversation
     return (

@@ -8,61 +8,61 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from agent.models.base import Unusable
-from agent.models.http import Api, root
+from agent.models.base import ModelUnusable
+from agent.models.http import ModelHttpClient, strip_version
 
 M = TypeVar("M", bound=BaseModel)
 
 
-class _Props(BaseModel):
+class _ServerProps(BaseModel):
     total_slots: int = 0
 
 
-class _Counted(BaseModel):
+class _InputTokens(BaseModel):
     input_tokens: int
 
 
-class _Prompt(BaseModel):
+class _AppliedTemplate(BaseModel):
     prompt: str
 
 
-class _Tokens(BaseModel):
+class _TokenizedPrompt(BaseModel):
     tokens: list[object]
 
 
-class Service:
+class LlamaCppService:
     """The endpoints beside the conversations."""
 
     def __init__(self, *, base_url: str, api_key: str, timeout_s: float) -> None:
         self._secret = "" if api_key.lower() == "none" else api_key
         self._timeout_s = timeout_s
-        self._root = root(base_url)
+        self._root = strip_version(base_url)
         self._props = self._open_api("/props")
         self._input_tokens = self._open_api("/v1/chat/completions/input_tokens")
         self._template = self._open_api("/apply-template")
         self._tokenize = self._open_api("/tokenize")
 
-    def _open_api(self, path: str) -> Api:
+    def _open_api(self, path: str) -> ModelHttpClient:
         headers = {"authorization": f"Bearer {self._secret}"} if self._secret else {}
         url = self._root + path
-        return Api(url=url, headers=headers, secret=self._secret, timeout_s=self._timeout_s, reuse=False)
+        return ModelHttpClient(url=url, headers=headers, secret=self._secret, timeout_s=self._timeout_s, reuse=False)
 
     async def count_slots(self) -> int:
         """Return how many prompts are kept at the same time. 0: it does not say. Raises a ModelError."""
-        return self._parse_answer(_Props, await self._props.get()).total_slots
+        return self._parse_answer(_ServerProps, await self._props.get()).total_slots
 
     async def count_tokens(self, body: Mapping[str, object]) -> int:
         """Return the tokens of a chat completion's prompt, by the server's own template and tokenizer.
 
-        Raises a ModelError; `Unusable` if the server is too old to count.
+        Raises a ModelError; `ModelUnusable` if the server is too old to count.
         """
         asked = {key: value for key, value in body.items() if not key.startswith("stream")}
         try:
-            return self._parse_answer(_Counted, await self._input_tokens.post(asked)).input_tokens
-        except Unusable:  # builds without it answer 404
-            prompt = self._parse_answer(_Prompt, await self._template.post(asked)).prompt
+            return self._parse_answer(_InputTokens, await self._input_tokens.post(asked)).input_tokens
+        except ModelUnusable:  # builds without it answer 404
+            prompt = self._parse_answer(_AppliedTemplate, await self._template.post(asked)).prompt
         written = {"content": prompt, "add_special": True, "parse_special": True}
-        return len(self._parse_answer(_Tokens, await self._tokenize.post(written)).tokens)
+        return len(self._parse_answer(_TokenizedPrompt, await self._tokenize.post(written)).tokens)
 
     async def transfer_slot_file(self, slot: int, action: Literal["save", "restore"], name: str) -> None:
         """Write what a slot holds to a file of the server's `--slot-save-path`, or read it from there.
@@ -84,4 +84,4 @@ class Service:
         try:
             return kind.model_validate_json(answer)
         except ValidationError:
-            raise Unusable(f"{self._props.host} does not answer as llama.cpp does") from None
+            raise ModelUnusable(f"{self._props.host} does not answer as llama.cpp does") from None

@@ -16,15 +16,15 @@ import json
 from collections import Counter
 from dataclasses import dataclass
 
-from agent.models.base import Request
+from agent.models.base import ModelRequest
 
 _CHARS_PER_TOKEN = 4
 
 
 @dataclass(slots=True)
-class _Slot:
+class _LlamaCppSlot:
     prefix: str = ""
-    """What its prompt begins with, as `prefix_of` names it. Empty: it holds nothing."""
+    """What its prompt begins with, as `prompt_prefix` names it. Empty: it holds nothing."""
     conversation_id: str = ""
     """Whose conversation it keeps. Empty: nobody's."""
     tokens: int = 0
@@ -34,7 +34,7 @@ class _Slot:
     is_busy: bool = False
 
 
-def prefix_of(request: Request) -> str:
+def prompt_prefix(request: ModelRequest) -> str:
     """Name what a request begins with: its tools and first block. Empty if it has neither."""
     if not request.blocks and not request.tools:
         return ""
@@ -43,16 +43,16 @@ def prefix_of(request: Request) -> str:
     return hashlib.sha256(told.encode("utf-8", "replace")).hexdigest()
 
 
-class Slots:
+class LlamaCppSlots:
     """What we know of a server's slots."""
 
     def __init__(self, total: int) -> None:
-        self._slots = [_Slot() for _ in range(total)]
+        self._slots = [_LlamaCppSlot() for _ in range(total)]
         self._count = 0
 
-    def acquire(self, request: Request) -> int | None:
+    def acquire(self, request: ModelRequest) -> int | None:
         """Choose a slot for a request and keep it busy. None: all that could be taken are busy."""
-        prefix = prefix_of(request)
+        prefix = prompt_prefix(request)
         free = [number for number, slot in enumerate(self._slots) if not slot.is_busy]
         if not free:
             return None
@@ -66,7 +66,7 @@ class Slots:
         slot.last_used = self._count
         return number
 
-    def _rank(self, slot: _Slot, place: str, prefix: str, worth: float) -> tuple[int, int]:
+    def _rank(self, slot: _LlamaCppSlot, place: str, prefix: str, worth: float) -> tuple[int, int]:
         if place and slot.conversation_id == place:
             return (0, 0)
         if slot.prefix == prefix and not slot.conversation_id:

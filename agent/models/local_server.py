@@ -13,7 +13,7 @@ import secrets
 import signal
 import sys
 
-NAME = "SmolLM2-135M-Instruct"
+MODEL_NAME = "SmolLM2-135M-Instruct"
 CONTEXT_TOKENS = 8192
 """What SmolLM2 was trained for."""
 _SLOTS = 4
@@ -46,7 +46,7 @@ def main(weights: str, folder: str) -> None:
 
         params = xllamacpp.CommonParams()
         params.model.path = weights
-        params.model_alias = {NAME}
+        params.model_alias = {MODEL_NAME}
         params.n_ctx = CONTEXT_TOKENS
         params.n_parallel = _SLOTS
         params.kv_unified = True  # otherwise the window is split between the slots
@@ -54,7 +54,7 @@ def main(weights: str, folder: str) -> None:
         params.n_batch = params.n_ubatch = _BATCH_TOKENS
         params.slot_save_path = os.path.join(folder, "")  # noqa: PTH118 - llama.cpp appends the name to it as it is
         params.cache_ram_mib = _CACHE_MIB
-        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = min(_THREADS, _cores())
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = min(_THREADS, _count_cores())
         params.cpuparams.poll = params.cpuparams_batch.poll = 0  # the same for a wheel with threads of its own
         params.api_keys = [key := secrets.token_urlsafe(24)]
         server = xllamacpp.Server(params)
@@ -68,7 +68,7 @@ def main(weights: str, folder: str) -> None:
     os._exit(0)  # native threads would hold up an orderly end
 
 
-def _cores() -> int:
+def _count_cores() -> int:
     """How many this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 

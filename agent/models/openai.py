@@ -10,19 +10,31 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from agent.models.anthropic_wire import loop_begins
-from agent.models.base import Began, Busy, Chunk, End, Malformed, Reasoned, Request, Said, Text, ToolCall, TooLong
-from agent.models.failures import stream_failure, window_full
-from agent.models.http import DEFAULT_TIMEOUT_S, Api, endpoint
-from agent.models.openai_answer import Answer, ChunkIn
-from agent.models.openai_thinking import ThinksAloud, Unthought
-from agent.models.openai_wire import Json, dialect_of, translate, without_field
+from agent.models.anthropic_wire import find_tool_loop_start
+from agent.models.base import (
+    ModelBusy,
+    ModelMessage,
+    ModelRequest,
+    PromptTooLong,
+    RequestRefused,
+    StreamChunk,
+    StreamEnd,
+    StreamStart,
+    TextPart,
+    ThinkingDelta,
+    ToolCall,
+)
+from agent.models.failures import error_from_stream, is_window_full
+from agent.models.http import DEFAULT_TIMEOUT_S, ModelHttpClient, join_endpoint
+from agent.models.openai_answer import ChatCompletionChunk, ChatCompletionResponse
+from agent.models.openai_thinking import ThinkingFilter, UnmarkedThinking
+from agent.models.openai_wire import Json, build_chat_request, drop_field, find_dialect
 from gateway.events import Usage
 
-_log = logging.getLogger(__name__)
-_REMEMBERED = 256
+logger = logging.getLogger(__name__)
+_MAX_ANSWERS = 256
 """Answers with thinking kept for their tool loops: a loop has tens at most, a gateway a few at a time."""
-_UNOPENED = re.compile(r"deepseek-r1|\br1\b|qwq|thinking", re.IGNORECASE)
+_THINKS_UNMARKED = re.compile(r"deepseek-r1|\br1\b|qwq|thinking", re.IGNORECASE)
 """Models whose template writes `<think>` itself, so that a server that does not parse it sends only `</think>`."""
 
 
@@ -30,11 +42,12 @@ class OpenAIModel:
     """One model behind `/v1/chat/completions`.
 
     Text is what the model says, never what it thinks, in a field of its own or marked in the text. Within a tool loop
-    the thinking is handed back to servers that told it in a field: `Said` has no place for it, so the instance
-    remembers such answers by their first call's id. Tool calls are yielded whole, right before `End`, and only if the
-    model stopped for them: what a length limit cut is not a call. A stream without a finish reason was cut, and raises
-    `Busy`; so does one that turns out to have been thinking aloud, once: from then on text is held back until its end.
-    With `max_output_tokens` 0 nobody is asked: such servers cache what they have answered, and cannot answer nothing.
+    the thinking is handed back to servers that told it in a field: `ModelMessage` has no place for it, so the instance
+    remembers such answers by their first call's id. Tool calls are yielded whole, right before `StreamEnd`, and only if
+    the model stopped for them: what a length limit cut is not a call. A stream without a finish reason was cut, and
+    raises `ModelBusy`; so does one that turns out to have been thinking aloud, once: from then on text is held back
+    until its end. With `max_output_tokens` 0 nobody is asked: such servers cache what they have answered, and cannot
+    answer nothing.
     """
 
     def __init__(
@@ -54,7 +67,7 @@ class OpenAIModel:
         identity_in: Literal["system", "user"] = "system",
         leaks: bool = False,
     ) -> None:
-        """`api_key` empty or `none`: none is sent. `sampling` goes into every request. `leaks`: as `End.leaks`.
+        """`api_key` empty or `none`: none is sent. `sampling` goes into every request. `leaks`: as `StreamEnd.leaks`.
 
         Raises ValueError.
 
@@ -62,15 +75,15 @@ class OpenAIModel:
         """
         secret = "" if api_key.lower() == "none" else api_key
         headers = {"authorization": f"Bearer {secret}"} if secret else {}
-        url = endpoint(base_url, "/chat/completions")
-        self._api = Api(url=url, headers=headers, secret=secret, timeout_s=timeout_s, reuse=reuse)
-        self._dialect = dialect_of(self._api.host, model, identity_in=identity_in)
+        url = join_endpoint(base_url, "/chat/completions")
+        self._api = ModelHttpClient(url=url, headers=headers, secret=secret, timeout_s=timeout_s, reuse=reuse)
+        self._dialect = find_dialect(self._api.host, model, identity_in=identity_in)
         self._secret = secret
         self._model = model
         self._leaks = leaks
         self._sampling = dict(sampling or {})
-        self._holds_text = not self._dialect.is_openai and _UNOPENED.search(model) is not None
-        self._thinking: OrderedDict[str, tuple[Said, Json]] = OrderedDict()
+        self._holds_text = not self._dialect.is_openai and _THINKS_UNMARKED.search(model) is not None
+        self._thinking: OrderedDict[str, tuple[ModelMessage, Json]] = OrderedDict()
         self.name = name
         self.label = f"{model} at {self._api.host}"
         self.context_tokens = context_tokens
@@ -79,50 +92,52 @@ class OpenAIModel:
         self.takes_tools = True
         self.takes_images = takes_images
 
-    async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         if not request.max_output_tokens:
-            yield End(stop_reason="end", usage=Usage(), model=self._model)
+            yield StreamEnd(stop_reason="end", usage=Usage(), model=self._model)
             return
         tried, begun = {self._dialect}, False
         while True:
             body = self.build_body(request)
             try:
-                async with aclosing(self.stream_body(body, earlier_calls=count_calls(request))) as chunks:
+                async with aclosing(self.stream_body(body, earlier_calls=count_tool_calls(request))) as chunks:
                     async for chunk in chunks:
-                        begun = begun or isinstance(chunk, Text)
+                        begun = begun or isinstance(chunk, TextPart)
                         yield (
                             replace(chunk, ephemeral_from=self._find_ephemeral_from(request))
-                            if isinstance(chunk, End)
+                            if isinstance(chunk, StreamEnd)
                             else chunk
                         )
-            except Malformed as error:
-                other = without_field(self._dialect, body, error.provider_message)
+            except RequestRefused as error:
+                other = drop_field(self._dialect, body, error.provider_message)
                 if begun or other is None or other in tried:
                     raise
-                _log.warning("%s: asked in another way from now on: %s", self.label, error.reason)
+                logger.warning("%s: asked in another way from now on: %s", self.label, error.reason)
                 self._dialect = other
                 tried.add(other)
             else:
                 return
 
-    def _find_ephemeral_from(self, request: Request) -> int | None:
+    def _find_ephemeral_from(self, request: ModelRequest) -> int | None:
         """Which answer is the first that is handed back with its thinking, as only its loop does."""
         said = request.conversation
         return next(
-            (place for place in range(loop_begins(said), len(said)) if self._recall_thinking(said[place])), None
+            (place for place in range(find_tool_loop_start(said), len(said)) if self._recall_thinking(said[place])),
+            None,
         )
 
-    def build_body(self, request: Request) -> Json:
+    def build_body(self, request: ModelRequest) -> Json:
         """Return what `request` is on the wire."""
         body = (
-            translate(request, model=self._model, dialect=self._dialect, recall=self._recall_thinking) | self._sampling
+            build_chat_request(request, model=self._model, dialect=self._dialect, recall=self._recall_thinking)
+            | self._sampling
         )
         return {field: value for field, value in body.items() if field not in self._dialect.dropped_fields}
 
-    async def stream_body(self, body: Json, *, earlier_calls: int) -> AsyncGenerator[Chunk]:  # noqa: C901 - in their order
+    async def stream_body(self, body: Json, *, earlier_calls: int) -> AsyncGenerator[StreamChunk]:  # noqa: C901 - in their order
         """As `stream`, for a request that is written already."""
-        answer = Answer(earlier_calls=earlier_calls, model=self._model)
-        aloud = Unthought(held=self._holds_text)
+        answer = ChatCompletionResponse(earlier_calls=earlier_calls, model=self._model)
+        aloud = ThinkingFilter(held=self._holds_text)
         done, raw = False, self._dialect.is_openai
         words: list[str] = []
         async with aclosing(self._api.stream_events(body)) as events:
@@ -133,24 +148,24 @@ class OpenAIModel:
                     continue
                 text = answer.add_chunk(self._parse_chunk(event.data))
                 if answer.new_thinking:
-                    yield Reasoned(text=answer.new_thinking)
+                    yield ThinkingDelta(text=answer.new_thinking)
                 if not text:
                     continue
                 if text := text if raw or answer.has_thinking else self._filter_thinking(aloud, text):
                     words.append(text)
-                    yield Text(text=text)
+                    yield TextPart(text=text)
         if answer.stop_reason is None:
-            raise Busy(f"{self._api.host} cut the answer off")
+            raise ModelBusy(f"{self._api.host} cut the answer off")
         if text := self._filter_thinking(aloud, None):
             words.append(text)
-            yield Text(text=text)
+            yield TextPart(text=text)
         end = answer.build_end()
         asked = body.get("max_tokens") or body.get("max_completion_tokens")
         said = bool(words or answer.tool_calls())
-        full = window_full(end, said=said, asked=asked if isinstance(asked, int) else 0, window=self.context_tokens)
+        full = is_window_full(end, said=said, asked=asked if isinstance(asked, int) else 0, window=self.context_tokens)
         if answer.is_window_full or full:
-            yield Began(usage=end.usage)
-            raise TooLong(f"{self._api.host} filled its window before the answer was whole")
+            yield StreamStart(usage=end.usage)
+            raise PromptTooLong(f"{self._api.host} filled its window before the answer was whole")
         if end.stop_reason == "tools":
             self._remember_thinking("".join(words), answer)
             for call in answer.tool_calls():
@@ -163,42 +178,42 @@ class OpenAIModel:
     async def aclose(self) -> None:
         await self._api.aclose()
 
-    def _filter_thinking(self, aloud: Unthought, text: str | None) -> str:
+    def _filter_thinking(self, aloud: ThinkingFilter, text: str | None) -> str:
         """Return what of `text` (None: the end) is no thinking."""
         try:
             return aloud.finish() if text is None else aloud.feed(text)
-        except ThinksAloud:
+        except UnmarkedThinking:
             self._holds_text = True
-            raise Busy(f"{self.label} was thinking aloud") from None
+            raise ModelBusy(f"{self.label} was thinking aloud") from None
 
-    def _remember_thinking(self, words: str, answer: Answer) -> None:
+    def _remember_thinking(self, words: str, answer: ChatCompletionResponse) -> None:
         calls, thinking = answer.tool_calls(), answer.thinking_fields()
         if thinking:
-            self._thinking[calls[0].id] = (_essence(words, *calls), thinking)
-        while len(self._thinking) > _REMEMBERED:
+            self._thinking[calls[0].id] = (_identity_message(words, *calls), thinking)
+        while len(self._thinking) > _MAX_ANSWERS:
             self._thinking.popitem(last=False)
 
-    def _recall_thinking(self, said: Said) -> Json | None:
+    def _recall_thinking(self, said: ModelMessage) -> Json | None:
         calls = [part for part in said.parts if isinstance(part, ToolCall)]
-        words = "".join(part.text for part in said.parts if isinstance(part, Text))
+        words = "".join(part.text for part in said.parts if isinstance(part, TextPart))
         known, thinking = self._thinking.get(calls[0].id, (None, {})) if calls else (None, {})
-        return thinking if known == _essence(words, *calls) else None
+        return thinking if known == _identity_message(words, *calls) else None
 
-    def _parse_chunk(self, data: str) -> "ChunkIn":
+    def _parse_chunk(self, data: str) -> "ChatCompletionChunk":
         try:
-            chunk = ChunkIn.model_validate_json(data)
+            chunk = ChatCompletionChunk.model_validate_json(data)
         except ValidationError:
-            raise Busy(f"{self._api.host} sent a garbled stream") from None
+            raise ModelBusy(f"{self._api.host} sent a garbled stream") from None
         if chunk.error is not None:
-            raise stream_failure(data, where=self._api.host, secret=self._secret)
+            raise error_from_stream(data, where=self._api.host, secret=self._secret)
         return chunk
 
 
-def _essence(words: str, *calls: ToolCall) -> Said:
+def _identity_message(words: str, *calls: ToolCall) -> ModelMessage:
     """What must be the same for an answer to be the one that is remembered."""
-    return Said(role="assistant", parts=(Text(text=words.strip()), *calls))
+    return ModelMessage(role="assistant", parts=(TextPart(text=words.strip()), *calls))
 
 
-def count_calls(request: Request) -> int:
+def count_tool_calls(request: ModelRequest) -> int:
     """Tool calls in the conversation: a new one without an id gets one that none of them has."""
     return sum(isinstance(part, ToolCall) for said in request.conversation for part in said.parts)

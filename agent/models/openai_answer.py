@@ -10,11 +10,11 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from agent.models.base import End, ToolCall
+from agent.models.base import StreamEnd, ToolCall
 from gateway.events import Usage
 
-Stop = Literal["end", "tools", "length", "refused"]
-_STOPS: dict[str, Stop] = {
+StopReason = Literal["end", "tools", "length", "refused"]
+_STOP_REASONS: dict[str, StopReason] = {
     "stop": "end",
     "length": "length",
     "tool_calls": "tools",
@@ -24,45 +24,45 @@ _STOPS: dict[str, Stop] = {
 }
 
 
-class _FunctionIn(BaseModel):
+class _FunctionDelta(BaseModel):
     name: str | None = None
     arguments: str | None = None
 
 
-class _CallIn(BaseModel):
+class _ToolCallDelta(BaseModel):
     index: int | None = None
     id: str | None = None
-    function: _FunctionIn | None = None
+    function: _FunctionDelta | None = None
 
 
-class _DeltaIn(BaseModel):
+class _ChatDelta(BaseModel):
     content: str | None = None
     refusal: str | None = None
-    tool_calls: list[_CallIn] | None = None
+    tool_calls: list[_ToolCallDelta] | None = None
     reasoning_content: object | None = None
     reasoning: object | None = None
     reasoning_details: object | None = None
 
 
-class _ChoiceIn(BaseModel):
-    delta: _DeltaIn | None = None
+class _ChatChoice(BaseModel):
+    delta: _ChatDelta | None = None
     finish_reason: str | None = None
 
 
-class _DetailsIn(BaseModel):
+class _PromptTokensDetails(BaseModel):
     cached_tokens: int | None = None
     cache_write_tokens: int | None = None
 
 
-class _UsageIn(BaseModel):
+class _ChatUsage(BaseModel):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
-    prompt_tokens_details: _DetailsIn | None = None
+    prompt_tokens_details: _PromptTokensDetails | None = None
     prompt_cache_hit_tokens: int | None = None
     """DeepSeek's own name for what was read from its cache."""
 
 
-class _TimingsIn(BaseModel):
+class _LlamaCppTimings(BaseModel):
     """What llama.cpp did for one answer: tokens that were there, that were read, that were written."""
 
     cache_n: int
@@ -70,66 +70,66 @@ class _TimingsIn(BaseModel):
     predicted_n: int = 0
 
 
-class ChunkIn(BaseModel):
+class ChatCompletionChunk(BaseModel):
     """One `data:` line."""
 
     model: str | None = None
-    choices: list[_ChoiceIn] | None = None
-    usage: _UsageIn | None = None
-    timings: _TimingsIn | None = None
+    choices: list[_ChatChoice] | None = None
+    usage: _ChatUsage | None = None
+    timings: _LlamaCppTimings | None = None
     error: object | None = None
 
 
 @dataclass
-class _Call:
+class _PartialToolCall:
     id: str
     name: str
     arguments: list[str] = field(default_factory=list)
 
 
-class Answer:
+class ChatCompletionResponse:
     """What has come so far of one answer."""
 
     def __init__(self, *, earlier_calls: int, model: str) -> None:
         self._earlier_calls = earlier_calls
         self._model = model
-        self._calls: dict[int, _Call] = {}
+        self._calls: dict[int, _PartialToolCall] = {}
         self._index_map: dict[int, int] = {}
         """Where calls are kept whose index another one has already."""
         self._usage = Usage()
-        self._timings: _TimingsIn | None = None
+        self._timings: _LlamaCppTimings | None = None
         self._reasoning: list[str] = []
         self.new_thinking = ""
         """What of the newest chunk is thinking."""
         self._hands_back = False
         self._details: list[object] = []
         self._refused = False
-        self.stop_reason: Stop | None = None
+        self.stop_reason: StopReason | None = None
         """None: not said yet."""
         self.is_window_full = False
         """The server says that its window was full before the answer was whole."""
 
-    def add_chunk(self, chunk: ChunkIn) -> str:
+    def add_chunk(self, chunk: ChatCompletionChunk) -> str:
         """Return the new text."""
         self.new_thinking = ""
         self._model = chunk.model or self._model
         if chunk.usage is not None:
-            self._usage = _usage(chunk.usage)
+            self._usage = _usage_from_chat(chunk.usage)
         self._timings = chunk.timings or self._timings
         text = ""
         for choice in chunk.choices or []:
-            delta = choice.delta or _DeltaIn()
+            delta = choice.delta or _ChatDelta()
             text += (delta.content or "") + (delta.refusal or "")
             self._add_thinking(delta)
             for call in delta.tool_calls or []:
                 self._add_call(call)
             if choice.finish_reason:
-                self.stop_reason = _STOPS.get(choice.finish_reason, "end")
+                self.stop_reason = _STOP_REASONS.get(choice.finish_reason, "end")
                 self.is_window_full = choice.finish_reason == "model_context_window_exceeded"
             self._refused = self._refused or bool(delta.refusal)
         return text
 
-    def _add_thinking(self, delta: _DeltaIn) -> None:
+    def _add_thinking(self, delta: _ChatDelta) -> None:
         told = (delta.reasoning_content, delta.reasoning)
         self._reasoning.append(next((text for text in told if isinstance(text, str) and text), ""))
         self.new_thinking += self._reasoning[-1]
@@ -153,16 +153,16 @@ class Answer:
         text = "".join(self._reasoning)
         return {"reasoning_content": text} if text and self._hands_back else {}
 
-    def _add_call(self, piece: _CallIn) -> None:
+    def _add_call(self, piece: _ToolCallDelta) -> None:
         # Some servers leave the index out: then an id begins a call, and all else continues the last one.
         index = piece.index
         if index is None:
             index = len(self._calls) if piece.id or not self._calls else max(self._calls)
-        call = self._calls.setdefault(self._index_map.get(index, index), _Call(id="", name=""))
+        call = self._calls.setdefault(self._index_map.get(index, index), _PartialToolCall(id="", name=""))
         # Others give every call the index 0 (ollama#15457, Gemini): another id and name begin another call.
         if call.id and piece.id and piece.id != call.id and piece.function and piece.function.name:
             self._index_map[index] = max(self._calls) + 1
-            call = self._calls[self._index_map[index]] = _Call(id="", name="")
+            call = self._calls[self._index_map[index]] = _PartialToolCall(id="", name="")
         call.id = call.id or piece.id or ""
         if piece.function is not None:
             call.name = call.name or piece.function.name or ""
@@ -179,25 +179,27 @@ class Answer:
             for place, (_, call) in enumerate(sorted(self._calls.items()))
         ]
 
-    def build_end(self) -> End:
+    def build_end(self) -> StreamEnd:
         """Return how it ended, once `stop` is known."""
         stop = "refused" if self._refused else self.stop_reason or "end"
         if stop == "end" and self._calls:
             stop = "tools"  # Ollama and older vLLM say `stop` after tool calls
         if stop == "tools" and not self._calls:
             stop = "end"
-        return End(
-            stop_reason=stop, usage=self._usage if self._timings is None else _timed(self._timings), model=self._model
+        return StreamEnd(
+            stop_reason=stop,
+            usage=self._usage if self._timings is None else _usage_from_timings(self._timings),
+            model=self._model,
         )
 
 
-def _timed(told: _TimingsIn) -> Usage:
+def _usage_from_timings(told: _LlamaCppTimings) -> Usage:
     return Usage(input_tokens=told.prompt_n, cache_read_tokens=told.cache_n, output_tokens=told.predicted_n)
 
 
-def _usage(told: _UsageIn) -> Usage:
+def _usage_from_chat(told: _ChatUsage) -> Usage:
     """`prompt_tokens` includes what was read from and written to the cache; ours does not overlap."""
-    details = told.prompt_tokens_details or _DetailsIn()
+    details = told.prompt_tokens_details or _PromptTokensDetails()
     read = details.cached_tokens or told.prompt_cache_hit_tokens or 0
     written = details.cache_write_tokens or 0
     return Usage(

@@ -7,23 +7,23 @@ Mistral. Where the chat template writes the opening mark itself (DeepSeek-R1), t
 
 import re
 
-_PAIRS = {"<think>": "</think>", "[THINK]": "[/THINK]"}
-_CLOSES = re.compile(r"(?<![`'\"])(?:</think>|\[/THINK\])(?![`'\"])")
+_THINKING_MARKS = {"<think>": "</think>", "[THINK]": "[/THINK]"}
+_CLOSING_MARK = re.compile(r"(?<![`'\"])(?:</think>|\[/THINK\])(?![`'\"])")
 """Not quoted, as an answer about such marks would have it."""
-_NEAR = 16
+_MARK_CHARS = 16
 """Characters in which a closing mark and what stands before it fit."""
 
 
-class ThinksAloud(Exception):
+class UnmarkedThinking(Exception):
     """What has been given out was thinking: the opening mark was missing."""
 
 
-class Unthought:
+class ThinkingFilter:
     """Feed it an answer's text; it gives out what is to be said.
 
     Thoughts stand in front of the words; marks further behind are words about them. `held`: give out nothing before
     the end, because the opening mark may be missing. Otherwise a closing mark that nothing opened raises
-    `ThinksAloud`: what was given out cannot be taken back, so the answer must be asked for again, held.
+    `UnmarkedThinking`: what was given out cannot be taken back, so the answer must be asked for again, held.
     """
 
     def __init__(self, *, held: bool) -> None:
@@ -47,7 +47,7 @@ class Unthought:
         if not self._holds_text:
             return self._release(final=True)
         rest = self._release(final=True, closing=False)
-        closed = _CLOSES.search(rest)
+        closed = _CLOSING_MARK.search(rest)
         return rest[closed.end() :].lstrip() if closed else rest
 
     def _release(self, *, final: bool, closing: bool = True) -> str:
@@ -55,22 +55,22 @@ class Unthought:
             if self._close:
                 found = self._text.find(self._close)
                 if found < 0:
-                    self._text = self._text[-_NEAR:]
+                    self._text = self._text[-_MARK_CHARS:]
                     return ""
                 self._text, self._close = self._text[found + len(self._close) :], ""
             self._text = self._text.lstrip()
-            opened = next((mark for mark in _PAIRS if self._text.startswith(mark)), "")
+            opened = next((mark for mark in _THINKING_MARKS if self._text.startswith(mark)), "")
             if opened:
-                self._text, self._close = self._text.removeprefix(opened), _PAIRS[opened]
-            elif not self._text or (not final and any(mark.startswith(self._text) for mark in _PAIRS)):
+                self._text, self._close = self._text.removeprefix(opened), _THINKING_MARKS[opened]
+            elif not self._text or (not final and any(mark.startswith(self._text) for mark in _THINKING_MARKS)):
                 return ""
             else:
                 self._is_answering = True
         out, self._text = self._text, ""
         if closing:
             whole = self._tail + out
-            closed = _CLOSES.search(whole)
+            closed = _CLOSING_MARK.search(whole)
             if closed and (final or closed.end() < len(whole)):
-                raise ThinksAloud
-            self._tail = whole[-_NEAR:]
+                raise UnmarkedThinking
+            self._tail = whole[-_MARK_CHARS:]
         return out

@@ -1,4 +1,4 @@
-"""Requests in the dialect of chat completions. Pure: a `Request` in, JSON-ready values out.
+"""Requests in the dialect of chat completions. Pure: a `ModelRequest` in, JSON-ready values out.
 
 Obeys platform.openai.com/docs/api-reference/chat, guides/images-vision and guides/prompt-caching (breakpoints stand on
 parts of system, user and tool messages, never on the assistant's; at most four are written); for the oddities of
@@ -12,17 +12,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from agent.models.anthropic_wire import loop_begins, tool_input
-from agent.models.base import Image, Request, Said, Text, ToolCall, ToolResult, with_now
+from agent.models.anthropic_wire import find_tool_loop_start, parse_tool_input
+from agent.models.base import Image, ModelMessage, ModelRequest, TextPart, ToolCall, ToolResult, append_suffix
 
 Json = dict[str, object]
-Recall = Callable[[Said], Json | None]
-"""Given an assistant's `Said` with calls: fields with the thinking that came with it, or None."""
+RecallFields = Callable[[ModelMessage], Json | None]
+"""Given an assistant's `ModelMessage` with calls: fields with the thinking that came with it, or None."""
 
 _OPENAI_HOSTS = re.compile(r"([a-z0-9-]+\.)?api\.openai\.com(:443)?")
 """OpenAI itself, also by region (eu.api.openai.com): takes fields that strict compatible servers refuse, and
 its reasoning models refuse `max_tokens`."""
-_MARKED = re.compile(r"gpt-(5\.([6-9]|\d\d)|([6-9]|\d\d)(?!\d))")
+_BREAKPOINT_MODELS = re.compile(r"gpt-(5\.([6-9]|\d\d)|([6-9]|\d\d)(?!\d))")
 """Models that cache up to breakpoints only: gpt-5.6 and later."""
 _LIFETIMES = {"1h": "12h", "5m": "30m"}
 """Ours, in what OpenAI has; each is the least that it keeps an entry."""
@@ -32,14 +32,14 @@ _UNSUPPORTED = re.compile(
     re.IGNORECASE,
 )
 """How servers say that they take no such field, or want another one."""
-_NEEDED = frozenset({"model", "messages", "stream", "tools"})
+_REQUIRED_FIELDS = frozenset({"model", "messages", "stream", "tools"})
 """Without these there is no answer that is of use."""
-_NOBODY = "(nothing yet)"
+_EMPTY_USER_TEXT = "(nothing yet)"
 """In place of a user who has said nothing: templates of Qwen's answer 500 without one (vllm#36432)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dialect:
+class OpenAIDialect:
     """What one server takes beyond what all do."""
 
     is_openai: bool = False
@@ -54,16 +54,16 @@ class Dialect:
     """Where the blocks go: a system message, or the beginning of the first user message."""
 
 
-def dialect_of(where: str, model: str, *, identity_in: Literal["system", "user"] = "system") -> Dialect:
+def find_dialect(where: str, model: str, *, identity_in: Literal["system", "user"] = "system") -> OpenAIDialect:
     """The dialect spoken at `where` (host and port) for `model`."""
     openai = _OPENAI_HOSTS.fullmatch(where) is not None
-    marked = openai and bool(_MARKED.match(model))
-    return Dialect(
+    marked = openai and bool(_BREAKPOINT_MODELS.match(model))
+    return OpenAIDialect(
         is_openai=openai, takes_max_completion_tokens=openai, takes_breakpoints=marked, identity_in=identity_in
     )
 
 
-def without_field(dialect: Dialect, body: Json, told: str) -> Dialect | None:
+def drop_field(dialect: OpenAIDialect, body: Json, told: str) -> OpenAIDialect | None:
     """The dialect in which a refusal that says this is not said again. None: it names no field of the request.
 
     Only whole fields are looked for, and only where the field itself is refused, not its value.
@@ -77,11 +77,13 @@ def without_field(dialect: Dialect, body: Json, told: str) -> Dialect | None:
         return replace(dialect, takes_max_completion_tokens=False)
     if dialect.takes_breakpoints and "prompt_cache_" in told:
         return replace(dialect, takes_breakpoints=False, dropped_fields=dialect.dropped_fields | {*named})
-    dropped = {field for field in named if field not in _NEEDED}
+    dropped = {field for field in named if field not in _REQUIRED_FIELDS}
     return replace(dialect, dropped_fields=dialect.dropped_fields | dropped) if dropped else None
 
 
-def translate(request: Request, *, model: str, dialect: Dialect, recall: Recall = lambda _: None) -> Json:
+def build_chat_request(
+    request: ModelRequest, *, model: str, dialect: OpenAIDialect, recall: RecallFields = lambda _: None
+) -> Json:
     """Lay out `request` as a chat completion. The same request gives the same bytes.
 
     `content` is always there, and a string but where there are images or breakpoints; `tool_calls` is left out when
@@ -90,7 +92,7 @@ def translate(request: Request, *, model: str, dialect: Dialect, recall: Recall 
     """
     body: Json = {
         "model": model,
-        "messages": _all(request, dialect, recall),
+        "messages": _build_messages(request, dialect, recall),
         "stream": True,
         "stream_options": {"include_usage": True},
     }
@@ -112,50 +114,54 @@ def translate(request: Request, *, model: str, dialect: Dialect, recall: Recall 
     return body
 
 
-def _all(request: Request, dialect: Dialect, recall: Recall) -> list[Json]:
+def _build_messages(request: ModelRequest, dialect: OpenAIDialect, recall: RecallFields) -> list[Json]:
     marks = (
         {(mark.behind, mark.index): mark.lifetime for mark in request.breakpoints} if dialect.takes_breakpoints else {}
     )
     head = [
-        _text(text if not place else f"\n\n{text}", marks.get(("block", place)))
+        _text_part(text if not place else f"\n\n{text}", marks.get(("block", place)))
         for place, text in enumerate(block.text for block in request.blocks)
     ]
     messages: list[Json] = []
     if head and dialect.identity_in == "system":
-        messages.append({"role": "system", "content": _content(head, dialect)})
+        messages.append({"role": "system", "content": _to_content(head, dialect)})
         head = []
-    conversation = with_now(request)
-    loop = loop_begins(conversation)
+    conversation = append_suffix(request)
+    loop = find_tool_loop_start(conversation)
     for place, said in enumerate(conversation):
         if (
             not head
             and not dialect.takes_breakpoints
             and len(said.parts) == 1
-            and isinstance(only := said.parts[0], Text)
+            and isinstance(only := said.parts[0], TextPart)
         ):
             messages.append({"role": said.role, "content": only.text})  # nearly all of them, so this is kept short
         elif said.role == "assistant":
-            messages.append(_assistant(said, recall if place >= loop else lambda _: None))
+            messages.append(_assistant_message(said, recall if place >= loop else lambda _: None))
         else:
             stable = len(request.conversation[place].parts) if place < len(request.conversation) else 0
-            messages.extend(_user(said, stable, marks.get(("said", place)), head, dialect))
+            messages.extend(_user_messages(said, stable, marks.get(("said", place)), head, dialect))
             head = head if not messages or messages[-1]["role"] != "user" else []
     if head or not messages or messages[-1]["role"] in {"assistant", "system"}:
-        messages.append({"role": "user", "content": _content([*head, _after(head, _text(_NOBODY))], dialect)})
+        messages.append(
+            {"role": "user", "content": _to_content([*head, _join_after(head, _text_part(_EMPTY_USER_TEXT))], dialect)}
+        )
     return messages
 
 
-def _user(said: Said, stable: int, lifetime: str | None, head: list[Json], dialect: Dialect) -> list[Json]:
+def _user_messages(
+    said: ModelMessage, stable: int, lifetime: str | None, head: list[Json], dialect: OpenAIDialect
+) -> list[Json]:
     """Results first, in messages of their own. `stable`: so many parts stand in front of the mark."""
     messages: list[Json] = []
     pieces: list[Json] = []
     last: Json | None = None
     for place, part in enumerate(said.parts):
         if isinstance(part, ToolResult):
-            piece = _text(part.text)
+            piece = _text_part(part.text)
             messages.append({"role": "tool", "tool_call_id": part.id, "content": [piece]})
-        elif isinstance(part, Text):
-            piece = _text(part.text)
+        elif isinstance(part, TextPart):
+            piece = _text_part(part.text)
             pieces.append(piece)
         elif isinstance(part, Image):
             data = base64.b64encode(part.data).decode()
@@ -165,53 +171,57 @@ def _user(said: Said, stable: int, lifetime: str | None, head: list[Json], diale
             continue
         last = piece if place < stable else last
     if last is not None and lifetime is not None and last.get("text") != "":
-        last |= _breakpoint(lifetime)
+        last |= _breakpoint_field(lifetime)
     for message in messages:
         content = message["content"]
         assert isinstance(content, list)
-        message["content"] = _content(content, dialect)
+        message["content"] = _to_content(content, dialect)
     if pieces:
         plain = all(piece["type"] == "text" for piece in pieces)
-        joined = [_after(pieces[:place], piece) for place, piece in enumerate(pieces)] if plain else pieces
-        content = [*head, *([_after(head, joined[0]), *joined[1:]])]
-        messages.append({"role": "user", "content": _content(content, dialect)})
+        joined = [_join_after(pieces[:place], piece) for place, piece in enumerate(pieces)] if plain else pieces
+        content = [*head, *([_join_after(head, joined[0]), *joined[1:]])]
+        messages.append({"role": "user", "content": _to_content(content, dialect)})
     return messages
 
 
-def _assistant(said: Said, recall: Recall) -> Json:
+def _assistant_message(said: ModelMessage, recall: RecallFields) -> Json:
     calls = [
-        {"id": part.id, "type": "function", "function": {"name": part.name, "arguments": _arguments(part.arguments)}}
+        {
+            "id": part.id,
+            "type": "function",
+            "function": {"name": part.name, "arguments": _echo_arguments(part.arguments)},
+        }
         for part in said.parts
         if isinstance(part, ToolCall)
     ]
-    message: Json = {"role": "assistant", "content": "".join(p.text for p in said.parts if isinstance(p, Text))}
+    message: Json = {"role": "assistant", "content": "".join(p.text for p in said.parts if isinstance(p, TextPart))}
     return message | {"tool_calls": calls} | (recall(said) or {}) if calls else message
 
 
-def _text(text: str, lifetime: str | None = None) -> Json:
-    return {"type": "text", "text": text} | (_breakpoint(lifetime) if lifetime else {})
+def _text_part(text: str, lifetime: str | None = None) -> Json:
+    return {"type": "text", "text": text} | (_breakpoint_field(lifetime) if lifetime else {})
 
 
-def _after(before: list[Json], piece: Json) -> Json:
+def _join_after(before: list[Json], piece: Json) -> Json:
     """Set a text apart from what stands before it."""
     return piece | {"text": f"\n\n{piece['text']}"} if before and piece["type"] == "text" else piece
 
 
-def _breakpoint(lifetime: str) -> Json:
+def _breakpoint_field(lifetime: str) -> Json:
     return {"prompt_cache_breakpoint": {"mode": "explicit", "ttl": _LIFETIMES[lifetime]}}
 
 
-def _content(pieces: list[Json], dialect: Dialect) -> str | list[Json]:
+def _to_content(pieces: list[Json], dialect: OpenAIDialect) -> str | list[Json]:
     """A string, which everybody takes, where it can be one."""
     if dialect.takes_breakpoints or any(piece["type"] != "text" for piece in pieces):
         return [piece for piece in pieces if piece.get("text") != ""] or ""  # parts without text are refused
     return "".join(str(piece["text"]) for piece in pieces)
 
 
-def _arguments(written: str) -> str:
+def _echo_arguments(written: str) -> str:
     """Echo a call's arguments as the model wrote them, if they are an object.
 
     vLLM (entrypoints/chat_utils.py parses them) and Ollama (`invalid tool call arguments`) answer 400 to others.
     """
-    read = tool_input(written)
+    read = parse_tool_input(written)
     return json.dumps(read, ensure_ascii=False) if read == {"malformed_arguments": written} else written or "{}"

@@ -6,17 +6,27 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Literal
 
-from agent.models.base import Busy, Chunk, End, ModelError, Request, Text, ToolCall, ToolResult, with_now
+from agent.models.base import (
+    ModelBusy,
+    ModelError,
+    ModelRequest,
+    StreamChunk,
+    StreamEnd,
+    TextPart,
+    ToolCall,
+    ToolResult,
+    append_suffix,
+)
 from gateway.clock import Clock
 from gateway.events import Usage
 
 _PIECE_CHARS = 16
 """About what providers send at once."""
-_KEPT_REQUESTS = 100
+_MAX_REQUESTS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class ScriptRule:
     """What to say to what. Rules are tried in order."""
 
     match: str
@@ -31,7 +41,7 @@ class Rule:
 class Script:
     """All that a `ScriptedModel` does. Without rules it answers `You said: ` and what was said."""
 
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[ScriptRule, ...] = ()
     delay_s: float = 0.0
     """Before the first piece. 0: none."""
     pace_s: float = 0.0
@@ -68,7 +78,7 @@ class ScriptedModel:
             raise ValueError(f"not a regular expression: {error}") from None
         self._clock = clock
         self._errors = deque(self._script.errors)
-        self.requests: deque[Request] = deque(maxlen=_KEPT_REQUESTS)
+        self.requests: deque[ModelRequest] = deque(maxlen=_MAX_REQUESTS)
         self.name = name
         self.label = "a scripted model (for tests and demos)"
         self.context_tokens = context_tokens
@@ -78,29 +88,33 @@ class ScriptedModel:
         self.takes_images = takes_images
         self._leaks = leaks
 
-    async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         self.requests.append(request)
         if self._script.delay_s > 0:
             await self._clock.sleep(self._script.delay_s)
         if self._errors:
             raise self._errors.popleft()
         if not request.max_output_tokens:
-            yield End(stop_reason="end", usage=Usage(input_tokens=_tokens(_everything(request))), model="scripted")
+            yield StreamEnd(
+                stop_reason="end", usage=Usage(input_tokens=_count_tokens(_all_text(request))), model="scripted"
+            )
             return
         text, calls = self._choose_answer(request)
         limit = request.max_output_tokens * 4
         stop: Literal["length", "tools", "end"] = "length" if len(text) > limit else "tools" if calls else "end"
         text = text[:limit]
         for start in range(0, len(text), _PIECE_CHARS):
-            yield Text(text=text[start : start + _PIECE_CHARS])
+            yield TextPart(text=text[start : start + _PIECE_CHARS])
             if self._script.pace_s > 0:
                 await self._clock.sleep(self._script.pace_s)
         if stop == "tools":
             for call in calls:
                 yield call
         written = text + "".join(call.name + call.arguments for call in calls)
-        usage = self._script.usage or Usage(input_tokens=_tokens(_everything(request)), output_tokens=_tokens(written))
-        yield End(stop_reason=stop, usage=usage, model="scripted", may_leak_calls=self._leaks)
+        usage = self._script.usage or Usage(
+            input_tokens=_count_tokens(_all_text(request)), output_tokens=_count_tokens(written)
+        )
+        yield StreamEnd(stop_reason=stop, usage=usage, model="scripted", may_leak_calls=self._leaks)
 
     async def start(self) -> None:
         """Nothing takes long here."""
@@ -108,10 +122,10 @@ class ScriptedModel:
     async def aclose(self) -> None:
         """Nothing is held here."""
 
-    def _choose_answer(self, request: Request) -> tuple[str, list[ToolCall]]:
-        said = with_now(request)
+    def _choose_answer(self, request: ModelRequest) -> tuple[str, list[ToolCall]]:
+        said = append_suffix(request)
         parts = said[-1].parts if said else ()
-        heard = "\n".join(part.text for part in parts if isinstance(part, Text | ToolResult))
+        heard = "\n".join(part.text for part in parts if isinstance(part, TextPart | ToolResult))
         answering = any(isinstance(part, ToolResult) for part in parts)
         earlier = sum(isinstance(part, ToolCall) for said in request.conversation for part in said.parts)
         for pattern, rule in self._rules:
@@ -125,17 +139,17 @@ class ScriptedModel:
         return f"You said: {heard}", []
 
 
-def busy(times: int) -> tuple[ModelError, ...]:
+def busy_errors(times: int) -> tuple[ModelError, ...]:
     """Errors for a script that is overloaded `times` times."""
-    return tuple(Busy("scripted to be busy") for _ in range(times))
+    return tuple(ModelBusy("scripted to be busy") for _ in range(times))
 
 
-def _everything(request: Request) -> str:
-    parts = [part for said in with_now(request) for part in said.parts]
+def _all_text(request: ModelRequest) -> str:
+    parts = [part for said in append_suffix(request) for part in said.parts]
     calls = [part.arguments for part in parts if isinstance(part, ToolCall)]
-    said = [part.text for part in parts if isinstance(part, Text | ToolResult)]
+    said = [part.text for part in parts if isinstance(part, TextPart | ToolResult)]
     return "".join([t.schema for t in request.tools] + [b.text for b in request.blocks] + said + calls)
 
 
-def _tokens(text: str) -> int:
+def _count_tokens(text: str) -> int:
     return -(-len(text) // 4)

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 _BOM = b"\xef\xbb\xbf"
-LIMIT_BYTES = 16 * 1024 * 1024
+MAX_EVENT_BYTES = 16 * 1024 * 1024
 """Of one event: far above any answer (128k output tokens are under 1 MB), far below our memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class SseEvent:
     """One event that carries data. Comments and events without data never become one."""
 
     name: str
@@ -26,11 +26,11 @@ class Event:
     """The `id:` field of this event; empty if it has none of its own."""
 
 
-class TooLarge(Exception):
-    """One event passed `LIMIT_BYTES`: the other side is not what we think it is."""
+class SseEventTooLarge(Exception):
+    """One event passed `MAX_EVENT_BYTES`: the other side is not what we think it is."""
 
 
-class Parser:
+class SseParser:
     """Feed it what arrives; what is left unfinished at the end of the stream was cut off."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Parser:
         self._name = self._id = ""
         self._data: list[str] = []
 
-    def feed(self, data: bytes) -> list[Event]:
+    def feed(self, data: bytes) -> list[SseEvent]:
         """Return the events completed by `data`. Raises TooLarge."""
         if self._after_cr and data:
             self._after_cr = False
@@ -62,16 +62,16 @@ class Parser:
             self._line.append(rest)
         if events:
             self._size_bytes = len(rest)
-        if self._size_bytes > LIMIT_BYTES:
-            raise TooLarge
+        if self._size_bytes > MAX_EVENT_BYTES:
+            raise SseEventTooLarge
         return events
 
-    def _process_line(self, line: bytes) -> Event | None:
+    def _process_line(self, line: bytes) -> SseEvent | None:
         if self._first:
             self._first = False
             line = line.removeprefix(_BOM)
         if not line:
-            event = Event(name=self._name, data="\n".join(self._data), id=self._id) if self._data else None
+            event = SseEvent(name=self._name, data="\n".join(self._data), id=self._id) if self._data else None
             self._name, self._id, self._data = "", "", []
             return event
         field, _, value = line.partition(b":")

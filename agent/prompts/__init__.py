@@ -5,6 +5,6 @@ from importlib import resources
 
 
 @cache
-def prompt(name: str) -> str:
+def load_prompt(name: str) -> str:
     """The text of that name, without blank ends. Raises FileNotFoundError for a name that has none."""
     return (resources.files("agent.prompts") / f"{name}.md").read_text(encoding="utf-8").strip()

@@ -5,7 +5,7 @@ from typing import Protocol
 from agent.view import BYTES_PER_TOKEN
 
 
-class Counter(Protocol):
+class TokenCounter(Protocol):
     """Counts the tokens of texts as some model's tokenizer would, or nearly."""
 
     def count(self, text: str) -> int:
@@ -20,7 +20,7 @@ class Counter(Protocol):
         """Whether whole requests are counted by the model's own counter, and always have been in this process."""
 
 
-def heuristic(text: str) -> int:
+def count_heuristically(text: str) -> int:
     """As many tokens as there are 3.5 bytes of UTF-8, rounded up: more than English has, about right for code."""
     # a lone surrogate has no UTF-8; "surrogatepass" makes three bytes of it, as of the replacement character
     return int(-(-len(text.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN))

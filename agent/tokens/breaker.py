@@ -21,7 +21,7 @@ from typing import Self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Breaker:
+class CircuitBreaker:
     """The state of one service. Times are seconds on any one clock that does not go back."""
 
     failures_to_open: int = 3

@@ -7,11 +7,11 @@ from agent.tokens.endpoint import EndpointCounter
 from agent.tokens.offline import OfflineCounter
 from gateway.clock import Clock
 
-Backend = Literal["auto", "anthropic_api", "tiktoken"]
+CounterBackend = Literal["auto", "anthropic_api", "tiktoken"]
 
 
 def build_counter(
-    backend: Backend, provider: ProviderConfig, offline: OfflineCounter, *, capacity: int, clock: Clock
+    backend: CounterBackend, provider: ProviderConfig, offline: OfflineCounter, *, capacity: int, clock: Clock
 ) -> OfflineCounter | EndpointCounter:
     """Build the counter for one provider's models. No IO.
 

@@ -12,27 +12,27 @@ from collections.abc import Callable, Mapping
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from agent.models.base import Busy, ModelError, TooLong
-from agent.models.http import Api, endpoint
-from agent.tokens.base import Counter
-from agent.tokens.breaker import Breaker
+from agent.models.base import ModelBusy, ModelError, PromptTooLong
+from agent.models.http import ModelHttpClient, join_endpoint
+from agent.tokens.base import TokenCounter
+from agent.tokens.breaker import CircuitBreaker
 from gateway.clock import Clock
 
-VERSION = "2023-06-01"
-TIMEOUT_S = 20.0
+ANTHROPIC_VERSION = "2023-06-01"
+COUNT_TIMEOUT_S = 20.0
 """For a whole answer. Nobody waits for it, but a question that hangs keeps the next ones from being asked."""
-_AT_ONCE = 2
+_MAX_CONCURRENT = 2
 """Questions under way. What does not get a turn is not asked: the next request brings a better one."""
-_MOST_IMAGE_CHARS = 1_000_000
+_MAX_IMAGE_CHARS = 1_000_000
 """Of base64 in a request that is asked about: to send megabytes twice costs more than the answer tells."""
-_COUNTED = ("messages", "model", "output_config", "system", "thinking", "tool_choice", "tools")
+_COUNTED_FIELDS = ("messages", "model", "output_config", "system", "thinking", "tool_choice", "tools")
 """Of a request's body; the others (`max_tokens`, `stream`, ...) are refused there."""
 
-Body = Mapping[str, object]
+RequestBody = Mapping[str, object]
 OnCount = Callable[[int], None]
 
 
-class _Counted(BaseModel):
+class _TokenCount(BaseModel):
     model_config = ConfigDict(strict=True)
     input_tokens: int = Field(ge=0)
 
@@ -47,26 +47,26 @@ class EndpointCounter:
 
     def __init__(
         self,
-        offline: Counter,
+        offline: TokenCounter,
         *,
         clock: Clock,
         api_key: str = "",
         base_url: str = "https://api.anthropic.com",
         capacity: int = 1024,
-        timeout_s: float = TIMEOUT_S,
+        timeout_s: float = COUNT_TIMEOUT_S,
     ) -> None:
         """`capacity`: answers remembered; 0: none. `offline` stays its owner's. Raises ValueError: bad URL or key."""
         secret = "" if api_key.lower() == "none" else api_key
-        headers = {"anthropic-version": VERSION} | ({"x-api-key": secret} if secret else {})
-        url = endpoint(endpoint(base_url, "/messages"), "/count_tokens")
-        self._api = Api(url=url, headers=headers, secret=secret, timeout_s=timeout_s)
+        headers = {"anthropic-version": ANTHROPIC_VERSION} | ({"x-api-key": secret} if secret else {})
+        url = join_endpoint(join_endpoint(base_url, "/messages"), "/count_tokens")
+        self._api = ModelHttpClient(url=url, headers=headers, secret=secret, timeout_s=timeout_s)
         self._timeout_s = timeout_s
         self._offline = offline
         self._clock = clock
         self._capacity = capacity
         self._counts: OrderedDict[bytes, int] = OrderedDict()
         self._pending: dict[bytes, asyncio.Task[None]] = {}
-        self.breaker = Breaker()
+        self.breaker = CircuitBreaker()
         """For people and metrics."""
         self.last_failure = ""
         """Why the newest failed question failed, for people; empty: none did. Holds no secrets."""
@@ -78,30 +78,30 @@ class EndpointCounter:
     def count(self, text: str) -> int:
         return self._offline.count(text)
 
-    def get_count(self, body: Body) -> int | None:
+    def get_count(self, body: RequestBody) -> int | None:
         """What the provider counted for this request; None: it has not been asked, or it is forgotten.
 
         No IO, but writes the request as JSON to hash it: 1 ms for 200 KB.
         """
-        asked = countable(body)
-        return None if _image_chars(asked) > _MOST_IMAGE_CHARS else self._look_up(_key(asked))
+        asked = countable_body(body)
+        return None if _image_chars(asked) > _MAX_IMAGE_CHARS else self._look_up(_hash_body(asked))
 
-    def request_count(self, body: Body, on_count: OnCount = lambda _: None) -> None:
+    def request_count(self, body: RequestBody, on_count: OnCount = lambda _: None) -> None:
         """Ask beside what goes on, unless it is known, being asked, full of images, or the provider is left alone.
 
         `body` is a request as it goes to `/v1/messages`, marks and all; it is read before this returns. `on_count`
         hears the answer if there is one: at once if it is known, and must not raise. Needs a running loop.
         """
-        asked = countable(body)
-        if _image_chars(asked) > _MOST_IMAGE_CHARS:
+        asked = countable_body(body)
+        if _image_chars(asked) > _MAX_IMAGE_CHARS:
             return
-        key = _key(asked)
+        key = _hash_body(asked)
         known = self._look_up(key)
         if known is not None:
             on_count(known)
             return
         now_s = self._clock.monotonic()
-        if key in self._pending or len(self._pending) >= _AT_ONCE or not self.breaker.admits(now_s):
+        if key in self._pending or len(self._pending) >= _MAX_CONCURRENT or not self.breaker.admits(now_s):
             return
         self.breaker = self.breaker.record_attempt(now_s)
         task = asyncio.create_task(self._ask(key, asked, on_count), name="count_tokens")
@@ -125,15 +125,15 @@ class EndpointCounter:
             self._counts.move_to_end(key)
         return self._counts.get(key)
 
-    async def _ask(self, key: bytes, asked: Body, on_count: OnCount) -> None:
+    async def _ask(self, key: bytes, asked: RequestBody, on_count: OnCount) -> None:
         try:
             async with asyncio.timeout(self._timeout_s):
                 tokens = self._parse_count(await self._api.post(asked))
-        except TooLong as error:
+        except PromptTooLong as error:
             self.last_failure = error.reason  # the provider is well, and the request is past counting
             self.breaker = self.breaker.record_success()
         except TimeoutError:
-            self._record_failure(Busy(f"{self._api.host} did not count within {self._timeout_s:g} s"))
+            self._record_failure(ModelBusy(f"{self._api.host} did not count within {self._timeout_s:g} s"))
         except ModelError as error:
             self._record_failure(error)
         else:
@@ -145,39 +145,39 @@ class EndpointCounter:
 
     def _parse_count(self, answer: bytes) -> int:
         try:
-            return _Counted.model_validate_json(answer).input_tokens
+            return _TokenCount.model_validate_json(answer).input_tokens
         except ValidationError:
-            raise Busy(f"{self._api.host} did not answer with a number of tokens") from None
+            raise ModelBusy(f"{self._api.host} did not answer with a number of tokens") from None
 
     def _record_failure(self, error: ModelError) -> None:
         self.last_failure = error.reason
-        hint_s = error.retry_after_s if isinstance(error, Busy) else None
+        hint_s = error.retry_after_s if isinstance(error, ModelBusy) else None
         self.breaker = self.breaker.record_failure(self._clock.monotonic(), hint_s=hint_s)
 
 
-def countable(body: Body) -> Body:
+def countable_body(body: RequestBody) -> RequestBody:
     """What of a request's body is counted: without what concerns the answer, and without marks, which may move."""
-    asked = {name: body[name] for name in _COUNTED if name in body}
-    asked |= {name: _unmarked(asked[name]) for name in ("system", "tools") if name in asked}
+    asked = {name: body[name] for name in _COUNTED_FIELDS if name in body}
+    asked |= {name: _strip_breakpoints(asked[name]) for name in ("system", "tools") if name in asked}
     if isinstance(messages := asked.get("messages"), list):
-        asked["messages"] = [message | {"content": _unmarked(message.get("content"))} for message in messages]
+        asked["messages"] = [message | {"content": _strip_breakpoints(message.get("content"))} for message in messages]
     return asked
 
 
-def _unmarked(items: object) -> object:
+def _strip_breakpoints(items: object) -> object:
     """Only the items themselves are looked at: what a tool is told or answers may have a `cache_control` of its own."""
     if not isinstance(items, list):
         return items
     return [{name: item[name] for name in item if name != "cache_control"} for item in items]
 
 
-def _image_chars(asked: Body) -> int:
+def _image_chars(asked: RequestBody) -> int:
     messages = asked.get("messages")
     contents = [message.get("content") for message in messages] if isinstance(messages, list) else []
     items = [item for content in contents if isinstance(content, list) for item in content]
     return sum(len(item["source"].get("data", "")) for item in items if item.get("type") == "image")
 
 
-def _key(asked: Body) -> bytes:
+def _hash_body(asked: RequestBody) -> bytes:
     written = json.dumps(asked, sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(written.encode(), digest_size=16).digest()

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from agent.models.base import Block, Image, Request, Said, Text, ToolCall, ToolSpec
-from agent.tokens.base import Counter
-from agent.view import Sized, images_tokens
+from agent.models.base import Image, ModelMessage, ModelRequest, SystemBlock, TextPart, ToolCall, ToolSpec
+from agent.tokens.base import TokenCounter
+from agent.view import ImageSize, estimate_image_tokens
 
 FRAME_TOKENS = 4
 """Around each message: its role and where it begins and ends (view.estimate_tokens counts as many)."""
@@ -21,13 +21,13 @@ class PromptSize:
     blocks: tuple[int, ...]
     """One each."""
     conversation: tuple[int, ...]
-    """One for each `Said`."""
+    """One for each `ModelMessage`."""
     now: int
     """Of what holds for this request only: `aside` and `now`."""
     images: int
     """Of the conversation's: these follow from pixels, so no tokenizer's ratio concerns them."""
     message_images: tuple[int, ...] = ()
-    """The same for each `Said`."""
+    """The same for each `ModelMessage`."""
     total: int = field(init=False)
     """Of the whole prompt."""
 
@@ -36,21 +36,21 @@ class PromptSize:
 
 
 @dataclass(frozen=True, slots=True)
-class _Unknown:
+class _UnknownImageSize:
     width: int = 0
     height: int = 0
 
 
-Look = Callable[[bytes], Sized | None]
+ReadImageSize = Callable[[bytes], ImageSize | None]
 """What reads an image's size from its bytes; None: it cannot."""
 
 
-def prompt_size(
-    request: Request,
-    counter: Counter,
+def measure_prompt(
+    request: ModelRequest,
+    counter: TokenCounter,
     *,
-    look: Look = lambda _: None,
-    before: tuple[Request, PromptSize] | None = None,
+    look: ReadImageSize = lambda _: None,
+    before: tuple[ModelRequest, PromptSize] | None = None,
 ) -> PromptSize:
     """Estimate each part, uncorrected. Costs a look-up for each piece that was counted before.
 
@@ -58,12 +58,12 @@ def prompt_size(
     even looked up.
     """
     count = counter.count
-    known = 0 if before is None else common(before[0].conversation, request.conversation)
-    sizes = [_said(said, count, look) for said in request.conversation[known:]]
+    known = 0 if before is None else common_prefix_length(before[0].conversation, request.conversation)
+    sizes = [_measure_message(said, count, look) for said in request.conversation[known:]]
     old = before[1] if before is not None else None
     return PromptSize(
-        tools=sum(tool_size(tool, counter) for tool in request.tools),
-        blocks=tuple(block_size(block, counter) for block in request.blocks),
+        tools=sum(measure_tool(tool, counter) for tool in request.tools),
+        blocks=tuple(measure_block(block, counter) for block in request.blocks),
         conversation=(*(old.conversation[:known] if old else ()), *[words + images for words, images in sizes]),
         now=sum([count(words) + FRAME_TOKENS for words in (request.aside, request.now) if words]),
         images=sum([images for _, images in sizes]) + (sum(old.message_images[:known]) if old else 0),
@@ -71,30 +71,30 @@ def prompt_size(
     )
 
 
-def common(old: Sequence[object], new: Sequence[object]) -> int:
+def common_prefix_length(old: Sequence[object], new: Sequence[object]) -> int:
     """How many of both, from the first, are the same objects."""
     pairs = enumerate(zip(old, new, strict=False))
     return next((place for place, (one, other) in pairs if one is not other), min(len(old), len(new)))
 
 
-def tool_size(tool: ToolSpec, counter: Counter) -> int:
+def measure_tool(tool: ToolSpec, counter: TokenCounter) -> int:
     """One tool, as the model is told of it."""
     return counter.count(tool.name) + counter.count(tool.description) + counter.count(tool.schema) + TOOL_TOKENS
 
 
-def block_size(block: Block, counter: Counter) -> int:
+def measure_block(block: SystemBlock, counter: TokenCounter) -> int:
     """One block of the system prompt."""
     return counter.count(block.text)
 
 
-def _said(said: Said, count: Callable[[str], int], look: Look) -> tuple[int, int]:
+def _measure_message(said: ModelMessage, count: Callable[[str], int], look: ReadImageSize) -> tuple[int, int]:
     """Tokens of the words and of the images."""
     words, images = FRAME_TOKENS, 0
     for part in said.parts:
-        if isinstance(part, Text):
+        if isinstance(part, TextPart):
             words += count(part.text)
         elif isinstance(part, Image):
-            images += images_tokens((look(part.data) or _Unknown(),))
+            images += estimate_image_tokens((look(part.data) or _UnknownImageSize(),))
         elif isinstance(part, ToolCall):
             words += count(part.name) + count(part.arguments) + TOOL_TOKENS
         else:

@@ -4,13 +4,13 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from agent.tools.schema import Arguments, spec
+from agent.tools.schema import ToolArguments, define_tool
 
-LIMIT_CHARS: Final = 4_000
-MOST_CHARS: Final = 20_000
+DEFAULT_EVIDENCE_CHARS: Final = 4_000
+MAX_EVIDENCE_CHARS: Final = 20_000
 
 
-class FetchEvidence(Arguments):
+class FetchEvidenceArgs(ToolArguments):
     """What `fetch_evidence` takes."""
 
     handle: Annotated[
@@ -18,15 +18,15 @@ class FetchEvidence(Arguments):
         Field(min_length=1, max_length=200, description="As it stands where that was told, e.g. e12, t12.3 or v12-34."),
     ]
     offset: Annotated[int, Field(ge=0, description="How many characters of it to leave out.")] = 0
-    limit: Annotated[int, Field(ge=1, le=MOST_CHARS, description="How many characters of it to give, at most.")] = (
-        LIMIT_CHARS
-    )
+    limit: Annotated[
+        int, Field(ge=1, le=MAX_EVIDENCE_CHARS, description="How many characters of it to give, at most.")
+    ] = DEFAULT_EVIDENCE_CHARS
 
 
-FETCH_EVIDENCE = spec(
+FETCH_EVIDENCE = define_tool(
     "fetch_evidence",
     "Read word for word what you were told only in part: a result of a tool, or turns that are not shown any more. "
     "Says where to go on if there is more of it.",
-    FetchEvidence,
+    FetchEvidenceArgs,
     parallel=True,
 )

@@ -6,7 +6,7 @@ from typing import Final
 from agent.models.base import ToolSpec
 from agent.tools import evidence, files, mind, notes, remind, rooms, shell, skills, web
 
-NAMES: Final = tuple(
+TOOL_NAMES: Final = tuple(
     sorted(
         value.name
         for value in chain.from_iterable(

@@ -2,10 +2,10 @@
 
 from pydantic import Field
 
-from agent.tools.schema import Arguments, spec
+from agent.tools.schema import ToolArguments, define_tool
 
 
-class Remind(Arguments):
+class RemindArgs(ToolArguments):
     """What is to come back, and when."""
 
     text: str = Field(description="What to be reminded of, in one line of at most 500 characters.")
@@ -24,25 +24,25 @@ class Remind(Arguments):
     timezone: str = Field(default="", description="Of `at` or `cron`, e.g. Europe/Zurich; left out: the operator's.")
 
 
-class ListReminders(Arguments):
+class ListRemindersArgs(ToolArguments):
     """Those of this place."""
 
 
-class CancelReminder(Arguments):
+class CancelReminderArgs(ToolArguments):
     """Which one."""
 
     id: str = Field(description="As list_reminders and remind name it.")
 
 
-REMIND = spec(
+REMIND = define_tool(
     "remind",
     "Set a reminder: when its time comes, you are told its text here and can act on it. Give `at`, `every` or `cron`.",
-    Remind,
+    RemindArgs,
 )
-LIST_REMINDERS = spec(
+LIST_REMINDERS = define_tool(
     "list_reminders",
     "List the reminders of this conversation that are still to come.",
-    ListReminders,
+    ListRemindersArgs,
     parallel=True,
 )
-CANCEL_REMINDER = spec("cancel_reminder", "Cancel a reminder of this conversation.", CancelReminder)
+CANCEL_REMINDER = define_tool("cancel_reminder", "Cancel a reminder of this conversation.", CancelReminderArgs)

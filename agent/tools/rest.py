@@ -14,4 +14,4 @@ YIELD_TO_USER = ToolSpec(
     schema='{"additionalProperties":false,"properties":{},"type":"object"}',
     is_task=False,
 )
-TOOLS = (STAY_SILENT, YIELD_TO_USER)
+ENDING_TOOLS = (STAY_SILENT, YIELD_TO_USER)

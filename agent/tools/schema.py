@@ -7,16 +7,16 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from agent.models.base import ToolSpec
 
-MOST_PROBLEMS: Final = 5
-MOST_CHARS: Final = 200
+MAX_PROBLEMS: Final = 5
+MAX_PROBLEM_CHARS: Final = 200
 """Of one problem: names of arguments are the model's own."""
 
 
-class Refused(Exception):
+class ToolCallRefused(Exception):
     """A tool was not carried out. The message is for the model: one sentence that says why and what would do."""
 
 
-class Arguments(BaseModel):
+class ToolArguments(BaseModel):
     """What a tool takes. Each field's description is told to the model."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
@@ -28,13 +28,13 @@ class Arguments(BaseModel):
         return {key: one for key, one in written.items() if one is not None} if isinstance(written, dict) else written
 
 
-Taken = TypeVar("Taken", bound=Arguments)
+ArgumentsT = TypeVar("ArgumentsT", bound=ToolArguments)
 
 
-def spec(
+def define_tool(
     name: str,
     description: str,
-    arguments: type[Arguments],
+    arguments: type[ToolArguments],
     *,
     line: str = "",
     task: bool = False,
@@ -43,14 +43,14 @@ def spec(
     polls: bool = False,
 ) -> ToolSpec:
     """Describe a tool. The same model always makes the same bytes: they stand in front of every cached prompt."""
-    schema = _plain(arguments.model_json_schema())
+    schema = _simplify_schema(arguments.model_json_schema())
     assert isinstance(schema, dict)
     schema.setdefault("properties", {})  # llama.cpp and OpenAI want it, even where there are none
     schema.pop("description", None)  # of the class, for readers of the code
     return ToolSpec(
         name=name,
         description=description,
-        schema=canonical(schema),
+        schema=canonical_json(schema),
         summary=line,
         is_task=task,
         is_ephemeral=ephemeral,
@@ -59,29 +59,31 @@ def spec(
     )
 
 
-def canonical(schema: object) -> str:
+def canonical_json(schema: object) -> str:
     """JSON as it stands on the wire: the same facts are the same bytes."""
     return json.dumps(schema, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def read(arguments: type[Taken], written: str) -> Taken:
+def parse_arguments(arguments: type[ArgumentsT], written: str) -> ArgumentsT:
     """What the model wrote as the arguments of a call. Raises Refused; the call itself is not repeated in it."""
     try:
         return arguments.model_validate_json(written.strip() or "{}")
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False, include_input=False)
-    told = [f"{'.'.join(map(str, one['loc'])) or 'arguments'}: {one['msg']}"[:MOST_CHARS] for one in found]
-    raise Refused("; ".join(" ".join(one.split()) for one in told[:MOST_PROBLEMS]))
+    told = [f"{'.'.join(map(str, one['loc'])) or 'arguments'}: {one['msg']}"[:MAX_PROBLEM_CHARS] for one in found]
+    raise ToolCallRefused("; ".join(" ".join(one.split()) for one in told[:MAX_PROBLEMS]))
 
 
-def _plain(schema: Any) -> Any:  # noqa: ANN401 - JSON of any shape
+def _simplify_schema(schema: Any) -> Any:  # noqa: ANN401 - JSON of any shape
     """Without pydantic's titles, and without the null that only says that an argument may be left out."""
     if isinstance(schema, list):
-        return [_plain(one) for one in schema]
+        return [_simplify_schema(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
     made = {
-        key: {name: _plain(one) for name, one in value.items()} if key in ("properties", "$defs") else _plain(value)
+        key: {name: _simplify_schema(one) for name, one in value.items()}
+        if key in ("properties", "$defs")
+        else _simplify_schema(value)
         for key, value in schema.items()
         if key != "title" and not (key == "default" and value is None)
     }

@@ -4,24 +4,24 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from agent.tools.schema import Arguments, spec
+from agent.tools.schema import ToolArguments, define_tool
 
-MAX_FILE_CHARS: Final = 400
+MAX_SKILL_PATH_CHARS: Final = 400
 
 
-class LoadSkill(Arguments):
+class LoadSkillArgs(ToolArguments):
     """What `load_skill` takes."""
 
     name: Annotated[str, Field(min_length=1, max_length=64, description="As the catalogue of skills names it.")]
     file: Annotated[
         str,
-        Field(max_length=MAX_FILE_CHARS, description="Another file or folder of the skill, e.g. examples/a.md."),
+        Field(max_length=MAX_SKILL_PATH_CHARS, description="Another file or folder of the skill, e.g. examples/a.md."),
     ] = ""
 
 
-LOAD_SKILL = spec(
+LOAD_SKILL = define_tool(
     "load_skill",
     "Read a skill: the instructions for a task, or another of its files.",
-    LoadSkill,
+    LoadSkillArgs,
     parallel=True,
 )

@@ -4,17 +4,17 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from agent.tools.schema import Arguments, spec
+from agent.tools.schema import ToolArguments, define_tool
 
 MAX_URL_CHARS: Final = 4_000
-MAX_QUERY_CHARS: Final = 400
+MAX_WEB_QUERY_CHARS: Final = 400
 """What Brave takes at most (api-dashboard.search.brave.com, api-reference/web/search)."""
-RESULTS: Final = 5
-MOST_RESULTS: Final = 20
+DEFAULT_RESULTS: Final = 5
+MAX_RESULTS: Final = 20
 """What Brave and Tavily give at most."""
 
 
-class WebFetch(Arguments):
+class WebFetchArgs(ToolArguments):
     """What `web_fetch` takes."""
 
     url: Annotated[
@@ -22,25 +22,25 @@ class WebFetch(Arguments):
     ]
 
 
-class WebSearch(Arguments):
+class WebSearchArgs(ToolArguments):
     """What `web_search` takes."""
 
-    query: Annotated[str, Field(min_length=1, max_length=MAX_QUERY_CHARS, description="A few words.")]
-    count: Annotated[int, Field(ge=1, le=MOST_RESULTS, description="How many results.")] = RESULTS
+    query: Annotated[str, Field(min_length=1, max_length=MAX_WEB_QUERY_CHARS, description="A few words.")]
+    count: Annotated[int, Field(ge=1, le=MAX_RESULTS, description="How many results.")] = DEFAULT_RESULTS
 
 
-WEB_FETCH = spec(
+WEB_FETCH = define_tool(
     "web_fetch",
     "Read a page on the public web as text, with its links. Runs no scripts, sends no logins.",
-    WebFetch,
+    WebFetchArgs,
     task=True,
     parallel=True,
 )
-WEB_SEARCH = spec(
+WEB_SEARCH = define_tool(
     "web_search",
     "Search the web: titles, addresses and short extracts. Read what fits with web_fetch.",
-    WebSearch,
+    WebSearchArgs,
     task=True,
     parallel=True,
 )
-WEB: Final = (WEB_FETCH, WEB_SEARCH)
+WEB_TOOLS: Final = (WEB_FETCH, WEB_SEARCH)

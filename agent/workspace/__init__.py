@@ -12,4 +12,6 @@ of its own, beside the store.
 
 from agent.workspace.files import default_workspace
 
-__all__ = ["default_workspace"]
+__all__ = [
+    "default_workspace",
+]

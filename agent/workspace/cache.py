@@ -11,9 +11,9 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agent.workspace.bundle import Bundle, Scope
-from agent.workspace.files import Marks, marks, read
-from agent.workspace.watch import Heard, Watcher
+from agent.workspace.bundle import PersonaBundle, PersonaScope
+from agent.workspace.files import FileMarks, read_marks, read_workspace
+from agent.workspace.watch import DirectoryWatcher, WatchReport
 from gateway.clock import Clock
 
 logger = logging.getLogger("reverie.workspace")
@@ -21,12 +21,12 @@ logger = logging.getLogger("reverie.workspace")
 MAX_ENTRIES = 64
 """Bundles kept: agents by scopes by families. One has at most 60,000 characters and their headings."""
 
-Key = tuple[Path, Scope, str, Path | None]
+BundleKey = tuple[Path, PersonaScope, str, Path | None]
 """The workspace, the scope, the family, and the agent's own directory."""
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class WorkspaceCounts:
     """What happened since the start, by workspace directory."""
 
     hits: Counter[str] = field(default_factory=Counter)
@@ -43,9 +43,9 @@ class Counts:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Entry:
-    bundle: Bundle
-    marks: Marks
+class _CachedBundle:
+    bundle: PersonaBundle
+    marks: FileMarks
     is_linked: bool
     read_at: float
     """By the clock's `monotonic`."""
@@ -55,11 +55,11 @@ class _Entry:
 
 
 @dataclass(slots=True)
-class _Workspace:
+class _WatchedWorkspace:
     """One directory."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    watcher: Watcher | None = None
+    watcher: DirectoryWatcher | None = None
     watcher_count: int = 0
     """So many there were, with this one."""
     is_watching: bool = False
@@ -74,14 +74,14 @@ class WorkspaceCache:
 
     def __init__(self, clock: Clock, *, watch_debounce_ms: int = 500, max_age_seconds: float = 0) -> None:
         """`max_age_seconds`: after this long the files are read again whatever was heard. 0: never for that reason."""
-        self.counts = Counts()
+        self.counts = WorkspaceCounts()
         self._clock = clock
         self._debounce_ms = watch_debounce_ms
         self._max_age_s = max_age_seconds
-        self._entries: OrderedDict[Key, _Entry] = OrderedDict()
-        self._workspaces: dict[Path, _Workspace] = {}
-        self._logged_notes: OrderedDict[Key, tuple[str, ...]] = OrderedDict()
-        self._ending: list[Watcher] = []
+        self._entries: OrderedDict[BundleKey, _CachedBundle] = OrderedDict()
+        self._workspaces: dict[Path, _WatchedWorkspace] = {}
+        self._logged_notes: OrderedDict[BundleKey, tuple[str, ...]] = OrderedDict()
+        self._ending: list[DirectoryWatcher] = []
         """Those that were told to stop."""
         self._closed = False
 
@@ -97,20 +97,20 @@ class WorkspaceCache:
             workspace.watcher, workspace.is_watching = None, False
 
     async def get(
-        self, root: Path, *, scope: Scope, family: str, own: Path | None = None, cached: bool = True
-    ) -> Bundle:
+        self, root: Path, *, scope: PersonaScope, family: str, own: Path | None = None, cached: bool = True
+    ) -> PersonaBundle:
         """What the workspace says, for a model of `family`. Does not suspend if it is in memory and watched.
 
-        `own`: as `agent.workspace.files.read`. It is not watched, but compared at every turn that is told of it.
-        `cached` false: read now, neither kept nor counted. A directory that is not there gives an empty
-        bundle and a warning. Raises OSError if a file cannot be read and there is nothing from before.
+        `own`: as `agent.workspace.files.read_workspace`. It is not watched, but compared at every turn that is told of
+        it. `cached` false: read now, neither kept nor counted. A directory that is not there gives an empty bundle and
+        a warning. Raises OSError if a file cannot be read and there is nothing from before.
         """
         key = (root, scope, family, own if scope == "private" and own != root else None)
         if not cached:
-            reading = await asyncio.to_thread(read, *key)
+            reading = await asyncio.to_thread(read_workspace, *key)
             self._log_notes(key, reading.notes)
             return reading.bundle
-        workspace = self._workspaces.setdefault(root, _Workspace())
+        workspace = self._workspaces.setdefault(root, _WatchedWorkspace())
         if self._is_fresh(key, workspace):
             return self._count_hit(key)
         async with workspace.lock:  # whoever waited here finds what the one before has read
@@ -133,11 +133,11 @@ class WorkspaceCache:
         while self._ending:
             await asyncio.to_thread(self._ending.pop().join)
 
-    def _end_watcher(self, watcher: Watcher) -> None:
+    def _end_watcher(self, watcher: DirectoryWatcher) -> None:
         watcher.stop()
         self._ending.append(watcher)
 
-    def _is_fresh(self, key: Key, workspace: _Workspace) -> bool:
+    def _is_fresh(self, key: BundleKey, workspace: _WatchedWorkspace) -> bool:
         """Whether memory is known to be what the files say, without a look at the disk."""
         entry = self._entries.get(key)
         return (
@@ -149,33 +149,33 @@ class WorkspaceCache:
             and not self._is_expired(entry)
         )
 
-    def _is_expired(self, entry: _Entry) -> bool:
+    def _is_expired(self, entry: _CachedBundle) -> bool:
         return 0 < self._max_age_s <= self._clock.monotonic() - entry.read_at
 
-    def _count_hit(self, key: Key) -> Bundle:
+    def _count_hit(self, key: BundleKey) -> PersonaBundle:
         self.counts.hits[str(key[0])] += 1
         self._entries.move_to_end(key)
         return self._entries[key].bundle
 
-    async def _is_unchanged(self, key: Key, workspace: _Workspace) -> bool:
+    async def _is_unchanged(self, key: BundleKey, workspace: _WatchedWorkspace) -> bool:
         """Whether a look at the disk finds the files as they were when they were read."""
         entry = self._entries.get(key)
         if entry is None or entry.change_count != workspace.change_count or self._is_expired(entry):
             return False
         session = workspace.session
-        if await asyncio.to_thread(marks, *key) != entry.marks:
+        if await asyncio.to_thread(read_marks, *key) != entry.marks:
             self._invalidate(key[0], workspace)
             return False
         entry.session = session
         return key in self._entries and entry.change_count == workspace.change_count
 
-    async def _read(self, key: Key, workspace: _Workspace) -> Bundle:
+    async def _read(self, key: BundleKey, workspace: _WatchedWorkspace) -> PersonaBundle:
         root = key[0]
         entry = self._entries.get(key)
         changes, session = workspace.change_count, workspace.session
         self.counts.misses[str(root)] += 1
         try:
-            reading = await asyncio.to_thread(read, *key)
+            reading = await asyncio.to_thread(read_workspace, *key)
         except OSError as error:
             if entry is None:
                 raise
@@ -187,7 +187,7 @@ class WorkspaceCache:
         self._log_notes(key, reading.notes)
         if entry is not None and entry.bundle != reading.bundle:
             logger.info("%s has changed and was read again", root)
-        self._entries[key] = _Entry(
+        self._entries[key] = _CachedBundle(
             bundle=reading.bundle,
             marks=reading.marks,
             is_linked=reading.is_linked,
@@ -208,35 +208,35 @@ class WorkspaceCache:
                 if watcher is not None:
                     self._end_watcher(watcher)
 
-    def _watch(self, root: Path, workspace: _Workspace) -> Watcher:
+    def _watch(self, root: Path, workspace: _WatchedWorkspace) -> DirectoryWatcher:
         loop, number = asyncio.get_running_loop(), workspace.watcher_count + 1
         workspace.watcher_count = number
 
-        def report(heard: Heard) -> bool:
+        def report(heard: WatchReport) -> bool:
             try:
                 loop.call_soon_threadsafe(self._on_report, root, workspace, number, heard)
             except RuntimeError:  # the loop is closed
                 return False
             return True
 
-        return Watcher(root, self._debounce_ms, report)
+        return DirectoryWatcher(root, self._debounce_ms, report)
 
-    def _on_report(self, root: Path, workspace: _Workspace, number: int, heard: Heard) -> None:
+    def _on_report(self, root: Path, workspace: _WatchedWorkspace, number: int, heard: WatchReport) -> None:
         if workspace.watcher is None or number != workspace.watcher_count:
             return  # its last words
-        if heard is Heard.CHANGED:
+        if heard is WatchReport.CHANGED:
             self._invalidate(root, workspace)
             return
-        workspace.is_watching = heard is Heard.WATCHING
+        workspace.is_watching = heard is WatchReport.WATCHING
         if workspace.is_watching:
             workspace.session += 1
 
-    def _invalidate(self, root: Path, workspace: _Workspace) -> None:
+    def _invalidate(self, root: Path, workspace: _WatchedWorkspace) -> None:
         if any(key[0] == root and entry.change_count == workspace.change_count for key, entry in self._entries.items()):
             self.counts.invalidations[str(root)] += 1
         workspace.change_count += 1
 
-    def _log_notes(self, key: Key, notes: tuple[str, ...]) -> None:
+    def _log_notes(self, key: BundleKey, notes: tuple[str, ...]) -> None:
         """Log what is new; the same at every turn would be noise."""
         for note in notes:
             if note not in self._logged_notes.get(key, ()):

@@ -5,20 +5,27 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.workspace.bundle import PRIVATE, Bundle, Scope, Section, compose, sections
+from agent.workspace.bundle import (
+    PRIVATE,
+    PersonaBundle,
+    PersonaScope,
+    PersonaSection,
+    compose_bundle,
+    persona_sections,
+)
 
-Marks = tuple[tuple[int, ...] | None, ...]
+FileMarks = tuple[tuple[int, ...] | None, ...]
 """What tells one state of a workspace's files from another without reading them. None: not there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class WorkspaceReading:
     """One look at a workspace."""
 
-    bundle: Bundle
+    bundle: PersonaBundle
     notes: tuple[str, ...]
     """What the operator should be told, with paths."""
-    marks: Marks
+    marks: FileMarks
     """As they were before the files were read: a change during the reading shows as a difference afterwards."""
     is_linked: bool
     """A file is a symbolic link, or in the agent's own directory: it may change without a sound from this one."""
@@ -33,46 +40,48 @@ def default_workspace() -> Path:
     return packaged if packaged.is_dir() else here / "config" / "workspace"
 
 
-def read(root: Path, scope: Scope, family: str, own: Path | None = None) -> Reading:
+def read_workspace(root: Path, scope: PersonaScope, family: str, own: Path | None = None) -> WorkspaceReading:
     """Read what is there. Links that lead out of their directory are not followed; only regular files are opened.
 
     `own`: where what is private is looked for first: the agent's own directory, where the workspace is everybody's.
     Raises OSError if a file is there but cannot be read, ValueError for a family that cannot be part of a file's name.
     """
-    before = marks(root, scope, family, own)
+    before = read_marks(root, scope, family, own)
     notes: list[str] = []
     found: dict[str, tuple[str, bytes]] = {}
     linked = own is not None and scope == "private"
     missing = not root.resolve().is_dir()
-    for section in () if missing else sections(scope, family):
-        for path in _places(section, root, own):
+    for section in () if missing else persona_sections(scope, family):
+        for path in _candidate_paths(section, root, own):
             linked = linked or path.is_symlink()
             if section.name in found:
                 continue
-            file, content = path.name, _content(path.parent.resolve(), path.name, section.max_bytes, notes)
+            file, content = path.name, _read_content(path.parent.resolve(), path.name, section.max_bytes, notes)
             if content is not None:
                 found[section.name] = (file, content)
-    bundle, told = compose(found)
+    bundle, told = compose_bundle(found)
     notes += [f"{root}: {note}" for note in told]
     if missing:
         notes.append(f"there is no directory {root}: going on without a persona")
     elif not bundle.identity:
         notes.append(f"no persona in {root}: expected IDENTITY.md; going on without one")
-    return Reading(bundle=bundle, notes=tuple(notes), marks=before, is_linked=linked, is_missing=missing)
+    return WorkspaceReading(bundle=bundle, notes=tuple(notes), marks=before, is_linked=linked, is_missing=missing)
 
 
-def marks(root: Path, scope: Scope, family: str, own: Path | None = None) -> Marks:
+def read_marks(root: Path, scope: PersonaScope, family: str, own: Path | None = None) -> FileMarks:
     """The files' present state. Two within one tick of the file system's clock, some ms, may look the same."""
-    return tuple(_mark(path) for section in sections(scope, family) for path in _places(section, root, own))
+    return tuple(
+        _file_mark(path) for section in persona_sections(scope, family) for path in _candidate_paths(section, root, own)
+    )
 
 
-def _places(section: Section, root: Path, own: Path | None) -> list[Path]:
+def _candidate_paths(section: PersonaSection, root: Path, own: Path | None) -> list[Path]:
     """Where a section's file may be; the first that is there is taken."""
     directories = (own, root) if own is not None and section.name in PRIVATE else (root,)
     return [directory / file for directory in directories for file in section.files]
 
 
-def _mark(path: Path) -> tuple[int, ...] | None:
+def _file_mark(path: Path) -> tuple[int, ...] | None:
     try:
         seen = path.stat()
     except OSError:
@@ -80,7 +89,7 @@ def _mark(path: Path) -> tuple[int, ...] | None:
     return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
 
 
-def _content(root: Path, file: str, limit: int, notes: list[str]) -> bytes | None:
+def _read_content(root: Path, file: str, limit: int, notes: list[str]) -> bytes | None:
     """At most one byte more than `limit`, which tells that there is more. None: no file that may be read."""
     path = root / file
     try:

@@ -7,56 +7,56 @@ import struct
 import zlib
 from collections.abc import Iterator
 
-SIGNATURE = b"\x89PNG\r\n\x1a\n"
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 MAX_CHUNKS = 20_000
 """A picture of 16 MB in pieces of 8 KiB, the smallest that encoders write, has 2,000."""
 MAX_TEXT_BYTES = 4_000_000
 """Of one text, decompressed."""
 
-_HEAD = struct.Struct(">I4s")
+_CHUNK_HEAD = struct.Struct(">I4s")
 _CRC_BYTES = 4
 
 
-class BadPng(ValueError):
+class InvalidPng(ValueError):
     """Not a whole PNG file, or one whose texts cannot be trusted. The text says what is wrong."""
 
 
-def texts(content: bytes) -> dict[str, bytes]:
-    """The file's texts by keyword in lower case, the first of each, undecoded. Raises `BadPng`."""
+def read_png_texts(content: bytes) -> dict[str, bytes]:
+    """The file's texts by keyword in lower case, the first of each, undecoded. Raises `InvalidPng`."""
     found: dict[str, bytes] = {}
-    for kind, data in _chunks(content):
+    for kind, data in _iter_chunks(content):
         if kind not in (b"tEXt", b"zTXt", b"iTXt"):
             continue
         keyword, nul, rest = data.partition(b"\0")
         if nul:
-            found.setdefault(keyword.decode("latin-1").lower(), _text(kind, rest))
+            found.setdefault(keyword.decode("latin-1").lower(), _decode_chunk_text(kind, rest))
     return found
 
 
-def _chunks(content: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _iter_chunks(content: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Kind and data of each chunk up to the end of the picture; pixels are passed over unchecked."""
-    if not content.startswith(SIGNATURE):
-        raise BadPng("it is not a PNG file")
-    at = len(SIGNATURE)
+    if not content.startswith(PNG_SIGNATURE):
+        raise InvalidPng("it is not a PNG file")
+    at = len(PNG_SIGNATURE)
     for _ in range(MAX_CHUNKS):
-        if len(content) - at < _HEAD.size + _CRC_BYTES:
-            raise BadPng("the PNG file is cut off")
-        size, kind = _HEAD.unpack_from(content, at)
-        at += _HEAD.size
+        if len(content) - at < _CHUNK_HEAD.size + _CRC_BYTES:
+            raise InvalidPng("the PNG file is cut off")
+        size, kind = _CHUNK_HEAD.unpack_from(content, at)
+        at += _CHUNK_HEAD.size
         if size > len(content) - at - _CRC_BYTES:
-            raise BadPng("the PNG file is cut off")
+            raise InvalidPng("the PNG file is cut off")
         if kind == b"IEND":
             return
         if kind.endswith(b"Xt"):
             data = content[at : at + size]
             if zlib.crc32(kind + data) != int.from_bytes(content[at + size : at + size + _CRC_BYTES], "big"):
-                raise BadPng(f"the checksum of a text in the PNG file is wrong, at byte {at}")
+                raise InvalidPng(f"the checksum of a text in the PNG file is wrong, at byte {at}")
             yield kind, data
         at += size + _CRC_BYTES
-    raise BadPng(f"the PNG file has more than {MAX_CHUNKS} chunks")
+    raise InvalidPng(f"the PNG file has more than {MAX_CHUNKS} chunks")
 
 
-def _text(kind: bytes, rest: bytes) -> bytes:
+def _decode_chunk_text(kind: bytes, rest: bytes) -> bytes:
     """What follows the keyword and its NUL."""
     if kind == b"tEXt":
         return rest
@@ -69,12 +69,12 @@ def _text(kind: bytes, rest: bytes) -> bytes:
 
 def _inflate(method: bytes, packed: bytes) -> bytes:
     if method != b"\0":
-        raise BadPng("a text in the PNG file is compressed in an unknown way")
+        raise InvalidPng("a text in the PNG file is compressed in an unknown way")
     unpacker = zlib.decompressobj()
     try:
         text = unpacker.decompress(packed, MAX_TEXT_BYTES)
     except zlib.error:
-        raise BadPng("a compressed text in the PNG file is damaged") from None
+        raise InvalidPng("a compressed text in the PNG file is damaged") from None
     if not unpacker.eof:
-        raise BadPng(f"a compressed text in the PNG file is cut off or longer than {MAX_TEXT_BYTES} bytes")
+        raise InvalidPng(f"a compressed text in the PNG file is cut off or longer than {MAX_TEXT_BYTES} bytes")
     return text

@@ -11,25 +11,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from agent.workspace.skill_text import FILE, MAX_SKILL_BYTES, BadSkill, Skill, catalogue, read_skill
+from agent.workspace.skill_text import MAX_SKILL_BYTES, SKILL_FILE, InvalidSkill, Skill, read_skill, render_skills
 
-FOLDER: Final = "skills"
+SKILLS_FOLDER: Final = "skills"
 """In a workspace."""
 MAX_SKILLS: Final = 200
 MAX_FILE_BYTES: Final = 1_000_000
 """Of a file beside `SKILL.md`."""
 MAX_LISTED: Final = 200
 
-Marks = tuple[tuple[str, tuple[int, ...] | None], ...]
+SkillMarks = tuple[tuple[str, tuple[int, ...] | None], ...]
 """What tells one state of all `SKILL.md` from another without reading them. None: it is no folder."""
 
 
-class NoFile(Exception):
+class SkillFileNotFound(Exception):
     """There is no such text in that skill. The text says why, in words that stand behind a path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class SkillCatalogue:
     """One look at all skills."""
 
     text: str = ""
@@ -40,15 +40,15 @@ class Known:
     """What the operator should be told, with paths."""
 
 
-class Skills:
+class SkillLibrary:
     """Those of one workspace, read again once one has come, gone or changed. For one thread at a time."""
 
     def __init__(self, workspace: Path) -> None:
-        self._root = workspace / FOLDER
-        self._catalogue = Known()
-        self._marks: Marks | None = None
+        self._root = workspace / SKILLS_FOLDER
+        self._catalogue = SkillCatalogue()
+        self._marks: SkillMarks | None = None
 
-    def refresh(self) -> Known:
+    def refresh(self) -> SkillCatalogue:
         """What is known of them now. Of what cannot be read at present, what was read before goes on."""
         before = self._read_marks()
         if before != self._marks:
@@ -60,42 +60,42 @@ class Skills:
         """The folders of those that can be used, each named as its skill."""
         return tuple(self._root / name for name in self.refresh().skills)
 
-    def read_text(self, name: str, file: str = FILE) -> str:
+    def read_text(self, name: str, file: str = SKILL_FILE) -> str:
         """A file of a known skill, `SKILL.md` without its front matter; of a folder, what is in it.
 
         Raises NoFile, also for a path that leads out of the skill.
         """
         if name not in self.refresh().skills:
-            raise NoFile("is no skill")
+            raise SkillFileNotFound("is no skill")
         real = self._resolve_path(name, file)
         if real.is_dir():
-            return _listing(real, real.relative_to((self._root / name).resolve()).as_posix())
-        content = _content(real, MAX_SKILL_BYTES if file == FILE else MAX_FILE_BYTES)
+            return _list_folder(real, real.relative_to((self._root / name).resolve()).as_posix())
+        content = _read_content(real, MAX_SKILL_BYTES if file == SKILL_FILE else MAX_FILE_BYTES)
         try:
-            return read_skill(name, content)[1] if file == FILE else content.decode("utf-8")
+            return read_skill(name, content)[1] if file == SKILL_FILE else content.decode("utf-8")
         except UnicodeDecodeError:
-            raise NoFile(f"is no text; it has {len(content):,} bytes") from None
-        except BadSkill as bad:
-            raise NoFile(f"cannot be used now: {bad}") from None
+            raise SkillFileNotFound(f"is no text; it has {len(content):,} bytes") from None
+        except InvalidSkill as bad:
+            raise SkillFileNotFound(f"cannot be used now: {bad}") from None
 
     def _resolve_path(self, name: str, file: str) -> Path:
         parts = file.split("/")
         if "\0" in file or file.startswith("/") or ".." in parts:
-            raise NoFile("is no path within the skill")
+            raise SkillFileNotFound("is no path within the skill")
         try:
             root = self._root.resolve(strict=True)
             folder = (root / name).resolve(strict=True)
             real = (folder / file).resolve(strict=True)
         except (OSError, RuntimeError):  # RuntimeError: a link to itself, before Python 3.13
-            raise NoFile("is not there") from None
+            raise SkillFileNotFound("is not there") from None
         if not folder.is_relative_to(root) or not real.is_relative_to(folder):
-            raise NoFile("leads out of the skill")
+            raise SkillFileNotFound("leads out of the skill")
         return real
 
-    def _read_marks(self) -> Marks:
+    def _read_marks(self) -> SkillMarks:
         def of(folder: Path) -> tuple[int, ...] | None:
             try:
-                seen = (folder / FILE).stat()
+                seen = (folder / SKILL_FILE).stat()
             except OSError:
                 return () if folder.is_dir() else None
             return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
@@ -108,15 +108,19 @@ class Skills:
             return self._marks or ()
         return tuple((folder.name, of(folder)) for folder in folders if not folder.name.startswith("."))
 
-    def _read_skills(self, names: list[str]) -> Known:
+    def _read_skills(self, names: list[str]) -> SkillCatalogue:
         found, notes = dict[str, Skill](), list[str]()
         for name in names[:MAX_SKILLS]:
-            path = self._root / name / FILE
+            path = self._root / name / SKILL_FILE
             try:
-                content = _content(self._resolve_path(name, FILE), MAX_SKILL_BYTES)
+                content = _read_content(self._resolve_path(name, SKILL_FILE), MAX_SKILL_BYTES)
                 found[name] = read_skill(name, content)[0]
-            except (NoFile, BadSkill) as bad:
-                notes.append(f"{path} is left out: it {bad}" if isinstance(bad, NoFile) else f"{path}: {bad}; left out")
+            except (SkillFileNotFound, InvalidSkill) as bad:
+                notes.append(
+                    f"{path} is left out: it {bad}"
+                    if isinstance(bad, SkillFileNotFound)
+                    else f"{path}: {bad}; left out"
+                )
             except OSError as error:
                 if name in self._catalogue.skills:
                     found[name] = self._catalogue.skills[name]
@@ -124,26 +128,28 @@ class Skills:
                 self._marks = None  # so the next look tries again
         if len(names) > MAX_SKILLS:
             notes.append(f"{self._root} has more than {MAX_SKILLS} skills; the others are left out")
-        text, left_out = catalogue(found.values())
+        text, left_out = render_skills(found.values())
         notes += [f"{self._root / name} is left out: the catalogue would become too long" for name in left_out]
-        return Known(text=text, skills={n: s for n, s in found.items() if n not in left_out}, notes=tuple(notes))
+        return SkillCatalogue(
+            text=text, skills={n: s for n, s in found.items() if n not in left_out}, notes=tuple(notes)
+        )
 
 
-def _listing(folder: Path, about: str) -> str:
+def _list_folder(folder: Path, about: str) -> str:
     """What is in a folder, one name a line; folders end with a slash."""
     names = sorted(f"{one.name}/" if one.is_dir() else one.name for one in folder.iterdir() if one.name.isprintable())
     more = [f"and {len(names) - MAX_LISTED} more"] if len(names) > MAX_LISTED else []
     return "\n".join([f"In {about}:" if about != "." else "In this skill:", *names[:MAX_LISTED], *more])
 
 
-def _content(real: Path, most: int) -> bytes:
+def _read_content(real: Path, most: int) -> bytes:
     """All of a file. Raises NoFile; OSError for one that is there and cannot be read."""
     # The resolved path holds no link, so one that is met now was put there meanwhile; a pipe must not make us wait.
     handle = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as opened:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise NoFile("is not a file")
+            raise SkillFileNotFound("is not a file")
         content = opened.read(most + 1)
     if len(content) > most:
-        raise NoFile(f"has more than {most:,} bytes")
+        raise SkillFileNotFound(f"has more than {most:,} bytes")
     return content

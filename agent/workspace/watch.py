@@ -6,7 +6,7 @@ from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 
-from agent.workspace.avatar import AVATARS
+from agent.workspace.avatar import CARD_FILES
 
 logger = logging.getLogger("reverie.workspace")
 
@@ -20,7 +20,7 @@ DELETED = 3
 """`watchfiles.Change.deleted`. A directory that is renamed is deleted, too."""
 
 
-class Heard(Enum):
+class WatchReport(Enum):
     """What a watcher reports."""
 
     WATCHING = "watching"
@@ -31,7 +31,7 @@ class Heard(Enum):
     """Changes are not heard of any more. It tries again by itself."""
 
 
-class Watcher:
+class DirectoryWatcher:
     """Reports until it is stopped.
 
     `report` is called in this thread, first with WATCHING or DEAF. False: nobody listens any more, and it ends.
@@ -41,21 +41,21 @@ class Watcher:
         self,
         root: Path,
         debounce_ms: int,
-        report: Callable[[Heard], bool],
+        report: Callable[[WatchReport], bool],
         *,
         counts: Callable[[str], bool] | None = None,
         meanwhile: str = "its files are compared at each turn",
     ) -> None:
         """`debounce_ms`: how long changes are gathered, so that one that takes several steps counts as one.
 
-        `counts`: whether a change of the file of that path is reported; None: as `is_persona` says. `meanwhile`: what
-        happens while the directory cannot be watched, for the log.
+        `counts`: whether a change of the file of that path is reported; None: as `is_persona_file` says. `meanwhile`:
+        what happens while the directory cannot be watched, for the log.
         """
         self._root = root
         self._path = str(root.absolute())
         self._debounce_ms = max(debounce_ms, 1)
         self._report = report
-        self._is_relevant = counts or is_persona
+        self._is_relevant = counts or is_persona_file
         self._meanwhile = meanwhile
         self._stopping = threading.Event()
         # A daemon, as a crash elsewhere must not leave the process hanging; `join` is the orderly end.
@@ -70,7 +70,7 @@ class Watcher:
         """Wait until it has ended. Blocks: after `stop` for a quarter of a second, or while the disk is silent."""
         self._thread.join()
 
-    def _send_report(self, heard: Heard) -> None:
+    def _send_report(self, heard: WatchReport) -> None:
         if not self._report(heard):
             self._stopping.set()
 
@@ -80,7 +80,7 @@ class Watcher:
             try:
                 self._watch()
             except (OSError, RuntimeError) as error:  # RuntimeError: watchfiles' own failures
-                self._send_report(Heard.DEAF)
+                self._send_report(WatchReport.DEAF)
                 if str(error) != told:
                     told = str(error)
                     logger.warning("%s cannot be watched: %s; %s", self._root, self._meanwhile, told)
@@ -95,13 +95,13 @@ class Watcher:
         step_ms = min(max(self._debounce_ms // 2, 1), MAX_STEP_MS)
         # Not its `watch`, which does not tell when it has begun: https://watchfiles.helpmanual.io/api/rust_backend/
         with RustNotify([self._path], False, False, 0, False, False) as notify:
-            self._send_report(Heard.WATCHING)
+            self._send_report(WatchReport.WATCHING)
             while not self._stopping.is_set() and self._directory_id() == which:
                 news = notify.watch(self._debounce_ms, step_ms, CHECK_MS, self._stopping)
                 if not isinstance(news, set):  # stopped, or nothing new
                     continue
                 if any(self._is_relevant(path) for _, path in news):
-                    self._send_report(Heard.CHANGED)
+                    self._send_report(WatchReport.CHANGED)
                 if (DELETED, self._path) in news:  # one in its place may have its inode
                     return
 
@@ -110,7 +110,7 @@ class Watcher:
         return seen.st_dev, seen.st_ino
 
 
-def is_persona(path: str) -> bool:
+def is_persona_file(path: str) -> bool:
     """Whether a change of this file can change what is read."""
     name = path.rpartition("/")[2]
-    return name.endswith(".md") or name in AVATARS
+    return name.endswith(".md") or name in CARD_FILES

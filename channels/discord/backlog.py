@@ -8,32 +8,32 @@ from typing import Final
 
 from channels.base import Denied, Emit, Rejected, SendError
 from channels.discord import gaps, wire
-from channels.discord.directory import Directory, Place
-from channels.discord.gaps import Progress
-from channels.discord.ids import snowflake
-from channels.discord.inbox import Raw
-from channels.discord.rest import Api, channel_of, messages
-from channels.payload import Json, flag, whole
+from channels.discord.directory import DiscordDirectory, DiscordPlace
+from channels.discord.gaps import DiscordProgress
+from channels.discord.ids import get_snowflake
+from channels.discord.inbox import RawGatewayEvent
+from channels.discord.rest import DiscordRestClient, fetch_channel, parse_messages
+from channels.payload import Json, get_bool, get_int
 from gateway.clock import Clock
 from gateway.events import Notification
 
-_LOG = logging.getLogger("reverie.discord")
+logger = logging.getLogger("reverie.discord")
 REFILL: Final = "_REFILL"
 """From ourselves: a history that could not be had is asked for again."""
 LATE: Final = "_LATE"
 """From ourselves: all guilds should have been told by now."""
-_TRIES: Final = "_tries"
-BEGIN_A_GAP: Final = frozenset({"READY", "GUILD_CREATE", REFILL, LATE})
-_PAGE = 100
-_AT_ONCE = 8
+_TRIES_KEY: Final = "_tries"
+GAP_EVENTS: Final = frozenset({"READY", "GUILD_CREATE", REFILL, LATE})
+_PAGE_SIZE = 100
+_MAX_CONCURRENT = 8
 """Channels whose history is asked for at the same time; Discord allows 50 requests a second in all."""
-_TOLD = 50
+_LOG_EVERY = 50
 """After so many of them it is logged how far this is."""
-_AGAIN_S, _MOST_S = 2.0, 60.0
+_RETRY_FIRST_S, _RETRY_MAX_S = 2.0, 60.0
 """What could not be had is asked for again so soon; each time it takes twice as long, up to the second."""
 
 
-class Backlog:
+class DiscordBackfill:
     """Emits what was missed, and closes the gaps."""
 
     def __init__(
@@ -41,43 +41,46 @@ class Backlog:
         clock: Clock,
         *,
         rooms: AbstractSet[str],
-        directory: Directory,
-        progress: Progress,
-        api: Api,
+        directory: DiscordDirectory,
+        progress: DiscordProgress,
+        api: DiscordRestClient,
         new: Callable[[Sequence[Notification]], Sequence[Notification]],
-        later: Callable[[float, Raw], None],
+        later: Callable[[float, RawGatewayEvent], None],
     ) -> None:
         """`new` takes away what went out already; `later` puts something into the inbox after so many seconds."""
         self._clock, self._rooms, self._directory, self._progress = clock, rooms, directory, progress
         self._api, self._unseen, self._put_delayed = api, new, later
 
-    async def fill(self, item: Raw, data: Json, emit: Emit) -> None:
+    async def fill(self, item: RawGatewayEvent, data: Json, emit: Emit) -> None:
         """Emit what was said in a guild (or, at READY, directly) while we were not told; then the gap is closed."""
         if item.event == LATE:
             await self._fill_unannounced(item.shard, emit, data)
             return
-        shard, guild = item.shard, "" if item.event == "READY" else snowflake(data, "id")
+        shard, guild = item.shard, "" if item.event == "READY" else get_snowflake(data, "id")
         if not self._progress.has_gap(shard, guild):
             return
-        if item.event == "GUILD_CREATE" and flag(data, "unavailable"):
+        if item.event == "GUILD_CREATE" and get_bool(data, "unavailable"):
             return  # it comes again once the outage is over
         now = self._clock.now()
         if guild:
-            asked = gaps.plan(
+            asked = gaps.plan_history(
                 self._directory.guild_places(guild), self._progress.history_after(shard, now), self._rooms
             )
         else:  # all of them: nobody tells again which message is their newest
             asked = [place for direct in self._progress.direct_chats if (place := self._direct_place(direct))]
         if asked and self._progress.exceeds_history_age(shard, now):
-            _LOG.warning("what was said before the last `history_age` while we were away is not answered")
+            logger.warning("what was said before the last `history_age` while we were away is not answered")
         if await self._fetch_histories(asked, self._progress.history_after(shard, now), emit):
             self._progress.close_gap(shard, guild)
         else:
             self._retry_later(shard, REFILL, data, guild)
 
     def _retry_later(self, shard: int, event: str, before: Json, guild: str = "") -> None:
-        tries = min(max(whole(before, _TRIES) or 0, 0), 9)
-        self._put_delayed(min(_AGAIN_S * 2.0**tries, _MOST_S), Raw(shard, event, {"id": guild, _TRIES: tries + 1}))
+        tries = min(max(get_int(before, _TRIES_KEY) or 0, 0), 9)
+        self._put_delayed(
+            min(_RETRY_FIRST_S * 2.0**tries, _RETRY_MAX_S),
+            RawGatewayEvent(shard, event, {"id": guild, _TRIES_KEY: tries + 1}),
+        )
 
     async def _fill_unannounced(self, shard: int, emit: Emit, data: Json) -> None:
         """GUILD_CREATE has not come for all guilds: emit what was said where we know of a room without it.
@@ -87,45 +90,45 @@ class Backlog:
         if not self._progress.has_guild_gap(shard):
             return
         complete = True
-        for room in self._rooms - {gaps.ANY} - set(self._directory.places):
+        for room in self._rooms - {gaps.ANY_ROOM} - set(self._directory.places):
             try:
-                told = await channel_of(self._api, room)
+                told = await fetch_channel(self._api, room)
             except Rejected:
                 told = {"id": room, "type": 0}  # perhaps a guild: then there is no history either
             except SendError as error:
-                _LOG.warning("room %s is not known: %s", room, error.reason)
+                logger.warning("room %s is not known: %s", room, error.reason)
                 complete = False
                 continue
-            self._directory.add_channel(told, snowflake(told, "guild_id"))
+            self._directory.add_channel(told, get_snowflake(told, "guild_id"))
         places = [
             place
             for place in self._directory.places.values()
             if not place.is_direct
             and (not place.guild or self._progress.has_gap(shard, place.guild))
-            and gaps.acts(place, self._rooms)
+            and gaps.is_open_place(place, self._rooms)
         ]
         if (
             await self._fetch_histories(places, self._progress.history_after(shard, self._clock.now()), emit)
             and complete
         ):
-            self._progress.close_gap(shard, gaps.ANY)
+            self._progress.close_gap(shard, gaps.ANY_ROOM)
         else:
             self._retry_later(shard, LATE, data)
 
-    def _direct_place(self, channel: str) -> Place | None:
+    def _direct_place(self, channel: str) -> DiscordPlace | None:
         return self._directory.places.get(channel) or self._directory.add_channel({"id": channel, "type": 1}, "")
 
-    async def _fetch_histories(self, places: Sequence[Place], since: int, emit: Emit) -> bool:
+    async def _fetch_histories(self, places: Sequence[DiscordPlace], since: int, emit: Emit) -> bool:
         """Whether all of them could be had."""
-        free, complete, done = asyncio.Semaphore(_AT_ONCE), True, 0
+        free, complete, done = asyncio.Semaphore(_MAX_CONCURRENT), True, 0
 
-        async def one(place: Place) -> None:
+        async def one(place: DiscordPlace) -> None:
             nonlocal complete, done
             async with free:
                 complete = await self._fetch_history(place, since, emit) and complete
                 done += 1
-                if done % _TOLD == 0:
-                    _LOG.info("asked %d of %d histories for what was said while we were away", done, len(places))
+                if done % _LOG_EVERY == 0:
+                    logger.info("asked %d of %d histories for what was said while we were away", done, len(places))
 
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -135,28 +138,28 @@ class Backlog:
             raise group.exceptions[0] from None
         return complete
 
-    async def _fetch_history(self, place: Place, since: int, emit: Emit) -> bool:
+    async def _fetch_history(self, place: DiscordPlace, since: int, emit: Emit) -> bool:
         """Emit what was said in one place behind `since`, oldest first; whether that could be had."""
         while True:
             try:
                 answer = await self._api.call(
                     "GET",
                     "/channels/{channel_id}/messages",
-                    params={"limit": _PAGE, "after": since},
+                    params={"limit": _PAGE_SIZE, "after": since},
                     again=False,  # others wait meanwhile
                     channel_id=place.id,
                 )
             except (Rejected, Denied) as error:  # not ours to read: there is no gap either
-                _LOG.info("the history of %s is closed to us: %s", place.id, error.reason)
+                logger.info("the history of %s is closed to us: %s", place.id, error.reason)
                 return True
             except SendError as error:
-                _LOG.warning("the history of %s could not be had: %s", place.id, error.reason)
+                logger.warning("the history of %s could not be had: %s", place.id, error.reason)
                 return False
-            page = [data for data in messages(answer) if int(snowflake(data, "id") or 0) > since]
-            told = [event for data in page if (event := wire.message(data, self._directory)) is not None]
+            page = [data for data in parse_messages(answer) if int(get_snowflake(data, "id") or 0) > since]
+            told = [event for data in page if (event := wire.parse_message(data, self._directory)) is not None]
             if new := self._unseen(told):
-                _LOG.info("%d messages in %s were said while we were away", len(new), place.id)
+                logger.info("%d messages in %s were said while we were away", len(new), place.id)
                 await emit(new)
-            if len(page) < _PAGE:
+            if len(page) < _PAGE_SIZE:
                 return True
-            since = int(snowflake(page[-1], "id"))
+            since = int(get_snowflake(page[-1], "id"))

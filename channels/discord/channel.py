@@ -8,47 +8,55 @@ from typing import TYPE_CHECKING
 
 from channels.base import (
     Audience,
+    BeforeSend,
     Capabilities,
+    CommandCompleter,
     CommandSpec,
     Emit,
-    Going,
     Part,
-    People,
+    RoomMembers,
     SendError,
-    Suggest,
     Uncertain,
     Unreachable,
-    unrecorded,
+    no_before_send,
 )
-from channels.discord.acts import Acts
+from channels.discord.acts import DiscordActions
 from channels.discord.config import DiscordConfig
-from channels.discord.directory import Directory
-from channels.discord.errors import Refused
-from channels.discord.ids import nonce
-from channels.discord.outgoing import FILE_BYTES, MESSAGE, MESSAGES, SILENT, SUPPRESS_EMBEDS, Outgoing
-from channels.discord.outgoing import shown as words
-from channels.discord.places import channel_of, message_of, receipt
-from channels.discord.render import bodies
+from channels.discord.directory import DiscordDirectory
+from channels.discord.errors import DiscordRefused
+from channels.discord.ids import message_nonce
+from channels.discord.outgoing import (
+    MAX_FILE_BYTES,
+    MESSAGE_PATH,
+    MESSAGES_PATH,
+    SUPPRESS_EMBEDS,
+    SUPPRESS_NOTIFICATIONS,
+    DiscordOutgoing,
+    message_content,
+)
+from channels.discord.places import build_receipt, parse_channel_id, parse_message_id
+from channels.discord.render import render_bodies
 from gateway.clock import Clock
 from gateway.events import Address, Attachment, ChannelName, MessageId, PlaceNames, Post, Receipt, RoomId
 from gateway.ids import new_id
 
 if TYPE_CHECKING:
-    from channels.discord.life import Kept, Life
+    from channels.discord.life import DiscordAccountState, DiscordSession
+
 
 _FORMATTING = (
     "Discord shows Markdown: **bold**, *italic*, ~~strike~~, `code`, fenced code with a language, headings to ###, "
     "lists, > quotes, ||spoilers|| and [links](https://example.org) work; tables become code blocks, pictures become "
     "links. Mentions ping nobody. A message holds 2,000 characters; longer ones are split."
 )
-_RESEND_S = 120.0
+_RESEND_WINDOW_S = 120.0
 """https://discord.com/developers/docs/resources/message#create-message: an enforced nonce is unique `in the past
 few minutes`; two are the fewest that one may call so."""
-_SHOWN_TRIES = 3
+_PREVIEW_TRIES = 3
 
 
 class DiscordChannel:
-    """One bot account on Discord; a `channels.base.Channel`. Made with `preview: all`, use `PreviewingChannel`."""
+    """One bot account on Discord; a `channels.base.Channel`. Made with `preview: all`, use `DiscordPreviewChannel`."""
 
     typing_interval_s = 8.0
     """Discord shows it for ten seconds."""
@@ -65,13 +73,13 @@ class DiscordChannel:
     ) -> None:
         self._name, self._config, self._clock, self._random = name, config, clock, random
         self._commands, self._cursor = tuple(commands), cursor
-        self._directory = Directory(name)
-        self._outgoing = Outgoing(link_previews=config.link_previews)
-        self._session: Life | None = None
+        self._directory = DiscordDirectory(name)
+        self._outgoing = DiscordOutgoing(link_previews=config.link_previews)
+        self._session: DiscordSession | None = None
         """Set while `run` runs."""
-        self._state: Kept | None = None
+        self._state: DiscordAccountState | None = None
         """Set since it ran first."""
-        self._completer: Suggest | None = None
+        self._completer: CommandCompleter | None = None
 
     @property
     def name(self) -> ChannelName:
@@ -83,8 +91,8 @@ class DiscordChannel:
             platform="Discord",
             formatting=_FORMATTING,
             replies=True,
-            resend_window_s=_RESEND_S,
-            max_file_bytes=FILE_BYTES,
+            resend_window_s=_RESEND_WINDOW_S,
+            max_file_bytes=MAX_FILE_BYTES,
             defers_commands=True,
         )
 
@@ -99,7 +107,7 @@ class DiscordChannel:
     def audience(self, at: Address) -> Audience | None:
         return self._directory.audience(at)
 
-    def set_completer(self, suggest: Suggest) -> None:
+    def set_completer(self, suggest: CommandCompleter) -> None:
         self._completer = suggest
         if self._session is not None:
             self._session.autocomplete.completer = suggest
@@ -121,13 +129,13 @@ class DiscordChannel:
         finally:
             self._session = None
 
-    def create_session(self) -> "Life":
+    def create_session(self) -> "DiscordSession":
         """Everything that lives as long as `run`."""
         # Here and not above: importing discord.py takes 0.2 s and 18 MB, and check-config does not need it.
-        from channels.discord.life import Kept, Life  # noqa: PLC0415
+        from channels.discord.life import DiscordAccountState, DiscordSession  # noqa: PLC0415
 
-        self._state = self._state or Kept(self._clock, self._commands, self._cursor)
-        return Life(
+        self._state = self._state or DiscordAccountState(self._clock, self._commands, self._cursor)
+        return DiscordSession(
             self._name,
             self._config,
             self._clock,
@@ -137,9 +145,9 @@ class DiscordChannel:
         )
 
     def split(self, post: Post) -> tuple[str, ...]:
-        return bodies(post.text) or ("\u2026",)  # only empty fences: there is nothing to show, and that is shown
+        return render_bodies(post.text) or ("\u2026",)  # only empty fences: there is nothing to show, and that is shown
 
-    async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
+    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
         if not part.body.strip():
             raise ValueError("a part needs text")
         life = self._require_session()
@@ -150,7 +158,7 @@ class DiscordChannel:
         if not active or life is None or not self._config.typing:
             return  # it ends by itself, or with the message
         with contextlib.suppress(SendError):
-            await life.api.call("POST", "/channels/{channel_id}/typing", again=False, channel_id=channel_of(at))
+            await life.api.call("POST", "/channels/{channel_id}/typing", again=False, channel_id=parse_channel_id(at))
 
     async def react(self, at: Address, message: MessageId, reaction: str, *, add: bool) -> None:
         await self._actions.react(at, message, reaction, add=add)
@@ -175,63 +183,65 @@ class DiscordChannel:
             return ""
         return "Discord shows no such channel or server: invite the bot to it, and let it view the channel"
 
-    async def list_members(self, at: Address, *, most: int) -> People:
+    async def list_members(self, at: Address, *, most: int) -> RoomMembers:
         return await self._actions.list_members(at, most)
 
     @property
-    def _actions(self) -> Acts:
-        return Acts(self._require_session(), self._directory, self._outgoing.flags)
+    def _actions(self) -> DiscordActions:
+        return DiscordActions(self._require_session(), self._directory, self._outgoing.flags)
 
     async def download(self, at: Address, attachment: Attachment, *, limit_bytes: int) -> bytes:
-        from channels.discord.files import fetch  # noqa: PLC0415 - with the library, as above
+        from channels.discord.files import download_attachment  # noqa: PLC0415 - with the library, as above
 
         del at  # the id says where it was
-        return await fetch(
+        return await download_attachment(
             self._require_session().api, self._config.api_url, attachment.id, limit_bytes, self._config.request_timeout
         )
 
-    def _require_session(self) -> "Life":
+    def _require_session(self) -> "DiscordSession":
         if self._session is None:
             raise Unreachable(f"{self._name} is not connected")
         return self._session
 
 
-class PreviewingChannel(DiscordChannel):
+class DiscordPreviewChannel(DiscordChannel):
     """A `DiscordChannel` that shows an answer while it grows, in a message that is edited."""
 
     preview_interval_s = 1.5
     """Five edits in five seconds are allowed per channel; others may be at work there."""
 
     async def preview(self, at: Address, text: str, shown: MessageId | None) -> MessageId | None:
-        api, first = self._require_session().api, next(iter(bodies(text)), "")
+        api, first = self._require_session().api, next(iter(render_bodies(text)), "")
         if not first:
             return shown
-        content = words(first) | {"flags": self._outgoing.flags}
+        content = message_content(first) | {"flags": self._outgoing.flags}
         if shown is not None:
-            await api.call("PATCH", MESSAGE, json=content, channel_id=channel_of(at), message_id=message_of(shown))
+            await api.call(
+                "PATCH", MESSAGE_PATH, json=content, channel_id=parse_channel_id(at), message_id=parse_message_id(shown)
+            )
             return shown
         # Nobody is to be called for something unfinished. What may stand there is to be taken away, so we need its id.
-        key = nonce(new_id(self._clock.now()))
-        content |= {"flags": SUPPRESS_EMBEDS | SILENT, "nonce": key, "enforce_nonce": True}
+        key = message_nonce(new_id(self._clock.now()))
+        content |= {"flags": SUPPRESS_EMBEDS | SUPPRESS_NOTIFICATIONS, "nonce": key, "enforce_nonce": True}
 
         async def show() -> MessageId | None:
-            answer = await api.call("POST", MESSAGES, json=content, again=False, channel_id=channel_of(at))
-            return next(iter(receipt(answer).ids), None)
+            answer = await api.call("POST", MESSAGES_PATH, json=content, again=False, channel_id=parse_channel_id(at))
+            return next(iter(build_receipt(answer).ids), None)
 
-        for _ in range(_SHOWN_TRIES - 1):
+        for _ in range(_PREVIEW_TRIES - 1):
             with contextlib.suppress(Uncertain):
                 return await show()
         return await show()
 
     async def delete_preview(self, at: Address, shown: MessageId) -> None:
         try:
-            await self._actions.delete_own(channel_of(at), message_of(shown))
-        except Refused as refused:
+            await self._actions.delete_own(parse_channel_id(at), parse_message_id(shown))
+        except DiscordRefused as refused:
             if refused.status != HTTPStatus.NOT_FOUND:
                 raise
 
 
-def make(
+def create_channel(
     name: ChannelName,
     config: DiscordConfig,
     clock: Clock,
@@ -240,5 +250,5 @@ def make(
     commands: Sequence[CommandSpec] = (),
 ) -> DiscordChannel:
     """The channel that this configuration asks for: abilities are told by the class."""
-    kind = DiscordChannel if config.preview == "off" else PreviewingChannel
+    kind = DiscordChannel if config.preview == "off" else DiscordPreviewChannel
     return kind(name, config, clock, cursor=cursor, commands=commands)

@@ -22,9 +22,9 @@ from channels.discord.config import DiscordConfig
 # Else the library warns at every start that it cannot do voice, which nobody asked for.
 discord.VoiceClient.warn_nacl = discord.VoiceClient.warn_dave = False
 
-PATIENCE_S: Final = 30.0
+MAX_BUCKET_WAIT_S: Final = 30.0
 """discord.py waits so long for a bucket by itself (its least); what takes longer is said as `RateLimited`."""
-_UPLOAD_S: Final = 120.0
+_UPLOAD_EXTRA_S: Final = 120.0
 """What a request with a file may take beside."""
 EVENTS: Final = (
     "READY",
@@ -49,11 +49,11 @@ EVENTS: Final = (
     "INTERACTION_CREATE",
 )
 """What is taken in; all else is dropped unread."""
-Take = Callable[[int, str, object], None]
+RawEventHandler = Callable[[int, str, object], None]
 """Shard, event, its data as it came. Never waits, never raises."""
 
 
-def intents() -> discord.Intents:
+def build_intents() -> discord.Intents:
     """What we ask to be told: no members, no presences."""
     return discord.Intents(
         guilds=True,
@@ -65,19 +65,19 @@ def intents() -> discord.Intents:
     )
 
 
-class Client(discord.Client):
+class DiscordClient(discord.Client):
     """Holds the account's HTTP side and hands raw events to `take`."""
 
-    def __init__(self, config: DiscordConfig, take: Take) -> None:
+    def __init__(self, config: DiscordConfig, take: RawEventHandler) -> None:
         super().__init__(
-            intents=intents(),
+            intents=build_intents(),
             max_messages=None,
             chunk_guilds_at_startup=False,
             member_cache_flags=discord.MemberCacheFlags.none(),
             allowed_mentions=discord.AllowedMentions.none(),
         )
         self.handle_raw_event = take
-        self.http = self._connection.http = Http(config)
+        self.http = self._connection.http = DiscordHttpClient(config)
         # Payloads go to `take` as they are: a cache of objects would cost memory, and break on what it does not know.
         self._connection.parsers = {event: partial(take, 0, event) for event in EVENTS}
 
@@ -88,15 +88,15 @@ class Client(discord.Client):
         return str(data.get("id", "")) if isinstance(data, dict) else ""
 
 
-class Http(HTTPClient):
+class DiscordHttpClient(HTTPClient):
     """The library's HTTP client at another address, with buckets that answer as soon as Discord has."""
 
     def __init__(self, config: DiscordConfig) -> None:
-        super().__init__(asyncio.get_running_loop(), max_ratelimit_timeout=PATIENCE_S)
+        super().__init__(asyncio.get_running_loop(), max_ratelimit_timeout=MAX_BUCKET_WAIT_S)
         self._base = config.api_url.rstrip("/")
         self._timeout = aiohttp.ClientTimeout(total=config.request_timeout)
-        self._upload = aiohttp.ClientTimeout(total=config.request_timeout + _UPLOAD_S)
-        _redact()
+        self._upload = aiohttp.ClientTimeout(total=config.request_timeout + _UPLOAD_EXTRA_S)
+        _install_token_filter()
 
     async def request(self, route: Route, **kwargs: Any) -> Any:  # noqa: ANN401 - the library's signature
         if route.url.startswith(Route.BASE):
@@ -111,12 +111,12 @@ class Http(HTTPClient):
 
     def get_ratelimit(self, key: str) -> Ratelimit:
         if key not in self._buckets:
-            self._buckets[key] = Bucket(self.max_ratelimit_timeout)
+            self._buckets[key] = FairRatelimit(self.max_ratelimit_timeout)
             self._try_clear_expired_ratelimits()
         return self._buckets[key]
 
 
-class Bucket(Ratelimit):
+class FairRatelimit(Ratelimit):
     """A rate limit in which those wait who come next.
 
     The library's own lets the request that used up the bucket wait for the next window before it returns: the
@@ -164,7 +164,7 @@ class Bucket(Ratelimit):
         return not self._turn.locked() and super().is_inactive()
 
 
-class _NoTokens(logging.Filter):
+class _WebhookTokenFilter(logging.Filter):
     """Takes the tokens of interactions out of the addresses that the library logs."""
 
     _SECRET = re.compile(r"(/(?:webhooks|interactions)/\d+/)[^/\s?]+")
@@ -174,7 +174,7 @@ class _NoTokens(logging.Filter):
         return True
 
 
-def _redact() -> None:
+def _install_token_filter() -> None:
     library = logging.getLogger("discord.http")
-    if not any(isinstance(found, _NoTokens) for found in library.filters):
-        library.addFilter(_NoTokens())
+    if not any(isinstance(found, _WebhookTokenFilter) for found in library.filters):
+        library.addFilter(_WebhookTokenFilter())

@@ -4,10 +4,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, field_validator
 
-from gateway.fields import Duration, Section
+from gateway.fields import ConfigSection, Duration
 
 
-class DiscordConfig(Section):
+class DiscordConfig(ConfigSection):
     """One bot account."""
 
     platform: Literal["discord"]

@@ -6,23 +6,23 @@ In place of the library's cache: that keeps whole objects, and needs them to be 
 from dataclasses import dataclass
 
 from channels.base import Audience
-from channels.discord.ids import snowflake
-from channels.payload import Json, flag, obj, objs, string, whole
+from channels.discord.ids import get_snowflake
+from channels.payload import Json, get_bool, get_int, get_object, get_objects, get_str
 from gateway.events import Address, ChannelName, PlaceNames, RoomId, ThreadId
 
-THREADS = frozenset({10, 11, 12})
+THREAD_TYPES = frozenset({10, 11, 12})
 """Announcement, public and private threads; forum posts are public threads."""
-DIRECT = frozenset({1, 3})
-_PRIVATE_THREAD = 12
-_VIEW = 1 << 10
+DIRECT_TYPES = frozenset({1, 3})
+_PRIVATE_THREAD_TYPE = 12
+_VIEW_CHANNEL = 1 << 10
 """VIEW_CHANNEL: https://discord.com/developers/docs/topics/permissions#permissions-bitwise-permission-flags."""
-_MOST_DIGITS = 40
-_SILENT = frozenset({4, 14, 15, 16})
+_MAX_DIGITS = 40
+_SILENT_TYPES = frozenset({4, 14, 15, 16})
 """Categories, directories, forums: nothing is said in them, only in their threads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class DiscordPlace:
     """One channel or thread."""
 
     id: str
@@ -44,7 +44,7 @@ class Place:
     """Who, what they are allowed, and what they are denied beside what their roles allow. None: not told."""
 
 
-class Directory:
+class DiscordDirectory:
     """Grows and shrinks with what `learn` is fed."""
 
     def __init__(self, channel: ChannelName) -> None:
@@ -59,7 +59,7 @@ class Directory:
         self._awaited_guilds: set[str] | None = None
         """Guilds of which Discord is still to tell. None: it has not said in which we are."""
         """Guild -> its name."""
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, DiscordPlace] = {}
         self._roles: dict[str, tuple[str, str]] = {}
         """Role -> guild and name."""
         self._everyone_permissions: dict[str, int] = {}
@@ -94,11 +94,11 @@ class Directory:
         if everyone is None or room.overwrites is None:
             return None
         for who, allowed, denied in room.overwrites:
-            if denied & _VIEW:
+            if denied & _VIEW_CHANNEL:
                 return "room"  # not all of the server, whoever it is that cannot
             if who == room.guild:
                 everyone |= allowed
-        return "space" if everyone & _VIEW else "room"
+        return "space" if everyone & _VIEW_CHANNEL else "room"
 
     def channel_name(self, channel: str) -> str:
         """For display; empty if not known."""
@@ -145,46 +145,48 @@ class Directory:
         """Take in one event of the gateway; those that tell nothing of places change nothing."""
         match event:
             case "READY":
-                self.own_id = snowflake(obj(data, "user"), "id") or self.own_id
-                self._handle = string(obj(data, "user"), "username") or self._handle
-                named = {snowflake(guild, "id") for guild in objs(data, "guilds")}
+                self.own_id = get_snowflake(get_object(data, "user"), "id") or self.own_id
+                self._handle = get_str(get_object(data, "user"), "username") or self._handle
+                named = {get_snowflake(guild, "id") for guild in get_objects(data, "guilds")}
                 self._awaited_guilds = (self._awaited_guilds or set()) | (named - self._guilds.keys())
             case "GUILD_CREATE":
                 self._add_guild(data)
-            case "GUILD_UPDATE" if string(data, "name"):
-                self._guilds[snowflake(data, "id")] = string(data, "name")
-            case "GUILD_DELETE" if not flag(data, "unavailable"):
-                self._forget_guild(snowflake(data, "id"))
-            case "THREAD_UPDATE" if flag(obj(data, "thread_metadata"), "archived"):
-                self.places.pop(snowflake(data, "id"), None)  # there is no end of them; one that is used is told again
+            case "GUILD_UPDATE" if get_str(data, "name"):
+                self._guilds[get_snowflake(data, "id")] = get_str(data, "name")
+            case "GUILD_DELETE" if not get_bool(data, "unavailable"):
+                self._forget_guild(get_snowflake(data, "id"))
+            case "THREAD_UPDATE" if get_bool(get_object(data, "thread_metadata"), "archived"):
+                self.places.pop(
+                    get_snowflake(data, "id"), None
+                )  # there is no end of them; one that is used is told again
             case "CHANNEL_CREATE" | "CHANNEL_UPDATE" | "THREAD_CREATE" | "THREAD_UPDATE":
-                self.add_channel(data, snowflake(data, "guild_id"))
+                self.add_channel(data, get_snowflake(data, "guild_id"))
             case "CHANNEL_DELETE" | "THREAD_DELETE":
-                self.places.pop(snowflake(data, "id"), None)
+                self.places.pop(get_snowflake(data, "id"), None)
             case "THREAD_LIST_SYNC":
-                for thread in objs(data, "threads"):
-                    self.add_channel(thread, snowflake(data, "guild_id"))
+                for thread in get_objects(data, "threads"):
+                    self.add_channel(thread, get_snowflake(data, "guild_id"))
             case "GUILD_ROLE_CREATE" | "GUILD_ROLE_UPDATE":
-                self._add_role(obj(data, "role"), snowflake(data, "guild_id"))
+                self._add_role(get_object(data, "role"), get_snowflake(data, "guild_id"))
             case _:
                 pass
 
-    def add_channel(self, data: Json, guild: str) -> Place | None:
+    def add_channel(self, data: Json, guild: str) -> DiscordPlace | None:
         """Take in one channel object; None if it is none."""
-        channel, kind = snowflake(data, "id"), whole(data, "type")
+        channel, kind = get_snowflake(data, "id"), get_int(data, "type")
         if not channel or kind is None:
             return None
-        place = Place(
+        place = DiscordPlace(
             id=channel,
-            guild="" if kind in DIRECT else guild,
-            is_direct=kind in DIRECT,
-            name=string(data, "name"),
-            parent=snowflake(data, "parent_id") if kind in THREADS else "",
-            last_message=snowflake(data, "last_message_id"),
-            has_messages=kind not in _SILENT,
-            topic=string(data, "topic") if "topic" in data else None,
-            is_private=kind == _PRIVATE_THREAD,
-            overwrites=_overwrites(data),
+            guild="" if kind in DIRECT_TYPES else guild,
+            is_direct=kind in DIRECT_TYPES,
+            name=get_str(data, "name"),
+            parent=get_snowflake(data, "parent_id") if kind in THREAD_TYPES else "",
+            last_message=get_snowflake(data, "last_message_id"),
+            has_messages=kind not in _SILENT_TYPES,
+            topic=get_str(data, "topic") if "topic" in data else None,
+            is_private=kind == _PRIVATE_THREAD_TYPE,
+            overwrites=_parse_overwrites(data),
         )
         self.places[channel] = place
         if place.parent and place.parent not in self.places:
@@ -192,37 +194,41 @@ class Directory:
             self.add_channel({"id": place.parent, "type": 0}, guild)
         return place
 
-    def guild_places(self, guild: str) -> list[Place]:
+    def guild_places(self, guild: str) -> list[DiscordPlace]:
         """Its channels and threads, oldest first."""
         return sorted((p for p in self.places.values() if p.guild == guild), key=lambda place: int(place.id))
 
     def _add_guild(self, data: Json) -> None:
-        guild = snowflake(data, "id")
+        guild = get_snowflake(data, "id")
         if self._awaited_guilds is not None:
             self._awaited_guilds.discard(guild)
-        if not guild or flag(data, "unavailable"):
+        if not guild or get_bool(data, "unavailable"):
             return
         self._forget_guild(guild)
-        if name := string(data, "name"):
+        if name := get_str(data, "name"):
             self._guilds[guild] = name
-        for member in objs(data, "members"):
-            if self.own_id and snowflake(obj(member, "user"), "id") == self.own_id and (nick := string(member, "nick")):
+        for member in get_objects(data, "members"):
+            if (
+                self.own_id
+                and get_snowflake(get_object(member, "user"), "id") == self.own_id
+                and (nick := get_str(member, "nick"))
+            ):
                 self._nicks[guild] = nick
-        for channel in (*objs(data, "channels"), *objs(data, "threads")):
+        for channel in (*get_objects(data, "channels"), *get_objects(data, "threads")):
             self.add_channel(channel, guild)
-        for role in objs(data, "roles"):
+        for role in get_objects(data, "roles"):
             self._add_role(role, guild)
 
     def _roles_of(self, guild: str) -> set[str]:
         return {role for role, (of, _) in self._roles.items() if of == guild}
 
     def _add_role(self, data: Json, guild: str) -> None:
-        role = snowflake(data, "id")
+        role = get_snowflake(data, "id")
         if role:
-            self._roles[role] = (guild, string(data, "name"))
+            self._roles[role] = (guild, get_str(data, "name"))
             if role == guild:  # @everyone
-                self._everyone_permissions[guild] = _bits(data, "permissions")
-            if self.own_id and snowflake(obj(data, "tags"), "bot_id") == self.own_id:
+                self._everyone_permissions[guild] = _parse_permissions(data, "permissions")
+            if self.own_id and get_snowflake(get_object(data, "tags"), "bot_id") == self.own_id:
                 self._own_roles.add(role)
 
     def _forget_guild(self, guild: str) -> None:
@@ -236,14 +242,16 @@ class Directory:
         self._everyone_permissions.pop(guild, None)
 
 
-def _overwrites(data: Json) -> tuple[tuple[str, int, int], ...] | None:
+def _parse_overwrites(data: Json) -> tuple[tuple[str, int, int], ...] | None:
     if not isinstance(data.get("permission_overwrites"), list):
         return None
-    told = objs(data, "permission_overwrites")
-    return tuple((snowflake(one, "id"), _bits(one, "allow"), _bits(one, "deny")) for one in told)
+    told = get_objects(data, "permission_overwrites")
+    return tuple(
+        (get_snowflake(one, "id"), _parse_permissions(one, "allow"), _parse_permissions(one, "deny")) for one in told
+    )
 
 
-def _bits(data: Json, key: str) -> int:
+def _parse_permissions(data: Json, key: str) -> int:
     """Permissions: a number, written as text. What cannot be read allows nothing."""
-    told = string(data, key)
-    return int(told) if told.isascii() and told.isdigit() and len(told) <= _MOST_DIGITS else 0
+    told = get_str(data, key)
+    return int(told) if told.isascii() and told.isdigit() and len(told) <= _MAX_DIGITS else 0

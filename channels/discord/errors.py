@@ -3,7 +3,7 @@
 from channels.base import Rejected
 
 
-class Refused(Rejected):
+class DiscordRefused(Rejected):
     """Discord answered with a 4xx: surely not done."""
 
     def __init__(self, reason: str, *, status: int, code: int = 0) -> None:

@@ -12,18 +12,18 @@ _NONCE_CHARACTERS = 22
 _DIGITS = string.digits + string.ascii_letters
 
 
-def snowflake(data: object, key: str) -> str:
+def get_snowflake(data: object, key: str) -> str:
     """The id under `key` in its one spelling, or an empty text."""
-    return as_id(data.get(key)) if isinstance(data, Mapping) else ""
+    return parse_id(data.get(key)) if isinstance(data, Mapping) else ""
 
 
-def snowflakes(data: object, key: str) -> list[str]:
+def get_snowflakes(data: object, key: str) -> list[str]:
     """The ids in the list under `key`."""
     value = data.get(key) if isinstance(data, Mapping) else None
-    return [found for item in value if (found := as_id(item))] if isinstance(value, list) else []
+    return [found for item in value if (found := parse_id(item))] if isinstance(value, list) else []
 
 
-def as_id(value: object) -> str:
+def parse_id(value: object) -> str:
     """The id that `value` is (a text or a number of 64 bits), or an empty text."""
     if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 64:
         return str(value)
@@ -32,17 +32,17 @@ def as_id(value: object) -> str:
     return ""
 
 
-def time_of(snowflake: str) -> datetime:
+def snowflake_time(snowflake: str) -> datetime:
     """When an id was made."""
     return _EPOCH + timedelta(milliseconds=int(snowflake) >> 22)
 
 
-def id_at(when: datetime) -> int:
+def snowflake_at(when: datetime) -> int:
     """The smallest id that could be made at that time; 0 before there was Discord."""
     return max(0, int((when - _EPOCH) / timedelta(milliseconds=1))) << 22
 
 
-def nonce(key: str) -> str:
+def message_nonce(key: str) -> str:
     """At most 25 characters, the same for the same key at all times."""
     number = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=16).digest(), "big")
     digits = []

@@ -8,7 +8,7 @@ from gateway.events import Notification
 
 
 @dataclass(frozen=True, slots=True)
-class Raw:
+class RawGatewayEvent:
     """One event of the gateway, as it came."""
 
     shard: int
@@ -16,4 +16,4 @@ class Raw:
     data: object
 
 
-Inbox: TypeAlias = inbox.Inbox[Raw | Notification]
+DiscordInbox: TypeAlias = inbox.BackpressureBuffer[RawGatewayEvent | Notification]

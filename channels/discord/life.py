@@ -9,47 +9,47 @@ import discord
 
 from channels.backoff import Backoff
 from channels.base import CommandSpec, Denied, Emit
-from channels.discord.client import Client
-from channels.discord.completing import Completions
+from channels.discord.client import DiscordClient
+from channels.discord.completing import AutocompleteResponder
 from channels.discord.config import DiscordConfig
-from channels.discord.directory import Directory
-from channels.discord.gaps import Progress
-from channels.discord.ids import snowflake
-from channels.discord.inbox import Inbox, Raw
-from channels.discord.inflow import IN_CHANNELS, Inflow
-from channels.discord.interactions import Answers
-from channels.discord.pace import Identifies
-from channels.discord.rest import Api
-from channels.discord.shards import Shards
-from channels.tasks import end
+from channels.discord.directory import DiscordDirectory
+from channels.discord.gaps import DiscordProgress
+from channels.discord.ids import get_snowflake
+from channels.discord.inbox import DiscordInbox, RawGatewayEvent
+from channels.discord.inflow import CHANNEL_EVENT_PREFIXES, DiscordEventPipeline
+from channels.discord.interactions import InteractionResponder
+from channels.discord.pace import IdentifyLimiter
+from channels.discord.rest import DiscordRestClient
+from channels.discord.shards import DiscordShards
+from channels.tasks import cancel_and_wait
 from gateway.clock import Clock
-from gateway.events import ChannelName, EventId, Link, Notification
+from gateway.events import ChannelName, ConnectionChanged, EventId, Notification
 from gateway.ids import new_id
 
-_LOG = logging.getLogger("reverie.discord")
+logger = logging.getLogger("reverie.discord")
 
 
-class Kept:
+class DiscordAccountState:
     """What an account keeps from one run to the next."""
 
     def __init__(self, clock: Clock, commands: Sequence[CommandSpec], cursor: str | None) -> None:
-        self.api = Api()
-        self.interactions = Answers(self.api, clock, commands)
+        self.api = DiscordRestClient()
+        self.interactions = InteractionResponder(self.api, clock, commands)
         """Commands may be answered for a quarter of an hour, whatever is connected."""
-        self.identify_limiter = Identifies()
+        self.identify_limiter = IdentifyLimiter()
         self.cursor = cursor
         """How far all is certainly written down. None: no session has begun."""
-        self.unread_events: list[Raw] = []
+        self.unread_events: list[RawGatewayEvent] = []
         """What was told in channels and is not known to be written down."""
 
     def begin_session(self, cursor: str) -> None:
         """A session begins there: what is said from now on is missed if it is not heard."""
         self.cursor = self.cursor or cursor
 
-    def take_unread(self, guild: str) -> list[Raw]:
+    def take_unread(self, guild: str) -> list[RawGatewayEvent]:
         """Take what is unread of that guild; empty: of direct chats."""
-        mine = [item for item in self.unread_events if snowflake(item.data, "guild_id") == guild]
-        self.unread_events = [item for item in self.unread_events if snowflake(item.data, "guild_id") != guild]
+        mine = [item for item in self.unread_events if get_snowflake(item.data, "guild_id") == guild]
+        self.unread_events = [item for item in self.unread_events if get_snowflake(item.data, "guild_id") != guild]
         return mine
 
     def track_cursor(self, emit: Emit) -> Emit:
@@ -62,7 +62,7 @@ class Kept:
         return emitted
 
 
-class Life:
+class DiscordSession:
     """What the channel holds while it runs."""
 
     def __init__(
@@ -72,25 +72,25 @@ class Life:
         clock: Clock,
         *,
         random: Callable[[], float],
-        directory: Directory,
-        kept: Kept,
+        directory: DiscordDirectory,
+        kept: DiscordAccountState,
     ) -> None:
         self._name, self._config, self._clock, self._random = name, config, clock, random
         self._directory, self._state = directory, kept
         self.api, self.interactions = kept.api, kept.interactions
-        self.inbox = Inbox()
-        self.pipeline = Inflow(
+        self.inbox = DiscordInbox()
+        self.pipeline = DiscordEventPipeline(
             clock,
             rooms=frozenset(config.rooms),
             directory=directory,
-            progress=Progress(kept.cursor, config.history_age),
+            progress=DiscordProgress(kept.cursor, config.history_age),
             inbox=self.inbox,
             api=self.api,
             began=kept.begin_session,
             specs=kept.interactions.specs,
         )
-        self.autocomplete = Completions(self.api, clock, directory)
-        self._shards: Shards | None = None
+        self.autocomplete = AutocompleteResponder(self.api, clock, directory)
+        self._shards: DiscordShards | None = None
         self._up: bool | None = None
 
     async def run(self, emit: Emit) -> None:
@@ -99,8 +99,11 @@ class Life:
         try:
             await self.inbox.run_producer_consumer(self._stay_connected(), self.pipeline.run(kept.track_cursor(emit)))
         finally:
-            unread = (item for item in self.inbox.filter_pending(lambda _: True) if isinstance(item, Raw))
-            kept.unread_events = [*(item for item in unread if item.event.startswith(IN_CHANNELS)), *kept.unread_events]
+            unread = (item for item in self.inbox.filter_pending(lambda _: True) if isinstance(item, RawGatewayEvent))
+            kept.unread_events = [
+                *(item for item in unread if item.event.startswith(CHANNEL_EVENT_PREFIXES)),
+                *kept.unread_events,
+            ]
 
     async def _stay_connected(self) -> None:
         backoff = Backoff()
@@ -112,7 +115,7 @@ class Life:
                 raise
             self._report_link(False, reason)
             delay_s = backoff.next_delay_s(0.0, self._random())
-            _LOG.warning("%s: %s; next attempt in %.1f s", self._name, reason, delay_s)
+            logger.warning("%s: %s; next attempt in %.1f s", self._name, reason, delay_s)
             await self._clock.sleep(delay_s)
 
     async def _run_logged_in(self) -> str:
@@ -133,18 +136,18 @@ class Life:
             return "the connection has ended"
         finally:
             self.api.client = None
-            await end(*([registering] if registering else []))
+            await cancel_and_wait(*([registering] if registering else []))
             await self.interactions.close()
             await self.autocomplete.close()
             await client.http.close()
 
-    def create_client(self) -> Client:
+    def create_client(self) -> DiscordClient:
         """What is logged in with."""
-        return Client(self._config, self.handle_raw_event)
+        return DiscordClient(self._config, self.handle_raw_event)
 
-    async def run_gateway(self, client: Client) -> None:
+    async def run_gateway(self, client: DiscordClient) -> None:
         """Be connected to the gateway. Ends only by cancellation or `Denied`."""
-        self._shards = Shards(
+        self._shards = DiscordShards(
             client,
             self._config,
             self._clock,
@@ -166,14 +169,16 @@ class Life:
         elif event == "INTERACTION_CREATE":
             self.interactions.handle_interaction(data)
             self.autocomplete.handle_interaction(data)
-        self.inbox.put(Raw(shard, event, data))
+        self.inbox.put(RawGatewayEvent(shard, event, data))
         if self._state.unread_events and event in {"READY", "GUILD_CREATE"}:
             # Behind these the histories are read, and what is unread is newer.
-            for item in self._state.take_unread(snowflake(data, "id") if event == "GUILD_CREATE" else ""):
-                self.inbox.put(Raw(shard, item.event, item.data))
+            for item in self._state.take_unread(get_snowflake(data, "id") if event == "GUILD_CREATE" else ""):
+                self.inbox.put(RawGatewayEvent(shard, item.event, item.data))
 
     def _report_link(self, up: bool, reason: str) -> None:
         if self._up is not up:
             self._up = up
             now = self._clock.now()
-            self.inbox.put(Link(id=EventId(new_id(now)), channel=self._name, up=up, reason=reason, sent=now))
+            self.inbox.put(
+                ConnectionChanged(id=EventId(new_id(now)), channel=self._name, up=up, reason=reason, sent=now)
+            )

@@ -7,52 +7,52 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from channels.base import CommandArg, CommandSpec, CommandSub
-from channels.payload import Json, flag, objs, string, whole
-from channels.text import clean
+from channels.base import CommandArg, CommandSpec, SubcommandSpec
+from channels.payload import Json, get_bool, get_int, get_objects, get_str
+from channels.text import clean_text
 
-_SUB: Final = 1
-_BARE: Final = re.compile(r'[^\s"“„”`]\S*')
-_ABSENT: Final = '""'
+_SUBCOMMAND: Final = 1
+_UNQUOTED: Final = re.compile(r'[^\s"“„”`]\S*')
+_EMPTY_ARG: Final = '""'
 """Stands where an argument is left out and a later one is given."""
 
 
-def written(asked: Json, specs: Sequence[CommandSpec]) -> str:
+def format_options(asked: Json, specs: Sequence[CommandSpec]) -> str:
     """What would be written: a sub, and the arguments in the order of the table, quoted where they must be.
 
     People give options in any order and leave some out. What the table does not have (a menu that is too old) comes
     last, so that it is told to be too much.
     """
-    spec = next((one for one in specs if one.name == string(asked, "name").lower()), None)
-    options, words = objs(asked, "options"), list[str]()
-    of: CommandSpec | CommandSub | None = spec
-    if options and whole(options[0], "type") == _SUB:
-        name = string(options[0], "name").lower()
+    spec = next((one for one in specs if one.name == get_str(asked, "name").lower()), None)
+    options, words = get_objects(asked, "options"), list[str]()
+    of: CommandSpec | SubcommandSpec | None = spec
+    if options and get_int(options[0], "type") == _SUBCOMMAND:
+        name = get_str(options[0], "name").lower()
         of = next((sub for sub in spec.subs if sub.name == name), None) if spec else None
-        words, options = [quoted(name)], objs(options[0], "options")
-    values = {string(option, "name"): _value(option) for option in options}
-    words += _ordered(of.args if of is not None else (), values)
-    return " ".join([*words, *(quoted(value) for value in values.values())])
+        words, options = [quote_word(name)], get_objects(options[0], "options")
+    values = {get_str(option, "name"): _option_value(option) for option in options}
+    words += _ordered_words(of.args if of is not None else (), values)
+    return " ".join([*words, *(quote_word(value) for value in values.values())])
 
 
-def focused(asked: Json) -> tuple[str, str, str] | None:
+def find_focused(asked: Json) -> tuple[str, str, str] | None:
     """Sub, option, and what stands there until now, of the one that is being written. None: none is."""
-    options, sub = objs(asked, "options"), ""
-    if options and whole(options[0], "type") == _SUB:
-        sub, options = string(options[0], "name"), objs(options[0], "options")
-    found = next((option for option in options if flag(option, "focused")), None)
-    return (sub, string(found, "name"), _value(found)) if found is not None else None
+    options, sub = get_objects(asked, "options"), ""
+    if options and get_int(options[0], "type") == _SUBCOMMAND:
+        sub, options = get_str(options[0], "name"), get_objects(options[0], "options")
+    found = next((option for option in options if get_bool(option, "focused")), None)
+    return (sub, get_str(found, "name"), _option_value(found)) if found is not None else None
 
 
-def quoted(word: str) -> str:
+def quote_word(word: str) -> str:
     """One word, whatever it has in it."""
-    word = " ".join(clean(word).split())
-    if _BARE.fullmatch(word):
+    word = " ".join(clean_text(word).split())
+    if _UNQUOTED.fullmatch(word):
         return word
     return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _ordered(args: Sequence[CommandArg], values: dict[str, str]) -> list[str]:
+def _ordered_words(args: Sequence[CommandArg], values: dict[str, str]) -> list[str]:
     """Takes the values that the table has out of `values`."""
     words, missing = list[str](), 0
     for arg in args:
@@ -60,11 +60,11 @@ def _ordered(args: Sequence[CommandArg], values: dict[str, str]) -> list[str]:
         if not value:
             missing += 1
             continue
-        words += [_ABSENT] * missing + [value if arg.rest else quoted(value)]
+        words += [_EMPTY_ARG] * missing + [value if arg.rest else quote_word(value)]
         missing = 0
     return words
 
 
-def _value(option: Json) -> str:
+def _option_value(option: Json) -> str:
     value = option.get("value")
-    return clean(str(value)).strip() if isinstance(value, str | int | float) else ""
+    return clean_text(str(value)).strip() if isinstance(value, str | int | float) else ""

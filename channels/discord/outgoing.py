@@ -6,30 +6,31 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
-from channels.base import Going, Part, Rejected
-from channels.discord.errors import Refused
-from channels.discord.ids import as_id, nonce
-from channels.discord.places import channel_of, receipt
+from channels.base import BeforeSend, Part, Rejected
+from channels.discord.errors import DiscordRefused
+from channels.discord.ids import message_nonce, parse_id
+from channels.discord.places import build_receipt, parse_channel_id
 from gateway.events import Receipt
 
 if TYPE_CHECKING:
-    from channels.discord.interactions import Answers
-    from channels.discord.rest import Api
+    from channels.discord.interactions import InteractionResponder
+    from channels.discord.rest import DiscordRestClient
 
-_LOG = logging.getLogger("reverie.discord")
-FILE_BYTES: Final = 10 * 2**20
+
+logger = logging.getLogger("reverie.discord")
+MAX_FILE_BYTES: Final = 10 * 2**20
 """https://discord.com/developers/docs/reference#uploading-files: where nobody has paid for more."""
-SUPPRESS_EMBEDS, SILENT = 1 << 2, 1 << 12
-MESSAGES = "/channels/{channel_id}/messages"
-MESSAGE = MESSAGES + "/{message_id}"
+SUPPRESS_EMBEDS, SUPPRESS_NOTIFICATIONS = 1 << 2, 1 << 12
+MESSAGES_PATH = "/channels/{channel_id}/messages"
+MESSAGE_PATH = MESSAGES_PATH + "/{message_id}"
 
 
-def shown(text: str) -> dict[str, object]:
+def message_content(text: str) -> dict[str, object]:
     """The content of a message, which calls nobody."""
     return {"content": text, "allowed_mentions": {"parse": []}}
 
 
-class Outgoing:
+class DiscordOutgoing:
     """The way out of one account, whatever is connected just now."""
 
     def __init__(self, *, link_previews: bool) -> None:
@@ -38,41 +39,49 @@ class Outgoing:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """Channel -> its turn: requests on several connections would overtake each other."""
 
-    async def send(self, api: "Api", answers: "Answers", part: Part, going: Going) -> Receipt:
+    async def send(
+        self, api: "DiscordRestClient", answers: "InteractionResponder", part: Part, going: BeforeSend
+    ) -> Receipt:
         """As `Channel.send`."""
-        channel = channel_of(part.to)
-        if part.file is not None and len(part.file.data) > FILE_BYTES:
-            raise Rejected(f"Discord takes files of at most {FILE_BYTES} bytes")
+        channel = parse_channel_id(part.to)
+        if part.file is not None and len(part.file.data) > MAX_FILE_BYTES:
+            raise Rejected(f"Discord takes files of at most {MAX_FILE_BYTES} bytes")
         turn = self._locks.setdefault(channel, asyncio.Lock())
         async with turn:  # asyncio locks are fair: who came first goes first
-            return await self._send(api, answers, part, _once(going))
+            return await self._send(api, answers, part, _call_once(going))
 
-    async def _send(self, api: "Api", answers: "Answers", part: Part, going: Going) -> Receipt:
-        content = shown(part.body)
-        if part.private or (part.reply_to is not None and not as_id(part.reply_to)):
+    async def _send(
+        self, api: "DiscordRestClient", answers: "InteractionResponder", part: Part, going: BeforeSend
+    ) -> Receipt:
+        content = message_content(part.body)
+        if part.private or (part.reply_to is not None and not parse_id(part.reply_to)):
             # An answer to a command takes only this flag.
             answered = await answers.send(part, content | {"flags": self.flags}, going)
             if answered is not None:
                 return answered
-        flags = self.flags | (SILENT if part.style == "notice" else 0)
-        content |= {"flags": flags, "nonce": nonce(part.key), "enforce_nonce": True}
-        if part.reply_to is not None and (replied := as_id(part.reply_to)):
+        flags = self.flags | (SUPPRESS_NOTIFICATIONS if part.style == "notice" else 0)
+        content |= {"flags": flags, "nonce": message_nonce(part.key), "enforce_nonce": True}
+        if part.reply_to is not None and (replied := parse_id(part.reply_to)):
             reply = {"message_id": replied, "fail_if_not_exists": False}
             try:
                 return await self._post(api, part, content | {"message_reference": reply}, going)
-            except Refused as refused:
+            except DiscordRefused as refused:
                 if refused.status != HTTPStatus.BAD_REQUEST:
                     raise
                 # E.g. 160002: not without the right to read the history. The words matter more.
-                _LOG.info("said without the reply: %s", refused.reason)
+                logger.info("said without the reply: %s", refused.reason)
         return await self._post(api, part, content, going)
 
-    async def _post(self, api: "Api", part: Part, content: dict[str, object], going: Going) -> Receipt:
-        where = channel_of(part.to)
-        return receipt(await api.call("POST", MESSAGES, json=content, file=part.file, going=going, channel_id=where))
+    async def _post(
+        self, api: "DiscordRestClient", part: Part, content: dict[str, object], going: BeforeSend
+    ) -> Receipt:
+        where = parse_channel_id(part.to)
+        return build_receipt(
+            await api.call("POST", MESSAGES_PATH, json=content, file=part.file, going=going, channel_id=where)
+        )
 
 
-def _once(going: Going) -> Going:
+def _call_once(going: BeforeSend) -> BeforeSend:
     """The same, awaited the first time only: an answer that cannot be given becomes a message."""
     gone = asyncio.Event()
 

@@ -1,30 +1,30 @@
 """Who does something on Discord, as its events say. Pure."""
 
-from channels.discord.ids import snowflake, snowflakes
+from channels.discord.ids import get_snowflake, get_snowflakes
 from channels.discord.text import display_name
-from channels.payload import Json, flag, obj, whole
+from channels.payload import Json, get_bool, get_int, get_object
 from gateway.events import Sender, SenderId
 
-_BETWEEN_OTHERS = 2
+_PRIVATE_CONTEXT = 2
 """Where a command was given: in a chat outside of guilds that is not ours
 (https://discord.com/developers/docs/interactions/receiving-and-responding#interaction-object-interaction-context-types).
 """
 
 
-def asker(data: Json) -> Sender | None:
+def interaction_sender(data: Json) -> Sender | None:
     """Who gave or is writing a command: Discord vouches for whoever uses an interaction."""
-    member = obj(data, "member")
-    user = obj(member, "user") or obj(data, "user")
-    who = snowflake(user, "id")
+    member = get_object(data, "member")
+    user = get_object(member, "user") or get_object(data, "user")
+    who = get_snowflake(user, "id")
     if not who:
         return None
     name = display_name(user, member) or who
-    return Sender(id=SenderId(who), name=name, is_bot=flag(user, "bot"), verified=True, ranks=member_ranks(data))
+    return Sender(id=SenderId(who), name=name, is_bot=get_bool(user, "bot"), verified=True, ranks=member_ranks(data))
 
 
-def alone(data: Json) -> bool:
+def is_direct_interaction(data: Json) -> bool:
     """Whether an interaction is in a direct chat with us."""
-    return not snowflake(data, "guild_id") and whole(data, "context") != _BETWEEN_OTHERS
+    return not get_snowflake(data, "guild_id") and get_int(data, "context") != _PRIVATE_CONTEXT
 
 
 def member_ranks(data: Json) -> tuple[str, ...]:
@@ -32,4 +32,4 @@ def member_ranks(data: Json) -> tuple[str, ...]:
 
     https://discord.com/developers/docs/resources/guild#guild-member-object
     """
-    return tuple(f"role:{role}" for role in snowflakes(obj(data, "member"), "roles"))
+    return tuple(f"role:{role}" for role in get_snowflakes(get_object(data, "member"), "roles"))

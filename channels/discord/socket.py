@@ -18,21 +18,21 @@ import yarl
 from discord.gateway import DiscordWebSocket, ReconnectWebSocket
 from discord.utils import _ActiveDecompressionContext
 
-from channels.discord.client import EVENTS, Client
-from channels.payload import number, string, whole
+from channels.discord.client import EVENTS, DiscordClient
+from channels.payload import get_int, get_number, get_str
 from gateway.clock import Clock
 
-_LOG = logging.getLogger("reverie.discord")
+logger = logging.getLogger("reverie.discord")
 _API_VERSION = 10
-_INTERVAL_MS = 41250.0
-_SHORTEST_MS = 10.0
+_DEFAULT_HEARTBEAT_MS = 41250.0
+_MIN_HEARTBEAT_MS = 10.0
 _NEVER_S = 1e7
 """discord.py counts silence in real seconds; ours is the heart's business."""
-_KNOWN = frozenset(EVENTS)
+_KNOWN_EVENTS = frozenset(EVENTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class ResumableSession:
     """What can be resumed."""
 
     id: str
@@ -42,10 +42,10 @@ class Session:
     """How many attempts in a row were not granted."""
 
 
-class Heart:
+class GatewayHeartbeat:
     """Beats, and ends the connection when a beat was not acknowledged before the next."""
 
-    def __init__(self, socket: "Socket", interval_s: float, chance: float) -> None:
+    def __init__(self, socket: "GatewaySocket", interval_s: float, chance: float) -> None:
         self._socket, self._interval_s = socket, interval_s
         self._is_acknowledged = True
         self._task = asyncio.create_task(self._beat(interval_s * chance))
@@ -64,7 +64,7 @@ class Heart:
         while True:
             # While we do not read, for want of room, acknowledgements lie unread as well.
             if not self._is_acknowledged and not socket.is_paused:
-                _LOG.warning("shard %s: a heartbeat was not acknowledged", socket.shard_id)
+                logger.warning("shard %s: a heartbeat was not acknowledged", socket.shard_id)
                 await socket.close(4000)
                 return
             self._is_acknowledged = False
@@ -76,7 +76,7 @@ class Heart:
             await socket.clock.sleep(self._interval_s)
 
 
-class Socket(DiscordWebSocket):
+class GatewaySocket(DiscordWebSocket):
     """One connection; `poll_event` reads one frame."""
 
     clock: Clock
@@ -84,16 +84,16 @@ class Socket(DiscordWebSocket):
     """From 0 to 1: when in the first interval the first heartbeat goes out."""
     is_paused: bool = False
     """We do not read for now."""
-    client: Client
-    heart: Heart | None = None
+    client: DiscordClient
+    heart: GatewayHeartbeat | None = None
     is_ready: bool = False
     """READY or RESUMED has come."""
 
-    def resumable_session(self) -> Session | None:
+    def resumable_session(self) -> ResumableSession | None:
         """What to resume from where this connection ended."""
         if not self.session_id or self.sequence is None:
             return None
-        return Session(id=self.session_id, seq=self.sequence, gateway=str(self.gateway))
+        return ResumableSession(id=self.session_id, seq=self.sequence, gateway=str(self.gateway))
 
     @property
     def close_code(self) -> int | None:
@@ -109,19 +109,19 @@ class Socket(DiscordWebSocket):
         payload = self._read(msg)
         if payload is None:
             return
-        seq = whole(payload, "s")
+        seq = get_int(payload, "s")
         if seq is not None and seq > 0:
             self.sequence = seq
-        op, data = whole(payload, "op"), payload.get("d")
+        op, data = get_int(payload, "op"), payload.get("d")
         if op == self.DISPATCH:
-            self._dispatched(string(payload, "t"), data)
+            self._dispatched(get_str(payload, "t"), data)
         elif op == self.HEARTBEAT_ACK and self.heart is not None:
             self.heart.ack()
         elif op == self.HEARTBEAT:
             await self.send_heartbeat({"op": self.HEARTBEAT, "d": self.sequence})
         elif op == self.HELLO and self.heart is None:
-            interval_ms = max(number(data, "heartbeat_interval") or _INTERVAL_MS, _SHORTEST_MS)
-            self.heart = Heart(self, interval_ms / 1000, self.jitter)
+            interval_ms = max(get_number(data, "heartbeat_interval") or _DEFAULT_HEARTBEAT_MS, _MIN_HEARTBEAT_MS)
+            self.heart = GatewayHeartbeat(self, interval_ms / 1000, self.jitter)
         elif op == self.RECONNECT:  # whoever catches this closes, and waits for no answer to that
             raise ReconnectWebSocket(self.shard_id)
         elif op == self.INVALIDATE_SESSION:
@@ -134,7 +134,7 @@ class Socket(DiscordWebSocket):
         try:
             raw = self._decompressor.decompress(msg) if isinstance(msg, bytes) else str(msg)
         except zlib.error:  # the stream cannot be read on from here
-            _LOG.warning("shard %s: the compressed stream is broken", self.shard_id)
+            logger.warning("shard %s: the compressed stream is broken", self.shard_id)
             raise ReconnectWebSocket(self.shard_id) from None
         try:
             payload = None if raw is None else json.loads(raw)
@@ -142,20 +142,20 @@ class Socket(DiscordWebSocket):
             payload = ()
         if payload is None or isinstance(payload, Mapping):
             return payload
-        _LOG.warning("shard %s: a payload that cannot be read is dropped", self.shard_id)
+        logger.warning("shard %s: a payload that cannot be read is dropped", self.shard_id)
         return None
 
     def _dispatched(self, event: str, data: object) -> None:
         if event == "READY":
-            self.session_id = string(data, "session_id") or None
-            self.gateway = _sane(string(data, "resume_gateway_url"), self.gateway)
+            self.session_id = get_str(data, "session_id") or None
+            self.gateway = _safe_resume_url(get_str(data, "resume_gateway_url"), self.gateway)
         if event in {"READY", "RESUMED"}:
             self.is_ready = True
-        if event in _KNOWN:
+        if event in _KNOWN_EVENTS:
             self.client.handle_raw_event(self.shard_id or 0, event, data)
 
 
-def _sane(told: str, ours: yarl.URL) -> yarl.URL:
+def _safe_resume_url(told: str, ours: yarl.URL) -> yarl.URL:
     """Where to resume: as told, if it is a WebSocket address that is no less protected than ours."""
     try:
         url = yarl.URL(told)
@@ -166,15 +166,15 @@ def _sane(told: str, ours: yarl.URL) -> yarl.URL:
     return url
 
 
-async def connect(
-    client: Client,
+async def open_socket(
+    client: DiscordClient,
     gateway: str,
     *,
     shard: tuple[int, int] | None,
-    session: Session | None,
+    session: ResumableSession | None,
     clock: Clock,
     chance: float,
-) -> Socket:
+) -> GatewaySocket:
     """Open a connection, and identify or resume. READY or RESUMED comes by `poll_event`.
 
     `shard`: which of how many. Raises what discord.py and aiohttp raise; then, and when cancelled, nothing stays open.
@@ -183,7 +183,7 @@ async def connect(
     query = {"v": str(_API_VERSION), "encoding": "json", "compress": _ActiveDecompressionContext.COMPRESSION_TYPE}
     raw = await client.http.ws_connect(str(url.with_query(query)))
     # What `DiscordWebSocket.from_client` sets; that one leaves the socket open if HELLO does not come.
-    socket = Socket(raw, loop=asyncio.get_running_loop())
+    socket = GatewaySocket(raw, loop=asyncio.get_running_loop())
     socket.client, socket.clock, socket.jitter = client, clock, chance
     socket.token, socket.gateway = client.http.token, url
     state = client._connection  # noqa: SLF001 - IDENTIFY takes the intents from there
@@ -198,12 +198,12 @@ async def connect(
             await socket.poll_event()
         await (socket.identify() if session is None else socket.resume())
     except BaseException:
-        await leave(socket, 4000)
+        await close_socket(socket, 4000)
         raise
     return socket
 
 
-async def leave(socket: Socket, code: int) -> None:
+async def close_socket(socket: GatewaySocket, code: int) -> None:
     """Close without waiting long for the other side. 1000 ends the session, 4000 leaves it resumable."""
     closing = asyncio.create_task(socket.close(code))
     await asyncio.wait({closing}, timeout=0.3)

@@ -6,10 +6,10 @@ https://discord.com/developers/docs/reference#message-formatting. Inside code th
 
 import re
 
-from channels.discord.directory import Directory
-from channels.discord.ids import snowflake
-from channels.payload import Json, obj, objs, string
-from channels.text import name
+from channels.discord.directory import DiscordDirectory
+from channels.discord.ids import get_snowflake
+from channels.payload import Json, get_object, get_objects, get_str
+from channels.text import clean_name
 
 _REFERENCE = re.compile(
     r"(?P<code>```.*?```|``.*?``|`[^`\n]+`)"
@@ -17,17 +17,17 @@ _REFERENCE = re.compile(
     r"|<a?:(?P<emoji>\w{1,64}):\d{1,20}>|</(?P<command>[^:<>\n]{1,110}):\d{1,20}>",
     re.DOTALL,
 )
-_EMBED_CHARACTERS = 600
-_EMBEDS = 3
-_OPTIONS = 10
+_MAX_EMBED_CHARS = 600
+_MAX_EMBEDS = 3
+_MAX_OPTIONS = 10
 
 
-def names_us(content: str, me: str) -> bool:
+def mentions_us(content: str, me: str) -> bool:
     """Whether our mention stands in the text itself, outside of code."""
     return any(found["user"] == me for found in _REFERENCE.finditer(content)) if me else False
 
 
-def readable(content: str, people: dict[str, str], directory: Directory) -> str:
+def resolve_references(content: str, people: dict[str, str], directory: DiscordDirectory) -> str:
     """`content` with names in place of ids. `people`: user id to name."""
 
     def name(found: re.Match[str]) -> str:
@@ -44,38 +44,47 @@ def readable(content: str, people: dict[str, str], directory: Directory) -> str:
     return _REFERENCE.sub(name, content)
 
 
-def people_in(message: Json) -> dict[str, str]:
+def mentioned_names(message: Json) -> dict[str, str]:
     """The names of those that a message mentions."""
-    return {snowflake(user, "id"): display_name(user, obj(user, "member")) for user in objs(message, "mentions")}
+    return {
+        get_snowflake(user, "id"): display_name(user, get_object(user, "member"))
+        for user in get_objects(message, "mentions")
+    }
 
 
 def display_name(user: Json, member: Json) -> str:
     """As people see it; anybody can take any. Empty if there is none."""
-    return name(string(member, "nick") or string(user, "global_name") or string(user, "username"))
+    return clean_name(get_str(member, "nick") or get_str(user, "global_name") or get_str(user, "username"))
 
 
-def beside(message: Json, directory: Directory, *, embeds: bool) -> list[str]:
+def extra_lines(message: Json, directory: DiscordDirectory, *, embeds: bool) -> list[str]:
     """What stands beside the text, as lines of text. `embeds`: the author may make some (people cannot)."""
     lines = []
-    for snapshot in objs(message, "message_snapshots")[:_EMBEDS]:
-        inner = obj(snapshot, "message")
-        shown = readable(string(inner, "content"), people_in(inner), directory)
-        files = [f"[attachment: {string(file, 'filename')}]" for file in objs(inner, "attachments")]
+    for snapshot in get_objects(message, "message_snapshots")[:_MAX_EMBEDS]:
+        inner = get_object(snapshot, "message")
+        shown = resolve_references(get_str(inner, "content"), mentioned_names(inner), directory)
+        files = [f"[attachment: {get_str(file, 'filename')}]" for file in get_objects(inner, "attachments")]
         lines.append(" ".join(["[forwarded]", *([shown] if shown else []), *files]))
     kinds = ("sticker_items", "stickers")
-    stickers = next((found for kind in kinds if (found := objs(message, kind))), [])
-    lines += [f"[sticker: {string(sticker, 'name')}]" for sticker in stickers]
-    if poll := obj(message, "poll"):
-        answers = [string(obj(answer, "poll_media"), "text") for answer in objs(poll, "answers")[:_OPTIONS]]
-        lines.append(f"[poll: {string(obj(poll, 'question'), 'text')} - {' / '.join(answers)}]")
+    stickers = next((found for kind in kinds if (found := get_objects(message, kind))), [])
+    lines += [f"[sticker: {get_str(sticker, 'name')}]" for sticker in stickers]
+    if poll := get_object(message, "poll"):
+        answers = [
+            get_str(get_object(answer, "poll_media"), "text") for answer in get_objects(poll, "answers")[:_MAX_OPTIONS]
+        ]
+        lines.append(f"[poll: {get_str(get_object(poll, 'question'), 'text')} - {' / '.join(answers)}]")
     if embeds:
-        lines += [line for embed in objs(message, "embeds")[:_EMBEDS] if (line := _embed(embed))]
+        lines += [line for embed in get_objects(message, "embeds")[:_MAX_EMBEDS] if (line := _embed_text(embed))]
     return lines
 
 
-def _embed(embed: Json) -> str:
-    if string(embed, "type") not in {"", "rich"}:  # the others are previews of links that stand in the text
+def _embed_text(embed: Json) -> str:
+    if get_str(embed, "type") not in {"", "rich"}:  # the others are previews of links that stand in the text
         return ""
-    fields = [f"{string(field, 'name')}: {string(field, 'value')}" for field in objs(embed, "fields")[:_OPTIONS]]
-    shown = " - ".join(part for part in (string(embed, "title"), string(embed, "description"), *fields) if part.strip())
-    return shown[:_EMBED_CHARACTERS] + ("…" if len(shown) > _EMBED_CHARACTERS else "")
+    fields = [
+        f"{get_str(field, 'name')}: {get_str(field, 'value')}" for field in get_objects(embed, "fields")[:_MAX_OPTIONS]
+    ]
+    shown = " - ".join(
+        part for part in (get_str(embed, "title"), get_str(embed, "description"), *fields) if part.strip()
+    )
+    return shown[:_MAX_EMBED_CHARS] + ("…" if len(shown) > _MAX_EMBED_CHARS else "")

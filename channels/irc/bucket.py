@@ -1,7 +1,7 @@
 """A token bucket (RFC 2813 section 5.8 in today's words). Pure: time is handed in."""
 
 
-class Bucket:
+class IrcTokenBucket:
     """Holds `burst` tokens at most and gets `per_s` new ones."""
 
     def __init__(self, burst: int, per_s: float, now_s: float) -> None:

@@ -5,9 +5,9 @@ https://ircv3.net/specs/extensions/capability-negotiation
 
 from typing import Final, Literal
 
-from channels.irc.wire import Line, line
+from channels.irc.wire import IrcLine, format_line
 
-WANTED: Final = frozenset(
+WANTED_CAPS: Final = frozenset(
     {
         "account-notify",
         "account-tag",
@@ -33,12 +33,12 @@ WANTED: Final = frozenset(
 )
 """Capabilities whose effects are handled here. `sts` must never be requested."""
 _NEEDS_BATCH: Final = frozenset({"draft/chathistory", "draft/event-playback", "draft/multiline", "labeled-response"})
-_MOST_OFFERED: Final = 500
-News = Literal["listed", "settled", ""]
+_MAX_OFFERED: Final = 500
+CapProgress = Literal["listed", "settled", ""]
 """The list is whole; all requests are answered; neither."""
 
 
-class Caps:
+class CapNegotiation:
     """Fed with every CAP line."""
 
     def __init__(self) -> None:
@@ -52,13 +52,13 @@ class Caps:
 
     def request(self, extra: frozenset[str]) -> list[str]:
         """Ask for what is wanted, offered and not on; `extra` is wanted, too."""
-        wanted = ((WANTED | extra) & self.offered.keys()) - self.enabled - self._requested
+        wanted = ((WANTED_CAPS | extra) & self.offered.keys()) - self.enabled - self._requested
         if "batch" not in self.offered:
             wanted -= _NEEDS_BATCH
         self._requested |= wanted
-        return [line("CAP", "REQ", trailing=" ".join(sorted(wanted)))] if wanted else []
+        return [format_line("CAP", "REQ", trailing=" ".join(sorted(wanted)))] if wanted else []
 
-    def feed(self, said: Line, extra: frozenset[str]) -> tuple[News, list[str]]:
+    def feed(self, said: IrcLine, extra: frozenset[str]) -> tuple[CapProgress, list[str]]:
         """What it means, and what to send in answer."""
         names = said.param(-1).split() if len(said.params) > 2 else []  # noqa: PLR2004 - target, subcommand, list
         match said.param(1).upper():
@@ -67,7 +67,7 @@ class Caps:
                 self._is_listed = not (said.param(2) == "*" and len(said.params) > 3)  # noqa: PLR2004 - one more: the `*`
                 return ("listed" if self._is_listed else ""), []
             case "ACK":
-                known = {name for name in names if name.lstrip("-~=") in WANTED | extra}
+                known = {name for name in names if name.lstrip("-~=") in WANTED_CAPS | extra}
                 self.enabled -= {name[1:] for name in known if name.startswith("-")}
                 self.enabled |= {name.lstrip("~=") for name in known if not name.startswith("-")}
                 return self._resolve({name.lstrip("-~=") for name in known}), []
@@ -85,26 +85,26 @@ class Caps:
             case _:
                 return "", []
 
-    def give_up(self) -> News:
+    def give_up(self) -> CapProgress:
         """The server keeps us waiting: what it has not listed or answered by now does not count."""
         if not self._is_listed and self.offered:
             self._is_listed = True
             return "listed"
         return self._resolve(set(self._requested))
 
-    def _handle_nak(self, names: set[str]) -> tuple[News, list[str]]:
+    def _handle_nak(self, names: set[str]) -> tuple[CapProgress, list[str]]:
         """A request is granted whole or not at all, so ask one by one: whatever the server says was wrong in it."""
         if not self._one_by_one and len(self._requested) > 1:
             self._one_by_one = sorted(self._requested)
-            return "", [line("CAP", "REQ", trailing=name) for name in self._one_by_one]
+            return "", [format_line("CAP", "REQ", trailing=name) for name in self._one_by_one]
         return self._resolve((self._requested & names) or set(self._one_by_one[:1] or self._requested)), []
 
     def _add_offered(self, names: list[str]) -> None:
         for name, _, value in (item.partition("=") for item in names):
-            if name in self.offered or len(self.offered) < _MOST_OFFERED:
+            if name in self.offered or len(self.offered) < _MAX_OFFERED:
                 self.offered[name] = value
 
-    def _resolve(self, names: set[str]) -> News:
+    def _resolve(self, names: set[str]) -> CapProgress:
         waiting = bool(self._requested)
         self._requested -= names
         self._one_by_one = [name for name in self._one_by_one if name in self._requested]

@@ -10,41 +10,53 @@ from typing import TYPE_CHECKING
 from channels.backoff import Backoff
 from channels.base import (
     Audience,
+    BeforeSend,
     Capabilities,
     CommandSpec,
     Denied,
     Emit,
-    Going,
     Part,
-    People,
     Rejected,
+    RoomMembers,
     Unreachable,
-    unrecorded,
+    no_before_send,
 )
 from channels.irc import acts, fitting, tls
 from channels.irc.config import IrcConfig
-from channels.irc.inbox import Inbox
-from channels.irc.memory import Memory
-from channels.irc.outgoing import WINDOW
-from channels.irc.registration import Logins
+from channels.irc.inbox import IrcNotificationQueue
+from channels.irc.memory import IrcState
+from channels.irc.outgoing import MAX_IN_FLIGHT
+from channels.irc.registration import LoginHistory
 from channels.irc.render import FORMATTING
-from channels.irc.senders import alone_with, target_of
-from channels.irc.sending import deliver, show_typing
-from channels.irc.session import Session
-from channels.irc.upkeep import beside, come_up, enter, watch
-from channels.irc.wire import line
-from channels.irc.writing import EVERY_S
-from channels.tasks import end, within
+from channels.irc.senders import direct_chat, message_target
+from channels.irc.sending import send_part, send_typing
+from channels.irc.session import IrcSession
+from channels.irc.upkeep import bring_up, join_room, start_helper, watch_silence
+from channels.irc.wire import format_line
+from channels.irc.writing import TYPING_INTERVAL_S
+from channels.tasks import cancel_and_wait, with_timeout
 from gateway.clock import Clock
-from gateway.events import Address, ChannelName, EventId, Link, MessageId, PlaceNames, Post, Receipt, RoomId, Sender
-from gateway.fields import Section
+from gateway.events import (
+    Address,
+    ChannelName,
+    ConnectionChanged,
+    EventId,
+    MessageId,
+    PlaceNames,
+    Post,
+    Receipt,
+    RoomId,
+    Sender,
+)
+from gateway.fields import ConfigSection
 from gateway.ids import new_id
 
 if TYPE_CHECKING:
-    from channels.irc.connection import Connection
+    from channels.irc.connection import IrcConnection
 
-_LOG = logging.getLogger("reverie.irc")
-_REFUSED_S = 60.0
+
+logger = logging.getLogger("reverie.irc")
+_LOGIN_REFUSED_DELAY_S = 60.0
 """Between two logins that the services refuse, at least."""
 
 
@@ -63,10 +75,10 @@ class IrcChannel:
     ) -> None:
         del commands  # IRC has no native ones
         self._name, self._config, self._clock, self._random = name, config, clock, random
-        self._inbox = Inbox(self._pause)
-        self._state, self._logins = Memory(cursor), Logins()
-        self._connection: Connection | None = None
-        self._session: Session | None = None
+        self._inbox = IrcNotificationQueue(self._pause)
+        self._state, self._logins = IrcState(cursor), LoginHistory()
+        self._connection: IrcConnection | None = None
+        self._session: IrcSession | None = None
         """Set while parts can be sent."""
         self._up: bool | None = None
         self._up_s = 0.0
@@ -80,18 +92,18 @@ class IrcChannel:
     def capabilities(self) -> Capabilities:
         # `replies` is False though replies are marked where the server lets us: few people's clients show it, and
         # which networks do is not known before we are there. Whom a message answers must stand in its text.
-        return Capabilities(platform="IRC", formatting=FORMATTING, max_in_flight=WINDOW)
+        return Capabilities(platform="IRC", formatting=FORMATTING, max_in_flight=MAX_IN_FLIGHT)
 
     def split(self, post: Post) -> tuple[str, ...]:
-        return fitting.split(post, self._config, self._session)
+        return fitting.split_post(post, self._config, self._session)
 
     def page_count(self, post: Post) -> int:
-        return len(fitting.pages(post, self._config, self._session))
+        return len(fitting.paginate_post(post, self._config, self._session))
 
-    async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
+    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
         if not part.body.strip():
             raise ValueError("a part needs text")
-        return await deliver(*self._require_target(part.to), part, going)
+        return await send_part(*self._require_target(part.to), part, going)
 
     def place_names(self, at: Address) -> PlaceNames | None:
         session = self._session
@@ -103,13 +115,13 @@ class IrcChannel:
             return PlaceNames(room=at.room, thread=thread, server=server, me=me)
         return PlaceNames(person=session.identities.current_nick(at.room), server=server, me=me)
 
-    def _require_target(self, at: Address) -> tuple[Session, str]:
+    def _require_target(self, at: Address) -> tuple[IrcSession, str]:
         """What is connected, and what a place is called there now."""
         if self._session is None:
             raise Unreachable(f"{self._name} is not connected")
         if at.thread is None:
             return self._session, self._session.identities.current_nick(at.room)
-        target = target_of(at.room, at.thread)
+        target = message_target(at.room, at.thread)
         if self._session.isupport.status_prefix(target) != at.thread:  # else all of the room would hear it
             raise Rejected(f"this server does not let anybody write to {target}")
         return self._session, target
@@ -118,27 +130,27 @@ class IrcChannel:
         if self._session is not None:
             await self._session.wait_for_person(at.room)
 
-    typing_interval_s = EVERY_S
+    typing_interval_s = TYPING_INTERVAL_S
 
     async def typing(self, at: Address, *, active: bool) -> None:
         if self._session is not None:
-            show_typing(self._session, at, self._clock.monotonic(), active=active)
+            send_typing(self._session, at, self._clock.monotonic(), active=active)
 
     @property
     def nick(self) -> str:
         return self._config.nick if self._session is None else self._session.nick
 
     def direct_room(self, sender: Sender) -> RoomId:
-        return alone_with(sender)
+        return direct_chat(sender)
 
     async def join(self, at: Address) -> None:
-        await enter(self._require_target(at)[0], self._clock, at.room)
+        await join_room(self._require_target(at)[0], self._clock, at.room)
 
     async def leave(self, at: Address) -> None:
-        await acts.leave(self._require_target(at)[0], at.room)
+        await acts.part_room(self._require_target(at)[0], at.room)
 
     def is_joined(self, room: RoomId) -> bool | None:
-        return acts.inside(self._session, room) if self._session else None
+        return acts.is_in_room(self._session, room) if self._session else None
 
     def join_refusal(self, room: RoomId) -> str:
         session = self._session
@@ -152,20 +164,20 @@ class IrcChannel:
         return None if known is None else "everybody" if known else "room"
 
     async def react(self, at: Address, message: MessageId, reaction: str, *, add: bool) -> None:
-        await acts.react(*self._require_target(at), at.room, message, reaction, add=add)
+        await acts.send_reaction(*self._require_target(at), at.room, message, reaction, add=add)
 
     async def delete(self, at: Address, message: MessageId) -> None:
-        await acts.delete(*self._require_target(at), at.room, message)
+        await acts.redact_message(*self._require_target(at), at.room, message)
 
     async def set_topic(self, at: Address, topic: str) -> None:
-        await acts.set_topic(*self._require_target(at), topic)
+        await acts.send_topic(*self._require_target(at), topic)
 
-    async def list_members(self, at: Address, *, most: int) -> People:
-        return acts.people(
+    async def list_members(self, at: Address, *, most: int) -> RoomMembers:
+        return acts.list_room_members(
             self._require_target(at)[0], self._require_target(replace(at, thread=None))[1], at.room, most
         )
 
-    def apply_config(self, config: Section) -> bool:
+    def apply_config(self, config: ConfigSection) -> bool:
         mine = self._config
         if self._session is None or not isinstance(config, IrcConfig):
             return False
@@ -185,15 +197,15 @@ class IrcChannel:
                 self._inbox.put(item)
 
     async def run(self, emit: Emit) -> None:
-        self._up, self._logins = None, Logins()
+        self._up, self._logins = None, LoginHistory()
         self._inbox.filter_pending(
-            lambda item: not isinstance(item[0], Link)
+            lambda item: not isinstance(item[0], ConnectionChanged)
         )  # how the link was when it was cut is no news
         reading_on = asyncio.create_task(self._inbox.resume_when_stuck(self._clock))
         try:
             await self._inbox.run_producer_consumer(self._stay_connected(), self._inbox.run(emit))
         finally:
-            await end(reading_on)
+            await cancel_and_wait(reading_on)
 
     @property
     def dropped_count(self) -> int:
@@ -205,7 +217,7 @@ class IrcChannel:
             (transport.pause_reading if full else transport.resume_reading)()
 
     async def _stay_connected(self) -> None:
-        tls.context(self._config.tls)  # a mistake in it is told now
+        tls.create_ssl_context(self._config.tls)  # a mistake in it is told now
         backoff = Backoff()
         while True:
             try:
@@ -217,8 +229,11 @@ class IrcChannel:
             if reason is None:
                 continue
             self._report_link(up=False, reason=reason)
-            delay_s = max(backoff.next_delay_s(up_s, self._random()), _REFUSED_S if self._logins.refused_count else 0.0)
-            _LOG.warning("%s: %s; next attempt in %.1f s", self._name, reason, delay_s)
+            delay_s = max(
+                backoff.next_delay_s(up_s, self._random()),
+                _LOGIN_REFUSED_DELAY_S if self._logins.refused_count else 0.0,
+            )
+            logger.warning("%s: %s; next attempt in %.1f s", self._name, reason, delay_s)
             await self._clock.sleep(delay_s)
 
     def _report_link(self, *, up: bool, reason: str) -> None:
@@ -226,17 +241,17 @@ class IrcChannel:
             self._up = up
             now, self._up_s = self._clock.now(), self._clock.monotonic()
             self._inbox.put_notification(
-                Link(id=EventId(new_id(now)), channel=self._name, up=up, reason=reason, sent=now)
+                ConnectionChanged(id=EventId(new_id(now)), channel=self._name, up=up, reason=reason, sent=now)
             )
 
     async def _connect_once(self) -> str | None:
         """One connection from its first packet to its last; why it ended (None: to go on over TLS). Raises Denied."""
         # Here and not above: importing the irc library takes 200 ms, and check-config does not need it.
-        from channels.irc.connection import connection_to  # noqa: PLC0415
+        from channels.irc.connection import create_connection  # noqa: PLC0415
 
         strict = self._state.sts_policy.tls_port(self._config.host, self._clock.now())
-        context, port = tls.context(self._config.tls or strict is not None), strict or self._config.port
-        session = Session(
+        context, port = tls.create_ssl_context(self._config.tls or strict is not None), strict or self._config.port
+        session = IrcSession(
             self._name,
             self._config,
             self._clock,
@@ -250,30 +265,35 @@ class IrcChannel:
         try:
             host = self._config.host
             # Kept before it is open: whenever we are cancelled, it is closed.
-            self._connection = connection = connection_to(session.on_line, session.mark_lost)
+            self._connection = connection = create_connection(session.on_line, session.mark_lost)
             try:
-                await within(self._clock, self._config.connect_timeout, connection.open(host, port, context))
+                await with_timeout(self._clock, self._config.connect_timeout, connection.open(host, port, context))
             except OSError as error:  # TLS errors and timeouts are OSErrors
-                return f"cannot connect to {host}:{port}: {tls.reason(error)}"
+                return f"cannot connect to {host}:{port}: {tls.connect_error_text(error)}"
             if self._inbox.is_full:
                 self._pause(True)
             session.start()
-            works = (session.outgoing.run(), watch(session, self._config, self._clock, lambda: self._inbox.is_full))
-            helpers = [beside(session, work) for work in works]
-            helpers.append(beside(session, come_up(session, self._config, self._clock, lambda: self._came_up(session))))
+            works = (
+                session.outgoing.run(),
+                watch_silence(session, self._config, self._clock, lambda: self._inbox.is_full),
+            )
+            helpers = [start_helper(session, work) for work in works]
+            helpers.append(
+                start_helper(session, bring_up(session, self._config, self._clock, lambda: self._came_up(session)))
+            )
             reason = await asyncio.shield(session.lost)
             if session.upgrade_port is not None:
                 self._state.sts_policy.record_upgrade(self._config.host, session.upgrade_port)
-                _LOG.warning("%s: %s", self._name, reason)
+                logger.warning("%s: %s", self._name, reason)
             return reason if session.upgrade_port is None else None
         finally:
             await self._tear_down(session, port if context is not None else None, helpers)
 
-    def _came_up(self, session: Session) -> None:
+    def _came_up(self, session: IrcSession) -> None:
         self._session = session
         self._report_link(up=True, reason=f"connected to {self._config.host} as {session.nick}")
 
-    async def _tear_down(self, session: Session, secure_port: int | None, helpers: list[asyncio.Task[None]]) -> None:
+    async def _tear_down(self, session: IrcSession, secure_port: int | None, helpers: list[asyncio.Task[None]]) -> None:
         self._session = None
         if secure_port is not None and session.welcomed.is_set():
             self._state.sts_policy.record_policy(self._config.host, secure_port, None, self._clock.now())
@@ -284,7 +304,7 @@ class IrcChannel:
         session.outgoing.close("the connection is lost" if session.lost.done() else "the gateway is stopping")
         session.flush()
         try:
-            await end(*helpers)
+            await cancel_and_wait(*helpers)
         finally:
             await self._disconnect()
 
@@ -297,4 +317,4 @@ class IrcChannel:
     async def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            await connection.close_gracefully(line("QUIT", trailing="goodbye"))
+            await connection.close_gracefully(format_line("QUIT", trailing="goodbye"))

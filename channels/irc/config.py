@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from gateway.fields import Duration, Section
+from gateway.fields import ConfigSection, Duration
 
 _NICK = re.compile(r"[^\s:@!*?,.#&0-9\x00-\x20-][^\s@!*?,\x00-\x20]*")
 _ROOM = re.compile(r"[#&+!][^\s,\x00-\x20]+")
@@ -14,7 +14,7 @@ _USERNAME = re.compile(r"[^\s:@!\x00-\x20][^\s@!\x00-\x20]*(?: [^\s@!\x00-\x20]+
 _HOST = re.compile(r"[^\s\x00-\x20/@]+")
 
 
-class Tls(Section):
+class TlsConfig(ConfigSection):
     """Transport security in detail; `tls: true` means the defaults."""
 
     ca_file: str | None = None
@@ -25,7 +25,7 @@ class Tls(Section):
     """PEM file with our certificate and key, for `sasl: {mechanism: external}`."""
 
 
-class Sasl(Section):
+class SaslConfig(ConfigSection):
     """How to log in to the network's services. If it fails, the channel stops; it never goes on unauthenticated."""
 
     mechanism: Literal["plain", "external", "scram-sha-256"]
@@ -43,7 +43,7 @@ class Sasl(Section):
         return self
 
 
-class Flood(Section):
+class IrcRateLimit(ConfigSection):
     """Our pace towards the server (a token bucket)."""
 
     burst: int = Field(default=4, ge=1)
@@ -52,7 +52,7 @@ class Flood(Section):
     """Lines per second after that."""
 
 
-class IrcConfig(Section):
+class IrcConfig(ConfigSection):
     """One account on one network."""
 
     platform: Literal["irc"] = "irc"
@@ -60,7 +60,7 @@ class IrcConfig(Section):
     """Of the network, e.g. irc.libera.chat."""
     port: int = Field(default=6697, ge=1, le=65535)
     """6697 is for TLS, 6667 without."""
-    tls: bool | Tls = True
+    tls: bool | TlsConfig = True
     """false: without, for servers on this machine."""
     nick: str
     """Where it is taken, another is chosen, and this one won back."""
@@ -70,7 +70,7 @@ class IrcConfig(Section):
     """None: the contact."""
     password: SecretStr | None = None
     """Server password (PASS). Not the services password: that is `sasl`. Like `sasl` with plain, it needs TLS."""
-    sasl: Sasl | None = None
+    sasl: SaslConfig | None = None
     contact: str | None = None
     """Who runs this bot. Shown as the real name and in answer to CTCP VERSION."""
     rooms: Annotated[tuple[str, ...], Field(strict=False)] = ()
@@ -82,7 +82,7 @@ class IrcConfig(Section):
     keeps a history. 0: nothing is."""
     source: str = "Reverie"
     """Where our source code is; the answer to CTCP SOURCE."""
-    flood: Flood = Flood()
+    flood: IrcRateLimit = IrcRateLimit()
     page_lines: int = Field(default=12, ge=0)
     """Messages of a long answer that are shown at once; the rest after "more". 0: always all of it."""
     connect_timeout: Duration = 60.0

@@ -18,12 +18,12 @@ from irc.client import Event
 from irc.client_aio import AioConnection, AioReactor, IrcProtocol
 from irc.connection import AioFactory
 
-_LOG = logging.getLogger("reverie.irc")
-LONGEST_LINE_BYTES = 32_768
+logger = logging.getLogger("reverie.irc")
+MAX_LINE_BYTES = 32_768
 """Tags may have 8191 bytes and a server may raise LINELEN; more than this without a line end is thrown away."""
-_MOST_UNSENT_BYTES = 1_000_000
+_MAX_UNSENT_BYTES = 1_000_000
 """We keep a pace, so only answers to PING can pile up: of a server that asks and asks, and does not read."""
-_GOODBYE_S = 0.6
+_QUIT_TIMEOUT_S = 0.6
 """Real seconds that the server has to close after QUIT. The channel promises to end within one."""
 
 
@@ -43,23 +43,23 @@ class LineBuffer:
         *lines, rest = bytes(self._pending).split(b"\n")
         self._pending = bytearray(rest)
         for raw in lines:
-            skip, self._skipping = self._skipping or len(raw) > LONGEST_LINE_BYTES, False
+            skip, self._skipping = self._skipping or len(raw) > MAX_LINE_BYTES, False
             if skip:
-                _LOG.warning("threw away a line of more than %d bytes", LONGEST_LINE_BYTES)
+                logger.warning("threw away a line of more than %d bytes", MAX_LINE_BYTES)
                 continue
             try:
                 yield raw.rstrip(b"\r").decode()
             except UnicodeDecodeError:
                 yield raw.rstrip(b"\r").decode("latin-1")
-        if len(self._pending) > LONGEST_LINE_BYTES:
+        if len(self._pending) > MAX_LINE_BYTES:
             self._pending.clear()
             self._skipping = True
 
 
-class _Protocol(IrcProtocol):  # type: ignore[misc]  # irc ships no types
+class _ConnectionProtocol(IrcProtocol):  # type: ignore[misc]  # irc ships no types
     """Passes on why the connection was lost, which the library drops."""
 
-    connection: "Connection"
+    connection: "IrcConnection"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -69,10 +69,10 @@ class _Protocol(IrcProtocol):  # type: ignore[misc]  # irc ships no types
         self.connection.handle_lost(str(exc) if exc else "the server closed the connection")
 
 
-class Connection(AioConnection):  # type: ignore[misc]  # irc ships no types
-    """One connection. Made by `connection_to`."""
+class IrcConnection(AioConnection):  # type: ignore[misc]  # irc ships no types
+    """One connection. Made by `create_connection`."""
 
-    protocol_class = _Protocol
+    protocol_class = _ConnectionProtocol
     buffer_class = LineBuffer
     transport: asyncio.Transport | None = None
     server = ""
@@ -88,7 +88,7 @@ class Connection(AioConnection):  # type: ignore[misc]  # irc ships no types
         self.server, self.port, self.server_address = host, port, (host, port)
         self.real_server_name = ""
         # Without a limit, closing TLS waits 30 s for a server that does not answer.
-        limits = {"ssl_shutdown_timeout": _GOODBYE_S} if tls else {}
+        limits = {"ssl_shutdown_timeout": _QUIT_TIMEOUT_S} if tls else {}
         factory = AioFactory(ssl=tls, **limits)
         await factory(self.protocol_class(self, self.reactor.loop), self.server_address)
         self.connected = True
@@ -101,9 +101,9 @@ class Connection(AioConnection):  # type: ignore[misc]  # irc ships no types
     def _process_line(self, line: str) -> None:
         try:
             self._handle_event(Event("all_raw_messages", self.server, None, [line]))
-        except Exception:  # noqa: BLE001 - the library would close the connection on any of them
+        except Exception:
             # Whatever a server says, and whatever mistake of ours it finds: the connection stays.
-            _LOG.exception("could not handle a line from %s; it is ignored", self.server)
+            logger.exception("could not handle a line from %s; it is ignored", self.server)
 
     @property
     def is_alive(self) -> bool:
@@ -115,7 +115,7 @@ class Connection(AioConnection):  # type: ignore[misc]  # irc ships no types
         if self.transport is None or not self.is_alive:
             return
         self.transport.write(string.encode() + b"\r\n")
-        if self.transport.get_write_buffer_size() > _MOST_UNSENT_BYTES:
+        if self.transport.get_write_buffer_size() > _MAX_UNSENT_BYTES:
             # Not now: whoever writes does not expect to lose the connection by it.
             asyncio.get_running_loop().call_soon(self.disconnect, "the server does not read what we send")
 
@@ -142,21 +142,21 @@ class Connection(AioConnection):  # type: ignore[misc]  # irc ships no types
             if self.transport is not None and self.is_alive:
                 self.transport.resume_reading()
                 self.send_raw(quit_line)
-                await asyncio.wait_for(self._closed.wait(), _GOODBYE_S)
+                await asyncio.wait_for(self._closed.wait(), _QUIT_TIMEOUT_S)
         except TimeoutError:
-            _LOG.debug("%s did not answer QUIT", self.server)
+            logger.debug("%s did not answer QUIT", self.server)
         finally:
             self.disconnect()
 
 
-class _Reactor(AioReactor):  # type: ignore[misc]  # irc ships no types
-    connection_class = Connection
+class _ConnectionReactor(AioReactor):  # type: ignore[misc]  # irc ships no types
+    connection_class = IrcConnection
 
 
-def connection_to(on_line: Callable[[str], None], on_lost: Callable[[str], None]) -> Connection:
+def create_connection(on_line: Callable[[str], None], on_lost: Callable[[str], None]) -> IrcConnection:
     """A connection to `open`; from then on each line and, once, the loss are handed over."""
-    reactor = _Reactor(loop=asyncio.get_running_loop())
+    reactor = _ConnectionReactor(loop=asyncio.get_running_loop())
     reactor.add_global_handler("all_raw_messages", lambda _, event: on_line(event.arguments[0]))
     reactor.add_global_handler("disconnect", lambda _, event: on_lost(event.arguments[0]))
-    connection: Connection = reactor.server()
+    connection: IrcConnection = reactor.server()
     return connection

@@ -2,50 +2,50 @@
 
 from dataclasses import dataclass
 
-from channels.irc.bucket import Bucket
-from channels.irc.render import plain
-from channels.irc.wire import Line, line
+from channels.irc.bucket import IrcTokenBucket
+from channels.irc.render import strip_formatting
+from channels.irc.wire import IrcLine, format_line
 
 _BURST, _PER_S = 3, 0.05
-_LONGEST = 100
-NAME = "Reverie"
+_MAX_PING_CHARS = 100
+CLIENT_NAME = "Reverie"
 
 
 @dataclass(frozen=True, slots=True)
-class Ctcp:
+class CtcpRequest:
     """One request or ACTION."""
 
     command: str
     argument: str
 
 
-def ctcp(text: str) -> Ctcp | None:
+def parse_ctcp(text: str) -> CtcpRequest | None:
     """Read `text` as CTCP, ACTION included; None if it is not."""
     if not text.startswith("\x01"):
         return None
     command, _, argument = text[1:].partition("\x01")[0].partition(" ")
-    return Ctcp(command.upper(), plain(argument))
+    return CtcpRequest(command.upper(), strip_formatting(argument))
 
 
-class Ctcps:
+class CtcpResponder:
     """Answers a few requests; a flood of them gets a few answers."""
 
     def __init__(self, contact: str | None, source: str, now_s: float) -> None:
         self._answers = {
-            "VERSION": NAME + (f" ({contact})" if contact else ""),
+            "VERSION": CLIENT_NAME + (f" ({contact})" if contact else ""),
             "SOURCE": source,
             "CLIENTINFO": "ACTION CLIENTINFO PING SOURCE VERSION",
         }
-        self._bucket = Bucket(_BURST, _PER_S, now_s)
+        self._bucket = IrcTokenBucket(_BURST, _PER_S, now_s)
 
-    def answer(self, said: Line, now_s: float) -> str | None:
+    def answer(self, said: IrcLine, now_s: float) -> str | None:
         """What to say to a PRIVMSG; None: nothing."""
-        request = ctcp(said.param(1))
+        request = parse_ctcp(said.param(1))
         if request is None or not said.source.user:
             return None
-        answers = self._answers | {"PING": request.argument[:_LONGEST]}
+        answers = self._answers | {"PING": request.argument[:_MAX_PING_CHARS]}
         answer = answers.get(request.command)
         if answer is None or self._bucket.wait_s(now_s) > 0:
             return None
         self._bucket.take()
-        return line("NOTICE", said.source.nick, trailing=f"\x01{request.command} {answer}\x01")
+        return format_line("NOTICE", said.source.nick, trailing=f"\x01{request.command} {answer}\x01")

@@ -16,24 +16,24 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
 
 from channels.irc.isupport import Isupport
-from channels.irc.people import People
-from channels.irc.senders import target_of
-from channels.irc.wire import Line, line
+from channels.irc.people import IrcUsers
+from channels.irc.senders import message_target
+from channels.irc.wire import IrcLine, format_line
 from gateway.events import RoomId
 
-_MOST: Final = 1_000
-_WATCHED: Final = 30
+_MAX_REMEMBERED: Final = 1_000
+_MAX_MONITORED: Final = 30
 """Nicks that the server tells us of (https://ircv3.net/specs/extensions/monitor), besides our own."""
-_FRESH_S: Final = 2.0
-_FRESH_WATCHED_S: Final = 10.0
+_WHOIS_FRESH_S: Final = 2.0
+_WHOIS_FRESH_MONITORED_S: Final = 10.0
 """For so long an answer to WHOIS counts; longer where the server tells us at once that the nick is gone."""
-_ACCOUNT: Final = "account:"
-State = Literal["known", "told", "unknown", "other"]
-T = TypeVar("T")
+_ACCOUNT_PREFIX: Final = "account:"
+IdentityState = Literal["known", "told", "unknown", "other"]
+ValueT = TypeVar("ValueT")
 
 
 @dataclass(slots=True)
-class _Seen:
+class _NickOwner:
     """What the server said of a nick."""
 
     userhost: str = ""
@@ -41,17 +41,17 @@ class _Seen:
     until_s: float = 0.0
 
 
-def is_room(room: str) -> bool:
+def is_room_name(room: str) -> bool:
     """Whether it names a room, as far as its name alone tells: RFC 2811 section 2.1."""
     return room[:1] in set("#&!+")
 
 
-def is_direct(room: str) -> bool:
+def is_direct_chat(room: str) -> bool:
     """Whether it names a chat with one person, of whom more than the nick is known."""
-    return "!" in room and not is_room(room)
+    return "!" in room and not is_room_name(room)
 
 
-class Identities:
+class NickIdentities:
     """Of one connection. Fed with every line."""
 
     def __init__(self) -> None:
@@ -61,11 +61,11 @@ class Identities:
         """Direct chat -> `user@host`, where that person was seen to get another one."""
         self._account_nicks: OrderedDict[str, str] = OrderedDict()
         """Account -> nick under which it was heard last."""
-        self._last_speakers: OrderedDict[str, _Seen] = OrderedDict()
+        self._last_speakers: OrderedDict[str, _NickOwner] = OrderedDict()
         """Folded nick -> as whom it spoke last. Counts only where there is no WHOIS."""
-        self._partial_whois: dict[str, _Seen] = {}
+        self._partial_whois: dict[str, _NickOwner] = {}
         """Folded nick -> the answer so far."""
-        self._whois_answers: dict[str, _Seen] = {}
+        self._whois_answers: dict[str, _NickOwner] = {}
         """Folded nick -> the last whole answer."""
         self._monitored: OrderedDict[str, None] = OrderedDict()
         self.is_whois_unsupported = False
@@ -75,15 +75,15 @@ class Identities:
         self.has_account_updates = False
         """The server tells of each login and logout (account-notify)."""
 
-    def feed(self, said: Line, people: People, isupport: Isupport) -> None:  # noqa: C901, PLR0912 - one case per command
+    def feed(self, said: IrcLine, people: IrcUsers, isupport: Isupport) -> None:  # noqa: C901, PLR0912 - one case per command
         """Take in a line; `people` as they were before it."""
         fold, nick = isupport.fold, isupport.fold(said.source.nick)
-        before = self._last_speakers.get(nick, _Seen())
+        before = self._last_speakers.get(nick, _NickOwner())
         account = said.tags.get("account") or people.account(said.source.nick, isupport) or ""
         if said.command == "NICK":
             account = account or before.account
         userhost = said.source.mask.partition("!")[2]
-        chats = [said.source.mask, *([f"{said.source.nick}!{_ACCOUNT}{account}"] if account else [])]
+        chats = [said.source.mask, *([f"{said.source.nick}!{_ACCOUNT_PREFIX}{account}"] if account else [])]
         match said.command:
             case "QUIT":
                 self._forget_nick(nick)
@@ -93,24 +93,24 @@ class Identities:
                     self._nicks.pop(chat, None)
                     self._hosts.pop(chat, None)
                 self._forget_nick(nick)  # it may be news
-                _keep(self._last_speakers, nick, _Seen(userhost, account))
+                _remember(self._last_speakers, nick, _NickOwner(userhost, account))
                 if account:
-                    _keep(self._account_nicks, account, said.source.nick)
+                    _remember(self._account_nicks, account, said.source.nick)
             case "NICK" if said.param(0) and said.source.user:
                 self._forget_nick(nick)
                 self._forget_nick(fold(said.param(0)))
                 self._rename_nick(nick, said.param(0), chats, isupport)
                 if before.userhost:
-                    _keep(self._last_speakers, fold(said.param(0)), before)
+                    _remember(self._last_speakers, fold(said.param(0)), before)
             case "CHGHOST" if said.param(1):
                 self._forget_nick(nick)
                 if people.shared_rooms(said.source.nick, isupport):
                     new = f"{said.param(0)}@{said.param(1)}"
                     for chat in [
-                        c for c, host in self._hosts.items() if host == userhost and fold(target_of(c)) == nick
+                        c for c, host in self._hosts.items() if host == userhost and fold(message_target(c)) == nick
                     ]:
-                        _keep(self._hosts, chat, new)
-                    _keep(self._hosts, said.source.mask, new)
+                        _remember(self._hosts, chat, new)
+                    _remember(self._hosts, said.source.mask, new)
             case "ACCOUNT" | "JOIN":
                 self._whois_answers.pop(nick, None)
                 self._last_speakers.pop(nick, None)
@@ -120,24 +120,24 @@ class Identities:
             case "401":
                 self._forget_nick(fold(said.param(1)))
 
-    def feed_whois(self, said: Line, isupport: Isupport, now_s: float) -> str:
+    def feed_whois(self, said: IrcLine, isupport: Isupport, now_s: float) -> str:
         """Take in a line that may be part of an answer to WHOIS; the folded nick that it is now whole about."""
         nick = isupport.fold(said.param(1))
         self.has_whois_answer = self.has_whois_answer or said.command == "318"
         match said.command:
             case "311":  # RPL_WHOISUSER
-                self._partial_whois[nick] = _Seen(
-                    f"{said.param(2)}@{said.param(3)}", self._partial_whois.get(nick, _Seen()).account
+                self._partial_whois[nick] = _NickOwner(
+                    f"{said.param(2)}@{said.param(3)}", self._partial_whois.get(nick, _NickOwner()).account
                 )
             case "330":  # RPL_WHOISACCOUNT
-                self._partial_whois.setdefault(nick, _Seen()).account = said.param(2)
+                self._partial_whois.setdefault(nick, _NickOwner()).account = said.param(2)
             case "318":  # RPL_ENDOFWHOIS
-                seen = self._partial_whois.pop(nick, _Seen())
-                seen.until_s = now_s + (_FRESH_WATCHED_S if nick in self._monitored else _FRESH_S)
+                seen = self._partial_whois.pop(nick, _NickOwner())
+                seen.until_s = now_s + (_WHOIS_FRESH_MONITORED_S if nick in self._monitored else _WHOIS_FRESH_S)
                 self._whois_answers[nick] = seen
                 return nick
             case "401":  # not each server sends 318 behind it
-                self._whois_answers[nick] = _Seen(until_s=now_s + _FRESH_S)
+                self._whois_answers[nick] = _NickOwner(until_s=now_s + _WHOIS_FRESH_S)
                 return nick
         return ""
 
@@ -152,20 +152,22 @@ class Identities:
             if isupport.fold(now) == nick:
                 self._nicks[chat] = new
         for chat in chats:
-            _keep(self._nicks, chat, new)
+            _remember(self._nicks, chat, new)
 
     def current_nick(self, chat: str) -> str:
         """Under which name they were seen last; a room's name is itself."""
-        return self._nicks.get(chat) or target_of(chat)
+        return self._nicks.get(chat) or message_target(chat)
 
-    def resolve_target(self, chat: RoomId, people: People, isupport: Isupport, now_s: float) -> tuple[str, State]:
+    def resolve_target(
+        self, chat: RoomId, people: IrcUsers, isupport: Isupport, now_s: float
+    ) -> tuple[str, IdentityState]:
         """Whom to write to, and whether that is known to be the person.
 
         `told`: WHOIS said so a moment ago, for whatever waited for that. `unknown`: WHOIS would tell.
         """
-        account = chat.partition("!")[2].removeprefix(_ACCOUNT) if f"!{_ACCOUNT}" in chat else ""
+        account = chat.partition("!")[2].removeprefix(_ACCOUNT_PREFIX) if f"!{_ACCOUNT_PREFIX}" in chat else ""
         userhost = "" if account else self._hosts.get(chat) or chat.partition("!")[2]
-        names = [self.current_nick(chat), target_of(chat)]
+        names = [self.current_nick(chat), message_target(chat)]
         if account:  # many people may share a `user@host`, but not an account
             names += [*people.nicks_of(account), *filter(None, [self._account_nicks.get(account)])]
         ask = ""
@@ -177,8 +179,8 @@ class Identities:
         return (ask, "unknown") if ask else (names[0], "other")
 
     def _identity_state(  # noqa: PLR0917 - a person is told from all of this
-        self, name: str, account: str, userhost: str, people: People, isupport: Isupport, now_s: float
-    ) -> State:
+        self, name: str, account: str, userhost: str, people: IrcUsers, isupport: Isupport, now_s: float
+    ) -> IdentityState:
         folded = isupport.fold(name)
         if people.shared_rooms(name, isupport):
             mask = people.mask(folded).partition("!")[2]
@@ -186,15 +188,17 @@ class Identities:
             if account and here and self.has_account_updates:
                 return "known" if here == account else "other"
             if userhost and "@" in mask:
-                return "known" if _same_host(mask, userhost) else "other"
+                return "known" if _is_same_host(mask, userhost) else "other"
         seen = (
-            self._last_speakers.get(folded, _Seen()) if self.is_whois_unsupported else self._whois_answers.get(folded)
+            self._last_speakers.get(folded, _NickOwner())
+            if self.is_whois_unsupported
+            else self._whois_answers.get(folded)
         )
         if self.is_whois_unsupported and seen is None:
             return "other"
         if seen is None or (not self.is_whois_unsupported and seen.until_s <= now_s):
             return "unknown"
-        same = seen.account == account if account else _same_host(seen.userhost, userhost)
+        same = seen.account == account if account else _is_same_host(seen.userhost, userhost)
         return "other" if not same else "known" if self.is_whois_unsupported else "told"
 
     def whois_lines(self, nick: str, isupport: Isupport) -> list[str]:
@@ -202,19 +206,19 @@ class Identities:
         folded, lines = isupport.fold(nick), list[str]()
         self._whois_answers.pop(folded, None)
         if isupport.monitors > 1 and folded not in self._monitored:
-            while len(self._monitored) >= min(_WATCHED, isupport.monitors - 1):
-                lines.append(line("MONITOR", "-", self._monitored.popitem(last=False)[0]))
+            while len(self._monitored) >= min(_MAX_MONITORED, isupport.monitors - 1):
+                lines.append(format_line("MONITOR", "-", self._monitored.popitem(last=False)[0]))
             self._monitored[folded] = None
-            lines.append(line("MONITOR", "+", nick))
-        return [*lines, line("WHOIS", nick)]
+            lines.append(format_line("MONITOR", "+", nick))
+        return [*lines, format_line("WHOIS", nick)]
 
-    def is_sign_of(self, chat: RoomId, said: Line, isupport: Isupport) -> bool:
+    def is_sign_of(self, chat: RoomId, said: IrcLine, isupport: Isupport) -> bool:
         """Whether a line is a sign of that person, so that it is worth asking again."""
         fold, (nick, _, who) = isupport.fold, chat.partition("!")
         names = {fold(nick), fold(self.current_nick(chat))}
         if said.command == "730":  # RPL_MONONLINE
             return not names.isdisjoint(fold(one.partition("!")[0]) for one in said.param(-1).split(","))
-        account = who.removeprefix(_ACCOUNT) if who.startswith(_ACCOUNT) else ""
+        account = who.removeprefix(_ACCOUNT_PREFIX) if who.startswith(_ACCOUNT_PREFIX) else ""
         if said.command == "NICK" and fold(said.param(0)) in names:
             return True
         if not said.source.user or said.command in {"QUIT", "PART"}:
@@ -225,24 +229,24 @@ class Identities:
         return tells or (asks and fold(said.source.nick) in names)  # what they say in a room is no news of who they are
 
 
-def absence(chat: RoomId) -> str:
+def absence_text(chat: RoomId) -> str:
     """Why what is for that person waits, for people."""
     nick, _, who = chat.partition("!")
-    if who.startswith(_ACCOUNT):
-        account = who.removeprefix(_ACCOUNT)
+    if who.startswith(_ACCOUNT_PREFIX):
+        account = who.removeprefix(_ACCOUNT_PREFIX)
         return f"{nick} is not there, or not logged in as {account}; it waits until that account is seen"
     return f"{nick} is not there as {who}; it waits until they are seen"
 
 
-def _same_host(one: str, other: str) -> bool:
+def _is_same_host(one: str, other: str) -> bool:
     """Whether two `user@host` are the same; hosts are compared as DNS does."""
     user, _, host = one.partition("@")
     as_user, _, as_host = other.partition("@")
     return bool(host) and (user, host.lower()) == (as_user, as_host.lower())
 
 
-def _keep(kept: OrderedDict[str, T], key: str, value: T) -> None:
+def _remember(kept: OrderedDict[str, ValueT], key: str, value: ValueT) -> None:
     kept[key] = value
     kept.move_to_end(key)
-    if len(kept) > _MOST:
+    if len(kept) > _MAX_REMEMBERED:
         kept.popitem(last=False)

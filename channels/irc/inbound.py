@@ -5,34 +5,34 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
-from channels.irc.ctcp import ctcp
-from channels.irc.formatting import marked
+from channels.irc.ctcp import parse_ctcp
+from channels.irc.formatting import to_markdown
 from channels.irc.isupport import Isupport
-from channels.irc.people import People
-from channels.irc.render import plain
-from channels.irc.senders import alone_with, sender_of
-from channels.irc.wire import Line, mentions
+from channels.irc.people import IrcUsers
+from channels.irc.render import strip_formatting
+from channels.irc.senders import direct_chat, parse_sender
+from channels.irc.wire import IrcLine, mentions_nick
 from gateway.events import (
     Address,
     ChannelName,
-    Deleted,
     EventId,
-    Membership,
+    MembershipChanged,
     Message,
+    MessageDeleted,
     MessageId,
     Notification,
-    Reacted,
+    ReactionChanged,
     RoomId,
     Sender,
     ThreadId,
 )
 
-_STALE: Final = timedelta(minutes=5)
+_STALE_AGE: Final = timedelta(minutes=5)
 """What the server sent longer ago was played back by a bouncer. More than servers' clocks are off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class IrcLineContext:
     """What must be known to read a line."""
 
     channel: ChannelName
@@ -41,7 +41,7 @@ class View:
     rooms: Mapping[str, str]
     """Folded name -> the operator's spelling, of the configured rooms."""
     isupport: Isupport
-    people: People
+    people: IrcUsers
     has_account_tag: bool
     """The server agreed to tag messages with their account, so no tag means no account."""
     own_message_ids: Container[str] = ()
@@ -52,7 +52,9 @@ class View:
     """Our own account. In the past we may have had another nick, but not another account."""
 
 
-def to_notifications(line: Line, view: View, now: datetime, fresh_id: Callable[[], str]) -> tuple[Notification, ...]:
+def to_notifications(
+    line: IrcLine, view: IrcLineContext, now: datetime, fresh_id: Callable[[], str]
+) -> tuple[Notification, ...]:
     """What `line` tells; empty for what is not ours to tell: own doings, notices, CTCP, unknown commands.
 
     A nick change and a quit are told once for each room that we share with the person, the rest at most once.
@@ -63,53 +65,53 @@ def to_notifications(line: Line, view: View, now: datetime, fresh_id: Callable[[
         return ()
     match line.command:
         case "PRIVMSG":
-            message = _message(line, view, now, fresh_id)
+            message = _parse_message(line, view, now, fresh_id)
             return (message,) if message else ()
         case "TAGMSG":
-            reacted = _reaction(line, view, now, fresh_id)
+            reacted = _parse_reaction(line, view, now, fresh_id)
             return (reacted,) if reacted else ()
         case "REDACT":
-            deleted = _deleted(line, view, now, fresh_id)
+            deleted = _parse_redaction(line, view, now, fresh_id)
             return (deleted,) if deleted else ()
         case _:
-            return _memberships(line, view, now, fresh_id)
+            return _parse_memberships(line, view, now, fresh_id)
 
 
-def replied_to(line: Line) -> MessageId | None:
+def reply_target(line: IrcLine) -> MessageId | None:
     """https://ircv3.net/specs/client-tags/reply, also under the name that it had as a draft."""
     told = line.tags.get("+reply") or line.tags.get("+draft/reply")
     return MessageId(told) if told else None
 
 
-def _place(line: Line, sender: Sender, view: View) -> tuple[Address, bool] | None:
+def _parse_place(line: IrcLine, sender: Sender, view: IrcLineContext) -> tuple[Address, bool] | None:
     """Where it was said, and whether that is a room; None: not to us."""
     target = line.param(0)
     room = view.isupport.room_of(target)
     if room is not None:
         # https://modern.ircdocs.horse/#statusmsg-parameter: for some of those who are there, so apart from the room.
         status = view.isupport.status_prefix(target)
-        at = _room(room, view)
+        at = _room_address(room, view)
         return (replace(at, thread=ThreadId(status)) if status else at), True
     if view.isupport.fold(target) != view.isupport.fold(view.own_nick):
         return None
-    return Address(channel=view.channel, room=alone_with(sender, line.source.mask)), False
+    return Address(channel=view.channel, room=direct_chat(sender, line.source.mask)), False
 
 
-def _message(line: Line, view: View, now: datetime, fresh_id: Callable[[], str]) -> Message | None:
+def _parse_message(line: IrcLine, view: IrcLineContext, now: datetime, fresh_id: Callable[[], str]) -> Message | None:
     text = line.param(1)
-    request = ctcp(text)
+    request = parse_ctcp(text)
     if request and request.command != "ACTION":
         return None
     # Only a multiline message has more than one line.
-    said = "\n".join(map(plain, text.split("\n"))) if request is None else f"/me {request.argument}"
-    sender = _sender(line, view, now, view.isupport.room_of(line.param(0)))
-    place = _place(line, sender, view)
+    said = "\n".join(map(strip_formatting, text.split("\n"))) if request is None else f"/me {request.argument}"
+    sender = _line_sender(line, view, now, view.isupport.room_of(line.param(0)))
+    place = _parse_place(line, sender, view)
     if place is None or not (said if request is None else request.argument).strip():
         return None
     at, in_room = place
-    reply_to = replied_to(line)
+    reply_to = reply_target(line)
     kind: Literal["direct", "mention", "reply", "room"] = "room" if in_room else "direct"
-    if in_room and mentions(said, view.own_nick, view.isupport):
+    if in_room and mentions_nick(said, view.own_nick, view.isupport):
         kind = "mention"
     elif in_room and reply_to is not None and reply_to in view.own_message_ids:
         kind = "reply"
@@ -117,23 +119,25 @@ def _message(line: Line, view: View, now: datetime, fresh_id: Callable[[], str])
         id=MessageId(line.tags.get("msgid") or fresh_id()),
         at=at,
         sender=sender,
-        text="\n".join(map(marked, text.split("\n"))) if request is None else said,
+        text="\n".join(map(to_markdown, text.split("\n"))) if request is None else said,
         sent=sent_at(line, now),
         kind=kind,
         reply_to=reply_to,
     )
 
 
-def _reaction(line: Line, view: View, now: datetime, fresh_id: Callable[[], str]) -> Reacted | None:
+def _parse_reaction(
+    line: IrcLine, view: IrcLineContext, now: datetime, fresh_id: Callable[[], str]
+) -> ReactionChanged | None:
     """https://ircv3.net/specs/client-tags/react: a reply without text."""
-    message = replied_to(line)
-    added = plain(line.tags.get("+draft/react", "") or line.tags.get("+react", ""))
-    removed = plain(line.tags.get("+draft/unreact", "") or line.tags.get("+unreact", ""))
-    sender = _sender(line, view, now, view.isupport.room_of(line.param(0)))
-    place = _place(line, sender, view)
+    message = reply_target(line)
+    added = strip_formatting(line.tags.get("+draft/react", "") or line.tags.get("+react", ""))
+    removed = strip_formatting(line.tags.get("+draft/unreact", "") or line.tags.get("+unreact", ""))
+    sender = _line_sender(line, view, now, view.isupport.room_of(line.param(0)))
+    place = _parse_place(line, sender, view)
     if place is None or message is None or not (added or removed).strip():
         return None
-    return Reacted(
+    return ReactionChanged(
         id=EventId(line.tags.get("msgid") or fresh_id()),
         at=place[0],
         sender=sender,
@@ -145,14 +149,16 @@ def _reaction(line: Line, view: View, now: datetime, fresh_id: Callable[[], str]
     )
 
 
-def _deleted(line: Line, view: View, now: datetime, fresh_id: Callable[[], str]) -> Deleted | None:
+def _parse_redaction(
+    line: IrcLine, view: IrcLineContext, now: datetime, fresh_id: Callable[[], str]
+) -> MessageDeleted | None:
     """A message that was taken back: https://ircv3.net/specs/extensions/message-redaction."""
-    sender = _sender(line, view, now, view.isupport.room_of(line.param(0)))
-    place, message = _place(line, sender, view), line.param(1)
+    sender = _line_sender(line, view, now, view.isupport.room_of(line.param(0)))
+    place, message = _parse_place(line, sender, view), line.param(1)
     if place is None or not message:
         return None
     told = EventId(line.tags.get("msgid") or fresh_id())
-    return Deleted(
+    return MessageDeleted(
         id=told,
         at=place[0],
         message=MessageId(message),
@@ -162,7 +168,9 @@ def _deleted(line: Line, view: View, now: datetime, fresh_id: Callable[[], str])
     )
 
 
-def _memberships(line: Line, view: View, now: datetime, fresh_id: Callable[[], str]) -> tuple[Membership, ...]:
+def _parse_memberships(
+    line: IrcLine, view: IrcLineContext, now: datetime, fresh_id: Callable[[], str]
+) -> tuple[MembershipChanged, ...]:
     room, subject, text = line.param(0), None, None
     match line.command:
         case "JOIN":
@@ -178,56 +186,60 @@ def _memberships(line: Line, view: View, now: datetime, fresh_id: Callable[[], s
         case "INVITE" if view.isupport.fold(room) == view.isupport.fold(view.own_nick) and view.history_place is None:
             room, change = line.param(1), "invite"
         case "QUIT":
-            shared = _shared(line.source.nick, view)
-            return tuple(_membership(line, view, now, fresh_id, (where, "part", None, room)) for where in shared)
+            shared = _shared_rooms(line.source.nick, view)
+            return tuple(_build_membership(line, view, now, fresh_id, (where, "part", None, room)) for where in shared)
         case "NICK" if room:
-            shared = _shared(line.source.nick, view) or _shared(room, view)
-            return tuple(_membership(line, view, now, fresh_id, (where, "nick", room, None)) for where in shared)
+            shared = _shared_rooms(line.source.nick, view) or _shared_rooms(room, view)
+            return tuple(_build_membership(line, view, now, fresh_id, (where, "nick", room, None)) for where in shared)
         case _:
             return ()
     if not view.isupport.is_room(room):
         return ()
-    return (_membership(line, view, now, fresh_id, (room, change, subject, text)),)
+    return (_build_membership(line, view, now, fresh_id, (room, change, subject, text)),)
 
 
-def _shared(nick: str, view: View) -> tuple[str, ...]:
+def _shared_rooms(nick: str, view: IrcLineContext) -> tuple[str, ...]:
     """Folded rooms that the person is, or was, in with us."""
     if view.history_place is None:
         return view.people.shared_rooms(nick, view.isupport)
     return (view.history_place,) if view.isupport.is_room(view.history_place) else ()
 
 
-def _membership(
-    line: Line, view: View, now: datetime, fresh_id: Callable[[], str], told: tuple[str, str, str | None, str | None]
-) -> Membership:
+def _build_membership(
+    line: IrcLine,
+    view: IrcLineContext,
+    now: datetime,
+    fresh_id: Callable[[], str],
+    told: tuple[str, str, str | None, str | None],
+) -> MembershipChanged:
     room, change, subject, text = told
     msgid = line.tags.get("msgid")
-    return Membership(
+    return MembershipChanged(
         id=EventId(f"{msgid}/{room}" if msgid else fresh_id()),
-        at=_room(room, view),
-        sender=_sender(line, view, now, room),
+        at=_room_address(room, view),
+        sender=_line_sender(line, view, now, room),
         # A server only says how things stand, after a split too.
         news=change != "topic" or bool(line.source.user or line.source.host),
         change=change,  # type: ignore[arg-type]  # one of the literals above; mypy widens them in a tuple
         subject=subject,
-        text=plain(text) if text else None,
+        text=strip_formatting(text) if text else None,
         sent=sent_at(line, now),
     )
 
 
-def _room(room: str, view: View) -> Address:
+def _room_address(room: str, view: IrcLineContext) -> Address:
     folded = view.isupport.fold(room)
     return Address(channel=view.channel, room=RoomId(view.rooms.get(folded, folded)))
 
 
-def _sender(line: Line, view: View, now: datetime, room: str | None) -> Sender:
+def _line_sender(line: IrcLine, view: IrcLineContext, now: datetime, room: str | None) -> Sender:
     """Who did it; `room`: where, if that is a room."""
     # Of who had the nick earlier nothing is known but what the line itself says.
-    present = view.history_place is None and now - sent_at(line, now) < _STALE
-    return sender_of(line, room, view.people if present else None, view.isupport, account_tag=view.has_account_tag)
+    present = view.history_place is None and now - sent_at(line, now) < _STALE_AGE
+    return parse_sender(line, room, view.people if present else None, view.isupport, account_tag=view.has_account_tag)
 
 
-def sent_at(line: Line, now: datetime) -> datetime:
+def sent_at(line: IrcLine, now: datetime) -> datetime:
     """When the server says the line was sent (https://ircv3.net/specs/extensions/server-time), else `now`."""
     try:
         told = datetime.fromisoformat(line.tags["time"])

@@ -8,28 +8,28 @@ from types import MappingProxyType
 
 DEFAULT_LINE_BYTES = 512
 """With CR LF and the sender's mask, without tags: RFC 1459 section 2.3."""
-_MOST_LINE_BYTES = 16_384
-_MANY = 100
-_PREFIX = MappingProxyType({"@": "o", "+": "v"})
-_CHANMODES = ("beI", "k", "l", "imnpst")
+_MAX_LINE_BYTES = 16_384
+_MAX_MONITORS = 100
+_DEFAULT_PREFIX = MappingProxyType({"@": "o", "+": "v"})
+_DEFAULT_CHANMODES = ("beI", "k", "l", "imnpst")
 """RFC 2811 section 4, for servers that do not say."""
-_MOST_HISTORY = 10_000
+_MAX_HISTORY_LINES = 10_000
 
 _UPPER = string.ascii_uppercase
-_FOLDS = {
+_CASEMAPPINGS = {
     "ascii": str.maketrans(_UPPER, string.ascii_lowercase),
     "rfc1459": str.maketrans(_UPPER + "[]\\~", string.ascii_lowercase + "{}|^"),
     "rfc1459-strict": str.maketrans(_UPPER + "[]\\", string.ascii_lowercase + "{}|"),
 }
-_WIDE = frozenset({"precis", "rfc7613", "rfc8265"})
+_UNICODE_CASEMAPPINGS = frozenset({"precis", "rfc7613", "rfc8265"})
 
 
-def _number(text: str, default: int, most: int) -> int:
+def _parse_number(text: str, default: int, most: int) -> int:
     # isdecimal would let other scripts' digits through, and int() refuses thousands of digits.
     return int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(most)) else default
 
 
-def _prefix(value: str, before: Mapping[str, str]) -> Mapping[str, str]:
+def _parse_prefix(value: str, before: Mapping[str, str]) -> Mapping[str, str]:
     """`(ov)@+`; empty: nobody has a rank there."""
     letters, closed, signs = value.removeprefix("(").partition(")")
     fits = value.startswith("(") and closed and len(letters) == len(signs) == len(set(signs))
@@ -38,12 +38,12 @@ def _prefix(value: str, before: Mapping[str, str]) -> Mapping[str, str]:
     return MappingProxyType(dict(zip(signs, letters, strict=True)) if value else {})
 
 
-def _unescaped(value: str) -> str:
+def _unescape(value: str) -> str:
     r"""With its bytes in hexadecimal, e.g. a space as `\x20`: https://modern.ircdocs.horse/#rplisupport-005."""
     return re.sub(r"\\x([0-9A-Fa-f]{2})", lambda found: chr(int(found[1], 16)), value)
 
 
-def _chanmodes(value: str) -> tuple[str, str, str, str]:
+def _parse_chanmodes(value: str) -> tuple[str, str, str, str]:
     """`A,B,C,D`, and more that nobody knows yet."""
     lists, always, when_set, never = [*value.split(","), "", "", "", ""][:4]
     return lists, always, when_set, never
@@ -60,9 +60,9 @@ class Isupport:
     """What the network is called; empty: the server does not say."""
     chantypes: str = "#&"
     statusmsg: str = ""
-    prefix: Mapping[str, str] = field(default_factory=lambda: _PREFIX)
+    prefix: Mapping[str, str] = field(default_factory=lambda: _DEFAULT_PREFIX)
     """Sign in front of a nick -> letter of the mode that it stands for; the highest first."""
-    chanmodes: tuple[str, str, str, str] = _CHANMODES
+    chanmodes: tuple[str, str, str, str] = _DEFAULT_CHANMODES
     """Letters of modes by what parameter they take: of lists, always, only when set, never."""
     line_bytes: int = DEFAULT_LINE_BYTES
     user_bytes: int = 10
@@ -92,36 +92,36 @@ class Isupport:
             gone = token.startswith("-")
             match name:
                 case "CASEMAPPING":
-                    values["casemapping"] = default.casemapping if gone or value not in _FOLDS else value
-                    values["wide_nicks"] = not gone and value in _WIDE
+                    values["casemapping"] = default.casemapping if gone or value not in _CASEMAPPINGS else value
+                    values["wide_nicks"] = not gone and value in _UNICODE_CASEMAPPINGS
                 case "NETWORK":
-                    values["network"] = "" if gone else _unescaped(value)
+                    values["network"] = "" if gone else _unescape(value)
                 case "CHANTYPES":
                     # Empty would mean a server without channels, where we would have nothing to do.
                     values["chantypes"] = default.chantypes if gone or not value else value
                 case "STATUSMSG":
                     values["statusmsg"] = "" if gone else value
                 case "PREFIX":
-                    values["prefix"] = _PREFIX if gone else _prefix(value, values["prefix"])
+                    values["prefix"] = _DEFAULT_PREFIX if gone else _parse_prefix(value, values["prefix"])
                 case "CHANMODES":
-                    values["chanmodes"] = _CHANMODES if gone else _chanmodes(value)
+                    values["chanmodes"] = _DEFAULT_CHANMODES if gone else _parse_chanmodes(value)
                 case "LINELEN":
-                    number = default.line_bytes if gone else _number(value, default.line_bytes, _MOST_LINE_BYTES)
-                    values["line_bytes"] = max(DEFAULT_LINE_BYTES, min(number, _MOST_LINE_BYTES))
+                    number = default.line_bytes if gone else _parse_number(value, default.line_bytes, _MAX_LINE_BYTES)
+                    values["line_bytes"] = max(DEFAULT_LINE_BYTES, min(number, _MAX_LINE_BYTES))
                 case "USERLEN":
-                    values["user_bytes"] = default.user_bytes if gone else _number(value, default.user_bytes, 99)
+                    values["user_bytes"] = default.user_bytes if gone else _parse_number(value, default.user_bytes, 99)
                 case "HOSTLEN":
-                    values["host_bytes"] = default.host_bytes if gone else max(63, _number(value, 63, 255))
+                    values["host_bytes"] = default.host_bytes if gone else max(63, _parse_number(value, 63, 255))
                 case "MONITOR":
-                    values["monitors"] = 0 if gone else max(1, _number(value, _MANY, _MANY))
+                    values["monitors"] = 0 if gone else max(1, _parse_number(value, _MAX_MONITORS, _MAX_MONITORS))
                 case "WHOX":
                     values["whox"] = not gone
                 case "CHATHISTORY" | "draft/CHATHISTORY":
-                    values["history_lines"] = 0 if gone else _number(value, 0, _MOST_HISTORY)
+                    values["history_lines"] = 0 if gone else _parse_number(value, 0, _MAX_HISTORY_LINES)
                 case "MSGREFTYPES":
                     values["history_by_id"] = not gone and "msgid" in value.split(",")
                 case "TOPICLEN":
-                    values["topic_bytes"] = 0 if gone else _number(value, 0, _MOST_LINE_BYTES)
+                    values["topic_bytes"] = 0 if gone else _parse_number(value, 0, _MAX_LINE_BYTES)
                 case "CLIENTTAGDENY":
                     values["tags_denied"] = "" if gone else value
                 case "BOT":
@@ -137,7 +137,7 @@ class Isupport:
 
     def fold(self, name: str) -> str:
         """Equal for names that the server holds to be the same. Keeps the length."""
-        return name.translate(_FOLDS[self.casemapping])
+        return name.translate(_CASEMAPPINGS[self.casemapping])
 
     def is_room(self, target: str) -> bool:
         """Whether `target` names a channel rather than a person."""

@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from channels.irc import refusals
-from channels.irc.window import Verdict
-from channels.irc.wire import Line
+from channels.irc.window import LineVerdict
+from channels.irc.wire import IrcLine
 from gateway.events import MessageId
 
-Owner = TypeVar("Owner", bound=Hashable)
-_NUMERIC = 3
+LabelOwner = TypeVar("LabelOwner", bound=Hashable)
+_NUMERIC_DIGITS = 3
 
 
 @dataclass(eq=False, slots=True)
-class _Told(Generic[Owner]):
-    owner: Owner
+class _LabelledLine(Generic[LabelOwner]):
+    owner: LabelOwner
     sent_s: float
     refusal: str = ""
     id: MessageId | None = None
@@ -27,28 +27,28 @@ class _Told(Generic[Owner]):
 
 
 @dataclass(eq=False, slots=True)
-class _Lines(Generic[Owner]):
-    lines: list[_Told[Owner]] = field(default_factory=list)
+class _LabelledLines(Generic[LabelOwner]):
+    lines: list[_LabelledLine[LabelOwner]] = field(default_factory=list)
     is_complete: bool = False
     """All of its lines are written."""
 
 
-class Labels(Generic[Owner]):
+class LabelTracker(Generic[LabelOwner]):
     """Which lines carry a label, and what was answered to them."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
-        self._by_label: dict[str, _Told[Owner]] = {}
-        self._by_owner: dict[Owner, _Lines[Owner]] = {}
+        self._by_label: dict[str, _LabelledLine[LabelOwner]] = {}
+        self._by_owner: dict[LabelOwner, _LabelledLines[LabelOwner]] = {}
 
-    def add_line(self, owner: Owner, now_s: float) -> str:
+    def add_line(self, owner: LabelOwner, now_s: float) -> str:
         """The label for a line that goes out in this moment."""
         label = f"r{next(self._numbers)}"
-        told = self._by_label[label] = _Told(owner, now_s)
-        self._by_owner.setdefault(owner, _Lines()).lines.append(told)
+        told = self._by_label[label] = _LabelledLine(owner, now_s)
+        self._by_owner.setdefault(owner, _LabelledLines()).lines.append(told)
         return label
 
-    def complete(self, owner: Owner) -> Verdict | None:
+    def complete(self, owner: LabelOwner) -> LineVerdict | None:
         """All of its lines are out; what became of them if all are answered."""
         lines = self._by_owner.get(owner)
         if lines is None:
@@ -56,17 +56,17 @@ class Labels(Generic[Owner]):
         lines.is_complete = True
         return self._verdict(owner)
 
-    def feed(self, label: str, line: Line) -> None:
+    def feed(self, label: str, line: IrcLine) -> None:
         """Take in a line of an answer; an unknown label is ignored."""
         told = self._by_label.get(label)
         if told is None:
             return
-        if line.command == "FAIL" or (len(line.command) == _NUMERIC and line.command[0] in "45"):
-            told.refusal = told.refusal or refusals.reason(line)
+        if line.command == "FAIL" or (len(line.command) == _NUMERIC_DIGITS and line.command[0] in "45"):
+            told.refusal = told.refusal or refusals.refusal_reason(line)
         elif line.command in {"PRIVMSG", "NOTICE"} and (msgid := line.tags.get("msgid")):
             told.id = MessageId(msgid)
 
-    def close(self, label: str) -> tuple[Owner, Verdict] | None:
+    def close(self, label: str) -> tuple[LabelOwner, LineVerdict] | None:
         """The answer is whole; what became of its owner's lines, if that was the last that was missing."""
         told = self._by_label.pop(label, None)
         if told is None:
@@ -75,23 +75,23 @@ class Labels(Generic[Owner]):
         verdict = self._verdict(told.owner)
         return (told.owner, verdict) if verdict else None
 
-    def take_overdue(self, before_s: float) -> list[Owner]:
+    def take_overdue(self, before_s: float) -> list[LabelOwner]:
         """Owners with a line that went out before, and has no answer. Their labels are forgotten."""
         late = list(dict.fromkeys(told.owner for told in self._by_label.values() if told.sent_s < before_s))
         for owner in late:
             self.forget(owner)
         return late
 
-    def forget(self, owner: Owner) -> None:
+    def forget(self, owner: LabelOwner) -> None:
         """Nobody waits for its answers any more."""
         self._by_owner.pop(owner, None)
         self._by_label = {label: told for label, told in self._by_label.items() if told.owner is not owner}
 
-    def owners(self) -> list[Owner]:
+    def owners(self) -> list[LabelOwner]:
         """All that wait for an answer."""
         return list(self._by_owner)
 
-    def _verdict(self, owner: Owner) -> Verdict | None:
+    def _verdict(self, owner: LabelOwner) -> LineVerdict | None:
         lines = self._by_owner.get(owner)
         if lines is None or not lines.is_complete or not all(told.is_answered for told in lines.lines):
             return None
@@ -99,5 +99,5 @@ class Labels(Generic[Owner]):
         refused = [told.refusal for told in lines.lines if told.refusal]
         ids = tuple(told.id for told in lines.lines if told.id)
         if not refused:
-            return Verdict("taken", ids)
-        return Verdict("refused" if len(refused) == len(lines.lines) else "unknown", ids, refused[0])
+            return LineVerdict("taken", ids)
+        return LineVerdict("refused" if len(refused) == len(lines.lines) else "unknown", ids, refused[0])

@@ -1,16 +1,16 @@
 """How long our lines may be: what the server puts in front of them for others. Pure."""
 
 from channels.irc.isupport import Isupport
-from channels.irc.wire import Line
+from channels.irc.wire import IrcLine
 
 
-class Mask:
+class HostmaskTracker:
     """Our own `user@host` as others see it, learnt from echoes, JOIN, CHGHOST and 396."""
 
     def __init__(self) -> None:
         self._userhost = ""
 
-    def feed(self, said: Line, *, mine: bool) -> None:
+    def feed(self, said: IrcLine, *, mine: bool) -> None:
         """Take in a line; `mine`: we are its source."""
         if said.command == "396":  # RPL_VISIBLEHOST: the host, on some servers user@host
             shown = said.param(1)

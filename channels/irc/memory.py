@@ -7,18 +7,18 @@ from collections import OrderedDict
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from channels.irc.sts import Policy
+from channels.irc.sts import StsPolicy
 
-_RECENT: Final = 8_192
-_OWN: Final = 2_048
-_STS: Final = " sts="
+_MAX_EMITTED: Final = 8_192
+_MAX_OWN: Final = 2_048
+_STS_SEPARATOR: Final = " sts="
 NO_CURSOR: Final = "-"
 """Of a channel that has had one, and has nothing to remember any more."""
 _OVERLAP: Final = timedelta(seconds=5)
 """Servers of one network do not agree on the second; what comes twice is known by its id."""
 
 
-class _Recent:
+class _RecentIds:
     """A set that forgets its oldest."""
 
     def __init__(self, most: int) -> None:
@@ -38,28 +38,28 @@ class _Recent:
         return name in self._known
 
 
-class Memory:
+class IrcState:
     """Outlives connections."""
 
     def __init__(self, cursor: str | None) -> None:
-        self.own_message_ids = _Recent(_OWN)
+        self.own_message_ids = _RecentIds(_MAX_OWN)
         """The server's names of our own messages."""
-        self.emitted_ids = _Recent(_RECENT)
+        self.emitted_ids = _RecentIds(_MAX_EMITTED)
         """Events that were handed over, by place and id."""
         self.barred_rooms: set[str] = set()
         """Folded rooms that we were thrown out of, or told to leave, and must not enter by ourselves."""
-        told, _, policy = (cursor or "").partition(_STS)
-        self._newest = self.complete_until = _read(told)
+        told, _, policy = (cursor or "").partition(_STS_SEPARATOR)
+        self._newest = self.complete_until = _parse_cursor_time(told)
         """`safe`: everything up to then is told."""
         self.has_gap = False
         """What was said while we were away is not all told yet."""
-        self.sts_policy = Policy(policy)
+        self.sts_policy = StsPolicy(policy)
 
     @property
     def cursor(self) -> str | None:
         """How far everything is told, and the policy; None: neither is known."""
         told = "" if self.complete_until is None else self.complete_until.isoformat(timespec="milliseconds")
-        return told + (_STS + self.sts_policy.serialized if self.sts_policy.serialized else "") or None
+        return told + (_STS_SEPARATOR + self.sts_policy.serialized if self.sts_policy.serialized else "") or None
 
     def record_time(self, sent: datetime, now: datetime) -> None:
         """Something that the server sent then was handed over. A server whose clock is ahead is not believed."""
@@ -79,7 +79,7 @@ class Memory:
         return max(self.complete_until - _OVERLAP, now - timedelta(seconds=age_s))
 
 
-def _read(cursor: str | None) -> datetime | None:
+def _parse_cursor_time(cursor: str | None) -> datetime | None:
     """A cursor that somebody else wrote is as good as none."""
     try:
         told = datetime.fromisoformat(cursor or "")

@@ -5,13 +5,13 @@ elsewhere, and when a watched nick turned out not to be free for us, we ask agai
 """
 
 from channels.irc.isupport import Isupport
-from channels.irc.wire import Line, line
+from channels.irc.wire import IrcLine, format_line
 
-_REFUSED = frozenset({"432", "433", "435", "436", "437", "438", "447", "484", "734"})
+_NICK_REFUSALS = frozenset({"432", "433", "435", "436", "437", "438", "447", "484", "734"})
 """435, 437, 438: banned in a room, held by services, too soon; 734: the list of watched nicks is full."""
 
 
-class Nick:
+class NickRecovery:
     """Fed with every line after the welcome."""
 
     def __init__(self, wanted: str) -> None:
@@ -24,23 +24,23 @@ class Nick:
         if isupport.fold(me) == isupport.fold(self._wanted):
             return []
         if not isupport.monitors or self._polling:
-            return [line("NICK", self._wanted)]
+            return [format_line("NICK", self._wanted)]
         if self._watching:
             return []
         self._watching = True
-        return [line("MONITOR", "+", self._wanted)]
+        return [format_line("MONITOR", "+", self._wanted)]
 
-    def feed(self, said: Line, me: str, isupport: Isupport) -> list[str]:
+    def feed(self, said: IrcLine, me: str, isupport: Isupport) -> list[str]:
         """What to send in answer; `me` is our nick after the line."""
         wanted = isupport.fold(self._wanted)
         if isupport.fold(me) == wanted:
             watching, self._watching, self._polling = self._watching, False, False
-            return [line("MONITOR", "-", self._wanted)] if watching else []
+            return [format_line("MONITOR", "-", self._wanted)] if watching else []
         if said.command == "731":  # RPL_MONOFFLINE
             names = {isupport.fold(name.partition("!")[0]) for name in said.param(-1).split(",")}
-            return [line("NICK", self._wanted)] if wanted in names else []
+            return [format_line("NICK", self._wanted)] if wanted in names else []
         if said.command in {"NICK", "QUIT"} and isupport.fold(said.source.nick) == wanted:
-            return [line("NICK", self._wanted)]
-        if said.command in _REFUSED and wanted in {isupport.fold(param) for param in said.params}:
+            return [format_line("NICK", self._wanted)]
+        if said.command in _NICK_REFUSALS and wanted in {isupport.fold(param) for param in said.params}:
             self._polling = True
         return []

@@ -10,54 +10,57 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from channels.base import Away, Going, SendError, Uncertain, Unreachable, unrecorded
+from channels.base import BeforeSend, RecipientAway, SendError, Uncertain, Unreachable, no_before_send
 from channels.irc import refusals
-from channels.irc.batches import Answered, Heard
-from channels.irc.bucket import Bucket
-from channels.irc.identity import State, absence
+from channels.irc.batches import LabelClosed, ReceivedLine
+from channels.irc.bucket import IrcTokenBucket
+from channels.irc.identity import IdentityState, absence_text
 from channels.irc.isupport import Isupport
-from channels.irc.labels import Labels
-from channels.irc.parts import NOBODY, Barrier, Direct, Item, finish
-from channels.irc.senders import target_of
-from channels.irc.window import Verdict, Window
-from channels.irc.wire import Line, line, tagged
+from channels.irc.labels import LabelTracker
+from channels.irc.parts import NO_SUCH_NICK, DirectDelivery, PingBarrier, SendItem, resolve_item
+from channels.irc.senders import message_target
+from channels.irc.window import LineVerdict, SendWindow
+from channels.irc.wire import IrcLine, add_tags, format_line
 from gateway.clock import Clock
 from gateway.events import Receipt, RoomId
 
-WINDOW = 4
+MAX_IN_FLIGHT = 4
 """Parts that may be unconfirmed before a barrier is set: the burst that servers allow."""
-_MOST_LINES = 64
+_MAX_UNCONFIRMED_LINES = 64
 """The same for lines, so that answers to CTCP never pile up."""
-_MOST_AGAIN = 2
+_MAX_RESENDS = 2
 
 
-class Outgoing:
+class IrcOutgoing:
     """The way out of one connection. `run` it, `close` it when the connection is gone."""
 
-    def __init__(self, clock: Clock, bucket: Bucket, write: Callable[[str], bool]) -> None:
+    def __init__(self, clock: Clock, bucket: IrcTokenBucket, write: Callable[[str], bool]) -> None:
         """`write` takes one line; False: the connection is dead and the line surely did not go out."""
         self._clock, self._bucket, self._write = clock, bucket, write
-        self._waiting: deque[Item] = deque()
-        self._unconfirmed: list[Item] = []
+        self._waiting: deque[SendItem] = deque()
+        self._unconfirmed: list[SendItem] = []
         """Parts that are written whole, no barrier behind them yet."""
-        self._window: Window[Item] = Window()
+        self._window: SendWindow[SendItem] = SendWindow()
         """All that was written since the last barrier."""
-        self._pings: deque[Barrier] = deque()
-        self._unlabelled: set[Item] = set()
+        self._pings: deque[PingBarrier] = deque()
+        self._unlabelled: set[SendItem] = set()
         """Parts that are being written, to be confirmed by a barrier."""
-        self._labels: Labels[Item] = Labels()
+        self._labels: LabelTracker[SendItem] = LabelTracker()
         self.uses_labels = False
         """The server agreed to answer by label. Set it as that changes; what is under way goes on as it began."""
         self._labels_ignored = False
         """It does not keep to that."""
-        self.resolve_target: Callable[[RoomId], tuple[str, State]] = lambda chat: (target_of(chat), "known")
+        self.resolve_target: Callable[[RoomId], tuple[str, IdentityState]] = lambda chat: (
+            message_target(chat),
+            "known",
+        )
         """As `Identities.whom`."""
         self.whois_lines: Callable[[str], list[str]] = lambda _: []
         """As `Identities.ask`."""
         self.fold: Callable[[str], str] = str.lower
-        self._awaiting_whois: dict[str, tuple[float, list[Item]]] = {}
+        self._awaiting_whois: dict[str, tuple[float, list[SendItem]]] = {}
         """Folded nick -> since when WHOIS is to tell who has it, and what waits for that."""
-        self._blocked: list[Item] = []
+        self._blocked: list[SendItem] = []
         """What waits until it is known what became of lines to the same person under another nick."""
         self._tokens, self._numbers = itertools.count(1), itertools.count(1)
         self._wake = asyncio.Event()
@@ -73,7 +76,7 @@ class Outgoing:
             same := next((item for item in self._waiting if item.future is None and raw in item.lines), None)
         ):
             self._waiting.remove(same)
-        self._waiting.append(Item(deque([raw]), target))
+        self._waiting.append(SendItem(deque([raw]), target))
         self._wake.set()
 
     def write_if_idle(self, raw: str) -> bool:
@@ -87,29 +90,29 @@ class Outgoing:
     def queue_ping(self) -> None:
         """Set a barrier as soon as the pace allows, before what waits."""
         position = 1 if self._waiting and self._waiting[0].lines_written else 0
-        self._waiting.insert(position, Item(deque()))
+        self._waiting.insert(position, SendItem(deque()))
         self._wake.set()
 
     async def send(
         self,
         lines: list[str],
         target: str,
-        going: Going = unrecorded,
+        going: BeforeSend = no_before_send,
         *,
         whole: str = "",
         alone: str = "",
-        direct: Direct | None = None,
+        direct: DirectDelivery | None = None,
     ) -> Receipt:
         """Send one part to the folded `target`; return once the server has certainly taken it. Raises SendError.
 
-        `whole`: the lines are one multiline batch with this text. `alone`: it is this command, and no message: it
-        gets barriers of its own, so that its refusal is never taken for a message's. `direct`: it goes only while that
-        person is known to have a nick; else `Away` is raised. `going` is awaited when it is the part's turn and the
-        pace allows, before anything of it is written.
+        `whole`: the lines are one multiline batch with this text. `alone`: it is this command, and no message: it gets
+        barriers of its own, so that its refusal is never taken for a message's. `direct`: it goes only while that
+        person is known to have a nick; else `RecipientAway` is raised. `going` is awaited when it is the part's turn
+        and the pace allows, before anything of it is written.
         """
         if self._close_reason:
             raise Unreachable(self._close_reason)
-        item = Item(deque(lines), target, asyncio.get_running_loop().create_future(), going, whole, alone, direct)
+        item = SendItem(deque(lines), target, asyncio.get_running_loop().create_future(), going, whole, alone, direct)
         item.texts, item.position = tuple(lines), next(self._numbers)
         assert item.future is not None
         self._waiting.append(item)
@@ -140,7 +143,7 @@ class Outgoing:
             else:
                 self._write_next()
 
-    def _resolve_nick(self, item: Item) -> bool:
+    def _resolve_nick(self, item: SendItem) -> bool:
         """Whether it may be written now, to whoever it is for. Else it is put aside, or given up."""
         if item.direct is None or not item.lines:
             return True
@@ -176,15 +179,15 @@ class Outgoing:
         open_ = [*self._unconfirmed, *(item for ping in self._pings for item in ping.items), *self._labels.owners()]
         return any(one.direct is not None and one.direct.chat == chat and one.target != folded for one in open_)
 
-    def _fail_away(self, item: Item, chat: RoomId) -> None:
+    def _fail_away(self, item: SendItem, chat: RoomId) -> None:
         """Nobody that we know of is the person who it is for."""
         self._unlabelled.discard(item)
         self._labels.forget(item)
         if item.future is not None and not item.future.done():
-            cut_off = Uncertain(f"perhaps not all of it was said: {absence(chat)}")
-            item.future.set_exception(cut_off if item.lines_written else Away(absence(chat)))
+            cut_off = Uncertain(f"perhaps not all of it was said: {absence_text(chat)}")
+            item.future.set_exception(cut_off if item.lines_written else RecipientAway(absence_text(chat)))
 
-    def _requeue(self, items: Iterable[Item]) -> None:
+    def _requeue(self, items: Iterable[SendItem]) -> None:
         """They are the next ones, in their order."""
         first = 1 if self._waiting and self._waiting[0].lines_written else 0
         for item in sorted(items, key=lambda one: one.position):
@@ -209,7 +212,7 @@ class Outgoing:
             self.handle_whois(nick)
         return bool(late)
 
-    async def _call_before_send(self, item: Item) -> None:
+    async def _call_before_send(self, item: SendItem) -> None:
         """Let whoever sends this write down that it goes. A failure is theirs, and nothing of it is written."""
         item.is_handed_over = True
         try:
@@ -228,7 +231,7 @@ class Outgoing:
         parts = len(self._unconfirmed)
         idle = not any(item.future is not None and not item.is_cancelled for item in self._waiting)
         midway = bool(self._waiting and self._waiting[0].lines_written)
-        due = (parts > 0 and idle) or parts >= WINDOW or len(self._window) >= _MOST_LINES
+        due = (parts > 0 and idle) or parts >= MAX_IN_FLIGHT or len(self._window) >= _MAX_UNCONFIRMED_LINES
         apart = len(self._window) > 0 and bool(
             self._window.lone_command or (self._waiting and self._waiting[0].lone_command)
         )
@@ -236,9 +239,9 @@ class Outgoing:
 
     def _write_ping(self) -> None:
         token = f"reverie-{next(self._tokens)}"
-        if self._write(line("PING", token)):
-            self._pings.append(Barrier(token, self._unconfirmed, self._window, self._clock.monotonic()))
-            self._unconfirmed, self._window = [], Window()
+        if self._write(format_line("PING", token)):
+            self._pings.append(PingBarrier(token, self._unconfirmed, self._window, self._clock.monotonic()))
+            self._unconfirmed, self._window = [], SendWindow()
         else:
             self.close("the connection is lost")
 
@@ -260,7 +263,7 @@ class Outgoing:
                 elif item.future is not None and (verdict := self._labels.complete(item)):
                     self._settle(item, verdict)
 
-    def _next_wire_line(self, item: Item) -> str:
+    def _next_wire_line(self, item: SendItem) -> str:
         """The next line as it goes out, with a label if the server knows what to do with it; and remember it."""
         raw = self._next_line(item)
         if not item.target:
@@ -273,9 +276,9 @@ class Outgoing:
             self._window.lone_command = item.lone_command
             self._window.add_line(item, item.target, item.multiline_text or raw.partition(" :")[2])
             return raw
-        return tagged(raw, {"label": self._labels.add_line(item, self._clock.monotonic())})
+        return add_tags(raw, {"label": self._labels.add_line(item, self._clock.monotonic())})
 
-    def _next_line(self, item: Item) -> str:
+    def _next_line(self, item: SendItem) -> str:
         """Its next line."""
         if item.direct is None:
             return item.lines[0]
@@ -285,16 +288,16 @@ class Outgoing:
             item.lines.extendleft(reversed(pieces))
         return item.direct.format(item.nick, item.lines[0], item.lines_written == 0)
 
-    def _settle(self, item: Item, verdict: Verdict) -> None:
+    def _settle(self, item: SendItem, verdict: LineVerdict) -> None:
         """Tell whoever waits for it, unless it goes again to the same person under the nick that they have now."""
-        refused = verdict.fate == "refused" and verdict.reason.endswith(NOBODY)
+        refused = verdict.fate == "refused" and verdict.reason.endswith(NO_SUCH_NICK)
         if (
             item.direct is None
             or not refused
-            or item.resend_count >= _MOST_AGAIN
+            or item.resend_count >= _MAX_RESENDS
             or self.resolve_target(item.direct.chat)[1] == "other"
         ):
-            finish(item, verdict)
+            resolve_item(item, verdict)
         else:
             item.resend_count, item.lines_written, item.lines = item.resend_count + 1, 0, deque(item.texts)
             self._blocked.append(item)
@@ -315,32 +318,34 @@ class Outgoing:
         """
         for item in self._labels.take_overdue(self._clock.monotonic() - patience_s):
             self._labels_ignored = True
-            finish(item, Verdict("unknown", reason="the server did not answer"))
+            resolve_item(item, LineVerdict("unknown", reason="the server did not answer"))
 
-    def feed(self, heard: Heard | Answered, me: str, isupport: Isupport) -> None:
+    def feed(self, heard: ReceivedLine | LabelClosed, me: str, isupport: Isupport) -> None:
         """Take in a line from the server: PONG, a refusal, or an echo of ours (`me` is our nick)."""
         if heard.label:
-            if isinstance(heard, Heard):
+            if isinstance(heard, ReceivedLine):
                 self._labels.feed(heard.label, heard.line)
-            if not (isinstance(heard, Heard) and not heard.is_complete) and (ended := self._labels.close(heard.label)):
+            if not (isinstance(heard, ReceivedLine) and not heard.is_complete) and (
+                ended := self._labels.close(heard.label)
+            ):
                 self._settle(*ended)
                 self._requeue_blocked()
             return
-        if isinstance(heard, Answered):
+        if isinstance(heard, LabelClosed):
             return
         said = heard.line
         # Answers come in order: before the PONG to a barrier, they are about what was written before it.
         window = self._pings[0].window if self._pings else self._window
         if said.command == "PONG":
             self._handle_pong(said)
-        elif refusals.refuses_message(said) or refusals.refuses_command(said, window.lone_command):
+        elif refusals.is_message_refusal(said) or refusals.is_command_refusal(said, window.lone_command):
             # The first parameter of a numeric is our own nick.
             names = {isupport.fold(param) for param in said.params[said.command != "FAIL" :]}
-            window.record_refusal(names, refusals.reason(said), anybody=refusals.names_nobody(said))
+            window.record_refusal(names, refusals.refusal_reason(said), anybody=refusals.is_untargeted(said))
         elif said.command in {"PRIVMSG", "NOTICE"} and isupport.fold(said.source.nick) == isupport.fold(me):
             window.record_echo(isupport.fold(said.param(0)), said.param(1), said.tags.get("msgid"))
 
-    def _handle_pong(self, said: Line) -> None:
+    def _handle_pong(self, said: IrcLine) -> None:
         """Match by token; a server that does not repeat it (jaraco's) still answers in order."""
         tokens = [ping.token for ping in self._pings]
         known = next((tokens.index(param) for param in said.params if param in tokens), 0)
@@ -362,7 +367,7 @@ class Outgoing:
         self._blocked.clear()
         self._awaiting_whois.clear()
         self._pings.clear()
-        self._unconfirmed, self._window, self._labels = [], Window(), Labels()
+        self._unconfirmed, self._window, self._labels = [], SendWindow(), LabelTracker()
         for item in items:
             if item.future is not None and not item.future.done():
                 error: SendError = Uncertain(reason) if item.lines_written else Unreachable(reason)

@@ -5,15 +5,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from channels.base import Away, Going, Uncertain, unrecorded
+from channels.base import BeforeSend, RecipientAway, Uncertain, no_before_send
 from channels.irc import refusals
-from channels.irc.identity import absence
-from channels.irc.window import Verdict, Window
+from channels.irc.identity import absence_text
+from channels.irc.window import LineVerdict, SendWindow
 from gateway.events import Receipt, RoomId
 
 
 @dataclass(frozen=True, slots=True)
-class Direct:
+class DirectDelivery:
     """How something for one person is put into lines, once it is known under which nick they are to be reached."""
 
     chat: RoomId
@@ -23,12 +23,12 @@ class Direct:
     """(nick, piece, whether it is the first): the line."""
 
 
-NOBODY = "(401)"
+NO_SUCH_NICK = "(401)"
 """How a reason ends where nobody has that nick: ERR_NOSUCHNICK."""
 
 
 @dataclass(eq=False, slots=True)
-class Item:
+class SendItem:
     """Lines that belong together: one part of a post, or something of our own."""
 
     lines: deque[str]
@@ -37,13 +37,13 @@ class Item:
     """Folded; empty: not a message."""
     future: asyncio.Future[Receipt] | None = None
     """None: not a part."""
-    before_send: Going = unrecorded
+    before_send: BeforeSend = no_before_send
     """Awaited before the first line is written."""
     multiline_text: str = ""
     """The lines are one multiline batch with this text: the server answers the batch, not its lines."""
     lone_command: str = ""
     """The command that it is; empty: a message."""
-    direct: Direct | None = None
+    direct: DirectDelivery | None = None
     """It is for one person, whoever has their nick by then."""
     nick: str = ""
     """With `direct`: whom it is written to."""
@@ -64,25 +64,25 @@ class Item:
 
 
 @dataclass(eq=False, slots=True)
-class Barrier:
+class PingBarrier:
     """A PING that is on its way."""
 
     token: str
-    items: list[Item]
-    window: Window[Item]
+    items: list[SendItem]
+    window: SendWindow[SendItem]
     sent_s: float
 
 
-def finish(item: Item, verdict: Verdict) -> None:
+def resolve_item(item: SendItem, verdict: LineVerdict) -> None:
     """Tell whoever waits for it."""
     if item.future is None or item.future.done():
         return
     match verdict.fate:
         case "taken":
             item.future.set_result(Receipt(ids=verdict.ids))
-        case "refused" if item.direct is not None and verdict.reason.endswith(NOBODY):
-            item.future.set_exception(Away(absence(item.direct.chat)))
+        case "refused" if item.direct is not None and verdict.reason.endswith(NO_SUCH_NICK):
+            item.future.set_exception(RecipientAway(absence_text(item.direct.chat)))
         case "refused":
-            item.future.set_exception(refusals.error(verdict.reason))
+            item.future.set_exception(refusals.refusal_error(verdict.reason))
         case "unknown":
             item.future.set_exception(Uncertain(f"perhaps not all of it was said: {verdict.reason}"))

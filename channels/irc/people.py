@@ -7,25 +7,25 @@ with us, the next person with that nick is a stranger.
 from dataclasses import replace
 
 from channels.irc.isupport import Isupport
-from channels.irc.ranks import Ranks
-from channels.irc.wire import Line, line
+from channels.irc.ranks import IrcRanks
+from channels.irc.wire import IrcLine, format_line
 
-_ASKED = "152"
+_WHOX_QUERY_TYPE = "152"
 """Marks the answers to our questions."""
 _WHOX_ACCOUNT = 7
-_EXTENDED = 2
+_EXTENDED_JOIN_PARAMS = 2
 """A JOIN with more than these parameters tells the account: https://ircv3.net/specs/extensions/extended-join."""
-_MOST_ROOMS = 1_000
-_MOST_PEOPLE = 50_000
+_MAX_ROOMS = 1_000
+_MAX_PEOPLE = 50_000
 """Per room. Past this a room's people are not followed: a server must not fill our memory."""
 
 
-def who(room: str) -> str:
+def who_query(room: str) -> str:
     """Ask who is in a room, with their accounts: https://ircv3.net/specs/extensions/whox."""
-    return line("WHO", room, f"%tcuhnfar,{_ASKED}")
+    return format_line("WHO", room, f"%tcuhnfar,{_WHOX_QUERY_TYPE}")
 
 
-class People:
+class IrcUsers:
     """Fed with every line from the server, before it is turned into notifications."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class People:
         self._accounts: dict[str, str] = {}
         self._masks: dict[str, str] = {}
         """As others write them: `nick!user@host`, or the nick where we were told no more."""
-        self.ranks = Ranks()
+        self.ranks = IrcRanks()
 
     def account(self, nick: str, isupport: Isupport) -> str | None:
         """The services account of somebody we see, as far as we were told."""
@@ -62,7 +62,7 @@ class People:
         """Of a folded nick, in its own spelling."""
         return self._masks.get(folded, folded)
 
-    def feed(self, said: Line, me: str, isupport: Isupport) -> None:  # noqa: C901, PLR0912 - one case per command
+    def feed(self, said: IrcLine, me: str, isupport: Isupport) -> None:  # noqa: C901, PLR0912 - one case per command
         """Take in one line; `me` is our nick before it."""
         nick, room = isupport.fold(said.source.nick), isupport.fold(said.param(0))
         mine = nick == isupport.fold(me)
@@ -70,12 +70,12 @@ class People:
             self._masks[nick] = said.source.mask
         match said.command:
             case "JOIN":
-                if mine and (room in self._rooms or len(self._rooms) < _MOST_ROOMS):
+                if mine and (room in self._rooms or len(self._rooms) < _MAX_ROOMS):
                     self._rooms[room] = set()
                     self.ranks.clear_room(room)
                 self.ranks.remove(nick, room)
                 self._add_user(room, nick, said.source.mask)
-                if len(said.params) > _EXTENDED:
+                if len(said.params) > _EXTENDED_JOIN_PARAMS:
                     self._set_account(nick, said.param(1))
             case "353":  # RPL_NAMREPLY: prefixes, and with userhost-in-names whole masks
                 for name in said.param(-1).split():
@@ -84,8 +84,8 @@ class People:
                     self._add_user(here, nick, mask)
                     if nick in self._rooms.get(here, ()):
                         self.ranks.set_prefixes(here, nick, name[: len(name) - len(mask)], isupport)
-            case "354" if said.param(1) == _ASKED and len(said.params) > _WHOX_ACCOUNT:
-                # Fields as `who` asks: token, room, user, host, nick, flags, account, real name.
+            case "354" if said.param(1) == _WHOX_QUERY_TYPE and len(said.params) > _WHOX_ACCOUNT:
+                # Fields as `who_query` asks: token, room, user, host, nick, flags, account, real name.
                 if self._is_visible(person := isupport.fold(said.param(5))):
                     self._set_account(person, said.param(_WHOX_ACCOUNT))
             case "PART" if mine:
@@ -113,7 +113,7 @@ class People:
 
     def _add_user(self, room: str, nick: str, mask: str) -> None:
         nicks = self._rooms.get(room)
-        if nicks is not None and len(nicks) < _MOST_PEOPLE:
+        if nicks is not None and len(nicks) < _MAX_PEOPLE:
             nicks.add(nick)
             if "@" in mask or nick not in self._masks:
                 self._masks[nick] = mask

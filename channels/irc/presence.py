@@ -7,26 +7,26 @@ from collections.abc import Callable, Iterable
 from channels.base import Rejected, Unreachable
 from channels.irc.config import IrcConfig
 from channels.irc.isupport import Isupport
-from channels.irc.memory import Memory
-from channels.irc.nick import Nick
-from channels.irc.rooms import Rooms
-from channels.irc.wire import Line, line
+from channels.irc.memory import IrcState
+from channels.irc.nick import NickRecovery
+from channels.irc.rooms import JoinTracker
+from channels.irc.wire import IrcLine, format_line
 from gateway.events import ChannelName
 
-_LOG = logging.getLogger("reverie.irc")
-_POLL_S = 60.0
-_MOST_LEFT = 100
+logger = logging.getLogger("reverie.irc")
+_NICK_POLL_S = 60.0
+_MAX_LEFT = 100
 """Rooms that we were forced into and have left: a server that goes on gets its way."""
 
 
-class Presence:
+class IrcMembership:
     """Of one connection."""
 
     def __init__(
-        self, name: ChannelName, config: IrcConfig, memory: Memory, say: Callable[[str], None], now_s: float
+        self, name: ChannelName, config: IrcConfig, memory: IrcState, say: Callable[[str], None], now_s: float
     ) -> None:
         self._name, self._config, self._state, self._send = name, config, memory, say
-        self._joins, self._nick = Rooms(), Nick(config.nick)
+        self._joins, self._nick = JoinTracker(), NickRecovery(config.nick)
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
         self._polled_s, self._opened = now_s, False
         self._left_unconfigured: set[str] = set()
@@ -72,7 +72,7 @@ class Presence:
         for folded, room in before.items():
             if folded not in rooms and self._joins.drop(folded):
                 self._leaving.add(folded)
-                self._send(line("PART", room))
+                self._send(format_line("PART", room))
         new = [folded for folded in rooms if folded not in before]
         self._state.barred_rooms.difference_update(new)
         self._left_unconfigured.difference_update(new)
@@ -105,7 +105,7 @@ class Presence:
         """The server has answered, or will not: who makes us go from now on throws us out."""
         self._leaving.discard(isupport.fold(room))
 
-    def feed(self, said: Line, me: str, isupport: Isupport, now_s: float) -> None:
+    def feed(self, said: IrcLine, me: str, isupport: Isupport, now_s: float) -> None:
         """Take in a line; `me` is our nick after it."""
         mine, room = isupport.fold(said.source.nick) == isupport.fold(me), isupport.fold(said.param(0))
         if said.command == "JOIN" and mine and room not in self._leaving:
@@ -117,7 +117,7 @@ class Presence:
                 elif not waiter.done():
                     waiter.set_result(None)
             if outcome.refusal:
-                _LOG.error("%s: cannot join %s: %s", self._name, outcome.room, outcome.refusal)
+                logger.error("%s: cannot join %s: %s", self._name, outcome.room, outcome.refusal)
         if self._opened and not self._joins.requested:
             self.initial_joins_done.set()
         kicked = said.command == "KICK" and isupport.fold(said.param(1)) == isupport.fold(me)
@@ -126,7 +126,7 @@ class Presence:
         for raw in self._nick.feed(said, me, isupport):
             self._send(raw)
 
-    def _handle_removed(self, said: Line, room: str, isupport: Isupport, now_s: float) -> None:
+    def _handle_removed(self, said: IrcLine, room: str, isupport: Isupport, now_s: float) -> None:
         if room not in self._left_unconfigured | self._leaving:
             self._handle_forced_part(said, isupport, now_s)
         self._leaving.discard(room)
@@ -134,15 +134,15 @@ class Presence:
     def _leave_unconfigured(self, room: str, isupport: Isupport) -> None:
         """Servers can forward us (470) or put us anywhere; we are only where the operator wants us."""
         wanted = room in self._joins.requested or room in map(isupport.fold, self._config.rooms)
-        if not wanted and room not in self._left_unconfigured and len(self._left_unconfigured) < _MOST_LEFT:
+        if not wanted and room not in self._left_unconfigured and len(self._left_unconfigured) < _MAX_LEFT:
             self._left_unconfigured.add(room)
-            _LOG.warning("%s: put into %s, which is not configured; leaving it", self._name, room[:100])
-            self._send(line("PART", room))
+            logger.warning("%s: put into %s, which is not configured; leaving it", self._name, room[:100])
+            self._send(format_line("PART", room))
 
-    def _handle_forced_part(self, said: Line, isupport: Isupport, now_s: float) -> None:
+    def _handle_forced_part(self, said: IrcLine, isupport: Isupport, now_s: float) -> None:
         """Kicked, or made to part: we never leave a room of ours by ourselves."""
         room = said.param(0)
-        _LOG.warning("%s: thrown out of %s by %s", self._name, room[:100], said.source.nick[:100])
+        logger.warning("%s: thrown out of %s by %s", self._name, room[:100], said.source.nick[:100])
         spelt = {isupport.fold(known): known for known in self._config.rooms}.get(isupport.fold(room))
         if self._config.rejoin_after_kick and spelt is not None:
             self._joins.schedule_rejoin(spelt, isupport, now_s)
@@ -152,7 +152,7 @@ class Presence:
     def tick(self, me: str, isupport: Isupport, now_s: float) -> None:
         """Now and then: try rooms again that we were kept out of, and ask for our nick."""
         self._send_joins(self._joins.take_due(now_s), isupport, now_s, again=True)
-        if now_s - self._polled_s >= _POLL_S:
+        if now_s - self._polled_s >= _NICK_POLL_S:
             self._polled_s = now_s
             for raw in self._nick.recovery_lines(me, isupport):
                 self._send(raw)

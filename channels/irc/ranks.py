@@ -10,13 +10,13 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Final
 
 from channels.irc.isupport import Isupport
-from channels.irc.wire import Line
+from channels.irc.wire import IrcLine
 
-NAMES: Final[Mapping[str, str]] = {"q": "founder", "a": "protected", "o": "op", "h": "halfop", "v": "voice"}
+RANK_NAMES: Final[Mapping[str, str]] = {"q": "founder", "a": "protected", "o": "op", "h": "halfop", "v": "voice"}
 """https://modern.ircdocs.horse/#channel-membership-prefixes, the highest first. Others give no rank."""
 
 
-class Ranks:
+class IrcRanks:
     """Of the rooms that we are in. Rooms and nicks are folded."""
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Ranks:
     def ranks_of(self, room: str, nick: str) -> tuple[str, ...]:
         """The names of somebody's ranks there, the highest first."""
         modes = self._rooms.get(room, {}).get(nick, frozenset())
-        return tuple(name for letter, name in NAMES.items() if letter in modes)
+        return tuple(name for letter, name in RANK_NAMES.items() if letter in modes)
 
     def take_doubted(self) -> tuple[str, ...]:
         """Rooms whose people are to be asked for; each is told once."""
@@ -38,10 +38,10 @@ class Ranks:
         """The server lists somebody with these signs: all of them, or the highest one."""
         self._set_modes(room, nick, frozenset(isupport.prefix[sign] for sign in signs if sign in isupport.prefix))
 
-    def apply_mode(self, said: Line, isupport: Isupport, inside: Container[str]) -> None:
+    def apply_mode(self, said: IrcLine, isupport: Isupport, inside: Container[str]) -> None:
         """A MODE line of a room (https://modern.ircdocs.horse/#mode-message), where these nicks are."""
         room = isupport.fold(said.param(0))
-        changes = list(_changes(said.params[1:], isupport))
+        changes = list(_parse_mode_changes(said.params[1:], isupport))
         if None in changes:
             self._rooms.pop(room, None)
             self._doubted[room] = None
@@ -77,7 +77,7 @@ class Ranks:
             self._rooms.get(room, {}).pop(nick, None)
 
 
-def _changes(params: Sequence[str], isupport: Isupport) -> Iterator[tuple[str, bool, str] | None]:
+def _parse_mode_changes(params: Sequence[str], isupport: Isupport) -> Iterator[tuple[str, bool, str] | None]:
     """Letter, whether it was given, and to whom. None: it cannot be told."""
     ranks, (lists, always, when_set, never) = frozenset(isupport.prefix.values()), isupport.chanmodes
     on, arguments = True, iter(params[1:])

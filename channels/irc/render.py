@@ -8,9 +8,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from channels.markdown import Mark, Run, read
-from channels.split import split
-from channels.text import clean
+from channels.markdown import Mark, TextRun, parse_markdown
+from channels.split import split_text
+from channels.text import clean_text
 
 FORMATTING = (
     "IRC shows plain lines: **bold**, *italic*, lists and `code` survive, headings become bold, code blocks lose their "
@@ -18,15 +18,15 @@ FORMATTING = (
 )
 BOLD, ITALIC = "\x02", "\x1d"
 _COLOURS = re.compile(r"\x03(?:\d{1,2}(?:,\d{1,2})?)?|\x04(?:[0-9A-Fa-f]{6}(?:,[0-9A-Fa-f]{6})?)?")
-_CODES: dict[Mark, str] = {"bold": BOLD, "heading": BOLD, "italic": ITALIC}
-_LITERAL: dict[Mark, str] = {"strike": "~~", "spoiler": "||"}
+_MARK_CODES: dict[Mark, str] = {"bold": BOLD, "heading": BOLD, "italic": ITALIC}
+_LITERAL_SIGNS: dict[Mark, str] = {"strike": "~~", "spoiler": "||"}
 _TICKS = re.compile("`+")
 _TOGGLE_BYTES = 4
 """Room to close and open again what a cut goes through: two toggles, one byte each, on either side."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class RenderedLine:
     """One line as it is shown: not blank, without CR, LF or NUL."""
 
     text: str
@@ -36,38 +36,38 @@ class Shown:
     """A blank line (which IRC cannot show) stood before it."""
 
 
-def plain(text: str) -> str:
+def strip_formatting(text: str) -> str:
     """What was said on IRC, on one line, without its formatting and control characters."""
-    return clean(uncoloured(text)).replace("\t", " ").replace("\n", " ")
+    return clean_text(strip_colours(text)).replace("\t", " ").replace("\n", " ")
 
 
-def uncoloured(text: str) -> str:
+def strip_colours(text: str) -> str:
     """`text` without codes that take arguments."""
     return _COLOURS.sub("", text)
 
 
-def render(markdown: str) -> tuple[Shown, ...]:
+def render(markdown: str) -> tuple[RenderedLine, ...]:
     """The lines to show, at least one. Formatting ends with each line and begins again on the next.
 
     Blank lines are left out, in code too; code blocks lose their fences.
     """
-    writer = _Writer()
-    runs = read(markdown)
+    writer = _LineWriter()
+    runs = parse_markdown(markdown)
     for index, run in enumerate(runs):
         last = index + 1 == len(runs) or runs[index + 1].href != run.href
         writer.write(run, runs[index - 1] if index else None, ends_link=last)
-    return writer.lines() or (Shown(text="\ufffd"),)
+    return writer.lines() or (RenderedLine(text="\ufffd"),)
 
 
-def cut(line: str, limit_bytes: int) -> tuple[str, ...]:
+def split_line(line: str, limit_bytes: int) -> tuple[str, ...]:
     """One rendered line as pieces of at most `limit_bytes`; formatting goes on across a cut."""
     if BOLD not in line and ITALIC not in line:
-        return split(line, limit_bytes)
+        return split_text(line, limit_bytes)
     if len(line.encode("utf-8", "replace")) <= limit_bytes:
         return (line,)
     pieces, opened = [], ""
     # To Python, \x1d is white space, which a cut may drop; \x01 is not, and stands in no rendered line.
-    for held in split(line.replace(ITALIC, "\x01"), limit_bytes - _TOGGLE_BYTES):
+    for held in split_text(line.replace(ITALIC, "\x01"), limit_bytes - _TOGGLE_BYTES):
         piece, begun = held.replace("\x01", ITALIC), opened
         for mark in piece:
             if mark in (BOLD, ITALIC):
@@ -77,11 +77,11 @@ def cut(line: str, limit_bytes: int) -> tuple[str, ...]:
     return tuple(pieces)
 
 
-class _Writer:
+class _LineWriter:
     """Puts runs together to lines."""
 
     def __init__(self) -> None:
-        self._lines: list[Shown] = []
+        self._lines: list[RenderedLine] = []
         self._line: list[str] = []
         self._active_codes: list[str] = []
         """Formatting that is on, in the order it was begun."""
@@ -91,7 +91,7 @@ class _Writer:
         self._label: list[str] = []
         """What the link that is being written says so far."""
 
-    def write(self, run: Run, before: Run | None, *, ends_link: bool) -> None:
+    def write(self, run: TextRun, before: TextRun | None, *, ends_link: bool) -> None:
         self._toggle_literal(run)
         if "pre" in run.marks:
             for index, line in enumerate(run.text.split("\n")):
@@ -100,32 +100,32 @@ class _Writer:
                 self._is_code = True
                 self._add_text(line, run)
             return
-        text = _ticked(run.text) if "code" in run.marks else run.text
+        text = _in_backticks(run.text) if "code" in run.marks else run.text
         for index, line in enumerate(text.split("\n")):
             if index:
                 self._end_line()
             self._add_text(line, run)
         if run.href:
             self._label = [*(self._label if before and before.href == run.href else []), run.text]
-            if ends_link and (target := _target("".join(self._label), run.href)):
+            if ends_link and (target := _link_target("".join(self._label), run.href)):
                 self._add_text(target, run)
 
-    def lines(self) -> tuple[Shown, ...]:
+    def lines(self) -> tuple[RenderedLine, ...]:
         self._toggle_literal(None)
         self._end_line()
         return tuple(self._lines)
 
-    def _add_text(self, text: str, run: Run) -> None:
+    def _add_text(self, text: str, run: TextRun) -> None:
         if not text:
             return
         self._begin_line(run)
         if not self._is_code:
-            wanted = _codes(run)
+            wanted = _format_codes(run)
             # White space turns nothing on.
             self._set_format(wanted if text.strip() else [code for code in self._active_codes if code in wanted])
         self._line.append(text)
 
-    def _begin_line(self, run: Run) -> None:
+    def _begin_line(self, run: TextRun) -> None:
         if not self._line and "quote" in run.marks:
             self._line.append("> ")
 
@@ -140,13 +140,13 @@ class _Writer:
                 self._line.append(code)
                 self._active_codes.append(code)
 
-    def _toggle_literal(self, run: Run | None) -> None:
+    def _toggle_literal(self, run: TextRun | None) -> None:
         """Write the signs of what ends before `run` and begins with it."""
-        wanted = [sign for mark, sign in _LITERAL.items() if run and mark in run.marks]
+        wanted = [sign for mark, sign in _LITERAL_SIGNS.items() if run and mark in run.marks]
         if wanted == self._active_signs:
             return
         # No formatting in them that was not in what they stand around.
-        self._set_format([code for code in self._active_codes if run and code in _codes(run)])
+        self._set_format([code for code in self._active_codes if run and code in _format_codes(run)])
         self._line += [sign for sign in reversed(self._active_signs) if sign not in wanted]
         if run:
             self._begin_line(run)
@@ -158,7 +158,7 @@ class _Writer:
         text = text if self._is_code else text.rstrip(" \t")
         if text.strip().strip(BOLD + ITALIC).strip():
             self._lines.append(
-                Shown(
+                RenderedLine(
                     text=text + "".join(self._active_codes),
                     is_code=self._is_code,
                     after_blank=self._after_blank and bool(self._lines),
@@ -170,18 +170,18 @@ class _Writer:
         self._line, self._active_codes, self._is_code = [], [], False
 
 
-def _codes(run: Run) -> list[str]:
-    return [_CODES[mark] for mark in sorted(run.marks) if mark in _CODES]
+def _format_codes(run: TextRun) -> list[str]:
+    return [_MARK_CODES[mark] for mark in sorted(run.marks) if mark in _MARK_CODES]
 
 
-def _ticked(code: str) -> str:
+def _in_backticks(code: str) -> str:
     """Inline code with backticks around it, more of them than stand together in it."""
     ticks = "`" * (max((len(found) for found in _TICKS.findall(code)), default=0) + 1)
     pad = " " if "`" in code else ""
     return f"{ticks}{pad}{code}{pad}{ticks}"
 
 
-def _target(label: str, href: str) -> str:
+def _link_target(label: str, href: str) -> str:
     """Where a link leads, to stand behind its label; empty if the label says so itself."""
     shown = " ".join(href.split())
     return "" if label in {href, href.removeprefix("mailto:")} else f" ({shown})"

@@ -6,26 +6,26 @@ from typing import Final
 
 from channels.irc import refusals
 from channels.irc.isupport import Isupport
-from channels.irc.wire import Line, line
+from channels.irc.wire import IrcLine, format_line
 
 _ROOMS_PER_JOIN = 10
 _BYTES_PER_JOIN = 400
 """A server cuts what is longer than 512 bytes, and half a room's name is another room's."""
-_MOST_ENTERED = 1_000
+_MAX_ENTERED = 1_000
 """A server must not fill our memory with rooms that it says we are in."""
-_CLOSED: Final = frozenset({"471", "473", "474", "475"})
+_CLOSED_NUMERICS: Final = frozenset({"471", "473", "474", "475"})
 """Full, only for the invited, banned, needs a key: somebody has decided so, and is not to be pestered."""
-_FIRST_S, _MOST_S = 60.0, 3600.0
+_RETRY_FIRST_S, _RETRY_MAX_S = 60.0, 3600.0
 _UNANSWERED_S = 300.0
-_CLOSED_FIRST_S, _CLOSED_MOST_S = 900.0, 6 * 3600.0
+_CLOSED_RETRY_FIRST_S, _CLOSED_RETRY_MAX_S = 900.0, 6 * 3600.0
 REJOIN_S: Final = 30.0
 """After a kick."""
-_CLOSING: Final = frozenset("ikpsO")
+_CLOSED_MODES: Final = frozenset("ikpsO")
 """Modes of rooms that not everybody may enter or find: invited, key, private, secret, operators only."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class JoinOutcome:
     """What became of one JOIN."""
 
     room: str
@@ -35,13 +35,13 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class _Later:
+class _JoinRetry:
     room: str
     at_s: float
     wait_s: float
 
 
-class Rooms:
+class JoinTracker:
     """Which rooms are asked for, entered, and to be tried again."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Rooms:
         """Folded."""
         self._retried: set[str] = set()
         """Folded; entered from the configuration, so a refusal is tried again."""
-        self._retries: dict[str, _Later] = {}
+        self._retries: dict[str, _JoinRetry] = {}
         self.refusals: dict[str, str] = {}
         """Why the server did not let us in when we asked last, by folded room."""
 
@@ -66,15 +66,15 @@ class Rooms:
         if again:
             self._retried |= folded.keys()
             for key, room in folded.items():
-                self._retries.setdefault(key, _Later(room, 0.0, 0.0)).at_s = now_s + _UNANSWERED_S
-        return [line("JOIN", ",".join(together)) for together in _batched(wanted)]
+                self._retries.setdefault(key, _JoinRetry(room, 0.0, 0.0)).at_s = now_s + _UNANSWERED_S
+        return [format_line("JOIN", ",".join(together)) for together in _batch_rooms(wanted)]
 
-    def feed(self, said: Line, me: str, isupport: Isupport, now_s: float) -> list[Outcome]:
+    def feed(self, said: IrcLine, me: str, isupport: Isupport, now_s: float) -> list[JoinOutcome]:
         """Take in a line; what it settles."""
         source, room = isupport.fold(said.source.nick), isupport.fold(said.param(0))
         mine = source == isupport.fold(me)
         if said.command == "JOIN" and mine:
-            if len(self.entered) < _MOST_ENTERED:
+            if len(self.entered) < _MAX_ENTERED:
                 self.entered.add(room)
                 self.refusals.pop(room, None)
             if later := self._retries.get(room):
@@ -84,22 +84,22 @@ class Rooms:
         ):
             self.entered.discard(room)
             return []
-        elif said.command not in refusals.JOIN:
+        elif said.command not in refusals.JOIN_REFUSALS:
             return []
         names = {room} if said.command == "JOIN" else {isupport.fold(param) for param in said.params[1:]}
-        refusal = "" if said.command == "JOIN" else refusals.reason(said)
-        settled = [Outcome(name, refusal) for name in sorted(self.requested & names)] if mine or refusal else []
+        refusal = "" if said.command == "JOIN" else refusals.refusal_reason(said)
+        settled = [JoinOutcome(name, refusal) for name in sorted(self.requested & names)] if mine or refusal else []
         self.requested -= {outcome.room for outcome in settled}
         if refusal:
             for outcome in settled:
                 self.refusals[outcome.room] = refusal
-                self._postpone(outcome.room, now_s, closed=said.command in _CLOSED)
+                self._postpone(outcome.room, now_s, closed=said.command in _CLOSED_NUMERICS)
         return settled
 
     def _postpone(self, room: str, now_s: float, *, closed: bool) -> None:
         later = self._retries.get(room)
         if later is not None and room in self._retried:
-            first_s, most_s = (_CLOSED_FIRST_S, _CLOSED_MOST_S) if closed else (_FIRST_S, _MOST_S)
+            first_s, most_s = (_CLOSED_RETRY_FIRST_S, _CLOSED_RETRY_MAX_S) if closed else (_RETRY_FIRST_S, _RETRY_MAX_S)
             later.wait_s = min(most_s, max(first_s, later.wait_s * 2))
             later.at_s = now_s + later.wait_s
 
@@ -107,7 +107,7 @@ class Rooms:
         """Try to get back, after a while."""
         folded = isupport.fold(room)
         self._retried.add(folded)
-        later = self._retries.setdefault(folded, _Later(room, 0.0, 0.0))
+        later = self._retries.setdefault(folded, _JoinRetry(room, 0.0, 0.0))
         later.at_s = now_s + REJOIN_S
 
     def retry_at_s(self, room: str) -> float | None:
@@ -136,7 +136,7 @@ class Rooms:
         return [later.room for later in due]
 
 
-class Openness:
+class RoomModes:
     """Which of our rooms anybody may enter, and find: by their modes (https://modern.ircdocs.horse/#channel-modes)."""
 
     def __init__(self) -> None:
@@ -157,11 +157,11 @@ class Openness:
         """They were asked for."""
         self._to_query.pop(room, None)
 
-    def feed(self, said: Line, me: str, isupport: Isupport) -> None:
+    def feed(self, said: IrcLine, me: str, isupport: Isupport) -> None:
         """Take in a line; `me` is our nick before it."""
         room, mine = isupport.fold(said.param(0)), isupport.fold(said.source.nick) == isupport.fold(me)
         match said.command:
-            case "JOIN" if mine and len(self._to_query) < _MOST_ENTERED:
+            case "JOIN" if mine and len(self._to_query) < _MAX_ENTERED:
                 self._open.pop(room, None)
                 self._to_query[room] = None
             case "PART" if mine:
@@ -169,8 +169,8 @@ class Openness:
             case "KICK" if isupport.fold(said.param(1)) == isupport.fold(me):
                 self._to_query.pop(room, None)
             case "324":  # RPL_CHANNELMODEIS
-                self._set_open(isupport.fold(said.param(1)), is_open=not set(said.param(2)) & _CLOSING)
-            case "MODE" if room in self._open and set(said.param(1)) & _CLOSING:
+                self._set_open(isupport.fold(said.param(1)), is_open=not set(said.param(2)) & _CLOSED_MODES)
+            case "MODE" if room in self._open and set(said.param(1)) & _CLOSED_MODES:
                 # Whatever was put on or taken off: closed until the server has told how it stands now.
                 self._set_open(room, is_open=False)
                 self._to_query[room] = None
@@ -180,11 +180,11 @@ class Openness:
                 pass
 
     def _set_open(self, room: str, *, is_open: bool) -> None:
-        if room in self._open or len(self._open) < _MOST_ENTERED:
+        if room in self._open or len(self._open) < _MAX_ENTERED:
             self._open[room] = is_open
 
 
-def _batched(rooms: Iterable[str]) -> list[list[str]]:
+def _batch_rooms(rooms: Iterable[str]) -> list[list[str]]:
     batches: list[list[str]] = []
     for room in rooms:
         last = batches[-1] if batches else []

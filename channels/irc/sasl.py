@@ -10,17 +10,17 @@ import hashlib
 import hmac
 from typing import Protocol
 
-_CHUNK = 400
-_MOST_ITERATIONS = 1_000_000
+_CHUNK_CHARS = 400
+_MAX_ITERATIONS = 1_000_000
 """A server must not make us count for minutes; RFC 7677 asks for 4096 or more."""
-_MOST_CHALLENGE = 65_536
+_MAX_CHALLENGE_CHARS = 65_536
 
 
-class Failed(Exception):
+class SaslError(Exception):
     """The other side broke the mechanism's rules or is not who it says."""
 
 
-class Mechanism(Protocol):
+class SaslMechanism(Protocol):
     """One login."""
 
     name: str
@@ -29,7 +29,7 @@ class Mechanism(Protocol):
         """What to answer; the first challenge is empty. Raises Failed."""
 
 
-class Plain:
+class PlainMechanism:
     """Account and password, in the clear inside TLS.
 
     The account is the authorization identity, too, as https://ircv3.net/specs/extensions/sasl-3.1 shows it.
@@ -44,7 +44,7 @@ class Plain:
         return f"{self._account}\0{self._account}\0{self._password}".encode()
 
 
-class External:
+class ExternalMechanism:
     """The TLS client certificate says it all."""
 
     name = "EXTERNAL"
@@ -56,7 +56,7 @@ class External:
         return self._account.encode()
 
 
-class ScramSha256:
+class ScramSha256Mechanism:
     """Proves the password without telling it, and checks that the server knows it too."""
 
     name = "SCRAM-SHA-256"
@@ -85,11 +85,11 @@ class ScramSha256:
             fields = dict(part.split("=", 1) for part in challenge.decode().split(","))
             nonce, salt, count = fields["r"], base64.b64decode(fields["s"], validate=True), int(fields["i"])
         except (ValueError, KeyError) as error:
-            raise Failed("the server's SCRAM challenge is malformed") from error
+            raise SaslError("the server's SCRAM challenge is malformed") from error
         if not nonce.startswith(self._nonce) or nonce == self._nonce:
-            raise Failed("the server's SCRAM nonce does not continue ours")
-        if not 1 <= count <= _MOST_ITERATIONS:
-            raise Failed("the server's SCRAM iteration count is unreasonable")
+            raise SaslError("the server's SCRAM nonce does not continue ours")
+        if not 1 <= count <= _MAX_ITERATIONS:
+            raise SaslError("the server's SCRAM iteration count is unreasonable")
         salted = hashlib.pbkdf2_hmac("sha256", self._password, salt, count)
         client_key = hmac.digest(salted, b"Client Key", "sha256")
         final = f"c=biws,r={nonce}"
@@ -102,35 +102,35 @@ class ScramSha256:
     def _verify_server(self, challenge: bytes) -> bytes:
         expected = b"v=" + base64.b64encode(self._signature)
         if not hmac.compare_digest(challenge.split(b",", maxsplit=1)[0], expected):
-            raise Failed("the server does not know the password (SCRAM signature differs)")
+            raise SaslError("the server does not know the password (SCRAM signature differs)")
         self.is_server_verified = True
         return b""
 
 
-class Exchange:
+class SaslExchange:
     """One mechanism over AUTHENTICATE's base64 in chunks of 400."""
 
-    def __init__(self, mechanism: Mechanism) -> None:
+    def __init__(self, mechanism: SaslMechanism) -> None:
         self.mechanism = mechanism
         self._received = ""
 
     def feed(self, chunk: str) -> list[str]:
         """One parameter of AUTHENTICATE in; the parameters to answer out (none: more is to come). Raises Failed."""
         self._received += "" if chunk == "+" else chunk
-        if len(self._received) > _MOST_CHALLENGE:
-            raise Failed("the server's challenge never ends")
-        if len(chunk) == _CHUNK:
+        if len(self._received) > _MAX_CHALLENGE_CHARS:
+            raise SaslError("the server's challenge never ends")
+        if len(chunk) == _CHUNK_CHARS:
             return []
         encoded, self._received = self._received, ""
         try:
             challenge = base64.b64decode(encoded, validate=True)
         except (binascii.Error, ValueError) as error:
-            raise Failed("the server's challenge is not base64") from error
-        return chunks(self.mechanism.respond(challenge))
+            raise SaslError("the server's challenge is not base64") from error
+        return encode_chunks(self.mechanism.respond(challenge))
 
 
-def chunks(payload: bytes) -> list[str]:
+def encode_chunks(payload: bytes) -> list[str]:
     """`payload` as AUTHENTICATE parameters; a last chunk of exactly 400, and nothing at all, end with `+`."""
     encoded = base64.b64encode(payload).decode()
-    cut = [encoded[start : start + _CHUNK] for start in range(0, len(encoded), _CHUNK)]
-    return cut if cut and len(cut[-1]) < _CHUNK else [*cut, "+"]
+    cut = [encoded[start : start + _CHUNK_CHARS] for start in range(0, len(encoded), _CHUNK_CHARS)]
+    return cut if cut and len(cut[-1]) < _CHUNK_CHARS else [*cut, "+"]

@@ -8,40 +8,40 @@ import secrets
 from collections.abc import Callable, Iterable
 
 from channels.base import Denied, Unreachable
-from channels.irc.batches import Answered, Batches, Heard, History
-from channels.irc.bucket import Bucket
-from channels.irc.compose import LOCAL, Limits
+from channels.irc.batches import BatchCollector, HistoryBatch, LabelClosed, ReceivedLine
+from channels.irc.bucket import IrcTokenBucket
+from channels.irc.compose import LOCAL_ID_PREFIX, MultilineLimits
 from channels.irc.config import IrcConfig
-from channels.irc.ctcp import Ctcps
-from channels.irc.history import PONG
-from channels.irc.identity import Identities, State
-from channels.irc.inbound import View
+from channels.irc.ctcp import CtcpResponder
+from channels.irc.history import PING_PREFIX
+from channels.irc.identity import IdentityState, NickIdentities
+from channels.irc.inbound import IrcLineContext
 from channels.irc.isupport import Isupport
-from channels.irc.mask import Mask
-from channels.irc.memory import NO_CURSOR, Memory
-from channels.irc.outgoing import Outgoing
-from channels.irc.people import People, who
-from channels.irc.presence import Presence
-from channels.irc.registration import Logins, Registration, Upgrade
-from channels.irc.render import plain
-from channels.irc.rooms import Openness
-from channels.irc.splits import Splits
-from channels.irc.sts import Offer
-from channels.irc.telling import Put, Telling
-from channels.irc.wire import Line, line, parse
-from channels.irc.writing import Writing
+from channels.irc.mask import HostmaskTracker
+from channels.irc.memory import NO_CURSOR, IrcState
+from channels.irc.outgoing import IrcOutgoing
+from channels.irc.people import IrcUsers, who_query
+from channels.irc.presence import IrcMembership
+from channels.irc.registration import IrcRegistration, LoginHistory, StsUpgrade
+from channels.irc.render import strip_formatting
+from channels.irc.rooms import RoomModes
+from channels.irc.splits import NetsplitTracker
+from channels.irc.sts import StsCapability
+from channels.irc.telling import IrcEmitter, PutNotification
+from channels.irc.wire import IrcLine, format_line, parse_line
+from channels.irc.writing import TypingState
 from gateway.clock import Clock
 from gateway.events import ChannelName, RoomId
 from gateway.ids import new_id
 
-_LOG = logging.getLogger("reverie.irc")
-_WHOIS_S = 15.0
+logger = logging.getLogger("reverie.irc")
+_WHOIS_TIMEOUT_S = 15.0
 """Longer than servers take to answer WHOIS."""
-_ADRIFT_S = 60.0
+_LOGGED_OUT_TIMEOUT_S = 60.0
 """How long services may take to let us in again."""
 
 
-class Session:
+class IrcSession:
     """Fed with lines by the connection; tells through its events."""
 
     def __init__(
@@ -50,31 +50,38 @@ class Session:
         config: IrcConfig,
         clock: Clock,
         write: Callable[[str], bool],
-        put: Put,
+        put: PutNotification,
         *,
-        state: Memory,
-        logins: Logins,
+        state: IrcState,
+        logins: LoginHistory,
         secure_port: int | None,
     ) -> None:
         """`state` and `logins` outlive the connection; `secure_port`: where it is TLS; None: it is not."""
         self.name, self._config, self._clock, self._write = name, config, clock, write
-        self.registration = Registration(config, secrets.token_urlsafe(18), logins, secure=secure_port is not None)
+        self.registration = IrcRegistration(config, secrets.token_urlsafe(18), logins, secure=secure_port is not None)
         self._secure_port = secure_port
         self.state = state
-        self._emitter = Telling(put, state, lambda: LOCAL + new_id(clock.now()), config.history_age)
-        self._batches, self.users, self._netsplits, self.identities = Batches(), People(), Splits(), Identities()
-        self.room_modes = Openness()
-        self._hostmask, self.typing_state, self._numbers = Mask(), Writing(), itertools.count(1)
+        self._emitter = IrcEmitter(put, state, lambda: LOCAL_ID_PREFIX + new_id(clock.now()), config.history_age)
+        self._batches, self.users, self._netsplits, self.identities = (
+            BatchCollector(),
+            IrcUsers(),
+            NetsplitTracker(),
+            NickIdentities(),
+        )
+        self.room_modes = RoomModes()
+        self._hostmask, self.typing_state, self._numbers = HostmaskTracker(), TypingState(), itertools.count(1)
         self.last_heard_s = self._logged_in_s = clock.monotonic()
-        self._ctcp = Ctcps(config.contact, config.source, self.last_heard_s)
+        self._ctcp = CtcpResponder(config.contact, config.source, self.last_heard_s)
         self.isupport = Isupport()
         self.nick = config.nick
-        self.outgoing = Outgoing(clock, Bucket(config.flood.burst, config.flood.per_s, self.last_heard_s), write)
+        self.outgoing = IrcOutgoing(
+            clock, IrcTokenBucket(config.flood.burst, config.flood.per_s, self.last_heard_s), write
+        )
         self.outgoing.resolve_target = self.resolve_target
         self.outgoing.fold = lambda name: self.isupport.fold(name)  # noqa: PLW0108 - `isupport` changes
         self.outgoing.whois_lines = lambda nick: self.identities.whois_lines(nick, self.isupport)
         self._waiters: list[tuple[RoomId, asyncio.Future[None]]] = []
-        self.membership = Presence(name, config, state, self.outgoing.queue_line, self.last_heard_s)
+        self.membership = IrcMembership(name, config, state, self.outgoing.queue_line, self.last_heard_s)
         self.ready = asyncio.Event()
         """Welcomed, and the server has said all it says on its own (end of MOTD)."""
         self.welcomed = asyncio.Event()
@@ -90,8 +97,8 @@ class Session:
         for raw in self.registration.start():
             self._write(raw)
 
-    def resolve_target(self, chat: RoomId) -> tuple[str, State]:
-        """As `Identities.whom`, at this moment."""
+    def resolve_target(self, chat: RoomId) -> tuple[str, IdentityState]:
+        """As `NickIdentities.whom`, at this moment."""
         self.identities.has_account_updates = "account-notify" in self.registration.caps
         return self.identities.resolve_target(chat, self.users, self.isupport, self._clock.monotonic())
 
@@ -105,10 +112,10 @@ class Session:
             self._waiters.remove((chat, sign))
 
     @property
-    def multiline(self) -> Limits | None:
+    def multiline(self) -> MultilineLimits | None:
         """What one multiline message may hold; None: the server takes none."""
         agreed = {"batch", "draft/multiline"} <= self.registration.caps
-        return Limits.parse(self.registration.offered_value("draft/multiline") or "") if agreed else None
+        return MultilineLimits.parse(self.registration.offered_value("draft/multiline") or "") if agreed else None
 
     def new_batch_reference(self) -> str:
         """A new name for a batch of ours."""
@@ -132,27 +139,27 @@ class Session:
     def on_line(self, raw: str) -> None:
         """Handle one line. May raise on what nobody thought of: the connection logs that and goes on."""
         self.last_heard_s = self._clock.monotonic()
-        said = parse(raw)
+        said = parse_line(raw)
         if said is None or self.lost.done() or not self._feed_registration(said):
             return
         if said.command == "PING":
-            self._write(line("PONG", trailing=said.param(-1)))
+            self._write(format_line("PONG", trailing=said.param(-1)))
         elif said.command == "ERROR":
             # https://modern.ircdocs.horse/#error-message: the server is about to hang up. Not all do so at once.
-            self._error_text = plain(said.param(-1))[:300]
+            self._error_text = strip_formatting(said.param(-1))[:300]
             self.mark_lost("the server closed the connection")
             return
         elif said.command == "001" and not self.welcomed.is_set():
             self.nick = self.registration.nick
             self.welcomed.set()
-        elif said.command == "PONG" and said.param(-1).startswith(PONG):
+        elif said.command == "PONG" and said.param(-1).startswith(PING_PREFIX):
             self._queue_lines(self._emitter.handle_pong(said.param(-1), self._clock.now()))
             return
         if self.welcomed.is_set():
             for heard in self._batches.feed(said):
                 self._handle_event(heard)
 
-    def _feed_registration(self, said: Line) -> bool:
+    def _feed_registration(self, said: IrcLine) -> bool:
         before = "account-tag" in self.registration.caps
         try:
             for answer in self.registration.feed(said):
@@ -162,7 +169,7 @@ class Session:
             self.lost.set_exception(denied)
         except Unreachable as unreachable:
             self.mark_lost(unreachable.reason)
-        except Upgrade as upgrade:
+        except StsUpgrade as upgrade:
             self.upgrade_port = upgrade.port
             self.mark_lost(str(upgrade))
         if said.command == "CAP":
@@ -182,13 +189,15 @@ class Session:
         if self._secure_port is None or offered is None:
             return
         before = sts.serialized
-        sts.record_policy(self._config.host, self._secure_port, Offer.parse(offered), self._clock.now())
+        sts.record_policy(self._config.host, self._secure_port, StsCapability.parse(offered), self._clock.now())
         if sts.serialized != before:
             self._emitter.put(None, self.state.cursor or NO_CURSOR)
 
-    def _handle_event(self, heard: Heard | Answered | History) -> None:
-        if isinstance(heard, History):
-            _LOG.info("%s: %d lines of %s are read again", self.name, len(heard.lines), heard.target[:100] or "people")
+    def _handle_event(self, heard: ReceivedLine | LabelClosed | HistoryBatch) -> None:
+        if isinstance(heard, HistoryBatch):
+            logger.info(
+                "%s: %d lines of %s are read again", self.name, len(heard.lines), heard.target[:100] or "people"
+            )
             self._queue_lines(
                 self._emitter.emit_history(
                     heard, self._line_context(past=self.isupport.fold(heard.target)), self._clock.now()
@@ -196,10 +205,10 @@ class Session:
             )
             return
         self.outgoing.feed(heard, self.nick, self.isupport)
-        if isinstance(heard, Heard):
+        if isinstance(heard, ReceivedLine):
             self._handle_line(heard)
 
-    def _handle_line(self, heard: Heard) -> None:  # noqa: C901, PLR0912 - one case per command
+    def _handle_line(self, heard: ReceivedLine) -> None:  # noqa: C901, PLR0912 - one case per command
         """What a logged-in client must know and tell."""
         said, now, fold = heard.line, self._clock.now(), self.isupport.fold
         mine = fold(said.source.nick) == fold(self.nick)
@@ -214,7 +223,7 @@ class Session:
         if said.command != "JOIN":
             self.users.feed(said, self.nick, self.isupport)
         self._update_identities(said)
-        self._queue_lines(line("NAMES", room) for room in self.users.ranks.take_doubted())
+        self._queue_lines(format_line("NAMES", room) for room in self.users.ranks.take_doubted())
         self._hostmask.feed(said, mine=mine)
         match said.command:
             case "005":
@@ -224,7 +233,7 @@ class Session:
             case "366":
                 self._query_who(said.param(1))
             case "NICK" if mine and said.param(0):
-                _LOG.info("%s: we are %s now", self.name, said.param(0)[:100])
+                logger.info("%s: we are %s now", self.name, said.param(0)[:100])
                 self.nick = said.param(0)
             case "PRIVMSG" | "NOTICE" if mine and "msgid" in said.tags:
                 self.state.own_message_ids.add(said.tags["msgid"])
@@ -241,10 +250,10 @@ class Session:
 
     def _query_modes(self) -> None:
         """Learn who may enter our rooms, as far as nothing else is to be said: nobody waits for it."""
-        while (room := self.room_modes.next_query()) and self.outgoing.write_if_idle(line("MODE", room)):
+        while (room := self.room_modes.next_query()) and self.outgoing.write_if_idle(format_line("MODE", room)):
             self.room_modes.mark_queried(room)
 
-    def _update_identities(self, said: Line) -> None:
+    def _update_identities(self, said: IrcLine) -> None:
         """Go on with what waits to know who has a nick, or for somebody to come back."""
         if told := self.identities.feed_whois(said, self.isupport, self.last_heard_s):
             self.outgoing.handle_whois(told)
@@ -263,9 +272,9 @@ class Session:
             and "account-tag" not in self.registration.caps
         )
         if ask and self.isupport.fold(room) in self.membership.entered_rooms:
-            self.outgoing.queue_line(who(room))
+            self.outgoing.queue_line(who_query(room))
 
-    def _answer_ctcp(self, said: Line) -> None:
+    def _answer_ctcp(self, said: IrcLine) -> None:
         answer = self._ctcp.answer(said, self.last_heard_s)
         if answer is not None:
             self.outgoing.queue_line(answer, self.isupport.fold(said.source.nick))
@@ -286,7 +295,7 @@ class Session:
         `presence.joined` is set when all is answered. https://ircv3.net/specs/extensions/bot-mode
         """
         if self.isupport.bot_mode:
-            self.outgoing.queue_line(line("MODE", self.nick, f"+{self.isupport.bot_mode}"))
+            self.outgoing.queue_line(format_line("MODE", self.nick, f"+{self.isupport.bot_mode}"))
         rooms = self.membership.join_configured(self.isupport, self._clock.monotonic())
         self._emitter.hold_rooms(map(self.isupport.fold, rooms))
         self.membership.recover_nick(self.nick, self.isupport)
@@ -306,17 +315,17 @@ class Session:
         self.membership.tick(self.nick, self.isupport, now_s)
         self._emitter.check_timeout(self._clock.now())
         self._query_modes()
-        if self.outgoing.release_unanswered(now_s - _WHOIS_S):
+        if self.outgoing.release_unanswered(now_s - _WHOIS_TIMEOUT_S):
             self.identities.is_whois_unsupported = not self.identities.has_whois_answer
-        if self.registration.is_logged_out and now_s - self._logged_in_s > _ADRIFT_S:
+        if self.registration.is_logged_out and now_s - self._logged_in_s > _LOGGED_OUT_TIMEOUT_S:
             self.mark_lost("the services logged us out and do not let us in again")
 
     def _queue_lines(self, lines: Iterable[str]) -> None:
         for raw in lines:
             self.outgoing.queue_line(raw)
 
-    def _line_context(self, past: str | None = None) -> View:
-        return View(
+    def _line_context(self, past: str | None = None) -> IrcLineContext:
+        return IrcLineContext(
             channel=self.name,
             own_nick=self.nick,
             rooms={self.isupport.fold(room): room for room in self.membership.configured_rooms},

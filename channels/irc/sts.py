@@ -7,31 +7,31 @@ clear. Over TLS it may say for how long that is to be remembered, which is over 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-_MOST_PORT = 65_535
-_LONGEST_DIGITS = 10
-_LONGEST_S = 10 * 365 * 86_400
+_MAX_PORT = 65_535
+_MAX_DIGITS = 10
+_MAX_DURATION_S = 10 * 365 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class StsCapability:
     """One `sts` capability as offered."""
 
     port: int | None = None
     duration_s: int | None = None
 
     @classmethod
-    def parse(cls, value: str) -> "Offer":
+    def parse(cls, value: str) -> "StsCapability":
         """Nonsense is as good as nothing."""
         keys = dict(item.partition("=")[::2] for item in value.split(","))
-        port = _number(keys.get("port", ""))
-        return cls(port if port and port <= _MOST_PORT else None, _number(keys.get("duration", "")))
+        port = _parse_number(keys.get("port", ""))
+        return cls(port if port and port <= _MAX_PORT else None, _parse_number(keys.get("duration", "")))
 
 
-def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= _LONGEST_DIGITS else None
+def _parse_number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS else None
 
 
-class Policy:
+class StsPolicy:
     """What one server has told."""
 
     def __init__(self, text: str = "") -> None:
@@ -42,12 +42,12 @@ class Policy:
         """None: told in the clear, so it holds until the secure port has said for how long."""
         self._until = datetime.min.replace(tzinfo=UTC)
         words = text.split(",")
-        if len(words) == 4 and (port := _number(words[1])) and (duration_s := _number(words[2])):  # noqa: PLR2004 - as `text` writes it
+        if len(words) == 4 and (port := _parse_number(words[1])) and (duration_s := _parse_number(words[2])):  # noqa: PLR2004 - as `text` writes it
             try:
                 until = datetime.fromisoformat(words[3])
             except ValueError:
                 return
-            if port <= _MOST_PORT and until.tzinfo:
+            if port <= _MAX_PORT and until.tzinfo:
                 self._host, self._port, self._duration_s, self._until = words[0], port, duration_s, until
 
     @property
@@ -67,11 +67,11 @@ class Policy:
         """Told in the clear: holds until the other port has said for how long."""
         self._host, self._port, self._duration_s = host, port, None
 
-    def record_policy(self, host: str, port: int, offer: Offer | None, now: datetime) -> None:
+    def record_policy(self, host: str, port: int, offer: StsCapability | None, now: datetime) -> None:
         """Told over TLS on `port`, or the end of a connection there, from which the time runs anew.
 
         `offer` None: it told nothing, so what it told before holds.
         """
         duration_s = offer.duration_s if offer else self._duration_s if host == self._host else None
         self._host, self._port, self._duration_s = host, port, duration_s or 0
-        self._until = now + timedelta(seconds=min(self._duration_s, _LONGEST_S))
+        self._until = now + timedelta(seconds=min(self._duration_s, _MAX_DURATION_S))

@@ -8,38 +8,38 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Final, Protocol
 
-from channels.irc.batches import History
-from channels.irc.compose import LOCAL
-from channels.irc.history import Gaps
-from channels.irc.inbound import View, sent_at, to_notifications
+from channels.irc.batches import HistoryBatch
+from channels.irc.compose import LOCAL_ID_PREFIX
+from channels.irc.history import HistoryRequests
+from channels.irc.inbound import IrcLineContext, sent_at, to_notifications
 from channels.irc.isupport import Isupport
-from channels.irc.memory import Memory
-from channels.irc.wire import Line
-from gateway.events import Deleted, Link, Membership, Message, Notification, Reacted
+from channels.irc.memory import IrcState
+from channels.irc.wire import IrcLine
+from gateway.events import ConnectionChanged, MembershipChanged, Message, MessageDeleted, Notification, ReactionChanged
 
-_LIVE: Final = timedelta(seconds=60)
+_LIVE_WINDOW: Final = timedelta(seconds=60)
 """What is older was not said just now: a bouncer plays it back."""
-_OFF: Final = timedelta(seconds=30)
+_MAX_SKEW: Final = timedelta(seconds=30)
 """A clock that is wrong by less does no harm."""
-_MOST_SAID: Final = 8_192
+_MAX_ID_COUNTS: Final = 8_192
 
 
-class Put(Protocol):
+class PutNotification(Protocol):
     """Where it goes."""
 
     def __call__(self, notification: Notification | None, cursor: str | None = None) -> None:
         """None: only the cursor moves. Never waits."""
 
 
-class Telling:
+class IrcEmitter:
     """Of one connection."""
 
-    def __init__(self, put: Put, memory: Memory, fresh_id: Callable[[], str], age_s: float) -> None:
+    def __init__(self, put: PutNotification, memory: IrcState, fresh_id: Callable[[], str], age_s: float) -> None:
         """What is older than `age_s` is not asked for."""
         self.put, self.state, self.fresh_id, self.age_s = put, memory, fresh_id, age_s
         self.has_history = False
         """The server has a history, so the cursor is worth keeping."""
-        self._requests = Gaps()
+        self._requests = HistoryRequests()
         self._skew = timedelta()
         """How far the server's clock is ahead of ours."""
         self._server_clock: tuple[datetime, float] | None = None
@@ -49,23 +49,23 @@ class Telling:
         # Without a cursor there is no telling what is missing; a gap that was not filled yet stays one.
         self.state.has_gap = self.state.complete_until is not None
 
-    def emit_line(self, line: Line, view: View, now: datetime, now_s: float) -> None:
+    def emit_line(self, line: IrcLine, view: IrcLineContext, now: datetime, now_s: float) -> None:
         """A line of this moment. `now_s`: the same as `now` on a clock that nobody sets."""
         if self._server_clock is not None:  # ours may have been set since
             sent, at_s = self._server_clock
             self._skew = sent + timedelta(seconds=now_s - at_s) - now
-        old = "time" in line.tags and self._age(sent_at(line, now), now) > _LIVE
+        old = "time" in line.tags and self._age(sent_at(line, now), now) > _LIVE_WINDOW
         for notification in to_notifications(line, view, now, partial(self._event_id, line, old=old)):
             if old and isinstance(notification, Message):
-                self._emit(_played_back(notification), now)
-            elif old and isinstance(notification, Membership) and notification.change == "invite":
+                self._emit(_as_history(notification), now)
+            elif old and isinstance(notification, MembershipChanged) and notification.change == "invite":
                 continue
-            elif isinstance(notification, Link) or not self._hold(notification, view.isupport):
+            elif isinstance(notification, ConnectionChanged) or not self._hold(notification, view.isupport):
                 self._emit(notification, now)
         if self._requests.is_overfull:
             self._emit_released(now)
 
-    def sync_clock(self, line: Line, now: datetime, now_s: float) -> None:
+    def sync_clock(self, line: IrcLine, now: datetime, now_s: float) -> None:
         """A line that the server surely says in this moment, so its time tells how its clock goes."""
         if "time" in line.tags:
             self._server_clock = sent_at(line, now), now_s
@@ -73,7 +73,7 @@ class Telling:
     def _age(self, sent: datetime, now: datetime) -> timedelta:
         return now - (sent - self._skew)
 
-    def _event_id(self, line: Line, *, old: bool) -> str:
+    def _event_id(self, line: IrcLine, *, old: bool) -> str:
         """For a line without one: the same each time that it is played back, and for nothing else.
 
         The same words in the same moment are two messages, unless they are old.
@@ -84,9 +84,9 @@ class Telling:
         name = hashlib.sha256(words.encode("utf-8", "replace")).hexdigest()[:26]
         count = 1 if old else self._id_counts.get(name, 0) + 1
         self._id_counts[name] = count
-        if len(self._id_counts) > _MOST_SAID:
+        if len(self._id_counts) > _MAX_ID_COUNTS:
             self._id_counts.popitem(last=False)
-        return f"{LOCAL}{name}" + (f"-{count}" if count > 1 else "")
+        return f"{LOCAL_ID_PREFIX}{name}" + (f"-{count}" if count > 1 else "")
 
     def _hold(self, notification: Notification, isupport: Isupport) -> bool:
         # Membership must not wait: who is in a room decides who may be heard.
@@ -102,7 +102,10 @@ class Telling:
         ):
             return
         self.state.record_time(notification.sent, now)
-        if isinstance(notification, Message | Reacted | Membership | Deleted) and abs(self._skew) > _OFF:
+        if (
+            isinstance(notification, Message | ReactionChanged | MembershipChanged | MessageDeleted)
+            and abs(self._skew) > _MAX_SKEW
+        ):
             # Who reads it compares it with our clock. What a server says of the past was said in the past.
             notification = replace(notification, sent=min(notification.sent - self._skew, now))
         self.put(notification, self._cursor)
@@ -111,7 +114,7 @@ class Telling:
     def _cursor(self) -> str | None:
         return self.state.cursor if self.has_history and not self.state.has_gap else None
 
-    def record_time(self, line: Line, now: datetime) -> None:
+    def record_time(self, line: IrcLine, now: datetime) -> None:
         """A line that is not told, but whose time says where we begin."""
         self.state.record_time(sent_at(line, now), now)
 
@@ -127,7 +130,7 @@ class Telling:
         self._emit_released(now)
         return asked
 
-    def emit_history(self, page: History, view: View, now: datetime) -> list[str]:
+    def emit_history(self, page: HistoryBatch, view: IrcLineContext, now: datetime) -> list[str]:
         """An answer; what to ask next."""
         lines, asked = self._requests.handle_page(page, view.own_nick, now)
         since, cursor = self.state.missing_since(now, self.age_s), self.state.complete_until
@@ -167,6 +170,6 @@ class Telling:
             self._emit(notification, now)
 
 
-def _played_back(message: Message) -> Message:
+def _as_history(message: Message) -> Message:
     """It addresses nobody any more."""
     return replace(message, kind="direct" if message.kind == "direct" else "room", history=True)

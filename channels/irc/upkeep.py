@@ -7,49 +7,49 @@ from collections.abc import Callable, Coroutine
 
 from channels.base import Rejected, Uncertain
 from channels.irc.config import IrcConfig
-from channels.irc.session import Session
-from channels.tasks import within
+from channels.irc.session import IrcSession
+from channels.tasks import with_timeout
 from gateway.clock import Clock
 
-_LOG = logging.getLogger("reverie.irc")
-_HURRY_S = 10.0
+logger = logging.getLogger("reverie.irc")
+_CAP_TIMEOUT_S = 10.0
 """Longer than servers take to answer CAP."""
 _JOIN_WAIT_S = 10.0
-_ENTER_WAIT_S = 30.0
+_JOIN_ANSWER_S = 30.0
 _MOTD_WAIT_S = 5.0
-_UPKEEP_S = 10.0
+_TICK_S = 10.0
 
 
-async def come_up(session: Session, config: IrcConfig, clock: Clock, up: Callable[[], None]) -> None:
+async def bring_up(session: IrcSession, config: IrcConfig, clock: Clock, up: Callable[[], None]) -> None:
     """From the first line to `up`; then look after rooms and nick. Ends only by cancellation or with the session."""
     try:
-        await within(clock, config.connect_timeout, _welcome(session, clock))
+        await with_timeout(clock, config.connect_timeout, _wait_for_welcome(session, clock))
     except TimeoutError:
         session.mark_lost("the server did not welcome us in time")
         return
     with contextlib.suppress(TimeoutError):  # jaraco's server and some bouncers send no MOTD
-        await within(clock, _MOTD_WAIT_S, session.ready.wait())
+        await with_timeout(clock, _MOTD_WAIT_S, session.ready.wait())
     session.join_rooms()
     try:
-        await within(clock, _JOIN_WAIT_S, session.membership.initial_joins_done.wait())
+        await with_timeout(clock, _JOIN_WAIT_S, session.membership.initial_joins_done.wait())
     except TimeoutError:
-        _LOG.warning("%s: some rooms did not answer our JOIN", session.name)
+        logger.warning("%s: some rooms did not answer our JOIN", session.name)
     up()
     session.request_history()
     while True:
-        await clock.sleep(_UPKEEP_S)
+        await clock.sleep(_TICK_S)
         session.tick()
 
 
-async def _welcome(session: Session, clock: Clock) -> None:
+async def _wait_for_welcome(session: IrcSession, clock: Clock) -> None:
     while not session.welcomed.is_set():
         with contextlib.suppress(TimeoutError):
-            await within(clock, _HURRY_S, session.welcomed.wait())
+            await with_timeout(clock, _CAP_TIMEOUT_S, session.welcomed.wait())
             return
         session.handle_slow_login()
 
 
-async def watch(session: Session, config: IrcConfig, clock: Clock, full: Callable[[], bool]) -> None:
+async def watch_silence(session: IrcSession, config: IrcConfig, clock: Clock, full: Callable[[], bool]) -> None:
     """End the session when the server has gone quiet, or answers everything but our PINGs.
 
     While `full`, we do not read, and nothing is known of the server.
@@ -71,7 +71,7 @@ async def watch(session: Session, config: IrcConfig, clock: Clock, full: Callabl
             session.mark_lost(f"nothing heard for {patience_s:.0f} s")
 
 
-async def enter(session: Session, clock: Clock, room: str) -> None:
+async def join_room(session: IrcSession, clock: Clock, room: str) -> None:
     """Enter a room that we were asked into. Raises SendError: `Rejected` with the server's reason."""
     if not session.isupport.is_room(room) or "," in room:
         raise Rejected(f"{room!r} is not a room")
@@ -80,12 +80,12 @@ async def enter(session: Session, clock: Clock, room: str) -> None:
     except ValueError as error:
         raise Rejected(f"{room!r} is not a room") from error
     try:
-        await within(clock, _ENTER_WAIT_S, asyncio.wait_for(entering, None))
+        await with_timeout(clock, _JOIN_ANSWER_S, asyncio.wait_for(entering, None))
     except TimeoutError:
         raise Uncertain("the server did not answer our JOIN") from None
 
 
-def beside(session: Session, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+def start_helper(session: IrcSession, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
     """Run beside the session; a mistake in it ends the session loudly instead of staying unseen."""
 
     def finished(task: asyncio.Task[None]) -> None:

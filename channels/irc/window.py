@@ -11,18 +11,18 @@ from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
-from channels.irc.render import plain
+from channels.irc.render import strip_formatting
 from gateway.events import MessageId
 
-Fate = Literal["taken", "refused", "unknown"]
-Owner = TypeVar("Owner", bound=Hashable)
+LineFate = Literal["taken", "refused", "unknown"]
+LineOwner = TypeVar("LineOwner", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class LineVerdict:
     """What became of all lines of one owner (to one target); `unknown` also if they fared differently."""
 
-    fate: Fate
+    fate: LineFate
     ids: tuple[MessageId, ...] = ()
     """The server's names of those lines that it echoed."""
     reason: str = ""
@@ -30,19 +30,19 @@ class Verdict:
 
 
 @dataclass(eq=False, slots=True)
-class _Written(Generic[Owner]):
-    owner: Owner
+class _WrittenLine(Generic[LineOwner]):
+    owner: LineOwner
     target: str
     text: str
     is_echoed: bool = False
     id: MessageId | None = None
 
 
-class Window(Generic[Owner]):
+class SendWindow(Generic[LineOwner]):
     """The lines written between two barriers. Targets are folded names."""
 
     def __init__(self) -> None:
-        self._lines: list[_Written[Owner]] = []
+        self._lines: list[_WrittenLine[LineOwner]] = []
         self.lone_command = ""
         """The command that stands in it all by itself; empty: messages."""
         self._answered_counts: Counter[str] = Counter()
@@ -51,9 +51,9 @@ class Window(Generic[Owner]):
         """Target -> numerics that name it; the empty one: they name none."""
         self._reasons: dict[str, str] = {}
 
-    def add_line(self, owner: Owner, target: str, text: str) -> None:
+    def add_line(self, owner: LineOwner, target: str, text: str) -> None:
         """One line went out."""
-        self._lines.append(_Written(owner, target, text))
+        self._lines.append(_WrittenLine(owner, target, text))
 
     def has_target(self, target: str) -> bool:
         """Whether a line to it is among them."""
@@ -63,7 +63,7 @@ class Window(Generic[Owner]):
         """The server showed us a line of ours. A text that we did not write (a bouncer's other client) is ignored."""
         lines = [line for line in self._lines if line.target == target]
         for index in range(self._answered_counts[target], len(lines)):
-            if _same(lines[index].text, text):
+            if _is_echo_of(lines[index].text, text):
                 lines[index].is_echoed = True
                 lines[index].id = MessageId(msgid) if msgid else None
                 self._answered_counts[target] = index + 1
@@ -80,12 +80,12 @@ class Window(Generic[Owner]):
     def __len__(self) -> int:
         return len(self._lines)
 
-    def verdicts(self) -> dict[Owner, Verdict]:
+    def verdicts(self) -> dict[LineOwner, LineVerdict]:
         """Once the server has answered the barrier."""
         silent = Counter(line.target for line in self._lines if not line.is_echoed)
         named = sum(min(self._refusals[target], count) for target, count in silent.items())
         nameless = self._refusals[""]
-        fates: dict[str, Fate] = {}
+        fates: dict[str, LineFate] = {}
         for target, count in silent.items():
             if not self._refusals[target] and not nameless:
                 fates[target] = "taken"
@@ -93,20 +93,20 @@ class Window(Generic[Owner]):
                 fates[target] = "refused"
             else:
                 fates[target] = "unknown"
-        owners: dict[Owner, list[_Written[Owner]]] = {}
+        owners: dict[LineOwner, list[_WrittenLine[LineOwner]]] = {}
         for line in self._lines:
             owners.setdefault(line.owner, []).append(line)
         return {owner: self._verdict(lines, fates) for owner, lines in owners.items()}
 
-    def _verdict(self, lines: list[_Written[Owner]], fates: dict[str, Fate]) -> Verdict:
+    def _verdict(self, lines: list[_WrittenLine[LineOwner]], fates: dict[str, LineFate]) -> LineVerdict:
         found = {"taken" if line.is_echoed else fates[line.target] for line in lines}
         ids = tuple(line.id for line in lines if line.id)
         if found == {"taken"}:
-            return Verdict("taken", ids)
+            return LineVerdict("taken", ids)
         reason = self._reasons.get(lines[0].target) or self._reasons[""]
-        return Verdict("refused" if found == {"refused"} else "unknown", ids, reason)
+        return LineVerdict("refused" if found == {"refused"} else "unknown", ids, reason)
 
 
-def _same(written: str, shown: str) -> bool:
+def _is_echo_of(written: str, shown: str) -> bool:
     """A server may cut a line, or strip its formatting; a room that changes words leaves us in doubt."""
-    return bool(plain(shown)) and plain(written).startswith(plain(shown))
+    return bool(strip_formatting(shown)) and strip_formatting(written).startswith(strip_formatting(shown))

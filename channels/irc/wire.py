@@ -13,13 +13,13 @@ from channels.irc.isupport import Isupport
 _TAG_ESCAPES = {":": ";", "s": " ", "r": "\r", "n": "\n"}
 _TAG_ESCAPE = re.compile(r"\\(.?)", re.DOTALL)
 _TO_ESCAPE = str.maketrans({";": "\\:", " ": "\\s", "\r": "\\r", "\n": "\\n", "\\": "\\\\"})
-_MOST_TAG_BYTES = 4094
+_MAX_TAG_BYTES = 4094
 """Tag data that a client may send: https://ircv3.net/specs/extensions/message-tags#size-limit."""
 _WIRE_BREAKS = re.compile(r"[\r\n]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class IrcSource:
     """Who sent a line. `user` and `host` are empty where the server left them out."""
 
     nick: str
@@ -33,12 +33,12 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class IrcLine:
     """One line as sent. `command` is upper case; numerics are three digits."""
 
     command: str
     params: tuple[str, ...] = ()
-    source: Source = Source("")
+    source: IrcSource = IrcSource("")
     tags: Mapping[str, str] = field(default_factory=dict)
 
     def param(self, index: int) -> str:
@@ -46,27 +46,27 @@ class Line:
         return self.params[index] if -len(self.params) <= index < len(self.params) else ""
 
 
-def parse(raw: str) -> Line | None:
+def parse_line(raw: str) -> IrcLine | None:
     """Read one line without its CR LF. None if there is no command in it."""
     rest = raw.strip("\r\n").replace("\x00", "")
     tags: dict[str, str] = {}
-    source = Source("")
+    source = IrcSource("")
     if rest.startswith("@"):
         head, _, rest = rest[1:].partition(" ")
-        tags = _tags(head)
+        tags = _parse_tags(head)
     rest = rest.lstrip(" ")
     if rest.startswith(":"):
         head, _, rest = rest[1:].partition(" ")
-        source = _source(head)
+        source = _parse_source(head)
     head, colon, trailing = rest.partition(" :")
     words = [word for word in head.split(" ") if word]
     if not words:
         return None
     params = (*words[1:], trailing) if colon else tuple(words[1:])
-    return Line(words[0].upper(), params, source, tags)
+    return IrcLine(words[0].upper(), params, source, tags)
 
 
-def _tags(head: str) -> dict[str, str]:
+def _parse_tags(head: str) -> dict[str, str]:
     tags = {}
     for item in head.split(";"):
         key, _, value = item.partition("=")
@@ -75,13 +75,13 @@ def _tags(head: str) -> dict[str, str]:
     return tags
 
 
-def _source(head: str) -> Source:
+def _parse_source(head: str) -> IrcSource:
     rest, _, host = head.partition("@")
     nick, _, user = rest.partition("!")
-    return Source(nick, user, host)
+    return IrcSource(nick, user, host)
 
 
-def tagged(raw: str, tags: Mapping[str, str]) -> str:
+def add_tags(raw: str, tags: Mapping[str, str]) -> str:
     """`raw` with more tags in front.
 
     A tag that would make it too long for a server is left out: a line without a tag is better than none.
@@ -90,13 +90,13 @@ def tagged(raw: str, tags: Mapping[str, str]) -> str:
     known = head.split(";") if head else []
     for key, value in tags.items():
         item = f"{key}={_printable(value).translate(_TO_ESCAPE)}" if value else key
-        if len(";".join([*known, item]).encode()) <= _MOST_TAG_BYTES:
+        if len(";".join([*known, item]).encode()) <= _MAX_TAG_BYTES:
             known.append(item)
     return f"@{';'.join(known)} {rest}" if known else rest
 
 
-def line(command: str, *middles: str, trailing: str | None = None) -> str:
-    """Build a line to send, without CR LF. Every line that we send is made here (`tagged` puts tags in front).
+def format_line(command: str, *middles: str, trailing: str | None = None) -> str:
+    """Build a line to send, without CR LF. Every line that we send is made here (`add_tags` puts tags in front).
 
     No parameter can end the line or become another one: CR and LF become a space in `trailing`, and
     are removed elsewhere with NUL; lone surrogates become `?`. Raises ValueError for a middle
@@ -119,16 +119,16 @@ def _printable(text: str) -> str:
 
 _NICK_CHARACTERS = r"A-Za-z0-9_\[\]\\`^{}|\-"
 """RFC 2812 section 2.3.1: letters beyond ASCII are none of them, so `你好reverie` and `reverieは` name us."""
-_UNSPACED = (
+_UNSPACED_SCRIPTS = (
     r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\U00020000-\U0003ffff"
 )
 """Letters of scripts that put no space (or, in Korean, a particle) between a name and what follows."""
-_WIDE_NICK_CHARACTERS = rf"[^\W{_UNSPACED}]|[\[\]\\`^{{}}|\-]"
+_WIDE_NICK_CHARACTERS = rf"[^\W{_UNSPACED_SCRIPTS}]|[\[\]\\`^{{}}|\-]"
 """Where nicks may have letters of any script."""
 _URL = re.compile(r"(?:[a-z][a-z0-9+.\-]*://|www\.)\S*", re.IGNORECASE)
 
 
-def mentions(text: str, nick: str, isupport: Isupport) -> bool:
+def mentions_nick(text: str, nick: str, isupport: Isupport) -> bool:
     """Whether `nick` stands in `text` as a word of its own, compared as the server compares nicks.
 
     Characters that nicks are made of on this server continue a word; so do a slash, an `@` of an address and a dot

@@ -5,12 +5,12 @@ Not more often than every 3 s; after 6 s without news others take it that we hav
 
 from typing import Final
 
-EVERY_S: Final = 3.0
-_FADES_S: Final = 6.0
-_MOST: Final = 256
+TYPING_INTERVAL_S: Final = 3.0
+_TYPING_EXPIRES_S: Final = 6.0
+_MAX_TARGETS: Final = 256
 
 
-class Writing:
+class TypingState:
     """Where we are shown as writing. Targets are folded."""
 
     def __init__(self) -> None:
@@ -23,14 +23,14 @@ class Writing:
         if self.is_unsupported:
             return False
         age_s = now_s - self._sent_s.get(target, float("-inf"))
-        return age_s >= EVERY_S if active else age_s < _FADES_S
+        return age_s >= TYPING_INTERVAL_S if active else age_s < _TYPING_EXPIRES_S
 
     def mark_sent(self, target: str, now_s: float, *, active: bool) -> None:
         """It was told."""
         self._sent_s.pop(target, None)
         if active:
             self._sent_s[target] = now_s
-            if len(self._sent_s) > _MOST:
+            if len(self._sent_s) > _MAX_TARGETS:
                 del self._sent_s[next(iter(self._sent_s))]
 
     def mark_stopped(self, target: str) -> None:

@@ -18,21 +18,28 @@ from telegram import Bot
 from telegram.error import BadRequest, ChatMigrated, Forbidden, InvalidToken, NetworkError, TelegramError
 
 from channels.base import Denied, RateLimited, Rejected, SendError, Uncertain, Unreachable
-from channels.payload import string, whole
+from channels.payload import get_int, get_str
 from channels.telegram.config import TelegramConfig
-from channels.telegram.people import View
-from channels.telegram.transport import CLOSED, NOT_SENT, Astray, Flooded, Request, UpdatesRequest
+from channels.telegram.people import TelegramUpdateContext
+from channels.telegram.transport import (
+    CLOSED_MESSAGES,
+    NOT_SENT_CAUSES,
+    FloodWait,
+    TelegramRequest,
+    TelegramUpdatesRequest,
+    WrongServerError,
+)
 
 _CONNECT_S, _POOL_S = 10.0, 5.0
-_POOL = 16
-_BUTTONS_S = 2.0
-UNKNOWN_BUTTON = "I do not know this button."
+_POOL_SIZE = 16
+_BUTTONS_TIMEOUT_S = 2.0
+UNKNOWN_BUTTON_TEXT = "I do not know this button."
 """Shown for a moment to who pressed one: none is ours."""
 
-T = TypeVar("T")
+ResultT = TypeVar("ResultT")
 
 
-class Api:
+class TelegramApi:
     """One bot's connections. Close it."""
 
     def __init__(self, config: TelegramConfig) -> None:
@@ -53,7 +60,7 @@ class Api:
             "pool_timeout": _POOL_S,
             "httpx_kwargs": {"verify": self._tls, "trust_env": self._trust_env},
         }
-        self._updates_request = UpdatesRequest(connection_pool_size=1, **settings)
+        self._updates_request = TelegramUpdatesRequest(connection_pool_size=1, **settings)
         self.file_base_url = f"{base}/file/bot{self._token}/"
         """What a file's address begins with."""
         with self.redact_logs():  # the library logs its addresses as it is made
@@ -61,7 +68,7 @@ class Api:
                 self._token,
                 base_url=f"{base}/bot",
                 base_file_url=f"{base}/file/bot",
-                request=Request(connection_pool_size=_POOL, **settings),
+                request=TelegramRequest(connection_pool_size=_POOL_SIZE, **settings),
                 get_updates_request=self._updates_request,
             )
 
@@ -70,7 +77,7 @@ class Api:
         await asyncio.gather(self.bot.request.shutdown(), self._updates_request.shutdown())
 
     @staticmethod
-    async def await_call(call: Awaitable[T]) -> T:
+    async def await_call(call: Awaitable[ResultT]) -> ResultT:
         """What the library makes of an answer. Raises TelegramError, also where the library trips over it."""
         try:
             return await call
@@ -84,14 +91,14 @@ class Api:
         # Not by `get_me`: the library insists on fields that are nothing to us, and that some servers leave out.
         return await self.await_call(self.bot.request.post(f"{self.bot.base_url}/getMe"))
 
-    async def identify(self, view: View) -> View:
+    async def identify(self, view: TelegramUpdateContext) -> TelegramUpdateContext:
         """`view` with who we are. Raises TelegramError."""
         answer = await self.get_me()
         me = answer if isinstance(answer, dict) else {}
-        if (number := whole(me, "id")) is None:
+        if (number := get_int(me, "id")) is None:
             raise TelegramError("the answer to getMe cannot be read: no id")
         reads_all = me.get("can_read_all_group_messages") is not False
-        return replace(view, own_id=number, username=string(me, "username"), can_read_all=reads_all)
+        return replace(view, own_id=number, username=get_str(me, "username"), can_read_all=reads_all)
 
     async def get_updates(self, offset: int | None, allowed: tuple[str, ...], *, wait: bool) -> list[object]:
         """The next updates, as they came; with `wait`, once there are any or the poll's time is over.
@@ -109,10 +116,10 @@ class Api:
 
         async def one(press: str) -> None:
             # Cancelled before it begins, it must not have made a coroutine that nobody awaits.
-            await self.await_call(self.bot.answer_callback_query(press, text=UNKNOWN_BUTTON))
+            await self.await_call(self.bot.answer_callback_query(press, text=UNKNOWN_BUTTON_TEXT))
 
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_BUTTONS_S):
+            async with asyncio.timeout(_BUTTONS_TIMEOUT_S):
                 await asyncio.gather(*map(one, presses), return_exceptions=True)
 
     @contextlib.asynccontextmanager
@@ -137,17 +144,19 @@ class Api:
         match error:
             case SendError():
                 return error
-            case Flooded():
+            case FloodWait():
                 return RateLimited(said, retry_after_s=error.retry_after_s)
             case InvalidToken():
-                return Denied(REFUSED)
+                return Denied(UNAUTHORIZED_TEXT)
             case Forbidden() | BadRequest() | ChatMigrated():
                 return Rejected(said)
-            case Astray():
+            case WrongServerError():
                 return Unreachable(said)
-            case NetworkError() if isinstance(error.__cause__, NOT_SENT):
+            case NetworkError() if isinstance(error.__cause__, NOT_SENT_CAUSES):
                 return Unreachable(f"cannot reach the Bot API: {type(error.__cause__).__name__}")
-            case NetworkError() if isinstance(error.__cause__, RuntimeError) and str(error.__cause__) in CLOSED:
+            case NetworkError() if (
+                isinstance(error.__cause__, RuntimeError) and str(error.__cause__) in CLOSED_MESSAGES
+            ):
                 return Unreachable("the gateway is just letting go of the Bot API")
             case TelegramError():
                 return Uncertain(f"no answer from the Bot API: {said or type(error).__name__}")
@@ -157,7 +166,7 @@ class Api:
     @contextlib.contextmanager
     def redact_logs(self) -> Iterator[None]:
         """Keep the libraries from logging secrets, whoever has configured the logging."""
-        loggers, discretion = [logging.getLogger(name) for name in _TALKATIVE], _Discretion(self.redact)
+        loggers, discretion = [logging.getLogger(name) for name in _LIBRARY_LOGGERS], _TelegramSecretFilter(self.redact)
         for logger in loggers:
             logger.addFilter(discretion)
         try:
@@ -167,12 +176,12 @@ class Api:
                 logger.removeFilter(discretion)
 
 
-REFUSED = "the token was refused: get one from @BotFather"
-_TALKATIVE = ("httpx", "telegram.Bot")
+UNAUTHORIZED_TEXT = "the token was refused: get one from @BotFather"
+_LIBRARY_LOGGERS = ("httpx", "telegram.Bot")
 """The first logs every address; the second, when debugging, every parameter."""
 
 
-class _Discretion(logging.Filter):
+class _TelegramSecretFilter(logging.Filter):
     """Drops the line for each request; what else names a secret, names it no more."""
 
     def __init__(self, clean: Callable[[object], str]) -> None:

@@ -12,40 +12,40 @@ from telegram.error import BadRequest, Forbidden, TelegramError
 
 from channels.base import (
     Audience,
+    BeforeSend,
     Capabilities,
     CommandSpec,
     Denied,
     Emit,
-    Going,
     Part,
-    People,
     Rejected,
+    RoomMembers,
     Unreachable,
-    unrecorded,
+    no_before_send,
 )
-from channels.payload import string
-from channels.tasks import end
-from channels.telegram.acts import Acts
-from channels.telegram.calls import Api
+from channels.payload import get_str
+from channels.tasks import cancel_and_wait
+from channels.telegram.acts import TelegramActions
+from channels.telegram.calls import TelegramApi
 from channels.telegram.config import TelegramConfig
-from channels.telegram.cursor import Cursor
-from channels.telegram.extras import Extras
-from channels.telegram.inbound import Inbound
-from channels.telegram.menus import Menus
-from channels.telegram.outgoing import FILE_BYTES, Outgoing
-from channels.telegram.pace import Pace
-from channels.telegram.people import View
-from channels.telegram.polling import Polling
-from channels.telegram.ranks import ANY, Ranks
-from channels.telegram.render import CAPTION, parse, render
-from channels.telegram.trouble import Trouble
+from channels.telegram.cursor import TelegramCursor
+from channels.telegram.extras import TelegramExtras
+from channels.telegram.inbound import UpdateReader
+from channels.telegram.menus import CommandMenus
+from channels.telegram.outgoing import MAX_FILE_BYTES, TelegramOutgoing
+from channels.telegram.pace import TelegramPacer
+from channels.telegram.people import TelegramUpdateContext
+from channels.telegram.polling import TelegramPoller
+from channels.telegram.ranks import ANY_CHAT, TelegramRanks
+from channels.telegram.render import MAX_CAPTION_UNITS, parse_body, render
+from channels.telegram.trouble import PollBackoff
 from gateway.clock import Clock
 from gateway.events import (
     Address,
     Attachment,
     ChannelName,
+    ConnectionChanged,
     EventId,
-    Link,
     MessageId,
     PlaceNames,
     Post,
@@ -55,9 +55,9 @@ from gateway.events import (
 )
 from gateway.ids import new_id
 
-_LOG = logging.getLogger("reverie.telegram")
-_GOODBYE_S = 0.5
-ROOMS_S = 600.0
+logger = logging.getLogger("reverie.telegram")
+_CLOSE_TIMEOUT_S = 0.5
+ROOM_CHECK_INTERVAL_S = 600.0
 """Between two looks at the configured chats."""
 _FORMATTING = (
     "Telegram shows **bold**, *italic*, ~~strike~~, ||spoiler||, `code`, fenced code, > quotes and [links](url); "
@@ -85,21 +85,21 @@ class TelegramChannel:
     ) -> None:
         """`ranks`: chats where it matters who runs them; `*`: all."""
         self._name, self._config, self._clock, self._random = name, config, clock, random
-        self._menus = Menus(name, commands)
-        self._pacer = Pace(config.flood)
-        self._reader = Inbound(
-            View(
+        self._menus = CommandMenus(name, commands)
+        self._pacer = TelegramPacer(config.flood)
+        self._reader = UpdateReader(
+            TelegramUpdateContext(
                 channel=name,
                 own_id=0,
                 username="",
                 rooms=frozenset(config.rooms),
                 commands=frozenset(command.name for command in commands),
-                cursor=Cursor.parse(cursor).for_bot(config.token.get_secret_value().partition(":")[0]),
+                cursor=TelegramCursor.parse(cursor).for_bot(config.token.get_secret_value().partition(":")[0]),
             ),
             counting=config.webhook is None,
-            ranks=Ranks(ranks),
+            ranks=TelegramRanks(ranks),
         )
-        self._connected_parts: tuple[Outgoing, Extras, Acts] | None = None
+        self._connected_parts: tuple[TelegramOutgoing, TelegramExtras, TelegramActions] | None = None
         """Set while something can be sent."""
         self._refusals: dict[RoomId, str] = {}
         """Why Telegram does not show us a configured chat."""
@@ -115,7 +115,7 @@ class TelegramChannel:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(platform="Telegram", formatting=_FORMATTING, replies=True, max_file_bytes=FILE_BYTES)
+        return Capabilities(platform="Telegram", formatting=_FORMATTING, replies=True, max_file_bytes=MAX_FILE_BYTES)
 
     def audience(self, at: Address) -> Audience | None:
         return self._reader.audience(at)
@@ -124,13 +124,13 @@ class TelegramChannel:
         return self._refusals.get(room, "") if self._connected_parts else ""
 
     def split(self, post: Post) -> tuple[str, ...]:
-        return tuple(text.to_json() for text in render(post.text, first=CAPTION if post.file else None))
+        return tuple(text.to_json() for text in render(post.text, first=MAX_CAPTION_UNITS if post.file else None))
 
-    async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
-        if not parse(part.body).text.strip():
+    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
+        if not parse_body(part.body).text.strip():
             raise ValueError("a part needs text")
-        if part.file is not None and len(part.file.data) > FILE_BYTES:
-            raise Rejected(f"Telegram takes files of at most {FILE_BYTES} bytes")
+        if part.file is not None and len(part.file.data) > MAX_FILE_BYTES:
+            raise Rejected(f"Telegram takes files of at most {MAX_FILE_BYTES} bytes")
         outgoing, extras, _ = self._require_connected()
         receipt = await outgoing.send(part, going)
         extras.end_preview(part.to)
@@ -166,17 +166,17 @@ class TelegramChannel:
     async def leave(self, at: Address) -> None:
         await self._actions.leave(at)
 
-    async def list_members(self, at: Address, *, most: int) -> People:
+    async def list_members(self, at: Address, *, most: int) -> RoomMembers:
         return await self._actions.list_members(at, most)
 
     async def set_command_menus(self, to: Sequence[tuple[Sender, Literal["owner", "admin", "member"]]]) -> None:
         await self._menus.set_command_menus(to)
 
     @property
-    def _actions(self) -> Acts:
+    def _actions(self) -> TelegramActions:
         return self._require_connected()[2]
 
-    def _require_connected(self) -> tuple[Outgoing, Extras, Acts]:
+    def _require_connected(self) -> tuple[TelegramOutgoing, TelegramExtras, TelegramActions]:
         if self._connected_parts is None:
             raise Unreachable(f"{self._name} is not connected")
         return self._connected_parts
@@ -190,15 +190,17 @@ class TelegramChannel:
             if self._up != (up, says):
                 self._up = (up, says)
                 now = self._clock.now()
-                link = Link(id=EventId(new_id(now)), channel=self._name, up=up, reason=reason, sent=now, says=says)
+                link = ConnectionChanged(
+                    id=EventId(new_id(now)), channel=self._name, up=up, reason=reason, sent=now, says=says
+                )
                 await emit([link])
 
         try:
-            api = Api(self._config)
+            api = TelegramApi(self._config)
         except (RuntimeError, ValueError, OSError) as error:  # of the environment: proxies, certificates
             await link(False, f"the HTTP client cannot be set up: {error}")
             raise Denied(f"the HTTP client cannot be set up: {error}") from None
-        trouble = Trouble(api, self._clock, self._random, link)
+        trouble = PollBackoff(api, self._clock, self._random, link)
         settling: asyncio.Task[None] | None = None
         looking: asyncio.Task[None] | None = None
         try:
@@ -211,11 +213,11 @@ class TelegramChannel:
         finally:
             self._connected_parts = None
             self._menus.stop()
-            await end(*(task for task in (settling, looking) if task is not None))
+            await cancel_and_wait(*(task for task in (settling, looking) if task is not None))
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(api.close(), _GOODBYE_S)
+                await asyncio.wait_for(api.close(), _CLOSE_TIMEOUT_S)
 
-    async def _identify(self, api: Api, trouble: Trouble) -> None:
+    async def _identify(self, api: TelegramApi, trouble: PollBackoff) -> None:
         """Learn who we are, however long it takes. Raises Denied."""
         while True:
             try:
@@ -224,7 +226,7 @@ class TelegramChannel:
                 await trouble.handle_error(error)
                 continue
             self._reader.context = view
-            outgoing = Outgoing(
+            outgoing = TelegramOutgoing(
                 api,
                 self._clock,
                 self._pacer,
@@ -232,11 +234,11 @@ class TelegramChannel:
                 self._reader.record_move,
                 numbers=self._reader.numbers,
             )
-            extras = Extras(api, self._clock, outgoing, self._config.preview)
-            self._connected_parts = (outgoing, extras, Acts(api, self._clock, outgoing, view.own_id))
+            extras = TelegramExtras(api, self._clock, outgoing, self._config.preview)
+            self._connected_parts = (outgoing, extras, TelegramActions(api, self._clock, outgoing, view.own_id))
             trouble.set_welcome(f"connected to {self._config.base_url} as @{view.username}")
             if not view.can_read_all:
-                _LOG.info(
+                logger.info(
                     "%s: privacy mode is on, so groups show only commands, mentions and replies; "
                     "@BotFather /setprivacy turns it off",
                     self._name,
@@ -244,10 +246,10 @@ class TelegramChannel:
             await trouble.record_success()
             return
 
-    async def _watch_rooms(self, api: Api) -> None:
+    async def _watch_rooms(self, api: TelegramApi) -> None:
         """Now and then: ask for the configured chats, as what we are in may change behind our back. Never raises."""
         while True:
-            for room in (room for room in self._config.rooms if room != ANY):
+            for room in (room for room in self._config.rooms if room != ANY_CHAT):
                 chat = self._reader.chat_id(room)
                 url = f"{api.bot.base_url}/getChatMember?chat_id={chat}&user_id={self._reader.context.own_id}"
                 try:  # not by the library's method, which insists on every field
@@ -257,19 +259,19 @@ class TelegramChannel:
                 except TelegramError:
                     continue  # nothing is known of it now
                 else:
-                    status = string(told, "status") if isinstance(told, dict) else ""
+                    status = get_str(told, "status") if isinstance(told, dict) else ""
                     gone = status in ("left", "kicked")
                     self._refusals[RoomId(room)] = f"the bot is {status}: add it to this chat" if gone else ""
-            await self._clock.sleep(ROOMS_S)
+            await self._clock.sleep(ROOM_CHECK_INTERVAL_S)
 
-    async def _receive(self, api: Api, emit: Emit, trouble: Trouble) -> None:
+    async def _receive(self, api: TelegramApi, emit: Emit, trouble: PollBackoff) -> None:
         if self._config.webhook is None:
-            await Polling(api=api, inbound=self._reader, emit=emit, clock=self._clock, trouble=trouble).run()
+            await TelegramPoller(api=api, inbound=self._reader, emit=emit, clock=self._clock, trouble=trouble).run()
             return
         # Here and not above: a web server costs 10 MB, and few want one.
-        from channels.telegram.webhook import Hook  # noqa: PLC0415
+        from channels.telegram.webhook import TelegramWebhookServer  # noqa: PLC0415
 
-        await Hook(
+        await TelegramWebhookServer(
             self._config.webhook,
             api=api,
             inbound=self._reader,

@@ -5,13 +5,13 @@ from typing import Literal
 
 from pydantic import Field, SecretStr, field_validator
 
-from gateway.fields import Duration, Section
+from gateway.fields import ConfigSection, Duration
 
 _TOKEN = re.compile(r"[^\s/?#%{}]+")
 _SECRET = re.compile(r"[A-Za-z0-9_-]{1,256}")
 
 
-class Flood(Section):
+class TelegramRateLimit(ConfigSection):
     """Our pace. Telegram's own numbers are the defaults (core.telegram.org/bots/faq, "My bot is hitting limits")."""
 
     per_chat_s: float = Field(default=1.0, ge=0)
@@ -22,7 +22,7 @@ class Flood(Section):
     """Messages to all chats together in any second."""
 
 
-class Webhook(Section):
+class TelegramWebhook(ConfigSection):
     """Telegram calls us instead of being asked. Needs a TLS terminator in front of `listen`."""
 
     listen: str = "127.0.0.1"
@@ -44,7 +44,7 @@ class Webhook(Section):
         return secret
 
 
-class TelegramConfig(Section):
+class TelegramConfig(ConfigSection):
     """One bot account."""
 
     platform: Literal["telegram"]
@@ -62,7 +62,7 @@ class TelegramConfig(Section):
     """Any server that speaks the Bot API; its root, without `/bot`."""
     rooms: tuple[str, ...] = Field(default=(), strict=False)
     """Ids of the groups where the bot may act; `*` means any group. Private chats are `access.dm`'s."""
-    flood: Flood = Flood()
+    flood: TelegramRateLimit = TelegramRateLimit()
     poll_timeout: Duration = Field(default=25.0, le=50)
     """How long one request waits for something to happen, in whole seconds."""
     request_timeout: Duration = Field(default=20.0, gt=0)
@@ -71,5 +71,5 @@ class TelegramConfig(Section):
     """Show that an answer is being written."""
     preview: Literal["off", "private", "all"] = "private"
     """Where a growing answer is shown: nowhere, in private chats (drafts), or in groups too (edits)."""
-    webhook: Webhook | None = None
+    webhook: TelegramWebhook | None = None
     """None: long polling."""

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Self
 
-_FORGET = timedelta(days=6)
+_OFFSET_EXPIRES = timedelta(days=6)
 """After a week without updates the next id is chosen at random (core.telegram.org/bots/api#update): an
 offset as old as that could confirm updates that nobody has seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cursor:
+class TelegramCursor:
     """How far the updates are taken in, and which groups have a new id."""
 
     offset: int | None = None
@@ -50,7 +50,7 @@ class Cursor:
 
     def request_offset(self, now: datetime) -> int | None:
         """The offset to ask with."""
-        return self.offset if now.timestamp() - self.at_s < _FORGET.total_seconds() else None
+        return self.offset if now.timestamp() - self.at_s < _OFFSET_EXPIRES.total_seconds() else None
 
     def advance(self, update_id: int, now: datetime) -> Self:
         """All up to `update_id` is taken in."""

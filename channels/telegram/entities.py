@@ -7,21 +7,21 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from channels.payload import Json, raw, whole
-from channels.text import clean
+from channels.payload import Json, get_int, get_raw_str
+from channels.text import clean_text
 
-_INLINE = {"bold": "**", "italic": "*", "strikethrough": "~~", "spoiler": "||"}
-_BLOCKS = frozenset({"pre", "blockquote", "expandable_blockquote"})
-_SHOWN = _BLOCKS | _INLINE.keys() | {"code", "text_link"}
-_PAIR = b"\x00\xd8\x00\xdc"
+_INLINE_MARKS = {"bold": "**", "italic": "*", "strikethrough": "~~", "spoiler": "||"}
+_BLOCK_TYPES = frozenset({"pre", "blockquote", "expandable_blockquote"})
+_RENDERED_TYPES = _BLOCK_TYPES | _INLINE_MARKS.keys() | {"code", "text_link"}
+_SURROGATE_BITS = b"\x00\xd8\x00\xdc"
 """The first bits of a surrogate pair, little-endian (RFC 2781 section 2.1)."""
-_MOST = 200
+_MAX_PARSED_ENTITIES = 200
 """Entities that are looked at; Telegram sends at most 100."""
 _LINE = re.compile(r"(\s*)(.*?)(\s*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class _Span:
+class _EntitySpan:
     start: int
     end: int
     type: str
@@ -29,13 +29,13 @@ class _Span:
     """The link's target, or the code's language."""
 
 
-def markdown(text: str, entities: Iterable[Json]) -> str:
+def to_markdown(text: str, entities: Iterable[Json]) -> str:
     """`text` with the formatting that Markdown has; what was typed is never escaped."""
-    units = Units(text)
-    return _write(units.cut, 0, units.size, list(_nested(units, entities)))
+    units = Utf16Text(text)
+    return _write_spans(units.cut, 0, units.size, list(_nest_spans(units, entities)))
 
 
-class Units:
+class Utf16Text:
     """A text that can be cut at UTF-16 offsets."""
 
     def __init__(self, text: str) -> None:
@@ -43,7 +43,7 @@ class Units:
         self.size = len(self._bytes) // 2
 
     def cut(self, start: int, end: int) -> str:
-        return clean(self._bytes[2 * start : 2 * end].decode("utf-16-le", "surrogatepass"))
+        return clean_text(self._bytes[2 * start : 2 * end].decode("utf-16-le", "surrogatepass"))
 
     def find_span(self, start: int | None, length: int | None) -> tuple[int, int] | None:
         """Start and end, if they are inside the text and part no surrogate pair."""
@@ -54,19 +54,23 @@ class Units:
     def _splits_pair(self, at: int) -> bool:
         """Whether a high surrogate is before `at` and a low one behind it."""
         around = self._bytes[2 * at - 2 : 2 * at + 2] if at else b""
-        return len(around) == len(_PAIR) and around[1] & 0xFC == _PAIR[1] and around[3] & 0xFC == _PAIR[3]
+        return (
+            len(around) == len(_SURROGATE_BITS)
+            and around[1] & 0xFC == _SURROGATE_BITS[1]
+            and around[3] & 0xFC == _SURROGATE_BITS[3]
+        )
 
 
-def _nested(units: Units, entities: Iterable[Json]) -> Iterator[_Span]:
-    spans: list[_Span] = []
+def _nest_spans(units: Utf16Text, entities: Iterable[Json]) -> Iterator[_EntitySpan]:
+    spans: list[_EntitySpan] = []
     for entity in entities:
-        place = units.find_span(whole(entity, "offset"), whole(entity, "length"))
-        kind = raw(entity, "type")
-        if place and kind in _SHOWN and len(spans) < _MOST:
-            more = raw(entity, "url") if kind == "text_link" else raw(entity, "language")
-            spans.append(_Span(*place, kind, "".join(clean(more).split())))
-    opened: list[_Span] = []
-    for span in sorted(spans, key=lambda span: (span.start, -span.end, span.type not in _BLOCKS)):
+        place = units.find_span(get_int(entity, "offset"), get_int(entity, "length"))
+        kind = get_raw_str(entity, "type")
+        if place and kind in _RENDERED_TYPES and len(spans) < _MAX_PARSED_ENTITIES:
+            more = get_raw_str(entity, "url") if kind == "text_link" else get_raw_str(entity, "language")
+            spans.append(_EntitySpan(*place, kind, "".join(clean_text(more).split())))
+    opened: list[_EntitySpan] = []
+    for span in sorted(spans, key=lambda span: (span.start, -span.end, span.type not in _BLOCK_TYPES)):
         while opened and opened[-1].end <= span.start:
             opened.pop()
         if not opened or span.end <= opened[-1].end:
@@ -74,7 +78,7 @@ def _nested(units: Units, entities: Iterable[Json]) -> Iterator[_Span]:
             yield span
 
 
-def _write(cut: Callable[[int, int], str], start: int, end: int, spans: Sequence[_Span]) -> str:
+def _write_spans(cut: Callable[[int, int], str], start: int, end: int, spans: Sequence[_EntitySpan]) -> str:
     out, at, first = "", start, 0
     while first < len(spans):
         span, after = spans[first], first + 1
@@ -82,39 +86,39 @@ def _write(cut: Callable[[int, int], str], start: int, end: int, spans: Sequence
             after += 1
         out += cut(at, span.start)
         inner = spans[first + 1 : after] if span.type not in ("code", "pre") else ()
-        shown = _wrapped(span, _write(cut, span.start, span.end, inner))
-        if span.type in _BLOCKS:
+        shown = _wrap_span(span, _write_spans(cut, span.start, span.end, inner))
+        if span.type in _BLOCK_TYPES:
             shown = ("" if not out or out.endswith("\n") else "\n") + shown
             shown += "\n" if span.end < end and not cut(span.end, span.end + 1).startswith("\n") else ""
         out, at, first = out + shown, span.end, after
     return out + cut(at, end)
 
 
-def _wrapped(span: _Span, inner: str) -> str:
+def _wrap_span(span: _EntitySpan, inner: str) -> str:
     match span.type:
         case "pre":
-            fence = _ticks(inner, 3)
+            fence = _backticks(inner, 3)
             return f"{fence}{span.argument}\n{inner.strip(chr(10))}\n{fence}"
         case "blockquote" | "expandable_blockquote":
-            return quoted(inner)
+            return quote_lines(inner)
         case "code":
-            ticks = _ticks(inner, 1)
+            ticks = _backticks(inner, 1)
             pad = " " if inner.startswith("`") or inner.endswith("`") else ""
             return "\n".join(f"{ticks}{pad}{line}{pad}{ticks}" if line.strip() else line for line in inner.split("\n"))
         case "text_link":
             target = f"<{span.argument}>" if set(span.argument) & set("()<>") else span.argument
-            return _around(inner, "[", f"]({target})") if span.argument else inner
+            return _wrap_words(inner, "[", f"]({target})") if span.argument else inner
         case _:
-            mark = _INLINE[span.type]
-            return _around(inner, mark, mark)
+            mark = _INLINE_MARKS[span.type]
+            return _wrap_words(inner, mark, mark)
 
 
-def quoted(text: str) -> str:
+def quote_lines(text: str) -> str:
     """`text` as a Markdown quote."""
     return "\n".join(f"> {line}".rstrip() for line in text.strip("\n").split("\n"))
 
 
-def _around(text: str, before: str, after: str) -> str:
+def _wrap_words(text: str, before: str, after: str) -> str:
     """Marks hug the words of each line: emphasis does not reach over white space at its edges, or a line's end."""
 
     def line(part: str) -> str:
@@ -125,6 +129,6 @@ def _around(text: str, before: str, after: str) -> str:
     return "\n".join(line(part) for part in text.split("\n"))
 
 
-def _ticks(text: str, least: int) -> str:
+def _backticks(text: str, least: int) -> str:
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     return "`" * max(least, longest + 1)

@@ -7,31 +7,33 @@ from telegram.constants import ChatAction
 from telegram.error import BadRequest
 
 from channels.base import Denied, RateLimited, Rejected, SendError, Unreachable
-from channels.telegram.calls import Api
-from channels.telegram.ids import named, number_of
-from channels.telegram.outgoing import NO_PREVIEW, Outgoing, entities, thread
+from channels.telegram.calls import TelegramApi
+from channels.telegram.ids import format_message_id, parse_message_number
+from channels.telegram.outgoing import NO_LINK_PREVIEW, TelegramOutgoing, parse_topic_id, to_entities
 from channels.telegram.render import render
 from gateway.clock import Clock
 from gateway.events import Address, Attachment, MessageId
 
 _OK, _SERVER = 200, 500
-_DOWNLOAD_S = 300.0
-_PREVIEW_WAIT_S = 3.0
-_DRAFT_S = 1.5
+_DOWNLOAD_TIMEOUT_S = 300.0
+_PREVIEW_RETRY_S = 3.0
+_DRAFT_TIMEOUT_S = 1.5
 """A draft that takes longer is given up, for it leaves nothing; the whole answer may be waiting behind it."""
-_AT_ONCE = 8
+_MAX_CONCURRENT = 8
 """Calls that show something; the other connections are for messages."""
-_MANY = 1000
+_MAX_DRAFTS = 1000
 
 
-class Extras:
+class TelegramExtras:
     """All of it obeys the pace, and none of it takes a message's place."""
 
-    def __init__(self, api: Api, clock: Clock, outgoing: Outgoing, preview: Literal["off", "private", "all"]) -> None:
+    def __init__(
+        self, api: TelegramApi, clock: Clock, outgoing: TelegramOutgoing, preview: Literal["off", "private", "all"]
+    ) -> None:
         self._api, self._clock, self._outgoing, self._preview = api, clock, outgoing, preview
         self._drafts: dict[Address, int] = {}
         """By place: the id of the draft that is shown there. Another for every answer."""
-        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
 
     async def typing(self, at: Address) -> None:
         """As `CanType`, for `active`."""
@@ -39,13 +41,13 @@ class Extras:
             chat = self._outgoing.chat_id(at)
             if self._outgoing.pacer.is_free(chat, self._clock.monotonic()) and not self._slots.locked():
                 async with self._slots:
-                    await self._api.bot.send_chat_action(chat, ChatAction.TYPING, message_thread_id=thread(at))
+                    await self._api.bot.send_chat_action(chat, ChatAction.TYPING, message_thread_id=parse_topic_id(at))
         except Exception as error:  # noqa: BLE001 - best effort, whatever breaks
             self._to_send_error(error, at)
 
     def end_preview(self, at: Address) -> None:
         """A message was sent there: what is shown next belongs to another answer."""
-        if len(self._drafts) > _MANY:
+        if len(self._drafts) > _MAX_DRAFTS:
             self._drafts.clear()
         self._drafts[at] = self._drafts.get(at, 1) + 1
 
@@ -58,7 +60,7 @@ class Extras:
         if not text.strip():
             return shown
         if self._slots.locked() or not self._outgoing.pacer.take_optional(chat, self._clock.monotonic()):
-            raise RateLimited("no room for a preview", retry_after_s=_PREVIEW_WAIT_S)
+            raise RateLimited("no room for a preview", retry_after_s=_PREVIEW_RETRY_S)
         try:
             async with self._slots:
                 return await (
@@ -74,17 +76,17 @@ class Extras:
 
     async def _send_draft(self, at: Address, chat: int, text: str) -> None:
         last, draft = render(text)[-1], self._drafts.setdefault(at, 1)
-        async with asyncio.timeout(_DRAFT_S):
+        async with asyncio.timeout(_DRAFT_TIMEOUT_S):
             await self._api.bot.send_message_draft(
-                chat, draft, last.text, entities=entities(last.spans), message_thread_id=thread(at)
+                chat, draft, last.text, entities=to_entities(last.spans), message_thread_id=parse_topic_id(at)
             )
 
     async def _send_or_edit(self, at: Address, chat: int, text: str, shown: MessageId | None) -> MessageId:
         last, bot = render(text)[-1], self._api.bot
-        marks = entities(last.spans)
+        marks = to_entities(last.spans)
         if shown is not None:
-            number = _number(at, chat, shown)
-            await bot.edit_message_text(last.text, chat, number, entities=marks, link_preview_options=NO_PREVIEW)
+            number = _preview_number(at, chat, shown)
+            await bot.edit_message_text(last.text, chat, number, entities=marks, link_preview_options=NO_LINK_PREVIEW)
             return shown
         self._outgoing.numbers.mark_unknown(chat)  # until it is known which one it is
         sent = await bot.send_message(
@@ -92,17 +94,17 @@ class Extras:
             last.text,
             entities=marks,
             disable_notification=True,
-            message_thread_id=thread(at),
-            link_preview_options=NO_PREVIEW,
+            message_thread_id=parse_topic_id(at),
+            link_preview_options=NO_LINK_PREVIEW,
         )
         self._outgoing.numbers.record_sent(chat, sent.message_id)
-        return named(sent.message_id, str(chat), at.room)
+        return format_message_id(sent.message_id, str(chat), at.room)
 
     async def delete_preview(self, at: Address, shown: MessageId) -> None:
         """As `CanPreview`."""
         chat = self._outgoing.chat_id(at)
         try:
-            await self._api.bot.delete_message(chat, _number(at, chat, shown))
+            await self._api.bot.delete_message(chat, _preview_number(at, chat, shown))
         except Exception as error:  # noqa: BLE001 - said as what it means
             if not (isinstance(error, BadRequest) and "not found" in str(error)):
                 raise self._to_send_error(error, at) from None
@@ -117,11 +119,11 @@ class Extras:
 
     async def download(self, attachment: Attachment, limit_bytes: int) -> bytes:
         """As `CanDownload`. Nothing was sent, so whatever breaks may be tried again."""
-        _within(attachment.size_bytes, limit_bytes)
+        _check_size(attachment.size_bytes, limit_bytes)
         try:
-            async with asyncio.timeout(_DOWNLOAD_S):
+            async with asyncio.timeout(_DOWNLOAD_TIMEOUT_S):
                 file = await self._api.bot.get_file(attachment.id)
-                _within(file.file_size, limit_bytes)
+                _check_size(file.file_size, limit_bytes)
                 return await self._fetch(file.file_path, limit_bytes)
         except SendError:
             raise
@@ -141,17 +143,17 @@ class Extras:
             data = bytearray()
             async for chunk in response.aiter_raw():
                 data += chunk
-                _within(len(data), limit_bytes)
+                _check_size(len(data), limit_bytes)
             return bytes(data)
 
 
-def _number(at: Address, chat: int, shown: MessageId) -> int:
-    number = number_of(shown, str(chat), at.room)
+def _preview_number(at: Address, chat: int, shown: MessageId) -> int:
+    number = parse_message_number(shown, str(chat), at.room)
     if number is None:
         raise Rejected("it stands where the group was before it moved")
     return number
 
 
-def _within(size_bytes: int | None, limit_bytes: int) -> None:
+def _check_size(size_bytes: int | None, limit_bytes: int) -> None:
     if size_bytes is not None and size_bytes > limit_bytes:
         raise Rejected(f"larger than {limit_bytes} bytes")

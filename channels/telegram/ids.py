@@ -10,22 +10,25 @@ from datetime import datetime
 
 from gateway.events import MessageId
 
-_LAST = 2**31
+_MAX_NUMBER = 2**31
 
 
-def named(number: int, chat: str, room: str) -> MessageId:
+def format_message_id(number: int, chat: str, room: str) -> MessageId:
     """The id of a message of `chat`, which is known to us as `room`."""
     return MessageId(str(number) if chat == room else f"{chat}:{number}")
 
 
-def number_of(message: MessageId, chat: str, room: str) -> int | None:
-    """Reverse `named`. None: it is not in that chat, or no message (but a button press, or another platform's)."""
+def parse_message_number(message: MessageId, chat: str, room: str) -> int | None:
+    """Reverse `format_message_id`.
+
+    None: it is not in that chat, or no message (but a button press, or another platform's).
+    """
     where, _, number = message.rpartition(":")
-    fine = (where or room) == chat and number.isascii() and number.isdigit() and len(number) <= len(str(_LAST))
-    return int(number) if fine and 0 < int(number) < _LAST else None
+    fine = (where or room) == chat and number.isascii() and number.isdigit() and len(number) <= len(str(_MAX_NUMBER))
+    return int(number) if fine and 0 < int(number) < _MAX_NUMBER else None
 
 
-class Numbers:
+class MessageNumbers:
     """The newest message ids that are known, for finding out what became of a message of ours.
 
     Supergroups and channels count by themselves; all other chats of an account share one sequence
@@ -66,13 +69,13 @@ class Numbers:
         return tuple(self._own.get(_sequence(chat), ()))
 
 
-def counts_alone(chat: int) -> bool:
+def has_own_sequence(chat: int) -> bool:
     """Whether the chat has a sequence of its own."""
-    return chat < _GROUPS
+    return chat < _SUPERGROUP_MAX_ID
 
 
-_GROUPS = -(10**12)
+_SUPERGROUP_MAX_ID = -(10**12)
 
 
 def _sequence(chat: int) -> int:
-    return chat if counts_alone(chat) else 0
+    return chat if has_own_sequence(chat) else 0

@@ -20,61 +20,63 @@ from telegram import (
 from telegram.error import RetryAfter, TelegramError
 
 from channels.base import CommandSpec
-from channels.telegram.calls import Api
+from channels.telegram.calls import TelegramApi
 from gateway.events import ChannelName, Sender
 
-_LOG = logging.getLogger("reverie.telegram")
-_MENU_S = 5.0
+logger = logging.getLogger("reverie.telegram")
+_MENU_TIMEOUT_S = 5.0
 """Nobody is heard before."""
-_MOST_COMMANDS, _TOLD_CHARS = 100, 256
+_MAX_COMMANDS, _MAX_SUMMARY_CHARS = 100, 256
 """https://core.telegram.org/bots/api#setmycommands and #botcommand"""
-_MOST_CHATS: Final = 100
+_MAX_CHATS: Final = 100
 """People with a menu of their own."""
-_RANKS: Final = ("blocked", "guest", "member", "admin", "owner")
+_ROLE_ORDER: Final = ("blocked", "guest", "member", "admin", "owner")
 
 Role = Literal["owner", "admin", "member", "guest"]
 Menu = tuple[BotCommand, ...]
 
 
-def menu(specs: Sequence[CommandSpec], role: Role, *, direct: bool) -> Menu:
+def build_menu(specs: Sequence[CommandSpec], role: Role, *, direct: bool) -> Menu:
     """What somebody may use there. Pure."""
     able = (
         spec
         for spec in specs
         if (direct or not spec.direct_only)
-        and (_RANKS.index(role) >= _RANKS.index(spec.role) or (spec.own and direct and spec.role != "blocked"))
+        and (
+            _ROLE_ORDER.index(role) >= _ROLE_ORDER.index(spec.role) or (spec.own and direct and spec.role != "blocked")
+        )
     )
-    return tuple(BotCommand(spec.name, spec.summary[:_TOLD_CHARS] or spec.name) for spec in able)[:_MOST_COMMANDS]
+    return tuple(BotCommand(spec.name, spec.summary[:_MAX_SUMMARY_CHARS] or spec.name) for spec in able)[:_MAX_COMMANDS]
 
 
-class Menus:
+class CommandMenus:
     """What is shown, and what is to be."""
 
     def __init__(self, name: ChannelName, specs: Sequence[CommandSpec]) -> None:
         self._name, self._specs = name, tuple(specs)
-        self._api: Api | None = None
+        self._api: TelegramApi | None = None
         self._shown: dict[int, Menu] = {}
         """By chat: what it certainly shows of its own. Empty: nothing."""
         self._wanted: dict[int, Menu] = {}
         self._lock = asyncio.Lock()
 
-    async def start(self, api: Api) -> None:
+    async def start(self, api: TelegramApi) -> None:
         """Telegram can be spoken to: tell it what everybody may use. A menu is not worth a stop."""
         self._api = api
         if not self._specs:
             return
-        groups, alone = (menu(self._specs, "guest", direct=direct) for direct in (False, True))
+        groups, alone = (build_menu(self._specs, "guest", direct=direct) for direct in (False, True))
         scopes: Iterable[tuple[BotCommandScope, Menu]] = (
             (BotCommandScopeDefault(), groups),
             (BotCommandScopeAllGroupChats(), groups),
             (BotCommandScopeAllPrivateChats(), alone),
         )
         try:
-            async with asyncio.timeout(_MENU_S):
+            async with asyncio.timeout(_MENU_TIMEOUT_S):
                 for scope, wanted in scopes:
-                    await _show(api, scope, wanted)
+                    await _set_menu(api, scope, wanted)
         except (TelegramError, TimeoutError) as error:
-            _LOG.warning("%s: the command menu is not set: %s", self._name, api.redact(error) or "no answer in time")
+            logger.warning("%s: the command menu is not set: %s", self._name, api.redact(error) or "no answer in time")
 
     def stop(self) -> None:
         """Telegram cannot be spoken to any more."""
@@ -82,13 +84,13 @@ class Menus:
 
     async def set_command_menus(self, to: Sequence[tuple[Sender, Literal["owner", "admin", "member"]]]) -> None:
         """As `CanOffer.offer`. What cannot be shown now is shown with the next connection."""
-        everybody = menu(self._specs, "guest", direct=True)
+        everybody = build_menu(self._specs, "guest", direct=True)
         wanted = dict[int, Menu]()
-        for sender, role in sorted(to, key=lambda one: -_RANKS.index(one[1])):
-            shown = menu(self._specs, role, direct=True)
+        for sender, role in sorted(to, key=lambda one: -_ROLE_ORDER.index(one[1])):
+            shown = build_menu(self._specs, role, direct=True)
             if sender.id.isascii() and sender.id.isdigit() and shown != everybody:
                 wanted.setdefault(int(sender.id), shown)
-        self._wanted = dict(list(wanted.items())[:_MOST_CHATS])
+        self._wanted = dict(list(wanted.items())[:_MAX_CHATS])
         await self.sync()
 
     async def sync(self) -> None:
@@ -102,24 +104,24 @@ class Menus:
                 try:
                     await self._sync_chat(api, chat, shown)
                 except RetryAfter as error:
-                    _LOG.warning("%s: the menus of some chats are not set: %s", self._name, api.redact(error))
+                    logger.warning("%s: the menus of some chats are not set: %s", self._name, api.redact(error))
                     return
                 except TelegramError as error:  # e.g. somebody who has never written to us: there is no such chat
-                    _LOG.info("%s: the menu of a chat is not set: %s", self._name, api.redact(error))
+                    logger.info("%s: the menu of a chat is not set: %s", self._name, api.redact(error))
 
-    async def _sync_chat(self, api: Api, chat: int, wanted: Menu) -> None:
+    async def _sync_chat(self, api: TelegramApi, chat: int, wanted: Menu) -> None:
         if self._shown.get(chat) == wanted:
             return
         scope = BotCommandScopeChat(chat)
         if wanted:
-            await _show(api, scope, wanted)
+            await _set_menu(api, scope, wanted)
             self._shown[chat] = wanted
         else:
             await api.await_call(api.bot.delete_my_commands(scope))
             self._shown.pop(chat, None)
 
 
-async def _show(api: Api, scope: BotCommandScope, wanted: Menu) -> None:
+async def _set_menu(api: TelegramApi, scope: BotCommandScope, wanted: Menu) -> None:
     """Set it if it differs. Raises TelegramError."""
     if tuple(await api.await_call(api.bot.get_my_commands(scope))) != wanted:
         await api.await_call(api.bot.set_my_commands(wanted, scope))

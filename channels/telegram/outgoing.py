@@ -10,50 +10,60 @@ from telegram import InputFile, LinkPreviewOptions, MessageEntity, ReplyParamete
 from telegram.error import BadRequest, ChatMigrated, TelegramError
 
 from channels.backoff import Backoff
-from channels.base import Denied, Going, Part, RateLimited, Rejected, SendError, Uncertain, Unreachable, unrecorded
-from channels.telegram.calls import Api
-from channels.telegram.ids import Numbers, counts_alone, named, number_of
-from channels.telegram.pace import Pace
-from channels.telegram.render import Span, Text, parse
-from channels.telegram.transport import Flooded, ServerError
-from channels.text import content_type, file_name
+from channels.base import (
+    BeforeSend,
+    Denied,
+    Part,
+    RateLimited,
+    Rejected,
+    SendError,
+    Uncertain,
+    Unreachable,
+    no_before_send,
+)
+from channels.telegram.calls import TelegramApi
+from channels.telegram.ids import MessageNumbers, format_message_id, has_own_sequence, parse_message_number
+from channels.telegram.pace import TelegramPacer
+from channels.telegram.render import TelegramSpan, TelegramText, parse_body
+from channels.telegram.transport import FloodWait, TelegramServerError
+from channels.text import safe_content_type, safe_file_name
 from gateway.clock import Clock
 from gateway.events import Address, MessageId, Receipt
 
-_LOG = logging.getLogger("reverie.telegram")
-NO_PREVIEW = LinkPreviewOptions(is_disabled=True)
-FILE_BYTES: Final = 50_000_000
+logger = logging.getLogger("reverie.telegram")
+NO_LINK_PREVIEW = LinkPreviewOptions(is_disabled=True)
+MAX_FILE_BYTES: Final = 50_000_000
 """core.telegram.org/bots/api#sending-files: 50 MB."""
-_UPLOAD_S = 120.0
+_UPLOAD_TIMEOUT_S = 120.0
 """For the answer to a file, which Telegram looks at first."""
-_TRIES = 4
+_MAX_TRIES = 4
 """With the formatting, the reply and the old chat id each given up once."""
-_PATIENCE_S = 60.0
+_MAX_WAIT_S = 60.0
 """A group's pace is counted by the minute; what takes longer is Telegram's word, and others should know."""
 
 
-_TRIED_S = 120.0
+_RECOVERY_TIMEOUT_S = 120.0
 """How long a server that has just failed is asked whether it is back, before nothing is known of a message."""
-_SETTLED_S = 3.0
+_SETTLE_DELAY_S = 3.0
 """After that, so long for what it had begun."""
 _GAP, _SHARED_GAP, _MOST_PROBED = 3, 10, 40
 """So many ids without a message end a search, where a chat counts alone or with others; and so many are looked at."""
 
-T = TypeVar("T")
+ResultT = TypeVar("ResultT")
 
 
-class Outgoing:
+class TelegramOutgoing:
     """The way out of one account."""
 
     def __init__(
         self,
-        api: Api,
+        api: TelegramApi,
         clock: Clock,
-        pace: Pace,
+        pace: TelegramPacer,
         chat: Callable[[str], str],
         moved: Callable[[str, str], None],
         *,
-        numbers: Numbers,
+        numbers: MessageNumbers,
     ) -> None:
         """`chat` tells where a room is now; `moved(old, new)` is told where it turned out to be."""
         self._api, self._clock, self.pacer, self._resolve_chat, self._on_moved = api, clock, pace, chat, moved
@@ -69,20 +79,22 @@ class Outgoing:
         except ValueError:
             raise Rejected(f"{at.room!r} is not the id of a Telegram chat") from None
 
-    async def send(self, part: Part, going: Going) -> Receipt:
+    async def send(self, part: Part, going: BeforeSend) -> Receipt:
         """As `Channel.send`."""
         try:
             return Receipt(ids=(await self.run_paced(part.to, lambda: self._hand_over(part), going),))
         except Denied as error:  # whether we are really refused is found out by whoever polls
             raise Unreachable(error.reason) from None
 
-    async def run_paced(self, at: Address, hand_over: Callable[[], Awaitable[T]], going: Going = unrecorded) -> T:
+    async def run_paced(
+        self, at: Address, hand_over: Callable[[], Awaitable[ResultT]], going: BeforeSend = no_before_send
+    ) -> ResultT:
         """What `hand_over` gives, once it is a message's turn there. Raises `SendError`, and what `going` raises."""
         lane = self._locks.setdefault(at.room, asyncio.Lock())
         async with lane:  # in a chat, one after the other
             chat = self.chat_id(at)
             while wait_s := self.pacer.wait_s(chat, self._clock.monotonic()):
-                if wait_s > _PATIENCE_S:
+                if wait_s > _MAX_WAIT_S:
                     raise RateLimited("Telegram wants no more messages in this chat for now", retry_after_s=wait_s)
                 await self._clock.sleep(wait_s)
                 chat = self.chat_id(at)
@@ -93,7 +105,7 @@ class Outgoing:
             finally:
                 self.pacer.finish(chat, self._clock.monotonic())
 
-    async def _run_hand_over(self, hand_over: Callable[[], Awaitable[T]], chat: int) -> T:
+    async def _run_hand_over(self, hand_over: Callable[[], Awaitable[ResultT]], chat: int) -> ResultT:
         try:
             return await hand_over()
         except Exception as error:  # noqa: BLE001 - behind the hand-over, all else leaves it uncertain
@@ -107,20 +119,20 @@ class Outgoing:
         return verdict
 
     async def _hand_over(self, part: Part) -> MessageId:
-        text, replying = parse(part.body), part.reply_to is not None
-        for _ in range(_TRIES):
+        text, replying = parse_body(part.body), part.reply_to is not None
+        for _ in range(_MAX_TRIES):
             chat, room = self.chat_id(part.to), part.to.room
-            reply = number_of(part.reply_to, str(chat), room) if part.reply_to and replying else None
+            reply = parse_message_number(part.reply_to, str(chat), room) if part.reply_to and replying else None
             try:
                 sent = await self._send_once(chat, lambda: self._call_send(part, chat, text, reply))  # noqa: B023 - called at once
-                return named(sent, str(chat), room)
+                return format_message_id(sent, str(chat), room)
             # Each of these says that the message was surely not sent.
             except ChatMigrated as error:
                 self.record_move(chat, error)
             except BadRequest as error:
                 said = str(error).casefold()
                 if text.spans and "entit" in said:
-                    text = Text(text=text.text)
+                    text = TelegramText(text=text.text)
                 elif reply and "repl" in said:
                     replying = False
                 else:
@@ -132,7 +144,7 @@ class Outgoing:
         newest = self.numbers.newest(chat)
         try:
             number = await call()
-        except ServerError as error:
+        except TelegramServerError as error:
             number = await self._resolve_failed(chat, newest, error)
         except Exception as error:
             if isinstance(self._api.to_send_error(error), Uncertain):
@@ -141,18 +153,18 @@ class Outgoing:
         self.numbers.record_sent(chat, number)
         return number
 
-    async def _resolve_failed(self, chat: int, newest: int | None, error: ServerError) -> int:
+    async def _resolve_failed(self, chat: int, newest: int | None, error: TelegramServerError) -> int:
         """The id of the message, if it was sent all the same. Raises Unreachable if not, `error` if nobody knows."""
         try:
             async with self._resolve_lock:
                 if newest is not None and await self._wait_until_back():
-                    await self._clock.sleep(_SETTLED_S)
+                    await self._clock.sleep(_SETTLE_DELAY_S)
                     if (number := await self._find_sent(chat, newest)) is not None:
-                        _LOG.info("a message that the server answered with %s was sent all the same", error)
+                        logger.info("a message that the server answered with %s was sent all the same", error)
                         return number
                     raise Unreachable(f"not sent: {self._api.redact(error)}")
         except TelegramError as failed:
-            _LOG.info("nobody knows what became of a message: %s", self._api.redact(failed))
+            logger.info("nobody knows what became of a message: %s", self._api.redact(failed))
         self.numbers.mark_unknown(chat)
         if error.is_proxy_page:  # what stands in front of the servers had none that answered
             raise Unreachable(f"no Bot API server has answered: {self._api.redact(error)}") from None
@@ -160,12 +172,12 @@ class Outgoing:
 
     async def _wait_until_back(self) -> bool:
         """Whether the server answers again before long."""
-        backoff, until_s = Backoff(10.0), self._clock.monotonic() + _TRIED_S
+        backoff, until_s = Backoff(10.0), self._clock.monotonic() + _RECOVERY_TIMEOUT_S
         while self._clock.monotonic() < until_s:
             try:
                 await self._api.get_me()
             except TelegramError as error:
-                wait_s = error.retry_after_s if isinstance(error, Flooded) else backoff.next_delay_s(0.0, 0.5)
+                wait_s = error.retry_after_s if isinstance(error, FloodWait) else backoff.next_delay_s(0.0, 0.5)
                 await self._clock.sleep(wait_s)
             else:
                 return True
@@ -174,7 +186,7 @@ class Outgoing:
     async def _find_sent(self, chat: int, newest: int) -> int | None:
         """A message of ours behind `newest` that nobody knows of. None: there is none. Raises TelegramError."""
         number, last = newest, newest
-        gap = _GAP if counts_alone(chat) else _SHARED_GAP
+        gap = _GAP if has_own_sequence(chat) else _SHARED_GAP
         while number < max(last, self.numbers.newest(chat) or 0) + gap:
             number += 1
             if number > newest + _MOST_PROBED:
@@ -196,19 +208,19 @@ class Outgoing:
                 return number
         return None
 
-    async def _call_send(self, part: Part, chat: int, text: Text, reply: int | None) -> int:
-        bot, marks = self._api.bot, entities(text.spans)
+    async def _call_send(self, part: Part, chat: int, text: TelegramText, reply: int | None) -> int:
+        bot, marks = self._api.bot, to_entities(text.spans)
         more: dict[str, Any] = {
             "disable_notification": True if part.style == "notice" else None,
-            "message_thread_id": thread(part.to),
+            "message_thread_id": parse_topic_id(part.to),
             "reply_parameters": ReplyParameters(reply, allow_sending_without_reply=True) if reply else None,
         }
         if part.file is None:
-            sent = await bot.send_message(chat, text.text, entities=marks, link_preview_options=NO_PREVIEW, **more)
+            sent = await bot.send_message(chat, text.text, entities=marks, link_preview_options=NO_LINK_PREVIEW, **more)
         else:
-            file = InputFile(part.file.data, file_name(part.file.name))
-            file.mimetype = content_type(part.file.content_type)  # it guesses by the name
-            more["read_timeout"] = _UPLOAD_S
+            file = InputFile(part.file.data, safe_file_name(part.file.name))
+            file.mimetype = safe_content_type(part.file.content_type)  # it guesses by the name
+            more["read_timeout"] = _UPLOAD_TIMEOUT_S
             sent = await bot.send_document(chat, file, caption=text.text, caption_entities=marks, **more)
         return sent.message_id
 
@@ -217,7 +229,7 @@ class Outgoing:
         self._on_moved(str(chat), str(error.new_chat_id))
 
 
-def entities(spans: tuple[Span, ...]) -> list[MessageEntity] | None:
+def to_entities(spans: tuple[TelegramSpan, ...]) -> list[MessageEntity] | None:
     """As the library wants them; None for none."""
     return [
         MessageEntity(
@@ -227,7 +239,7 @@ def entities(spans: tuple[Span, ...]) -> list[MessageEntity] | None:
     ] or None
 
 
-def thread(at: Address) -> int | None:
+def parse_topic_id(at: Address) -> int | None:
     """A topic's id. Raises Rejected."""
     try:
         return int(at.thread) if at.thread is not None else None

@@ -8,19 +8,19 @@ its owner's name is the bot's.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from channels.payload import Json, obj, raw, whole
-from channels.telegram.cursor import Cursor
-from channels.telegram.ids import named
+from channels.payload import Json, get_int, get_object, get_raw_str
+from channels.telegram.cursor import TelegramCursor
+from channels.telegram.ids import format_message_id
 from channels.telegram.media import full_name
-from channels.text import name
+from channels.text import clean_name
 from gateway.events import Address, ChannelName, MessageId, RoomId, Sender, SenderId, ThreadId
 
-_STAND_INS = frozenset({1087968824, 136817688, 777000})
+_PLACEHOLDER_USERS = frozenset({1087968824, 136817688, 777000})
 """Users that stand for a chat: GroupAnonymousBot, Channel_Bot, Telegram (core.telegram.org/bots/api#message)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class TelegramUpdateContext:
     """What must be known to read an update."""
 
     channel: ChannelName
@@ -34,15 +34,15 @@ class View:
     """As configured."""
     commands: frozenset[str] = frozenset()
     """Ours. Empty: not known, then any may be ours."""
-    cursor: Cursor = field(default_factory=Cursor)
+    cursor: TelegramCursor = field(default_factory=TelegramCursor)
 
 
-def place(message: Json, view: View) -> Address | None:
+def parse_place(message: Json, view: TelegramUpdateContext) -> Address | None:
     """Where a message stands. A chain of replies has a `message_thread_id` too, but is no thread of ours."""
-    chat = whole(obj(message, "chat"), "id")
+    chat = get_int(get_object(message, "chat"), "id")
     if chat is None:
         return None
-    thread = whole(message, "message_thread_id") if message.get("is_topic_message") is True else None
+    thread = get_int(message, "message_thread_id") if message.get("is_topic_message") is True else None
     return Address(
         channel=view.channel,
         room=RoomId(view.cursor.known_room(str(chat), view.rooms)),
@@ -50,51 +50,51 @@ def place(message: Json, view: View) -> Address | None:
     )
 
 
-def message_id(message: Json, view: View, about: Json | None = None) -> MessageId | None:
+def parse_message_id(message: Json, view: TelegramUpdateContext, about: Json | None = None) -> MessageId | None:
     """Its id, or that of the message which it is about, as its own chat names it. None: not told."""
-    here, said = whole(obj(message, "chat"), "id"), message if about is None else about
-    number = whole(said, "message_id")
+    here, said = get_int(get_object(message, "chat"), "id"), message if about is None else about
+    number = get_int(said, "message_id")
     if here is None or number is None:
         return None
     # A reply may be to what was said before the group moved.
-    chat = whole(obj(said, "chat"), "id") or here
-    return named(number, str(chat), view.cursor.known_room(str(here), view.rooms))
+    chat = get_int(get_object(said, "chat"), "id") or here
+    return format_message_id(number, str(chat), view.cursor.known_room(str(here), view.rooms))
 
 
-def sender(event: Json, *, user: str = "from", chat: str = "sender_chat") -> Sender | None:
+def parse_sender(event: Json, *, user: str = "from", chat: str = "sender_chat") -> Sender | None:
     """Who did it; None: not told."""
-    person, behind = obj(event, "sender_business_bot") or obj(event, user), obj(event, chat)
-    user_id, chat_id = whole(person, "id"), whole(behind, "id")
-    if chat_id is not None and (user_id is None or user_id in _STAND_INS):
+    person, behind = get_object(event, "sender_business_bot") or get_object(event, user), get_object(event, chat)
+    user_id, chat_id = get_int(person, "id"), get_int(behind, "id")
+    if chat_id is not None and (user_id is None or user_id in _PLACEHOLDER_USERS):
         return Sender(id=SenderId(str(chat_id)), name=full_name(behind) or str(chat_id))
-    return somebody(person)
+    return parse_user(person)
 
 
-def somebody(person: Json) -> Sender | None:
+def parse_user(person: Json) -> Sender | None:
     """A user."""
-    user_id = whole(person, "id")
+    user_id = get_int(person, "id")
     if user_id is None:
         return None
     return Sender(
         id=SenderId(str(user_id)),
         name=full_name(person) or str(user_id),
         is_bot=person.get("is_bot") is True,
-        verified=user_id not in _STAND_INS,
+        verified=user_id not in _PLACEHOLDER_USERS,
     )
 
 
-def origin(message: Json) -> str:
+def forward_origin_name(message: Json) -> str:
     """From whom a message was forwarded, for display; empty if it was not."""
-    told = obj(message, "forward_origin")
+    told = get_object(message, "forward_origin")
     legacy: Mapping[str, object] = {
         key: message[key] for key in ("forward_from", "forward_from_chat") if key in message
     }
     if not told and not legacy and "forward_date" not in message:
         return ""
     for key in ("sender_user", "sender_chat", "chat"):
-        if named := full_name(obj(told, key)):
+        if named := full_name(get_object(told, key)):
             return named
-    named = name(raw(told, "sender_user_name") or raw(message, "forward_sender_name"))
+    named = clean_name(get_raw_str(told, "sender_user_name") or get_raw_str(message, "forward_sender_name"))
     for key in ("forward_from", "forward_from_chat"):
-        named = named or full_name(obj(legacy, key))
+        named = named or full_name(get_object(legacy, key))
     return named or "somebody"

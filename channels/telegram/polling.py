@@ -9,24 +9,26 @@ import logging
 from telegram.error import Conflict, TelegramError
 
 from channels.base import Emit
-from channels.payload import Json, whole
-from channels.telegram.calls import Api
-from channels.telegram.inbound import ALBUM_S, Inbound, valid
-from channels.telegram.knowing import know
-from channels.telegram.trouble import Trouble
+from channels.payload import Json, get_int
+from channels.telegram.calls import TelegramApi
+from channels.telegram.inbound import ALBUM_WAIT_S, UpdateReader, valid_updates
+from channels.telegram.knowing import fetch_ranks
+from channels.telegram.trouble import PollBackoff
 from gateway.clock import Clock
 
-_LOG = logging.getLogger("reverie.telegram")
-_PAUSE_S = 1.0
+logger = logging.getLogger("reverie.telegram")
+_IDLE_POLL_S = 1.0
 """Between two polls that bring nothing new and take less: some servers never let a poll wait, or forget what was
 confirmed."""
-_CONFLICT = "another process polls with this token, or a webhook is set"
+_CONFLICT_REASON = "another process polls with this token, or a webhook is set"
 
 
-class Polling:
+class TelegramPoller:
     """The loop. `run` it."""
 
-    def __init__(self, *, api: Api, inbound: Inbound, emit: Emit, clock: Clock, trouble: Trouble) -> None:
+    def __init__(
+        self, *, api: TelegramApi, inbound: UpdateReader, emit: Emit, clock: Clock, trouble: PollBackoff
+    ) -> None:
         self._api, self._reader, self._emit, self._clock, self._backoff = api, inbound, emit, clock, trouble
         self._looked_for_webhook = False
 
@@ -41,23 +43,23 @@ class Polling:
             except (TelegramError, TimeoutError) as error:
                 if isinstance(error, Conflict) and await self._remove_webhook():
                     continue
-                await self._backoff.handle_error(error, _CONFLICT if isinstance(error, Conflict) else "")
+                await self._backoff.handle_error(error, _CONFLICT_REASON if isinstance(error, Conflict) else "")
                 continue
-            readable = valid(updates)
+            readable = valid_updates(updates)
             if updates and not readable:
                 await self._backoff.handle_error(TelegramError("updates without an id"))
                 continue
             await self._backoff.record_success()
-            new = any((whole(one, "update_id") or 0) >= (offset or 0) for one in readable)
+            new = any((get_int(one, "update_id") or 0) >= (offset or 0) for one in readable)
             holding = await self._process(readable)
             if holding:
-                await self._clock.sleep(ALBUM_S)
-            elif wait and not new and self._clock.monotonic() - asked_s < _PAUSE_S:
-                await self._clock.sleep(_PAUSE_S)
+                await self._clock.sleep(ALBUM_WAIT_S)
+            elif wait and not new and self._clock.monotonic() - asked_s < _IDLE_POLL_S:
+                await self._clock.sleep(_IDLE_POLL_S)
 
     async def _process(self, updates: list[Json]) -> bool:
         """Hand over what is whole; True: the rest must be asked for again."""
-        await know(self._api, self._reader.ranks, updates, self._clock.now())
+        await fetch_ranks(self._api, self._reader.ranks, updates, self._clock.now())
         taken = self._reader.read_batch(updates, self._clock.now())
         if taken.notifications or taken.cursor != self._reader.durable_cursor:
             await self._emit(taken.notifications, cursor=taken.cursor.to_json())
@@ -76,7 +78,9 @@ class Polling:
                 return False
             await self._api.await_call(self._api.bot.delete_webhook(drop_pending_updates=False))
         except TelegramError as error:
-            _LOG.warning("%s: cannot see to the webhook: %s", self._reader.context.channel, self._api.redact(error))
+            logger.warning("%s: cannot see to the webhook: %s", self._reader.context.channel, self._api.redact(error))
             return False
-        _LOG.warning("%s: a webhook was set for this bot; it is removed, because we poll", self._reader.context.channel)
+        logger.warning(
+            "%s: a webhook was set for this bot; it is removed, because we poll", self._reader.context.channel
+        )
         return True

@@ -11,20 +11,20 @@ import httpx
 from telegram.error import BadRequest, ChatMigrated, Conflict, Forbidden, InvalidToken, NetworkError, TelegramError
 from telegram.request import HTTPXRequest
 
-from channels.payload import Json, obj, string, whole
+from channels.payload import Json, get_int, get_object, get_str
 
-_FLOOD_S, _MOST_FLOOD_S = 5.0, 86_400.0
+_DEFAULT_FLOOD_S, _MAX_FLOOD_S = 5.0, 86_400.0
 """To wait when Telegram does not say how long; and at most, whatever it says: a day later there is nothing to send."""
-_OK, _NO_SUCCESS, _OUR_FAULT, _THEIR_FAULT = 200, 300, 400, 500
+_OK, _FIRST_FAILURE, _CLIENT_ERROR, _SERVER_ERROR = 200, 300, 400, 500
 _NO_UPDATES = b'{"ok":true,"result":[]}'
 
-NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
+NOT_SENT_CAUSES = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
 """Causes of a `NetworkError` that say that the request never left."""
-CLOSED = ("This HTTPXRequest is not initialized!", "Cannot send a request, as the client has been closed.")
+CLOSED_MESSAGES = ("This HTTPXRequest is not initialized!", "Cannot send a request, as the client has been closed.")
 """The same, as words of a RuntimeError: of the library's and of httpx's, which look before they begin."""
 
 
-class Flooded(TelegramError):
+class FloodWait(TelegramError):
     """429. In place of the library's RetryAfter, whose seconds cannot be read without a warning."""
 
     def __init__(self, retry_after_s: float) -> None:
@@ -32,7 +32,7 @@ class Flooded(TelegramError):
         self.retry_after_s = retry_after_s
 
 
-class ServerError(NetworkError):
+class TelegramServerError(NetworkError):
     """5xx: the request was answered, and may have been carried out."""
 
     def __init__(self, said: str, *, is_proxy_page: bool) -> None:
@@ -41,11 +41,11 @@ class ServerError(NetworkError):
         """It was not answered by a Bot API server but by what stands in front of it."""
 
 
-class Astray(NetworkError):
+class WrongServerError(NetworkError):
     """401 or 404, and not from a Bot API server: none has seen the request."""
 
 
-class Request(HTTPXRequest):
+class TelegramRequest(HTTPXRequest):
     """One pool of connections."""
 
     async def do_request(self, *args: Any, **kwargs: Any) -> tuple[int, bytes]:  # noqa: ANN401 - the library's own
@@ -54,14 +54,14 @@ class Request(HTTPXRequest):
         try:
             answer = self.parse_json_payload(payload)
         except TelegramError:
-            if code < _NO_SUCCESS:
+            if code < _FIRST_FAILURE:
                 raise
             answer = {}
-        if code >= _NO_SUCCESS or answer.get("ok") is False:
-            raise refusal(code, answer)
+        if code >= _FIRST_FAILURE or answer.get("ok") is False:
+            raise to_telegram_error(code, answer)
         if "result" not in answer:
             raise TelegramError("Invalid server response")
-        return _OK, _bare(answer) or payload
+        return _OK, _minimal_message(answer) or payload
 
     @staticmethod
     def parse_json_payload(payload: bytes) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class Request(HTTPXRequest):
         return value
 
 
-class UpdatesRequest(Request):
+class TelegramUpdatesRequest(TelegramRequest):
     """Keeps updates as they came. The library would read all or none: one that is malformed would stop the rest."""
 
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - the library's own
@@ -91,16 +91,16 @@ class UpdatesRequest(Request):
         return code, _NO_UPDATES
 
 
-def refusal(code: int, answer: Json) -> TelegramError:
+def to_telegram_error(code: int, answer: Json) -> TelegramError:
     """What an answer means that is no success; `answer` is empty if it was not the Bot API's."""
-    if code < _NO_SUCCESS:
-        code = whole(answer, "error_code") or _OUR_FAULT
-    said, parameters = string(answer, "description") or f"HTTP {code}", obj(answer, "parameters")
-    if (chat := whole(parameters, "migrate_to_chat_id")) is not None:
+    if code < _FIRST_FAILURE:
+        code = get_int(answer, "error_code") or _CLIENT_ERROR
+    said, parameters = get_str(answer, "description") or f"HTTP {code}", get_object(answer, "parameters")
+    if (chat := get_int(parameters, "migrate_to_chat_id")) is not None:
         return ChatMigrated(chat)
     match code:
         case 401 | 404 if answer.get("ok") is not False:
-            return Astray(f"HTTP {code}, and not from a Bot API server")
+            return WrongServerError(f"HTTP {code}, and not from a Bot API server")
         case 401 | 404:
             return InvalidToken(said)
         case 403:
@@ -108,28 +108,28 @@ def refusal(code: int, answer: Json) -> TelegramError:
         case 409:
             return Conflict(said)
         case 429:
-            return Flooded(_retry_after_s(parameters))
+            return FloodWait(_retry_after_s(parameters))
         case _:
             return (
                 BadRequest(said)
-                if code < _THEIR_FAULT
-                else ServerError(said, is_proxy_page=answer.get("ok") is not False)
+                if code < _SERVER_ERROR
+                else TelegramServerError(said, is_proxy_page=answer.get("ok") is not False)
             )
 
 
 def _retry_after_s(parameters: Json) -> float:
     value = parameters.get("retry_after")
     if isinstance(value, int | float) and value > 0:
-        return float(min(value, _MOST_FLOOD_S))
-    return _FLOOD_S
+        return float(min(value, _MAX_FLOOD_S))
+    return _DEFAULT_FLOOD_S
 
 
-def _bare(answer: Json) -> bytes:
+def _minimal_message(answer: Json) -> bytes:
     """Of a message only its id, which is all that we need of our own; empty if the answer is none.
 
     The library would read it whole, and one odd field of another's server would make a sent message uncertain.
     """
-    number = whole(obj(answer, "result"), "message_id")
+    number = get_int(get_object(answer, "result"), "message_id")
     if number is None:
         return b""
     told = {"message_id": number, "date": 1, "chat": {"id": 1, "type": "private"}}

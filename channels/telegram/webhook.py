@@ -15,43 +15,50 @@ from telegram.error import TelegramError
 
 from channels.base import Emit
 from channels.payload import Json
-from channels.telegram.calls import Api
-from channels.telegram.config import Webhook
-from channels.telegram.cursor import Cursor
-from channels.telegram.inbound import Inbound, valid
-from channels.telegram.knowing import know
-from channels.telegram.trouble import Trouble
-from channels.text import line
+from channels.telegram.calls import TelegramApi
+from channels.telegram.config import TelegramWebhook
+from channels.telegram.cursor import TelegramCursor
+from channels.telegram.inbound import UpdateReader, valid_updates
+from channels.telegram.knowing import fetch_ranks
+from channels.telegram.trouble import PollBackoff
+from channels.text import single_line
 from gateway.clock import Clock
 
-_LOG = logging.getLogger("reverie.telegram")
-_BODY_BYTES = 2**20
+logger = logging.getLogger("reverie.telegram")
+_MAX_BODY_BYTES = 2**20
 """An update is a few kilobytes."""
-_CLOSE_S = 0.3
-_LOOK_S = 60.0
+_CLOSE_TIMEOUT_S = 0.3
+_CHECK_INTERVAL_S = 60.0
 """How often we see whether Telegram still means to call us: a poller elsewhere may have removed the webhook, and then
 nothing would ever come."""
-_SECRET = "X-Telegram-Bot-Api-Secret-Token"  # noqa: S105 - the header's name
+_SECRET_HEADER = "X-Telegram-Bot-Api-Secret-Token"  # noqa: S105 - the header's name
 
 
-class Hook:
+class TelegramWebhookServer:
     """The listener. `run` it."""
 
     def __init__(
-        self, config: Webhook, *, api: Api, inbound: Inbound, emit: Emit, clock: Clock, trouble: Trouble
+        self,
+        config: TelegramWebhook,
+        *,
+        api: TelegramApi,
+        inbound: UpdateReader,
+        emit: Emit,
+        clock: Clock,
+        trouble: PollBackoff,
     ) -> None:
         self._config, self._api, self._reader, self._emit = config, api, inbound, emit
         self._clock, self._backoff = clock, trouble
-        self._durable_cursor: Cursor | None = None
+        self._durable_cursor: TelegramCursor | None = None
         """None: not known. A group may have moved while nobody was looking."""
         self._lock = asyncio.Lock()
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
         """Ends only by cancellation, by `Denied`, or by what `emit` raises."""
-        app = web.Application(client_max_size=_BODY_BYTES)
+        app = web.Application(client_max_size=_MAX_BODY_BYTES)
         app.router.add_post(self._config.path, self._handle_request)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=_CLOSE_S)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=_CLOSE_TIMEOUT_S)
         await runner.setup()
         try:
             try:
@@ -77,17 +84,17 @@ class Hook:
         await self._set_webhook()
         failed = None
         while True:
-            await self._clock.sleep(_LOOK_S)
+            await self._clock.sleep(_CHECK_INTERVAL_S)
             info = await self._get_info()
             if info.url != self._config.url:
-                _LOG.warning(
+                logger.warning(
                     "%s: somebody has changed the bot's webhook; it is set again", self._reader.context.channel
                 )
                 await self._set_webhook()
             if info.last_error_date not in (None, failed):
                 failed, said = info.last_error_date, self._api.redact(info.last_error_message)
-                _LOG.warning(
-                    "%s: Telegram could not call the webhook: %s", self._reader.context.channel, line(said, 200)
+                logger.warning(
+                    "%s: Telegram could not call the webhook: %s", self._reader.context.channel, single_line(said, 200)
                 )
 
     async def _get_info(self) -> WebhookInfo:
@@ -120,11 +127,11 @@ class Hook:
                 return
 
     async def _handle_request(self, request: web.Request) -> web.Response:
-        told = request.headers.get(_SECRET, "").encode("utf-8", "surrogateescape")
+        told = request.headers.get(_SECRET_HEADER, "").encode("utf-8", "surrogateescape")
         if not hmac.compare_digest(told, self._config.secret.get_secret_value().encode()):
             return web.Response(status=403)
         try:
-            updates = valid([json.loads(await request.read())])
+            updates = valid_updates([json.loads(await request.read())])
         except (ValueError, RecursionError):
             updates = []  # it will not be better the next time
         try:
@@ -137,7 +144,7 @@ class Hook:
 
     async def _process(self, updates: list[Json]) -> None:
         async with self._lock:
-            await know(self._api, self._reader.ranks, updates, self._clock.now())
+            await fetch_ranks(self._api, self._reader.ranks, updates, self._clock.now())
             taken = self._reader.read_batch(updates, self._clock.now())
             if taken.notifications or taken.cursor != self._durable_cursor:
                 await self._emit(taken.notifications, cursor=taken.cursor.to_json())

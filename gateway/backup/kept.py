@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from gateway import own_files
-from gateway.backup.manifest import OUTFILES, safe
+from gateway.backup.manifest import OUTFILES_NAME, is_safe_name
 from gateway.settings import Settings
 
-_MARK: Final = ".mark"
+_MARK_SUFFIX: Final = ".mark"
 
 
-class Root(NamedTuple):
+class BackupRoot(NamedTuple):
     """A directory."""
 
     name: str
@@ -24,7 +24,7 @@ class Root(NamedTuple):
     path: Path
 
 
-class Kept(NamedTuple):
+class BackupFile(NamedTuple):
     """A file."""
 
     name: str
@@ -32,28 +32,30 @@ class Kept(NamedTuple):
     path: Path
 
 
-def roots(settings: Settings) -> list[Root]:
+def backup_roots(settings: Settings) -> list[BackupRoot]:
     """Every directory that there may be, in the order in which they are copied; none stands in another."""
     store = settings.store.path
-    found = [Root(f"mind/{agent.id}", own_files.mind(store, agent.id)) for agent in settings.agents]
-    found += [Root(f"workspace/{agent.id}", agent.workspace) for agent in settings.agents if agent.workspace]
-    found += [Root(f"files/{agent.id}", agent.files) for agent in settings.agents if agent.files]
-    found.append(Root(OUTFILES, store.parent / OUTFILES))
-    chosen = list[Root]()
+    found = [
+        BackupRoot(f"mind/{agent.id}", own_files.agent_state_directory(store, agent.id)) for agent in settings.agents
+    ]
+    found += [BackupRoot(f"workspace/{agent.id}", agent.workspace) for agent in settings.agents if agent.workspace]
+    found += [BackupRoot(f"files/{agent.id}", agent.files) for agent in settings.agents if agent.files]
+    found.append(BackupRoot(OUTFILES_NAME, store.parent / OUTFILES_NAME))
+    chosen = list[BackupRoot]()
     for root in found:
-        if safe(root.name) and not any(_inside(root.path, other.path) for other in chosen):
+        if is_safe_name(root.name) and not any(_is_inside(root.path, other.path) for other in chosen):
             chosen.append(root)
     return chosen
 
 
-def files(root: Root, left_out: list[str]) -> Iterator[Kept]:
+def list_files(root: BackupRoot, left_out: list[str]) -> Iterator[BackupFile]:
     """Its files, in the order in which they are copied.
 
     Marks come first: they say what has reached the other files, and one that is older than these is mended at the next
     start. What is no plain file, or has a name that is no text, is told by `left_out`; links are not followed.
     """
-    found = list[Kept]()
-    for here, below, names in os.walk(root.path, onerror=_refuse):
+    found = list[BackupFile]()
+    for here, below, names in os.walk(root.path, onerror=_raise_unless_missing):
         place = Path(here)
         inside = place.relative_to(root.path)
         for path in (place / name for name in (*names, *below)):
@@ -64,19 +66,19 @@ def files(root: Root, left_out: list[str]) -> Iterator[Kept]:
                 plain = stat.S_ISREG(path.lstat().st_mode)
             except FileNotFoundError:  # it was taken away just now
                 continue
-            if plain and safe(told) and _text(told):
-                found.append(Kept(told, path))
+            if plain and is_safe_name(told) and _is_encodable(told):
+                found.append(BackupFile(told, path))
             else:
                 left_out.append(told.encode(errors="backslashreplace").decode())
-    yield from sorted(found, key=lambda one: (not one.name.endswith(_MARK), one.name))
+    yield from sorted(found, key=lambda one: (not one.name.endswith(_MARK_SUFFIX), one.name))
 
 
-def _refuse(error: OSError) -> None:
+def _raise_unless_missing(error: OSError) -> None:
     if not isinstance(error, FileNotFoundError):
         raise error
 
 
-def _text(name: str) -> bool:
+def _is_encodable(name: str) -> bool:
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -84,5 +86,5 @@ def _text(name: str) -> bool:
     return True
 
 
-def _inside(path: Path, other: Path) -> bool:
+def _is_inside(path: Path, other: Path) -> bool:
     return path.resolve().is_relative_to(other.resolve())

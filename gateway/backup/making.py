@@ -19,36 +19,38 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from gateway.backup.kept import Kept, files, roots
-from gateway.backup.manifest import MANIFEST, STORE, Manifest, Member, dump
+from gateway.backup.kept import BackupFile, backup_roots, list_files
+from gateway.backup.manifest import MANIFEST_NAME, STORE_NAME, BackupManifest, BackupMember, dump_manifest
 from gateway.clock import SystemClock
 from gateway.settings import Settings
-from gateway.store import Difference
-from gateway.store.backup import Found, copy, examine, newest_schema, seal
-from gateway.store.rebuild import rebuilt
+from gateway.store import TableDifference
+from gateway.store.backup import StoreSummary, check_store, copy_store, newest_schema, seal_store
+from gateway.store.rebuild import rebuild_blocking
 
-CHEAP_ENTRIES: Final = 200_000
+AUTO_REPLAY_ENTRIES: Final = 200_000
 """A log of so many is replayed without being asked: some seconds."""
-_HALF: Final = ".reverie-backup-"
-_PIECE: Final = 1 << 20
-_ROOM: Final = 2.1
+_STAGING_PREFIX: Final = ".reverie-backup-"
+_CHUNK_BYTES: Final = 1 << 20
+_SPACE_FACTOR: Final = 2.1
 """The store is there twice meanwhile: as a file, and in the archive."""
 
-Progress = Callable[[str, int, int], None]
+BackupProgress = Callable[[str, int, int], None]
 """Called now and then with what is being done, and how much of how much is."""
 
 
-class Made(NamedTuple):
+class BackupReport(NamedTuple):
     """A backup that is there."""
 
     path: Path
     size_bytes: int
-    manifest: Manifest
-    differences: tuple[Difference, ...]
+    manifest: BackupManifest
+    differences: tuple[TableDifference, ...]
     """Tables of the running store that are not what its log says; in the backup they are."""
 
 
-def make(settings: Settings, target: Path, now: datetime, *, whole: bool, progress: Progress) -> Made:
+def create_backup(
+    settings: Settings, target: Path, now: datetime, *, whole: bool, progress: BackupProgress
+) -> BackupReport:
     """Write a backup to a new file, for its owner alone.
 
     `whole`: compare every table with the log, however long that takes; else as far as it is cheap. Raises OSError
@@ -57,21 +59,24 @@ def make(settings: Settings, target: Path, now: datetime, *, whole: bool, progre
     if os.path.lexists(target):
         raise FileExistsError(errno.EEXIST, "it is there already, and no backup replaces a file", str(target))
     store = settings.store.path
-    with _half(target.parent) as half:
-        _room(store, half)
+    with _staging_directory(target.parent) as half:
+        _check_disk_space(store, half)
         archive, copied = half / "archive", half / "store"
         left_out = list[str]()
         with os.fdopen(os.open(archive, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "w+b") as file:
             with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
-                there = [root for root in roots(settings) if root.path.is_dir()]
+                there = [root for root in backup_roots(settings) if root.path.is_dir()]
                 # Before the store: what a file lacks then is mended from the log, what it has beyond it would stay.
                 members = [
-                    added for root in there for one in files(root, left_out) if (added := _add(tar, one)) is not None
+                    added
+                    for root in there
+                    for one in list_files(root, left_out)
+                    if (added := _add_member(tar, one)) is not None
                 ]
-                copy(store, copied, lambda done, all_: progress("copied", done, all_))
-                found, differences = _looked_through(copied, whole=whole, progress=progress)
-                members += filter(None, [_add(tar, Kept(STORE, copied))])
-                manifest = Manifest(
+                copy_store(store, copied, lambda done, all_: progress("copied", done, all_))
+                found, differences = _examine_copy(copied, whole=whole, progress=progress)
+                members += filter(None, [_add_member(tar, BackupFile(STORE_NAME, copied))])
+                manifest = BackupManifest(
                     made=now,
                     version=version("reverie-gateway"),
                     schema_version=found.schema,
@@ -82,25 +87,27 @@ def make(settings: Settings, target: Path, now: datetime, *, whole: bool, progre
                     left_out=tuple(left_out),
                     members=tuple(members),
                 )
-                text = dump(manifest)
-                tar.addfile(_header(MANIFEST, len(text)), io.BytesIO(text))
+                text = dump_manifest(manifest)
+                tar.addfile(_tar_header(MANIFEST_NAME, len(text)), io.BytesIO(text))
             file.flush()
             os.fsync(file.fileno())
-        _appear(archive, target)
-    return Made(target, target.stat().st_size, manifest, tuple(differences or ()))
+        _publish(archive, target)
+    return BackupReport(target, target.stat().st_size, manifest, tuple(differences or ()))
 
 
-def _looked_through(copied: Path, *, whole: bool, progress: Progress) -> tuple[Found, list[Difference] | None]:
+def _examine_copy(
+    copied: Path, *, whole: bool, progress: BackupProgress
+) -> tuple[StoreSummary, list[TableDifference] | None]:
     """What it holds, and what was mended in it; None: that was not looked for."""
-    found = examine(copied)
-    if found.schema != newest_schema() or not (whole or found.entries <= CHEAP_ENTRIES):
+    found = check_store(copied)
+    if found.schema != newest_schema() or not (whole or found.entries <= AUTO_REPLAY_ENTRIES):
         return found, None
-    differences = rebuilt(copied, lambda done, all_: progress("replayed", done, all_), SystemClock())
-    seal(copied)
+    differences = rebuild_blocking(copied, lambda done, all_: progress("replayed", done, all_), SystemClock())
+    seal_store(copied)
     return found, differences
 
 
-def _add(tar: tarfile.TarFile, one: Kept) -> Member | None:
+def _add_member(tar: tarfile.TarFile, one: BackupFile) -> BackupMember | None:
     """Put a file into the archive as it is now. None: it is gone. One that grows meanwhile is cut where it ended."""
     try:
         opened = os.open(one.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -109,11 +116,13 @@ def _add(tar: tarfile.TarFile, one: Kept) -> Member | None:
     with os.fdopen(opened, "rb") as file:
         seen = os.fstat(opened)
         digest, size = hashlib.sha256(), seen.st_size
-        tar.addfile(_header(one.name, size, runs=bool(seen.st_mode & 0o100)), _Read(file, size, digest.update))
-    return Member(name=one.name, size_bytes=size, sha256=digest.hexdigest())
+        tar.addfile(
+            _tar_header(one.name, size, runs=bool(seen.st_mode & 0o100)), _HashingReader(file, size, digest.update)
+        )
+    return BackupMember(name=one.name, size_bytes=size, sha256=digest.hexdigest())
 
 
-class _Read(io.RawIOBase):
+class _HashingReader(io.RawIOBase):
     """Exactly so many bytes of a file, which are told as they are read."""
 
     def __init__(self, file: io.BufferedReader, size: int, tell: Callable[[bytes], object]) -> None:
@@ -129,28 +138,28 @@ class _Read(io.RawIOBase):
         return piece
 
 
-def _header(name: str, size: int, *, runs: bool = False) -> tarfile.TarInfo:
+def _tar_header(name: str, size: int, *, runs: bool = False) -> tarfile.TarInfo:
     header = tarfile.TarInfo(name)
     header.size, header.mode = size, 0o700 if runs else 0o600
     return header
 
 
 @contextlib.contextmanager
-def _half(directory: Path) -> Iterator[Path]:
+def _staging_directory(directory: Path) -> Iterator[Path]:
     """A directory for what is not whole yet. What an earlier process left of one is removed."""
-    for stale in directory.glob(f"{_HALF}*"):
-        with contextlib.suppress(OSError), _held(stale):
+    for stale in directory.glob(f"{_STAGING_PREFIX}*"):
+        with contextlib.suppress(OSError), _lock_directory(stale):
             shutil.rmtree(stale)
-    half = Path(tempfile.mkdtemp(prefix=_HALF, dir=directory))
+    half = Path(tempfile.mkdtemp(prefix=_STAGING_PREFIX, dir=directory))
     try:
-        with _held(half):
+        with _lock_directory(half):
             yield half
     finally:
         shutil.rmtree(half, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def _held(directory: Path) -> Iterator[None]:
+def _lock_directory(directory: Path) -> Iterator[None]:
     """Raises BlockingIOError if another process holds it."""
     opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -160,15 +169,17 @@ def _held(directory: Path) -> Iterator[None]:
         os.close(opened)
 
 
-def _room(store: Path, half: Path) -> None:
+def _check_disk_space(store: Path, half: Path) -> None:
     size = store.stat().st_size if store.exists() else 0
     free = shutil.disk_usage(half).free
-    if free < size * _ROOM:
-        told = f"{half.parent} has {free // 1_000_000} MB left, and {int(size * _ROOM) // 1_000_000} MB are needed"
+    if free < size * _SPACE_FACTOR:
+        told = (
+            f"{half.parent} has {free // 1_000_000} MB left, and {int(size * _SPACE_FACTOR) // 1_000_000} MB are needed"
+        )
         raise OSError(errno.ENOSPC, f"{told}: make room there, or name another place with --output")
 
 
-def _appear(archive: Path, target: Path) -> None:
+def _publish(archive: Path, target: Path) -> None:
     """Under its name, if nothing has that: link() refuses where rename() would replace."""
     try:
         os.link(archive, target)

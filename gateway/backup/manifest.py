@@ -9,19 +9,19 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-MANIFEST: Final = "manifest.json"
-STORE: Final = "store/reverie.db"
-OUTFILES: Final = "outfiles"
+MANIFEST_NAME: Final = "manifest.json"
+STORE_NAME: Final = "store/reverie.db"
+OUTFILES_NAME: Final = "outfiles"
 """What goes with posts that wait."""
-KINDS: Final = ("mind", "workspace", "files")
+ROOT_KINDS: Final = ("mind", "workspace", "files")
 """Of an agent: what belongs to it and to the store, its persona with what it writes there, what its tools work in."""
 
 
-class BadBackup(Exception):
+class InvalidBackup(Exception):
     """This is no backup that can be used. The message says why, and what to do."""
 
 
-class Member(BaseModel):
+class BackupMember(BaseModel):
     """One file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -32,7 +32,7 @@ class Member(BaseModel):
     """In lower-case hex."""
 
 
-class Manifest(BaseModel):
+class BackupManifest(BaseModel):
     """All of it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -54,38 +54,40 @@ class Manifest(BaseModel):
     """Directories that are in it, empty ones too."""
     left_out: tuple[str, ...]
     """What is no plain file, or has a name that is no text: not in it."""
-    members: tuple[Member, ...]
+    members: tuple[BackupMember, ...]
     """Every other file, in its order."""
 
 
-def dump(manifest: Manifest) -> bytes:
+def dump_manifest(manifest: BackupManifest) -> bytes:
     """As it is written."""
     return manifest.model_dump_json(indent=1).encode() + b"\n"
 
 
-def parse(text: bytes) -> Manifest:
-    """Reverse `dump`. Raises BadBackup."""
+def parse_manifest(text: bytes) -> BackupManifest:
+    """Reverse `dump_manifest`. Raises BadBackup."""
     try:
-        found = Manifest.model_validate_json(text)
+        found = BackupManifest.model_validate_json(text)
     except ValidationError:
-        raise BadBackup(
+        raise InvalidBackup(
             "its manifest cannot be read: a newer reverie made it, which can restore it, or it is damaged"
         ) from None
     for name in (*found.roots, *(member.name for member in found.members)):
-        if not safe(name):
-            raise BadBackup(f"its manifest names {name!r}, which is no name of a backup: do not use it")
+        if not is_safe_name(name):
+            raise InvalidBackup(f"its manifest names {name!r}, which is no name of a backup: do not use it")
     return found
 
 
-def safe(name: str) -> bool:
+def is_safe_name(name: str) -> bool:
     """Whether it names a place inside, and nothing but one that a backup has."""
     parts = name.split("/")
     if "\0" in name or "\\" in name or any(part in ("", ".", "..") for part in parts):
         return False
-    return name in (STORE, OUTFILES) or parts[0] == OUTFILES or (parts[0] in KINDS and len(parts) > 1)
+    return (
+        name in (STORE_NAME, OUTFILES_NAME) or parts[0] == OUTFILES_NAME or (parts[0] in ROOT_KINDS and len(parts) > 1)
+    )
 
 
-def root_of(name: str) -> str:
-    """The directory, as `Manifest.roots` has it, in which a member of that name is; itself for the store."""
+def root_name(name: str) -> str:
+    """The directory, as `BackupManifest.roots` has it, in which a member of that name is; itself for the store."""
     parts = name.split("/")
-    return name if name == STORE else OUTFILES if parts[0] == OUTFILES else "/".join(parts[:2])
+    return name if name == STORE_NAME else OUTFILES_NAME if parts[0] == OUTFILES_NAME else "/".join(parts[:2])

@@ -11,33 +11,33 @@ from pathlib import Path
 from typing import Final
 
 from gateway.clock import Clock
-from gateway.events import ChannelName, ConversationId, Delivery, EventId, Usage
+from gateway.events import ChannelName, ConversationId, DeliveryReport, EventId, Usage
 from gateway.ids import new_id
-from gateway.pairs import EVIDENCE
+from gateway.pairs import CLI_EVIDENCE
 from gateway.records import (
     LOW,
-    Audited,
+    AuditRecord,
     CursorMoved,
     Fact,
     Seq,
-    TurnEnded,
     TurnId,
-    inner,
+    TurnRecord,
+    dedup_key,
+    inner_conversation,
     is_inner,
-    key_of,
 )
 from gateway.roster.deskless import OPERATOR
 from gateway.settings import Settings
-from gateway.store import Entry, Store
+from gateway.store import NewEntry, Store
 
-RETOLD: Final = frozenset({"irc", "discord"})
+HISTORY_PLATFORMS: Final = frozenset({"irc", "discord"})
 """Platforms whose history is read from where the cursor stands. Telegram hands over only what nobody has confirmed."""
-_NEWEST: Final = 50
+_MAX_TURNS: Final = 50
 """Turns that are looked at for one that was interrupted: as `gateway.minds` does at a start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
+class ReconcileReport:
     """How much there was."""
 
     uncertain_posts: int
@@ -48,7 +48,9 @@ class Settled:
     """Channels that begin anew where the restore was."""
 
 
-async def settle(path: Path, settings: Settings, clock: Clock, *, made: datetime, by: str, exact: bool) -> Settled:
+async def reconcile_restored(
+    path: Path, settings: Settings, clock: Clock, *, made: datetime, by: str, exact: bool
+) -> ReconcileReport:
     """Write it into the restored store at `path`, in one transaction. `exact`: no gateway went on, so nothing changed.
 
     `made`: when the backup was. `by`: who restores it, for people. Raises StoreError.
@@ -57,13 +59,13 @@ async def settle(path: Path, settings: Settings, clock: Clock, *, made: datetime
         now, why = clock.now(), f"restored from a backup of {made:%Y-%m-%d %H:%M:%S} UTC"
         posts = () if exact else await store.undelivered_posts()
         due = () if exact else [place for place, _ in await store.due_conversations(LOW)]
-        owed = () if exact else await _interrupted(store)
-        cursors = () if exact else [name for name in _retold(settings) if await store.saved_cursor(name)]
+        owed = () if exact else await _find_interrupted(store)
+        cursors = () if exact else [name for name in _channels_with_history(settings) if await store.saved_cursor(name)]
         last = Seq(max([one.seq for one in await store.newest_entries(1)], default=0))
         told = f"{why}: it may have been answered since"
-        entries = [_audited(now, by, why, exact=exact)]
+        entries = [_audit_entry(now, by, why, exact=exact)]
         for item in posts:
-            ended = Delivery(
+            ended = DeliveryReport(
                 id=EventId(item.post.key),
                 at=item.post.to,
                 post=item.post.key,
@@ -71,41 +73,47 @@ async def settle(path: Path, settings: Settings, clock: Clock, *, made: datetime
                 reason=f"{why}: it may have been sent since",
                 sent=now,
             )
-            entries.append(Entry(fact=ended, at=now, conversation=item.post.to.conversation, key=key_of(ended)))
+            entries.append(NewEntry(fact=ended, at=now, conversation=item.post.to.conversation, key=dedup_key(ended)))
         if due:
             looked = tuple((place, last) for place in due)
-            entries.append(_turn(now, inner(settings.agents[0].id), told, agent=settings.agents[0].id, looked=looked))
-        entries += [_turn(now, place, told) for place in owed]
-        entries += [Entry(fact=CursorMoved(channel=name, value=""), at=now) for name in cursors]
+            entries.append(
+                _closing_turn_entry(
+                    now, inner_conversation(settings.agents[0].id), told, agent=settings.agents[0].id, looked=looked
+                )
+            )
+        entries += [_closing_turn_entry(now, place, told) for place in owed]
+        entries += [NewEntry(fact=CursorMoved(channel=name, value=""), at=now) for name in cursors]
         await store.append(entries)
-    return Settled(uncertain_posts=len(posts), unread_conversations=len({*due, *owed}), reset_channels=tuple(cursors))
+    return ReconcileReport(
+        uncertain_posts=len(posts), unread_conversations=len({*due, *owed}), reset_channels=tuple(cursors)
+    )
 
 
-def _retold(settings: Settings) -> list[ChannelName]:
-    return [ChannelName(name) for name, channel in settings.channels.items() if channel.platform in RETOLD]
+def _channels_with_history(settings: Settings) -> list[ChannelName]:
+    return [ChannelName(name) for name, channel in settings.channels.items() if channel.platform in HISTORY_PLATFORMS]
 
 
-async def _interrupted(store: Store) -> list[ConversationId]:
+async def _find_interrupted(store: Store) -> list[ConversationId]:
     """Where the last turn was interrupted: what it heard would be answered at the next start."""
     last = dict[ConversationId, Fact]()
-    for one in await store.newest_entries(_NEWEST, kinds=["turn_ended"]):
-        compacted = isinstance(one.fact, TurnEnded) and one.fact.cause == "compact"
+    for one in await store.newest_entries(_MAX_TURNS, kinds=["turn_ended"]):
+        compacted = isinstance(one.fact, TurnRecord) and one.fact.cause == "compact"
         if one.conversation is not None and not is_inner(one.conversation) and not compacted:
             last[one.conversation] = one.fact
-    return [place for place, fact in last.items() if isinstance(fact, TurnEnded) and fact.outcome == "interrupted"]
+    return [place for place, fact in last.items() if isinstance(fact, TurnRecord) and fact.outcome == "interrupted"]
 
 
-def _turn(
+def _closing_turn_entry(
     now: datetime,
     place: ConversationId,
     reason: str,
     *,
     agent: str = "",
     looked: tuple[tuple[ConversationId, Seq], ...] = (),
-) -> Entry:
+) -> NewEntry:
     """A turn in which nothing happened but that what was due is due no more. It deals with nothing that is unread."""
     turn = TurnId(new_id(now))
-    fact = TurnEnded(
+    fact = TurnRecord(
         turn=turn,
         covers=(),
         omitted=0,
@@ -121,15 +129,15 @@ def _turn(
         agent=agent,
         looked=looked,
     )
-    return Entry(fact=fact, at=now, conversation=place, key=f"turn:{turn}")
+    return NewEntry(fact=fact, at=now, conversation=place, key=f"turn:{turn}")
 
 
-def _audited(now: datetime, by: str, why: str, *, exact: bool) -> Entry:
-    fact = Audited(
+def _audit_entry(now: datetime, by: str, why: str, *, exact: bool) -> NewEntry:
+    fact = AuditRecord(
         what="restore",
         by=OPERATOR,
         name=by,
-        evidence=EVIDENCE,
+        evidence=CLI_EVIDENCE,
         role=OPERATOR,
         rule="the command line",
         at=None,
@@ -137,4 +145,4 @@ def _audited(now: datetime, by: str, why: str, *, exact: bool) -> Entry:
         ok=True,
         result=why,
     )
-    return Entry(fact=fact, at=now)
+    return NewEntry(fact=fact, at=now)

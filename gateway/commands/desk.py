@@ -12,57 +12,57 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from gateway import access, attention
-from gateway.access import Decision
-from gateway.attention import Listen
-from gateway.changes import Change
-from gateway.commands import handlers, help  # noqa: A004 - it is what it is
-from gateway.commands import parse as parser
-from gateway.commands.audit import Audit, Redact
-from gateway.commands.handlers import HANDLERS
+from gateway.access import AccessDecision
+from gateway.attention import ListenMode
+from gateway.changes import CommandEffect
+from gateway.commands import handlers, help, parse  # noqa: A004 - the command has this name
+from gateway.commands.audit import CommandAudit, RedactText
+from gateway.commands.handlers import BASE_HANDLERS
 from gateway.commands.pace import Pace
-from gateway.commands.table import BY_NAME, Row
-from gateway.commands.words import Unfit, typed
-from gateway.commands.world import Answer, Ask, Handler, World
-from gateway.doubts import doubtful
+from gateway.commands.parse import ParsedCommand
+from gateway.commands.table import COMMANDS_BY_NAME, CommandDefinition
+from gateway.commands.words import InvalidArguments, parse_arguments
+from gateway.commands.world import CommandCall, CommandContext, CommandHandler, CommandReply
+from gateway.doubts import find_uncertain_posts
 from gateway.events import ChannelName, Command, Message, MessageId, Post, PostKey
-from gateway.ops.report import clock_time, span
-from gateway.records import LOW, Judged, key_of
+from gateway.ops.report import format_duration, format_time
+from gateway.records import LOW, Judgement, dedup_key
 from gateway.settings_operator import CommandsConfig
-from gateway.standing import ADMINS, person, source
+from gateway.standing import ADMIN_ROLES, AccessPolicy, Role, person_key, stable_source
 
 logger = logging.getLogger("reverie.commands")
 
-OVERHEARD_MORE_S = 300.0
+MAX_OVERHEARD_MORE_AGE_S = 300.0
 """So long after a page a "more" that is said to nobody by name asks for the next one."""
-LATE_S = 60.0
+MAX_COMMAND_AGE_S = 60.0
 """A command that acts is carried out for so long after it was given: what it was about may be over."""
-ANSWER_S = 5.0
+ANSWER_TIMEOUT_S = 5.0
 """Nothing else of the channel is taken in meanwhile; longer than a busy disk takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Handled:
+class CommandResult:
     """What becomes of a command."""
 
-    judgement: Judged
+    judgement: Judgement
     post: Post | None = None
     """None: it is not answered."""
-    effect: Change | None = None
+    effect: CommandEffect | None = None
     """What becomes durable with it, and is to be settled then. None: nothing."""
 
 
-class Desk:
+class CommandDispatcher:
     """Where commands are handed in."""
 
     def __init__(
         self,
-        world: World,
-        access_policy: access.Policy,
+        world: CommandContext,
+        access_policy: AccessPolicy,
         said: Callable[[], CommandsConfig],
         *,
-        answers: Mapping[str, Handler] = HANDLERS,
+        answers: Mapping[str, CommandHandler] = BASE_HANDLERS,
         ours: Callable[[ChannelName], Collection[str] | None] = lambda _: None,
-        redact: Redact = str,
+        redact: RedactText = str,
         named: Callable[[str], str] = str,
     ) -> None:
         """`said`: what the operator says of commands by now.
@@ -80,40 +80,42 @@ class Desk:
         self._find_own_names = ours
         self._redact = redact
         self._with_titles = named
-        self._audit = Audit(access_policy, redact)
+        self._audit = CommandAudit(access_policy, redact)
 
-    async def parse(self, message: Message, listen: Listen) -> Command | None:
+    async def parse(self, message: Message, listen: ListenMode) -> Command | None:
         """The command that a message is; None: it is an ordinary one. Where nothing is listened to, none is."""
         if listen == "off":
             return None
-        read = parser.read(message, self._read_config().prefix, BY_NAME, self._find_own_names(message.at.channel))
+        read = parse.parse_command(
+            message, self._read_config().prefix, COMMANDS_BY_NAME, self._find_own_names(message.at.channel)
+        )
         if read is None or (read.only_if_more and not await self._has_more(read)):
             return None
         if read.only_if_allowed:
-            alone = BY_NAME[read.command.name].direct_only and not read.command.direct
+            alone = COMMANDS_BY_NAME[read.command.name].direct_only and not read.command.direct
             return None if alone or self._find_refusal(read.command) else read.command
         return read.command
 
-    async def _has_more(self, read: parser.Read) -> bool:
+    async def _has_more(self, read: ParsedCommand) -> bool:
         command = read.command
         if not access.decide(self._access_policy, command).allowed:
             return False
         try:
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 if command.name == "again":
-                    return bool(await doubtful(self._context.reader, command.at.conversation))
-                page = await handlers.next_page(self._context, command, look_back=1)
+                    return bool(await find_uncertain_posts(self._context.reader, command.at.conversation))
+                page = await handlers.find_next_page(self._context, command, look_back=1)
                 if page is not None and read.overheard:
                     (newest,) = await self._context.reader.newest_entries(
                         1, kinds=["post"], conversation=command.at.conversation
                     )
-                    return (self._context.clock.now() - newest.at).total_seconds() <= OVERHEARD_MORE_S
+                    return (self._context.clock.now() - newest.at).total_seconds() <= MAX_OVERHEARD_MORE_AGE_S
         except Exception:  # as for a handler: the word is then an ordinary one
             logger.exception("whether there is more to show in %s cannot be told", command.at.conversation)
             return False
         return page is not None
 
-    async def handle(self, command: Command) -> Handled:
+    async def handle(self, command: Command) -> CommandResult:
         """Decide, and answer. Raises nothing but cancellation: a handler's failure is an answer, too.
 
         What comes with a `change` must be written down before anything else is handled, and then be settled.
@@ -122,23 +124,25 @@ class Desk:
         if command.name == "start":  # what a link of Telegram's hands over is for nobody here
             command = replace(command, args="")
         decision = access.decide(self._access_policy, command)
-        row = BY_NAME.get(command.name)
+        row = COMMANDS_BY_NAME.get(command.name)
         now_s = self._context.clock.monotonic()
         refusal = self._find_refusal(command)
         if refusal:
             facts = self._audit.build_refusal_facts(row, command, decision, refusal, now_s) if row is not None else ()
-            change = Change(answer="", facts=facts) if facts else None
-            return Handled(judgement=_judged(command, decision.role, refusal, refused=True), effect=change)
+            change = CommandEffect(answer="", facts=facts) if facts else None
+            return CommandResult(
+                judgement=_build_judgement(command, decision.role, refusal, refused=True), effect=change
+            )
         if row is None and (not command.direct or command.name == "button"):  # its platform tells who pressed it
-            return Handled(judgement=_judged(command, decision.role, "no such command"))
-        trusted = decision.role in ADMINS  # who administers says much in a minute
-        who, most = source(person(command.at.channel, command.sender.id)), self._read_config().per_minute
+            return CommandResult(judgement=_build_judgement(command, decision.role, "no such command"))
+        trusted = decision.role in ADMIN_ROLES  # who administers says much in a minute
+        who, most = stable_source(person_key(command.at.channel, command.sender.id)), self._read_config().per_minute
         if not trusted and not self._rate_limiter.try_acquire(who, now_s, most):
-            return Handled(judgement=_judged(command, decision.role, "commands.per_minute"))
+            return CommandResult(judgement=_build_judgement(command, decision.role, "commands.per_minute"))
         answer = await self._answer(row, command, decision)
         change = answer.effect
         if row is not None and (facts := self._audit.build_use_facts(row, command, answer.text, ok=answer.ok)):
-            change = replace(change or Change(answer=""), facts=(*(change.facts if change else ()), *facts))
+            change = replace(change or CommandEffect(answer=""), facts=(*(change.facts if change else ()), *facts))
         private = row is None or (row.private if answer.private is None else answer.private)
         aside = private and row is not None and row.is_administrative and not command.direct
         to = self._context.private_address(command) if aside else command.at
@@ -151,13 +155,13 @@ class Desk:
             private=private,
             page=answer.page,
         )
-        judged = _judged(command, decision.role, f"command {row.name}" if row else "no such command")
-        return Handled(judgement=judged, post=post, effect=change)
+        judged = _build_judgement(command, decision.role, f"command {row.name}" if row else "no such command")
+        return CommandResult(judgement=judged, post=post, effect=change)
 
     def build_refusal_post(self, command: Command) -> Post | None:
         """What is said to whoever may not, where the platform shows them that they are waiting. None: nothing."""
         waits = command.origin == "native" and command.at.channel in self._context.awaiting_channels
-        decision, row = access.decide(self._access_policy, command), BY_NAME.get(command.name)
+        decision, row = access.decide(self._access_policy, command), COMMANDS_BY_NAME.get(command.name)
         if not waits or decision.role == "blocked" or command.sender.is_bot:
             return None
         where = " everywhere" if row is not None and row.needs_global_role else ""
@@ -168,62 +172,63 @@ class Desk:
 
     def _find_refusal(self, command: Command) -> str:
         """Why this person may not. Empty: they may."""
-        decision, row = access.decide(self._access_policy, command), BY_NAME.get(command.name)
+        decision, row = access.decide(self._access_policy, command), COMMANDS_BY_NAME.get(command.name)
         if not decision.allowed:
             return decision.rule
         if command.sender.is_bot:
             return "bots give no commands"
         if row is None:
             return ""
-        sub = typed(row, command.args).sub
+        sub = parse_arguments(row, command.args).sub
         if row.is_allowed_for(decision.role, direct=command.direct, everywhere=decision.global_role, sub=sub):
             return ""
         places = " in all places" if row.needs_global_role and decision.role != decision.global_role else ""
         return f"command {row.name} is for {(sub.role if sub else None) or row.role} and above{places}"
 
-    def _find_late_notice(self, row: Row, command: Command, prefix: str) -> str:
+    def _find_late_notice(self, row: CommandDefinition, command: Command, prefix: str) -> str:
         """What is said instead of carrying out what was meant a while ago. Empty: it was said just now."""
         age_s = (self._context.clock.now() - command.sent).total_seconds()
-        if age_s <= LATE_S:
+        if age_s <= MAX_COMMAND_AGE_S:
             return ""
         return (
-            f"I hear your `{prefix}{row.name}` of {clock_time(command.sent)} only now, {span(age_s)} later, "
+            f"I hear your `{prefix}{row.name}` of {format_time(command.sent)} only now, "
+            f"{format_duration(age_s)} later, "
             "and have not carried it out. Say it again if you still want it."
         )
 
-    async def _answer(self, row: Row | None, command: Command, decision: Decision) -> Answer:
+    async def _answer(self, row: CommandDefinition | None, command: Command, decision: AccessDecision) -> CommandReply:
         prefix = self._context.prefixes[command.at.channel]
-        ask = Ask(command=command, role=decision.role, rule=decision.rule, global_role=decision.global_role)
+        ask = CommandCall(command=command, role=decision.role, rule=decision.rule, global_role=decision.global_role)
         if row is None:
-            return Answer(text=handlers.unknown(ask, command.name, prefix), ok=False)
+            return CommandReply(text=handlers.answer_unknown_command(ask, command.name, prefix), ok=False)
         if (row.is_administrative or row.name == "link") and (late := self._find_late_notice(row, command, prefix)):
-            return Answer(text=late, ok=False)
+            return CommandReply(text=late, ok=False)
         if row.direct_only and not command.direct:
-            return Answer(text=f"`{prefix}{row.name}` is for direct chats: write it to me alone.", ok=False)
-        use = typed(row, command.args)
-        if isinstance(use, Unfit):
-            return Answer(text=help.unfit(row, use, prefix), ok=False)
+            return CommandReply(text=f"`{prefix}{row.name}` is for direct chats: write it to me alone.", ok=False)
+        use = parse_arguments(row, command.args)
+        if isinstance(use, InvalidArguments):
+            return CommandReply(text=help.explain_invalid_arguments(row, use, prefix), ok=False)
         sub = use.sub.name if use.sub is not None else ""
         try:
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 handler = self._handlers.get(f"{row.name} {sub}") or self._handlers[row.name]
                 answer = await handler(replace(ask, sub=sub, arguments=use.arguments), self._context)
-            return answer if isinstance(answer, Answer) else Answer(text=answer)
+            return answer if isinstance(answer, CommandReply) else CommandReply(text=answer)
         except Exception:  # a bug, or a store that cannot be read: the stream goes on, and the asker is told
             reference = answer_key(command)[:8]
             logger.exception("command %s broke (reference %s)", row.name, reference)
             text = f"That did not work (reference {reference}). The operator can look it up in the log."
-            return Answer(text=text, ok=False)
+            return CommandReply(text=text, ok=False)
 
 
 def answer_key(command: Command) -> PostKey:
     """The key of the one post that answers a command: always the same, as long as a ULID."""
-    return PostKey(hashlib.sha256(key_of(command).encode()).hexdigest()[:26])
+    return PostKey(hashlib.sha256(dedup_key(command).encode()).hexdigest()[:26])
 
 
-def _judged(command: Command, role: access.Role, rule: str, *, refused: bool = False) -> Judged:
-    return Judged(
-        type=attention.type_of(command),
+def _build_judgement(command: Command, role: Role, rule: str, *, refused: bool = False) -> Judgement:
+    return Judgement(
+        type=attention.format_event_type(command),
         urgency=LOW if not refused else 0,
         fate="refused" if refused else "noted",
         rule=rule,

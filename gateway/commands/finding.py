@@ -3,45 +3,47 @@
 from collections.abc import Collection, Sequence
 
 from gateway.events import Address, ChannelName, RoomId
-from gateway.titles import Titles
-from gateway.tools.consent import PLACE_CHARS, code
+from gateway.titles import PlaceTitles
+from gateway.tools.consent import PLACE_CHARS, inline_code
 
 
-class NoRoom(Exception):
+class RoomNotFound(Exception):
     """Nothing is called so; in words, for people."""
 
 
-def find(
+def resolve_room(
     written: str,
     here: ChannelName,
     channels: Collection[ChannelName],
     known: Sequence[Address],
-    titles: Titles | None = None,
+    titles: PlaceTitles | None = None,
 ) -> Address:
-    """The place that is written as `channel/room`, as `channel/room/thread`, or as a room of `here`. Raises `NoRoom`.
+    """The place that is written as `channel/room`, as `channel/room/thread`, or as a room of `here`.
+
+    Raises `RoomNotFound`.
 
     A room that is `known` is meant in any case of its letters, or by its title, if that leaves one.
     """
     wanted = written.strip().strip("`")
     called = [] if titles is None else [at for at in titles.find_places(wanted, known) if at in known]
     if len(called) > 1:
-        told = ", ".join(code(at.conversation, PLACE_CHARS) for at in called)
-        raise NoRoom(f"Several rooms are called {code(written, PLACE_CHARS)}: {told}. Write which.")
+        told = ", ".join(inline_code(at.conversation, PLACE_CHARS) for at in called)
+        raise RoomNotFound(f"Several rooms are called {inline_code(written, PLACE_CHARS)}: {told}. Write which.")
     if called:
         return called[0]
     try:
-        at = _read(wanted, here, channels)
+        at = _parse_room(wanted, here, channels)
     except ValueError:
-        raise NoRoom(f"{code(written, PLACE_CHARS)} is no room: write it as `rooms` lists them.") from None
+        raise RoomNotFound(f"{inline_code(written, PLACE_CHARS)} is no room: write it as `rooms` lists them.") from None
     if at.channel not in channels:
-        raise NoRoom(f"I have no channel {code(at.channel)}.")
+        raise RoomNotFound(f"I have no channel {inline_code(at.channel)}.")
     if at in known:
         return at
-    alike = [one for one in known if _folded(one) == _folded(at)]
+    alike = [one for one in known if _fold_address(one) == _fold_address(at)]
     return alike[0] if len(alike) == 1 else at
 
 
-def _read(wanted: str, here: ChannelName, channels: Collection[ChannelName]) -> Address:
+def _parse_room(wanted: str, here: ChannelName, channels: Collection[ChannelName]) -> Address:
     channel = wanted.partition("/")[0]
     if channel in channels:
         return Address.parse(wanted)
@@ -50,5 +52,5 @@ def _read(wanted: str, here: ChannelName, channels: Collection[ChannelName]) -> 
     return Address(channel=here, room=RoomId(wanted))
 
 
-def _folded(at: Address) -> str:
+def _fold_address(at: Address) -> str:
     return at.conversation.casefold()

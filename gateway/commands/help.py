@@ -5,63 +5,69 @@ The list names commands by what they are about, a line each, so that it fits a p
 
 from collections.abc import Iterator, Sequence
 
-from gateway.commands.table import GROUPS, Row, Sub, written
-from gateway.commands.words import Unfit, code
+from gateway.commands.table import COMMAND_GROUPS, CommandDefinition, SubcommandDefinition, format_arg
+from gateway.commands.words import InvalidArguments, quote_code
 
 
-def listing(rows: Sequence[Row], prefix: str) -> str:
+def render_command_list(rows: Sequence[CommandDefinition], prefix: str) -> str:
     """These commands."""
     lines = []
-    for group in GROUPS:
+    for group in COMMAND_GROUPS:
         names = [f"`{prefix}{row.name}`" for row in rows if row.group == group]
         if names:
             lines.append(f"- {group[0].upper()}{group[1:]}: {', '.join(names)}")
     return "\n".join([*lines, f"`{prefix}help` and one of these tells more of it."])
 
 
-def one(row: Row, prefix: str, sub: Sub | None = None) -> str:
+def render_command(row: CommandDefinition, prefix: str, sub: SubcommandDefinition | None = None) -> str:
     """A command in full, or one thing that it can do."""
     if sub is not None:
-        return "\n".join([f"{usage(row, prefix, sub)}: {sub.summary}{_who(row, sub)}", *_args(sub)])
+        return "\n".join(
+            [f"{format_usage(row, prefix, sub)}: {sub.summary}{_format_required_role(row, sub)}", *_format_args(sub)]
+        )
     if not row.subs:
-        return "\n".join([f"{usage(row, prefix)}: {row.summary}{_who(row)}", *_args(row)])
-    lines = [f"`{prefix}{row.name}`: {row.summary}{_who(row)}"]
+        return "\n".join(
+            [f"{format_usage(row, prefix)}: {row.summary}{_format_required_role(row)}", *_format_args(row)]
+        )
+    lines = [f"`{prefix}{row.name}`: {row.summary}{_format_required_role(row)}"]
     for each in row.subs:
-        own = _who(row, each) if each.role not in (None, row.role) else ""
-        lines.append(f"- {usage(row, prefix, each)}: {each.summary}{own}")
+        own = _format_required_role(row, each) if each.role not in (None, row.role) else ""
+        lines.append(f"- {format_usage(row, prefix, each)}: {each.summary}{own}")
     return "\n".join(lines)
 
 
-def usage(row: Row, prefix: str, sub: Sub | None = None) -> str:
+def format_usage(row: CommandDefinition, prefix: str, sub: SubcommandDefinition | None = None) -> str:
     """How it is written, as code."""
     args = row.args if sub is None else sub.args
-    words = [f"{prefix}{row.name}", *([sub.name] if sub is not None else []), *map(written, args)]
+    words = [f"{prefix}{row.name}", *([sub.name] if sub is not None else []), *map(format_arg, args)]
     return f"`{' '.join(words)}`"
 
 
-def unfit(row: Row, wrong: Unfit, prefix: str) -> str:
+def explain_invalid_arguments(row: CommandDefinition, wrong: InvalidArguments, prefix: str) -> str:
     """What is wrong with how a command was used, and what would be right."""
     if wrong.sub is not None or not row.subs:
         summary = wrong.sub.summary if wrong.sub is not None else row.summary
-        return f"{wrong.reason} Write {usage(row, prefix, wrong.sub)}: {summary}"
+        return f"{wrong.reason} Write {format_usage(row, prefix, wrong.sub)}: {summary}"
     if wrong.suggestions:
         meant = " or ".join(f"`{prefix}{row.name} {name}`" for name in wrong.suggestions)
         return f"{wrong.reason} Did you mean {meant}? `{prefix}help {row.name}` tells all it can do."
     return f"{wrong.reason} Write `{prefix}{row.name}` and one of {', '.join(f'`{sub.name}`' for sub in row.subs)}."
 
 
-def unknown(near: Sequence[str], prefix: str) -> str:
+def explain_unknown_command(near: Sequence[str], prefix: str) -> str:
     """There is no such command: the nearest ones."""
     meant = " or ".join(f"`{prefix}{one}`" for one in near)
     return f"I do not know that command. {f'Did you mean {meant}? ' if meant else ''}`{prefix}help` lists what I know."
 
 
-def no_sub(row: Row, name: str, prefix: str) -> str:
+def explain_unknown_sub(row: CommandDefinition, name: str, prefix: str) -> str:
     """A command cannot do that."""
-    return unfit(row, Unfit(reason=f"There is no `{row.name} {code(name)}`."), prefix)
+    return explain_invalid_arguments(
+        row, InvalidArguments(reason=f"There is no `{row.name} {quote_code(name)}`."), prefix
+    )
 
 
-def _who(row: Row, sub: Sub | None = None) -> str:
+def _format_required_role(row: CommandDefinition, sub: SubcommandDefinition | None = None) -> str:
     """Who may use it. Empty: anybody, anywhere."""
     needs = (sub.role if sub is not None else None) or row.role
     told = []
@@ -74,5 +80,5 @@ def _who(row: Row, sub: Sub | None = None) -> str:
     return "".join(f" {sentence}." for sentence in told)
 
 
-def _args(of: Row | Sub) -> Iterator[str]:
+def _format_args(of: CommandDefinition | SubcommandDefinition) -> Iterator[str]:
     return (f"- `{arg.name}`: {arg.summary}" for arg in of.args)

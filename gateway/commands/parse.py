@@ -11,11 +11,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from gateway.commands.table import Row
-from gateway.commands.words import plainly
+from gateway.commands.table import CommandDefinition
+from gateway.commands.words import is_unambiguous
 from gateway.events import Command, EventId, Message
 
-_CALLED = re.compile(r"(?:@(\S{1,64}?)[:,]?|(\S{1,64})[:,])\s+(?=\S)")
+_ADDRESSED = re.compile(r"(?:@(\S{1,64}?)[:,]?|(\S{1,64})[:,])\s+(?=\S)")
 """`reverie: `, `reverie, ` or `@reverie ` in front of what is said to it."""
 _NAME = re.compile(r"([A-Za-z][A-Za-z0-9_]{0,31})(?:\s+(.*))?", re.DOTALL)
 _MORE = re.compile(r"(?:please,?\s+)?(more|again)(?:,?\s+(?:please|pls|plz))?\s*[.!?…]*", re.IGNORECASE)
@@ -51,7 +51,7 @@ _QUESTIONS = tuple(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
+class ParsedCommand:
     """A message that is a command."""
 
     command: Command
@@ -63,7 +63,9 @@ class Read:
     """It is one only if whoever wrote it may use it; else an ordinary message."""
 
 
-def read(message: Message, prefix: str, rows: Mapping[str, Row], ours: Collection[str] | None = None) -> Read | None:
+def parse_command(
+    message: Message, prefix: str, rows: Mapping[str, CommandDefinition], ours: Collection[str] | None = None
+) -> ParsedCommand | None:
     """The command that a message is; None: it is an ordinary one. `rows`: by every name that is known.
 
     An empty `prefix`: there are no prefixed commands. An unknown name is a command only in a direct chat,
@@ -74,26 +76,32 @@ def read(message: Message, prefix: str, rows: Mapping[str, Row], ours: Collectio
         return None
     text = message.text.strip()
     addressed = message.kind != "room"
-    called = _CALLED.match(text)
+    called = _ADDRESSED.match(text)
     said = text[called.end() :] if message.kind == "mention" and called else text
     found = _NAME.fullmatch(said[len(prefix) :]) if prefix and said.startswith(prefix) else None
     if found is not None:
         name = found[1].lower()
         if name in rows or message.kind == "direct":
-            return Read(command=_command(message, name, (found[2] or "").strip()))
+            return ParsedCommand(command=_build_command(message, name, (found[2] or "").strip()))
     if (word := _MORE.fullmatch(said)) and (addressed or word[1].lower() == "more"):
-        return Read(command=_command(message, word[1].lower(), ""), only_if_more=True, overheard=not addressed)
+        return ParsedCommand(
+            command=_build_command(message, word[1].lower(), ""), only_if_more=True, overheard=not addressed
+        )
     about_us = not message.attachments and (message.reply_to is None or message.kind != "mention")
     if addressed and about_us and asks_for_disclosure(said):
-        return Read(command=_command(message, "about", ""))
+        return ParsedCommand(command=_build_command(message, "about", ""))
     if prefix and ours is not None and not message.attachments:
-        return _bare(message, text, called, rows, ours)
+        return _parse_unprefixed(message, text, called, rows, ours)
     return None
 
 
-def _bare(
-    message: Message, text: str, called: re.Match[str] | None, rows: Mapping[str, Row], ours: Collection[str]
-) -> Read | None:
+def _parse_unprefixed(
+    message: Message,
+    text: str,
+    called: re.Match[str] | None,
+    rows: Mapping[str, CommandDefinition],
+    ours: Collection[str],
+) -> ParsedCommand | None:
     """What is said to us and is word for word a command.
 
     In a room our name may be anywhere in the text (`bob: join #reverie`), so whoever is called must be us; where we go
@@ -107,9 +115,9 @@ def _bare(
     if found is None or row is None or row.name != found[1].lower():
         return None
     args = (found[2] or "").strip()
-    if not plainly(row, args, rows) or (args and message.kind == "mention" and not us):
+    if not is_unambiguous(row, args, rows) or (args and message.kind == "mention" and not us):
         return None
-    return Read(command=_command(message, row.name, args), only_if_allowed=True)
+    return ParsedCommand(command=_build_command(message, row.name, args), only_if_allowed=True)
 
 
 def asks_for_disclosure(text: str) -> bool:
@@ -118,12 +126,12 @@ def asks_for_disclosure(text: str) -> bool:
     return len(text) <= _QUESTION_CHARS and any(question.fullmatch(text) for question in _QUESTIONS)
 
 
-def nearest(name: str, names: Collection[str]) -> list[str]:
+def find_nearest(name: str, names: Collection[str]) -> list[str]:
     """Known names that may have been meant, the likeliest first."""
     return get_close_matches(name.lower(), sorted(names), n=3, cutoff=0.6)
 
 
-def _command(message: Message, name: str, args: str) -> Command:
+def _build_command(message: Message, name: str, args: str) -> Command:
     return Command(
         id=EventId(message.id),
         at=message.at,

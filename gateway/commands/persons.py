@@ -2,66 +2,66 @@
 
 from dataclasses import dataclass
 
-from gateway.changes import Change
+from gateway.changes import CommandEffect
 from gateway.clock import Clock
-from gateway.commands.world import Answer, Ask, World
+from gateway.commands.world import CommandCall, CommandContext, CommandReply
 from gateway.events import Address
-from gateway.roster.finding import Found, find, heard
-from gateway.roster.linking import Linking
-from gateway.roster.manners import Manners
-from gateway.roster.naming import Scope
-from gateway.roster.pairing import Outcome, no
+from gateway.roster.finding import PersonMatch, find_person, read_recent_senders
+from gateway.roster.linking import AccountLinker
+from gateway.roster.manners import ChannelStyle
+from gateway.roster.naming import RoleScope
+from gateway.roster.pairing import AccessResult, reject
 from gateway.roster.roster import Roster
-from gateway.roster.words import UNDER_WAY
-from gateway.standing import ADMINS, Policy, role_of
+from gateway.roster.words import BEING_DECIDED_TEXT
+from gateway.standing import ADMIN_ROLES, AccessPolicy, role_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Persons:
+class PeopleContext:
     """What they look at."""
 
     roster: Roster
-    policy: Policy
-    linking: Linking
-    channel_names: Manners
+    policy: AccessPolicy
+    linking: AccountLinker
+    channel_names: ChannelStyle
     clock: Clock
 
-    def build_reply(self, outcome: Outcome) -> Answer:
+    def build_reply(self, outcome: AccessResult) -> CommandReply:
         """Say it, and have its facts written down with that. Nothing may be waited for behind it."""
         if not outcome.facts:
-            return Answer(text=outcome.text, ok=outcome.ok)
+            return CommandReply(text=outcome.text, ok=outcome.ok)
         settle = self.roster.reserve_request(outcome.request)
         if settle is None:
-            return Answer(text=UNDER_WAY, ok=False)
-        change = Change(answer=outcome.text, facts=outcome.facts, settle=settle)
-        return Answer(text=outcome.text, effect=change, ok=outcome.ok)
+            return CommandReply(text=BEING_DECIDED_TEXT, ok=False)
+        change = CommandEffect(answer=outcome.text, facts=outcome.facts, settle=settle)
+        return CommandReply(text=outcome.text, effect=change, ok=outcome.ok)
 
-    async def find_person(self, ask: Ask, world: World) -> Found | Outcome:
+    async def find_person(self, ask: CommandCall, world: CommandContext) -> PersonMatch | AccessResult:
         """Whom `who` means; else why nobody."""
         at = ask.command.at
-        recent = await heard(world.reader, at.conversation)
+        recent = await read_recent_senders(world.reader, at.conversation)
         known = dict.fromkeys([*self.policy.roles, *self.policy.grants], "")
         known |= {one.person: one.name for one in self.roster.pending_requests("pair", "room")}
         known |= {one.person: one.name for one in self.roster.roles}
         names = {one: sender.name for one, sender in recent.items()}
-        found = find(ask.arguments["who"], at, self.channel_names.platforms, names, known)
+        found = find_person(ask.arguments["who"], at, self.channel_names.platforms, names, known)
         if isinstance(found, str):
-            return no(found)
+            return reject(found)
         sender = recent.get(found.person)
         return found if sender is None else found._replace(last_role=role_of(self.policy, at, sender))
 
-    def find_scope(self, ask: Ask) -> Scope | Outcome:
+    def find_scope(self, ask: CommandCall) -> RoleScope | AccessResult:
         """Where it is to hold. Who is an admin in one place only, acts there only."""
-        where, wide = ask.arguments.get("where"), ask.global_role in ADMINS
+        where, wide = ask.arguments.get("where"), ask.global_role in ADMIN_ROLES
         if where == "here" or (where is None and not wide):
             if ask.command.direct:
-                return no("Say that in the room that you mean.")
-            return Scope(ask.command.at, ask.role)
+                return reject("Say that in the room that you mean.")
+            return RoleScope(ask.command.at, ask.role)
         if not wide:
-            return no(f"You are {ask.role} here only. Say `here` behind it.")
-        return Scope(None, ask.global_role)
+            return reject(f"You are {ask.role} here only. Say `here` behind it.")
+        return RoleScope(None, ask.global_role)
 
 
-def room_of(at: Address) -> Address:
+def room_address(at: Address) -> Address:
     """Without the thread."""
     return Address(channel=at.channel, room=at.room)

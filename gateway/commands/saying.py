@@ -5,35 +5,35 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping,
 from typing import Any
 
 from gateway import access
-from gateway.acting import Rooms
+from gateway.acting import ConversationLocks
 from gateway.bindings import Bindings
-from gateway.changes import Change, Made
-from gateway.commands.finding import NoRoom, find
-from gateway.commands.later import key
-from gateway.commands.world import Answer, Ask, Handler, World
+from gateway.changes import CommandEffect, EffectFact
+from gateway.commands.finding import RoomNotFound, resolve_room
+from gateway.commands.later import follow_up_key
+from gateway.commands.world import CommandCall, CommandContext, CommandHandler, CommandReply
 from gateway.events import Address, ChannelName, ConversationId, Message, Post, PostKey, Usage
-from gateway.places import Places
-from gateway.records import Queued, Seq, TurnEnded, TurnId
-from gateway.rewinds import FREE_S
-from gateway.standing import RANKS
-from gateway.store import Appended, OutboxPost, Reader
-from gateway.tools.consent import PLACE_CHARS, code
+from gateway.places import PrivacyCache
+from gateway.records import PostQueued, Seq, TurnId, TurnRecord
+from gateway.rewinds import LOCK_TIMEOUT_S
+from gateway.standing import ROLE_ORDER, AccessPolicy
+from gateway.store import AppendResult, OutboxPost, StoreReader
+from gateway.tools.consent import PLACE_CHARS, inline_code
 
 BUSY = "A turn is under way there just now. Say it again in a moment."
 
 
-class Saying:
+class SayCommand:
     """`say`."""
 
     def __init__(
         self,
         *,
-        reader: Reader,
-        who: access.Policy,
+        reader: StoreReader,
+        who: AccessPolicy,
         bindings: Bindings,
-        places: Places,
+        places: PrivacyCache,
         channels: Collection[ChannelName],
-        doors: Rooms,
+        doors: ConversationLocks,
         forget: Callable[[ConversationId], None],
         post: Callable[[OutboxPost], None],
         spawn: Callable[[Coroutine[Any, Any, None]], object],
@@ -50,65 +50,65 @@ class Saying:
         self._post, self._spawn, self._rooms, self._inside = post, spawn, rooms, inside
 
     @property
-    def handlers(self) -> Mapping[str, Handler]:
+    def handlers(self) -> Mapping[str, CommandHandler]:
         """By the names of the table."""
         return {"say": self.say}
 
-    async def say(self, ask: Ask, world: World) -> Answer:
+    async def say(self, ask: CommandCall, world: CommandContext) -> CommandReply:
         """Say it there: what was said is a turn of that room, so the agent there knows of it."""
         try:
-            to = find(
+            to = resolve_room(
                 ask.arguments["room"], ask.command.at.channel, self._channels, await self._rooms(), self._places.titles
             )
-        except NoRoom as no:
-            return Answer(text=str(no), ok=False)
-        name, text = code(to.conversation, PLACE_CHARS), ask.arguments["text"].strip()
+        except RoomNotFound as no:
+            return CommandReply(text=str(no), ok=False)
+        name, text = inline_code(to.conversation, PLACE_CHARS), ask.arguments["text"].strip()
         if not text:
-            return Answer(text="Write what I am to say.", ok=False)
+            return CommandReply(text="Write what I am to say.", ok=False)
         newest = await self._places.newest_message(to.conversation)
         alone = newest is not None and newest.kind == "direct"
-        if not (self._may_write_to(newest) if newest is not None and alone else access.listed(self._who, to)):
-            return Answer(text=f"I may not speak in {name}: it is no room that is open to me.", ok=False)
+        if not (self._may_write_to(newest) if newest is not None and alone else access.is_room_allowed(self._who, to)):
+            return CommandReply(text=f"I may not speak in {name}: it is no room that is open to me.", ok=False)
         if not alone and self._inside(to) is False:
             text = f"I am not in {name}: `{world.prefixes[ask.command.at.channel]}join` takes me there."
-            return Answer(text=text, ok=False)
+            return CommandReply(text=text, ok=False)
         door = self._doors.lock_for(to.conversation)
         try:
-            async with asyncio.timeout(FREE_S):
+            async with asyncio.timeout(LOCK_TIMEOUT_S):
                 await door.acquire()
         except TimeoutError:
-            return Answer(text=BUSY, ok=False)
-        said = _Said(key(ask.command, "said"), to, text, self._bindings.find(to).agent)
+            return CommandReply(text=BUSY, ok=False)
+        said = _SayFacts(follow_up_key(ask.command, "said"), to, text, self._bindings.find(to).agent)
         words = f"I say it in {name}."
 
-        def settle(asked: Appended | None) -> None:
+        def settle(asked: AppendResult | None) -> None:
             door.release()
             if asked is not None and asked.is_new:
                 self._forget(to.conversation)
                 self._spawn(self._post_stored(said.key))
 
-        return Answer(text=words, effect=Change(answer=words, facts=said.facts, settle=settle))
+        return CommandReply(text=words, effect=CommandEffect(answer=words, facts=said.facts, settle=settle))
 
     def _may_write_to(self, said: Message) -> bool:
         """Whether whoever said that directly has a role."""
         decided = access.decide(self._who, said)
-        return decided.allowed and RANKS.index(decided.role) >= RANKS.index("member")
+        return decided.allowed and ROLE_ORDER.index(decided.role) >= ROLE_ORDER.index("member")
 
     async def _post_stored(self, post: PostKey) -> None:
         queued = await self._reader.entry_by_key(f"post:{post}")
         assert queued is not None
-        assert isinstance(queued.fact, Queued)
+        assert isinstance(queued.fact, PostQueued)
         self._post(OutboxPost(seq=queued.seq, at=queued.at, post=queued.fact.post, parts=()))
 
 
-class _Said:
+class _SayFacts:
     """What becomes durable of it."""
 
     def __init__(self, key: PostKey, to: Address, text: str, agent: str) -> None:
         """`agent`: whose room it is. Empty: nobody's, so nobody is to know of it."""
         self.key = key
-        post = Made(Queued(post=Post(key=key, to=to, text=text)), to.conversation, f"post:{key}")
-        turn = TurnEnded(
+        post = EffectFact(PostQueued(post=Post(key=key, to=to, text=text)), to.conversation, f"post:{key}")
+        turn = TurnRecord(
             turn=TurnId(key),
             covers=(),
             omitted=0,
@@ -123,5 +123,5 @@ class _Said:
             autonomous=False,
             agent=agent,
         )
-        known = (Made(turn, to.conversation, f"turn:{key}"),) if agent else ()
-        self.facts: tuple[Made, ...] = (*known, post)
+        known = (EffectFact(turn, to.conversation, f"turn:{key}"),) if agent else ()
+        self.facts: tuple[EffectFact, ...] = (*known, post)

@@ -10,10 +10,10 @@ from difflib import get_close_matches
 from typing import Final
 
 from channels.base import CommandArg
-from gateway.commands.table import Row, Sub
-from gateway.store.lines import HIDDEN, is_id
+from gateway.commands.table import CommandDefinition, SubcommandDefinition
+from gateway.store.lines import HIDDEN_VALUE, is_request_id
 
-SHOWN_CHARS: Final = 40
+MAX_QUOTED_CHARS: Final = 40
 """Of what somebody wrote, as much is told back."""
 _WORD: Final = re.compile(
     r"""\s*(?:"((?:[^"\\]|\\.)*)"(?!\S)|[“„”]([^“„”"]*)[“”](?!\S)|`([^`\s]+)`(?!\S)|(\S+))""", re.DOTALL
@@ -22,7 +22,7 @@ _WORD: Final = re.compile(
 quotes. Ids are shown as code, and may come back so."""
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
-_PLAIN: Final[Mapping[str, re.Pattern[str]]] = {
+_UNAMBIGUOUS_FORMS: Final[Mapping[str, re.Pattern[str]]] = {
     "number": _NUMBER,
     "id": re.compile(r"(?=[^ ]*[0-9])[A-Za-z0-9]{2,26}"),
     "word": re.compile(r"(?=\S*[-_./:0-9])[\w./:@*-]{1,100}"),
@@ -34,10 +34,10 @@ _PLAIN: Final[Mapping[str, re.Pattern[str]]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Typed:
+class ParsedArguments:
     """A right use of a command."""
 
-    sub: Sub | None = None
+    sub: SubcommandDefinition | None = None
     arguments: Mapping[str, str] = field(default_factory=dict)
     """By argument; what was not given is not there."""
     is_sub_named: bool = False
@@ -45,23 +45,23 @@ class Typed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unfit:
+class InvalidArguments:
     """Something that does not fit the table."""
 
     reason: str
     """A sentence of Markdown."""
-    sub: Sub | None = None
+    sub: SubcommandDefinition | None = None
     """Which one it would have been. None: none, or it has none."""
     suggestions: tuple[str, ...] = ()
     """Subs that may have been meant."""
 
 
-def typed(row: Row, text: str) -> Typed | Unfit:
+def parse_arguments(row: CommandDefinition, text: str) -> ParsedArguments | InvalidArguments:
     """What `text` says to this command."""
     if not row.subs:
-        given = _given(row.args, text)
-        return Unfit(reason=given) if isinstance(given, str) else Typed(arguments=given)
-    first = next(_words(text), ("", 0))
+        given = _parse_args(row.args, text)
+        return InvalidArguments(reason=given) if isinstance(given, str) else ParsedArguments(arguments=given)
+    first = next(_split_words(text), ("", 0))
     sub = row.find_sub(first[0].lower()) if first[0] else row.subs[0]
     named = sub is not None and bool(first[0])
     rest = text[first[1] :] if named else text
@@ -69,17 +69,19 @@ def typed(row: Row, text: str) -> Typed | Unfit:
         sub = row.find_sub(row.default_sub)
     if sub is None:
         near = get_close_matches(first[0].lower(), [one.name for one in row.subs], n=3, cutoff=0.5)
-        return Unfit(reason=f"There is no `{row.name} {code(first[0])}`.", suggestions=tuple(near))
-    given = _given(sub.args, rest)
+        return InvalidArguments(reason=f"There is no `{row.name} {quote_code(first[0])}`.", suggestions=tuple(near))
+    given = _parse_args(sub.args, rest)
     return (
-        Unfit(reason=given, sub=sub) if isinstance(given, str) else Typed(sub=sub, arguments=given, is_sub_named=named)
+        InvalidArguments(reason=given, sub=sub)
+        if isinstance(given, str)
+        else ParsedArguments(sub=sub, arguments=given, is_sub_named=named)
     )
 
 
-def plainly(row: Row, text: str, rows: Mapping[str, Row]) -> bool:
+def is_unambiguous(row: CommandDefinition, text: str, rows: Mapping[str, CommandDefinition]) -> bool:
     """Whether this can be meant as nothing but that command, though no prefix stands before it."""
-    use = typed(row, text)
-    if isinstance(use, Unfit) or (row.subs and text.strip() and not use.is_sub_named):
+    use = parse_arguments(row, text)
+    if isinstance(use, InvalidArguments) or (row.subs and text.strip() and not use.is_sub_named):
         return False
     args = {arg.name: arg for arg in (use.sub.args if use.sub is not None else row.args)}
     if row.name == "help" and use.arguments:
@@ -87,30 +89,30 @@ def plainly(row: Row, text: str, rows: Mapping[str, Row]) -> bool:
         return about is not None and (
             "sub" not in use.arguments or about.find_sub(use.arguments["sub"].lower()) is not None
         )
-    return all(_is_plain(args[name], value) for name, value in use.arguments.items())
+    return all(_is_unambiguous_value(args[name], value) for name, value in use.arguments.items())
 
 
-def masked(row: Row, text: str) -> str:
+def mask_secrets(row: CommandDefinition, text: str) -> str:
     """The same without secrets, for records. What cannot be understood has none left if it could have had one."""
-    use = typed(row, text)
+    use = parse_arguments(row, text)
     everything = [*row.args, *(arg for sub in row.subs for arg in sub.args)]
-    if isinstance(use, Typed):
+    if isinstance(use, ParsedArguments):
         args = use.sub.args if use.sub is not None else row.args
         given = [(arg, use.arguments[arg.name]) for arg in args if arg.name in use.arguments]
-        shown = [HIDDEN if arg.secret and not is_id(value) else value for arg, value in given]
+        shown = [HIDDEN_VALUE if arg.secret and not is_request_id(value) else value for arg, value in given]
         return " ".join([use.sub.name, *shown] if use.sub is not None else shown)
     if not any(arg.secret for arg in everything):
         return " ".join(text.split())
-    return f"{use.sub.name} {HIDDEN}" if use.sub is not None else HIDDEN
+    return f"{use.sub.name} {HIDDEN_VALUE}" if use.sub is not None else HIDDEN_VALUE
 
 
-def code(text: str, most: int = SHOWN_CHARS) -> str:
+def quote_code(text: str, most: int = MAX_QUOTED_CHARS) -> str:
     """Somebody's words, to stand between backticks: they cannot end them, and are one short line."""
     line = " ".join(text.split()).replace("`", "'")
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
-def _words(text: str) -> Iterator[tuple[str, int]]:
+def _split_words(text: str) -> Iterator[tuple[str, int]]:
     """Each word, and where it ends."""
     for found in _WORD.finditer(text):
         quoted, curly, coded, bare = found.groups()
@@ -118,43 +120,43 @@ def _words(text: str) -> Iterator[tuple[str, int]]:
         yield " ".join(word.split()), found.end()
 
 
-def _given(args: Sequence[CommandArg], text: str) -> dict[str, str] | str:
+def _parse_args(args: Sequence[CommandArg], text: str) -> dict[str, str] | str:
     """The arguments by name, or what is wrong with them."""
     given = dict[str, str]()
-    words, end = _words(text), 0
+    words, end = _split_words(text), 0
     for arg in args:
         if arg.rest:
             value, end = text[end:].strip(), len(text)
         else:
             value, end = next(words, ("", end))
-        if wrong := _wrong(arg, value):
+        if wrong := _find_error(arg, value):
             return wrong
         if value:
             given[arg.name] = value.lower() if arg.choices else value
     if left := text[end:].split():
-        return f"`{code(left[0])}` is more than it takes."
+        return f"`{quote_code(left[0])}` is more than it takes."
     return given
 
 
-def _wrong(arg: CommandArg, value: str) -> str:
+def _find_error(arg: CommandArg, value: str) -> str:
     if not value:
         return f"`{arg.name}` is missing." if arg.required else ""
     if arg.choices and value.lower() not in arg.choices:
-        return f"`{code(value)}` is not {_either(arg.choices)}."
+        return f"`{quote_code(value)}` is not {_format_choices(arg.choices)}."
     if arg.form == "number" and not _NUMBER.fullmatch(value):
-        return f"`{arg.name}` is a number, and `{code(value)}` is none."
+        return f"`{arg.name}` is a number, and `{quote_code(value)}` is none."
     return ""
 
 
-def _either(choices: Sequence[str]) -> str:
+def _format_choices(choices: Sequence[str]) -> str:
     shown = [f"`{choice}`" for choice in choices]
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} or {shown[-1]}"
 
 
-def _is_plain(arg: CommandArg, value: str) -> bool:
+def _is_unambiguous_value(arg: CommandArg, value: str) -> bool:
     if arg.choices:
         return True
     if not arg.form:
         return arg.rest  # behind a room or a type, which nobody names in passing
-    pattern = _PLAIN.get(arg.form)
+    pattern = _UNAMBIGUOUS_FORMS.get(arg.form)
     return pattern is not None and pattern.fullmatch(value) is not None

@@ -3,25 +3,25 @@
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from gateway.changes import Change
+from gateway.changes import CommandEffect
 from gateway.clock import Clock
-from gateway.commands.table import TABLE, Row
+from gateway.commands.table import COMMANDS, CommandDefinition
 from gateway.events import Address, ChannelName, Command, Post
-from gateway.ops.stats import Stats
-from gateway.rewinds import Rewinds
-from gateway.standing import Role, person
-from gateway.store import Reader
-from gateway.tools.deciding import Deciding
-from gateway.tools.toolbox import Toolbox
+from gateway.ops.stats import GatewayStats
+from gateway.rewinds import Rewinder
+from gateway.standing import Role, person_key
+from gateway.store import StoreReader
+from gateway.tools.deciding import ApprovalDecisions
+from gateway.tools.toolbox import ToolList
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
+class CommandContext:
     """All that commands may look at."""
 
-    reader: Reader
+    reader: StoreReader
     clock: Clock
-    stats: Stats
+    stats: GatewayStats
     version: str
     model_name: Callable[[], str]
     """What answers people, by name."""
@@ -29,15 +29,15 @@ class World:
     """What the agent is doing, in a word."""
     prefixes: Mapping[ChannelName, str]
     """What stands in front of a command's name there. Empty: none can be given there."""
-    rewinds: Rewinds
+    rewinds: Rewinder
     """What changes the view of a conversation."""
     count_pages: Callable[[Post], int]
     """How many pages a post has where it goes; 1 where there are no pages."""
     operator_contact: Callable[[ChannelName], str | None] = lambda _: None
     """Who runs this bot, as that channel says it."""
-    approvals: Deciding | None = None
+    approvals: ApprovalDecisions | None = None
     """What calls of tools wait for an admin's word. None: no tool does."""
-    tools_at: Callable[[Address], Toolbox] = lambda _: Toolbox()
+    tools_at: Callable[[Address], ToolList] = lambda _: ToolList()
     """What tools whoever answers there has."""
     awaiting_channels: Collection[ChannelName] = ()
     """As `Capabilities.awaits`: there who may not use a command is told so."""
@@ -46,7 +46,7 @@ class World:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class CommandCall:
     """One command that is to be answered."""
 
     command: Command
@@ -62,27 +62,27 @@ class Ask:
 
     @property
     def person(self) -> str:
-        """Who asks, as `gateway.standing.person` writes them."""
-        return person(self.command.at.channel, self.command.sender.id)
+        """Who asks, as `gateway.standing.person_key` writes them."""
+        return person_key(self.command.at.channel, self.command.sender.id)
 
-    def available_commands(self) -> list[Row]:
+    def available_commands(self) -> list[CommandDefinition]:
         """The commands that this person may use here."""
         direct = self.command.direct
         return [
             row
-            for row in TABLE
+            for row in COMMANDS
             if row.is_allowed_for(self.role, direct=direct, everywhere=self.global_role)
             and (direct or not row.direct_only)
         ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class CommandReply:
     """What to say."""
 
     text: str
     page: int = 1
-    effect: Change | None = None
+    effect: CommandEffect | None = None
     """What becomes durable with it. None: it only tells."""
     private: bool | None = None
     """Whether it concerns nobody but who asked. None: as the table says."""
@@ -90,4 +90,4 @@ class Answer:
     """False: what was wanted is not done. For the audit."""
 
 
-Handler = Callable[[Ask, World], Awaitable[str | Answer]]
+CommandHandler = Callable[[CommandCall, CommandContext], Awaitable[str | CommandReply]]

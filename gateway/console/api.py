@@ -14,58 +14,66 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
-from agent.models.sse import Parser, TooLarge
-from gateway.console.events import Answered, Past, Places, Seen, Status, read
+from agent.models.sse import SseEventTooLarge, SseParser
+from gateway.console.events import (
+    ConsoleApiModel,
+    ConsoleConversationList,
+    ConsoleHistory,
+    ConsoleOrderResult,
+    ConsoleStatus,
+    parse_event,
+)
 from gateway.ops.guard import is_loopback
 
 if TYPE_CHECKING:
     import httpx
 
-Shape = TypeVar("Shape", bound=Seen)
-ASK_S = 10.0
-SILENCE_S = 40.0
+
+ApiModelT = TypeVar("ApiModelT", bound=ConsoleApiModel)
+REQUEST_TIMEOUT_S = 10.0
+STREAM_TIMEOUT_S = 40.0
 """A stream says something each 15 s (a comment, if nothing else)."""
 _NO, _UNAUTHORIZED, _FORBIDDEN, _BROKEN = 400, 401, 403, 500
 
 
-class ApiError(Exception):
+class ConsoleApiError(Exception):
     """It was not answered. The message is one sentence for a person."""
 
 
-class Away(ApiError):
+class ApiUnavailable(ConsoleApiError):
     """Nobody answers there just now."""
 
 
-class Denied(ApiError):
+class ApiUnauthorized(ConsoleApiError):
     """Whoever answers there does not take the token."""
 
 
-class Refused(ApiError):
+class ApiRejected(ConsoleApiError):
     """It was not done."""
 
 
-class Stream:
+class ApiEventStream:
     """Events as they come, from one connection."""
 
     def __init__(self, response: "httpx.Response") -> None:
         self._response = response
 
-    async def batches(self) -> AsyncGenerator[tuple[str, list[Seen]]]:
+    async def batches(self) -> AsyncGenerator[tuple[str, list[ConsoleApiModel]]]:
         """What came at once: the last position of the log in it (empty: none), and events. Raises Away at its end."""
         import httpx  # noqa: PLC0415 - as below
 
-        parser = Parser()
+        parser = SseParser()
         try:
             async for data in self._response.aiter_bytes():
                 found = parser.feed(data)
-                seen = [event for one in found if (event := read(one.name, one.data)) is not None]
+                seen = [event for one in found if (event := parse_event(one.name, one.data)) is not None]
                 yield next((one.id for one in reversed(found) if one.id), ""), seen
-        except (httpx.HTTPError, TooLarge) as error:
-            raise Away(f"the connection broke: {_why(error)}") from error
-        raise Away("the gateway closed the connection")
+        except (httpx.HTTPError, SseEventTooLarge) as error:
+            raise ApiUnavailable(f"the connection broke: {_describe_http_error(error)}") from error
+        raise ApiUnavailable("the gateway closed the connection")
 
 
-class Api:
+class GatewayApiClient:
     """One gateway."""
 
     def __init__(self, url: str, token: str) -> None:
@@ -88,54 +96,58 @@ class Api:
         if self._client is not None:
             await self._client.aclose()
 
-    async def get_status(self) -> Status:
+    async def get_status(self) -> ConsoleStatus:
         """Where everything stands."""
-        return await self._get("/api/status", Status)
+        return await self._get("/api/status", ConsoleStatus)
 
-    async def get_history(self, conversation: str, limit: int = 100) -> Past:
+    async def get_history(self, conversation: str, limit: int = 100) -> ConsoleHistory:
         """The newest messages of a conversation, the oldest first."""
-        return await self._get("/api/conversation", Past, {"id": conversation, "limit": str(limit)})
+        return await self._get("/api/conversation", ConsoleHistory, {"id": conversation, "limit": str(limit)})
 
-    async def list_conversations(self, limit: int = 50) -> Places:
+    async def list_conversations(self, limit: int = 50) -> ConsoleConversationList:
         """Conversations, those with the newest words first."""
-        return await self._get("/api/conversations", Places, {"limit": str(limit)})
+        return await self._get("/api/conversations", ConsoleConversationList, {"limit": str(limit)})
 
     async def say(self, said: str) -> None:
         """Said by the operator; returns when it is durable."""
         await self._request("POST", "/api/say", body={"text": said})
 
-    async def send_order(self, kind: str, conversation: str, by: str) -> Answered:
+    async def send_order(self, kind: str, conversation: str, by: str) -> ConsoleOrderResult:
         """`stop` or `kill` what runs in a conversation."""
         body = {"kind": kind, "conversation": conversation, "by": by}
-        return _parsed(Answered, await self._request("POST", "/api/orders", body=body))
+        return _parse_answer(ConsoleOrderResult, await self._request("POST", "/api/orders", body=body))
 
     @asynccontextmanager
-    async def open_stream(self, last: str) -> AsyncGenerator[Stream]:
+    async def open_stream(self, last: str) -> AsyncGenerator[ApiEventStream]:
         """All events from now on; `last`: from behind that position of the log on."""
         import httpx  # noqa: PLC0415 - as below
 
         headers = {"accept": "text/event-stream", **({"last-event-id": last} if last else {})}
-        limits = httpx.Timeout(ASK_S, read=SILENCE_S)
+        limits = httpx.Timeout(REQUEST_TIMEOUT_S, read=STREAM_TIMEOUT_S)
         try:
             async with self._http_client().stream("GET", "/api/events", headers=headers, timeout=limits) as response:
                 if response.status_code != httpx.codes.OK:
                     await response.aread()
-                    _check(response)
-                yield Stream(response)
+                    _raise_for_status(response)
+                yield ApiEventStream(response)
         except httpx.HTTPError as error:
-            raise Away(_why(error)) from error
+            raise ApiUnavailable(_describe_http_error(error)) from error
 
     def _http_client(self) -> "httpx.AsyncClient":
         if self._client is None:
             import httpx  # noqa: PLC0415 - it takes 200 ms, which `reverie --help` need not
 
             self._client = httpx.AsyncClient(
-                base_url=self._url, headers=self._headers, timeout=ASK_S, trust_env=False, follow_redirects=False
+                base_url=self._url,
+                headers=self._headers,
+                timeout=REQUEST_TIMEOUT_S,
+                trust_env=False,
+                follow_redirects=False,
             )
         return self._client
 
-    async def _get(self, path: str, shape: type[Shape], query: Mapping[str, str] | None = None) -> Shape:
-        return _parsed(shape, await self._request("GET", path, query=query))
+    async def _get(self, path: str, shape: type[ApiModelT], query: Mapping[str, str] | None = None) -> ApiModelT:
+        return _parse_answer(shape, await self._request("GET", path, query=query))
 
     async def _request(
         self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Mapping[str, str] | None = None
@@ -145,12 +157,12 @@ class Api:
         try:
             response = await self._http_client().request(method, path, params=query, json=body)
         except httpx.HTTPError as error:
-            raise Away(_why(error)) from error
-        _check(response)
+            raise ApiUnavailable(_describe_http_error(error)) from error
+        _raise_for_status(response)
         return response.content
 
 
-def _check(response: "httpx.Response") -> None:
+def _raise_for_status(response: "httpx.Response") -> None:
     """Raise what the status says, with the sentence that came with it."""
     status = response.status_code
     if status < _NO:
@@ -163,18 +175,18 @@ def _check(response: "httpx.Response") -> None:
         said = said.get("detail") or ""
     sentence = f"{str(said).strip()[:500] or response.reason_phrase} ({status})"
     if status in (_UNAUTHORIZED, _FORBIDDEN):
-        raise Denied(sentence)
-    raise (Away if status >= _BROKEN else Refused)(sentence)
+        raise ApiUnauthorized(sentence)
+    raise (ApiUnavailable if status >= _BROKEN else ApiRejected)(sentence)
 
 
-def _parsed(shape: type[Shape], data: bytes) -> Shape:
+def _parse_answer(shape: type[ApiModelT], data: bytes) -> ApiModelT:
     try:
         return shape.model_validate_json(data)
     except ValidationError as error:
-        raise Refused("the gateway's answer is not one: it is of another version, or no gateway") from error
+        raise ApiRejected("the gateway's answer is not one: it is of another version, or no gateway") from error
 
 
-def _why(error: Exception) -> str:
+def _describe_http_error(error: Exception) -> str:
     name = type(error).__name__
     words = {"ConnectError": "nobody answers there", "ReadTimeout": "nothing came for too long"}
     return words.get(name) or str(error) or name

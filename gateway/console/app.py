@@ -12,25 +12,25 @@ from typing import ClassVar, Final
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 
-from gateway.console.api import Api, ApiError, Away
-from gateway.console.attach import attach
-from gateway.console.board import Board
-from gateway.console.child import Child
-from gateway.console.desk import Desk
-from gateway.console.entry import Local, meant
-from gateway.console.events import Past, Seen, Status, Turn
+from gateway.console.api import ApiUnavailable, ConsoleApiError, GatewayApiClient
+from gateway.console.attach import listen_with_reconnect
+from gateway.console.board import ConsoleLayout
+from gateway.console.child import GatewayProcess
+from gateway.console.desk import ConsoleActions
+from gateway.console.entry import LocalCommand, parse_input
+from gateway.console.events import ConsoleApiModel, ConsoleHistory, ConsoleStatus, ConsoleTurnEvent
 from gateway.console.help import HelpScreen
 from gateway.console.look import CSS, THEME
-from gateway.console.model import Console
+from gateway.console.model import ConsoleModel
 from gateway.console.prompt import Prompt
-from gateway.console.status import Connection
+from gateway.console.status import ConsoleConnection
 
-SYNC_S: Final = 0.05
+DRAW_DELAY_S: Final = 0.05
 """Events are drawn together that come within this time."""
-BEAT_S: Final = 0.5
+TICK_S: Final = 0.5
 POLL_S: Final = 5.0
 """The gateway is asked for its sums so often, and behind turns, but not each second."""
-AGAIN_S: Final = 2.0
+CONFIRM_S: Final = 2.0
 """In which a key must be pressed again."""
 
 
@@ -53,14 +53,14 @@ class ConsoleApp(App[int]):
         *(Binding(key, f"move('{key}')", show=False) for key in ("up", "down", "home", "end")),
     ]
 
-    def __init__(self, api: Api, by: str, child: Child | None = None) -> None:
+    def __init__(self, api: GatewayApiClient, by: str, child: GatewayProcess | None = None) -> None:
         """`by`: who gives orders, for people. `child`: the gateway that is started with this, and ended."""
         super().__init__(ansi_color=True)
-        self.model = Console()
-        self._console_layout = Board(self.model)
+        self.model = ConsoleModel()
+        self._console_layout = ConsoleLayout(self.model)
         self._api, self._child = api, child
-        self._console_actions = Desk(api, self.model, by)
-        self._connection = Connection(
+        self._console_actions = ConsoleActions(api, self.model, by)
+        self._connection = ConsoleConnection(
             state="starting", address=api.address, is_own=child is not None, detail="connecting"
         )
         self._shows_thinking, self._draw_pending, self._is_help_open, self._is_status_stale = True, False, False, False
@@ -79,14 +79,14 @@ class ConsoleApp(App[int]):
         for number in (signal.SIGTERM, signal.SIGHUP):
             with contextlib.suppress(ValueError, RuntimeError):  # another thread's: then it is not ours to decide
                 asyncio.get_running_loop().add_signal_handler(number, self.exit, 0)
-        self.set_interval(BEAT_S, self._tick)
+        self.set_interval(TICK_S, self._tick)
         self.set_interval(POLL_S, self._poll)
         if self._child is not None:
             self._run_in_background(partial(self._watch_gateway, self._child))
-        self._run_in_background(partial(attach, self._api, self, self.model.followed))
+        self._run_in_background(partial(listen_with_reconnect, self._api, self, self.model.followed))
         self.schedule_draw()
 
-    def handle_connected(self, status: Status, past: Past | None) -> None:
+    def handle_connected(self, status: ConsoleStatus, past: ConsoleHistory | None) -> None:
         """The connection stands."""
         if self._connection.state == "down":
             self.model.add_gateway_note("attached again", at=status.now)
@@ -98,21 +98,23 @@ class ConsoleApp(App[int]):
         self._poll()
         self.schedule_draw()
 
-    def handle_events(self, events: Sequence[Seen]) -> None:
+    def handle_events(self, events: Sequence[ConsoleApiModel]) -> None:
         """These happened."""
         for event in events:
             self.model.apply_event(event)
-        self._is_status_stale |= any(isinstance(event, Turn) and event.state != "started" for event in events)
+        self._is_status_stale |= any(
+            isinstance(event, ConsoleTurnEvent) and event.state != "started" for event in events
+        )
         self.schedule_draw()
 
-    def handle_disconnected(self, error: ApiError, seconds: float) -> None:
+    def handle_disconnected(self, error: ConsoleApiError, seconds: float) -> None:
         """The connection is gone, or does not come."""
         before = self._connection.state
         if before == "up":
             self.model.add_gateway_note(
                 f"the connection to the gateway is gone: {error}", bad=True, at=datetime.now(UTC)
             )
-        if before == "starting" and self._child is not None and isinstance(error, Away):
+        if before == "starting" and self._child is not None and isinstance(error, ApiUnavailable):
             self._connection = replace(self._connection, detail="the gateway is starting")
         elif before != "gone":
             self._connection = replace(self._connection, state="down", detail=f"{error}; again in {seconds:.0f} s")
@@ -122,7 +124,7 @@ class ConsoleApp(App[int]):
         """Draw, with whatever else happens in the next moment."""
         if not self._draw_pending:
             self._draw_pending = True
-            self.set_timer(SYNC_S, self._draw_panes)
+            self.set_timer(DRAW_DELAY_S, self._draw_panes)
 
     def _draw_panes(self) -> None:
         self._draw_pending = False
@@ -153,7 +155,7 @@ class ConsoleApp(App[int]):
 
         self.run_worker(then)  # type: ignore[arg-type]  # a result that nobody takes has no type for mypy
 
-    async def _watch_gateway(self, child: Child) -> None:
+    async def _watch_gateway(self, child: GatewayProcess) -> None:
         code = await child.wait()  # it should not
         self._connection = replace(self._connection, state="gone", detail=f"the gateway ended with code {code}")
         self.model.add_gateway_note(
@@ -169,14 +171,14 @@ class ConsoleApp(App[int]):
 
     def on_prompt_said(self, event: Prompt.Said) -> None:
         """A line is typed."""
-        match meant(event.text):
-            case Local(name="quit"):
+        match parse_input(event.text):
+            case LocalCommand(name="quit"):
                 self.exit(0)
-            case Local(name="clear"):
+            case LocalCommand(name="clear"):
                 self.model.conversation_pane.clear()
-            case Local(name="help"):
+            case LocalCommand(name="help"):
                 self.action_help()
-            case Local(name="follow", args=wanted):
+            case LocalCommand(name="follow", args=wanted):
                 self._run_in_background(partial(self._console_actions.follow, wanted))
             case str(said):
                 self._run_in_background(partial(self._console_actions.say, said))
@@ -252,5 +254,5 @@ class ConsoleApp(App[int]):
         """Whether this was asked for a moment ago, too."""
         now = asyncio.get_running_loop().time()
         again = self._confirmation[0] == what and now < self._confirmation[1]
-        self._confirmation = ("", 0.0) if again else (what, now + AGAIN_S)
+        self._confirmation = ("", 0.0) if again else (what, now + CONFIRM_S)
         return again

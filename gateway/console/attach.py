@@ -6,29 +6,31 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from channels.backoff import Backoff
-from gateway.console.api import Api, ApiError
-from gateway.console.events import Past, Seen, Status
+from gateway.console.api import ConsoleApiError, GatewayApiClient
+from gateway.console.events import ConsoleApiModel, ConsoleHistory, ConsoleStatus
 
-MOST_S: Final = 10.0
+MAX_RECONNECT_S: Final = 10.0
 """Between two attempts: somebody sits in front of it."""
 
 
-class Hearer(Protocol):
+class ApiListener(Protocol):
     """Who is told. Each call returns at once."""
 
-    def handle_connected(self, status: Status, past: Past | None) -> None:
+    def handle_connected(self, status: ConsoleStatus, past: ConsoleHistory | None) -> None:
         """A connection stands. `past`: of the conversation that is followed, at the first time only."""
 
-    def handle_events(self, events: Sequence[Seen]) -> None:
+    def handle_events(self, events: Sequence[ConsoleApiModel]) -> None:
         """These happened."""
 
-    def handle_disconnected(self, error: ApiError, seconds: float) -> None:
+    def handle_disconnected(self, error: ConsoleApiError, seconds: float) -> None:
         """It stands no longer, or could not be made; the next attempt comes after so many seconds."""
 
 
-async def attach(api: Api, hearer: Hearer, conversation: str, *, chance: Callable[[], float] = random.random) -> None:
+async def listen_with_reconnect(
+    api: GatewayApiClient, hearer: ApiListener, conversation: str, *, chance: Callable[[], float] = random.random
+) -> None:
     """Tell `hearer` what happens there, until cancelled."""
-    backoff, last, known = Backoff(MOST_S), "", False
+    backoff, last, known = Backoff(MAX_RECONNECT_S), "", False
     while True:
         try:
             async with api.open_stream(last) as stream:
@@ -40,7 +42,7 @@ async def attach(api: Api, hearer: Hearer, conversation: str, *, chance: Callabl
                 async for position, events in stream.batches():
                     last = position or last
                     hearer.handle_events(events)
-        except ApiError as error:
+        except ConsoleApiError as error:
             wait_s = backoff.next_delay_s(0, chance())
             hearer.handle_disconnected(error, wait_s)
             await asyncio.sleep(wait_s)

@@ -8,14 +8,14 @@ from textual.containers import Horizontal, Vertical
 from textual.widgets import Static, TextArea
 
 from gateway.console import status
-from gateway.console.line import Row
-from gateway.console.model import EVERY, OWN, Console
+from gateway.console.line import StyledRow
+from gateway.console.model import ALL_CONVERSATIONS, OPERATOR_CONVERSATION, ConsoleModel
 from gateway.console.prompt import Prompt
-from gateway.console.status import Connection
+from gateway.console.status import ConsoleConnection
 from gateway.console.text import one_line
 from gateway.console.view import PaneView, Rows, Title
 
-_KEYS: Final = (
+_KEY_LABELS: Final = (
     ("^R", "reasoning"),
     ("^K", "kill tool"),
     ("Esc", "stop turn"),
@@ -24,13 +24,15 @@ _KEYS: Final = (
     ("F1", "help"),
     ("^Q", "quit"),
 )
-KEYS: Final[Row] = tuple(span for key, what in _KEYS for span in (("tool", key), ("plain", f" {what}  ")))
+KEY_ROW: Final[StyledRow] = tuple(
+    span for key, what in _KEY_LABELS for span in (("tool", key), ("plain", f" {what}  "))
+)
 
 
-class Board(Vertical):
+class ConsoleLayout(Vertical):
     """All of it."""
 
-    def __init__(self, model: Console) -> None:
+    def __init__(self, model: ConsoleModel) -> None:
         super().__init__(id="board")
         self._model = model
         panes = {"alone": model.autonomous_pane, "talk": model.conversation_pane, "tools": model.tools_pane}
@@ -54,7 +56,7 @@ class Board(Vertical):
             with Vertical(id="right"):
                 yield from self._compose_pane("tools")
         yield self._status
-        yield Rows([KEYS], id="keys")
+        yield Rows([KEY_ROW], id="keys")
 
     def _compose_pane(self, name: str) -> ComposeResult:
         yield self._titles[name]
@@ -67,10 +69,10 @@ class Board(Vertical):
             words, pane = self._pane_title(name, thinking=thinking), view.pane
             self._titles[name].show(words, pane.missed_count, following=pane.is_following, focused=view.has_focus)
 
-    def draw_status(self, connection: Connection, now: datetime, beats: int) -> None:
+    def draw_status(self, connection: ConsoleConnection, now: datetime, beats: int) -> None:
         """Show how everything stands."""
         width = max(1, self._status.size.width)
-        self._status.show(status.rows(self._model, connection, now, width, beats))
+        self._status.show(status.render_status(self._model, connection, now, width, beats))
 
     def active_pane(self) -> PaneView:
         """The pane that keys are for: while somebody types, the conversation."""
@@ -90,10 +92,10 @@ class Board(Vertical):
             return "tools"
         if name == "alone":
             return "autonomous" if thinking else "autonomous (reasoning is hidden)"
-        if follows == OWN:
+        if follows == OPERATOR_CONVERSATION:
             return "conversation"
         return (
             "all conversations"
-            if follows == EVERY
+            if follows == ALL_CONVERSATIONS
             else f"{one_line(self._model.title(follows), 60)} (what you say is not said here)"
         )

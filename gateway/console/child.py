@@ -8,22 +8,22 @@ import sys
 from pathlib import Path
 from typing import Final
 
-STOP_S: Final = 15.0
+CHILD_STOP_S: Final = 15.0
 """A gateway that is told to stop ends within 10 s."""
 _TAIL_BYTES: Final = 4_096
 
 
-def log_file(store: Path) -> Path:
+def child_log_path(store: Path) -> Path:
     """Where its log goes, beside the store."""
     return store.with_name(f"{store.name}.log")
 
 
-class Child:
+class GatewayProcess:
     """A gateway that runs for as long as we do, at most."""
 
     def __init__(self, directory: Path, store: Path, port: int, token: str) -> None:
         """`directory`: of its configuration."""
-        self.log_path = log_file(store)
+        self.log_path = child_log_path(store)
         self._directory, self._port, self._token = directory, port, token
         self._process: asyncio.subprocess.Process | None = None
         self._log_start = 0
@@ -31,7 +31,7 @@ class Child:
     async def start(self) -> None:
         """Begin; it takes a second or two until it answers. Raises OSError."""
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
-        with open(self.log_path, "ab", opener=_private) as log:  # noqa: ASYNC230 - a moment; a Path takes no opener
+        with open(self.log_path, "ab", opener=_open_private) as log:  # noqa: ASYNC230 - a moment; a Path takes no opener
             self._log_start = log.tell()
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -70,14 +70,17 @@ class Child:
             return ""
 
     async def stop(self) -> int:
-        """End it, and return its exit code. It finishes or parks what is in flight; after `STOP_S` it is killed."""
+        """End it, and return its exit code.
+
+        It finishes or parks what is in flight; after `CHILD_STOP_S` it is killed.
+        """
         process = self._process
         assert process is not None
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
             try:
-                async with asyncio.timeout(STOP_S):
+                async with asyncio.timeout(CHILD_STOP_S):
                     await process.wait()
             except TimeoutError:
                 with contextlib.suppress(ProcessLookupError):
@@ -88,5 +91,5 @@ class Child:
         return process.returncode or 0
 
 
-def _private(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC, 0o600)

@@ -1,16 +1,16 @@
 """What the operator has the gateway do, and what came of it, told in the panes. So is what it refuses."""
 
-from gateway.console.api import Api, ApiError
-from gateway.console.entry import MAX_SAID
-from gateway.console.going import Call, Turn
-from gateway.console.model import EVERY, OWN, Console
+from gateway.console.api import ConsoleApiError, GatewayApiClient
+from gateway.console.entry import MAX_MESSAGE_CHARS
+from gateway.console.going import ConsoleActiveCall, ConsoleActiveTurn
+from gateway.console.model import ALL_CONVERSATIONS, OPERATOR_CONVERSATION, ConsoleModel
 from gateway.console.text import one_line
 
 
-class Desk:
+class ConsoleActions:
     """One operator's."""
 
-    def __init__(self, api: Api, model: Console, by: str) -> None:
+    def __init__(self, api: GatewayApiClient, model: ConsoleModel, by: str) -> None:
         """`by`: who that is, for people."""
         self._api, self._model, self._by = api, model, by
         self._is_connected = False
@@ -25,8 +25,10 @@ class Desk:
     async def say(self, said: str) -> bool:
         """In the operator's own conversation. False: it was not taken, and the pane says why."""
         self._model.conversation_pane.scroll_to_end()
-        if len(said) > MAX_SAID:
-            self._model.add_remark(f"that has {len(said)} characters, and {MAX_SAID} can be said at once", bad=True)
+        if len(said) > MAX_MESSAGE_CHARS:
+            self._model.add_remark(
+                f"that has {len(said)} characters, and {MAX_MESSAGE_CHARS} can be said at once", bad=True
+            )
             return False
         if not self._is_connected:
             self._queued.append(said)
@@ -34,18 +36,18 @@ class Desk:
             return True
         try:
             await self._api.say(said)
-        except ApiError as error:
+        except ConsoleApiError as error:
             self._model.add_remark(f"not said: {error}", bad=True)
             return False
         return True
 
-    async def kill(self, call: Call) -> None:
+    async def kill(self, call: ConsoleActiveCall) -> None:
         """End a tool; its turn goes on."""
         await self._send_order(
             "kill", call.conversation, f"killing {call.name} in {self._model.title(call.conversation)}"
         )
 
-    async def stop(self, turn: Turn) -> None:
+    async def stop(self, turn: ConsoleActiveTurn) -> None:
         """Interrupt a turn."""
         await self._send_order(
             "stop", turn.conversation, f"stopping the turn in {self._model.title(turn.conversation)}"
@@ -53,13 +55,15 @@ class Desk:
 
     async def follow(self, wanted: str) -> None:
         """Show another conversation: `own`, `all`, its title or its address."""
-        conversation = {"": OWN, "own": OWN, "all": EVERY}.get(wanted) or self._model.find_conversation(wanted)
+        conversation = {"": OPERATOR_CONVERSATION, "own": OPERATOR_CONVERSATION, "all": ALL_CONVERSATIONS}.get(
+            wanted
+        ) or self._model.find_conversation(wanted)
         try:
-            past = None if conversation == EVERY else await self._api.get_history(conversation)
+            past = None if conversation == ALL_CONVERSATIONS else await self._api.get_history(conversation)
             if past is None:
                 self._model.conversations = (await self._api.list_conversations()).conversations
                 self._model.learn_titles(self._model.conversations)
-        except ApiError as error:
+        except ConsoleApiError as error:
             self._model.add_remark(f"cannot follow {wanted}: {error}", bad=True)
             return
         self._model.follow(conversation, past)
@@ -76,14 +80,14 @@ class Desk:
             if places:
                 self._model.conversations = (await self._api.list_conversations()).conversations
                 self._model.learn_titles(self._model.conversations)
-        except ApiError:
+        except ConsoleApiError:
             pass
 
     async def _send_order(self, kind: str, conversation: str, what: str) -> None:
         self._model.add_remark(what)
         try:
             answered = await self._api.send_order(kind, conversation, self._by)
-        except ApiError as error:
+        except ConsoleApiError as error:
             self._model.add_remark(f"not done: {error}", bad=True)
             return
         for line in answered.lines:

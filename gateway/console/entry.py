@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from gateway.commands.table import TABLE, Row, written
+from gateway.commands.table import COMMANDS, CommandDefinition, format_arg
 
-Own = Literal["quit", "clear", "follow", "help"]
-OWN: Final[dict[Own, str]] = {
+LocalCommandName = Literal["quit", "clear", "follow", "help"]
+LOCAL_COMMANDS: Final[dict[LocalCommandName, str]] = {
     "quit": "leave the console",
     "clear": "empty the pane above",
     "follow": "show another conversation: its name, `own`, or `all`",
@@ -15,33 +15,33 @@ OWN: Final[dict[Own, str]] = {
 }
 """Commands of the console itself."""
 MAX_HISTORY: Final = 500
-MAX_SAID: Final = 16_000
+MAX_MESSAGE_CHARS: Final = 16_000
 """What the API takes at once, in characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Local:
+class LocalCommand:
     """A command of the console."""
 
-    name: Own
+    name: LocalCommandName
     args: str
 
 
-def meant(typed: str) -> Local | str:
+def parse_input(typed: str) -> LocalCommand | str:
     """A command of ours, or what is to be said to the gateway as it is (its own commands are said, too)."""
     name, _, args = typed.strip().partition(" ")
     args = args.strip()
     match name:
         case "/quit" | "/clear" if not args:
-            return Local(name="quit" if name == "/quit" else "clear", args="")
+            return LocalCommand(name="quit" if name == "/quit" else "clear", args="")
         case "/follow":
-            return Local(name="follow", args=args)
+            return LocalCommand(name="follow", args=args)
         case "/help" if not args:
-            return Local(name="help", args="")
+            return LocalCommand(name="help", args="")
     return typed.strip()
 
 
-class History:
+class InputHistory:
     """What was said before, gone through with up and down."""
 
     def __init__(self) -> None:
@@ -73,52 +73,52 @@ class History:
         return self._messages[self._index] if self._index < len(self._messages) else self._draft
 
 
-def fitting(typed: str, conversations: Iterable[str] = ()) -> list[str]:
+def find_completions(typed: str, conversations: Iterable[str] = ()) -> list[str]:
     """How the last word of a command may go on, whole words; empty: it is no command, or nothing is known of it."""
     if not typed.startswith("/") or "\n" in typed:
         return []
     *before, word = typed[1:].split(" ")
     before = [one for one in before if one]
-    return [one for one in _words(before, conversations) if one.startswith(word) and one != word]
+    return [one for one in _list_candidates(before, conversations) if one.startswith(word) and one != word]
 
 
-def completed(typed: str, found: Sequence[str]) -> str:
+def complete_input(typed: str, found: Sequence[str]) -> str:
     """As far as all of `found` agree; one alone is whole, and a space behind it."""
     head, space, word = typed.rpartition(" ")
     if not space:
         head, word = "", typed.removeprefix("/")
-    goal = f"{found[0]} " if len(found) == 1 else _shared(found)
+    goal = f"{found[0]} " if len(found) == 1 else _common_prefix(found)
     start = f"{head} " if space else "/"
     return f"{start}{goal if len(goal) > len(word) else word}"
 
 
-def _shared(found: Sequence[str]) -> str:
+def _common_prefix(found: Sequence[str]) -> str:
     """What all of them begin with."""
     first, last = min(found, default=""), max(found, default="")  # whatever these two share, those between them have
     return first[: next((at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))]
 
 
-def usage(typed: str) -> str:
+def format_usage(typed: str) -> str:
     """What a command that is typed is for, and how it is written. Empty: it is none."""
     name, *words = typed.removeprefix("/").split(" ")
-    row = _row(name)
+    row = _find_command(name)
     if not typed.startswith("/") or row is None:
-        return OWN.get(name, "") if typed.startswith("/") else ""  # type: ignore[call-overload]  # any text may be asked for
+        return LOCAL_COMMANDS.get(name, "") if typed.startswith("/") else ""  # type: ignore[call-overload]  # any text may be asked for
     sub = row.find_sub(words[0]) if words else None
-    args = " ".join(map(written, sub.args if sub else row.args))
+    args = " ".join(map(format_arg, sub.args if sub else row.args))
     return " ".join(filter(None, (f"/{row.name}", sub.name if sub else "", args))) + f": {(sub or row).summary}"
 
 
-def _words(before: Sequence[str], conversations: Iterable[str]) -> Iterable[str]:
+def _list_candidates(before: Sequence[str], conversations: Iterable[str]) -> Iterable[str]:
     if not before:
-        return sorted({*OWN, *(row.name for row in TABLE)})
+        return sorted({*LOCAL_COMMANDS, *(row.name for row in COMMANDS)})
     if before == ["follow"]:
         return ["all", "own", *conversations]
-    row = _row(before[0])
+    row = _find_command(before[0])
     if row is None:
         return []
     if before[0] == "help" and len(before) == 1:
-        return sorted(one.name for one in TABLE)
+        return sorted(one.name for one in COMMANDS)
     sub = row.find_sub(before[1]) if len(before) > 1 else None
     if len(before) == 1 and row.subs:
         return [one.name for one in row.subs]
@@ -127,5 +127,5 @@ def _words(before: Sequence[str], conversations: Iterable[str]) -> Iterable[str]
     return args[place].choices if place < len(args) else []
 
 
-def _row(name: str) -> Row | None:
-    return next((row for row in TABLE if row.name == name), None)
+def _find_command(name: str) -> CommandDefinition | None:
+    return next((row for row in COMMANDS if row.name == name), None)

@@ -10,58 +10,58 @@ from typing import Annotated, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 
-def _text(value: object) -> object:
+def _as_text(value: object) -> object:
     """Some texts are null where there is nothing to say; arguments and results may be any JSON."""
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
 
 
-Text = Annotated[str, BeforeValidator(_text)]
+ApiText = Annotated[str, BeforeValidator(_as_text)]
 
 
-class Seen(BaseModel):
+class ConsoleApiModel(BaseModel):
     """An event, or an answer."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     at: datetime | None = None
-    title: Text = ""
+    title: ApiText = ""
     """What people call the conversation that it is about. Empty: there is none."""
 
 
-class Noticed(Seen):
+class ConsoleNotification(ConsoleApiModel):
     """Something came in: `notification`."""
 
     seq: int = 0
-    type: Text = ""
-    kind: Text = ""
-    conversation: Text = ""
-    who: Text = ""
-    text: Text = ""
-    fate: Text = ""
+    type: ApiText = ""
+    kind: ApiText = ""
+    conversation: ApiText = ""
+    who: ApiText = ""
+    text: ApiText = ""
+    fate: ApiText = ""
 
 
-class Fate(Seen):
+class ConsoleFate(ConsoleApiModel):
     """What became of it: `fate`."""
 
     seq: int = 0
-    conversation: Text = ""
-    fate: Text = ""
-    rule: Text = ""
+    conversation: ApiText = ""
+    fate: ApiText = ""
+    rule: ApiText = ""
 
 
-class Turn(Seen):
+class ConsoleTurnEvent(ConsoleApiModel):
     """One began or ended: `turn`."""
 
-    turn: Text = ""
-    agent: Text = ""
-    conversation: Text = ""
-    state: Text = ""
+    turn: ApiText = ""
+    agent: ApiText = ""
+    conversation: ApiText = ""
+    state: ApiText = ""
     autonomous: bool = False
-    cause: Text = ""
-    outcome: Text = ""
-    model: Text = ""
+    cause: ApiText = ""
+    outcome: ApiText = ""
+    model: ApiText = ""
     input_tokens: int | None = None
     read_tokens: int | None = None
     written_tokens: int | None = None
@@ -69,59 +69,59 @@ class Turn(Seen):
     cost_usd: float | None = None
 
 
-class Delta(Seen):
+class ConsoleTextDelta(ConsoleApiModel):
     """What it is writing: `text` and `thinking`."""
 
-    turn: Text = ""
-    agent: Text = ""
-    conversation: Text = ""
+    turn: ApiText = ""
+    agent: ApiText = ""
+    conversation: ApiText = ""
     autonomous: bool = False
-    delta: Text = ""
+    delta: ApiText = ""
     begins: bool = False
     """What was written before in this turn is over, or is replaced by this."""
 
 
-class Thought(Delta):
+class ConsoleThinkingDelta(ConsoleTextDelta):
     """`thinking`."""
 
 
-class Tool(Seen):
+class ConsoleToolEvent(ConsoleApiModel):
     """A call began or ended: `tool`."""
 
-    turn: Text = ""
-    agent: Text = ""
-    conversation: Text = ""
-    call: Text = ""
-    name: Text = ""
-    state: Text = ""
-    arguments: Text = ""
+    turn: ApiText = ""
+    agent: ApiText = ""
+    conversation: ApiText = ""
+    call: ApiText = ""
+    name: ApiText = ""
+    state: ApiText = ""
+    arguments: ApiText = ""
     """As JSON, if it was not cut."""
-    result: Text = ""
+    result: ApiText = ""
     error: bool = False
 
 
-class Posted(Seen):
+class ConsolePost(ConsoleApiModel):
     """The gateway says something: `post`."""
 
     seq: int = 0
-    conversation: Text = ""
-    text: Text = ""
+    conversation: ApiText = ""
+    text: ApiText = ""
 
 
-class Delivered(Seen):
+class ConsoleDelivery(ConsoleApiModel):
     """What came of that: `delivery`."""
 
     seq: int = 0
-    conversation: Text = ""
-    outcome: Text = ""
-    reason: Text = ""
+    conversation: ApiText = ""
+    outcome: ApiText = ""
+    reason: ApiText = ""
 
 
-class Mind(Seen):
+class ConsoleDmnState(ConsoleApiModel):
     """An agent's Default Mode Network: `dmn`."""
 
-    agent: Text = ""
-    mode: Text = ""
+    agent: ApiText = ""
+    mode: ApiText = ""
     next_tick_s: float | None = None
     running: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()
@@ -132,38 +132,38 @@ class Mind(Seen):
     quiet: bool = False
 
 
-class Linked(Seen):
+class ConsoleChannelState(ConsoleApiModel):
     """A channel: `channel`."""
 
-    channel: Text = ""
-    platform: Text = ""
-    state: Text = ""
-    reason: Text = ""
+    channel: ApiText = ""
+    platform: ApiText = ""
+    state: ApiText = ""
+    reason: ApiText = ""
 
 
-class Reloaded(Seen):
+class ConsoleReload(ConsoleApiModel):
     """The configuration was read again: `reloaded`."""
 
     taken: tuple[str, ...] = ()
     later: tuple[str, ...] = ()
-    problems: tuple[Text, ...] = ()
+    problems: tuple[ApiText, ...] = ()
 
 
-class Logged(Seen):
+class ConsoleLogRecord(ConsoleApiModel):
     """A warning, or worse: `log`."""
 
-    level: Text = ""
-    logger: Text = ""
-    message: Text = ""
+    level: ApiText = ""
+    logger: ApiText = ""
+    message: ApiText = ""
 
 
-class Lost(Seen):
+class ConsoleEventsLost(ConsoleApiModel):
     """We were too slow: `lost`."""
 
     count: int = 0
 
 
-class Today(Seen):
+class ConsoleUsageToday(ConsoleApiModel):
     """What was used since midnight, UTC."""
 
     requests: int = 0
@@ -175,93 +175,93 @@ class Today(Seen):
     read_share: float | None = None
 
 
-class Activity(Seen):
+class ConsoleRunningTurn(ConsoleApiModel):
     """A turn that runs."""
 
-    turn: Text = ""
-    agent: Text = ""
-    conversation: Text = ""
+    turn: ApiText = ""
+    agent: ApiText = ""
+    conversation: ApiText = ""
     since: datetime | None = None
-    tool: Text = ""
+    tool: ApiText = ""
 
 
-class Status(Seen):
+class ConsoleStatus(ConsoleApiModel):
     """`GET /api/status`."""
 
-    version: Text = ""
+    version: ApiText = ""
     now: datetime | None = None
     ready: bool = False
-    model: Text = ""
-    agents: tuple[Mind, ...] = ()
-    today: Today = Today()
-    activity: tuple[Activity, ...] = ()
+    model: ApiText = ""
+    agents: tuple[ConsoleDmnState, ...] = ()
+    today: ConsoleUsageToday = ConsoleUsageToday()
+    activity: tuple[ConsoleRunningTurn, ...] = ()
 
 
-class Said(Seen):
+class ConsoleMessage(ConsoleApiModel):
     """A message of a conversation."""
 
     seq: int = 0
-    who: Text = ""
+    who: ApiText = ""
     ours: bool = False
-    text: Text = ""
-    kind: Text = ""
-    fate: Text = ""
+    text: ApiText = ""
+    kind: ApiText = ""
+    fate: ApiText = ""
 
 
-class Past(Seen):
+class ConsoleHistory(ConsoleApiModel):
     """`GET /api/conversation`."""
 
-    conversation: Text = ""
-    agent: Text = ""
-    messages: tuple[Said, ...] = ()
+    conversation: ApiText = ""
+    agent: ApiText = ""
+    messages: tuple[ConsoleMessage, ...] = ()
 
 
-class Place(Seen):
+class ConsoleConversation(ConsoleApiModel):
     """One of `GET /api/conversations`."""
 
-    conversation: Text = ""
-    agent: Text = ""
+    conversation: ApiText = ""
+    agent: ApiText = ""
     last_at: datetime | None = None
-    last_text: Text = ""
-    last_who: Text = ""
+    last_text: ApiText = ""
+    last_who: ApiText = ""
     unread: int = 0
     running: bool = False
 
 
-class Places(Seen):
+class ConsoleConversationList(ConsoleApiModel):
     """`GET /api/conversations`."""
 
-    conversations: tuple[Place, ...] = ()
+    conversations: tuple[ConsoleConversation, ...] = ()
 
 
-class Answered(Seen):
+class ConsoleOrderResult(ConsoleApiModel):
     """What became of an order."""
 
     ok: bool = False
-    lines: tuple[Text, ...] = ()
+    lines: tuple[ApiText, ...] = ()
 
 
-KINDS: Final[dict[str, type[Seen]]] = {
-    "notification": Noticed,
-    "fate": Fate,
-    "turn": Turn,
-    "text": Delta,
-    "thinking": Thought,
-    "tool": Tool,
-    "post": Posted,
-    "delivery": Delivered,
-    "dmn": Mind,
-    "channel": Linked,
-    "reloaded": Reloaded,
-    "log": Logged,
-    "lost": Lost,
+EVENT_MODELS: Final[dict[str, type[ConsoleApiModel]]] = {
+    "notification": ConsoleNotification,
+    "fate": ConsoleFate,
+    "turn": ConsoleTurnEvent,
+    "text": ConsoleTextDelta,
+    "thinking": ConsoleThinkingDelta,
+    "tool": ConsoleToolEvent,
+    "post": ConsolePost,
+    "delivery": ConsoleDelivery,
+    "dmn": ConsoleDmnState,
+    "channel": ConsoleChannelState,
+    "reloaded": ConsoleReload,
+    "log": ConsoleLogRecord,
+    "lost": ConsoleEventsLost,
 }
 """By the name of the event."""
 
 
-def read(name: str, data: str) -> Seen | None:
+def parse_event(name: str, data: str) -> ConsoleApiModel | None:
     """An event of the stream; None: it is of no kind that is shown, or not as it should be."""
-    kind = KINDS.get(name)
+    kind = EVENT_MODELS.get(name)
     if kind is None:
         return None
     try:

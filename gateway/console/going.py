@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True, kw_only=True)
-class Turn:
+class ConsoleActiveTurn:
     """One under way."""
 
     agent: str
@@ -21,7 +21,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class ConsoleActiveCall:
     """A tool under way."""
 
     turn: str
@@ -30,7 +30,7 @@ class Call:
     since: datetime | None
 
 
-def newest(found: Iterable[T], *wishes: Callable[[T], bool]) -> T | None:
+def find_newest(found: Iterable[T], *wishes: Callable[[T], bool]) -> T | None:
     """The last one for which the first wish holds, else the second, and so on, else the last of all. None: no one."""
     known = [*found]
     for wish in wishes:
@@ -40,12 +40,12 @@ def newest(found: Iterable[T], *wishes: Callable[[T], bool]) -> T | None:
     return known[-1] if known else None
 
 
-def same(written: str, posted: str) -> bool:
+def is_same_text(written: str, posted: str) -> bool:
     """Whether what grew is what was said then."""
     grown, whole = "".join(written.split()), "".join(posted.split())
     return bool(grown) and (whole.startswith(grown) or grown.endswith(whole))
 
 
-def between(start: datetime | None, end: datetime | None) -> float | None:
+def seconds_between(start: datetime | None, end: datetime | None) -> float | None:
     """Seconds from one to the other. None: one of them is not known."""
     return (end - start).total_seconds() if start is not None and end is not None else None

@@ -7,13 +7,13 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
 
-from gateway.commands.table import GROUPS, TABLE
-from gateway.console.entry import OWN
-from gateway.console.line import Line, Span
+from gateway.commands.table import COMMAND_GROUPS, COMMANDS
+from gateway.console.entry import LOCAL_COMMANDS
+from gateway.console.line import PaneLine, StyledSpan
 from gateway.console.pane import Pane
 from gateway.console.view import PaneView, Title
 
-KEYS: Final = (
+HELP_KEYS: Final = (
     ("Ctrl+R", "show or hide what agents think"),
     ("Ctrl+K", "kill the tool that runs; the turn goes on"),
     ("Esc", "stop the turn that runs; a second time where it is somebody else's conversation"),
@@ -29,29 +29,34 @@ KEYS: Final = (
 )
 
 
-def lines(about: str) -> list[Line]:
+def build_help_lines(about: str) -> list[PaneLine]:
     """All of it. `about`: which gateway this is."""
-    told = [_head("This console"), _line((("plain", f"  {about}"),)), _line(()), _head("Keys")]
-    told += [_pair(key, what) for key, what in KEYS]
-    told += [_line(()), _head("Commands of the console")]
-    told += [_pair(f"/{name}", what) for name, what in OWN.items()]
-    told += [_line(()), _head("Commands of the gateway: said in your own conversation, answered there")]
-    for group in GROUPS:
-        told.append(_line((("note", f"  {group}"),)))
-        told += [_pair(f"/{row.name}", row.summary) for row in TABLE if row.group == group]
+    told = [
+        _heading_line("This console"),
+        _text_line((("plain", f"  {about}"),)),
+        _text_line(()),
+        _heading_line("Keys"),
+    ]
+    told += [_entry_line(key, what) for key, what in HELP_KEYS]
+    told += [_text_line(()), _heading_line("Commands of the console")]
+    told += [_entry_line(f"/{name}", what) for name, what in LOCAL_COMMANDS.items()]
+    told += [_text_line(()), _heading_line("Commands of the gateway: said in your own conversation, answered there")]
+    for group in COMMAND_GROUPS:
+        told.append(_text_line((("note", f"  {group}"),)))
+        told += [_entry_line(f"/{row.name}", row.summary) for row in COMMANDS if row.group == group]
     return told
 
 
-def _head(words: str) -> Line:
-    return _line((("head", words),))
+def _heading_line(words: str) -> PaneLine:
+    return _text_line((("head", words),))
 
 
-def _pair(left: str, right: str) -> Line:
-    return Line((("tool", f"  {left:<22}"), ("plain", f" {right}")), 25)
+def _entry_line(left: str, right: str) -> PaneLine:
+    return PaneLine((("tool", f"  {left:<22}"), ("plain", f" {right}")), 25)
 
 
-def _line(spans: tuple[Span, ...]) -> Line:
-    return Line(spans, 2)
+def _text_line(spans: tuple[StyledSpan, ...]) -> PaneLine:
+    return PaneLine(spans, 2)
 
 
 class HelpScreen(ModalScreen[None]):
@@ -66,7 +71,7 @@ class HelpScreen(ModalScreen[None]):
     def __init__(self, about: str) -> None:
         super().__init__()
         self._pane = Pane()
-        self._pane.add(lines(about))
+        self._pane.add(build_help_lines(about))
         self._pane.scroll_to_start()
 
     def compose(self) -> ComposeResult:

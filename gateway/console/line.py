@@ -7,34 +7,34 @@ from gateway.console import text
 
 Tone = Literal["plain", "time", "who", "ours", "head", "thinking", "tool", "result", "good", "bad", "note"]
 """What a piece of text is; the shell knows how that looks."""
-Span = tuple[Tone, str]
-Row = tuple[Span, ...]
+StyledSpan = tuple[Tone, str]
+StyledRow = tuple[StyledSpan, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PaneLine:
     """One line, as wide as it is. Its texts come from `text.lines`."""
 
-    spans: Row
+    spans: StyledRow
     indent: int = 0
     """Cells in front of its second and later rows."""
     tone: Tone = "plain"
     """By which it can be hidden."""
 
 
-def rows_of(line: Line, width: int) -> list[Row]:
+def wrap_line(line: PaneLine, width: int) -> list[StyledRow]:
     """A line in rows of at most `width` cells."""
     whole = "".join(said for _, said in line.spans)
-    if len(whole) <= width and (whole.isascii() or text.width(whole) <= width):
+    if len(whole) <= width and (whole.isascii() or text.cell_width(whole) <= width):
         return [line.spans]
     indent = min(line.indent, width // 3)
-    pad: Row = (("plain", " " * indent),) if indent else ()
-    cuts = text.wrapped(whole, width, indent)
-    return [(pad if number else ()) + _cut(line.spans, start, end) for number, (start, end) in enumerate(cuts)]
+    pad: StyledRow = (("plain", " " * indent),) if indent else ()
+    cuts = text.wrap_cells(whole, width, indent)
+    return [(pad if number else ()) + _slice_spans(line.spans, start, end) for number, (start, end) in enumerate(cuts)]
 
 
-def _cut(spans: Row, start: int, end: int) -> Row:
-    at, pieces = 0, list[Span]()
+def _slice_spans(spans: StyledRow, start: int, end: int) -> StyledRow:
+    at, pieces = 0, list[StyledSpan]()
     for tone, said in spans:
         size = len(said)
         if at < end and start < at + size:

@@ -10,31 +10,31 @@ from datetime import datetime, tzinfo
 from typing import Final
 
 from gateway.console import events, say
-from gateway.console.going import Call, Turn, between, newest, same
-from gateway.console.line import Line
+from gateway.console.going import ConsoleActiveCall, ConsoleActiveTurn, find_newest, is_same_text, seconds_between
+from gateway.console.line import PaneLine
 from gateway.console.pane import Pane
 from gateway.console.text import one_line
 
-OWN: Final = "console/operator"
+OPERATOR_CONVERSATION: Final = "console/operator"
 """The operator's own direct conversation."""
-EVERY: Final = "*"
+ALL_CONVERSATIONS: Final = "*"
 """Follows every conversation."""
-_FINE: Final = frozenset({"replied", "silent", "yielded"})
-_BROKEN: Final = frozenset({"failed", "uncertain"})
+_NORMAL_OUTCOMES: Final = frozenset({"replied", "silent", "yielded"})
+_FAILED_DELIVERIES: Final = frozenset({"failed", "uncertain"})
 
 
-class Console:
+class ConsoleModel:
     """All that is shown."""
 
-    def __init__(self, *, zone: tzinfo | None = None, follows: str = OWN) -> None:
+    def __init__(self, *, zone: tzinfo | None = None, follows: str = OPERATOR_CONVERSATION) -> None:
         """`zone`: in which times are told. None: that of the system."""
         self.autonomous_pane, self.conversation_pane, self.tools_pane = Pane(), Pane(), Pane()
         self.followed = follows
-        self.turns: dict[str, Turn] = {}
-        self.tool_calls: dict[str, Call] = {}
-        self.dmn_states: dict[str, events.Mind] = {}
-        self.status: events.Status | None = None
-        self.conversations: tuple[events.Place, ...] = ()
+        self.turns: dict[str, ConsoleActiveTurn] = {}
+        self.tool_calls: dict[str, ConsoleActiveCall] = {}
+        self.dmn_states: dict[str, events.ConsoleDmnState] = {}
+        self.status: events.ConsoleStatus | None = None
+        self.conversations: tuple[events.ConsoleConversation, ...] = ()
         """Conversations that are known, the newest first."""
         self._titles: dict[str, str] = {}
         """What people call conversations."""
@@ -46,49 +46,51 @@ class Console:
         """Turns that ran no more when the status was asked for last, and whose end was not told yet."""
         self._history_seq = 0  # up to here the conversation was filled from the log
 
-    def apply_event(self, event: events.Seen) -> None:  # noqa: C901, PLR0912 - a table of kinds reads best in one piece
+    def apply_event(self, event: events.ConsoleApiModel) -> None:  # noqa: C901, PLR0912 - a table of kinds reads best in one piece
         """Something happened."""
         self.learn_titles([event])
-        time = say.clock(event.at, self._zone)
+        time = say.format_clock(event.at, self._zone)
         match event:
-            case events.Noticed():
+            case events.ConsoleNotification():
                 self._add_notification(event, time)
-            case events.Posted():
+            case events.ConsolePost():
                 self._add_post(event, time)
-            case events.Delivered():
-                if event.outcome in _BROKEN and self._is_followed(event.conversation):
+            case events.ConsoleDelivery():
+                if event.outcome in _FAILED_DELIVERIES and self._is_followed(event.conversation):
                     self.conversation_pane.add(
-                        say.told(time, f"not delivered ({event.outcome}): {event.reason}", "bad")
+                        say.render_remark(time, f"not delivered ({event.outcome}): {event.reason}", "bad")
                     )
-            case events.Fate():
+            case events.ConsoleFate():
                 if event.fate == "refused" and self._is_followed(event.conversation):
-                    self.conversation_pane.add(say.told(time, f"refused by {event.rule}"))
-            case events.Turn():
+                    self.conversation_pane.add(say.render_remark(time, f"refused by {event.rule}"))
+            case events.ConsoleTurnEvent():
                 self._apply_turn(event, time)
-            case events.Thought():
+            case events.ConsoleThinkingDelta():
                 self._append_thinking(event, time)
-            case events.Delta():
+            case events.ConsoleTextDelta():
                 self._append_text(event, time)
-            case events.Tool():
+            case events.ConsoleToolEvent():
                 self._apply_tool(event, time)
-            case events.Mind():
+            case events.ConsoleDmnState():
                 self._update_dmn(event, time)
-            case events.Linked():
+            case events.ConsoleChannelState():
                 reason = f": {event.reason}" if event.reason else ""
-                self.autonomous_pane.add(say.told(time, f"channel {event.channel} is {event.state}{reason}"))
-            case events.Reloaded():
-                self.autonomous_pane.add(say.told(time, say.reloaded(event), "bad" if event.problems else "note"))
-            case events.Logged():
-                words = f"{event.level} {event.logger}: {event.message}"
-                self.autonomous_pane.add(say.told(time, words, "note" if event.level == "warning" else "bad"))
-            case events.Lost():
+                self.autonomous_pane.add(say.render_remark(time, f"channel {event.channel} is {event.state}{reason}"))
+            case events.ConsoleReload():
                 self.autonomous_pane.add(
-                    say.told(time, f"{event.count} events are missing here: they came too fast", "bad")
+                    say.render_remark(time, say.describe_reload(event), "bad" if event.problems else "note")
+                )
+            case events.ConsoleLogRecord():
+                words = f"{event.level} {event.logger}: {event.message}"
+                self.autonomous_pane.add(say.render_remark(time, words, "note" if event.level == "warning" else "bad"))
+            case events.ConsoleEventsLost():
+                self.autonomous_pane.add(
+                    say.render_remark(time, f"{event.count} events are missing here: they came too fast", "bad")
                 )
             case _:
                 pass
 
-    def learn_titles(self, told: Iterable[events.Seen]) -> None:
+    def learn_titles(self, told: Iterable[events.ConsoleApiModel]) -> None:
         """What conversations are called."""
         for one in told:
             conversation = getattr(one, "conversation", "")
@@ -106,22 +108,22 @@ class Console:
 
     def add_remark(self, what: str, *, bad: bool = False, at: datetime | None = None) -> None:
         """The console itself says something, where the operator looks."""
-        self.conversation_pane.add(say.told(say.clock(at, self._zone), what, "bad" if bad else "note"))
+        self.conversation_pane.add(say.render_remark(say.format_clock(at, self._zone), what, "bad" if bad else "note"))
 
     def add_gateway_note(self, what: str, *, bad: bool = False, at: datetime | None = None) -> None:
         """The same about the gateway."""
-        self.autonomous_pane.add(say.told(say.clock(at, self._zone), what, "bad" if bad else "note"))
+        self.autonomous_pane.add(say.render_remark(say.format_clock(at, self._zone), what, "bad" if bad else "note"))
 
-    def handle_connected(self, status: events.Status) -> None:
+    def handle_connected(self, status: events.ConsoleStatus) -> None:
         """A connection stands, at first or again: what is said not to run any more ended meanwhile."""
         for turn in self.turns.keys() - {one.turn for one in status.activity}:
             self._end_turn(turn)
         self.tool_calls = {call: one for call, one in self.tool_calls.items() if one.turn in self.turns}
         self.update_status(status)
         for mind in status.agents:
-            self._update_dmn(mind, say.clock(status.now, self._zone))
+            self._update_dmn(mind, say.format_clock(status.now, self._zone))
 
-    def update_status(self, status: events.Status) -> None:
+    def update_status(self, status: events.ConsoleStatus) -> None:
         """The gateway's state as it is now."""
         self.status = status
         self.learn_titles(status.activity)
@@ -132,10 +134,11 @@ class Console:
         for one in status.activity:
             self._agent_names[one.conversation] = one.agent
             self.turns.setdefault(
-                one.turn, Turn(agent=one.agent, conversation=one.conversation, since=one.since, autonomous=False)
+                one.turn,
+                ConsoleActiveTurn(agent=one.agent, conversation=one.conversation, since=one.since, autonomous=False),
             )
 
-    def follow(self, conversation: str, past: events.Past | None) -> None:
+    def follow(self, conversation: str, past: events.ConsoleHistory | None) -> None:
         """Show another conversation, from its newest messages on; None: from now on."""
         self.followed, self._history_seq = conversation, 0
         for turn in self.turns:
@@ -146,30 +149,34 @@ class Console:
         for one in past.messages if past is not None else ():
             self._history_seq = max(self._history_seq, one.seq)
             who = one.who or self._agent_name(conversation)
-            time = say.clock(one.at, self._zone)
-            self.conversation_pane.add(say.spoken(time, who, say.typed(one), ours=one.ours, kind=say.kind(one.kind)))
+            time = say.format_clock(one.at, self._zone)
+            self.conversation_pane.add(
+                say.render_message(time, who, say.message_text(one), ours=one.ours, kind=say.describe_kind(one.kind))
+            )
         self.conversation_pane.scroll_to_end()
 
-    def add_summary(self, place: events.Place) -> None:
+    def add_summary(self, place: events.ConsoleConversation) -> None:
         """What was said last somewhere."""
         if not place.last_text:
             return
         who = place.last_who or place.agent or "agent"
-        time = say.clock(place.last_at, self._zone)
+        time = say.format_clock(place.last_at, self._zone)
         self.conversation_pane.add(
-            say.spoken(time, who, place.last_text, ours=not place.last_who, place=self.title(place.conversation))
+            say.render_message(
+                time, who, place.last_text, ours=not place.last_who, place=self.title(place.conversation)
+            )
         )
 
-    def find_call_to_kill(self) -> Call | None:
+    def find_call_to_kill(self) -> ConsoleActiveCall | None:
         """The tool that is meant by killing one: the newest, if possible in the conversation that is followed."""
-        return newest(self.tool_calls.values(), lambda call: self._is_followed(call.conversation))
+        return find_newest(self.tool_calls.values(), lambda call: self._is_followed(call.conversation))
 
-    def find_turn_to_stop(self) -> Turn | None:
+    def find_turn_to_stop(self) -> ConsoleActiveTurn | None:
         """The turn that is meant by stopping one: likewise, then one that nobody asked for."""
         turns = self.turns.values()
-        return newest(turns, lambda turn: self._is_followed(turn.conversation), lambda turn: turn.autonomous)
+        return find_newest(turns, lambda turn: self._is_followed(turn.conversation), lambda turn: turn.autonomous)
 
-    def needs_confirmation(self, turn: Turn) -> bool:
+    def needs_confirmation(self, turn: ConsoleActiveTurn) -> bool:
         """Whether stopping it takes something from people who are not looked at."""
         return not turn.autonomous and not self._is_followed(turn.conversation)
 
@@ -180,48 +187,56 @@ class Console:
         )
 
     def _place_title(self, conversation: str) -> str:
-        return self.title(conversation) if self.followed == EVERY else ""
+        return self.title(conversation) if self.followed == ALL_CONVERSATIONS else ""
 
     def _is_followed(self, conversation: str) -> bool:
-        return bool(conversation) and self.followed in (EVERY, conversation)
+        return bool(conversation) and self.followed in (ALL_CONVERSATIONS, conversation)
 
-    def _add_notification(self, event: events.Noticed, time: str) -> None:
+    def _add_notification(self, event: events.ConsoleNotification, time: str) -> None:
         if not self._is_followed(event.conversation) or 0 < event.seq <= self._history_seq:
             return
-        said, kind = say.typed(event), say.kind(event.kind)
+        said, kind = say.message_text(event), say.describe_kind(event.kind)
         self.conversation_pane.add(
-            say.spoken(time, event.who, said, ours=False, place=self._place_title(event.conversation), kind=kind)
+            say.render_message(
+                time, event.who, said, ours=False, place=self._place_title(event.conversation), kind=kind
+            )
         )
 
-    def _add_post(self, event: events.Posted, time: str) -> None:
+    def _add_post(self, event: events.ConsolePost, time: str) -> None:
         if not self._is_followed(event.conversation) or 0 < event.seq <= self._history_seq:
             return
         for key, turn in self.turns.items():
-            if turn.conversation == event.conversation and same(turn.written_text, event.text):
+            if turn.conversation == event.conversation and is_same_text(turn.written_text, event.text):
                 turn.written_text = ""
                 self.conversation_pane.drop_block(f"talk {key}")
         who, place = self._agent_name(event.conversation), self._place_title(event.conversation)
-        self.conversation_pane.add(say.spoken(time, who, event.text, ours=True, place=place))
+        self.conversation_pane.add(say.render_message(time, who, event.text, ours=True, place=place))
 
-    def _apply_turn(self, event: events.Turn, time: str) -> None:
+    def _apply_turn(self, event: events.ConsoleTurnEvent, time: str) -> None:
         self._agent_names[event.conversation] = event.agent
         if event.state == "started":
-            self.turns[event.turn] = Turn(
+            self.turns[event.turn] = ConsoleActiveTurn(
                 agent=event.agent, conversation=event.conversation, since=event.at, autonomous=event.autonomous
             )
             if event.autonomous:
                 self.autonomous_pane.add(
-                    [say.headed(time, f"{event.agent} starts by itself: {event.cause}", self.title(event.conversation))]
+                    [
+                        say.render_heading(
+                            time, f"{event.agent} starts by itself: {event.cause}", self.title(event.conversation)
+                        )
+                    ]
                 )
             return
         before = self.turns.get(event.turn)
-        seconds = between(before.since if before else None, event.at)
+        seconds = seconds_between(before.since if before else None, event.at)
         self._end_turn(event.turn)
         if event.autonomous:
-            self.autonomous_pane.add(say.told(time, f"{event.agent} is done: {say.turned(event, seconds)}"))
-        elif event.outcome not in _FINE and self._is_followed(event.conversation):
+            self.autonomous_pane.add(
+                say.render_remark(time, f"{event.agent} is done: {say.describe_turn_end(event, seconds)}")
+            )
+        elif event.outcome not in _NORMAL_OUTCOMES and self._is_followed(event.conversation):
             self.conversation_pane.add(
-                say.told(time, f"{event.agent} {event.outcome or 'ended'}: nothing more comes", "bad")
+                say.render_remark(time, f"{event.agent} {event.outcome or 'ended'}: nothing more comes", "bad")
             )
 
     def _end_turn(self, key: str) -> None:
@@ -233,19 +248,19 @@ class Console:
         if turn is not None:
             self.tool_calls = {call: one for call, one in self.tool_calls.items() if one.turn != key}
 
-    def _append_thinking(self, event: events.Thought, time: str) -> None:
+    def _append_thinking(self, event: events.ConsoleThinkingDelta, time: str) -> None:
         head = f"{time} {event.agent} thinks, in {one_line(self.title(event.conversation), 60)}"
-        line = Line((("thinking", head),), 2, "thinking")
+        line = PaneLine((("thinking", head),), 2, "thinking")
         self.autonomous_pane.append_delta(f"think {event.turn}", event.delta, head=[line], tone="thinking", indent=2)
         if event.turn in self._ended_turns:
             self.autonomous_pane.finish_block(f"think {event.turn}")
         else:
             self._ensure_turn(event)
 
-    def _append_text(self, event: events.Delta, time: str) -> None:
+    def _append_text(self, event: events.ConsoleTextDelta, time: str) -> None:
         if event.turn in self._ended_turns:  # the log told the end before its last words were gathered
             if event.autonomous:
-                self.autonomous_pane.add(say.rest(event.delta))
+                self.autonomous_pane.add(say.render_text(event.delta))
             return
         self.autonomous_pane.finish_block(f"think {event.turn}")
         turn = self._ensure_turn(event)
@@ -254,34 +269,38 @@ class Console:
             self.autonomous_pane.finish_block(f"write {event.turn}")
             self.conversation_pane.drop_block(f"talk {event.turn}")
         if event.autonomous:
-            head = say.headed(time, f"{event.agent} writes", self.title(event.conversation))
+            head = say.render_heading(time, f"{event.agent} writes", self.title(event.conversation))
             self.autonomous_pane.append_delta(f"write {event.turn}", event.delta, head=[head], indent=2)
         if self._is_followed(event.conversation):
             turn.written_text += event.delta
-            head = Line((("time", f"{time} "), ("ours", event.agent), ("time", "  is writing ...")), 2)
+            head = PaneLine((("time", f"{time} "), ("ours", event.agent), ("time", "  is writing ...")), 2)
             self.conversation_pane.append_delta(
                 f"talk {event.turn}", event.delta, head=[head], tone="note", indent=4, held=True
             )
 
-    def _ensure_turn(self, event: events.Delta) -> Turn:
+    def _ensure_turn(self, event: events.ConsoleTextDelta) -> ConsoleActiveTurn:
         """The turn in which that is written; its beginning may not have been told."""
-        made = Turn(agent=event.agent, conversation=event.conversation, since=event.at, autonomous=event.autonomous)
+        made = ConsoleActiveTurn(
+            agent=event.agent, conversation=event.conversation, since=event.at, autonomous=event.autonomous
+        )
         return self.turns.setdefault(event.turn, made)
 
-    def _apply_tool(self, event: events.Tool, time: str) -> None:
+    def _apply_tool(self, event: events.ConsoleToolEvent, time: str) -> None:
         self.autonomous_pane.finish_block(f"think {event.turn}")
         self.autonomous_pane.finish_block(f"write {event.turn}")
         if event.state == "started":
-            self.tool_calls[event.call] = Call(
+            self.tool_calls[event.call] = ConsoleActiveCall(
                 turn=event.turn, name=event.name, conversation=event.conversation, since=event.at
             )
-            self.tools_pane.add(say.called(time, event, self.title(event.conversation)))
+            self.tools_pane.add(say.render_tool_call(time, event, self.title(event.conversation)))
             return
         before = self.tool_calls.pop(event.call, None)
-        self.tools_pane.add(say.returned(time, event, between(before.since if before else None, event.at)))
+        self.tools_pane.add(
+            say.render_tool_result(time, event, seconds_between(before.since if before else None, event.at))
+        )
 
-    def _update_dmn(self, mind: events.Mind, time: str) -> None:
+    def _update_dmn(self, mind: events.ConsoleDmnState, time: str) -> None:
         before = self.dmn_states.get(mind.agent)
         self.dmn_states[mind.agent] = mind
         if before is None or (before.mode, before.quiet, before.held) != (mind.mode, mind.quiet, mind.held):
-            self.autonomous_pane.add(say.told(time, say.minded(mind)))
+            self.autonomous_pane.add(say.render_remark(time, say.describe_dmn(mind)))

@@ -8,11 +8,11 @@ it stays where it is, whatever is added or leaves, until they come back to the e
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
-from gateway.console.block import Block
-from gateway.console.line import Line, Row, Tone, rows_of
+from gateway.console.block import StreamingBlock
+from gateway.console.line import PaneLine, StyledRow, Tone, wrap_line
 
 MAX_LINES: Final = 10_000
-MAX_HELD: Final = 500
+MAX_BLOCK_LINES: Final = 500
 """Lines of a block behind another: more become lines of the pane before it ends."""
 
 MAX_BLOCKS: Final = 32
@@ -24,12 +24,12 @@ class Pane:
 
     def __init__(self, *, max_lines: int = MAX_LINES) -> None:
         self._max_lines = max_lines
-        self._lines: list[Line] = []
+        self._lines: list[PaneLine] = []
         self._row_counts: list[int] = []
         """Rows of each line."""
-        self._rows: list[Row] = []
-        self._blocks: dict[str, Block] = {}
-        self._block_rows: list[Row] = []
+        self._rows: list[StyledRow] = []
+        self._blocks: dict[str, StreamingBlock] = {}
+        self._block_rows: list[StyledRow] = []
         """Rows of the blocks."""
         self._hidden: set[Tone] = set()
         self._width, self._height = 80, 24
@@ -50,23 +50,23 @@ class Pane:
         return self._top
 
     @property
-    def lines(self) -> Sequence[Line]:
+    def lines(self) -> Sequence[PaneLine]:
         """Those that ended, also the hidden ones."""
         return self._lines
 
-    def rows(self, start: int, end: int) -> list[Row]:
+    def rows(self, start: int, end: int) -> list[StyledRow]:
         """These rows; fewer where there are fewer."""
         split = len(self._rows)
         return [*self._rows[start:end], *self._block_rows[max(0, start - split) : max(0, end - split)]]
 
-    def row(self, at: int) -> Row | None:
+    def row(self, at: int) -> StyledRow | None:
         """One row; None: there is no such row."""
         split = len(self._rows)
         if at < split:
             return self._rows[at] if at >= 0 else None
         return self._block_rows[at - split] if at - split < len(self._block_rows) else None
 
-    def add(self, lines: Iterable[Line]) -> None:
+    def add(self, lines: Iterable[PaneLine]) -> None:
         """These came."""
         self._append(lines)
         self._update_scroll()
@@ -76,7 +76,7 @@ class Pane:
         key: str,
         delta: str,
         *,
-        head: Sequence[Line] = (),
+        head: Sequence[PaneLine] = (),
         tone: Tone = "plain",
         indent: int = 0,
         held: bool = False,
@@ -86,7 +86,7 @@ class Pane:
         if block is None:
             if len(self._blocks) >= MAX_BLOCKS:
                 self.finish_block(next(iter(self._blocks)))
-            block = self._blocks[key] = Block(head, tone, indent, held)
+            block = self._blocks[key] = StreamingBlock(head, tone, indent, held)
         block.append(delta)
         self._update_blocks()
         self._update_scroll()
@@ -156,7 +156,7 @@ class Pane:
         """To the newest, and stay there."""
         self.scroll_to(self.row_count)
 
-    def _append(self, lines: Iterable[Line]) -> None:
+    def _append(self, lines: Iterable[PaneLine]) -> None:
         before, shown = len(self._rows), 0
         for line in lines:
             rows = self._wrap(line)
@@ -183,7 +183,7 @@ class Pane:
             if (
                 block.finished_lines
                 and not block.is_droppable
-                and (number == 0 or len(block.finished_lines) > MAX_HELD)
+                and (number == 0 or len(block.finished_lines) > MAX_BLOCK_LINES)
             ):
                 self._append(block.take_finished())
         self._block_rows = []
@@ -196,8 +196,8 @@ class Pane:
             self._block_rows += block.finished_rows
             self._block_rows += block.tail_rows
 
-    def _wrap(self, line: Line) -> list[Row]:
-        return [] if line.tone in self._hidden else rows_of(line, self._width)
+    def _wrap(self, line: PaneLine) -> list[StyledRow]:
+        return [] if line.tone in self._hidden else wrap_line(line, self._width)
 
     def _relayout(self) -> None:
         """Make all rows anew; the line at the top stays there."""

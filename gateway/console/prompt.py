@@ -8,12 +8,12 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import TextArea
 
-from channels.text import clean
+from channels.text import clean_text
 from gateway.console import entry
-from gateway.console.entry import History
-from gateway.safety.marks import marked
+from gateway.console.entry import InputHistory
+from gateway.safety.marks import reveal_hidden
 
-MAX_ROWS: Final = 5
+MAX_PROMPT_ROWS: Final = 5
 
 
 class Prompt(TextArea):
@@ -41,22 +41,22 @@ class Prompt(TextArea):
             highlight_cursor_line=False,
             placeholder="say something, or /command; F1 tells more",
         )
-        self._input_history = History()
+        self._input_history = InputHistory()
         self._list_conversations = places
 
     def hint(self) -> str:
         """What may stand here next, or what the command is for."""
-        found = entry.fitting(self.text, self._list_conversations())
+        found = entry.find_completions(self.text, self._list_conversations())
         words = "  ".join(found[:30]) if found and self.text != "/" else ""
-        return words or entry.usage(self.text)
+        return words or entry.format_usage(self.text)
 
     def complete(self) -> bool:
         """As Tab has it; False: there is nothing to complete."""
         if not self.text.startswith("/") or self.cursor_location != self.document.end:
             return False
-        found = entry.fitting(self.text, self._list_conversations())
+        found = entry.find_completions(self.text, self._list_conversations())
         if found:
-            self._set_text(entry.completed(self.text, found))
+            self._set_text(entry.complete_input(self.text, found))
         return True
 
     def action_say(self) -> None:
@@ -97,7 +97,7 @@ class Prompt(TextArea):
         """In one piece, and with everything in it to be seen by whoever sends it."""
         event.stop()
         event.prevent_default()
-        self.insert(marked(clean(event.text)).expandtabs(4))
+        self.insert(reveal_hidden(clean_text(event.text)).expandtabs(4))
 
     def _set_text(self, said: str) -> None:
         self.text = said

@@ -6,109 +6,112 @@ from datetime import datetime, tzinfo
 from itertools import islice
 
 from gateway.console import events, text
-from gateway.console.line import Line, Span, Tone
+from gateway.console.line import PaneLine, StyledSpan, Tone
 
-_SPEECH = frozenset({"", "direct", "mention", "room", "post", "command", "message"})
+_MESSAGE_KINDS = frozenset({"", "direct", "mention", "room", "post", "command", "message"})
 """Kinds of notifications that are somebody's words."""
 _INDENT = 4
 
 
-def clock(at: datetime | None, zone: tzinfo | None) -> str:
+def format_clock(at: datetime | None, zone: tzinfo | None) -> str:
     """The time of day, there. Empty: it is not known."""
     return at.astimezone(zone).strftime("%H:%M:%S") if at is not None else ""
 
 
-def told(time: str, what: str, tone: Tone = "note") -> list[Line]:
+def render_remark(time: str, what: str, tone: Tone = "note") -> list[PaneLine]:
     """A remark of one paragraph or more."""
-    first, *rest = text.lines(what)
-    lead: tuple[Span, ...] = (("time", f"{time} "),) if time else ()
-    return [Line((*lead, (tone, first)), 2), *(Line((("plain", "  "), (tone, one)), 2) for one in rest)]
+    first, *rest = text.safe_lines(what)
+    lead: tuple[StyledSpan, ...] = (("time", f"{time} "),) if time else ()
+    return [PaneLine((*lead, (tone, first)), 2), *(PaneLine((("plain", "  "), (tone, one)), 2) for one in rest)]
 
 
-def spoken(time: str, who: str, said: str, *, ours: bool, place: str = "", kind: str = "") -> list[Line]:
-    """Somebody says something. `place`: where, if it is to be told; `kind`: what it is, if not words."""
-    first, *rest = text.lines(said.strip("\n"))
-    spans: list[Span] = [("time", f"{time} ")] if time else []
+def render_message(time: str, who: str, said: str, *, ours: bool, place: str = "", kind: str = "") -> list[PaneLine]:
+    """Somebody says something. `place`: where, if it is to be told; `describe_kind`: what it is, if not words."""
+    first, *rest = text.safe_lines(said.strip("\n"))
+    spans: list[StyledSpan] = [("time", f"{time} ")] if time else []
     if place:
         spans.append(("time", f"{text.one_line(place, 40)} "))
     spans.append(("ours" if ours else "who", text.one_line(who, 40) or "?"))
     if kind:
         spans.append(("time", f" ({text.one_line(kind, 20)})"))
     return [
-        Line((*spans, ("plain", f"  {first}")), _INDENT),
-        *(Line((("plain", f"{' ' * _INDENT}{one}"),), _INDENT) for one in rest),
+        PaneLine((*spans, ("plain", f"  {first}")), _INDENT),
+        *(PaneLine((("plain", f"{' ' * _INDENT}{one}"),), _INDENT) for one in rest),
     ]
 
 
-def kind(said: str) -> str:
+def describe_kind(said: str) -> str:
     """What to say of the kind of a notification. Empty: it is somebody's words."""
-    return "" if said in _SPEECH else said
+    return "" if said in _MESSAGE_KINDS else said
 
 
-def typed(one: events.Noticed | events.Said) -> str:
+def message_text(one: events.ConsoleNotification | events.ConsoleMessage) -> str:
     """What somebody said; a command as it is written."""
     return f"/{one.text}" if one.kind == "command" else one.text
 
 
-def headed(time: str, what: str, where: str) -> Line:
+def render_heading(time: str, what: str, where: str) -> PaneLine:
     """What somebody begins, and where."""
-    return Line((("time", f"{time} "), ("head", what), ("time", f"  {text.one_line(where, 60)}")), 2)
+    return PaneLine((("time", f"{time} "), ("head", what), ("time", f"  {text.one_line(where, 60)}")), 2)
 
 
-def rest(words: str) -> list[Line]:
+def render_text(words: str) -> list[PaneLine]:
     """The end of something, on lines of their own."""
-    return [Line((*_pad(), ("plain", one)), 2) for one in text.lines(words.strip("\n")) if one.strip()]
+    return [PaneLine((*_padding(), ("plain", one)), 2) for one in text.safe_lines(words.strip("\n")) if one.strip()]
 
 
-def called(time: str, tool: events.Tool, where: str) -> list[Line]:
+def render_tool_call(time: str, tool: events.ConsoleToolEvent, where: str) -> list[PaneLine]:
     """A tool begins, with all that it was given."""
-    spans: list[Span] = [("time", f"{time} ")] if time else []
+    spans: list[StyledSpan] = [("time", f"{time} ")] if time else []
     spans += [("tool", f"▶ {text.one_line(tool.name, 60)}"), ("time", f"  {text.one_line(where, 60)}")]
-    return [Line(tuple(spans), 2), *(Line((*_pad(), *spans), _INDENT) for spans in _arguments(tool.arguments))]
+    return [
+        PaneLine(tuple(spans), 2),
+        *(PaneLine((*_padding(), *spans), _INDENT) for spans in _argument_spans(tool.arguments)),
+    ]
 
 
-def returned(time: str, tool: events.Tool, seconds: float | None) -> list[Line]:
+def render_tool_result(time: str, tool: events.ConsoleToolEvent, seconds: float | None) -> list[PaneLine]:
     """It ended, with all that it gave."""
-    spans: list[Span] = [("time", f"{time} ")] if time else []
-    mark: Span = ("bad", "✗ ") if tool.error else ("good", "✓ ")
-    took = f"  {span(seconds)}" if seconds is not None else ""
+    spans: list[StyledSpan] = [("time", f"{time} ")] if time else []
+    mark: StyledSpan = ("bad", "✗ ") if tool.error else ("good", "✓ ")
+    took = f"  {format_duration(seconds)}" if seconds is not None else ""
     spans += [mark, ("tool", text.one_line(tool.name, 60)), ("time", took)]
     tone: Tone = "bad" if tool.error else "result"
     body = tool.result.rstrip("\n")
     return [
-        Line(tuple(spans), 2),
-        *(Line((*_pad(), (tone, one)), _INDENT) for one in (text.lines(body) if body else ())),
+        PaneLine(tuple(spans), 2),
+        *(PaneLine((*_padding(), (tone, one)), _INDENT) for one in (text.safe_lines(body) if body else ())),
     ]
 
 
-def turned(turn: events.Turn, seconds: float | None) -> str:
+def describe_turn_end(turn: events.ConsoleTurnEvent, seconds: float | None) -> str:
     """How a turn ended, in a sentence without an end."""
     parts = [turn.outcome or "ended"]
     if seconds is not None:
-        parts.append(span(seconds))
+        parts.append(format_duration(seconds))
     asked = sum(filter(None, (turn.input_tokens, turn.read_tokens, turn.written_tokens)))
     if asked:
-        parts.append(f"{count(asked)} in ({share((turn.read_tokens or 0) / asked)} read)")
+        parts.append(f"{format_tokens(asked)} in ({format_percent((turn.read_tokens or 0) / asked)} read)")
     if turn.output_tokens:
-        parts.append(f"{count(turn.output_tokens)} out")
+        parts.append(f"{format_tokens(turn.output_tokens)} out")
     if turn.cost_usd:
-        parts.append(money(turn.cost_usd))
+        parts.append(format_usd(turn.cost_usd))
     return ", ".join(parts)
 
 
-def minded(mind: events.Mind) -> str:
+def describe_dmn(mind: events.ConsoleDmnState) -> str:
     """Where an agent's network stands."""
     parts = [f"{mind.agent} is {mind.mode}"]
     if mind.quiet:
         parts.append("quiet")
     if mind.next_tick_s is not None:
-        parts.append(f"looks again in {span(mind.next_tick_s)}")
+        parts.append(f"looks again in {format_duration(mind.next_tick_s)}")
     if mind.held:
         parts.append(f"starts nothing by itself: {'; '.join(mind.held)}")
     return ", ".join(parts)
 
 
-def reloaded(read: events.Reloaded) -> str:
+def describe_reload(read: events.ConsoleReload) -> str:
     """The configuration was read again."""
     parts = [f"{len(read.problems)} problems: {'; '.join(read.problems)}" if read.problems else ""]
     parts.append(f"now in force: {', '.join(read.taken)}" if read.taken else "")
@@ -116,7 +119,7 @@ def reloaded(read: events.Reloaded) -> str:
     return f"configuration read again; {'; '.join(filter(None, parts)) or 'nothing changed'}"
 
 
-def span(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A span of time, short."""
     if seconds < 10:  # noqa: PLR2004 - tenths tell something up to here
         return f"{max(0.0, seconds):.1f}".removesuffix(".0") + " s"
@@ -125,7 +128,7 @@ def span(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7_200 else f"{seconds / 3_600:.0f} h"  # noqa: PLR2004 - two hours
 
 
-def count(number: int) -> str:
+def format_tokens(number: int) -> str:
     """A number of tokens, in three digits or a little more."""
     for size, unit in ((1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")):
         if number >= size:
@@ -133,31 +136,31 @@ def count(number: int) -> str:
     return str(number)
 
 
-def share(part: float) -> str:
+def format_percent(part: float) -> str:
     """Per cent."""
     return f"{part * 100:.0f} %"
 
 
-def money(usd: float) -> str:
+def format_usd(usd: float) -> str:
     """US dollars: cents, and what is less to two digits that tell something."""
     return f"${usd:.2f}" if usd >= 1 or usd == 0 else f"${usd:.4f}"
 
 
-def _pad() -> tuple[Span, ...]:
+def _padding() -> tuple[StyledSpan, ...]:
     return (("plain", "  "),)
 
 
-def _arguments(said: str) -> Iterator[tuple[Span, ...]]:
+def _argument_spans(said: str) -> Iterator[tuple[StyledSpan, ...]]:
     """A line for each, and one for each further line of a text."""
     try:
         found = json.loads(said)
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        yield from ((("plain", one),) for one in text.lines(said) if said)
+        yield from ((("plain", one),) for one in text.safe_lines(said) if said)
         return
     for name, value in found.items():
         written = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        lines = text.lines(written)
+        lines = text.safe_lines(written)
         yield ("time", f"{text.one_line(str(name), 40)}: "), ("plain", lines[0])
         yield from ((("plain", f"  {one}"),) for one in islice(lines, 1, None))

@@ -17,15 +17,15 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from gateway import app
-from gateway.adapters import Unavailable
+from gateway.adapters import ChannelUnavailable
 from gateway.config_files import ConfigFiles
-from gateway.known_secrets import known_secrets
-from gateway.live import Live
+from gateway.known_secrets import collect_secrets
+from gateway.live import LiveSettings
 from gateway.logs import start_logging
-from gateway.price_table import BadPrices
+from gateway.price_table import PriceTableError
 from gateway.redaction import Redactor
 from gateway.settings import Settings
-from gateway.settings_load import BadConfig, Read, check, referenced
+from gateway.settings_load import ConfigError, LoadedConfig, check_config, referenced_values
 from gateway.store import StoreError
 
 logger = logging.getLogger("reverie")
@@ -38,9 +38,9 @@ def main() -> int:
     directory: Path = parser.parse_args().config
     said = json.loads(sys.stdin.buffer.readline())
     try:
-        settings, warnings = check(directory, os.environ)
-        redact = Redactor([*known_secrets(settings, referenced(directory, os.environ)), said["token"]])
-    except BadConfig as error:
+        settings, warnings = check_config(directory, os.environ)
+        redact = Redactor([*collect_secrets(settings, referenced_values(directory, os.environ)), said["token"]])
+    except ConfigError as error:
         sys.stderr.writelines(f"{problem}\n" for problem in error.problems)
         return 2
     start_logging(logging.INFO, redact, form="text")
@@ -55,17 +55,17 @@ async def _serve(settings: Settings, directory: Path, redact: Redactor, port: in
         loop.add_signal_handler(number, stop.set)
     ended = asyncio.StreamReader()
     pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(ended), sys.stdin)
-    watching = asyncio.create_task(_until(ended, stop))
-    files = _Files(directory, port, token)
+    watching = asyncio.create_task(_stop_at_eof(ended, stop))
+    files = _ConsoleConfigFiles(directory, port, token)
     settings = files.with_console_ops(settings)
-    live = Live(settings, directory, os.environ)
+    live = LiveSettings(settings, directory, os.environ)
     live.files = files
     try:
         await app.run(settings, stop, live=live, redact=redact)
-    except (Unavailable, BadPrices) as error:
+    except (ChannelUnavailable, PriceTableError) as error:
         logger.error("%s", error)  # noqa: TRY400 - the operator's to mend, a traceback tells nothing
         return 2
-    except (StoreError, app.NothingLeft) as error:
+    except (StoreError, app.NoChannelsLeft) as error:
         logger.error("%s", error)  # noqa: TRY400 - the same
         return 1
     finally:
@@ -74,7 +74,7 @@ async def _serve(settings: Settings, directory: Path, redact: Redactor, port: in
     return 0
 
 
-class _Files(ConfigFiles):
+class _ConsoleConfigFiles(ConfigFiles):
     """What is written, but for where the API is and who may use it: that is this console's, also when it is reread."""
 
     def __init__(self, directory: Path, port: int, token: str) -> None:
@@ -85,13 +85,13 @@ class _Files(ConfigFiles):
         """As it counts here."""
         return settings.model_copy(update={"ops": settings.ops.model_copy(update=self._ops_update)})
 
-    def read(self) -> Read:
+    def read(self) -> LoadedConfig:
         """As `ConfigFiles.read`."""
         found = super().read()
         return replace(found, settings=self.with_console_ops(found.settings))
 
 
-async def _until(ended: asyncio.StreamReader, stop: asyncio.Event) -> None:
+async def _stop_at_eof(ended: asyncio.StreamReader, stop: asyncio.Event) -> None:
     await ended.read()
     stop.set()
 

@@ -9,20 +9,22 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from gateway.console.api import Api, ApiError, Away, Denied
-from gateway.ops.health import STALE_S, last_sign
+from gateway.console.api import ApiUnauthorized, ApiUnavailable, ConsoleApiError, GatewayApiClient
+from gateway.ops.health import STALE_HEARTBEAT_S, read_heartbeat
 from gateway.settings import Settings
 
-TOKEN: Final = "REVERIE_TOKEN"  # noqa: S105 - the name of a variable
-FIX: Final = 'add `ops: {{token: "${{REVERIE_TOKEN}}"}}` to {place}, set that variable, and start the gateway again'
+TOKEN_VARIABLE: Final = "REVERIE_TOKEN"  # noqa: S105 - the name of a variable
+OPS_DISABLED_FIX: Final = (
+    'add `ops: {{token: "${{REVERIE_TOKEN}}"}}` to {place}, set that variable, and start the gateway again'
+)
 
 
-class Unfit(Exception):
+class ConsoleUnavailable(Exception):
     """No console can be opened. The message says why, and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class ConsoleTarget:
     """The gateway that is meant."""
 
     url: str
@@ -33,67 +35,77 @@ class Target:
     """Of one's own."""
 
 
-async def choose(
+async def find_target(
     settings: Settings | None, directory: Path | None, env: Mapping[str, str], now: datetime, *, url: str, run: bool
-) -> Target:
+) -> ConsoleTarget:
     """`url`: the one that is meant. Empty: the one with the store of `settings`, if one runs. Raises Unfit."""
     said = settings.ops.token.get_secret_value() if settings is not None and settings.ops.token is not None else ""
     if url:
-        return await _found(Target(url=url, token=env.get(TOKEN) or said, is_own=False), settings, directory)
+        return await _check_target(
+            ConsoleTarget(url=url, token=env.get(TOKEN_VARIABLE) or said, is_own=False), settings, directory
+        )
     if settings is None or directory is None:
-        raise Unfit("name a configuration with --config, or a gateway with --url")
-    sign = last_sign(settings.store.path, now)
-    running = sign is not None and sign.age_s < STALE_S
+        raise ConsoleUnavailable("name a configuration with --config, or a gateway with --url")
+    sign = read_heartbeat(settings.store.path, now)
+    running = sign is not None and sign.age_s < STALE_HEARTBEAT_S
     if running and run:
-        raise Unfit(f"a gateway runs with the store {settings.store.path}: leave out --run to attach to it")
+        raise ConsoleUnavailable(
+            f"a gateway runs with the store {settings.store.path}: leave out --run to attach to it"
+        )
     if running and not settings.ops.port:
-        raise Unfit("a gateway runs, but ops.port is 0 (any free one): set a port, or name its address with --url")
+        raise ConsoleUnavailable(
+            "a gateway runs, but ops.port is 0 (any free one): set a port, or name its address with --url"
+        )
     if running:
         host = "127.0.0.1" if settings.ops.host in ("0.0.0.0", "::") else settings.ops.host  # noqa: S104 - it is compared
         there = f"[{host}]" if ":" in host else host
-        with contextlib.suppress(_Nobody):
-            target = Target(url=f"http://{there}:{settings.ops.port}", token=said or env.get(TOKEN, ""), is_own=False)
-            return await _found(target, settings, directory)
-    port = _free(settings.ops.port)
-    return Target(url=f"http://127.0.0.1:{port}", token=said or secrets.token_urlsafe(24), is_own=True, port=port)
+        with contextlib.suppress(_GatewayNotAnswering):
+            target = ConsoleTarget(
+                url=f"http://{there}:{settings.ops.port}", token=said or env.get(TOKEN_VARIABLE, ""), is_own=False
+            )
+            return await _check_target(target, settings, directory)
+    port = _find_free_port(settings.ops.port)
+    return ConsoleTarget(
+        url=f"http://127.0.0.1:{port}", token=said or secrets.token_urlsafe(24), is_own=True, port=port
+    )
 
 
-class _Nobody(Unfit):
+class _GatewayNotAnswering(ConsoleUnavailable):
     """Nobody answers there."""
 
 
-async def _found(target: Target, settings: Settings | None, directory: Path | None) -> Target:
+async def _check_target(target: ConsoleTarget, settings: Settings | None, directory: Path | None) -> ConsoleTarget:
     """The same, if it answers. Raises Unfit."""
     place = str(directory) if directory is not None else "its configuration"
     if not target.token:
-        has = "has no ops.token" if settings is not None else f"is not known to us: there is no {TOKEN}"
+        has = "has no ops.token" if settings is not None else f"is not known to us: there is no {TOKEN_VARIABLE}"
         why = f"the gateway at {target.url} {has}, and without one its API answers nobody"
-        raise Unfit(f"{why}: {FIX.format(place=place)}")
+        raise ConsoleUnavailable(f"{why}: {OPS_DISABLED_FIX.format(place=place)}")
     try:
-        api = Api(target.url, target.token)
+        api = GatewayApiClient(target.url, target.token)
     except ValueError as error:
-        raise Unfit(str(error)) from error
+        raise ConsoleUnavailable(str(error)) from error
     try:
         await api.get_status()
-    except Denied as error:
-        fix = FIX.format(place=place)
-        raise Unfit(f"the gateway at {target.url} does not take this token: {error}; {fix}") from error
-    except Away as error:
-        raise _Nobody(
+    except ApiUnauthorized as error:
+        fix = OPS_DISABLED_FIX.format(place=place)
+        raise ConsoleUnavailable(f"the gateway at {target.url} does not take this token: {error}; {fix}") from error
+    except ApiUnavailable as error:
+        raise _GatewayNotAnswering(
             f"no gateway answers at {target.url}: {error}; start it, or leave out --url to run one"
         ) from error
-    except ApiError as error:
-        raise Unfit(f"what answers at {target.url} is no gateway of this version: {error}") from error
+    except ConsoleApiError as error:
+        raise ConsoleUnavailable(f"what answers at {target.url} is no gateway of this version: {error}") from error
     finally:
         await api.close()
     return target
 
 
-def _free(port: int) -> int:
+def _find_free_port(port: int) -> int:
     """This one if nobody has it, else any."""
     for wanted in (port, 0):
         with contextlib.suppress(OSError), socket.socket() as made:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
             made.bind(("127.0.0.1", wanted))
             return int(made.getsockname()[1])
-    raise Unfit("no port on 127.0.0.1 is free")
+    raise ConsoleUnavailable("no port on 127.0.0.1 is free")

@@ -19,11 +19,11 @@ from textual.strip import Strip
 from textual.timer import Timer
 from textual.widget import Widget
 
-from gateway.console.line import Row, Tone
+from gateway.console.line import StyledRow, Tone
 from gateway.console.pane import Pane
-from gateway.console.text import fitted, width
+from gateway.console.text import cell_width, truncate_cells
 
-STYLES: Final[dict[Tone, Style]] = {
+TONE_STYLES: Final[dict[Tone, Style]] = {
     "plain": Style(),
     "time": Style(dim=True),
     "who": Style(bold=True, color="cyan"),
@@ -36,26 +36,26 @@ STYLES: Final[dict[Tone, Style]] = {
     "bad": Style(bold=True, color="red"),
     "note": Style(italic=True),
 }
-QUICK: Final = 1_000
+QUICK_RESIZE_LINES: Final = 1_000
 """So many lines are laid out anew within a frame or so; ten thousand take some tenths of a second."""
-SETTLED_S: Final = 0.15
+RESIZE_DELAY_S: Final = 0.15
 
 
 @lru_cache(maxsize=4_096)
-def strip(row: Row, cells: int, base: Style, over: Style | None = None) -> Strip:
+def render_strip(row: StyledRow, cells: int, base: Style, over: Style | None = None) -> Strip:
     """One row, exactly so wide."""
-    segments = [Segment(said, base + STYLES[tone] + over) for tone, said in row]
+    segments = [Segment(said, base + TONE_STYLES[tone] + over) for tone, said in row]
     return Strip(segments).adjust_cell_length(cells, base + over if over else base)
 
 
 class Rows(Widget):
     """A few rows that are set from outside."""
 
-    def __init__(self, rows: Sequence[Row] = (), *, id: str) -> None:  # noqa: A002 - Textual's name
+    def __init__(self, rows: Sequence[StyledRow] = (), *, id: str) -> None:  # noqa: A002 - Textual's name
         super().__init__(id=id)
-        self._rows: Sequence[Row] = rows
+        self._rows: Sequence[StyledRow] = rows
 
-    def show(self, rows: Sequence[Row]) -> None:
+    def show(self, rows: Sequence[StyledRow]) -> None:
         """These, from now on."""
         if rows != self._rows:
             self._rows = rows
@@ -64,7 +64,7 @@ class Rows(Widget):
     def render_line(self, y: int) -> Strip:
         """Textual asks for one."""
         row = self._rows[y] if y < len(self._rows) else ()
-        return strip(row, self.size.width, self.rich_style)
+        return render_strip(row, self.size.width, self.rich_style)
 
 
 class Title(Widget):
@@ -87,10 +87,10 @@ class Title(Widget):
         """Textual asks for it."""
         room = self.size.width
         sign = f" {self._missed_sign} " if self._missed_sign else ""
-        words = fitted(f"{'▸' if self._focused else '─'} {self._title_text} ", max(0, room - width(sign)))
-        line = "─" * max(0, room - width(words) - width(sign))
-        row: Row = (("head" if self._focused else "plain", words), ("time", line), ("bad", sign))
-        return strip(row, room, self.rich_style, Style(reverse=True) if self._focused else None)
+        words = truncate_cells(f"{'▸' if self._focused else '─'} {self._title_text} ", max(0, room - cell_width(sign)))
+        line = "─" * max(0, room - cell_width(words) - cell_width(sign))
+        row: StyledRow = (("head" if self._focused else "plain", words), ("time", line), ("bad", sign))
+        return render_strip(row, room, self.rich_style, Style(reverse=True) if self._focused else None)
 
 
 class PaneView(ScrollView, can_focus=True):
@@ -126,10 +126,10 @@ class PaneView(ScrollView, can_focus=True):
         if self._resize_timer is not None:
             self._resize_timer.stop()
             self._resize_timer = None
-        if len(self.pane.lines) < QUICK:
+        if len(self.pane.lines) < QUICK_RESIZE_LINES:
             self._resize_pane()
         else:
-            self._resize_timer = self.set_timer(SETTLED_S, self._resize_pane)
+            self._resize_timer = self.set_timer(RESIZE_DELAY_S, self._resize_pane)
 
     def _resize_pane(self) -> None:
         region = self.scrollable_content_region
@@ -163,7 +163,7 @@ class PaneView(ScrollView, can_focus=True):
         """Textual asks for one."""
         if self._cell_style is None:
             self._cell_style = self.rich_style
-        return strip(self.pane.row(self.pane.top + y) or (), self.size.width, self._cell_style)
+        return render_strip(self.pane.row(self.pane.top + y) or (), self.size.width, self._cell_style)
 
     def notify_style_update(self) -> None:
         """Textual says that it may look otherwise now."""

@@ -8,16 +8,16 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from gateway.doctor.rules.running import State
+from gateway.doctor.rules.running import GatewayState
 from gateway.probes.base import Finding
 from gateway.settings import Settings
-from gateway.settings_load import Read
+from gateway.settings_load import LoadedConfig
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class DoctorEnvironment:
     """Where doctor looks, whatever the configuration says."""
 
     directory: Path
@@ -30,12 +30,12 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class DoctorContext:
     """What is examined, once its configuration could be read."""
 
-    environment: Machine
-    config: Read
-    gateway_state: State
+    environment: DoctorEnvironment
+    config: LoadedConfig
+    gateway_state: GatewayState
     """Of its gateway."""
 
     @property
@@ -47,13 +47,13 @@ class Subject:
         return self.environment.offline
 
 
-Bare = Callable[[Machine], Awaitable[Sequence[Finding]]]
+ConfiglessCheck = Callable[[DoctorEnvironment], Awaitable[Sequence[Finding]]]
 """Looks at something that needs no configuration."""
-Check = Callable[[Subject], Awaitable[Sequence[Finding]]]
+DoctorCheck = Callable[[DoctorContext], Awaitable[Sequence[Finding]]]
 """Looks at one thing. May raise whatever goes wrong: that is told as a finding of its own."""
 
 
-async def aside(function: Callable[[], T]) -> T:
+async def run_in_thread(function: Callable[[], T]) -> T:
     """Run what blocks in a thread that nobody has to wait for: also not the end of the process."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
@@ -66,15 +66,17 @@ async def aside(function: Callable[[], T]) -> T:
         try:
             result = function()
         except Exception as error:  # noqa: BLE001 - whoever waits is told
-            _call(loop, tell, partial(done.set_exception, error))
+            _notify_loop(loop, tell, partial(done.set_exception, error))
         else:
-            _call(loop, tell, partial(done.set_result, result))
+            _notify_loop(loop, tell, partial(done.set_result, result))
 
     threading.Thread(target=work, name="doctor", daemon=True).start()
     return await done
 
 
-def _call(loop: asyncio.AbstractEventLoop, tell: Callable[[Callable[[], None]], None], end: Callable[[], None]) -> None:
+def _notify_loop(
+    loop: asyncio.AbstractEventLoop, tell: Callable[[Callable[[], None]], None], end: Callable[[], None]
+) -> None:
     try:
         loop.call_soon_threadsafe(tell, end)
     except RuntimeError:  # nobody waits any more: the loop is closed

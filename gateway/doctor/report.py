@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Final
 
 from gateway.probes.base import Finding, Severity
-from gateway.store.lines import printable
+from gateway.store.lines import escape_unprintable
 
 AREAS: Final = {
     "config": "Configuration",
@@ -40,7 +40,7 @@ _BOLD: Final = "1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Style:
+class ReportStyle:
     """How it may be written."""
 
     colour: bool = False
@@ -52,7 +52,7 @@ class Style:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class DoctorReport:
     """Everything that was found, the areas in their order."""
 
     findings: tuple[Finding, ...]
@@ -78,16 +78,16 @@ class Report:
         ]
         return json.dumps({"ok": self.ok and self.has_config, "findings": findings})
 
-    def render_lines(self, style: Style) -> list[str]:
+    def render_lines(self, style: ReportStyle) -> list[str]:
         """For people: by area a line for each finding, its remedy below, and the sum of all."""
         told: list[str] = []
-        for area, some in groupby(self.findings, key=area_of):
+        for area, some in groupby(self.findings, key=find_area):
             told += ["", style.paint(AREAS.get(area, area), _BOLD)]
             for one in some:
-                told += _told(one, style)
+                told += _render_finding(one, style)
         return [*told[1:], "", self._render_totals(style)]
 
-    def _render_totals(self, style: Style) -> str:
+    def _render_totals(self, style: ReportStyle) -> str:
         good, odd, bad = (sum(one.level == level for one in self.findings) for level in ("ok", "warning", "bad"))
         level: Severity = "bad" if bad else "warning" if odd else "ok"
         warnings = f"{odd} warning{'' if odd == 1 else 's'}"
@@ -95,26 +95,26 @@ class Report:
         return style.paint(text, _SIGNS[level][2])
 
 
-def area_of(finding: Finding) -> str:
+def find_area(finding: Finding) -> str:
     """Of its code."""
     return finding.code.partition(".")[0]
 
 
-def arranged(findings: Sequence[Finding], redact: Callable[[str], str]) -> tuple[Finding, ...]:
+def sort_findings(findings: Sequence[Finding], redact: Callable[[str], str]) -> tuple[Finding, ...]:
     """In the order of the areas, each once, without secrets and without anything that a terminal could obey."""
     places = {area: index for index, area in enumerate(AREAS)}
 
     def clean(text: str) -> str:
-        return " ".join(printable(redact(text)).split())
+        return " ".join(escape_unprintable(redact(text)).split())
 
     told = (
         Finding(code=one.code, level=one.level, what=clean(one.what), fix=clean(one.fix), where=clean(one.where))
         for one in findings
     )
-    return tuple(sorted(dict.fromkeys(told), key=lambda one: places.get(area_of(one), _LAST)))
+    return tuple(sorted(dict.fromkeys(told), key=lambda one: places.get(find_area(one), _LAST)))
 
 
-def _told(one: Finding, style: Style) -> list[str]:
+def _render_finding(one: Finding, style: ReportStyle) -> list[str]:
     sign, plain, colour = _SIGNS[one.level]
     where = f"{one.where}: " if one.where else ""
     code = style.paint(f" [{one.code}]", _DIM)

@@ -4,18 +4,18 @@ import heapq
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from gateway.limits.recent import MOST, Recent
+from gateway.limits.recent import MAX_REMEMBERED, LruDict
 
-DAYS: Final = 3
+KEPT_DAYS: Final = 3
 """Kept at once: a clock that is set wrong for a moment loses no sums."""
 
 
-class Costs:
+class DailyCosts:
     """In billionths of a dollar, as `gateway.store.spending` counts."""
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int = MAX_REMEMBERED) -> None:
         self._most = most
-        self._days = Recent[str, dict[str, int]](DAYS)
+        self._days = LruDict[str, dict[str, int]](KEPT_DAYS)
 
     def set_day(self, day: str, sums: Mapping[str, int]) -> None:
         """That day (YYYY-MM-DD, UTC) they have cost so much until now."""

@@ -19,54 +19,54 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from agent.cache.prices import ASSUMED
-from gateway.changes import Change, Made
+from agent.cache.prices import ASSUMED_PRICE
+from gateway.changes import CommandEffect, EffectFact
 from gateway.clock import Clock
 from gateway.events import Address, ConversationId, Message, Post, PostKey, Sender, SenderId, Usage
 from gateway.limits import words
-from gateway.limits.bucket import Buckets
-from gateway.limits.costs import Costs
-from gateway.limits.most import Most, Rate
-from gateway.limits.recent import Recent
-from gateway.limits.silence import QUIET_S, Silence
-from gateway.limits.words import Bite, Whose
+from gateway.limits.bucket import TokenBuckets
+from gateway.limits.costs import DailyCosts
+from gateway.limits.most import LimitSettings, Rate
+from gateway.limits.recent import LruDict
+from gateway.limits.silence import QUIET_S, NoticeThrottle
+from gateway.limits.words import LimitHit, LimitScope
 from gateway.ops.limit_stats import LimitStats
-from gateway.records import AMBIENT, URGENT, Judged, Limited, Queued, TurnEnded, key_of
-from gateway.standing import ADMINS, Policy, person, role_of, source
-from gateway.store import Appended, Entry, Reader
-from gateway.store.spending import NANO, spent
+from gateway.records import AMBIENT, URGENT, Judgement, LimitReached, PostQueued, TurnRecord, dedup_key
+from gateway.standing import ADMIN_ROLES, AccessPolicy, person_key, role_of, stable_source
+from gateway.store import AppendResult, NewEntry, StoreReader
+from gateway.store.spending import NANO_PER_USD, spending_shares
 
-LOOK_BACK: Final = 1_000
+LIMITS_LOOK_BACK: Final = 1_000
 """So many of the last limits that were reached are read at a start: what was told today is not told again."""
-NOTICES: Final = Rate(30, 10.0)
+NOTICE_RATE: Final = Rate(30, 10.0)
 """On each channel. Beyond these, whoever comes is not even told: a raid in direct chats would else become ours."""
 
 
-class Verdict(NamedTuple):
+class LimitDecision(NamedTuple):
     """What becomes of a message."""
 
-    judged: Judged
+    judged: Judgement
     post: Post | None = None
     """To be said there. None: nothing."""
-    change: Change | None = None
+    change: CommandEffect | None = None
     """To be written down with it, and settled then, as a command's."""
 
 
-class _Taken(NamedTuple):
+class _TakenTokens(NamedTuple):
     """What one that is to be answered took."""
 
     at_s: float
-    buckets: Sequence[tuple[Buckets, str]]
+    buckets: Sequence[tuple[TokenBuckets, str]]
 
 
-class Limits:
+class UsageLimiter:
     """One for all channels. Everything happens on the event loop."""
 
     def __init__(
         self,
-        most: Most,
+        most: LimitSettings,
         clock: Clock,
-        who: Policy,
+        who: AccessPolicy,
         *,
         tell: Callable[[str, str], None] = lambda _key, _text: None,
         stats: LimitStats | None = None,
@@ -76,92 +76,96 @@ class Limits:
         self._policy = who
         self._tell = tell
         self.stats = stats or LimitStats()
-        rates: dict[Whose, Rate] = {"agent": most.agent, "room": most.room, "sender": most.sender}
-        self._rates: Mapping[Whose, Buckets] = {whose: Buckets(rate) for whose, rate in rates.items()}
-        self._usd = _budgets(most)
-        self._costs: Mapping[Whose, Costs] = {"agent": Costs(), "room": Costs(), "sender": Costs()}
-        self._reserved: dict[ConversationId, dict[tuple[Whose, str], int]] = {}
+        rates: dict[LimitScope, Rate] = {"agent": most.agent, "room": most.room, "sender": most.sender}
+        self._rates: Mapping[LimitScope, TokenBuckets] = {whose: TokenBuckets(rate) for whose, rate in rates.items()}
+        self._usd = _budgets_usd(most)
+        self._costs: Mapping[LimitScope, DailyCosts] = {
+            "agent": DailyCosts(),
+            "room": DailyCosts(),
+            "sender": DailyCosts(),
+        }
+        self._reserved: dict[ConversationId, dict[tuple[LimitScope, str], int]] = {}
         """Billionths of a dollar, for the requests of the turn that runs there."""
         self._budget_freed = asyncio.Event()
         """Set when something is set aside no more; then there is another."""
-        self._notices = Buckets(NOTICES)
-        self._notice_throttle = Silence()
-        self._reported = Recent[str, None]()
+        self._notices = TokenBuckets(NOTICE_RATE)
+        self._notice_throttle = NoticeThrottle()
+        self._reported = LruDict[str, None]()
         """Limits that owners were told of, by name and day."""
-        self._taken = Recent[str, _Taken]()
+        self._taken = LruDict[str, _TakenTokens]()
         """By messages that are not in the log yet."""
 
-    def update(self, most: Most) -> None:
+    def update(self, most: LimitSettings) -> None:
         """Go by these limits from now on; what was spent and taken stays so. Returns at once."""
         for whose, buckets in self._rates.items():
             buckets.set_rate(getattr(most, whose))
-        self._usd = _budgets(most)
+        self._usd = _budgets_usd(most)
         self._notify_freed()
 
-    async def load(self, reader: Reader) -> None:
+    async def load(self, reader: StoreReader) -> None:
         """Learn from the log what was spent and told today. Call it once, before anything comes in."""
         now, day = self._clock.now(), self._today()
-        for one in await reader.newest_entries(LOOK_BACK, kinds=["limited"]):
+        for one in await reader.newest_entries(LIMITS_LOOK_BACK, kinds=["limited"]):
             fact = one.fact
-            if not isinstance(fact, Limited) or one.conversation is None:
+            if not isinstance(fact, LimitReached) or one.conversation is None:
                 continue
-            bite = Bite(fact.limit, fact.whose, fact.subject, fact.rule)
+            bite = LimitHit(fact.limit, fact.whose, fact.subject, fact.rule)
             age_s, then = max(0.0, (now - one.at).total_seconds()), one.at.date().isoformat()
             if then == day:
-                self._reported.put(_daily(bite, day), None)
+                self._reported.put(_daily_key(bite, day), None)
             if age_s < QUIET_S or then == day:
-                room = _room(Address.parse(one.conversation))
+                room = _room_key(Address.parse(one.conversation))
                 self._notice_throttle.record(room, bite.key(then), self._clock.monotonic() - age_s)
         for costs in self._costs.values():
             costs.set_day(day, {})
         for share in await reader.spending_sums("share", since=day):
             agent, place, sender, provider = share.key.split("\n", 3)
             unpriced = share.unpriced > 0 and share.unpriced == share.requests and bool(provider)
-            nano = _assumed(share.usage) if unpriced else round(share.cost_usd * NANO)
+            nano = _assumed_nano_usd(share.usage) if unpriced else round(share.cost_usd * NANO_PER_USD)
             self._add_cost(day, agent, Address.parse(place), SenderId(sender), nano)
 
-    def on_appended(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
+    def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
         """These were appended to the log: turns are paid for, notices are said, repeats get back what they took."""
         for entry, done in zip(entries, written, strict=True):
-            if isinstance(entry.fact, TurnEnded) and done.is_new:
+            if isinstance(entry.fact, TurnRecord) and done.is_new:
                 self._record_turn_costs(entry, entry.fact)
-            elif isinstance(entry.fact, Limited) and done.is_new:
-                posted = any(isinstance(one.fact, Queued) and one.cause is entry.cause for one in entries)
+            elif isinstance(entry.fact, LimitReached) and done.is_new:
+                posted = any(isinstance(one.fact, PostQueued) and one.cause is entry.cause for one in entries)
                 self._on_limit_reached(entry, entry.fact, told=posted)
             elif isinstance(entry.fact, Message) and entry.key is not None:
                 self._settle_tokens(entry.key, back=not done.is_new)
 
-    def check(self, message: Message, judged: Judged, agent: str) -> Verdict:
+    def check(self, message: Message, judged: Judgement, agent: str) -> LimitDecision:
         """Whether this message may start a turn of that agent; what is not to start one passes.
 
         `judged`: by access and attention. What the verdict changes is to be written down before the next message there
         is checked.
         """
-        key = key_of(message)
+        key = dedup_key(message)
         if judged.fate != "due" or judged.urgency < URGENT:
-            return Verdict(judged)
+            return LimitDecision(judged)
         self._settle_tokens(key, back=True)  # it could not be written down the last time, or comes twice at once
         taken = self._take(message.at, message.sender, judged.role, agent)
-        if isinstance(taken, Bite):
+        if isinstance(taken, LimitHit):
             return self._refuse(message, judged, taken)
         self._taken.put(key, taken)
-        return Verdict(judged)
+        return LimitDecision(judged)
 
     def take_or_explain(self, at: Address, sender: Sender, role: str, agent: str) -> str:
         """Why this person may not have that agent think there now, for people. Empty: they may, and it counts."""
         taken = self._take(at, sender, role, agent)
-        return words.notice(taken) if isinstance(taken, Bite) else ""
+        return words.format_limit_notice(taken) if isinstance(taken, LimitHit) else ""
 
     def reserve(
         self, at: Address, agent: str, askers: Sequence[Sender], cost_usd: float, spent_usd: float = 0.0
-    ) -> Bite | None:
+    ) -> LimitHit | None:
         """Set aside what the next request of the turn there may cost at most, until `settle`. Not None: it may not be.
 
         `spent_usd`: what the turn has cost so far. Owners and admins cost nobody's budget; where one who is none asks
         beside them, theirs counts.
         """
         asks = self._find_payers(at, agent, askers)
-        nano = _nano(cost_usd) + _nano(spent_usd)
+        nano = _to_nano_usd(cost_usd) + _to_nano_usd(spent_usd)
         if cost_usd <= 0:
             return None
         for whose, ones in asks:
@@ -175,12 +179,12 @@ class Limits:
     ) -> None:
         """Return once `afford` does not depend on what other turns have set aside, which may not be needed."""
         asks = self._find_payers(at, agent, askers)
-        nano = _nano(cost_usd) + _nano(spent_usd)
-        self._set_reserved(at, asks, _nano(spent_usd))
+        nano = _to_nano_usd(cost_usd) + _to_nano_usd(spent_usd)
+        self._set_reserved(at, asks, _to_nano_usd(spent_usd))
         while cost_usd > 0 and self._waits_for_others(at, asks, nano):
             await self._budget_freed.wait()
 
-    def _waits_for_others(self, at: Address, asks: Sequence[tuple[Whose, Sequence[str]]], nano: int) -> bool:
+    def _waits_for_others(self, at: Address, asks: Sequence[tuple[LimitScope, Sequence[str]]], nano: int) -> bool:
         if any(self._exceeds_budget(whose, ones, nano) for whose, ones in asks):
             return False  # whatever becomes of the others
         return any(
@@ -192,7 +196,7 @@ class Limits:
         if self._reserved.pop(conversation, None):
             self._notify_freed()
 
-    def _set_reserved(self, at: Address, asks: Sequence[tuple[Whose, Sequence[str]]], nano: int) -> None:
+    def _set_reserved(self, at: Address, asks: Sequence[tuple[LimitScope, Sequence[str]]], nano: int) -> None:
         before = self._reserved.get(at.conversation, {})
         self._reserved[at.conversation] = {(whose, ones[0]): nano for whose, ones in asks}
         if not asks:
@@ -205,55 +209,57 @@ class Limits:
         freed, self._budget_freed = self._budget_freed, asyncio.Event()
         freed.set()
 
-    def _reserved_elsewhere(self, whose: Whose, ones: Sequence[str], at: Address) -> int:
+    def _reserved_elsewhere(self, whose: LimitScope, ones: Sequence[str], at: Address) -> int:
         """What is set aside for turns elsewhere."""
         return sum(
             aside.get((whose, ones[0]), 0) for place, aside in self._reserved.items() if place != at.conversation
         )
 
-    def _find_payers(self, at: Address, agent: str, askers: Sequence[Sender]) -> list[tuple[Whose, Sequence[str]]]:
+    def _find_payers(self, at: Address, agent: str, askers: Sequence[Sender]) -> list[tuple[LimitScope, Sequence[str]]]:
         """Whose budgets a turn is paid from. None: of nobody's."""
-        payers = [one for one in askers if role_of(self._policy, at, one) not in ADMINS]
+        payers = [one for one in askers if role_of(self._policy, at, one) not in ADMIN_ROLES]
         return self._budget_subjects(at, agent, payers) if payers else []
 
-    def build_unpaid_entries(self, at: Address, message: Message | None, bite: Bite) -> list[Entry]:
+    def build_unpaid_entries(self, at: Address, message: Message | None, bite: LimitHit) -> list[NewEntry]:
         """What is to be written down where a turn could not be paid: once a day a notice to whoever asked last, too."""
         self.stats.count_limited(bite.limit, bite.whose)
-        now, day, now_s, room = self._clock.now(), self._today(), self._clock.monotonic(), _room(at)
+        now, day, now_s, room = self._clock.now(), self._today(), self._clock.monotonic(), _room_key(at)
         over = self._notice_throttle.is_due(room, bite.key(day), now_s, lambda _: False)
         told = message is not None and over and not message.sender.is_bot and self._notices.take(at.channel, now_s)
-        if not told and _daily(bite, day) in self._reported:
+        if not told and _daily_key(bite, day) in self._reported:
             return []
-        fact = Limited(limit=bite.limit, whose=bite.whose, subject=bite.subject, rule=bite.rule)
-        entries = [Entry(fact=fact, at=now, conversation=at.conversation)]
+        fact = LimitReached(limit=bite.limit, whose=bite.whose, subject=bite.subject, rule=bite.rule)
+        entries = [NewEntry(fact=fact, at=now, conversation=at.conversation)]
         if told and message is not None:
-            post = _notice(message, bite)
+            post = _build_limit_post(message, bite)
             key = f"post:{post.key}"
-            entries.append(Entry(fact=Queued(post=post), at=now, conversation=at.conversation, key=key))
+            entries.append(NewEntry(fact=PostQueued(post=post), at=now, conversation=at.conversation, key=key))
         return entries
 
-    def _budget_subjects(self, at: Address, agent: str, senders: Sequence[Sender]) -> list[tuple[Whose, Sequence[str]]]:
+    def _budget_subjects(
+        self, at: Address, agent: str, senders: Sequence[Sender]
+    ) -> list[tuple[LimitScope, Sequence[str]]]:
         """Whose budgets count, the widest first."""
         people = dict.fromkeys(tuple(self._linked_subjects(at, one)) for one in senders)
-        return [("agent", (agent,)), ("room", (_room(at),)), *(("sender", same) for same in people)]
+        return [("agent", (agent,)), ("room", (_room_key(at),)), *(("sender", same) for same in people)]
 
-    def _exceeds_budget(self, whose: Whose, ones: Sequence[str], nano: int, aside: int = 0) -> bool:
+    def _exceeds_budget(self, whose: LimitScope, ones: Sequence[str], nano: int, aside: int = 0) -> bool:
         """Whether that much more is more than they may have today."""
         usd = self._usd[whose]
-        return usd is not None and self._costs[whose].total(self._today(), ones) + aside + nano > usd * NANO
+        return usd is not None and self._costs[whose].total(self._today(), ones) + aside + nano > usd * NANO_PER_USD
 
-    def _build_budget_hit(self, whose: Whose, ones: Sequence[str]) -> Bite:
-        return Bite("cost", whose, ones[0], f"access.budgets.{whose}_usd: ${self._usd[whose]:g} a day")
+    def _build_budget_hit(self, whose: LimitScope, ones: Sequence[str]) -> LimitHit:
+        return LimitHit("cost", whose, ones[0], f"access.budgets.{whose}_usd: ${self._usd[whose]:g} a day")
 
-    def _take(self, at: Address, sender: Sender, role: str, agent: str) -> "_Taken | Bite":
+    def _take(self, at: Address, sender: Sender, role: str, agent: str) -> "_TakenTokens | LimitHit":
         """What is taken for one that is to be answered, or what is in the way."""
-        now_s, room, same = self._clock.monotonic(), _room(at), self._linked_subjects(at, sender)
-        asks: dict[Whose, str] = {"agent": agent, "room": room, "sender": same[0]}
-        if role in ADMINS:
+        now_s, room, same = self._clock.monotonic(), _room_key(at), self._linked_subjects(at, sender)
+        asks: dict[LimitScope, str] = {"agent": agent, "room": room, "sender": same[0]}
+        if role in ADMIN_ROLES:
             asks = {"agent": agent}
         elif bite := self._find_budget_hit(at, sender, agent) or self._find_rate_hit(asks, now_s):
             return bite
-        return _Taken(
+        return _TakenTokens(
             now_s, [(self._rates[one], who) for one, who in asks.items() if self._rates[one].take(who, now_s)]
         )
 
@@ -266,107 +272,107 @@ class Limits:
 
     def _linked_subjects(self, at: Address, sender: Sender) -> Sequence[str]:
         """All accounts of whoever this is, in an order that is the same for each of them."""
-        own = source(person(at.channel, sender.id))
+        own = stable_source(person_key(at.channel, sender.id))
         linked = self._policy.roster_state().links.get(own, ()) if sender.verified else ()
         return sorted({own, *linked}) if linked else (own,)
 
-    def _find_budget_hit(self, at: Address, sender: Sender, agent: str) -> Bite | None:
+    def _find_budget_hit(self, at: Address, sender: Sender, agent: str) -> LimitHit | None:
         """Nothing is left for one more request, however little it costs."""
         for whose, ones in self._budget_subjects(at, agent, [sender]):
             if self._exceeds_budget(whose, ones, 1):
                 return self._build_budget_hit(whose, ones)
         return None
 
-    def _find_rate_hit(self, asks: Mapping[Whose, str], now_s: float) -> Bite | None:
+    def _find_rate_hit(self, asks: Mapping[LimitScope, str], now_s: float) -> LimitHit | None:
         """The widest limit that bites: in a raid that is the room's, and not one of each raider."""
         for whose, one in asks.items():
             if not self._rates[whose].has_token(one, now_s):
-                return Bite("rate", whose, one, f"access.rates.{whose}: {self._rates[whose].rate}")
+                return LimitHit("rate", whose, one, f"access.rates.{whose}: {self._rates[whose].rate}")
         return None
 
-    def _refuse(self, message: Message, judged: Judged, bite: Bite) -> Verdict:
+    def _refuse(self, message: Message, judged: Judgement, bite: LimitHit) -> LimitDecision:
         """What comes beyond a limit is context. Bots are told nothing: they might answer."""
         self.stats.count_limited(bite.limit, bite.whose)
         judged = replace(judged, fate="context", urgency=AMBIENT, rule=bite.rule)
-        now_s, room, day = self._clock.monotonic(), _room(message.at), self._today()
+        now_s, room, day = self._clock.monotonic(), _room_key(message.at), self._today()
         name = bite.key(day)
         over = self._notice_throttle.is_due(room, name, now_s, lambda since_s: self._was_free_since(bite, since_s))
         told = over and not message.sender.is_bot and self._notices.take(message.at.channel, now_s)
-        if not told and _daily(bite, day) in self._reported:
-            return Verdict(judged)
+        if not told and _daily_key(bite, day) in self._reported:
+            return LimitDecision(judged)
         if told:
             self._notice_throttle.record(room, name, now_s)
 
-        def settle(asked: Appended | None) -> None:
+        def settle(asked: AppendResult | None) -> None:
             if told and (asked is None or not asked.is_new):  # if it is written down all the same, `wrote` is told
                 self._notice_throttle.forget(room, name)
                 self._notices.give_back(message.at.channel, now_s, self._clock.monotonic())
 
-        fact = Limited(limit=bite.limit, whose=bite.whose, subject=bite.subject, rule=bite.rule)
-        post = _notice(message, bite) if told else None
-        return Verdict(judged, post, Change(answer="", facts=(Made(fact),), settle=settle))
+        fact = LimitReached(limit=bite.limit, whose=bite.whose, subject=bite.subject, rule=bite.rule)
+        post = _build_limit_post(message, bite) if told else None
+        return LimitDecision(judged, post, CommandEffect(answer="", facts=(EffectFact(fact),), settle=settle))
 
-    def _on_limit_reached(self, entry: Entry, fact: Limited, *, told: bool) -> None:
+    def _on_limit_reached(self, entry: NewEntry, fact: LimitReached, *, told: bool) -> None:
         """It is written down that somebody has reached a limit."""
-        bite, day = Bite(fact.limit, fact.whose, fact.subject, fact.rule), entry.at.date().isoformat()
+        bite, day = LimitHit(fact.limit, fact.whose, fact.subject, fact.rule), entry.at.date().isoformat()
         place = entry.conversation or ConversationId("")
         if told:
             self.stats.count_notice()
-            self._notice_throttle.record(_room(Address.parse(place)), bite.key(day), self._clock.monotonic())
-        if _daily(bite, day) not in self._reported:
-            self._reported.put(_daily(bite, day), None)
-            self._tell(_daily(bite, day), words.report(bite, place))
+            self._notice_throttle.record(_room_key(Address.parse(place)), bite.key(day), self._clock.monotonic())
+        if _daily_key(bite, day) not in self._reported:
+            self._reported.put(_daily_key(bite, day), None)
+            self._tell(_daily_key(bite, day), words.format_limit_report(bite, place))
 
-    def _was_free_since(self, bite: Bite, since_s: float) -> bool:
+    def _was_free_since(self, bite: LimitHit, since_s: float) -> bool:
         """Whether it did not bite at all in between. What was to be spent on a day stays spent."""
         return bite.limit == "rate" and self._rates[bite.whose].was_full_since(bite.subject, since_s)
 
-    def _record_turn_costs(self, entry: Entry, turn: TurnEnded) -> None:
+    def _record_turn_costs(self, entry: NewEntry, turn: TurnRecord) -> None:
         if entry.conversation is None:
             return
         at, day = Address.parse(entry.conversation), entry.at.date().isoformat()
-        for one in spent(turn):
+        for one in spending_shares(turn):
             self._add_cost(day, turn.agent, at, one.sender, one.cost_nano_usd)
-        unpriced = sum(_assumed(one.usage) for one in turn.accounts if one.cost_usd is None)
+        unpriced = sum(_assumed_nano_usd(one.usage) for one in turn.accounts if one.cost_usd is None)
         for sender in turn.senders:
             self._add_cost(day, turn.agent, at, sender, unpriced // len(turn.senders))
 
     def _add_cost(self, day: str, agent: str, at: Address, sender: SenderId, nano: int) -> None:
         """This much was spent for somebody there. What owners and admins cost, and what nobody caused, is left out."""
         who = Sender(id=sender, name="", verified=True)
-        if not sender or role_of(self._policy, at, who) in ADMINS:
+        if not sender or role_of(self._policy, at, who) in ADMIN_ROLES:
             return
         self._costs["agent"].add(day, agent, nano)
-        self._costs["room"].add(day, _room(at), nano)
-        self._costs["sender"].add(day, source(person(at.channel, sender)), nano)
+        self._costs["room"].add(day, _room_key(at), nano)
+        self._costs["sender"].add(day, stable_source(person_key(at.channel, sender)), nano)
 
     def _today(self) -> str:
         return self._clock.now().date().isoformat()
 
 
-def _nano(usd: float) -> int:
-    return round(min(usd, 1e6) * NANO)
+def _to_nano_usd(usd: float) -> int:
+    return round(min(usd, 1e6) * NANO_PER_USD)
 
 
-def _budgets(most: Most) -> Mapping[Whose, float | None]:
+def _budgets_usd(most: LimitSettings) -> Mapping[LimitScope, float | None]:
     return {"agent": most.agent_usd, "room": most.room_usd, "sender": most.sender_usd}
 
 
-def _assumed(usage: Usage) -> int:
+def _assumed_nano_usd(usage: Usage) -> int:
     """What requests may have cost whose price nobody knows, in billionths of a dollar."""
-    return round((ASSUMED.cost_usd(usage) or 0.0) * NANO)
+    return round((ASSUMED_PRICE.cost_usd(usage) or 0.0) * NANO_PER_USD)
 
 
-def _room(at: Address) -> str:
+def _room_key(at: Address) -> str:
     """The room that a thread is of."""
     return at.conversation if at.thread is None else Address(channel=at.channel, room=at.room).conversation
 
 
-def _daily(bite: Bite, day: str) -> str:
+def _daily_key(bite: LimitHit, day: str) -> str:
     return f"limit:{bite.limit}:{bite.whose}:{bite.subject}:{day}"
 
 
-def _notice(message: Message, bite: Bite) -> Post:
+def _build_limit_post(message: Message, bite: LimitHit) -> Post:
     """Always the same for the same message."""
-    key = PostKey(hashlib.sha256(f"limited:{key_of(message)}".encode()).hexdigest()[:26])
-    return Post(key=key, to=message.at, text=words.notice(bite), reply_to=message.id, style="notice")
+    key = PostKey(hashlib.sha256(f"limited:{dedup_key(message)}".encode()).hexdigest()[:26])
+    return Post(key=key, to=message.at, text=words.format_limit_notice(bite), reply_to=message.id, style="notice")

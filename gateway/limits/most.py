@@ -22,7 +22,7 @@ class Rate(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Most:
+class LimitSettings:
     """Of what is said to an agent, and of what answers cost."""
 
     sender: Rate

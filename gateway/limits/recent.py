@@ -6,14 +6,14 @@ from typing import Final, TypeVar
 K = TypeVar("K")
 V = TypeVar("V")
 
-MOST: Final = 10_000
+MAX_REMEMBERED: Final = 10_000
 """People, rooms or notices that are remembered at once."""
 
 
-class Recent(OrderedDict[K, V]):
+class LruDict(OrderedDict[K, V]):
     """A dict of at most `most` things. Write with `keep`."""
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int = MAX_REMEMBERED) -> None:
         super().__init__()
         self._most = most
 

@@ -7,16 +7,16 @@ told again only if it did not bite at all in between.
 from collections.abc import Callable
 from typing import Final
 
-from gateway.limits.recent import MOST, Recent
+from gateway.limits.recent import MAX_REMEMBERED, LruDict
 
 QUIET_S: Final = 600.0
 
 
-class Silence:
+class NoticeThrottle:
     """Remembers what was said where."""
 
-    def __init__(self, most: int = MOST) -> None:
-        self._last_said_s = Recent[tuple[str, str], float](2 * most)
+    def __init__(self, most: int = MAX_REMEMBERED) -> None:
+        self._last_said_s = LruDict[tuple[str, str], float](2 * most)
         """When, monotonic: of each limit in a room, and of any (``""``)."""
 
     def is_due(self, room: str, limit: str, now_s: float, free_since: Callable[[float], bool]) -> bool:

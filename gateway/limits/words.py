@@ -3,14 +3,14 @@
 from typing import Final, Literal, NamedTuple
 
 from gateway.events import ConversationId
-from gateway.tools.consent import code
+from gateway.tools.consent import inline_code
 
-Limit = Literal["rate", "cost"]
-Whose = Literal["sender", "room", "agent"]
+LimitKind = Literal["rate", "cost"]
+LimitScope = Literal["sender", "room", "agent"]
 
 SUBJECT_CHARS: Final = 160
 
-_NOTICES: Final[dict[tuple[Limit, Whose], str]] = {
+_NOTICES: Final[dict[tuple[LimitKind, LimitScope], str]] = {
     ("rate", "sender"): "You write to me faster than I can answer. I go on reading, and will answer again in a while.",
     ("rate", "room"): "More is said to me here than I can answer. I go on reading, and will answer again in a while.",
     ("rate", "agent"): "I am asked for more than I can answer just now. I go on reading, and will answer again in a "
@@ -21,11 +21,11 @@ _NOTICES: Final[dict[tuple[Limit, Whose], str]] = {
 }
 
 
-class Bite(NamedTuple):
+class LimitHit(NamedTuple):
     """A limit that is reached."""
 
-    limit: Limit
-    whose: Whose
+    limit: LimitKind
+    whose: LimitScope
     subject: str
     """The person, the room or the agent."""
     rule: str
@@ -37,14 +37,14 @@ class Bite(NamedTuple):
         return f"{own}:{day}" if self.limit == "cost" else own
 
 
-def notice(bite: Bite) -> str:
+def format_limit_notice(bite: LimitHit) -> str:
     """What is said once to those who ask for too much."""
     return _NOTICES[bite.limit, bite.whose]
 
 
-def report(bite: Bite, place: ConversationId) -> str:
+def format_limit_report(bite: LimitHit, place: ConversationId) -> str:
     """What owners are told, in Markdown. Names of people and places are theirs, so they stand in code."""
-    whose, where = code(bite.subject, SUBJECT_CHARS), code(place, SUBJECT_CHARS)
+    whose, where = inline_code(bite.subject, SUBJECT_CHARS), inline_code(place, SUBJECT_CHARS)
     return (
         f"The {bite.whose} {whose} has reached a limit ({bite.rule}), in {where}. What comes beyond it is read, and "
         "not answered. I say this once a day."

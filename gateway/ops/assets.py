@@ -8,28 +8,30 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Final
 
-from gateway.ops.http import Page
+from gateway.ops.http import HttpResponse
 
-CSP: Final = (
+ASSET_CSP: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-TYPES: Final = {
+ASSET_TYPES: Final = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
 }
-INDEX: Final = "index.html"
+INDEX_FILE: Final = "index.html"
 
 
 @cache
-def assets() -> MappingProxyType[str, Page]:
+def load_assets() -> MappingProxyType[str, HttpResponse]:
     """By path: `/` and `/page/...`. Read once, when the page is asked for first."""
-    found = dict[str, Page]()
+    found = dict[str, HttpResponse]()
     for file in files("gateway.ops").joinpath("page").iterdir():
-        kind = TYPES.get(file.name[file.name.rfind(".") :])
+        kind = ASSET_TYPES.get(file.name[file.name.rfind(".") :])
         if kind is None:
             continue
-        path = "/" if file.name == INDEX else f"/page/{file.name}"
-        found[path] = Page(body=file.read_bytes(), content_type=kind, headers=(("Content-Security-Policy", CSP),))
+        path = "/" if file.name == INDEX_FILE else f"/page/{file.name}"
+        found[path] = HttpResponse(
+            body=file.read_bytes(), content_type=kind, headers=(("Content-Security-Policy", ASSET_CSP),)
+        )
     return MappingProxyType(found)

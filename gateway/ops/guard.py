@@ -11,12 +11,12 @@ from collections.abc import Collection
 from http import HTTPStatus
 from ipaddress import ip_address
 
-from gateway.ops.http import Head, Page, problem
+from gateway.ops.http import HttpRequestHead, HttpResponse, problem_response
 
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::\d{1,5})?")
 _BEARER = re.compile(r"bearer +(?P<token>\S.*)", re.IGNORECASE)
 CHALLENGE = (("WWW-Authenticate", 'Bearer realm="reverie"'),)
-UNSET = "there is no API without a token: set ops.token, at least 16 characters, and start the gateway anew"
+OPS_DISABLED_HINT = "there is no API without a token: set ops.token, at least 16 characters, and start the gateway anew"
 
 
 def is_loopback(host: str) -> bool:
@@ -29,7 +29,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def known_host(said: str, host: str, names: Collection[str]) -> bool:
+def is_known_host(said: str, host: str, names: Collection[str]) -> bool:
     """Whether a `Host` header names us: by a loopback name, by the address that we listen on, or one of the names.
 
     `host`: what we listen on. An address as such was made by nobody's name server, so it counts where we listen on one
@@ -48,27 +48,29 @@ def known_host(said: str, host: str, names: Collection[str]) -> bool:
     return address.is_loopback or not is_loopback(host)
 
 
-def misdirected(head: Head, host: str, names: Collection[str]) -> Page | None:
+def reject_unknown_host(head: HttpRequestHead, host: str, names: Collection[str]) -> HttpResponse | None:
     """The answer to a request for another host. None: it is for us."""
-    if known_host(head.headers.get("host", ""), host, names):
+    if is_known_host(head.headers.get("host", ""), host, names):
         return None
-    return problem(HTTPStatus.FORBIDDEN, "that host name is not known here: use 127.0.0.1, or add it to ops.hosts")
+    return problem_response(
+        HTTPStatus.FORBIDDEN, "that host name is not known here: use 127.0.0.1, or add it to ops.hosts"
+    )
 
 
-def bears(head: Head, token: str) -> bool:
+def has_token(head: HttpRequestHead, token: str) -> bool:
     """Whether a request comes with the token. Takes as long for every wrong one."""
     said = _BEARER.fullmatch(head.headers.get("authorization", ""))
     given = said["token"].strip() if said is not None else ""
     return hmac.compare_digest(given.encode("utf-8", "replace"), token.encode()) and bool(given)
 
 
-def denied() -> Page:
+def unauthorized_response() -> HttpResponse:
     """The answer to whoever does not bear it."""
-    return problem(
+    return problem_response(
         HTTPStatus.UNAUTHORIZED, "send `Authorization: Bearer TOKEN` with the value of ops.token", headers=CHALLENGE
     )
 
 
-def unset() -> Page:
+def missing_token_response() -> HttpResponse:
     """The answer where there is none."""
-    return problem(HTTPStatus.FORBIDDEN, UNSET)
+    return problem_response(HTTPStatus.FORBIDDEN, OPS_DISABLED_HINT)

@@ -5,48 +5,48 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, NamedTuple, Protocol
 
-from gateway.ops.onlookers import Running, Tool
-from gateway.store import Appended, Entry
+from gateway.ops.onlookers import RunningTurn, ToolProgress
+from gateway.store import AppendResult, NewEntry
 
 
 @dataclass(frozen=True, slots=True)
-class Wrote:
+class LogAppended:
     """This was appended to the log."""
 
-    entries: Sequence[Entry]
-    written: Sequence[Appended]
+    entries: Sequence[NewEntry]
+    written: Sequence[AppendResult]
 
 
 @dataclass(frozen=True, slots=True)
-class Turned:
+class TurnStateChanged:
     """A turn began or is over."""
 
-    running: Running
+    running: RunningTurn
     state: Literal["started", "ended"]
     at: datetime
 
 
 @dataclass(slots=True)
-class Grew:
+class AnswerGrown:
     """An answer has grown to this, and so much more was thought."""
 
-    running: Running
+    running: RunningTurn
     at: datetime
     text: str = ""
     thinking: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class ToolStateChanged:
     """A tool began or ended."""
 
-    running: Running
-    tool: Tool
+    running: RunningTurn
+    tool: ToolProgress
     at: datetime
 
 
 @dataclass(frozen=True, slots=True)
-class Logged:
+class WarningLogged:
     """A warning, or worse, was logged."""
 
     at: datetime
@@ -56,7 +56,7 @@ class Logged:
 
 
 @dataclass(frozen=True, slots=True)
-class Reread:
+class ConfigReloaded:
     """The configuration was read again: keys that count, keys that count later, what is wrong with it."""
 
     at: datetime
@@ -66,14 +66,16 @@ class Reread:
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class StatusChanged:
     """Something has changed that is looked at when it is told: connections, the agents' networks."""
 
 
-Happened = Wrote | Turned | Grew | Used | Logged | Reread | Changed
+GatewayEvent = (
+    LogAppended | TurnStateChanged | AnswerGrown | ToolStateChanged | WarningLogged | ConfigReloaded | StatusChanged
+)
 
 
-class Frame(NamedTuple):
+class SseFrame(NamedTuple):
     """Events as they go over the wire."""
 
     seq: int
@@ -82,13 +84,13 @@ class Frame(NamedTuple):
     event_count: int
 
 
-class Teller(Protocol):
+class EventEncoder(Protocol):
     """Makes frames."""
 
-    async def encode(self, happened: Sequence[Happened]) -> list[Frame]:
+    async def encode(self, happened: Sequence[GatewayEvent]) -> list[SseFrame]:
         """Of what happened."""
 
-    async def encode_backlog(self, after: int) -> tuple[int, list[Frame]]:
+    async def encode_backlog(self, after: int) -> tuple[int, list[SseFrame]]:
         """Of what is in the log behind `after`; and the last position of the log."""
 
     def encode_lost(self, count: int) -> bytes:

@@ -15,19 +15,19 @@ from pathlib import Path
 
 from gateway.clock import Clock
 from gateway.events import ChannelName
-from gateway.ops.report import told_problem
-from gateway.ops.stats import SNAPSHOT, Snapshot, Stats
+from gateway.ops.report import describe_problem
+from gateway.ops.stats import SNAPSHOT, GatewaySnapshot, GatewayStats
 from gateway.store import Store, StoreError
 
-BEAT_S = 5.0
+HEARTBEAT_INTERVAL_S = 5.0
 BLOCK_BYTES = 4096
 """The sign is filled up with blanks, a block or two of a disk, so that the next one has room in its place."""
-STALE_S = 30.0
+STALE_HEARTBEAT_S = 30.0
 """Six missed beats: longer than any pause of a healthy process, shorter than people's patience."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
+class HealthReport:
     """What was found."""
 
     ok: bool
@@ -35,24 +35,26 @@ class Health:
     """One line each: the bad ones if not ok, and in any case what works in part only."""
 
 
-def beat_file(store: Path) -> Path:
-    """The file whose time of change is the last sign of life; a `Snapshot` as JSON."""
+def heartbeat_file(store: Path) -> Path:
+    """The file whose time of change is the last sign of life; a `GatewaySnapshot` as JSON."""
     return store.with_name(f"{store.name}.alive")
 
 
-async def beat(store: Path, clock: Clock, stats: Stats, news: asyncio.Event, look: Callable[[], None]) -> None:
+async def run_heartbeat(
+    store: Path, clock: Clock, stats: GatewayStats, news: asyncio.Event, look: Callable[[], None]
+) -> None:
     """Give signs of life until cancelled; then none is left to be mistaken for one.
 
     `news`: set when a channel's state has changed, which is then told at once. `look`: called before each sign.
     """
-    file = beat_file(store)
+    file = heartbeat_file(store)
     try:
         while True:
             look()
             news.clear()
             with contextlib.suppress(OSError):  # read-only: then the sign is missing, and that is seen
-                _write(file, SNAPSHOT.dump_json(stats.snapshot()), clock.now().timestamp())
-            waits = [asyncio.ensure_future(clock.sleep(BEAT_S)), asyncio.ensure_future(news.wait())]
+                _write_heartbeat(file, SNAPSHOT.dump_json(stats.snapshot()), clock.now().timestamp())
+            waits = [asyncio.ensure_future(clock.sleep(HEARTBEAT_INTERVAL_S)), asyncio.ensure_future(news.wait())]
             try:
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -64,7 +66,7 @@ async def beat(store: Path, clock: Clock, stats: Stats, news: asyncio.Event, loo
             file.unlink(missing_ok=True)
 
 
-def _write(file: Path, text: bytes, now_s: float) -> None:
+def _write_heartbeat(file: Path, text: bytes, now_s: float) -> None:
     """Whole or not at all for whoever reads it meanwhile; on a full disk over the last one, which needs no room."""
     text = text.ljust((len(text) // BLOCK_BYTES + 2) * BLOCK_BYTES)
     fresh = file.with_name(f"{file.name}.new")
@@ -85,45 +87,45 @@ def _write(file: Path, text: bytes, now_s: float) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sign:
+class Heartbeat:
     """The last sign of life."""
 
-    snapshot: Snapshot
+    snapshot: GatewaySnapshot
     age_s: float
 
 
-def last_sign(store: Path, now: datetime) -> Sign | None:
+def read_heartbeat(store: Path, now: datetime) -> Heartbeat | None:
     """What the gateway that uses this store said last; None: none is running."""
-    file = beat_file(store)
+    file = heartbeat_file(store)
     try:
-        return Sign(
+        return Heartbeat(
             snapshot=SNAPSHOT.validate_json(file.read_bytes()), age_s=max(0.0, now.timestamp() - file.stat().st_mtime)
         )
     except (OSError, ValueError):
         return None
 
 
-async def check(store: Path, channels: Collection[str], now: datetime) -> Health:
+async def check_health(store: Path, channels: Collection[str], now: datetime) -> HealthReport:
     """Ask about the gateway that uses this store and is configured with these channels."""
-    sign = last_sign(store, now)
+    sign = read_heartbeat(store, now)
     if sign is None:
-        return Health(ok=False, findings=(f"no gateway is running with the store {store}",))
-    if sign.age_s > STALE_S:
+        return HealthReport(ok=False, findings=(f"no gateway is running with the store {store}",))
+    if sign.age_s > STALE_HEARTBEAT_S:
         why = f"the gateway has stopped, hangs, or cannot write beside {store}"
-        return Health(ok=False, findings=(f"no sign of life for {sign.age_s:.0f} s: {why}",))
+        return HealthReport(ok=False, findings=(f"no sign of life for {sign.age_s:.0f} s: {why}",))
     try:
         async with await Store.open_readonly(store) as reader:
             links = {
                 link.channel: link for link in await reader.connection_states() if link.at >= sign.snapshot.started
             }
     except StoreError as error:
-        return Health(ok=False, findings=(str(error),))
-    bad = [told_problem(one) for one in sign.snapshot.problems if not one.partial]
-    less = [told_problem(one) for one in sign.snapshot.problems if one.partial]
+        return HealthReport(ok=False, findings=(str(error),))
+    bad = [describe_problem(one) for one in sign.snapshot.problems if not one.partial]
+    less = [describe_problem(one) for one in sign.snapshot.problems if one.partial]
     for name in channels:
         link = links.get(ChannelName(name))
         if link is None:
             bad.append(f"{name} has not connected yet")
         elif not link.up:
             bad.append(f"{name} is down: {link.reason}")
-    return Health(ok=not bad, findings=(*(bad or [f"{name} is up" for name in channels]), *less))
+    return HealthReport(ok=not bad, findings=(*(bad or [f"{name} is up" for name in channels]), *less))

@@ -7,8 +7,8 @@ from http import HTTPStatus
 from typing import Protocol
 from urllib.parse import parse_qsl, unquote
 
-JSON = "application/json"
-PROBLEM = "application/problem+json"
+JSON_TYPE = "application/json"
+PROBLEM_TYPE = "application/problem+json"
 """https://www.rfc-editor.org/rfc/rfc9457"""
 MAX_FIELDS = 32
 """Of one query."""
@@ -17,7 +17,7 @@ Headers = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
+class HttpRequestHead:
     """A request without its body."""
 
     method: str
@@ -29,7 +29,7 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class HttpResponse:
     """An answer."""
 
     body: str | bytes
@@ -39,7 +39,7 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flow:
+class StreamingHttpResponse:
     """An answer that goes on until whoever reads it goes, or the server ends."""
 
     content_type: str
@@ -47,35 +47,35 @@ class Flow:
     """Begins it. Each chunk is written as it is; the generator is closed when nobody reads any more."""
 
 
-class Site(Protocol):
+class HttpHandler(Protocol):
     """What a server serves. Called on the event loop."""
 
-    async def check_request(self, head: Head) -> Page | None:
+    async def check_request(self, head: HttpRequestHead) -> HttpResponse | None:
         """What a request is answered before its body is read; None: read it, and ask `answer`."""
 
-    async def respond(self, head: Head, body: bytes) -> Page | Flow:
+    async def respond(self, head: HttpRequestHead, body: bytes) -> HttpResponse | StreamingHttpResponse:
         """The answer. What it raises ends that request only."""
 
 
-class Refused(Exception):
+class HttpProblem(Exception):
     """A request gets a problem as its answer."""
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page: HttpResponse) -> None:
         super().__init__(page.status.phrase)
         self.response = page
 
 
-def problem(status: HTTPStatus, detail: str, *, headers: Headers = ()) -> Page:
+def problem_response(status: HTTPStatus, detail: str, *, headers: Headers = ()) -> HttpResponse:
     """What is wrong, and how to do it right, in words. Never quotes what was sent."""
     body = {"title": status.phrase, "status": status.value, "detail": detail}
-    return Page(body=json.dumps(body) + "\n", status=status, content_type=PROBLEM, headers=headers)
+    return HttpResponse(body=json.dumps(body) + "\n", status=status, content_type=PROBLEM_TYPE, headers=headers)
 
 
-def head_of(method: bytes, target: bytes, headers: Mapping[str, str]) -> Head:
+def parse_request_head(method: bytes, target: bytes, headers: Mapping[str, str]) -> HttpRequestHead:
     """Read a request line. Raises ValueError for a query that is none, or that has too many fields."""
     path, _, query = target.decode("ascii", "replace").partition("?")
     fields = parse_qsl(query, keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="replace")
-    return Head(
+    return HttpRequestHead(
         method=method.decode("ascii", "replace"),
         path=unquote(path, errors="replace"),
         query=dict(fields),

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from gateway.ops.metrics import Family, Sample
+from gateway.ops.metrics import MetricFamily, MetricSample
 
 
 class LimitStats:
@@ -21,20 +21,20 @@ class LimitStats:
         """Those who reached one were told."""
         self._notices += 1
 
-    def families(self) -> list[Family]:
+    def families(self) -> list[MetricFamily]:
         """All of it, ready to be shown."""
         return list(self._families())
 
-    def _families(self) -> Iterable[Family]:
-        yield Family(
+    def _families(self) -> Iterable[MetricFamily]:
+        yield MetricFamily(
             name="reverie_limited_total",
             kind="counter",
             help_text="Messages that were not answered, by the limit that was reached and whose it is.",
-            samples=[Sample({"limit": limit, "whose": whose}, n) for (limit, whose), n in self._limited.items()],
+            samples=[MetricSample({"limit": limit, "whose": whose}, n) for (limit, whose), n in self._limited.items()],
         )
-        yield Family(
+        yield MetricFamily(
             name="reverie_limit_notices_total",
             kind="counter",
             help_text="Notices that a limit was reached.",
-            samples=[Sample({}, self._notices)],
+            samples=[MetricSample({}, self._notices)],
         )

@@ -7,36 +7,36 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from gateway.ops.happening import Frame, Teller
+from gateway.ops.happening import EventEncoder, SseFrame
 
-BUFFER_BYTES: Final = 1_000_000
+MAX_BUFFER_BYTES: Final = 1_000_000
 """Of one listener, beyond what is handed to its connection."""
-UNTOLD: Final = "what happened could not be told"
+ENCODING_FAILED: Final = "what happened could not be told"
 
 
-class Listener:
+class EventSubscriber:
     """One of those who listen."""
 
     def __init__(self) -> None:
         self.replayed_up_to = 0
         """What is told of the log up to here was told already."""
-        self._frames: deque[Frame] = deque()
+        self._frames: deque[SseFrame] = deque()
         self._bytes = 0
         self._lost_count = 0
         self._has_news = asyncio.Event()
 
-    def offer(self, frames: Sequence[Frame], lost: int) -> None:
+    def offer(self, frames: Sequence[SseFrame], lost: int) -> None:
         """Take as much as there is room for."""
         self._lost_count += lost
         for frame in frames:
-            if self._bytes + len(frame.data) > BUFFER_BYTES:
+            if self._bytes + len(frame.data) > MAX_BUFFER_BYTES:
                 self._lost_count += frame.event_count
             else:
                 self._frames.append(frame)
                 self._bytes += len(frame.data)
         self._has_news.set()
 
-    async def next_chunk(self, teller: Teller, patience_s: float) -> bytes:
+    async def next_chunk(self, teller: EventEncoder, patience_s: float) -> bytes:
         """What has come meanwhile. Empty: nothing, for so long."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience_s):
@@ -50,7 +50,7 @@ class Listener:
         return b"".join(told)
 
 
-class Ear(logging.Handler):
+class WarningLogHandler(logging.Handler):
     """Hears warnings, from any thread, while somebody listens."""
 
     def __init__(self, logged: Callable[[str, str, str], None]) -> None:
@@ -71,7 +71,7 @@ class Ear(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         loop = self._loop
-        if loop is None or loop.is_closed() or record.msg == UNTOLD:
+        if loop is None or loop.is_closed() or record.msg == ENCODING_FAILED:
             return
         try:
             message = record.getMessage()

@@ -9,26 +9,32 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 from agent.tokens.drift import drift_percent
-from gateway.events import Account, Usage
-from gateway.ops.metrics import Family, Histogram, Sample
+from gateway.events import RequestUsage, Usage
+from gateway.ops.metrics import Histogram, MetricFamily, MetricSample
 
-Compacted = Literal["ok", "failed", "lock_held", "no_boundary", "tool_result_truncated"]
-OUTCOMES: Final[tuple[Compacted, ...]] = ("ok", "failed", "lock_held", "no_boundary", "tool_result_truncated")
-TIMED: Final[tuple[Compacted, ...]] = ("ok", "failed")
+CompactionOutcome = Literal["ok", "failed", "lock_held", "no_boundary", "tool_result_truncated"]
+COMPACTION_OUTCOMES: Final[tuple[CompactionOutcome, ...]] = (
+    "ok",
+    "failed",
+    "lock_held",
+    "no_boundary",
+    "tool_result_truncated",
+)
+TIMED_OUTCOMES: Final[tuple[CompactionOutcome, ...]] = ("ok", "failed")
 """Outcomes of a compaction that asked a model, and so took a time worth knowing."""
 
 DRIFT_PERCENT = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 50.0, 100.0)
 """An offline tokenizer is 5 to 15 % off, and beyond 20 % it is the wrong one: the bounds are close there."""
 COMPACTION_S = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
-MOST_MODELS = 100
+MAX_MODELS = 100
 """Told apart. A server that makes up names for its models must not fill the memory, here and in the database."""
-OTHER = "other"
+OTHER_MODELS = "other"
 
 WorkspaceCounts = Mapping[str, tuple[int, int, int]]
 """Hits, misses and invalidations, by directory."""
 
 
-class Asked(NamedTuple):
+class RequestLabels(NamedTuple):
     """Who asked whom."""
 
     agent: str
@@ -37,7 +43,7 @@ class Asked(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Requests:
+class _RequestCounters:
     requests: int = 0
     usage: Usage = field(default_factory=Usage)
     cost_usd: float = 0.0
@@ -52,33 +58,35 @@ class LlmStats:
     def __init__(self, agents: Iterable[str], workspace: Callable[[], WorkspaceCounts] = dict) -> None:
         """`agents`: every id. `workspace` is asked at each scrape."""
         self._workspace = workspace
-        self._requests: dict[Asked, _Requests] = {}
-        self._compactions = Counter({(agent, outcome): 0 for agent in agents for outcome in OUTCOMES})
-        self._durations_s = {(agent, outcome): Histogram(COMPACTION_S) for agent in agents for outcome in TIMED}
+        self._requests: dict[RequestLabels, _RequestCounters] = {}
+        self._compactions = Counter({(agent, outcome): 0 for agent in agents for outcome in COMPACTION_OUTCOMES})
+        self._durations_s = {
+            (agent, outcome): Histogram(COMPACTION_S) for agent in agents for outcome in TIMED_OUTCOMES
+        }
 
-    def count_request(self, agent: str, account: Account) -> None:
+    def count_request(self, agent: str, account: RequestUsage) -> None:
         """A model request was answered, and this is what came of it."""
-        asked = Asked(agent, account.provider, account.model)
-        if asked not in self._requests and len(self._requests) >= MOST_MODELS:
-            asked = Asked(agent, OTHER, OTHER)
-        of = self._requests.setdefault(asked, _Requests())
+        asked = RequestLabels(agent, account.provider, account.model)
+        if asked not in self._requests and len(self._requests) >= MAX_MODELS:
+            asked = RequestLabels(agent, OTHER_MODELS, OTHER_MODELS)
+        of = self._requests.setdefault(asked, _RequestCounters())
         of.requests += 1
         of.usage += account.usage
         if account.cost_usd is not None:
             of.cost_usd, of.priced = of.cost_usd + account.cost_usd, True
-        estimated, billed = sum(block.tokens for block in account.blocks), _prompt(account.usage)
+        estimated, billed = sum(block.tokens for block in account.blocks), _prompt_tokens(account.usage)
         if estimated > 0:
             of.estimated = estimated
             if billed > 0:
                 of.drift.observe(drift_percent(estimated, billed))
 
-    def count_compaction(self, agent: str, outcome: Compacted, took_s: float | None = None) -> None:
+    def count_compaction(self, agent: str, outcome: CompactionOutcome, took_s: float | None = None) -> None:
         """History was to be folded, and that is how it ended. `took_s`: None where no model was asked."""
         self._compactions[agent, outcome] += 1
-        if took_s is not None and outcome in TIMED:
+        if took_s is not None and outcome in TIMED_OUTCOMES:
             self._durations_s.setdefault((agent, outcome), Histogram(COMPACTION_S)).observe(took_s)
 
-    def families(self) -> list[Family]:
+    def families(self) -> list[MetricFamily]:
         """All of it, ready to be shown."""
         return [
             *self._cache_families(),
@@ -87,32 +95,32 @@ class LlmStats:
             *self._workspace_families(),
         ]
 
-    def _cache_families(self) -> Iterable[Family]:
-        yield Family(
+    def _cache_families(self) -> Iterable[MetricFamily]:
+        yield MetricFamily(
             name="llm_requests_total",
             kind="counter",
             help_text="Model requests that were answered.",
             samples=self._samples(lambda of: of.requests),
         )
-        yield Family(
+        yield MetricFamily(
             name="llm_cost_usd_total",
             kind="counter",
             help_text="What they cost in US dollars; absent where no price is known.",
             samples=self._samples(lambda of: of.cost_usd if of.priced else None),
         )
-        yield Family(
+        yield MetricFamily(
             name="llm_cache_read_tokens_total",
             kind="counter",
             help_text="Prompt tokens read from the provider's cache.",
             samples=self._samples(lambda of: of.usage.cache_read_tokens),
         )
-        yield Family(
+        yield MetricFamily(
             name="llm_cache_creation_tokens_total",
             kind="counter",
             help_text="Prompt tokens written to the provider's cache.",
             samples=self._samples(lambda of: of.usage.cache_write_tokens),
         )
-        yield Family(
+        yield MetricFamily(
             name="llm_cache_hit_ratio",
             kind="gauge",
             help_text="Share of all prompt tokens since the start that was read from the cache; "
@@ -120,31 +128,31 @@ class LlmStats:
             samples=self._ratios(),
         )
 
-    def _estimate_families(self) -> Iterable[Family]:
-        yield Family(
+    def _estimate_families(self) -> Iterable[MetricFamily]:
+        yield MetricFamily(
             name="llm_prompt_tokens_estimated",
             kind="gauge",
             help_text="Tokens that the newest request's prompt was thought to have before it was sent.",
             samples=self._samples(lambda of: of.estimated or None),
         )
-        yield Family(
+        yield MetricFamily(
             name="llm_prompt_tokens_drift",
             kind="histogram",
             help_text="How far estimates were from the bill, in percent of the bill, whichever way.",
             samples=[sample for asked, of in self._requests.items() for sample in of.drift.samples(asked._asdict())],
         )
 
-    def _compaction_families(self) -> Iterable[Family]:
-        yield Family(
+    def _compaction_families(self) -> Iterable[MetricFamily]:
+        yield MetricFamily(
             name="llm_compaction_triggered_total",
             kind="counter",
             help_text="How often history was to be folded into a summary, by how that ended.",
             samples=[
-                Sample({"agent": agent, "outcome": outcome}, count)
+                MetricSample({"agent": agent, "outcome": outcome}, count)
                 for (agent, outcome), count in self._compactions.items()
             ],
         )
-        yield Family(
+        yield MetricFamily(
             name="llm_compaction_duration_seconds",
             kind="histogram",
             help_text="How long folding history took.",
@@ -155,7 +163,7 @@ class LlmStats:
             ],
         )
 
-    def _workspace_families(self) -> Iterable[Family]:
+    def _workspace_families(self) -> Iterable[MetricFamily]:
         counts = self._workspace()
         for place, (what, told) in enumerate(
             (
@@ -164,21 +172,23 @@ class LlmStats:
                 ("invalidations", "Changes of persona files that were noticed, by workspace."),
             )
         ):
-            samples = [Sample({"path": path}, counts[path][place]) for path in sorted(counts)]
-            yield Family(name=f"workspace_cache_{what}_total", kind="counter", help_text=told, samples=samples)
+            samples = [MetricSample({"path": path}, counts[path][place]) for path in sorted(counts)]
+            yield MetricFamily(name=f"workspace_cache_{what}_total", kind="counter", help_text=told, samples=samples)
 
-    def _samples(self, value: Callable[[_Requests], float | None]) -> Sequence[Sample]:
+    def _samples(self, value: Callable[[_RequestCounters], float | None]) -> Sequence[MetricSample]:
         """One sample for each that has a value."""
         found = ((asked, value(of)) for asked, of in self._requests.items())
-        return [Sample(asked._asdict(), number) for asked, number in found if number is not None]
+        return [MetricSample(asked._asdict(), number) for asked, number in found if number is not None]
 
-    def _ratios(self) -> Sequence[Sample]:
+    def _ratios(self) -> Sequence[MetricSample]:
         usage: dict[str, Usage] = {}
         for asked, of in self._requests.items():
             usage[asked.agent] = usage.get(asked.agent, Usage()) + of.usage
-        billed = {agent: one for agent, one in usage.items() if _prompt(one) > 0}
-        return [Sample({"agent": agent}, one.cache_read_tokens / _prompt(one)) for agent, one in billed.items()]
+        billed = {agent: one for agent, one in usage.items() if _prompt_tokens(one) > 0}
+        return [
+            MetricSample({"agent": agent}, one.cache_read_tokens / _prompt_tokens(one)) for agent, one in billed.items()
+        ]
 
 
-def _prompt(usage: Usage) -> int:
+def _prompt_tokens(usage: Usage) -> int:
     return usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens

@@ -10,14 +10,14 @@ from datetime import datetime
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
-from gateway.ops.stats import Snapshot
+from gateway.ops.stats import GatewaySnapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Labels = Mapping[str, str]
 
 
-class Sample(NamedTuple):
+class MetricSample(NamedTuple):
     """One number."""
 
     labels: Labels
@@ -27,14 +27,14 @@ class Sample(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class MetricFamily:
     """One metric with all its labels."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
     help_text: str
     """What it is, in one line."""
-    samples: Sequence[Sample]
+    samples: Sequence[MetricSample]
 
 
 class Histogram:
@@ -51,48 +51,52 @@ class Histogram:
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
-    def samples(self, labels: Labels) -> Iterator[Sample]:
+    def samples(self, labels: Labels) -> Iterator[MetricSample]:
         """As Prometheus wants them: cumulative, then the sum and the count."""
         names = [f"{bound:g}" for bound in self._bounds] + ["+Inf"]
         for le, count in zip(names, accumulate(self._counts), strict=True):
-            yield Sample({**labels, "le": le}, count, "_bucket")
-        yield Sample(labels, self._sum, "_sum")
-        yield Sample(labels, sum(self._counts), "_count")
+            yield MetricSample({**labels, "le": le}, count, "_bucket")
+        yield MetricSample(labels, self._sum, "_sum")
+        yield MetricSample(labels, sum(self._counts), "_count")
 
 
-def render(
-    snapshot: Snapshot, now: datetime, version: str, more: Iterable[Family] = (), redact: Callable[[str], str] = str
+def render_metrics(
+    snapshot: GatewaySnapshot,
+    now: datetime,
+    version: str,
+    more: Iterable[MetricFamily] = (),
+    redact: Callable[[str], str] = str,
 ) -> str:
     """Every metric with its help, ready to be scraped. Ends in a line feed, as the format wants.
 
     `redact` is given each value of a label: models and servers chose some of them.
     """
-    families = (*_families(snapshot, now, version), *more)
-    return "".join(f"{line}\n" for family in families for line in _lines(family, redact))
+    families = (*_channel_families(snapshot, now, version), *more)
+    return "".join(f"{line}\n" for family in families for line in _family_lines(family, redact))
 
 
-def _families(snapshot: Snapshot, now: datetime, version: str) -> Iterator[Family]:
+def _channel_families(snapshot: GatewaySnapshot, now: datetime, version: str) -> Iterator[MetricFamily]:
     channels = snapshot.channels
-    yield _family("reverie_build_info", "gauge", "Which version this is.", [({"version": version}, 1)])
-    yield _family(
+    yield _build_family("reverie_build_info", "gauge", "Which version this is.", [({"version": version}, 1)])
+    yield _build_family(
         "process_start_time_seconds",
         "gauge",
         "When this process started, in seconds since 1970.",
         [({}, snapshot.started.timestamp())],
     )
-    yield _family(
+    yield _build_family(
         "reverie_channel_up",
         "gauge",
         "1 if the channel is connected.",
         [({"channel": one.channel}, float(one.state == "up")) for one in channels],
     )
-    yield _family(
+    yield _build_family(
         "reverie_channel_refused",
         "gauge",
         "1 if its platform refused the channel, which stays off.",
         [({"channel": one.channel}, float(one.state == "refused")) for one in channels],
     )
-    yield _family(
+    yield _build_family(
         "reverie_channel_last_event_age_seconds",
         "gauge",
         "Time since the last event of the channel; absent before the first.",
@@ -102,13 +106,13 @@ def _families(snapshot: Snapshot, now: datetime, version: str) -> Iterator[Famil
             if one.last_event is not None
         ],
     )
-    yield _family(
+    yield _build_family(
         "reverie_channel_reconnects_total",
         "counter",
         "How often the channel came up again.",
         [({"channel": one.channel}, one.reconnects) for one in channels],
     )
-    yield _family(
+    yield _build_family(
         "reverie_channel_events_total",
         "counter",
         "Events of the channel that were taken in, by kind.",
@@ -116,18 +120,20 @@ def _families(snapshot: Snapshot, now: datetime, version: str) -> Iterator[Famil
     )
 
 
-def _family(name: str, kind: Literal["counter", "gauge"], told: str, samples: list[tuple[Labels, float]]) -> Family:
-    return Family(name=name, kind=kind, help_text=told, samples=[Sample(*sample) for sample in samples])
+def _build_family(
+    name: str, kind: Literal["counter", "gauge"], told: str, samples: list[tuple[Labels, float]]
+) -> MetricFamily:
+    return MetricFamily(name=name, kind=kind, help_text=told, samples=[MetricSample(*sample) for sample in samples])
 
 
-def _lines(family: Family, redact: Callable[[str], str]) -> Iterator[str]:
+def _family_lines(family: MetricFamily, redact: Callable[[str], str]) -> Iterator[str]:
     yield f"# HELP {family.name} {family.help_text}"
     yield f"# TYPE {family.name} {family.kind}"
     for labels, value, suffix in family.samples:
-        written = ",".join(f'{label}="{_escaped(redact(text))}"' for label, text in labels.items())
+        written = ",".join(f'{label}="{_escape_label(redact(text))}"' for label, text in labels.items())
         name = f"{family.name}{suffix}"
         yield f"{name}{{{written}}} {value:.17g}" if written else f"{name} {value:.17g}"
 
 
-def _escaped(text: str) -> str:
+def _escape_label(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

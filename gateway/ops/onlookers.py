@@ -13,11 +13,11 @@ from typing import Literal, Protocol
 from gateway.clock import Clock
 from gateway.events import ConversationId
 from gateway.records import TurnId
-from gateway.turn import Begun
+from gateway.turn import TurnStart
 
 
 @dataclass(slots=True, kw_only=True)
-class Running:
+class RunningTurn:
     """A turn under way."""
 
     turn: TurnId
@@ -31,7 +31,7 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tool:
+class ToolProgress:
     """A call of a tool."""
 
     call: str
@@ -42,41 +42,41 @@ class Tool:
     error: bool = False
 
 
-class Onlooker(Protocol):
+class TurnObserver(Protocol):
     """Somebody who is told as it happens. Each call returns at once."""
 
-    def turn_changed(self, running: Running, state: Literal["started", "ended"]) -> None:
+    def turn_changed(self, running: RunningTurn, state: Literal["started", "ended"]) -> None:
         """A turn began or is over."""
 
-    def answer_grew(self, running: Running, text: str) -> None:
+    def answer_grew(self, running: RunningTurn, text: str) -> None:
         """An answer has grown to this."""
 
-    def thinking_grew(self, running: Running, text: str) -> None:
+    def thinking_grew(self, running: RunningTurn, text: str) -> None:
         """So much more was thought."""
 
-    def tool_changed(self, running: Running, tool: Tool) -> None:
+    def tool_changed(self, running: RunningTurn, tool: ToolProgress) -> None:
         """A tool began or ended."""
 
 
-class Onlookers:
+class TurnTracker:
     """Where turns note what they do. One for all agents."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._running: dict[TurnId, Running] = {}
-        self.observer: Onlooker | None = None
+        self._running: dict[TurnId, RunningTurn] = {}
+        self.observer: TurnObserver | None = None
         """None: nobody looks on."""
 
     @property
-    def running(self) -> list[Running]:
+    def running(self) -> list[RunningTurn]:
         """The turns under way, the oldest first."""
         return [*self._running.values()]
 
     @contextlib.contextmanager
-    def track(self, begun: Begun, agent: str) -> Iterator[Running]:
+    def track(self, begun: TurnStart, agent: str) -> Iterator[RunningTurn]:
         """For as long as a turn runs."""
         turn = begun.turn
-        running = Running(
+        running = RunningTurn(
             turn=turn,
             agent=agent,
             conversation=begun.place.conversation,
@@ -94,7 +94,7 @@ class Onlookers:
             if self.observer is not None:
                 self.observer.turn_changed(running, "ended")
 
-    def answer_callback(self, running: Running, also: Callable[[str], None] | None) -> Callable[[str], None]:
+    def answer_callback(self, running: RunningTurn, also: Callable[[str], None] | None) -> Callable[[str], None]:
         """What is to be called with the text so far of a growing answer. `also`: so is this."""
 
         def seen(text: str) -> None:
@@ -105,7 +105,7 @@ class Onlookers:
 
         return seen
 
-    def thinking_callback(self, running: Running) -> Callable[[str], None]:
+    def thinking_callback(self, running: RunningTurn) -> Callable[[str], None]:
         """What is to be called with each piece of thinking."""
 
         def seen(text: str) -> None:
@@ -114,7 +114,7 @@ class Onlookers:
 
         return seen
 
-    def tool_changed(self, turn: TurnId, tool: Tool) -> None:
+    def tool_changed(self, turn: TurnId, tool: ToolProgress) -> None:
         """A tool began or ended in that turn."""
         running = self._running.get(turn)
         if running is None:

@@ -10,10 +10,10 @@ from channels.console import ConsoleChannel
 from gateway.clock import Clock
 from gateway.events import Address, Command, EventId, Message, MessageId, RoomId, Sender, SenderId
 from gateway.ids import new_id
-from gateway.records import OPERATOR, Seq, key_of
+from gateway.records import OPERATOR_CHANNEL, Seq, dedup_key
 from gateway.store import Store
 
-WHO: Final = "operator"
+OPERATOR_NAME: Final = "operator"
 _COMMAND: Final = re.compile(r"/([A-Za-z][A-Za-z0-9_]{0,31})(?:\s+(.*))?", re.DOTALL)
 
 
@@ -21,7 +21,7 @@ class OperatorChannel(ConsoleChannel):
     """What is posted to it is in the log, and told from there."""
 
     def __init__(self, clock: Clock) -> None:
-        super().__init__(OPERATOR, lambda _part: None, now=clock.now)
+        super().__init__(OPERATOR_CHANNEL, lambda _part: None, now=clock.now)
 
     async def receive(self, text: str, store: Store) -> Seq:
         """Take in what the operator says; where it stands in the log. Returns once it is durable."""
@@ -29,14 +29,14 @@ class OperatorChannel(ConsoleChannel):
         assert self._emit is not None
         event = self._parse_input(text)
         await self._emit([event])
-        found = await store.entry_by_key(key_of(event))
+        found = await store.entry_by_key(dedup_key(event))
         assert found is not None
         return found.seq
 
     def _parse_input(self, text: str) -> Message | Command:
         now, name = self._now(), new_id(self._now())
-        at = Address(channel=self.name, room=RoomId(WHO))
-        sender = Sender(id=SenderId(WHO), name=WHO, verified=True)
+        at = Address(channel=self.name, room=RoomId(OPERATOR_NAME))
+        sender = Sender(id=SenderId(OPERATOR_NAME), name=OPERATOR_NAME, verified=True)
         command = _COMMAND.fullmatch(text.strip())
         if command is not None:
             return Command(

@@ -1,33 +1,33 @@
 """Outages that no channel's link tells of: configured rooms that cannot be entered, and models that do not answer.
 
-Each is a problem in `Stats`, so `/ready`, `reverie health` and `reverie channels` show it. Owners are told once when
-it begins, and when a model answers again.
+Each is a problem in `GatewayStats`, so `/ready`, `reverie health` and `reverie channels` show it. Owners are told once
+when it begins, and when a model answers again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from channels.base import Channel, KnowsRefusals
+from channels.base import Channel, KnowsJoinRefusals
 from gateway.clock import Clock
 from gateway.events import Address, ChannelName, RoomId
-from gateway.live import Live
-from gateway.ops.stats import Stats
-from gateway.records import TurnEnded
-from gateway.store import Appended, Entry
+from gateway.live import LiveSettings
+from gateway.ops.stats import GatewayStats
+from gateway.records import TurnRecord
+from gateway.store import AppendResult, NewEntry
 
 MODEL_FAILURES: Final = ("overloaded", "unreachable", "misconfigured", "budget")
 """Causes of a failed turn that are the provider's, whatever was asked."""
-_ROOM: Final = "room:"
+_ROOM_PREFIX: Final = "room:"
 
 
-class Outages:
+class OutageMonitor:
     """Of one gateway. `wrote` is to be told of all that the store writes."""
 
     def __init__(
         self,
-        live: Live,
+        live: LiveSettings,
         channels: Mapping[ChannelName, Channel],
-        stats: Stats,
+        stats: GatewayStats,
         clock: Clock,
         *,
         tell: Callable[[str, str], None],
@@ -44,9 +44,9 @@ class Outages:
     def check_rooms(self) -> None:
         """Note which configured rooms cannot be entered by now. Call it every few seconds."""
         refused = {
-            f"{_ROOM}{at.conversation}": (at, why)
+            f"{_ROOM_PREFIX}{at.conversation}": (at, why)
             for name, channel in list(self._channels.items())
-            if isinstance(channel, KnowsRefusals)
+            if isinstance(channel, KnowsJoinRefusals)
             for room in self._configured_rooms(name)
             for at in [Address(channel=name, room=room)]
             if (why := channel.join_refusal(room))
@@ -55,17 +55,17 @@ class Outages:
             text = f"{self._find_title(at)} cannot be entered: {why}"
             if self._stats.report_problem(what, text, self._clock.now(), partial=True):
                 self._notify_owners(what, f"{text}.")
-        for what in self._stats.problem_names(_ROOM):
+        for what in self._stats.problem_names(_ROOM_PREFIX):
             if what not in refused:
                 self._stats.clear_problem(what)
 
-    def on_appended(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
+    def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
         """These were appended to the log: the end of a turn says whether a model answered."""
         for entry, done in zip(entries, written, strict=True):
-            if isinstance(entry.fact, TurnEnded) and done.is_new:
+            if isinstance(entry.fact, TurnRecord) and done.is_new:
                 self._on_turn_ended(entry.fact)
 
-    def _on_turn_ended(self, turn: TurnEnded) -> None:
+    def _on_turn_ended(self, turn: TurnRecord) -> None:
         what, now = f"model:{turn.agent}", self._clock.now()
         if turn.outcome == "failed" and turn.failure in MODEL_FAILURES:
             text = f"No model answers {turn.agent}: {turn.reason}"

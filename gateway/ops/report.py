@@ -2,20 +2,20 @@
 
 from datetime import datetime
 
-from gateway.ops.stats import ChannelStats, Problem, Snapshot
+from gateway.ops.stats import ChannelStats, GatewaySnapshot, HealthProblem
 
-COLUMNS = ("channel", "platform", "state", "since", "last event", "reconnects", "reason")
+CHANNEL_COLUMNS = ("channel", "platform", "state", "since", "last event", "reconnects", "reason")
 
 
-def rows(snapshot: Snapshot, now: datetime) -> list[tuple[str, ...]]:
-    """One row per channel, in the order of `COLUMNS`."""
+def channel_rows(snapshot: GatewaySnapshot, now: datetime) -> list[tuple[str, ...]]:
+    """One row per channel, in the order of `CHANNEL_COLUMNS`."""
     return [
         (
             one.channel,
             one.platform,
             one.state,
-            clock_time(one.since),
-            "never" if one.last_event is None else f"{span(age_s(one.last_event, now))} ago",
+            format_time(one.since),
+            "never" if one.last_event is None else f"{format_duration(age_s(one.last_event, now))} ago",
             str(one.reconnects),
             one.reason or "-",
         )
@@ -23,28 +23,28 @@ def rows(snapshot: Snapshot, now: datetime) -> list[tuple[str, ...]]:
     ]
 
 
-def table(lines: list[tuple[str, ...]]) -> list[str]:
+def format_table(lines: list[tuple[str, ...]]) -> list[str]:
     """Columns of equal width, the last one as long as it is."""
     widths = [max(len(line[index]) for line in lines) for index in range(len(lines[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
 
 
-def told(one: ChannelStats, now: datetime) -> str:
+def describe_channel(one: ChannelStats, now: datetime) -> str:
     """One channel in half a sentence."""
-    text = f"{one.state} since {clock_time(one.since)}"
+    text = f"{one.state} since {format_time(one.since)}"
     if one.last_event is not None:
-        text += f", last event {span(age_s(one.last_event, now))} ago"
+        text += f", last event {format_duration(age_s(one.last_event, now))} ago"
     if one.reconnects:
         text += f", {one.reconnects} reconnect{'s' if one.reconnects > 1 else ''}"
     return f"{text}: {one.reason}" if one.reason else text
 
 
-def told_problem(one: Problem) -> str:
+def describe_problem(one: HealthProblem) -> str:
     """One problem in one line, with its beginning."""
-    return f"{' '.join(one.reason.split())} (since {clock_time(one.since)})"
+    return f"{' '.join(one.reason.split())} (since {format_time(one.since)})"
 
 
-def clock_time(at: datetime) -> str:
+def format_time(at: datetime) -> str:
     """A time to the second, in UTC."""
     return at.strftime("%Y-%m-%d %H:%M:%S UTC")
 
@@ -54,7 +54,7 @@ def age_s(at: datetime, now: datetime) -> float:
     return max(0.0, (now - at).total_seconds())
 
 
-def span(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A span of time in its largest unit that is not 0, e.g. `3 min`."""
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= size:

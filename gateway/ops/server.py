@@ -1,4 +1,4 @@
-"""The operator's HTTP server: carries requests to a `Site` and its answers back, for whoever reaches the port.
+"""The operator's HTTP server: carries requests to a `HttpHandler` and its answers back, for whoever reaches the port.
 
 Small and suspicious: one request per connection, bounded in size, time and number. h11 reads what comes in, so nothing
 here parses HTTP. An answer that flows on is no request any more: it is bounded in number alone, and dropped when its
@@ -13,27 +13,36 @@ from http import HTTPStatus
 
 import h11
 
-from gateway.ops.http import Flow, Head, Headers, Page, Refused, Site, head_of, problem
+from gateway.ops.http import (
+    Headers,
+    HttpHandler,
+    HttpProblem,
+    HttpRequestHead,
+    HttpResponse,
+    StreamingHttpResponse,
+    parse_request_head,
+    problem_response,
+)
 
 logger = logging.getLogger("reverie.ops")
 
 MAX_HEAD_BYTES = 16_384
 MAX_BODY_BYTES = 65_536
-REQUEST_S = 5.0
+REQUEST_TIMEOUT_S = 5.0
 """For a client to say what it wants, and again for it to take the answer: programs do that in milliseconds."""
-ANSWER_S = 20.0
+RESPONSE_TIMEOUT_S = 20.0
 """For the gateway to make one; orders wait for what they do."""
-STALLED_S = 30.0
+STALLED_READER_S = 30.0
 """Whoever takes nothing of a flow for so long is gone."""
 LINGER_S, LINGER_BYTES = 1.0, 4_194_304
 """For a client that still sends what is refused."""
 MAX_CONNECTIONS = 32
-MAX_FLOWS = 16
+MAX_STREAMS = 16
 """Beside these."""
-_CHUNK = 4_096
+_READ_BYTES = 4_096
 _BUFFER_BYTES = 65_536
 """Of a flow, what is handed over before its reader has taken it."""
-_ALWAYS: Headers = (
+_DEFAULT_HEADERS: Headers = (
     ("Cache-Control", "no-store"),
     ("X-Content-Type-Options", "nosniff"),
     ("Referrer-Policy", "no-referrer"),
@@ -41,13 +50,13 @@ _ALWAYS: Headers = (
     ("X-Frame-Options", "DENY"),
     ("Connection", "close"),
 )
-_CSP = ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+_DEFAULT_CSP = ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 
 
 class OpsServer:
     """Serves a site on one port."""
 
-    def __init__(self, host: str, port: int, site: Site) -> None:
+    def __init__(self, host: str, port: int, site: HttpHandler) -> None:
         """`port` 0: any free one; `port` then tells which."""
         self._host = host
         self.port = port
@@ -59,7 +68,7 @@ class OpsServer:
     async def start(self) -> bool:
         """Begin to serve; False after a warning that says what to change, for the gateway can do without."""
         try:
-            self._server = await asyncio.start_server(self._accept, self._host, self.port, limit=_CHUNK)
+            self._server = await asyncio.start_server(self._accept, self._host, self.port, limit=_READ_BYTES)
         except (OSError, UnicodeError) as error:
             logger.warning(
                 "no /health, /ready and /metrics: cannot listen on %s port %d (%s); "
@@ -96,7 +105,7 @@ class OpsServer:
                 if flow is not None:
                     self._connections.discard(task)
                     self._streams.add(task)
-                    await _pour(http, flow, reader, writer)
+                    await _stream_chunks(http, flow, reader, writer)
         except (OSError, TimeoutError, asyncio.CancelledError):
             writer.transport.abort()  # nobody waits for an answer, or nobody will get one
         except Exception:
@@ -115,88 +124,102 @@ class OpsServer:
         """Hear a request and answer it. What is returned flows on."""
         bare, answer = False, None
         try:
-            async with asyncio.timeout(REQUEST_S):
-                request = await _next(http, reader)
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                request = await _next_event(http, reader)
             if not isinstance(request, h11.Request):
                 return None  # closed without a request
             bare = request.method == b"HEAD"
-            answer = await self._respond(http, reader, _head(request))
+            answer = await self._respond(http, reader, _parse_head(request))
         except h11.RemoteProtocolError as error:
-            answer = problem(HTTPStatus(error.error_status_hint), "that is no HTTP request that can be understood")
-        except Refused as refused:
+            answer = problem_response(
+                HTTPStatus(error.error_status_hint), "that is no HTTP request that can be understood"
+            )
+        except HttpProblem as refused:
             answer = refused.response
-        if isinstance(answer, Flow) and len(self._streams) >= MAX_FLOWS:
-            answer = problem(HTTPStatus.SERVICE_UNAVAILABLE, f"{MAX_FLOWS} others listen already: end one of them")
-        async with asyncio.timeout(REQUEST_S):
-            writer.write(_written(http, answer, bare=bare))
+        if isinstance(answer, StreamingHttpResponse) and len(self._streams) >= MAX_STREAMS:
+            answer = problem_response(
+                HTTPStatus.SERVICE_UNAVAILABLE, f"{MAX_STREAMS} others listen already: end one of them"
+            )
+        async with asyncio.timeout(REQUEST_TIMEOUT_S):
+            writer.write(_serialize_response(http, answer, bare=bare))
             await writer.drain()
             if http.their_state is h11.SEND_BODY:
-                await _linger(reader, writer)
-        return answer.chunks() if isinstance(answer, Flow) and not bare else None
+                await _drain_request(reader, writer)
+        return answer.chunks() if isinstance(answer, StreamingHttpResponse) and not bare else None
 
-    async def _respond(self, http: h11.Connection, reader: asyncio.StreamReader, head: Head) -> Page | Flow:
-        async with asyncio.timeout(ANSWER_S):
+    async def _respond(
+        self, http: h11.Connection, reader: asyncio.StreamReader, head: HttpRequestHead
+    ) -> HttpResponse | StreamingHttpResponse:
+        async with asyncio.timeout(RESPONSE_TIMEOUT_S):
             refused = await self._handler.check_request(head)
         if refused is not None:
             return refused
-        async with asyncio.timeout(REQUEST_S):
-            body = await _body(http, reader, head)
-        async with asyncio.timeout(ANSWER_S):
+        async with asyncio.timeout(REQUEST_TIMEOUT_S):
+            body = await _read_body(http, reader, head)
+        async with asyncio.timeout(RESPONSE_TIMEOUT_S):
             return await self._handler.respond(head, body)
 
 
-async def _next(http: h11.Connection, reader: asyncio.StreamReader) -> object:
+async def _next_event(http: h11.Connection, reader: asyncio.StreamReader) -> object:
     while (event := http.next_event()) is h11.NEED_DATA:
-        http.receive_data(await reader.read(_CHUNK))
+        http.receive_data(await reader.read(_READ_BYTES))
     return event
 
 
-async def _linger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _drain_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Let who still sends see the answer: closed with something unread, a connection takes it back (RFC 9112, 9.6)."""
     writer.write_eof()
     left = LINGER_BYTES
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(LINGER_S):
-            while left > 0 and (data := await reader.read(_CHUNK)):
+            while left > 0 and (data := await reader.read(_READ_BYTES)):
                 left -= len(data)
 
 
-def _head(request: h11.Request) -> Head:
+def _parse_head(request: h11.Request) -> HttpRequestHead:
     headers = {name.decode("ascii"): value.decode("latin-1") for name, value in request.headers}
     try:
-        return head_of(request.method, request.target, headers)
+        return parse_request_head(request.method, request.target, headers)
     except ValueError:
-        raise Refused(problem(HTTPStatus.BAD_REQUEST, "the query cannot be read")) from None
+        raise HttpProblem(problem_response(HTTPStatus.BAD_REQUEST, "the query cannot be read")) from None
 
 
-async def _body(http: h11.Connection, reader: asyncio.StreamReader, head: Head) -> bytes:
+async def _read_body(http: h11.Connection, reader: asyncio.StreamReader, head: HttpRequestHead) -> bytes:
     """All of it. Nothing of one that says that it is too long is read. Raises Refused."""
-    long = Refused(problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {MAX_BODY_BYTES} bytes are taken"))
+    long = HttpProblem(
+        problem_response(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {MAX_BODY_BYTES} bytes are taken")
+    )
     said = head.headers.get("content-length", "0")
     if len(said) > len(str(MAX_BODY_BYTES)) or int(said) > MAX_BODY_BYTES:
         raise long
     found = bytearray()
-    while isinstance(event := await _next(http, reader), h11.Data):
+    while isinstance(event := await _next_event(http, reader), h11.Data):
         found += event.data
         if len(found) > MAX_BODY_BYTES:
             raise long
     return bytes(found)
 
 
-def _written(http: h11.Connection, answer: Page | Flow, *, bare: bool) -> bytes:
+def _serialize_response(http: h11.Connection, answer: HttpResponse | StreamingHttpResponse, *, bare: bool) -> bytes:
     """The answer as it goes over the wire; of a flow its beginning. `bare`: without its body."""
-    body = b"" if isinstance(answer, Flow) else answer.body.encode() if isinstance(answer.body, str) else answer.body
-    length: Headers = () if isinstance(answer, Flow) else (("Content-Length", str(len(body))),)
-    own = () if isinstance(answer, Flow) else answer.headers
-    csp = () if any(name == _CSP[0] for name, _ in own) else (_CSP,)
-    always = [one for one in _ALWAYS if one[0] not in {name for name, _ in own}]
+    body = (
+        b""
+        if isinstance(answer, StreamingHttpResponse)
+        else answer.body.encode()
+        if isinstance(answer.body, str)
+        else answer.body
+    )
+    length: Headers = () if isinstance(answer, StreamingHttpResponse) else (("Content-Length", str(len(body))),)
+    own = () if isinstance(answer, StreamingHttpResponse) else answer.headers
+    csp = () if any(name == _DEFAULT_CSP[0] for name, _ in own) else (_DEFAULT_CSP,)
+    always = [one for one in _DEFAULT_HEADERS if one[0] not in {name for name, _ in own}]
     headers = [("Content-Type", answer.content_type), *length, *always, *csp, *own]
-    status = HTTPStatus.OK if isinstance(answer, Flow) else answer.status
+    status = HTTPStatus.OK if isinstance(answer, StreamingHttpResponse) else answer.status
     head = http.send(h11.Response(status_code=status, headers=headers, reason=status.phrase)) or b""
     return head if bare else head + body
 
 
-async def _pour(
+async def _stream_chunks(
     http: h11.Connection,
     chunks: AsyncGenerator[bytes],
     reader: asyncio.StreamReader,
@@ -215,7 +238,7 @@ async def _pour(
             chunk = coming.result()
             data = http.send(h11.EndOfMessage() if chunk is None else h11.Data(data=chunk))
             writer.write(data or b"")
-            async with asyncio.timeout(STALLED_S):
+            async with asyncio.timeout(STALLED_READER_S):
                 await writer.drain()
             if chunk is None:
                 return

@@ -8,9 +8,9 @@ from typing import Literal
 
 from pydantic import TypeAdapter
 
-from gateway.events import ChannelName, Link, Notification
+from gateway.events import ChannelName, ConnectionChanged, Notification
 
-State = Literal["connecting", "up", "down", "refused"]
+ChannelState = Literal["connecting", "up", "down", "refused"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +19,7 @@ class ChannelStats:
 
     channel: ChannelName
     platform: str
-    state: State
+    state: ChannelState
     """`refused`: its platform does not want it, and it stays off."""
     since: datetime
     """When it entered this state, UTC."""
@@ -34,7 +34,7 @@ class ChannelStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class HealthProblem:
     """What keeps the gateway from doing its work, besides a channel that is not up."""
 
     what: str
@@ -47,7 +47,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class GatewaySnapshot:
     """The state of a gateway at one moment."""
 
     started: datetime
@@ -58,7 +58,7 @@ class Snapshot:
     """Keys of it that say something else by now and count after a restart only."""
     broken: bool = False
     """It was written since and could not be taken."""
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[HealthProblem, ...] = ()
     """Those that there are, the oldest first."""
 
     @property
@@ -69,11 +69,11 @@ class Snapshot:
         return bool(wanted) and all(state == "up" for state in wanted) and whole
 
 
-SNAPSHOT: TypeAdapter[Snapshot] = TypeAdapter(Snapshot)
+SNAPSHOT: TypeAdapter[GatewaySnapshot] = TypeAdapter(GatewaySnapshot)
 """`dump_json` and `validate_json` are each other's inverse."""
 
 
-class Stats:
+class GatewayStats:
     """Counts. Everything happens on the event loop, so that nothing is seen half."""
 
     def __init__(self, platforms: Mapping[ChannelName, str], started: datetime) -> None:
@@ -87,7 +87,7 @@ class Stats:
             for name, platform in platforms.items()
         }
         self._was_up: set[ChannelName] = set()
-        self._problems: dict[str, Problem] = {}
+        self._problems: dict[str, HealthProblem] = {}
         self._counts: dict[ChannelName, Counter[str]] = {name: Counter() for name in platforms}
         self.on_change: Callable[[], None] = lambda: None
         """Called after each change of a state."""
@@ -118,7 +118,7 @@ class Stats:
     def report_problem(self, what: str, reason: str, since: datetime, *, partial: bool = False) -> bool:
         """There is this problem until it is `solved`. Said again, it has another reason by now. Whether it is new."""
         before = self._problems.get(what)
-        now = Problem(what=what, since=since if before is None else before.since, reason=reason, partial=partial)
+        now = HealthProblem(what=what, since=since if before is None else before.since, reason=reason, partial=partial)
         self._problems[what] = now
         if now != before:
             self.on_change()
@@ -141,7 +141,7 @@ class Stats:
             return
         for event in events:
             self._counts[channel][event.kind] += 1
-            if isinstance(event, Link):
+            if isinstance(event, ConnectionChanged):
                 self._link(channel, up=event.up, reason=event.reason, now=now)
             else:
                 self._set(channel, last_event=now)
@@ -158,7 +158,7 @@ class Stats:
             self._was_up.add(channel)
         self._change(channel, "up" if up else "down", reason, now)
 
-    def _change(self, channel: ChannelName, state: State, reason: str, now: datetime) -> None:
+    def _change(self, channel: ChannelName, state: ChannelState, reason: str, now: datetime) -> None:
         before = self._channels[channel]
         self._set(channel, state=state, reason=reason, since=before.since if before.state == state else now)
         self.on_change()
@@ -166,12 +166,12 @@ class Stats:
     def _set(self, channel: ChannelName, **news: object) -> None:
         self._channels[channel] = replace(self._channels[channel], **news)  # type: ignore[arg-type]
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> GatewaySnapshot:
         """As it is now; what happens later does not change it."""
         channels = tuple(
             replace(one, events=dict(sorted(self._counts[name].items()))) for name, one in self._channels.items()
         )
-        return Snapshot(
+        return GatewaySnapshot(
             started=self._started,
             channels=channels,
             read=self._read,

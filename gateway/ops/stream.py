@@ -10,88 +10,99 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Final, Literal
 
 from gateway.clock import Clock
-from gateway.ops.happening import Changed, Frame, Grew, Happened, Logged, Reread, Teller, Turned, Used, Wrote
-from gateway.ops.listening import UNTOLD, Ear, Listener
-from gateway.ops.onlookers import Onlookers, Running, Tool
+from gateway.ops.happening import (
+    AnswerGrown,
+    ConfigReloaded,
+    EventEncoder,
+    GatewayEvent,
+    LogAppended,
+    SseFrame,
+    StatusChanged,
+    ToolStateChanged,
+    TurnStateChanged,
+    WarningLogged,
+)
+from gateway.ops.listening import ENCODING_FAILED, EventSubscriber, WarningLogHandler
+from gateway.ops.onlookers import RunningTurn, ToolProgress, TurnTracker
 from gateway.records import TurnId
-from gateway.store import Appended, Entry
+from gateway.store import AppendResult, NewEntry
 
 logger = logging.getLogger("reverie.ops")
 
-EVERY_S: Final = 0.1
+BATCH_INTERVAL_S: Final = 0.1
 """Between two batches."""
-QUIET_S: Final = 15.0
+KEEPALIVE_S: Final = 15.0
 """So often something is written while nothing happens, so that whoever has gone is found out."""
-MOST_PENDING: Final = 5_000
+MAX_PENDING: Final = 5_000
 """Things that happen within one batch."""
-BEGIN: Final = b"retry: 2000\n\n"
-QUIET: Final = b": nothing happens\n\n"
+SSE_RETRY: Final = b"retry: 2000\n\n"
+SSE_KEEPALIVE: Final = b": nothing happens\n\n"
 
 
-class Stream:
-    """Where it all comes together. Implements `gateway.ops.onlookers.Onlooker`, and hears the store."""
+class EventBroadcaster:
+    """Where it all comes together. Implements `gateway.ops.onlookers.TurnObserver`, and hears the store."""
 
-    def __init__(self, clock: Clock, onlookers: Onlookers, teller: Callable[[], Teller]) -> None:
+    def __init__(self, clock: Clock, onlookers: TurnTracker, teller: Callable[[], EventEncoder]) -> None:
         """`teller` is made anew whenever somebody begins to listen while nobody did."""
         self._clock, self._onlookers, self._make = clock, onlookers, teller
-        self._encoder: Teller | None = None
-        self._subscribers: set[Listener] = set()
-        self._pending: list[Happened] = []
-        self._growing: dict[TurnId, Grew] = {}
+        self._encoder: EventEncoder | None = None
+        self._subscribers: set[EventSubscriber] = set()
+        self._pending: list[GatewayEvent] = []
+        self._growing: dict[TurnId, AnswerGrown] = {}
         """What of `pending` goes on growing."""
         self._lost_count = 0
         self._has_news = asyncio.Event()
         self._flushing: asyncio.Task[None] | None = None
-        self._log_handler = Ear(self.on_warning)
+        self._log_handler = WarningLogHandler(self.on_warning)
 
-    def on_appended(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
+    def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
         """For `Store.hear`."""
         if self._subscribers:
-            self._enqueue(Wrote(entries, written))
+            self._enqueue(LogAppended(entries, written))
 
-    def turn_changed(self, running: Running, state: Literal["started", "ended"]) -> None:
+    def turn_changed(self, running: RunningTurn, state: Literal["started", "ended"]) -> None:
         self._growing.pop(running.turn, None)
-        self._enqueue(Turned(running, state, self._clock.now()))
+        self._enqueue(TurnStateChanged(running, state, self._clock.now()))
 
-    def answer_grew(self, running: Running, text: str) -> None:
+    def answer_grew(self, running: RunningTurn, text: str) -> None:
         self._find_growing(running).text = text
 
-    def thinking_grew(self, running: Running, text: str) -> None:
+    def thinking_grew(self, running: RunningTurn, text: str) -> None:
         self._find_growing(running).thinking += text
 
-    def tool_changed(self, running: Running, tool: Tool) -> None:
+    def tool_changed(self, running: RunningTurn, tool: ToolProgress) -> None:
         self._growing.pop(running.turn, None)
-        self._enqueue(Used(running, tool, self._clock.now()))
+        self._enqueue(ToolStateChanged(running, tool, self._clock.now()))
 
     def on_status_changed(self) -> None:
         """A connection has changed."""
         if self._subscribers:
-            self._enqueue(Changed())
+            self._enqueue(StatusChanged())
 
     def on_reloaded(self, taken: Sequence[str], later: Sequence[str], problems: Sequence[str]) -> None:
         """The configuration was read again."""
         if self._subscribers:
-            self._enqueue(Reread(self._clock.now(), tuple(taken), tuple(later), tuple(filter(None, problems))))
+            self._enqueue(ConfigReloaded(self._clock.now(), tuple(taken), tuple(later), tuple(filter(None, problems))))
 
     def on_warning(self, level: str, name: str, message: str) -> None:
         """Something was logged."""
         if self._subscribers:
-            self._enqueue(Logged(self._clock.now(), level, name, message))
+            self._enqueue(WarningLogged(self._clock.now(), level, name, message))
 
     async def subscribe(self, after: int | None = None) -> AsyncGenerator[bytes]:
         """All that happens from now on, or what stands in the log behind `after` first."""
-        listener = Listener()
+        listener = EventSubscriber()
         self._subscribers.add(listener)
         teller = self._start()
         try:
-            yield BEGIN
+            yield SSE_RETRY
             if after is not None:
                 listener.replayed_up_to, frames = await teller.encode_backlog(after)
                 for frame in frames:
                     yield frame.data
             while True:
-                data = await listener.next_chunk(teller, QUIET_S)
-                yield data or QUIET
+                data = await listener.next_chunk(teller, KEEPALIVE_S)
+                yield data or SSE_KEEPALIVE
         finally:
             self._subscribers.discard(listener)
             if not self._subscribers:
@@ -101,7 +112,7 @@ class Stream:
         """Tell nothing more."""
         self._stop()
 
-    def _start(self) -> Teller:
+    def _start(self) -> EventEncoder:
         if self._encoder is None:
             self._encoder = self._make()
         if self._flushing is None:
@@ -119,32 +130,32 @@ class Stream:
         self._pending.clear()
         self._growing.clear()
 
-    def _enqueue(self, happened: Happened) -> None:
-        if len(self._pending) < MOST_PENDING:
+    def _enqueue(self, happened: GatewayEvent) -> None:
+        if len(self._pending) < MAX_PENDING:
             self._pending.append(happened)
         else:
             self._lost_count += 1
         self._has_news.set()
 
-    def _find_growing(self, running: Running) -> Grew:
+    def _find_growing(self, running: RunningTurn) -> AnswerGrown:
         found = self._growing.get(running.turn)
         if found is None:
-            found = self._growing[running.turn] = Grew(running, self._clock.now())
+            found = self._growing[running.turn] = AnswerGrown(running, self._clock.now())
             self._enqueue(found)
         return found
 
-    async def _flush(self, teller: Teller) -> None:
+    async def _flush(self, teller: EventEncoder) -> None:
         while True:
             await self._has_news.wait()
             self._has_news.clear()
             happened, self._pending, lost, self._lost_count = self._pending, [], self._lost_count, 0
             self._growing.clear()
-            frames = list[Frame]()
+            frames = list[SseFrame]()
             try:
                 frames = await teller.encode(happened)
             except Exception:  # a bug, or a store that cannot be read just now: who listens is told that it is missing
-                logger.exception(UNTOLD)
+                logger.exception(ENCODING_FAILED)
                 lost += len(happened)
             for listener in self._subscribers:
                 listener.offer(frames, lost)
-            await asyncio.sleep(EVERY_S)
+            await asyncio.sleep(BATCH_INTERVAL_S)

@@ -5,46 +5,46 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from gateway.clock import Clock
-from gateway.ops.health import beat
+from gateway.ops.health import run_heartbeat
 from gateway.ops.limit_stats import LimitStats
 from gateway.ops.llm_stats import LlmStats
-from gateway.ops.mind_stats import MindStats
-from gateway.ops.onlookers import Onlookers
-from gateway.ops.pages import pages
+from gateway.ops.mind_stats import AgentStats
+from gateway.ops.onlookers import TurnTracker
+from gateway.ops.pages import build_pages
 from gateway.ops.server import OpsServer
 from gateway.ops.site import OpsSite
-from gateway.ops.stats import Stats
-from gateway.ops.stream import Stream
+from gateway.ops.stats import GatewayStats
+from gateway.ops.stream import EventBroadcaster
 from gateway.ops.tool_stats import ToolStats
 from gateway.redaction import Redact
 from gateway.store import Store
 
 if TYPE_CHECKING:
-    from gateway.ops.api.door import Door
-    from gateway.ops.api.house import House
+    from gateway.ops.api.door import ApiRouter
+    from gateway.ops.api.house import ApiServices
 
 
-class Watch:
+class OpsService:
     """Both, for as long as the gateway runs."""
 
     def __init__(
         self,
         store: Store,
         clock: Clock,
-        stats: Stats,
+        stats: GatewayStats,
         *,
         host: str,
         port: int,
         version: str,
         llm: LlmStats | None = None,
-        minds: MindStats | None = None,
+        minds: AgentStats | None = None,
         tools: ToolStats | None = None,
         limits: LimitStats | None = None,
         redact: Redact | None = None,
         names: Collection[str] = (),
         token: str | None = None,
-        house: "Callable[[], House] | None" = None,
-        onlookers: Onlookers | None = None,
+        house: "Callable[[], ApiServices] | None" = None,
+        onlookers: TurnTracker | None = None,
         look: Callable[[], None] = lambda: None,
     ) -> None:
         """`llm`, `minds`, `tools`, `limits`: None: there are no metrics of models, agents, tools or limits.
@@ -58,9 +58,11 @@ class Watch:
         self._stats = stats
         self._create_services = house
         self._check_outages = look
-        self.stream = Stream(clock, onlookers or Onlookers(clock), lambda: self._site.open_router().create_encoder())
+        self.stream = EventBroadcaster(
+            clock, onlookers or TurnTracker(clock), lambda: self._site.open_router().create_encoder()
+        )
         self._site = OpsSite(
-            pages(stats, clock, version, llm, minds, tools=tools, limits=limits, redact=redact),
+            build_pages(stats, clock, version, llm, minds, tools=tools, limits=limits, redact=redact),
             host=host,
             names=names,
             token=token,
@@ -78,17 +80,17 @@ class Watch:
         """Until cancelled. A port that is taken is only a warning."""
         try:
             await self._server.start()
-            await beat(self._store.path, self._clock, self._stats, self._status_changed, self._check_outages)
+            await run_heartbeat(self._store.path, self._clock, self._stats, self._status_changed, self._check_outages)
         finally:
             await self._server.close()
             await self.stream.close()
             await self._site.close()
 
-    def _create_router(self) -> "Door":
-        from gateway.ops.api.door import Door  # noqa: PLC0415 - loaded when somebody first asks
+    def _create_router(self) -> "ApiRouter":
+        from gateway.ops.api.door import ApiRouter  # noqa: PLC0415 - loaded when somebody first asks
 
         assert self._create_services is not None
-        return Door(self._create_services())
+        return ApiRouter(self._create_services())
 
     def _on_status_changed(self) -> None:
         self._status_changed.set()

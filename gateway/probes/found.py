@@ -4,13 +4,13 @@ from collections.abc import Iterable
 
 from gateway.probes.base import Finding, Severity
 from gateway.redaction import REDACTED, Redactor
-from gateway.store.lines import printable
+from gateway.store.lines import escape_unprintable
 
-_LONGEST = 400
+_MAX_SENTENCE_CHARS = 400
 """Characters of a sentence that quotes a server."""
 
 
-class Found:
+class FindingCollector:
     """Findings in the order in which they were made."""
 
     def __init__(self, where: str = "", secrets: Iterable[str] = ()) -> None:
@@ -42,8 +42,8 @@ class Found:
         said = self._redact(" ".join(str(text).split()))
         for secret in self._short_secrets:  # shorter ones than a redactor takes out: here they may be quoted back
             said = said.replace(secret, REDACTED)
-        said = printable(said)
-        return said if len(said) <= _LONGEST else said[: _LONGEST - 1] + "…"
+        said = escape_unprintable(said)
+        return said if len(said) <= _MAX_SENTENCE_CHARS else said[: _MAX_SENTENCE_CHARS - 1] + "…"
 
     def _add(self, code: str, level: Severity, what: str, fix: str) -> None:
         made = Finding(code=code, level=level, what=self.clean(what), fix=self.clean(fix), where=self._where)

@@ -11,24 +11,24 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from channels.base import Denied, SendError
-from channels.irc.config import IrcConfig, Tls
-from channels.irc.registration import Logins, Registration, Upgrade
-from channels.irc.wire import Line, line, parse
+from channels.irc.config import IrcConfig, TlsConfig
+from channels.irc.registration import IrcRegistration, LoginHistory, StsUpgrade
+from channels.irc.wire import IrcLine, format_line, parse_line
 from gateway.probes.base import Finding
-from gateway.probes.found import Found
-from gateway.probes.irc_rooms import Rooms
-from gateway.probes.net import LIMIT_S, probe_net, why
+from gateway.probes.found import FindingCollector
+from gateway.probes.irc_rooms import IrcRoomProbe
+from gateway.probes.net import PROBE_TIMEOUT_S, explain_connection_error, probe_net
 
-_HURRY_S: Final = 4.0
+_LOGIN_PATIENCE_S: Final = 4.0
 """What has been asked by then and not answered, is not waited for."""
-_ROOMS_S: Final = 2.0
+_ROOM_REPLIES_S: Final = 2.0
 """For what a server says of rooms: some say nothing."""
-_LOOPBACK = ("127.", "localhost", "::1")
-_NUMERICS_OF_NICKS = {"433": "taken", "436": "taken", "437": "held by the services", "432": "not allowed"}
+_LOOPBACK_PREFIXES = ("127.", "localhost", "::1")
+_NICK_ERRORS = {"433": "taken", "436": "taken", "437": "held by the services", "432": "not allowed"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IrcSeen:
+class IrcProbeResult:
     """What was found, and how the network is."""
 
     findings: list[Finding] = field(default_factory=list)
@@ -42,25 +42,25 @@ class IrcSeen:
     """Offered for SASL; empty: SASL, without saying how. None: no SASL."""
 
 
-async def probe_irc(config: IrcConfig, *, where: str = "") -> IrcSeen:
+async def probe_irc(config: IrcConfig, *, where: str = "") -> IrcProbeResult:
     """Connect, log in, say goodbye. Never raises but for cancellation; takes 10 s at most."""
-    from channels.irc.tls import context  # noqa: PLC0415 - with the library
+    from channels.irc.tls import create_ssl_context  # noqa: PLC0415 - with the library
 
     given = [config.password, config.sasl.password if config.sasl else None]
-    found = Found(where, [secret.get_secret_value() for secret in given if secret])
+    found = FindingCollector(where, [secret.get_secret_value() for secret in given if secret])
     try:
-        tls = context(config.tls)
+        tls = create_ssl_context(config.tls)
     except Denied as denied:
         found.bad("irc.tls", denied.reason, "correct the names of the files under tls")
-        return IrcSeen(findings=found.findings)
-    talk = _Talk(config, found, secure=tls is not None)
+        return IrcProbeResult(findings=found.findings)
+    talk = _IrcProbeSession(config, found, secure=tls is not None)
     try:
-        async with asyncio.timeout(LIMIT_S):
-            await _connected(config, talk, tls)
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            await _run_session(config, talk, tls)
     except TimeoutError:
-        told = why(TimeoutError(), config.host, config.port)
+        told = explain_connection_error(TimeoutError(), config.host, config.port)
         if talk.has_spoken:
-            found.bad("irc.login", f"{config.host} did not let us in within {LIMIT_S:.0f} s", "try again later")
+            found.bad("irc.login", f"{config.host} did not let us in within {PROBE_TIMEOUT_S:.0f} s", "try again later")
         else:
             found.bad(told.code, told.what, "look at the port, and whether it takes TLS (6697 does, 6667 does not)")
     except (OSError, UnicodeError) as error:
@@ -69,35 +69,35 @@ async def probe_irc(config: IrcConfig, *, where: str = "") -> IrcSeen:
             # asyncio tells several addresses' errors as one: ask anew, which names it.
             found.findings += await probe_net(config.host, config.port, tls=tls or False, where=where, ca_key=ca_key)
         if not found.has_failed:
-            told = why(error, config.host, config.port, ca_key=ca_key)
+            told = explain_connection_error(error, config.host, config.port, ca_key=ca_key)
             found.bad(told.code, told.what, told.fix)
-    _also(config, talk, found)
+    _warn_unwise(config, talk, found)
     return talk.build_result()
 
 
-async def _connected(config: IrcConfig, talk: "_Talk", tls: object) -> None:
+async def _run_session(config: IrcConfig, talk: "_IrcProbeSession", tls: object) -> None:
     """Talk until all is known, or there is nothing more to hope for. Raises OSError."""
-    from channels.irc.connection import connection_to  # noqa: PLC0415 - takes a fifth of a second
+    from channels.irc.connection import create_connection  # noqa: PLC0415 - takes a fifth of a second
 
-    connection = connection_to(talk.on_line, talk.on_lost)
+    connection = create_connection(talk.on_line, talk.on_lost)
     talk.write = connection.send_raw
     try:
         await connection.open(config.host, config.port, tls)  # type: ignore[arg-type] # `context`'s own
         talk.start()
-        await talk.wait(_HURRY_S)
+        await talk.wait(_LOGIN_PATIENCE_S)
     finally:
         talk.stop()
-        await connection.close_gracefully(line("QUIT", trailing="just looking"))
+        await connection.close_gracefully(format_line("QUIT", trailing="just looking"))
 
 
-class _Talk:
+class _IrcProbeSession:
     """One login, followed."""
 
-    def __init__(self, config: IrcConfig, found: Found, *, secure: bool) -> None:
+    def __init__(self, config: IrcConfig, found: FindingCollector, *, secure: bool) -> None:
         self._config, self._found = config, found
-        self._login = Registration(config, secrets.token_urlsafe(18), Logins(), secure=secure)
+        self._login = IrcRegistration(config, secrets.token_urlsafe(18), LoginHistory(), secure=secure)
         self._done = asyncio.Event()
-        self._room_probe = Rooms(config.rooms)
+        self._room_probe = IrcRoomProbe(config.rooms)
         self._last_words = self._network = ""
         self._nick_refusal: tuple[str, str] | None = None
         """Numeric and words of the first refusal of our nick."""
@@ -121,27 +121,27 @@ class _Talk:
 
     def on_line(self, raw: str) -> None:
         """One line of the server's."""
-        said = parse(raw)
+        said = parse_line(raw)
         if said is None or self._done.is_set():
             return
         self.has_spoken = True
-        if said.command in _NUMERICS_OF_NICKS and not self._login.is_welcomed and self._nick_refusal is None:
+        if said.command in _NICK_ERRORS and not self._login.is_welcomed and self._nick_refusal is None:
             self._nick_refusal = (said.command, said.param(-1))
         try:
             for answer in self._login.feed(said):
                 self.write(answer)
-        except Upgrade as upgrade:
+        except StsUpgrade as upgrade:
             what = f"{self._config.host} wants to be spoken to over TLS on port {upgrade.port}"
             self._fail("irc.sts", what, f"write port: {upgrade.port} and tls: true", warning=True)
         except SendError as error:
-            self._fail(*_refusal(error.reason, self._config))
+            self._fail(*_explain_refusal(error.reason, self._config))
         else:
             self._handle(said)
 
-    def _handle(self, said: Line) -> None:
+    def _handle(self, said: IrcLine) -> None:
         match said.command:
             case "PING":
-                self.write(line("PONG", trailing=said.param(-1)))
+                self.write(format_line("PONG", trailing=said.param(-1)))
             case "ERROR":
                 self._last_words = said.param(-1)
             case "005":
@@ -152,7 +152,7 @@ class _Talk:
                 for raw in asking:
                     self.write(raw)
                 if asking:
-                    asyncio.get_running_loop().call_later(_ROOMS_S, self._done.set)
+                    asyncio.get_running_loop().call_later(_ROOM_REPLIES_S, self._done.set)
                 else:
                     self._done.set()
             case _ if self._room_probe.feed(said):
@@ -178,7 +178,7 @@ class _Talk:
         (self._found.warn if warning else self._found.bad)(code, what, fix)
         self._done.set()
 
-    def build_result(self) -> IrcSeen:
+    def build_result(self) -> IrcProbeResult:
         """What is known by now; adds what a login that succeeded tells."""
         login, found, config = self._login, self._found, self._config
         offered = login.offered_value("sasl")
@@ -194,7 +194,7 @@ class _Talk:
                 what = "not logged in to the network's services, so anybody may take the nick while the bot is away"
                 found.warn("irc.sasl", what, "register the nick with the services, and write sasl")
         nick = login.nick if login.is_welcomed else ""
-        return IrcSeen(
+        return IrcProbeResult(
             findings=found.findings, network=self._network, nick=nick, account=login.account, mechanisms=mechanisms
         )
 
@@ -204,12 +204,12 @@ class _Talk:
             self._found.ok("irc.nick", f"the nick {login.nick} is free")
             return
         numeric, words = self._nick_refusal
-        what = f"the nick {config.nick} is {_NUMERICS_OF_NICKS[numeric]} ({words}); it would be {login.nick}"
+        what = f"the nick {config.nick} is {_NICK_ERRORS[numeric]} ({words}); it would be {login.nick}"
         fix = "choose another nick, or wait until it is free: the bot takes it back then"
         self._found.warn("irc.nick", what, fix)
 
 
-def _refusal(reason: str, config: IrcConfig) -> tuple[str, str, str]:
+def _explain_refusal(reason: str, config: IrcConfig) -> tuple[str, str, str]:
     """Code, what and fix of why we are not let in."""
     if "does not offer SASL" in reason or "without the SASL login" in reason or "sasl capability" in reason:
         return "irc.sasl", reason, "choose another mechanism, or leave sasl out"
@@ -226,15 +226,15 @@ def _refusal(reason: str, config: IrcConfig) -> tuple[str, str, str]:
     return "irc.login", reason, "try again later, or ask the network"
 
 
-def _also(config: IrcConfig, talk: _Talk, found: Found) -> None:
+def _warn_unwise(config: IrcConfig, talk: _IrcProbeSession, found: FindingCollector) -> None:
     """What is unwise though it works."""
-    local = config.host.startswith(_LOOPBACK)
+    local = config.host.startswith(_LOOPBACK_PREFIXES)
     if not talk.has_spoken:
         return
     if config.tls is False and not local:
         what = "everything, passwords too, goes over the network in the clear"
         found.warn("irc.tls", what, "write tls: true, and the port for it (mostly 6697)")
-    elif isinstance(config.tls, Tls) and not config.tls.verify:
+    elif isinstance(config.tls, TlsConfig) and not config.tls.verify:
         found.warn("irc.tls", "any certificate is accepted, so anybody on the way can listen", "take verify: false out")
     elif config.tls is not False:
         found.ok("irc.tls", "the certificate is good")

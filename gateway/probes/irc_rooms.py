@@ -6,19 +6,19 @@ Numerics: https://modern.ircdocs.horse/#rplchannelmodeis-324, https://modern.irc
 from collections.abc import Iterable
 from typing import Final
 
-from channels.irc.wire import Line, line
-from gateway.probes.found import Found
+from channels.irc.wire import IrcLine, format_line
+from gateway.probes.found import FindingCollector
 
-MOST: Final = 10
+MAX_ROOMS: Final = 10
 """Rooms that are asked about."""
-_DONE: Final = "rooms-are-asked"
+_END_OF_REPLIES: Final = "rooms-are-asked"
 
 
-class Rooms:
+class IrcRoomProbe:
     """Asks about each, and follows what the server says."""
 
     def __init__(self, rooms: Iterable[str]) -> None:
-        self._rooms = list(rooms)[:MOST]
+        self._rooms = list(rooms)[:MAX_ROOMS]
         self._modes: dict[str, str] = {}
         self._missing: set[str] = set()
 
@@ -26,17 +26,17 @@ class Rooms:
         """The lines that ask; none, where there is nothing to ask about."""
         if not self._rooms:
             return []
-        return [*(line("MODE", room) for room in self._rooms), line("PING", _DONE)]
+        return [*(format_line("MODE", room) for room in self._rooms), format_line("PING", _END_OF_REPLIES)]
 
-    def feed(self, said: Line) -> bool:
+    def feed(self, said: IrcLine) -> bool:
         """Take in a line of the server's; whether it was the last one that answers."""
         if said.command == "324":
             self._modes[said.param(1).lower()] = said.param(2)
         elif said.command in ("401", "403"):  # ngIRCd says that there is no such nick or channel
             self._missing.add(said.param(1).lower())
-        return said.command == "PONG" and said.param(-1) == _DONE
+        return said.command == "PONG" and said.param(-1) == _END_OF_REPLIES
 
-    def report(self, found: Found) -> None:
+    def report(self, found: FindingCollector) -> None:
         """Of rooms that the server says nothing of nothing is told: it may keep them to itself."""
         for room in self._rooms:
             modes = self._modes.get(room.lower())

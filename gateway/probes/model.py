@@ -11,35 +11,35 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from agent.cache.prices import Price, Prices
-from agent.models.base import Busy, End, Model, ModelError, Request, Said, Text, Unusable
-from agent.models.build import build_model
-from agent.models.config import (
-    AnthropicConfig,
-    ModelConfig,
-    OpenAIConfig,
-    ProviderConfig,
-    context_tokens_of,
+from agent.cache.prices import Price, PriceTable
+from agent.models.base import (
+    Model,
+    ModelBusy,
+    ModelError,
+    ModelMessage,
+    ModelRequest,
+    ModelUnusable,
+    StreamEnd,
+    TextPart,
 )
+from agent.models.build import build_model
+from agent.models.config import AnthropicConfig, ModelConfig, OpenAIConfig, ProviderConfig, context_tokens_of
 from gateway.clock import SystemClock
 from gateway.probes.base import Finding
-from gateway.probes.found import Found
+from gateway.probes.found import FindingCollector
 from gateway.probes.model_list import (
-    Offered,
-    account_of,
-    found_of,
-    list_models,
-    listed_by,
-    nearest,
-    refused_key,
-    silent,
-    unreachable_at,
+    ModelListing,
+    create_collector,
+    fetch_model_list,
+    find_account_site,
+    find_nearest_models,
+    report_no_answer,
+    report_refused_key,
+    report_unreachable,
 )
-from gateway.probes.net import LIMIT_S
+from gateway.probes.net import PROBE_TIMEOUT_S
 
-__all__ = ["ModelSeen", "Offered", "list_models", "nearest", "probe_model"]
-
-_LIST_S: Final = 4.0
+_LIST_TIMEOUT_S: Final = 4.0
 _NO_CREDIT: Final = re.compile(r"credit balance|insufficient_quota|billing|spend_limit|quota|payment", re.IGNORECASE)
 _NO_MODEL: Final = {
     404: re.compile(r"model", re.IGNORECASE),
@@ -50,17 +50,17 @@ _NO_MODEL: Final = {
     ),
 }
 """How servers say, by status, that they have no such model. Other refusals with 400 name the model, too."""
-_ENOUGH: Final = re.compile(r"max_tokens or model output limit was reached", re.IGNORECASE)
+_OUTPUT_LIMIT_REACHED: Final = re.compile(r"max_tokens or model output limit was reached", re.IGNORECASE)
 """OpenAI's reasoning models say this where one token is not enough: key and name are good."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSeen:
+class ModelProbeResult:
     """What was found of one model."""
 
     findings: list[Finding] = field(default_factory=list)
     names: tuple[str, ...] = ()
-    """As `Offered.names`."""
+    """As `ModelListing.names`."""
     context_tokens: int | None = None
     """As the provider says. None: it does not."""
     minimum_tokens: int = 0
@@ -68,29 +68,34 @@ class ModelSeen:
 
 
 async def probe_model(
-    config: ModelConfig, provider: ProviderConfig, prices: Prices, *, where: str = "", keys: tuple[str, str] = ("", "")
-) -> ModelSeen:
+    config: ModelConfig,
+    provider: ProviderConfig,
+    prices: PriceTable,
+    *,
+    where: str = "",
+    keys: tuple[str, str] = ("", ""),
+) -> ModelProbeResult:
     """Ask the model for one token. Never raises but for cancellation; takes 10 s at most.
 
     It costs what a prompt of ten tokens costs. `keys`: what the model and its provider are called in the
     configuration.
     """
-    found, listed = found_of(provider, where), Offered(has_answered=False)
+    found, listed = create_collector(provider, where), ModelListing(has_answered=False)
     price = prices.find(config.name or "", provider=provider.kind)
     try:
-        async with asyncio.timeout(LIMIT_S):
-            listed = await listed_by(provider, found, _LIST_S)
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            listed = await fetch_model_list(provider, found, _LIST_TIMEOUT_S)
             if not found.has_failed:
-                await _asked(config, provider, found, listed, keys)
+                await _ask_one_token(config, provider, found, listed, keys)
     except TimeoutError:
         if listed.has_answered:
             what = f"{config.name or provider.kind} has not answered yet"
             found.warn("model.busy", what, "try again; a server of one's own may still be loading the model")
         elif not found.has_failed:
-            silent(provider, found)
+            report_no_answer(provider, found)
     if not found.has_failed:
-        _told(config, provider, price, found, listed)
-    return ModelSeen(
+        _report_configuration(config, provider, price, found, listed)
+    return ModelProbeResult(
         findings=found.findings,
         names=listed.names,
         context_tokens=listed.context_tokens.get(config.name or ""),
@@ -98,8 +103,8 @@ async def probe_model(
     )
 
 
-async def _asked(
-    config: ModelConfig, provider: ProviderConfig, found: Found, listed: Offered, keys: tuple[str, str]
+async def _ask_one_token(
+    config: ModelConfig, provider: ProviderConfig, found: FindingCollector, listed: ModelListing, keys: tuple[str, str]
 ) -> None:
     """One token, by the same code that will answer people."""
     key, source = keys[0] or "model", keys[1] or "provider"
@@ -111,35 +116,37 @@ async def _asked(
         found.bad("model.answer", str(error), "correct the entry")
         return
     model, name = made[key], config.name or provider.kind
-    said = (Said(role="user", parts=(Text(text="Say OK."),)),)
-    request = Request(blocks=(), conversation=said, max_output_tokens=1, shared_key="probe")
+    said = (ModelMessage(role="user", parts=(TextPart(text="Say OK."),)),)
+    request = ModelRequest(blocks=(), conversation=said, max_output_tokens=1, shared_key="probe")
     try:
         async with contextlib.aclosing(model.stream(request)) as chunks:
             async for chunk in chunks:
-                if isinstance(chunk, End):
+                if isinstance(chunk, StreamEnd):
                     found.ok("model.answer", f"{name} answers")
     except ModelError as error:
-        await _failed(error, name, provider, found, listed)
+        await _explain_failure(error, name, provider, found, listed)
     finally:
         await model.aclose()
 
 
-async def _failed(error: ModelError, name: str, provider: ProviderConfig, found: Found, listed: Offered) -> None:
+async def _explain_failure(
+    error: ModelError, name: str, provider: ProviderConfig, found: FindingCollector, listed: ModelListing
+) -> None:
     """Name what is wrong."""
-    if _ENOUGH.search(error.reason):
+    if _OUTPUT_LIMIT_REACHED.search(error.reason):
         found.ok("model.answer", f"{name} answers")
-    elif _without_credit(error):
-        fix = f"add credit to the account at {account_of(provider)}, or raise its limit"
+    elif _is_without_credit(error):
+        fix = f"add credit to the account at {find_account_site(provider)}, or raise its limit"
         found.bad("model.credit", f"the account has no credit: {error.reason}", fix)
     elif error.status in {401, 403}:
-        refused_key(provider, found, error)
+        report_refused_key(provider, found, error)
     elif name not in listed.names and (said := _NO_MODEL.get(error.status or 0)) and said.search(error.reason):
-        close = nearest(name, listed.names)
+        close = find_nearest_models(name, listed.names)
         fix = f"it has {', '.join(close)}" if close else "look at the name in the provider's list of models"
         found.bad("model.name", f"there is no model {name}: {error.reason}", fix)
-    elif isinstance(error, Busy):
+    elif isinstance(error, ModelBusy):
         if error.status is None:
-            await unreachable_at(provider, found, error)
+            await report_unreachable(provider, found, error)
         if not found.has_failed:
             found.warn("model.busy", f"{name} does not answer at the moment: {error.reason}", "try again later")
     else:
@@ -149,16 +156,18 @@ async def _failed(error: ModelError, name: str, provider: ProviderConfig, found:
         found.bad("model.answer", f"{name} gave no answer: {error.reason}", fix)
 
 
-def _without_credit(error: ModelError) -> bool:
+def _is_without_credit(error: ModelError) -> bool:
     """Too many requests that no waiting helps are those of a limit on money."""
-    spent = isinstance(error, Unusable) and error.status == 429  # noqa: PLR2004 - HTTP's own number
+    spent = isinstance(error, ModelUnusable) and error.status == 429  # noqa: PLR2004 - HTTP's own number
     return spent or error.status == 402 or _NO_CREDIT.search(error.reason) is not None  # noqa: PLR2004 - the same
 
 
-def _told(config: ModelConfig, provider: ProviderConfig, price: Price, found: Found, listed: Offered) -> None:
+def _report_configuration(
+    config: ModelConfig, provider: ProviderConfig, price: Price, found: FindingCollector, listed: ModelListing
+) -> None:
     """What will surprise somebody, though it works."""
     name, written = config.name or provider.kind, context_tokens_of(config, provider)
-    window = listed.context_tokens.get(config.name or "") or _only(listed, provider)
+    window = listed.context_tokens.get(config.name or "") or _find_only_window(listed, provider)
     if window is not None and written > window:
         fix = f"write context_tokens: {window}"
         found.warn("model.context", f"{name} takes {window} tokens, and {written} are configured", fix)
@@ -173,7 +182,7 @@ def _told(config: ModelConfig, provider: ProviderConfig, price: Price, found: Fo
         found.ok("model.cache", f"prompts are cached from {price.minimum_tokens} tokens on")
 
 
-def _only(listed: Offered, provider: ProviderConfig) -> int | None:
+def _find_only_window(listed: ModelListing, provider: ProviderConfig) -> int | None:
     """llama.cpp has one model, whatever it is called."""
     return (
         next(iter(listed.context_tokens.values()))

@@ -15,9 +15,9 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from gateway.probes.base import Finding
-from gateway.probes.found import Found
+from gateway.probes.found import FindingCollector
 
-LIMIT_S: Final = 10.0
+PROBE_TIMEOUT_S: Final = 10.0
 """For one probe as a whole."""
 _EXPIRED, _NOT_YET, _SELF_SIGNED, _WRONG_HOST = 10, 9, frozenset({18, 19, 20, 21}), frozenset({62, 64})
 """OpenSSL's X509_V_ERR_*: x509_vfy.h."""
@@ -26,7 +26,7 @@ _PORTS = {"https": 443, "wss": 443, "http": 80, "ws": 80}
 
 
 @dataclass(frozen=True, slots=True)
-class Why:
+class ConnectionProblem:
     """Why a connection did not come about."""
 
     code: str
@@ -34,50 +34,64 @@ class Why:
     fix: str
 
 
-def why(error: BaseException, host: str, port: int, *, ca_key: str = "") -> Why:
+def explain_connection_error(error: BaseException, host: str, port: int, *, ca_key: str = "") -> ConnectionProblem:
     """Name what an error of a connection means, and what to do about it. Pure.
 
     `ca_key`: the key that names another root, where the configuration has one.
     """
     there = f"{host}:{port}"
     if isinstance(error, ssl.SSLCertVerificationError):
-        return _certificate(error, there, host, ca_key)
+        return _explain_certificate_error(error, there, host, ca_key)
     if isinstance(error, ssl.SSLError):
         reason = error.reason or ""
         if reason in {"WRONG_VERSION_NUMBER", "UNEXPECTED_MESSAGE", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"}:
-            return Why("net.tls.none", f"{there} does not speak TLS", "take its port for TLS, or turn TLS off")
-        return Why("net.tls", f"TLS with {there} failed ({reason or 'no reason'})", "look at the server's TLS settings")
+            return ConnectionProblem(
+                "net.tls.none", f"{there} does not speak TLS", "take its port for TLS, or turn TLS off"
+            )
+        return ConnectionProblem(
+            "net.tls", f"TLS with {there} failed ({reason or 'no reason'})", "look at the server's TLS settings"
+        )
     if isinstance(error, socket.gaierror):
         if error.errno in {socket.EAI_AGAIN, getattr(socket, "EAI_SYSTEM", None)}:
             fix = "look at this machine's network and its name server (/etc/resolv.conf)"
-            return Why("net.name", f"the name {host} could not be looked up", fix)
-        return Why("net.name", f"there is no host called {host}", "look for a typing mistake in the name")
+            return ConnectionProblem("net.name", f"the name {host} could not be looked up", fix)
+        return ConnectionProblem("net.name", f"there is no host called {host}", "look for a typing mistake in the name")
     if isinstance(error, ConnectionRefusedError):
         fix = "start the server, or correct the port"
-        return Why("net.refused", f"nothing listens at {there}", fix)
+        return ConnectionProblem("net.refused", f"nothing listens at {there}", fix)
     if isinstance(error, TimeoutError):
         fix = "look at the port, and at firewalls between here and there"
-        return Why("net.timeout", f"{there} does not answer", fix)
+        return ConnectionProblem("net.timeout", f"{there} does not answer", fix)
     if isinstance(error, OSError) and error.errno in _UNREACHABLE:
-        return Why("net.route", f"there is no way to {there}", "look at this machine's network")
-    return Why("net.lost", f"{there} hung up ({type(error).__name__})", "look at the port, and whether it takes TLS")
+        return ConnectionProblem("net.route", f"there is no way to {there}", "look at this machine's network")
+    return ConnectionProblem(
+        "net.lost", f"{there} hung up ({type(error).__name__})", "look at the port, and whether it takes TLS"
+    )
 
 
-def _certificate(error: ssl.SSLCertVerificationError, there: str, host: str, ca_key: str) -> Why:
+def _explain_certificate_error(
+    error: ssl.SSLCertVerificationError, there: str, host: str, ca_key: str
+) -> ConnectionProblem:
     number = error.verify_code
     if number == _EXPIRED:
         fix = "whoever runs the server must renew it; look at this machine's clock, too"
-        return Why("net.tls.expired", f"the certificate of {there} has expired", fix)
+        return ConnectionProblem("net.tls.expired", f"the certificate of {there} has expired", fix)
     if number == _NOT_YET:
-        return Why("net.tls.clock", f"the certificate of {there} is not valid yet", "set this machine's clock")
+        return ConnectionProblem(
+            "net.tls.clock", f"the certificate of {there} is not valid yet", "set this machine's clock"
+        )
     if number in _WRONG_HOST:
         fix = f"write the name that the certificate is for, in place of {host}"
-        return Why("net.tls.host", f"the certificate of {there} is for another name", fix)
+        return ConnectionProblem("net.tls.host", f"the certificate of {there} is for another name", fix)
     if number in _SELF_SIGNED:
         own = f"; for a server of your own, name its root in {ca_key}" if ca_key else ""
         fix = f"install the package ca-certificates if every server is refused{own}"
-        return Why("net.tls.issuer", f"the certificate of {there} is signed by nobody whom this machine trusts", fix)
-    return Why("net.tls", f"the certificate of {there} is not good: {error.verify_message}", "ask who runs the server")
+        return ConnectionProblem(
+            "net.tls.issuer", f"the certificate of {there} is signed by nobody whom this machine trusts", fix
+        )
+    return ConnectionProblem(
+        "net.tls", f"the certificate of {there} is not good: {error.verify_message}", "ask who runs the server"
+    )
 
 
 async def probe_net(
@@ -87,16 +101,20 @@ async def probe_net(
 
     `tls` True: with the system's roots.
     """
-    found = Found(where)
+    found = FindingCollector(where)
     context = (ssl.create_default_context() if tls else None) if isinstance(tls, bool) else tls
     try:
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
             _, writer = await asyncio.open_connection(host, port, ssl=context)
             writer.close()
             with contextlib.suppress(OSError, TimeoutError):
                 await asyncio.wait_for(writer.wait_closed(), 0.5)
     except (OSError, UnicodeError, ValueError) as error:
-        told = _unnamed(host) if isinstance(error, UnicodeError | ValueError) else why(error, host, port, ca_key=ca_key)
+        told = (
+            _invalid_host_problem(host)
+            if isinstance(error, UnicodeError | ValueError)
+            else explain_connection_error(error, host, port, ca_key=ca_key)
+        )
         found.bad(told.code, told.what, told.fix)
     else:
         found.ok("net.ok", f"{host}:{port} can be reached{' over TLS' if context else ''}")
@@ -113,19 +131,19 @@ async def probe_url(url: str, *, where: str = "") -> list[Finding]:
         parts = urlsplit(url)
         scheme, host, port = parts.scheme, parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 443)
     if not host:
-        told = _unnamed("")
-        found = Found(where)
+        told = _invalid_host_problem("")
+        found = FindingCollector(where)
         found.bad(told.code, told.what, told.fix)
         return found.findings
-    if proxied(scheme, host):
-        found = Found(where)
+    if uses_proxy(scheme, host):
+        found = FindingCollector(where)
         fix = "look at HTTPS_PROXY, HTTP_PROXY and NO_PROXY in the environment"
         found.bad("net.proxy", f"{host}:{port} cannot be reached through the proxy that the environment names", fix)
         return found.findings
     return await probe_net(host, port, tls=scheme in {"https", "wss"}, where=where)
 
 
-def proxied(scheme: str, host: str) -> bool:
+def uses_proxy(scheme: str, host: str) -> bool:
     """Whether HTTP libraries go to `host` through a proxy of the environment's."""
     if host == "localhost" or host.startswith("127.") or host == "::1":
         return False
@@ -134,5 +152,7 @@ def proxied(scheme: str, host: str) -> bool:
     return named and not urllib.request.proxy_bypass(host)
 
 
-def _unnamed(host: str) -> Why:
-    return Why("net.name", f"{host or 'that'} is not the name of a host", "write it as a name or an address")
+def _invalid_host_problem(host: str) -> ConnectionProblem:
+    return ConnectionProblem(
+        "net.name", f"{host or 'that'} is not the name of a host", "write it as a name or an address"
+    )

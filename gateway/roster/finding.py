@@ -6,21 +6,21 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from gateway.events import Address, ChannelName, Command, ConversationId, Message, Sender
-from gateway.records import MESSAGES
-from gateway.roster.words import named
-from gateway.standing import Role, person
-from gateway.store import Reader
-from gateway.tools.consent import code
+from gateway.records import MESSAGE_KINDS
+from gateway.roster.words import format_person
+from gateway.standing import Role, person_key
+from gateway.store import StoreReader
+from gateway.tools.consent import inline_code
 
-HEARD: Final = 200
+RECENT_LINES: Final = 200
 """So many of the newest lines there are looked through for a name."""
-_SHOWN: Final = 10
+_MAX_CANDIDATES: Final = 10
 _MENTION: Final = re.compile(r"<@!?(\d+)>")
 """https://discord.com/developers/docs/reference#message-formatting"""
-_ID: Final = re.compile(r"\d+|(?:account|mask):.+")
+_ID_PATTERN: Final = re.compile(r"\d+|(?:account|mask):.+")
 """What ids look like."""
-_ANY: Final = re.compile(r".+", re.DOTALL)
-_OF: Final = {
+_ANY_ID: Final = re.compile(r".+", re.DOTALL)
+_PLATFORM_IDS: Final = {
     "irc": (re.compile(r"(?:account|mask|relay):.+"), "account:someone"),
     "telegram": (re.compile(r"-?\d+"), "1001"),
     "discord": (re.compile(r"\d+"), "80351110224678912"),
@@ -28,7 +28,7 @@ _OF: Final = {
 """The same by platform, with an example: what is given to a nick holds for nobody."""
 
 
-class Found(NamedTuple):
+class PersonMatch(NamedTuple):
     """Somebody."""
 
     person: str
@@ -42,19 +42,19 @@ class Found(NamedTuple):
     @property
     def label(self) -> str:
         """For people."""
-        return named(self.person, self.name)
+        return format_person(self.person, self.name)
 
 
-async def heard(reader: Reader, place: ConversationId) -> dict[str, Sender]:
+async def read_recent_senders(reader: StoreReader, place: ConversationId) -> dict[str, Sender]:
     """Who said something there lately, by id, as they were last. Also who was refused."""
-    said = await reader.newest_entries(HEARD, kinds=(*MESSAGES, "command"), conversation=place)
+    said = await reader.newest_entries(RECENT_LINES, kinds=(*MESSAGE_KINDS, "command"), conversation=place)
     senders = [(entry.fact.at, entry.fact.sender) for entry in said if isinstance(entry.fact, Message | Command)]
-    return {person(at.channel, sender.id): sender for at, sender in senders}
+    return {person_key(at.channel, sender.id): sender for at, sender in senders}
 
 
-def find(
+def find_person(
     written: str, at: Address, platforms: Mapping[ChannelName, str], recent: Mapping[str, str], known: Mapping[str, str]
-) -> Found | str:
+) -> PersonMatch | str:
     """Whom that means there, or why nobody, in words. Pure.
 
     `platforms`: of all channels, as `Capabilities.platform` has them. `recent`: who was heard there, `known`: who else
@@ -65,32 +65,32 @@ def find(
     word = mention[1] if mention else written.strip("` ").removeprefix("@")
     channel, _, sender_id = word.partition(":")
     if sender_id and channel in platforms:
-        whom = person(ChannelName(channel), sender_id)
-        wrong = nobody(word, platforms[ChannelName(channel)])
+        whom = person_key(ChannelName(channel), sender_id)
+        wrong = explain_invalid_id(word, platforms[ChannelName(channel)])
         if wrong and whom not in recent and whom not in known:
             return wrong
-        return Found(whom, recent.get(whom) or known.get(whom, ""))
-    own = person(at.channel, word)
-    if _ID.fullmatch(word):  # whoever calls themselves so is not meant by it
+        return PersonMatch(whom, recent.get(whom) or known.get(whom, ""))
+    own = person_key(at.channel, word)
+    if _ID_PATTERN.fullmatch(word):  # whoever calls themselves so is not meant by it
         known = {own: "", **known}
-    found = {one: name for one, name in recent.items() if _folded(name) == _folded(word)}
+    found = {one: name for one, name in recent.items() if _fold_name(name) == _fold_name(word)}
     meant = {one: name for one, name in {**known, **recent}.items() if one == own}
     if len(found | meant) > 1:
-        lines = [f"- {named(one, name)}" for one, name in list((found | meant).items())[:_SHOWN]]
-        return "\n".join([f"More than one goes by {code(word)}. Write the id of whom you mean:", *lines])
+        lines = [f"- {format_person(one, name)}" for one, name in list((found | meant).items())[:_MAX_CANDIDATES]]
+        return "\n".join([f"More than one goes by {inline_code(word)}. Write the id of whom you mean:", *lines])
     for one, name in (found | meant).items():
-        return Found(one, name, one not in meant)
-    return f"I have heard nobody called {code(word)} here lately. Write their id, as `whoami` shows it to them."
+        return PersonMatch(one, name, one not in meant)
+    return f"I have heard nobody called {inline_code(word)} here lately. Write their id, as `whoami` shows it to them."
 
 
-def nobody(written: str, platform: str) -> str:
+def explain_invalid_id(written: str, platform: str) -> str:
     """Why `channel:id` is nobody on a platform of that kind, in words; empty: it may be somebody."""
     channel, _, sender_id = written.partition(":")
-    shape, example = _OF.get(platform.lower(), (_ANY, ""))
+    shape, example = _PLATFORM_IDS.get(platform.lower(), (_ANY_ID, ""))
     if shape.fullmatch(sender_id):
         return ""
-    return f"{code(written)} is nobody's id. Write it as `whoami` shows it to them, e.g. `{channel}:{example}`."
+    return f"{inline_code(written)} is nobody's id. Write it as `whoami` shows it to them, e.g. `{channel}:{example}`."
 
 
-def _folded(name: str) -> str:
+def _fold_name(name: str) -> str:
     return unicodedata.normalize("NFKC", name).casefold().strip()

@@ -4,36 +4,37 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from gateway.access import Policy, listed
-from gateway.changes import Made
-from gateway.events import Address, Delivery, Post, PostKey
-from gateway.records import CodeGiven, CodeOver, Queued, RoomOpened
-from gateway.store import Appended, Entry, OutboxPost
+from gateway.access import is_room_allowed
+from gateway.changes import EffectFact
+from gateway.events import Address, DeliveryReport, Post, PostKey
+from gateway.records import CodeEnded, CodeIssued, PostQueued, RoomAccessChanged
+from gateway.standing import AccessPolicy
+from gateway.store import AppendResult, NewEntry, OutboxPost
 
-_MOST_LEAVING: Final = 1_000
+_MAX_LEAVING: Final = 1_000
 
 
-def ended(request: CodeGiven) -> str:
+def code_over_key(request: CodeIssued) -> str:
     """The key of the fact that this code is over. Names of codes come again; their salts do not."""
     return f"code_over:{request.salt}"
 
 
-def letter(request: CodeGiven, text: str) -> Made:
+def build_requester_notice(request: CodeIssued, text: str) -> EffectFact:
     """Tell whoever was shown a code what became of it: one post for each code, with the fact that it is over."""
-    key, to = _key(ended(request)), request.at
-    return Made(Queued(post=Post(key=key, to=to, text=text, style="notice")), to.conversation, f"post:{key}")
+    key, to = _notice_key(code_over_key(request)), request.at
+    return EffectFact(PostQueued(post=Post(key=key, to=to, text=text, style="notice")), to.conversation, f"post:{key}")
 
 
-def _key(over: str) -> PostKey:
+def _notice_key(over: str) -> PostKey:
     return PostKey(hashlib.sha256(f"letter:{over}".encode()).hexdigest()[:26])
 
 
-class Letters:
+class AccessNotifier:
     """For `Store.hear`. A letter that was not delivered before the process ended is delivered by the next one."""
 
     def __init__(
         self,
-        policy: Policy,
+        policy: AccessPolicy,
         post: Callable[[OutboxPost], None],
         join: Callable[[Address], None],
         leave: Callable[[Address], None],
@@ -49,30 +50,32 @@ class Letters:
         self._leaving: dict[PostKey, Address] = {}
         """To be left once that was said there."""
 
-    def on_appended(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
+    def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
         """Do what follows."""
         fresh = [(entry, one) for entry, one in zip(entries, written, strict=True) if one.is_new]
-        over = {_key(entry.key) for entry, _ in fresh if entry.key is not None and isinstance(entry.fact, CodeOver)}
+        over = {
+            _notice_key(entry.key) for entry, _ in fresh if entry.key is not None and isinstance(entry.fact, CodeEnded)
+        }
         for entry, one in fresh:
             match entry.fact:
-                case Queued(post=post) if post.key in over:
+                case PostQueued(post=post) if post.key in over:
                     self._post(OutboxPost(seq=one.seq, at=entry.at, post=post, parts=()))
-                case RoomOpened(open=True, room=room):
+                case RoomAccessChanged(open=True, room=room):
                     self._join(room)
-                case RoomOpened(room=room) if not listed(self._policy, room):
+                case RoomAccessChanged(room=room) if not is_room_allowed(self._policy, room):
                     self._leave_after_notice(room, fresh)
-                case Delivery(post=key) if key in self._leaving:
+                case DeliveryReport(post=key) if key in self._leaving:
                     self._leave(self._leaving.pop(key))
                 case _:
                     pass
 
-    def _leave_after_notice(self, room: Address, fresh: Sequence[tuple[Entry, Appended]]) -> None:
+    def _leave_after_notice(self, room: Address, fresh: Sequence[tuple[NewEntry, AppendResult]]) -> None:
         """At once, or when what was to be said there with it has been."""
-        posts = [entry.fact.post for entry, _ in fresh if isinstance(entry.fact, Queued)]
+        posts = [entry.fact.post for entry, _ in fresh if isinstance(entry.fact, PostQueued)]
         last = next(
             (post for post in reversed(posts) if (post.to.channel, post.to.room) == (room.channel, room.room)), None
         )
-        if last is None or len(self._leaving) >= _MOST_LEAVING:
+        if last is None or len(self._leaving) >= _MAX_LEAVING:
             self._leave(room)
         else:
             self._leaving[last.key] = room

@@ -6,30 +6,32 @@ and is told who it would be before the second. Only accounts that a platform vou
 
 from typing import Final, Literal, NamedTuple
 
-from gateway.changes import Made
+from gateway.changes import EffectFact
 from gateway.clock import Clock
 from gateway.events import Address, Sender, SenderId
-from gateway.records import CodeGiven, IdentityLinked
+from gateway.records import CodeIssued, IdentityLinked
 from gateway.roster import words
-from gateway.roster.codes import LIFE, matching
-from gateway.roster.groups import MOST_LINKED, groups, pair
-from gateway.roster.letters import letter
-from gateway.roster.manners import Manners
-from gateway.roster.minting import Minted, mint
-from gateway.roster.pairing import Outcome, expired, no, over
-from gateway.roster.rights import blocked_anywhere
+from gateway.roster.codes import CODE_LIFETIME, find_by_code
+from gateway.roster.groups import MAX_LINKED_ACCOUNTS, group_linked_accounts, sort_pair
+from gateway.roster.letters import build_requester_notice
+from gateway.roster.manners import ChannelStyle
+from gateway.roster.minting import GeneratedCode, generate_code
+from gateway.roster.pairing import AccessResult, build_code_expirations, build_code_over, reject
+from gateway.roster.rights import is_blocked_anywhere
 from gateway.roster.roster import Roster
-from gateway.roster.tries import Tries
-from gateway.roster.words import named
-from gateway.standing import Policy, Role, standing
-from gateway.tools.consent import code
+from gateway.roster.tries import AttemptLimiter
+from gateway.roster.words import format_person
+from gateway.standing import AccessPolicy, Role, identify
+from gateway.tools.consent import inline_code
 
-MOST_WAITING: Final = 20
+MAX_PENDING_LINKS: Final = 20
 """Codes for links that wait on one channel."""
-_UNSURE: Final = "Nobody vouches for who you are here, so I cannot link you. Log in to the network's services first."
+_UNVERIFIED_TEXT: Final = (
+    "Nobody vouches for who you are here, so I cannot link you. Log in to the network's services first."
+)
 
 
-class Claim(NamedTuple):
+class AccountClaim(NamedTuple):
     """Who says it."""
 
     person: str
@@ -41,128 +43,150 @@ class Claim(NamedTuple):
     role: Role
 
 
-class Linking:
+class AccountLinker:
     """For all channels."""
 
-    def __init__(self, roster: Roster, policy: Policy, clock: Clock, manners: Manners) -> None:
+    def __init__(self, roster: Roster, policy: AccessPolicy, clock: Clock, manners: ChannelStyle) -> None:
         self._roster = roster
         self._policy = policy
         self._clock = clock
         self._channel_style = manners
-        self._attempts = Tries()
+        self._attempts = AttemptLimiter()
 
-    def start_link(self, claim: Claim) -> Outcome:
+    def start_link(self, claim: AccountClaim) -> AccessResult:
         """Show the first code. An earlier one of the same account is good no more."""
         if not claim.verified:
-            return no(_UNSURE)
+            return reject(_UNVERIFIED_TEXT)
         waiting = self._roster.pending_requests("link", "confirm")
         mine = [one for one in waiting if one.what == "link" and one.person == claim.person]
-        if sum(one.at.channel == claim.at.channel for one in waiting) - len(mine) >= MOST_WAITING:
-            return no("Too many people are linking accounts here. Try again in an hour.")
-        minted = mint(self._roster.request_names)
+        if sum(one.at.channel == claim.at.channel for one in waiting) - len(mine) >= MAX_PENDING_LINKS:
+            return reject("Too many people are linking accounts here. Try again in an hour.")
+        minted = generate_code(self._roster.request_names)
         facts = (
-            *expired(self._roster.expired_requests(claim.at.channel)),
-            *(over(one, "revoked", claim.person) for one in mine),
+            *build_code_expirations(self._roster.expired_requests(claim.at.channel)),
+            *(build_code_over(one, "revoked", claim.person) for one in mine),
             self._build_code_fact(minted, claim, "link"),
         )
-        return Outcome(words.linking(minted.code, self._channel_style.command_prefix(claim.at.channel)), facts)
+        return AccessResult(
+            words.render_link_code(minted.code, self._channel_style.command_prefix(claim.at.channel)), facts
+        )
 
-    def submit_code(self, claim: Claim, written: str) -> Outcome:
+    def submit_code(self, claim: AccountClaim, written: str) -> AccessResult:
         """Somebody hands in a code: of their other account, or the one that this account was shown for it."""
         if not claim.verified:
-            return no(_UNSURE)
+            return reject(_UNVERIFIED_TEXT)
         now_s = self._clock.monotonic()
         if not self._attempts.is_allowed(claim.person, claim.at.channel, now_s):
-            return no(words.TRY_LATER)
-        request = matching(self._roster.pending_requests("link", "confirm"), written)
+            return reject(words.TRY_LATER_TEXT)
+        request = find_by_code(self._roster.pending_requests("link", "confirm"), written)
         refusal = self._explain_refusal(request, claim)
         if request is None or refusal:
             self._attempts.record_failure(claim.person, claim.at.channel, now_s)
-            return no(refusal)
+            return reject(refusal)
         return (
             self._request_confirmation(request, claim)
             if request.what == "link"
             else self._link_accounts(request, claim)
         )
 
-    def list_accounts(self, claim: Claim) -> Outcome:
+    def list_accounts(self, claim: AccountClaim) -> AccessResult:
         """The accounts that are this person."""
         linked = sorted(self._roster.known.links.get(claim.person, ())) if claim.verified else []
         prefix = self._channel_style.command_prefix(claim.at.channel)
         if not linked:
-            return Outcome(
-                f"I know you by this account only, {named(claim.person)}. `{prefix}link` shows how to change it."
+            return AccessResult(
+                f"I know you by this account only, {format_person(claim.person)}. `{prefix}link` shows how "
+                "to change it."
             )
-        lines = [f"- {named(one)}" for one in linked]
-        return Outcome("\n".join([f"You are also, with `{prefix}link remove` to take one back:", *lines]))
+        lines = [f"- {format_person(one)}" for one in linked]
+        return AccessResult("\n".join([f"You are also, with `{prefix}link remove` to take one back:", *lines]))
 
-    def unlink(self, claim: Claim, account: str) -> Outcome:
+    def unlink(self, claim: AccountClaim, account: str) -> AccessResult:
         """One of the accounts is linked with nobody any more; any of them may say so, unless that undid a block."""
         written = account.strip("` ")
         same = {claim.person, *(self._roster.known.links.get(claim.person, ()) if claim.verified else ())}
         short = {one for one in same if written.lower() in (one.lower(), one.partition(":")[2].lower())}
         if len(short) != 1 or len(same) == 1:
-            return no(f"{code(written)} is no account that is linked with this one. Write it as `link list` has it.")
+            return reject(
+                f"{inline_code(written)} is no account that is linked with this one. Write it as `link list` has it."
+            )
         (gone,) = short
-        if blocked_anywhere(self._policy, gone):
-            return no("One of these accounts is blocked, and all the others with it: they stay one person until then.")
+        if is_blocked_anywhere(self._policy, gone):
+            return reject(
+                "One of these accounts is blocked, and all the others with it: they stay one person until then."
+            )
         through = [link for link in self._roster.links if gone in (link.one, link.other)]
-        left = groups(link for link in self._roster.links if link not in through).get(claim.person, frozenset())
-        told = f"{named(gone)} is an account of its own again, and has its own roles only."
+        left = group_linked_accounts(link for link in self._roster.links if link not in through).get(
+            claim.person, frozenset()
+        )
+        told = f"{format_person(gone)} is an account of its own again, and has its own roles only."
         if claim.person != gone and (others := same - left - {gone, claim.person}):
-            told += f" So {'is' if len(others) == 1 else 'are'} {', '.join(map(named, sorted(others)))}, linked by it."
+            told += (
+                f" So {'is' if len(others) == 1 else 'are'} "
+                f"{', '.join(map(format_person, sorted(others)))}, linked by it."
+            )
         facts = (IdentityLinked(one=one.one, other=one.other, joined=False, by=claim.person) for one in through)
-        return Outcome(told, tuple(map(Made, facts)))
+        return AccessResult(told, tuple(map(EffectFact, facts)))
 
-    def _explain_refusal(self, request: CodeGiven | None, claim: Claim) -> str:
+    def _explain_refusal(self, request: CodeIssued | None, claim: AccountClaim) -> str:
         """Why it links nobody; empty: it does."""
         if request is not None and request.person == claim.person:
-            where = "your other account" if request.what == "link" else named(request.other)
+            where = "your other account" if request.what == "link" else format_person(request.other)
             return f"That one I showed you to hand it in as {where}, not here."
         if request is None or (request.what == "confirm" and request.other != claim.person):
-            return words.NO_CODE
+            return words.UNKNOWN_CODE_TEXT
         links = self._roster.known.links
         if claim.person in links.get(request.person, ()):
             return "These two are linked already."
         both = {request.person, claim.person} | set(links.get(request.person, ())) | set(links.get(claim.person, ()))
-        if len(both) > MOST_LINKED:
-            return f"Nobody has more than {MOST_LINKED} accounts."
+        if len(both) > MAX_LINKED_ACCOUNTS:
+            return f"Nobody has more than {MAX_LINKED_ACCOUNTS} accounts."
         other = Sender(id=SenderId(request.person.partition(":")[2]), name=request.name, verified=True)
-        blocked = "blocked" in (claim.role, standing(self._policy, request.at, other).role)
-        return words.NO_CODE if blocked else ""
+        blocked = "blocked" in (claim.role, identify(self._policy, request.at, other).role)
+        return words.UNKNOWN_CODE_TEXT if blocked else ""
 
-    def _request_confirmation(self, request: CodeGiven, claim: Claim) -> Outcome:
-        minted = mint(self._roster.request_names)
+    def _request_confirmation(self, request: CodeIssued, claim: AccountClaim) -> AccessResult:
+        minted = generate_code(self._roster.request_names)
         confirm = self._build_code_fact(minted, claim, "confirm", other=request.person, key=f"confirm:{request.salt}")
         told = (
-            f"{named(claim.person, claim.name)} handed in your code, and was shown a second one. If that is you, hand "
+            f"{format_person(claim.person, claim.name)} handed in your code, and was shown a second one. If "
+            "that is you, hand "
             f"that in here: then both are one person to me, and whoever uses that account may do what you may do. If "
             "it is not you, hand in nothing, and nothing happens."
         )
-        facts = (over(request, "used", claim.person), confirm, letter(request, told))
-        other = named(request.person, request.name)
-        said = words.confirming(minted.code, self._channel_style.command_prefix(request.at.channel), other, claim.role)
-        return Outcome(said, facts, request=request.request)
+        facts = (build_code_over(request, "used", claim.person), confirm, build_requester_notice(request, told))
+        other = format_person(request.person, request.name)
+        said = words.render_link_confirmation(
+            minted.code, self._channel_style.command_prefix(request.at.channel), other, claim.role
+        )
+        return AccessResult(said, facts, request=request.request)
 
-    def _link_accounts(self, request: CodeGiven, claim: Claim) -> Outcome:
-        one, other = pair(request.person, claim.person)
+    def _link_accounts(self, request: CodeIssued, claim: AccountClaim) -> AccessResult:
+        one, other = sort_pair(request.person, claim.person)
         linked = IdentityLinked(one=one, other=other, joined=True, by=claim.person)
         undo = f"`{self._channel_style.command_prefix(claim.at.channel)}link remove` takes it back."
-        told = f"{named(claim.person, claim.name)} and you are one person to me from now on. {undo}"
+        told = f"{format_person(claim.person, claim.name)} and you are one person to me from now on. {undo}"
         facts = (
-            Made(linked, None, f"linked:{request.salt}"),
-            over(request, "used", claim.person),
-            letter(request, told),
+            EffectFact(linked, None, f"linked:{request.salt}"),
+            build_code_over(request, "used", claim.person),
+            build_requester_notice(request, told),
         )
         said = (
-            f"{named(request.person, request.name)} and you are one person to me from now on, with the roles of both."
+            f"{format_person(request.person, request.name)} and you are one person to me from now on, "
+            "with the roles of both."
         )
-        return Outcome(f"{said} {undo}", facts, request=request.request)
+        return AccessResult(f"{said} {undo}", facts, request=request.request)
 
     def _build_code_fact(
-        self, minted: Minted, claim: Claim, what: Literal["link", "confirm"], *, other: str = "", key: str = ""
-    ) -> Made:
-        given = CodeGiven(
+        self,
+        minted: GeneratedCode,
+        claim: AccountClaim,
+        what: Literal["link", "confirm"],
+        *,
+        other: str = "",
+        key: str = "",
+    ) -> EffectFact:
+        given = CodeIssued(
             request=minted.request,
             what=what,
             person=claim.person,
@@ -171,6 +195,6 @@ class Linking:
             other=other,
             salt=minted.salt,
             digest=minted.digest,
-            until=self._clock.now() + LIFE,
+            until=self._clock.now() + CODE_LIFETIME,
         )
-        return Made(given, claim.at.conversation, key)
+        return EffectFact(given, claim.at.conversation, key)

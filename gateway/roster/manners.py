@@ -7,7 +7,7 @@ from gateway.events import ChannelName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manners:
+class ChannelStyle:
     """Of all channels of the gateway."""
 
     prefixes: Mapping[ChannelName, str]

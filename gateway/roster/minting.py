@@ -5,15 +5,15 @@ from collections.abc import Container
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.roster.codes import ALPHABET, LENGTH, digest
+from gateway.roster.codes import CODE_ALPHABET, CODE_CHARS, hash_code
 
 REQUEST_CHARS: Final = 5
-REQUEST_LETTERS: Final = "".join(char for char in ALPHABET.lower() if char not in "dk")
+REQUEST_LETTERS: Final = "".join(char for char in CODE_ALPHABET.lower() if char not in "dk")
 """Of a request's name: none holds `pwd` or `key`, for what stands behind these is taken for a secret."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Minted:
+class GeneratedCode:
     """A code, and what the log keeps of it."""
 
     code: str
@@ -28,12 +28,12 @@ class Minted:
         return f"Minted({self.request})"
 
 
-def mint(taken: Container[str]) -> Minted:
+def generate_code(taken: Container[str]) -> GeneratedCode:
     """A new one. `taken`: names that are in use."""
-    code, salt, request = _word(ALPHABET, LENGTH), secrets.token_hex(16), _word(REQUEST_LETTERS, REQUEST_CHARS)
+    code, salt, request = _word(CODE_ALPHABET, CODE_CHARS), secrets.token_hex(16), _word(REQUEST_LETTERS, REQUEST_CHARS)
     while request in taken:
         request = _word(REQUEST_LETTERS, REQUEST_CHARS)
-    return Minted(code=code, request=request, salt=salt, digest=digest(salt, code))
+    return GeneratedCode(code=code, request=request, salt=salt, digest=hash_code(salt, code))
 
 
 def _word(letters: str, chars: int) -> str:

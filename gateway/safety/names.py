@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from gateway.events import Sender
-from gateway.safety.marks import unhidden
+from gateway.safety.marks import strip_hidden
 
-FILE: Final = Path(__file__).with_name("confusables.gz")
+CONFUSABLES_FILE: Final = Path(__file__).with_name("confusables.gz")
 """Lines of a character and what it looks like."""
 _ALPHABETS: Final = ("ARMENIAN", "CHEROKEE", "COPTIC", "CYRILLIC", "GREEK", "LATIN")
 """Their letters look like each other's; of others a word may have two, as Japanese has three."""
-_REMEMBERED: Final = 4_000
+_CACHED_NAMES: Final = 4_000
 
 
-class Doubt(NamedTuple):
+class NameWarning(NamedTuple):
     """What is to be known of somebody's name."""
 
     reason: Literal["alike", "same", "perhaps", "mixed"]
@@ -31,29 +31,29 @@ class Doubt(NamedTuple):
     """The other's name, untrusted; mixed: which alphabets."""
 
 
-def doubt(sender: Sender, others: Iterable[Sender]) -> Doubt | None:
+def check_name(sender: Sender, others: Iterable[Sender]) -> NameWarning | None:
     """Whether this person may be taken for one of the others, or was meant to be for somebody. None: no reason to.
 
     `others` may hold the person themselves, and those who had the name before.
     """
-    looks = _looks(sender.name)
+    looks = _name_skeletons(sender.name)
     for other in others:
-        if other.id == sender.id or looks.isdisjoint(_looks(other.name)):
+        if other.id == sender.id or looks.isdisjoint(_name_skeletons(other.name)):
             continue
         if other.name.casefold() != sender.name.casefold():
-            return Doubt("alike", other.name)
+            return NameWarning("alike", other.name)
         if other.verified:  # without that a name is all there is: it may be one person twice
-            return Doubt("same" if sender.verified else "perhaps", other.name)
-    found = alphabets(sender.name)
-    return Doubt("mixed", " and ".join(found)) if found else None
+            return NameWarning("same" if sender.verified else "perhaps", other.name)
+    found = mixed_alphabets(sender.name)
+    return NameWarning("mixed", " and ".join(found)) if found else None
 
 
-def alike(one: str, other: str) -> bool:
+def looks_like(one: str, other: str) -> bool:
     """Whether people may take one for the other."""
-    return not _looks(one).isdisjoint(_looks(other))
+    return not _name_skeletons(one).isdisjoint(_name_skeletons(other))
 
 
-def said(doubted: Doubt, other: str) -> str:
+def describe_name_warning(doubted: NameWarning, other: str) -> str:
     """In words; `other`: its name, as it may be shown there."""
     match doubted.reason:
         case "alike":
@@ -66,7 +66,7 @@ def said(doubted: Doubt, other: str) -> str:
             return f"the name mixes {doubted.other} letters"
 
 
-def alphabets(name: str) -> tuple[str, ...]:
+def mixed_alphabets(name: str) -> tuple[str, ...]:
     """The alphabets whose letters are mixed in one word of a name; empty: none are."""
     if name.isascii():
         return ()
@@ -78,19 +78,19 @@ def alphabets(name: str) -> tuple[str, ...]:
     return ()
 
 
-@lru_cache(maxsize=_REMEMBERED)
-def _looks(name: str) -> frozenset[str]:
+@lru_cache(maxsize=_CACHED_NAMES)
+def _name_skeletons(name: str) -> frozenset[str]:
     """What a name looks like, as it is written and in small letters."""
-    bare = " ".join(unhidden(name).split())
+    bare = " ".join(strip_hidden(name).split())
     return frozenset({_skeleton(bare), _skeleton(bare.casefold())} - {""})
 
 
 def _skeleton(text: str) -> str:
-    return unicodedata.normalize("NFD", unicodedata.normalize("NFD", text).translate(_table()))
+    return unicodedata.normalize("NFD", unicodedata.normalize("NFD", text).translate(_confusables()))
 
 
 @lru_cache(maxsize=1)
-def _table() -> dict[int, str]:
+def _confusables() -> dict[int, str]:
     """1 MB and 15 ms, so it is read when it is first needed."""
-    with gzip.open(FILE, "rt", encoding="utf-8") as lines:
+    with gzip.open(CONFUSABLES_FILE, "rt", encoding="utf-8") as lines:
         return {ord(line[0]): line[1:].rstrip("\n") for line in lines}

@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-Kind = Literal["anthropic", "openai", "llamacpp", "local"]
+ProviderKind = Literal["anthropic", "openai", "llamacpp", "local"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Secret:
+class SecretReference:
     """A value that never stands in the configuration itself."""
 
     reference: str = field(repr=False)
@@ -24,11 +24,11 @@ class Secret:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Telegram:
+class TelegramAnswers:
     """One bot."""
 
     channel: str
-    token: Secret
+    token: SecretReference
     rooms: tuple[str, ...] = ()
     base_url: str | None = None
     """None: Telegram's own."""
@@ -37,11 +37,11 @@ class Telegram:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Discord:
+class DiscordAnswers:
     """One bot."""
 
     channel: str
-    token: Secret
+    token: SecretReference
     rooms: tuple[str, ...] = ()
     api_url: str | None = None
     """None: Discord's own; as the next."""
@@ -52,7 +52,7 @@ class Discord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Irc:
+class IrcAnswers:
     """One account on one network."""
 
     channel: str
@@ -64,26 +64,26 @@ class Irc:
     nick: str
     account: str | None = None
     """Of the network's services. None: no login."""
-    account_password: Secret | None = None
+    account_password: SecretReference | None = None
     mechanism: str = "plain"
     """How it logs in. `external`: by a certificate, so nothing is asked."""
-    server_password: Secret | None = None
+    server_password: SecretReference | None = None
     contact: str | None = None
     rooms: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Thinking:
+class ModelAnswers:
     """What it thinks with."""
 
     model_key: str = "main"
     """The model's key in the configuration."""
     provider: str
     """The provider's."""
-    kind: Kind
+    kind: ProviderKind
     base_url: str | None = None
     """None: the default of its kind."""
-    api_key: Secret | None = None
+    api_key: SecretReference | None = None
     """None: none is needed."""
     name: str | None = None
     """As the provider calls the model. None: it has one only."""
@@ -92,13 +92,13 @@ class Thinking:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answers:
+class SetupAnswers:
     """All of it. What is None or empty was not asked for and stays as it is."""
 
-    telegram: Telegram | None = None
-    discord: Discord | None = None
-    irc: Irc | None = None
-    model: Thinking | None = None
+    telegram: TelegramAnswers | None = None
+    discord: DiscordAnswers | None = None
+    irc: IrcAnswers | None = None
+    model: ModelAnswers | None = None
     owners: tuple[str, ...] = ()
     """`<channel>:<id>`, all that there are to be."""
     agent_id: str = "reverie"
@@ -107,10 +107,10 @@ class Answers:
     """Where its persona is. None: the one that comes with the product."""
     identity: str | None = None
     """The text of IDENTITY.md there, if it is to be written."""
-    ops_token: Secret | None = None
+    ops_token: SecretReference | None = None
 
     @property
-    def secrets(self) -> tuple[Secret, ...]:
+    def secrets(self) -> tuple[SecretReference, ...]:
         """All that are named."""
         irc, thinking = self.irc, self.model
         found = (

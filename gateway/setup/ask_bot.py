@@ -6,26 +6,38 @@ from typing import TypeVar
 
 from channels.discord.config import DiscordConfig
 from channels.telegram.config import TelegramConfig
-from gateway.probes.discord import DiscordSeen
-from gateway.probes.telegram import TelegramSeen
-from gateway.setup.answers import Secret
-from gateway.setup.dialog import Ask, AskSecret, Flow, Look, LookPerson, ask, ask_secret, confirm, look, settle, tell
+from gateway.probes.discord import DiscordProbeResult
+from gateway.probes.telegram import TelegramProbeResult
+from gateway.setup.answers import SecretReference
+from gateway.setup.dialog import (
+    DialogFlow,
+    PersonProbeRequest,
+    ProbeRequest,
+    SecretQuestion,
+    SetupQuestion,
+    ask,
+    ask_secret,
+    confirm,
+    request_probe,
+    review_findings,
+    tell,
+)
 
 LATER = "later"
 
 
-S = TypeVar("S", TelegramSeen, DiscordSeen)
+BotReplyT = TypeVar("BotReplyT", TelegramProbeResult, DiscordProbeResult)
 
 
 def ask_token(
-    question: AskSecret,
+    question: SecretQuestion,
     platform: str,
-    unseen: S,
+    unseen: BotReplyT,
     *,
-    config: Callable[[Secret], TelegramConfig | DiscordConfig],
-    name: Callable[[S], str],
+    config: Callable[[SecretReference], TelegramConfig | DiscordConfig],
+    name: Callable[[BotReplyT], str],
     later: str,
-) -> Flow[tuple[Secret, S]]:
+) -> DialogFlow[tuple[SecretReference, BotReplyT]]:
     """A token, and what was seen with it: `unseen` where it is not known here. Raises Skipped.
 
     `config`: with a token. `name`: empty: not known. `later`: the code of what is told with another question.
@@ -37,23 +49,23 @@ def ask_token(
         if token.value is None:
             yield from tell(f"  {token.reference} is not set here, so the token cannot be looked at now.")
             return token, unseen
-        seen = yield from _looked(platform, type(unseen), config(token), name, later)
+        seen = yield from _check_token(platform, type(unseen), config(token), name, later)
         if seen is not None:
             return token, seen
 
 
-def _looked(
+def _check_token(
     platform: str,
-    kind: type[S],
+    kind: type[BotReplyT],
     config: TelegramConfig | DiscordConfig,
-    name: Callable[[S], str],
+    name: Callable[[BotReplyT], str],
     later: str,
-) -> Flow[S | None]:
+) -> DialogFlow[BotReplyT | None]:
     """None: another token is to be asked for."""
     while True:
         yield from tell(f"  Asking {platform} ...")
-        seen = yield from look(Look(config), kind)
-        way = yield from settle(one for one in seen.findings if one.code != later)
+        seen = yield from request_probe(ProbeRequest(config), kind)
+        way = yield from review_findings(one for one in seen.findings if one.code != later)
         if way == "correct":
             return None
         if way == "again":
@@ -64,13 +76,13 @@ def _looked(
 
 
 def ask_owner(
-    question: Ask,
+    question: SetupQuestion,
     config: TelegramConfig | DiscordConfig | None,
-    unknown: Callable[[str], Flow[bool]],
+    unknown: Callable[[str], DialogFlow[bool]],
     *,
     known: tuple[str | None, ...],
-    found: Callable[[], Flow[str | None]] | None = None,
-) -> Flow[str | None]:
+    found: Callable[[], DialogFlow[str | None]] | None = None,
+) -> DialogFlow[str | None]:
     """The owner's id; None: told later.
 
     `config`: to look somebody up with; None: nobody can be. `unknown`: whether to take an id that nobody there has.
@@ -86,7 +98,7 @@ def ask_owner(
             continue
         if config is None or answer in known:
             return answer
-        if who := (yield Look(LookPerson(config, answer))):
+        if who := (yield ProbeRequest(PersonProbeRequest(config, answer))):
             yield from tell(f"  That is {who}.")
             return answer
         if (yield from unknown(answer)):

@@ -6,36 +6,48 @@ from functools import partial
 
 from pydantic import SecretStr
 
-from channels.irc.config import IrcConfig, Sasl, Tls, is_loopback
+from channels.irc.config import IrcConfig, SaslConfig, TlsConfig, is_loopback
 from gateway.probes.base import Finding
-from gateway.probes.irc import IrcSeen
-from gateway.setup.answers import Irc
+from gateway.probes.irc import IrcProbeResult
+from gateway.setup.answers import IrcAnswers
 from gateway.setup.ask_bot import LATER
-from gateway.setup.dialog import Ask, AskSecret, Flow, Look, ask, ask_secret, confirm, look, settle, several, tell
+from gateway.setup.dialog import (
+    DialogFlow,
+    ProbeRequest,
+    SecretQuestion,
+    SetupQuestion,
+    ask,
+    ask_secret,
+    confirm,
+    request_probe,
+    review_findings,
+    split_words,
+    tell,
+)
 from gateway.setup.irc_words import (
     NONE,
     TLS_PORT,
-    address,
-    as_account,
-    as_nick,
-    as_rooms,
-    channel_of,
-    contact_of,
-    local,
+    irc_channel_name,
+    is_local_host,
+    parse_irc_account,
+    parse_irc_address,
+    parse_irc_contact,
+    parse_irc_nick,
+    parse_irc_rooms,
 )
 
 _PLAIN_PORT = 6667
 """Where servers listen without TLS: RFC 1459 8.11.1."""
-_HOW = (
+_IRC_INTRO = (
     "",
     "IRC",
     "  If the network has services, register the bot's nick with them first, as you did yours.",
     "  Many networks want to know who runs a bot. Ask a room before you bring one.",
 )
-_ALL = ("server", "given", "nick", "account", "contact", "rooms")
-_WARNED = ("irc.nick", "irc.sts")
+_ALL_QUESTIONS = ("server", "given", "nick", "account", "contact", "rooms")
+_REVIEWED_WARNINGS = ("irc.nick", "irc.sts")
 """What is worth a question though it works."""
-_BY_CODE = {
+_QUESTION_BY_CODE = {
     "irc.nick": "nick",
     "irc.sasl": "account",
     "irc.password": "password",
@@ -47,57 +59,61 @@ _BY_CODE = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class IrcSetup:
     """What came out."""
 
-    channel: Irc
+    channel: IrcAnswers
     owner: str | None
     """`account:NAME`. None: not told."""
 
 
-def ask_irc(before: Irc | None, owner: str | None) -> Flow[Told]:
+def ask_irc(before: IrcAnswers | None, owner: str | None) -> DialogFlow[IrcSetup]:
     """Raises Skipped."""
-    yield from tell(*_HOW)
-    made = before or Irc(channel="", host="", nick="")
-    wanted: tuple[str, ...] = _ALL
+    yield from tell(*_IRC_INTRO)
+    made = before or IrcAnswers(channel="", host="", nick="")
+    wanted: tuple[str, ...] = _ALL_QUESTIONS
     while True:
         for one in wanted:
-            made = yield from _QUESTIONS[one](made)
-        made = replace(made, channel=before.channel if before else channel_of(made.host))
-        if not _known(made):
+            made = yield from _IRC_QUESTIONS[one](made)
+        made = replace(made, channel=before.channel if before else irc_channel_name(made.host))
+        if not _are_passwords_known(made):
             yield from tell("  A password is not set here, so this cannot be tried now.")
             break
         yield from tell(f"  Connecting to {made.host}:{made.port} ...")
-        seen = yield from look(Look(config_of(made)), IrcSeen)
-        way = yield from settle(seen.findings, also=_WARNED)
+        seen = yield from request_probe(ProbeRequest(build_irc_config(made)), IrcProbeResult)
+        way = yield from review_findings(seen.findings, also=_REVIEWED_WARNINGS)
         if way == "go on":
             break
-        wanted = _anew(seen.findings) if way == "correct" else ()
+        wanted = _questions_to_repeat(seen.findings) if way == "correct" else ()
         # What was refused is not proposed again, if it was typed just now.
-        if "account" in wanted and wanted != _ALL and made.account_password and made.account_password.is_new:
+        if "account" in wanted and wanted != _ALL_QUESTIONS and made.account_password and made.account_password.is_new:
             made = replace(made, account_password=None)
         if "password" in wanted and made.server_password and made.server_password.is_new:
             made = replace(made, server_password=None)
-    told = yield from _owner(made, owner)
-    return Told(channel=made, owner=told)
+    told = yield from _ask_irc_owner(made, owner)
+    return IrcSetup(channel=made, owner=told)
 
 
-def _anew(findings: Iterable[Finding]) -> tuple[str, ...]:
-    wrong = [one.code for one in findings if one.level == "bad" or (one.level == "warning" and one.code in _WARNED)]
-    found = {question for code in wrong for start, question in _BY_CODE.items() if code.startswith(start)}
-    return tuple(one for one in ("server", "nick", "account", "password") if one in found) or _ALL
+def _questions_to_repeat(findings: Iterable[Finding]) -> tuple[str, ...]:
+    wrong = [
+        one.code
+        for one in findings
+        if one.level == "bad" or (one.level == "warning" and one.code in _REVIEWED_WARNINGS)
+    ]
+    found = {question for code in wrong for start, question in _QUESTION_BY_CODE.items() if code.startswith(start)}
+    return tuple(one for one in ("server", "nick", "account", "password") if one in found) or _ALL_QUESTIONS
 
 
-def _server(made: Irc) -> Flow[Irc]:
+def _ask_irc_server(made: IrcAnswers) -> DialogFlow[IrcAnswers]:
     there = f"{made.host}:{made.port}" if made.host else "irc.libera.chat:6697"
-    words = yield from ask(Ask(key="irc.server", text="Server", default=there, parse=address))
+    words = yield from ask(SetupQuestion(key="irc.server", text="Server", default=there, parse=parse_irc_address))
     host, _, port = words.rpartition(":")
     number = int(port)
     same = made.host == host and made.port == number
-    default = made.tls if same else number != _PLAIN_PORT and not local(host)
+    default = made.tls if same else number != _PLAIN_PORT and not is_local_host(host)
     ca_file = made.ca_file if same else None
     answer = yield from ask(
-        Ask(
+        SetupQuestion(
             key="irc.tls",
             text="TLS: yes, no, or a file with the root of a server of your own",
             default=ca_file or ("yes" if default else "no"),
@@ -109,21 +125,23 @@ def _server(made: Irc) -> Flow[Irc]:
     return replace(made, host=host, port=number, tls=tls, ca_file=ca_file)
 
 
-def _nick(made: Irc) -> Flow[Irc]:
-    nick = yield from ask(Ask(key="irc.nick", text="Nick", default=made.nick or "reverie", parse=as_nick))
+def _ask_irc_nick(made: IrcAnswers) -> DialogFlow[IrcAnswers]:
+    nick = yield from ask(
+        SetupQuestion(key="irc.nick", text="Nick", default=made.nick or "reverie", parse=parse_irc_nick)
+    )
     return replace(made, nick=nick)
 
 
-def _account(made: Irc) -> Flow[Irc]:
+def _ask_irc_account(made: IrcAnswers) -> DialogFlow[IrcAnswers]:
     if made.mechanism == "external":
         return made
-    if _readable(made):
+    if _is_password_exposed(made):
         yield from tell("  Without TLS no password is sent to another machine, so it has no account there.")
         return replace(made, account=None, account_password=None)
     # Who has no services on a server of their own has no account there.
-    default = made.account or (NONE if local(made.host) else made.nick)
+    default = made.account or (NONE if is_local_host(made.host) else made.nick)
     account = yield from ask(
-        Ask(
+        SetupQuestion(
             key="irc.account",
             text="Its account with the services, or `none`",
             default=default,
@@ -133,19 +151,19 @@ def _account(made: Irc) -> Flow[Irc]:
     if account.lower() == NONE:
         return replace(made, account=None, account_password=None)
     kept = made.account_password if account == made.account else None
-    channel = made.channel or channel_of(made.host)
+    channel = made.channel or irc_channel_name(made.host)
     password = yield from ask_secret(
-        AskSecret(key="irc.password", text="Password of that account", file=f"{channel}.password", existing=kept)
+        SecretQuestion(key="irc.password", text="Password of that account", file=f"{channel}.password", existing=kept)
     )
     return replace(made, account=account, account_password=password)
 
 
-def _password(made: Irc, *, quiet: bool = False) -> Flow[Irc]:
-    if _readable(made):
+def _ask_irc_password(made: IrcAnswers, *, quiet: bool = False) -> DialogFlow[IrcAnswers]:
+    if _is_password_exposed(made):
         return replace(made, server_password=None)
-    channel = made.channel or channel_of(made.host)
+    channel = made.channel or irc_channel_name(made.host)
     password = yield from ask_secret(
-        AskSecret(
+        SecretQuestion(
             key="irc.server.password",
             text="Password of the server, not of the services",
             file=f"{channel}.server-password",
@@ -156,41 +174,46 @@ def _password(made: Irc, *, quiet: bool = False) -> Flow[Irc]:
     return replace(made, server_password=password if password.reference else None)
 
 
-def _readable(made: Irc) -> bool:
+def _is_password_exposed(made: IrcAnswers) -> bool:
     """Whether others could read a password on its way."""
     return not made.tls and not is_loopback(made.host)
 
 
-def _contact(made: Irc) -> Flow[Irc]:
-    if local(made.host):
+def _ask_irc_contact(made: IrcAnswers) -> DialogFlow[IrcAnswers]:
+    if is_local_host(made.host):
         return made
     contact = yield from ask(
-        Ask(key="irc.contact", text="Who runs it, and how to reach them", default=made.contact, parse=contact_of)
+        SetupQuestion(
+            key="irc.contact", text="Who runs it, and how to reach them", default=made.contact, parse=parse_irc_contact
+        )
     )
     return replace(made, contact=contact)
 
 
-def _rooms(made: Irc) -> Flow[Irc]:
+def _ask_irc_rooms(made: IrcAnswers) -> DialogFlow[IrcAnswers]:
     words = yield from ask(
-        Ask(
-            key="irc.rooms", text="Rooms that it joins, or `none`", default=" ".join(made.rooms) or NONE, parse=as_rooms
+        SetupQuestion(
+            key="irc.rooms",
+            text="Rooms that it joins, or `none`",
+            default=" ".join(made.rooms) or NONE,
+            parse=parse_irc_rooms,
         )
     )
-    return replace(made, rooms=() if words == NONE else several(words))
+    return replace(made, rooms=() if words == NONE else split_words(words))
 
 
-_QUESTIONS: Mapping[str, Callable[[Irc], Flow[Irc]]] = {
-    "server": _server,
-    "nick": _nick,
-    "account": _account,
-    "password": _password,
-    "given": partial(_password, quiet=True),  # few servers have one, so it is asked for once it is missed
-    "contact": _contact,
-    "rooms": _rooms,
+_IRC_QUESTIONS: Mapping[str, Callable[[IrcAnswers], DialogFlow[IrcAnswers]]] = {
+    "server": _ask_irc_server,
+    "nick": _ask_irc_nick,
+    "account": _ask_irc_account,
+    "password": _ask_irc_password,
+    "given": partial(_ask_irc_password, quiet=True),  # few servers have one, so it is asked for once it is missed
+    "contact": _ask_irc_contact,
+    "rooms": _ask_irc_rooms,
 }
 
 
-def _owner(made: Irc, before: str | None) -> Flow[str | None]:
+def _ask_irc_owner(made: IrcAnswers, before: str | None) -> DialogFlow[str | None]:
     yield from tell(
         "",
         "  The owner may do everything, and is known by an account with the services, never by a nick.",
@@ -198,7 +221,12 @@ def _owner(made: Irc, before: str | None) -> Flow[str | None]:
     known = before.removeprefix("account:") if before else None
     while True:
         name = yield from ask(
-            Ask(key="irc.owner", text=f"Your own account there, or `{LATER}`", default=known or LATER, parse=as_account)
+            SetupQuestion(
+                key="irc.owner",
+                text=f"Your own account there, or `{LATER}`",
+                default=known or LATER,
+                parse=parse_irc_account,
+            )
         )
         if name == LATER:
             return None
@@ -207,23 +235,23 @@ def _owner(made: Irc, before: str | None) -> Flow[str | None]:
             return f"account:{name}"
 
 
-def config_of(made: Irc) -> IrcConfig:
+def build_irc_config(made: IrcAnswers) -> IrcConfig:
     """As the configuration will have it; without rooms, which a look does not need."""
     sasl = None
     if made.account and made.account_password:
         password = SecretStr(made.account_password.value or "")
-        sasl = Sasl.model_validate({"mechanism": made.mechanism, "account": made.account, "password": password})
+        sasl = SaslConfig.model_validate({"mechanism": made.mechanism, "account": made.account, "password": password})
     secret = made.server_password
     return IrcConfig(
         host=made.host,
         port=made.port,
-        tls=Tls(ca_file=made.ca_file) if made.tls and made.ca_file else made.tls,
+        tls=TlsConfig(ca_file=made.ca_file) if made.tls and made.ca_file else made.tls,
         nick=made.nick,
         sasl=sasl,
         password=SecretStr(secret.value or "") if secret else None,
-        contact=made.contact or ("setup" if not local(made.host) else None),
+        contact=made.contact or ("setup" if not is_local_host(made.host) else None),
     )
 
 
-def _known(made: Irc) -> bool:
+def _are_passwords_known(made: IrcAnswers) -> bool:
     return all(secret.value is not None for secret in (made.account_password, made.server_password) if secret)

@@ -4,27 +4,32 @@ from dataclasses import replace
 
 from pydantic import SecretStr
 
-from agent.models.config import (
-    AnthropicConfig,
-    LlamaCppConfig,
-    LocalConfig,
-    ModelConfig,
-    OpenAIConfig,
-    ProviderConfig,
+from agent.models.config import AnthropicConfig, LlamaCppConfig, LocalConfig, ModelConfig, OpenAIConfig, ProviderConfig
+from agent.models.http import join_endpoint
+from gateway.probes.model import ModelProbeResult
+from gateway.probes.model_list import ModelListing
+from gateway.setup.answers import ModelAnswers, ProviderKind
+from gateway.setup.dialog import (
+    DialogFlow,
+    ModelProbeRequest,
+    ProbeRequest,
+    SecretQuestion,
+    SetupQuestion,
+    ask,
+    ask_secret,
+    request_probe,
+    review_findings,
+    tell,
 )
-from agent.models.http import endpoint
-from gateway.probes.model import ModelSeen, Offered
-from gateway.setup.answers import Kind, Thinking
-from gateway.setup.dialog import Ask, AskSecret, Flow, Look, LookModel, ask, ask_secret, look, settle, tell
 
-_KINDS: dict[str, tuple[Kind, str | None]] = {
+_PROVIDERS: dict[str, tuple[ProviderKind, str | None]] = {
     "anthropic": ("anthropic", None),
     "openai": ("openai", None),
     "compatible": ("openai", "http://127.0.0.1:8000/v1"),
     "llama.cpp": ("llamacpp", "http://127.0.0.1:9931"),
     "embedded": ("local", None),
 }
-_LINES = (
+_MODEL_INTRO = (
     "",
     "The model",
     "  anthropic   Claude; needs a key from console.anthropic.com",
@@ -34,75 +39,79 @@ _LINES = (
     "  embedded    a very small model in here, only to try the rest: needs nothing",
 )
 _DEFAULTS = {"anthropic": "claude-sonnet-5-5"}
-_VARIABLES = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY"}
-_SHOWN = 12
+_KEY_VARIABLES = {"anthropic": "ANTHROPIC_API_KEY", "openai": "OPENAI_API_KEY"}
+_MAX_LISTED = 12
 _KEYLESS = "none"
 
 
-def ask_model(before: Thinking | None, url: str | None = None) -> Flow[Thinking]:
+def ask_model(before: ModelAnswers | None, url: str | None = None) -> DialogFlow[ModelAnswers]:
     """One that answers, or that the person wants all the same. `url`: of the provider, in place of its kind's own."""
-    yield from tell(*_LINES)
+    yield from tell(*_MODEL_INTRO)
     kept = before.api_key if before else None
     while True:
-        made = yield from _provider(before, url)
+        made = yield from _ask_provider(before, url)
         way = "again"
         while way == "again":
             if made.api_key is not None and made.api_key.value is None:
                 yield from tell(f"  {made.api_key.reference} is not set here, so the model cannot be asked now.")
-                return (yield from _named(made, Offered()))
-            offered = Offered()
+                return (yield from _ask_model_name(made, ModelListing()))
+            offered = ModelListing()
             if made.kind in {"anthropic", "openai"}:
                 yield from tell("  Asking which models there are ...")
-                offered = yield from look(Look(provider_of(made)), Offered)
-                way = yield from settle(offered.findings, skip=False)
+                offered = yield from request_probe(ProbeRequest(build_provider_config(made)), ModelListing)
+                way = yield from review_findings(offered.findings, skip=False)
                 if way != "go on":
                     continue
-            made = yield from _named(made, offered)
+            made = yield from _ask_model_name(made, offered)
             yield from tell("  Asking it for one word ...")
-            seen = yield from look(Look(LookModel(model_of(made), provider_of(made))), ModelSeen)
-            way = yield from settle(seen.findings, skip=False)
-            made = _fitted(made, seen)
-            if way == "correct" and _only_name(seen):
+            seen = yield from request_probe(
+                ProbeRequest(ModelProbeRequest(build_model_config(made), build_provider_config(made))), ModelProbeResult
+            )
+            way = yield from review_findings(seen.findings, skip=False)
+            made = _with_context_limit(made, seen)
+            if way == "correct" and _is_only_name_wrong(seen):
                 way = "again"
         if way == "go on":
             return made
         before = replace(made, api_key=made.api_key if made.api_key is None or not made.api_key.is_new else kept)
 
 
-def _only_name(seen: ModelSeen) -> bool:
+def _is_only_name_wrong(seen: ModelProbeResult) -> bool:
     return all(one.code == "model.name" for one in seen.findings if one.level == "bad")
 
 
-def _fitted(made: Thinking, seen: ModelSeen) -> Thinking:
+def _with_context_limit(made: ModelAnswers, seen: ModelProbeResult) -> ModelAnswers:
     """With the provider's own word on the window, where it is smaller than what would be taken."""
     small = any(one.code == "model.context" and one.level == "warning" for one in seen.findings)
     return replace(made, context_tokens=seen.context_tokens) if small and seen.context_tokens else made
 
 
-def _provider(before: Thinking | None, other: str | None) -> Flow[Thinking]:
-    known = _choice_of(before) if before else "anthropic"
+def _ask_provider(before: ModelAnswers | None, other: str | None) -> DialogFlow[ModelAnswers]:
+    known = _provider_choice(before) if before else "anthropic"
     choice = yield from ask(
-        Ask(key="model.provider", text="Who answers", default=known, choices=tuple(_KINDS), parse=str.lower)
+        SetupQuestion(
+            key="model.provider", text="Who answers", default=known, choices=tuple(_PROVIDERS), parse=str.lower
+        )
     )
-    kind, address = _KINDS[choice]
+    kind, address = _PROVIDERS[choice]
     same = before if before is not None and known == choice else None
     name = same.provider if same else choice.replace("llama.cpp", "llamacpp")
-    made = same or Thinking(provider=name, kind=kind, base_url=None)
+    made = same or ModelAnswers(provider=name, kind=kind, base_url=None)
     if other is not None and kind != "local":
-        made = replace(made, base_url=_url(other))
+        made = replace(made, base_url=_parse_url(other))
     elif choice in {"compatible", "llama.cpp"} or (same and same.base_url):
         default = (same.base_url if same else None) or address
-        url = yield from ask(Ask(key="model.url", text="Its address", default=default, parse=_url))
+        url = yield from ask(SetupQuestion(key="model.url", text="Its address", default=default, parse=_parse_url))
         made = replace(made, base_url=url)
     if kind == "local":
         return replace(made, api_key=None, base_url=None)
-    return (yield from _key(made, needed=address is None))
+    return (yield from _ask_key(made, needed=address is None))
 
 
-def _key(made: Thinking, *, needed: bool) -> Flow[Thinking]:
+def _ask_key(made: ModelAnswers, *, needed: bool) -> DialogFlow[ModelAnswers]:
     if not needed:
         wants = yield from ask(
-            Ask(
+            SetupQuestion(
                 key="model.keyed",
                 text="Does it want a key",
                 default="yes" if made.api_key else "no",
@@ -113,29 +122,33 @@ def _key(made: Thinking, *, needed: bool) -> Flow[Thinking]:
         if wants == "no":
             return replace(made, api_key=None)
     key = yield from ask_secret(
-        AskSecret(key="model.key", text="Key", file=f"{made.provider}.key", existing=made.api_key, parse=_as_key)
+        SecretQuestion(
+            key="model.key", text="Key", file=f"{made.provider}.key", existing=made.api_key, parse=_parse_key
+        )
     )
     return replace(made, api_key=None if key.value == _KEYLESS else key)
 
 
-def _named(made: Thinking, offered: Offered) -> Flow[Thinking]:
+def _ask_model_name(made: ModelAnswers, offered: ModelListing) -> DialogFlow[ModelAnswers]:
     if made.kind in {"llamacpp", "local"}:
         return made
     names = offered.names
     if names:
-        lines = [f"  {number:>2}  {name}" for number, name in enumerate(names[:_SHOWN], 1)]
-        more = [f"      and {len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
+        lines = [f"  {number:>2}  {name}" for number, name in enumerate(names[:_MAX_LISTED], 1)]
+        more = [f"      and {len(names) - _MAX_LISTED} more"] if len(names) > _MAX_LISTED else []
         yield from tell(*lines, *more)
     default = made.name or _DEFAULTS.get(made.provider)
     if names and default not in names:
         default = names[0]
     name = yield from ask(
-        Ask(key="model.name", text="Model", default=default, choices=names, allows_other=True, parse=_as_name)
+        SetupQuestion(
+            key="model.name", text="Model", default=default, choices=names, allows_other=True, parse=_parse_model_name
+        )
     )
     return replace(made, name=name, context_tokens=made.context_tokens if name == made.name else None)
 
 
-def provider_of(made: Thinking) -> ProviderConfig:
+def build_provider_config(made: ModelAnswers) -> ProviderConfig:
     """As the configuration will have it."""
     base = {"base_url": made.base_url} if made.base_url else {}
     key = {"api_key": SecretStr(made.api_key.value or "")} if made.api_key else {}
@@ -150,38 +163,38 @@ def provider_of(made: Thinking) -> ProviderConfig:
             return LocalConfig(kind="local")
 
 
-def model_of(made: Thinking) -> ModelConfig:
+def build_model_config(made: ModelAnswers) -> ModelConfig:
     """The same."""
     return ModelConfig(provider=made.provider, name=made.name, context_tokens=made.context_tokens)
 
 
-def variable_of(provider: str) -> str:
+def api_key_variable(provider: str) -> str:
     """The environment variable that its key is looked for in; empty: none."""
-    return _VARIABLES.get(provider, "")
+    return _KEY_VARIABLES.get(provider, "")
 
 
-def _choice_of(before: Thinking) -> str:
+def _provider_choice(before: ModelAnswers) -> str:
     if before.kind == "openai":
         return "openai" if before.base_url is None or "api.openai.com" in before.base_url else "compatible"
     return {"anthropic": "anthropic", "llamacpp": "llama.cpp", "local": "embedded"}[before.kind]
 
 
-def _url(words: str) -> str:
+def _parse_url(words: str) -> str:
     words = words.strip()
-    endpoint(words, "/")  # raises ValueError with the remedy
+    join_endpoint(words, "/")  # raises ValueError with the remedy
     if "@" in words.partition("://")[2].partition("/")[0]:
         raise ValueError("write the key where it is asked for, not into the address")
     return words
 
 
-def _as_key(words: str) -> str:
+def _parse_key(words: str) -> str:
     words = words.strip()
     if not (words.isascii() and words.isprintable()) or " " in words:
         raise ValueError("a key is one word of plain ASCII; copy it again")
     return words
 
 
-def _as_name(words: str) -> str:
+def _parse_model_name(words: str) -> str:
     if not words.strip():
         raise ValueError("the model's name, as its provider writes it")
     return words.strip()

@@ -1,7 +1,7 @@
 """What an interview asks for, step by step, and the questions that are the same everywhere. Pure.
 
-A `Flow` yields steps and is sent one reply for each: a text for `Ask`, a `Secret` for `AskSecret`, True or False for
-`Confirm`, what was seen for `Look`, None for `Tell`.
+A `DialogFlow` yields steps and is sent one reply for each: a text for `SetupQuestion`, a `SecretReference` for
+`SecretQuestion`, True or False for `ConfirmQuestion`, what was seen for `ProbeRequest`, None for `SetupNotice`.
 """
 
 from collections.abc import Callable, Generator, Iterable
@@ -13,18 +13,19 @@ from channels.discord.config import DiscordConfig
 from channels.irc.config import IrcConfig
 from channels.telegram.config import TelegramConfig
 from gateway.probes.base import Finding
-from gateway.probes.discord import DiscordSeen
-from gateway.probes.irc import IrcSeen
-from gateway.probes.model import ModelSeen, Offered
-from gateway.probes.telegram import TelegramSeen
-from gateway.probes.telegram_waiting import Waiting
-from gateway.setup.answers import Secret
+from gateway.probes.discord import DiscordProbeResult
+from gateway.probes.irc import IrcProbeResult
+from gateway.probes.model import ModelProbeResult
+from gateway.probes.model_list import ModelListing
+from gateway.probes.telegram import TelegramProbeResult
+from gateway.probes.telegram_waiting import TelegramContacts
+from gateway.setup.answers import SecretReference
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class SetupQuestion:
     """One question. The reply is what `read` makes of the words."""
 
     key: str
@@ -47,23 +48,24 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskSecret:
-    """A question whose answer is not shown. The reply is a `Secret`."""
+class SecretQuestion:
+    """A question whose answer is not shown. The reply is a `SecretReference`."""
 
     key: str
     """Its flags end in `-env` and `-file`."""
     text: str
     file: str
     """Where it is kept, below the configuration directory."""
-    existing: Secret | None = None
+    existing: SecretReference | None = None
     """What is there already, and what an empty answer means. None: it must be answered."""
     parse: Callable[[str], str] = str.strip
     is_optional: bool = False
-    """A flag may answer it; else it is not asked, and the answer is `before`, or a `Secret` without a reference."""
+    """A flag may answer it; else it is not asked, and the answer is `before`, or a `SecretReference` without a
+    reference."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Confirm:
+class ConfirmQuestion:
     """Yes or no."""
 
     text: str
@@ -71,48 +73,51 @@ class Confirm:
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class SetupNotice:
     """Words for the person."""
 
     lines: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class SetupFindings:
     """What a look found, for the person."""
 
     findings: tuple[Finding, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
-    """Something does not work: what is to be done? The reply is one of `Way`, from `ways`."""
+class ProblemQuestion:
+    """Something does not work: what is to be done? The reply is one of `ProblemChoice`, from `ways`."""
 
-    choices: tuple["Way", ...]
+    choices: tuple["ProblemChoice", ...]
     """The first is what an empty answer means."""
     findings: tuple[Finding, ...]
 
 
-Way = Literal["correct", "again", "go on", "skip"]
+ProblemChoice = Literal["correct", "again", "go on", "skip"]
 """Answer the question anew; look again; leave it as it is; leave the whole platform out."""
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ProbeRequest:
     """A question to the world."""
 
-    target: "TelegramConfig | DiscordConfig | IrcConfig | ProviderConfig | LookWaiting | LookModel | LookPerson"
+    target: (
+        "TelegramConfig | DiscordConfig | IrcConfig | ProviderConfig | "
+        "WaitingProbeRequest | ModelProbeRequest | PersonProbeRequest"
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class LookWaiting:
+class WaitingProbeRequest:
     """Who has written to a Telegram bot and was not answered yet."""
 
     config: TelegramConfig
 
 
 @dataclass(frozen=True, slots=True)
-class LookPerson:
+class PersonProbeRequest:
     """Who has this id. The reply is the name, or an empty text."""
 
     config: TelegramConfig | DiscordConfig
@@ -120,56 +125,60 @@ class LookPerson:
 
 
 @dataclass(frozen=True, slots=True)
-class LookModel:
+class ModelProbeRequest:
     """Whether it answers."""
 
     config: ModelConfig
     provider: ProviderConfig
 
 
-Seen = TelegramSeen | DiscordSeen | IrcSeen | ModelSeen | Offered | Waiting
-Step = Ask | AskSecret | Confirm | Tell | Report | Trouble | Look
-Reply = str | bool | Secret | Seen | None
-Flow = Generator[Step, Reply, T]
+ProbeReply = (
+    TelegramProbeResult | DiscordProbeResult | IrcProbeResult | ModelProbeResult | ModelListing | TelegramContacts
+)
+DialogStep = (
+    SetupQuestion | SecretQuestion | ConfirmQuestion | SetupNotice | SetupFindings | ProblemQuestion | ProbeRequest
+)
+DialogReply = str | bool | SecretReference | ProbeReply | None
+DialogFlow = Generator[DialogStep, DialogReply, T]
 
 
-class Skipped(Exception):
+class PlatformSkipped(Exception):
     """The person leaves the platform out."""
 
 
-def ask(question: Ask) -> Flow[str]:
+def ask(question: SetupQuestion) -> DialogFlow[str]:
     """The answer."""
     reply = yield question
     assert isinstance(reply, str)
     return reply
 
 
-def ask_secret(question: AskSecret) -> Flow[Secret]:
+def ask_secret(question: SecretQuestion) -> DialogFlow[SecretReference]:
     """The secret."""
     reply = yield question
-    assert isinstance(reply, Secret)
+    assert isinstance(reply, SecretReference)
     return reply
 
 
-def confirm(text: str, *, default: bool = True) -> Flow[bool]:
+def confirm(text: str, *, default: bool = True) -> DialogFlow[bool]:
     """Whether they agree."""
-    reply = yield Confirm(text=text, default=default)
+    reply = yield ConfirmQuestion(text=text, default=default)
     return reply is True
 
 
-def tell(*lines: str) -> Flow[None]:
+def tell(*lines: str) -> DialogFlow[None]:
     """Say it."""
-    yield Tell(lines)
+    yield SetupNotice(lines)
 
 
-def look(at: Look, kind: type[T]) -> Flow[T]:
+def request_probe(at: ProbeRequest, kind: type[T]) -> DialogFlow[T]:
     """What is there."""
     reply = yield at
     assert isinstance(reply, kind)
     return reply
 
 
-_AGAIN = (
+_RETRY_FIRST_CODES = (
     "discord.intents",
     "model.busy",
     "model.credit",
@@ -182,25 +191,27 @@ _AGAIN = (
 """What is mended elsewhere, so that it is looked at again first of all."""
 
 
-def settle(findings: Iterable[Finding], *, skip: bool = True, also: tuple[str, ...] = ()) -> Flow[Way]:
+def review_findings(
+    findings: Iterable[Finding], *, skip: bool = True, also: tuple[str, ...] = ()
+) -> DialogFlow[ProblemChoice]:
     """Show what was found; where something does not work, what to do about it. Raises Skipped.
 
     `also`: codes of warnings that are worth asking about.
     """
     found = tuple(findings)
-    yield Report(found)
+    yield SetupFindings(found)
     wrong = [one for one in found if one.level == "bad" or (one.level == "warning" and one.code in also)]
     if not wrong:
         return "go on"
-    elsewhere = all(one.code.startswith(_AGAIN) for one in wrong)
-    ways: tuple[Way, ...] = ("again", "correct", "go on") if elsewhere else ("correct", "again", "go on")
-    reply = yield Trouble(choices=(*ways, "skip") if skip else ways, findings=tuple(wrong))
+    elsewhere = all(one.code.startswith(_RETRY_FIRST_CODES) for one in wrong)
+    ways: tuple[ProblemChoice, ...] = ("again", "correct", "go on") if elsewhere else ("correct", "again", "go on")
+    reply = yield ProblemQuestion(choices=(*ways, "skip") if skip else ways, findings=tuple(wrong))
     if reply == "skip":
-        raise Skipped
+        raise PlatformSkipped
     assert reply in {"again", "correct", "go on"}
     return "again" if reply == "again" else "correct" if reply == "correct" else "go on"
 
 
-def several(words: str) -> tuple[str, ...]:
+def split_words(words: str) -> tuple[str, ...]:
     """The words of an answer that names several things."""
     return tuple(word for word in words.replace(",", " ").split() if word)

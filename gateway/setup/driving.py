@@ -7,30 +7,42 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from gateway.setup.answers import Secret
-from gateway.setup.dialog import Ask, AskSecret, Confirm, Flow, Look, Reply, Report, Step, Tell, Trouble, Way
-from gateway.setup.looking import look
+from gateway.setup.answers import SecretReference
+from gateway.setup.dialog import (
+    ConfirmQuestion,
+    DialogFlow,
+    DialogReply,
+    DialogStep,
+    ProbeRequest,
+    ProblemChoice,
+    ProblemQuestion,
+    SecretQuestion,
+    SetupFindings,
+    SetupNotice,
+    SetupQuestion,
+)
+from gateway.setup.looking import run_probe
 
 T = TypeVar("T")
 
 
-class Answering(Protocol):
-    """Who answers. Each may raise `Stopped`."""
+class Respondent(Protocol):
+    """Who answers. Each may raise `SetupAborted`."""
 
-    def ask(self, question: Ask) -> str: ...
+    def ask(self, question: SetupQuestion) -> str: ...
 
-    def ask_secret(self, question: AskSecret) -> Secret: ...
+    def ask_secret(self, question: SecretQuestion) -> SecretReference: ...
 
-    def confirm(self, question: Confirm) -> bool: ...
+    def confirm(self, question: ConfirmQuestion) -> bool: ...
 
     def tell(self, lines: tuple[str, ...]) -> None: ...
 
-    def show_findings(self, said: Report) -> None: ...
+    def show_findings(self, said: SetupFindings) -> None: ...
 
-    def choose_remedy(self, said: Trouble) -> Way: ...
+    def choose_remedy(self, said: ProblemQuestion) -> ProblemChoice: ...
 
 
-class Stopped(Exception):
+class SetupAborted(Exception):
     """It does not go on. The text says why, and what to do."""
 
     def __init__(self, reason: str, *, code: int) -> None:
@@ -40,7 +52,7 @@ class Stopped(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flags:
+class AnswerFlags:
     """What was answered before anything was asked."""
 
     answers: Mapping[str, str] = field(default_factory=dict)
@@ -49,37 +61,37 @@ class Flags:
     """The same, as references."""
 
 
-def drive(flow: Flow[T], who: Answering, directory: Path, *, polled: bool) -> T:
-    """Run it to its end. Raises `Stopped`, and whatever `who` raises."""
+def run_flow(flow: DialogFlow[T], who: Respondent, directory: Path, *, polled: bool) -> T:
+    """Run it to its end. Raises `SetupAborted`, and whatever `who` raises."""
     try:
         step = next(flow)
         while True:
-            step = flow.send(_reply(step, who, directory, polled=polled))
+            step = flow.send(_reply_to(step, who, directory, polled=polled))
     except StopIteration as end:
         result: T = end.value
         return result
 
 
-def _reply(step: Step, who: Answering, directory: Path, *, polled: bool) -> Reply:
+def _reply_to(step: DialogStep, who: Respondent, directory: Path, *, polled: bool) -> DialogReply:
     match step:
-        case Ask():
+        case SetupQuestion():
             return who.ask(step)
-        case AskSecret():
+        case SecretQuestion():
             return who.ask_secret(step)
-        case Confirm():
+        case ConfirmQuestion():
             return who.confirm(step)
-        case Trouble():
+        case ProblemQuestion():
             return who.choose_remedy(step)
-        case Look():
-            return asyncio.run(look(step, directory, polled=polled))
-        case Report():
+        case ProbeRequest():
+            return asyncio.run(run_probe(step, directory, polled=polled))
+        case SetupFindings():
             who.show_findings(step)
-        case Tell(lines):
+        case SetupNotice(lines):
             who.tell(lines)
     return None
 
 
-def chosen(question: Ask, words: str) -> str:
+def parse_choice(question: SetupQuestion, words: str) -> str:
     """What the words mean as an answer. Raises ValueError with the remedy."""
     said = words.strip()
     if not question.choices:
@@ -95,7 +107,7 @@ def chosen(question: Ask, words: str) -> str:
     raise ValueError(f"one of {', '.join(question.choices)}")
 
 
-def secret_of(reference: str, directory: Path, env: Mapping[str, str] = os.environ) -> Secret:
+def resolve_secret(reference: str, directory: Path, env: Mapping[str, str] = os.environ) -> SecretReference:
     """What `${NAME}` or `${file:PATH}` stands for, as the configuration reads it. Raises ValueError with the remedy."""
     if reference.startswith("${file:") and reference.endswith("}"):
         path = directory / Path(reference[7:-1].strip()).expanduser()
@@ -106,8 +118,8 @@ def secret_of(reference: str, directory: Path, env: Mapping[str, str] = os.envir
             raise ValueError(f"the file {path} cannot be read ({reason})") from None
         if not value:
             raise ValueError(f"the file {path} is empty")
-        return Secret(reference=reference, value=value)
+        return SecretReference(reference=reference, value=value)
     name = reference[2:-1]
     if not reference.startswith("${") or not reference.endswith("}") or not name.isidentifier():
         raise ValueError("write ${NAME} for an environment variable, or ${file:PATH}")
-    return Secret(reference=reference, value=env.get(name) or None)
+    return SecretReference(reference=reference, value=env.get(name) or None)

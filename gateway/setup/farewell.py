@@ -3,22 +3,22 @@
 import shlex
 from collections.abc import Iterator
 
-from gateway.setup.answers import Answers
+from gateway.setup.answers import SetupAnswers
 
 
-def farewell(answers: Answers, directory: str, *, running: bool) -> list[str]:
+def build_farewell(answers: SetupAnswers, directory: str, *, running: bool) -> list[str]:
     """Lines for people. `running`: a gateway runs with this configuration already."""
-    return list(_lines(answers, directory, running=running))
+    return list(_farewell_lines(answers, directory, running=running))
 
 
-def commands(directory: str) -> list[str]:
+def next_commands(directory: str) -> list[str]:
     """The next two, as they can be copied into a shell."""
     quoted = shlex.quote(directory)
     return [f"reverie doctor --config {quoted}", f"reverie run --config {quoted}"]
 
 
-def _lines(answers: Answers, directory: str, *, running: bool) -> Iterator[str]:
-    doctor, run = commands(directory)
+def _farewell_lines(answers: SetupAnswers, directory: str, *, running: bool) -> Iterator[str]:
+    doctor, run = next_commands(directory)
     yield ""
     yield "Next"
     yield f"  {doctor}     looks at everything once more"
@@ -41,10 +41,10 @@ def _lines(answers: Answers, directory: str, *, running: bool) -> Iterator[str]:
         yield f"  IRC       /msg {answers.irc.nick} hello"
         for room in answers.irc.rooms[:1]:
             yield f"            or in {room}:  {answers.irc.nick}: hello"
-    yield from _owner(answers, directory)
+    yield from _owner_lines(answers, directory)
 
 
-def _owner(answers: Answers, directory: str) -> Iterator[str]:
+def _owner_lines(answers: SetupAnswers, directory: str) -> Iterator[str]:
     channels = [one.channel for one in (answers.telegram, answers.discord, answers.irc) if one]
     without = [name for name in channels if not any(one.startswith(f"{name}:") for one in answers.owners)]
     if without and len(without) == len(channels):

@@ -3,24 +3,24 @@
 import re
 from dataclasses import dataclass, field, replace
 
-from gateway.setup.answers import Answers, Secret
+from gateway.setup.answers import SecretReference, SetupAnswers
 from gateway.setup.ask_discord import ask_discord
 from gateway.setup.ask_irc import ask_irc
 from gateway.setup.ask_model import ask_model
 from gateway.setup.ask_telegram import ask_telegram
-from gateway.setup.dialog import Ask, Flow, Skipped, ask, several, tell
+from gateway.setup.dialog import DialogFlow, PlatformSkipped, SetupQuestion, ask, split_words, tell
 
 PLATFORMS = ("telegram", "discord", "irc")
-_NAME = "Reverie"
-_AS_IT_IS = "as it is"
+_DEFAULT_NAME = "Reverie"
+_UNCHANGED = "as it is"
 WORKSPACE = "./workspace"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
+class SetupSituation:
     """What is known before the first question."""
 
-    existing: Answers | None = None
+    existing: SetupAnswers | None = None
     """What the configuration says now. None: there is none."""
     identity: str = ""
     """The persona that comes with the product: the text of its IDENTITY.md."""
@@ -35,71 +35,73 @@ class Situation:
     model_url: str | None = None
 
 
-def interview(situation: Situation) -> Flow[Answers]:
+def run_interview(situation: SetupSituation) -> DialogFlow[SetupAnswers]:
     """Ask everything."""
-    before = situation.existing or Answers()
+    before = situation.existing or SetupAnswers()
     made = replace(before, telegram=None, discord=None, irc=None)
     while True:
-        for platform in (yield from _platforms(before)):
+        for platform in (yield from _ask_platforms(before)):
             try:
-                made = yield from _one(platform, made, before, situation)
-            except Skipped:
+                made = yield from _ask_platform(platform, made, before, situation)
+            except PlatformSkipped:
                 yield from tell(f"  {platform} is left out.")
         if any(getattr(one, name) for one in (made, before) for name in PLATFORMS):
             break
         yield from tell("  At least one platform is needed.", "")
     thinking = yield from ask_model(before.model, situation.model_url)
     made = replace(made, model=thinking)
-    made = yield from _persona(made, situation)
+    made = yield from _ask_persona(made, situation)
     if made.ops_token is None:
-        token = Secret(reference="${file:secrets/ops.token}", value=situation.fresh_token, is_new=True)
+        token = SecretReference(reference="${file:secrets/ops.token}", value=situation.fresh_token, is_new=True)
         made = replace(made, ops_token=token)
     return made
 
 
-def _platforms(before: Answers) -> Flow[tuple[str, ...]]:
+def _ask_platforms(before: SetupAnswers) -> DialogFlow[tuple[str, ...]]:
     there = [name for name in PLATFORMS if getattr(before, name) is not None]
     words = yield from ask(
-        Ask(
+        SetupQuestion(
             key="platforms",
             text="Platforms (telegram, discord, irc; several with spaces)",
             default=" ".join(there) or "telegram",
-            parse=_as_platforms,
+            parse=_parse_platforms,
         )
     )
-    chosen = several(words)
+    chosen = split_words(words)
     stay = [name for name in there if name not in chosen]
     if stay:
         yield from tell(f"  Left as it is: {', '.join(stay)}. What is to go, take out of the file.")
     return chosen
 
 
-def _one(platform: str, made: Answers, before: Answers, situation: Situation) -> Flow[Answers]:
+def _ask_platform(
+    platform: str, made: SetupAnswers, before: SetupAnswers, situation: SetupSituation
+) -> DialogFlow[SetupAnswers]:
     """With the answers about one platform, and its owner among the owners. Raises Skipped."""
     if platform == "telegram":
         name = before.telegram.channel if before.telegram else "telegram.main"
-        owner = _owner(made, name)
+        owner = _find_owner(made, name)
         told = yield from ask_telegram(
             before.telegram, owner, name, polled=situation.is_running, url=situation.telegram_url
         )
-        return _owned(replace(made, telegram=told.channel), name, owner, told.owner)
+        return _with_owner(replace(made, telegram=told.channel), name, owner, told.owner)
     if platform == "discord":
         name = before.discord.channel if before.discord else "discord.main"
-        owner = _owner(made, name)
+        owner = _find_owner(made, name)
         answered = yield from ask_discord(before.discord, owner, name, situation.discord_urls)
-        return _owned(replace(made, discord=answered.channel), name, owner, answered.owner)
+        return _with_owner(replace(made, discord=answered.channel), name, owner, answered.owner)
     known = before.irc.channel if before.irc else ""
-    owner = _owner(made, known) if known else None
+    owner = _find_owner(made, known) if known else None
     said = yield from ask_irc(before.irc, owner)
-    return _owned(replace(made, irc=said.channel), said.channel.channel, owner, said.owner)
+    return _with_owner(replace(made, irc=said.channel), said.channel.channel, owner, said.owner)
 
 
-def _owner(made: Answers, channel: str) -> str | None:
+def _find_owner(made: SetupAnswers, channel: str) -> str | None:
     """The first one's id on that channel."""
     return next((one.partition(":")[2] for one in made.owners if one.startswith(f"{channel}:")), None)
 
 
-def _owned(made: Answers, channel: str, old: str | None, new: str | None) -> Answers:
+def _with_owner(made: SetupAnswers, channel: str, old: str | None, new: str | None) -> SetupAnswers:
     """With the first owner on that channel replaced."""
     owners = [one for one in made.owners if old is None or one != f"{channel}:{old}"]
     if new is not None and f"{channel}:{new}" not in owners:
@@ -107,23 +109,25 @@ def _owned(made: Answers, channel: str, old: str | None, new: str | None) -> Ans
     return replace(made, owners=made.owners if old == new else tuple(owners))
 
 
-def _persona(made: Answers, situation: Situation) -> Flow[Answers]:
+def _ask_persona(made: SetupAnswers, situation: SetupSituation) -> DialogFlow[SetupAnswers]:
     yield from tell("", "Who it is")
     if situation.existing is None:
-        name = yield from ask(Ask(key="persona.name", text="Its name", default=_NAME, parse=_as_name))
+        name = yield from ask(
+            SetupQuestion(key="persona.name", text="Its name", default=_DEFAULT_NAME, parse=_parse_name)
+        )
         made = replace(made, agent_id=slug(name))
     else:
         name = made.agent_id
     words = yield from ask(
-        Ask(key="persona.text", text="Its character, in a paragraph", default=_AS_IT_IS, parse=str.strip)
+        SetupQuestion(key="persona.text", text="Its character, in a paragraph", default=_UNCHANGED, parse=str.strip)
     )
-    if words == _AS_IT_IS and (situation.existing is not None or name == _NAME):
+    if words == _UNCHANGED and (situation.existing is not None or name == _DEFAULT_NAME):
         return made
-    text = situation.identity.replace(_NAME, name) if words == _AS_IT_IS else identity(name, words)
+    text = situation.identity.replace(_DEFAULT_NAME, name) if words == _UNCHANGED else render_identity(name, words)
     return replace(made, workspace=made.workspace or WORKSPACE, identity=text)
 
 
-def identity(name: str, words: str) -> str:
+def render_identity(name: str, words: str) -> str:
     """IDENTITY.md for a name and a paragraph."""
     return f"You are {name}. {words}\n\nYou are software and say so when it matters or when somebody asks.\n"
 
@@ -133,16 +137,16 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9.-]+", "-", name.lower()).strip("-.") or "reverie"
 
 
-def _as_name(words: str) -> str:
+def _parse_name(words: str) -> str:
     words = " ".join(words.split())
     if not words or len(words) > 60:  # noqa: PLR2004 - a name
         raise ValueError("a name, of at most 60 characters")
     return words
 
 
-def _as_platforms(words: str) -> str:
+def _parse_platforms(words: str) -> str:
     chosen: list[str] = []
-    for word in several(words.lower()):
+    for word in split_words(words.lower()):
         match = [name for name in PLATFORMS if name.startswith(word)]
         if len(match) != 1:
             raise ValueError(f"{word} is none of {', '.join(PLATFORMS)}")

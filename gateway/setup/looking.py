@@ -2,16 +2,16 @@
 
 from pathlib import Path
 
-from agent.cache.prices import Prices
+from agent.cache.prices import PriceTable
 from agent.models.config import AnthropicConfig, LlamaCppConfig, LocalConfig, OpenAIConfig, ScriptedConfig
 from channels.discord.config import DiscordConfig
-from channels.irc.config import IrcConfig, Tls
+from channels.irc.config import IrcConfig, TlsConfig
 from channels.telegram.config import TelegramConfig
-from gateway.price_table import BadPrices, price_table
-from gateway.setup.dialog import Look, LookModel, LookPerson, LookWaiting, Seen
+from gateway.price_table import PriceTableError, load_price_table
+from gateway.setup.dialog import ModelProbeRequest, PersonProbeRequest, ProbeReply, ProbeRequest, WaitingProbeRequest
 
 
-async def look(at: Look, directory: Path, *, polled: bool) -> Seen | str:
+async def run_probe(at: ProbeRequest, directory: Path, *, polled: bool) -> ProbeReply | str:
     """What is there. Takes ten seconds or so at most, and raises for nothing that the world does.
 
     `directory`: where relative paths start. `polled`: a gateway runs with this configuration, and is not to be
@@ -29,38 +29,38 @@ async def look(at: Look, directory: Path, *, polled: bool) -> Seen | str:
         case IrcConfig() as irc:
             from gateway.probes.irc import probe_irc  # noqa: PLC0415 - the same
 
-            return await probe_irc(_placed(irc, directory))
-        case LookWaiting(config):
-            from gateway.probes.telegram_waiting import probe_waiting  # noqa: PLC0415 - the same
+            return await probe_irc(_with_ca_path(irc, directory))
+        case WaitingProbeRequest(config):
+            from gateway.probes.telegram_waiting import find_contacts  # noqa: PLC0415 - the same
 
-            return await probe_waiting(config)
-        case LookPerson(config, number):
-            from gateway.probes.person import discord_person, telegram_person  # noqa: PLC0415 - the same
+            return await find_contacts(config)
+        case PersonProbeRequest(config, number):
+            from gateway.probes.person import find_discord_name, find_telegram_name  # noqa: PLC0415 - the same
 
             if isinstance(config, TelegramConfig):
-                return await telegram_person(config, number)
-            return await discord_person(config, number)
-        case LookModel(model, provider):
+                return await find_telegram_name(config, number)
+            return await find_discord_name(config, number)
+        case ModelProbeRequest(model, provider):
             from gateway.probes.model import probe_model  # noqa: PLC0415 - the same
 
-            return await probe_model(model, provider, _prices(directory))
+            return await probe_model(model, provider, _load_prices(directory))
         case AnthropicConfig() | OpenAIConfig() | LlamaCppConfig() | LocalConfig() | ScriptedConfig() as provider:
             from gateway.probes.model_list import list_models  # noqa: PLC0415 - the same
 
             return await list_models(provider)
 
 
-def _prices(directory: Path) -> Prices:
+def _load_prices(directory: Path) -> PriceTable:
     """The operator's own; while that is broken, those that come with the product."""
     try:
-        return price_table(directory)
-    except BadPrices:
-        return price_table(None)
+        return load_price_table(directory)
+    except PriceTableError:
+        return load_price_table(None)
 
 
-def _placed(irc: IrcConfig, directory: Path) -> IrcConfig:
+def _with_ca_path(irc: IrcConfig, directory: Path) -> IrcConfig:
     """With the path of its root as the configuration reads it."""
-    if not isinstance(irc.tls, Tls) or irc.tls.ca_file is None:
+    if not isinstance(irc.tls, TlsConfig) or irc.tls.ca_file is None:
         return irc
     ca_file = str(directory.absolute() / Path(irc.tls.ca_file).expanduser())
     return irc.model_copy(update={"tls": irc.tls.model_copy(update={"ca_file": ca_file})})

@@ -3,17 +3,24 @@
 from pathlib import Path
 
 from gateway.probes.base import Finding
-from gateway.setup.answers import Secret
-from gateway.setup.dialog import Ask, AskSecret, Confirm, Report, Trouble, Way
-from gateway.setup.driving import Flags, Stopped, chosen, secret_of
+from gateway.setup.answers import SecretReference
+from gateway.setup.dialog import (
+    ConfirmQuestion,
+    ProblemChoice,
+    ProblemQuestion,
+    SecretQuestion,
+    SetupFindings,
+    SetupQuestion,
+)
+from gateway.setup.driving import AnswerFlags, SetupAborted, parse_choice, resolve_secret
 
 FAILED, BAD_USAGE = 1, 2
 
 
-class Unattended:
+class UnattendedRespondent:
     """Answers by flags."""
 
-    def __init__(self, directory: Path, flags: Flags, *, force: bool) -> None:
+    def __init__(self, directory: Path, flags: AnswerFlags, *, force: bool) -> None:
         """`force`: what does not work is configured all the same."""
         self._directory, self._flags, self._force = directory, flags, force
         self._used_keys: set[str] = set()
@@ -26,38 +33,40 @@ class Unattended:
         """Paths start there from now on."""
         self._directory = directory
 
-    def ask(self, question: Ask) -> str:
+    def ask(self, question: SetupQuestion) -> str:
         flag = f"--{question.key.replace('.', '-')}"
         if (words := self._flags.answers.get(question.key)) is not None:
             if question.key in self._used_keys:
-                raise Stopped(f"{flag}: {words!r} was not accepted", code=FAILED)
+                raise SetupAborted(f"{flag}: {words!r} was not accepted", code=FAILED)
             self._used_keys.add(question.key)
             try:
-                return chosen(question, words)
+                return parse_choice(question, words)
             except ValueError as error:
-                raise Stopped(f"{flag}: {error}", code=BAD_USAGE) from None
+                raise SetupAborted(f"{flag}: {error}", code=BAD_USAGE) from None
         if question.secret_key in self._flags.secrets:
             return "yes"
         default = question.default if question.noninteractive_default is None else question.noninteractive_default
         if default is None:
-            raise Stopped(f"{flag} is missing: {question.text}", code=BAD_USAGE)
+            raise SetupAborted(f"{flag} is missing: {question.text}", code=BAD_USAGE)
         return default
 
-    def ask_secret(self, question: AskSecret) -> Secret:
+    def ask_secret(self, question: SecretQuestion) -> SecretReference:
         flag = f"--{question.key.replace('.', '-')}"
         reference = self._flags.secrets.get(question.key)
         if reference is None:
             if question.existing is None and question.is_optional:
-                return Secret(reference="")
+                return SecretReference(reference="")
             if question.existing is None:
-                raise Stopped(f"{flag}-env NAME or {flag}-file PATH is missing: {question.text}", code=BAD_USAGE)
+                raise SetupAborted(f"{flag}-env NAME or {flag}-file PATH is missing: {question.text}", code=BAD_USAGE)
             return question.existing
         try:
-            secret = secret_of(reference, self._directory)
+            secret = resolve_secret(reference, self._directory)
         except ValueError as error:
-            raise Stopped(f"{flag}-file: {error}", code=BAD_USAGE) from None
+            raise SetupAborted(f"{flag}-file: {error}", code=BAD_USAGE) from None
         if secret.value is None and not self._force:
-            raise Stopped(f"{flag}-env: {reference[2:-1]} is not set (--force writes it all the same)", code=BAD_USAGE)
+            raise SetupAborted(
+                f"{flag}-env: {reference[2:-1]} is not set (--force writes it all the same)", code=BAD_USAGE
+            )
         self._used_keys.add(question.key)
         if secret.value:
             self.seen_secrets.append(secret.value)
@@ -69,19 +78,19 @@ class Unattended:
         keys = [*self._flags.answers, *self._flags.secrets]
         return [f"--{key.replace('.', '-')}" for key in keys if key not in self._used_keys]
 
-    def confirm(self, question: Confirm) -> bool:
+    def confirm(self, question: ConfirmQuestion) -> bool:
         if not question.default and not self._force:
-            raise Stopped(f"{question.text} (--force says yes)", code=FAILED)
+            raise SetupAborted(f"{question.text} (--force says yes)", code=FAILED)
         return True
 
     def tell(self, lines: tuple[str, ...]) -> None:
         """Nobody listens."""
 
-    def show_findings(self, said: Report) -> None:
+    def show_findings(self, said: SetupFindings) -> None:
         self.findings += said.findings
 
-    def choose_remedy(self, said: Trouble) -> Way:
+    def choose_remedy(self, said: ProblemQuestion) -> ProblemChoice:
         if self._force or all(one.level == "warning" for one in said.findings):
             return "go on"
         told = "; ".join(f"{one.what}: {one.fix}" for one in said.findings)
-        raise Stopped(f"{told} (--force writes it all the same)", code=FAILED)
+        raise SetupAborted(f"{told} (--force writes it all the same)", code=FAILED)

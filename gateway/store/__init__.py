@@ -1,74 +1,74 @@
 """One append-only log in SQLite, and the tables that are folded from it.
 
-`Store.append` writes facts, durable and deduplicated; `Reader` (which `Store` is) asks; `rebuild` makes
+`Store.append` writes facts, durable and deduplicated; `StoreReader` (which `Store` is) asks; `rebuild` makes
 every other table anew from the log and says what was wrong. The way in: `plan` decides where entries
 go, `projections` (and `spending`) what they change beside the log, `writer` carries it out; `queries` and `reader` are
 the way out; `schema`, `migrations/` and `lock` are about the file.
 """
 
 from gateway.store.entries import (
-    Appended,
-    Difference,
-    Entry,
-    LinkState,
+    AppendResult,
+    ConnectionState,
+    LogEntry,
+    NewEntry,
+    NotificationTypeCount,
     OutboxPart,
     OutboxPost,
     PartState,
-    Pending,
-    Reminder,
-    SeenType,
-    Spending,
-    SpentBy,
-    Stored,
-    Unread,
+    PendingCounts,
+    PendingReminder,
+    SpendingKey,
+    SpendingSum,
+    TableDifference,
+    UnreadEntries,
 )
 from gateway.store.errors import (
-    BadQuery,
-    CannotOpen,
-    Closed,
-    InUse,
-    Missing,
-    NotWritten,
+    AppendFailed,
+    BadSearchQuery,
+    StoreClosed,
     StoreError,
-    TooNew,
-    Unreadable,
+    StoreInUse,
+    StoreMissing,
+    StoreOpenError,
+    StoreTooNew,
+    StoreUnreadable,
 )
 from gateway.store.log import Store
-from gateway.store.reader import LogRow, Reader, search_terms
+from gateway.store.reader import LogRow, StoreReader, search_terms
 from gateway.store.rebuild import rebuild
-from gateway.store.uses import Placed, Uses
-from gateway.store.writer import Outage
+from gateway.store.uses import EntryLocation, WordUses
+from gateway.store.writer import StoreOutage
 
 __all__ = [
-    "Appended",
-    "BadQuery",
-    "CannotOpen",
-    "Closed",
-    "Difference",
-    "Entry",
-    "InUse",
-    "LinkState",
+    "AppendFailed",
+    "AppendResult",
+    "BadSearchQuery",
+    "ConnectionState",
+    "EntryLocation",
+    "LogEntry",
     "LogRow",
-    "Missing",
-    "NotWritten",
-    "Outage",
+    "NewEntry",
+    "NotificationTypeCount",
     "OutboxPart",
     "OutboxPost",
     "PartState",
-    "Pending",
-    "Placed",
-    "Reader",
-    "Reminder",
-    "SeenType",
-    "Spending",
-    "SpentBy",
+    "PendingCounts",
+    "PendingReminder",
+    "SpendingKey",
+    "SpendingSum",
     "Store",
+    "StoreClosed",
     "StoreError",
-    "Stored",
-    "TooNew",
-    "Unread",
-    "Unreadable",
-    "Uses",
+    "StoreInUse",
+    "StoreMissing",
+    "StoreOpenError",
+    "StoreOutage",
+    "StoreReader",
+    "StoreTooNew",
+    "StoreUnreadable",
+    "TableDifference",
+    "UnreadEntries",
+    "WordUses",
     "rebuild",
     "search_terms",
 ]

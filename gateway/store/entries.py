@@ -7,11 +7,11 @@ from typing import Any, Literal, NamedTuple, Self
 
 from gateway.events import ChannelName, ConversationId, Post, SenderId, Usage
 from gateway.records import FACT, Fact, Seq
-from gateway.store.spending import NANO, usage_of
+from gateway.store.spending import NANO_PER_USD, usage_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Entry:
+class NewEntry:
     """One fact to be appended. Two entries are equal only if they are the same object."""
 
     fact: Fact
@@ -21,13 +21,13 @@ class Entry:
     """None: it concerns no place."""
     key: str | None = None
     """Two entries with one key are one: the second is not written. None: always written."""
-    cause: "Seq | Entry | None" = None
+    cause: "Seq | NewEntry | None" = None
     """What led to it: a position in the log, or an earlier entry of the same append. If that earlier
     entry turns out to be in the log already, this one is not written either."""
 
 
 @dataclass(frozen=True, slots=True)
-class Appended:
+class AppendResult:
     """What became of one entry."""
 
     seq: Seq
@@ -38,7 +38,7 @@ class Appended:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class LogEntry:
     """An entry read back."""
 
     seq: Seq
@@ -51,7 +51,7 @@ class Stored:
     fact: Fact
 
     @classmethod
-    def from_row(cls, row: Sequence[object]) -> "Stored":
+    def from_row(cls, row: Sequence[object]) -> "LogEntry":
         """Make it of the log's columns in their order. Raises ValueError if the body is not a fact."""
         seq, at, kind, conversation, key, cause, body = row
         return cls(
@@ -66,10 +66,10 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unread:
+class UnreadEntries:
     """What a conversation's next turn is to be told."""
 
-    messages: tuple[Stored, ...]
+    messages: tuple[LogEntry, ...]
     """Oldest first."""
     omitted: int
     """Unread ones up to `upto` that are not among `messages`: only overheard ones."""
@@ -118,7 +118,7 @@ class OutboxPost:
     """Empty before the first attempt."""
 
 
-class LinkState(NamedTuple):
+class ConnectionState(NamedTuple):
     """The last that was heard of one account's connection."""
 
     channel: ChannelName
@@ -127,11 +127,11 @@ class LinkState(NamedTuple):
     at: datetime
 
 
-SpentBy = Literal["all", "conversation", "room", "sender", "day", "agent", "share", "model"]
+SpendingKey = Literal["all", "conversation", "room", "sender", "day", "agent", "share", "model"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spending:
+class SpendingSum:
     """What model requests cost, summed up."""
 
     key: str
@@ -147,11 +147,13 @@ class Spending:
     def from_row(cls, row: Iterable[Any]) -> Self:
         """Make it of its key and sums in the order of the table's columns."""
         key, requests, unpriced, *usage, nano_usd = row
-        return cls(key=key, requests=requests, unpriced=unpriced, usage=usage_of(*usage), cost_usd=nano_usd / NANO)
+        return cls(
+            key=key, requests=requests, unpriced=unpriced, usage=usage_of(*usage), cost_usd=nano_usd / NANO_PER_USD
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeenType:
+class NotificationTypeCount:
     """A type of notifications, or several together, whose name ends in `*`."""
 
     type: str
@@ -170,7 +172,7 @@ class SeenType:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pending:
+class PendingCounts:
     """What is unread in one conversation."""
 
     conversation: ConversationId
@@ -200,7 +202,7 @@ class Pending:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reminder:
+class PendingReminder:
     """One that is still to come."""
 
     id: str
@@ -232,7 +234,7 @@ class Reminder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class TableDifference:
     """A projection that was not what the log says, and has been mended."""
 
     table: str

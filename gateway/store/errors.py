@@ -18,27 +18,27 @@ class StoreError(Exception):
     """Anything the store can fail with. The message is one sentence for a person, without secrets."""
 
 
-class Closed(StoreError):
+class StoreClosed(StoreError):
     """The store was closed before this could be done; nothing was written."""
 
 
-class NotWritten(StoreError):
+class AppendFailed(StoreError):
     """Nothing of this append is in the log. The cause says why; later appends may well succeed."""
 
 
-class BadQuery(StoreError):
+class BadSearchQuery(StoreError):
     """The search terms are not a query of SQLite's FTS5."""
 
 
-class CannotOpen(StoreError):
+class StoreOpenError(StoreError):
     """There is no store to work with. Nothing on disk was changed or deleted."""
 
 
-class Missing(CannotOpen):
+class StoreMissing(StoreOpenError):
     """There is no such file."""
 
 
-class InUse(CannotOpen):
+class StoreInUse(StoreOpenError):
     """Another process has it open for writing."""
 
     pid: int | None
@@ -49,15 +49,15 @@ class InUse(CannotOpen):
         self.pid = pid
 
 
-class TooNew(CannotOpen):
+class StoreTooNew(StoreOpenError):
     """A newer reverie wrote it."""
 
 
-class Unreadable(CannotOpen):
+class StoreUnreadable(StoreOpenError):
     """Not a store of ours, damaged, or not permitted."""
 
 
-_PASSING = {
+_TRANSIENT_ERRORS = {
     sqlite3.SQLITE_FULL: "the disk is full: make room where the store is",
     sqlite3.SQLITE_BUSY: "another program holds a lock on the store: end it",
     sqlite3.SQLITE_LOCKED: "another program holds a lock on the store: end it",
@@ -71,7 +71,7 @@ _PASSING = {
 """By SQLite's primary result code (https://www.sqlite.org/rescode.html)."""
 
 
-def passing(error: Exception) -> str:
+def transient_reason(error: Exception) -> str:
     """Why a write failed, and what to do, if trying it again may help. Empty: it will not, e.g. the file is damaged."""
     code = getattr(error, "sqlite_errorcode", None)
-    return "" if code is None else _PASSING.get(code & 0xFF, "")
+    return "" if code is None else _TRANSIENT_ERRORS.get(code & 0xFF, "")

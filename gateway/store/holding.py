@@ -2,23 +2,23 @@
 
 from typing import NamedTuple
 
-from gateway.events import Named
+from gateway.events import PlaceRenamed
 from gateway.records import (
-    AudienceKnown,
-    CodeGiven,
-    CodeOver,
+    AttentionRuleSet,
+    AttentionThresholdSet,
+    AudienceReported,
+    CodeEnded,
+    CodeIssued,
     Fact,
     IdentityLinked,
     McpToolApproved,
-    ModelChosen,
-    RoleGiven,
-    RoomOpened,
-    RuleSet,
-    ThresholdSet,
+    ModelSelected,
+    RoleAssigned,
+    RoomAccessChanged,
 )
 
 
-class Holding(NamedTuple):
+class CurrentFactKey(NamedTuple):
     """A word on something."""
 
     kind: str
@@ -29,30 +29,30 @@ class Holding(NamedTuple):
     """False: from now on nothing does."""
 
 
-def holding(fact: Fact) -> Holding | None:  # noqa: C901 - one case per kind
+def current_fact_key(fact: Fact) -> CurrentFactKey | None:  # noqa: C901 - one case per kind
     """What a fact says so. None: nothing."""
     match fact:
-        case CodeGiven():
-            return Holding("code_given", fact.request, is_current=True)
-        case CodeOver():
-            return Holding("code_given", fact.request, is_current=False)
-        case RoleGiven():
-            return Holding(fact.kind, f"{fact.person}\n{fact.scope}", is_current=bool(fact.role))
-        case RoomOpened():
-            return Holding(fact.kind, fact.room.conversation, is_current=fact.open)
-        case AudienceKnown():
-            return Holding(fact.kind, fact.at.conversation, is_current=True)
+        case CodeIssued():
+            return CurrentFactKey("code_given", fact.request, is_current=True)
+        case CodeEnded():
+            return CurrentFactKey("code_given", fact.request, is_current=False)
+        case RoleAssigned():
+            return CurrentFactKey(fact.kind, f"{fact.person}\n{fact.scope}", is_current=bool(fact.role))
+        case RoomAccessChanged():
+            return CurrentFactKey(fact.kind, fact.room.conversation, is_current=fact.open)
+        case AudienceReported():
+            return CurrentFactKey(fact.kind, fact.at.conversation, is_current=True)
         case IdentityLinked():
-            return Holding(fact.kind, f"{fact.one}\n{fact.other}", is_current=fact.joined)
-        case ThresholdSet():
-            return Holding(fact.kind, fact.type, is_current=fact.value is not None)
-        case RuleSet():
-            return Holding(fact.kind, fact.rule, is_current=not fact.gone)
-        case Named():
-            return Holding(fact.kind, fact.at.conversation, is_current=True)
-        case ModelChosen():
-            return Holding(fact.kind, fact.agent, is_current=bool(fact.model))
+            return CurrentFactKey(fact.kind, f"{fact.one}\n{fact.other}", is_current=fact.joined)
+        case AttentionThresholdSet():
+            return CurrentFactKey(fact.kind, fact.type, is_current=fact.value is not None)
+        case AttentionRuleSet():
+            return CurrentFactKey(fact.kind, fact.rule, is_current=not fact.gone)
+        case PlaceRenamed():
+            return CurrentFactKey(fact.kind, fact.at.conversation, is_current=True)
+        case ModelSelected():
+            return CurrentFactKey(fact.kind, fact.agent, is_current=bool(fact.model))
         case McpToolApproved():
-            return Holding(fact.kind, f"{fact.server}\n{fact.tool}", is_current=True)
+            return CurrentFactKey(fact.kind, f"{fact.server}\n{fact.tool}", is_current=True)
         case _:
             return None

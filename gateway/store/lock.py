@@ -6,10 +6,10 @@ import os
 from datetime import datetime
 from pathlib import Path
 
-from gateway.store.errors import InUse, Unreadable
+from gateway.store.errors import StoreInUse, StoreUnreadable
 
 
-class Lock:
+class StoreLock:
     """An exclusive lock on `<store>.lock`, which says who holds it. The file itself is never removed.
 
     Blocks only for a few system calls. Raises InUse if somebody else holds it, Unreadable if the file
@@ -23,7 +23,7 @@ class Lock:
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise Unreadable(f"cannot make the lock file {path}: {error.strerror}") from error
+            raise StoreUnreadable(f"cannot make the lock file {path}: {error.strerror}") from error
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -35,7 +35,7 @@ class Lock:
             os.pwrite(self._fd, json.dumps({"pid": os.getpid(), "started": now.isoformat()}).encode(), 0)
         except OSError as error:
             self.release()
-            raise Unreadable(f"cannot write the lock file {path}: {error.strerror}") from error
+            raise StoreUnreadable(f"cannot write the lock file {path}: {error.strerror}") from error
 
     def release(self) -> None:
         """Let go. More than once is as good as once."""
@@ -47,13 +47,13 @@ class Lock:
         self.release()  # the opening that took it was cancelled: nobody else ever will
 
 
-def _in_use(store: Path, holder: bytes) -> InUse:
+def _in_use(store: Path, holder: bytes) -> StoreInUse:
     try:
         said = json.loads(holder)
         pid, started = int(said["pid"]), str(said["started"])
     except (ValueError, KeyError, TypeError):
-        return InUse(f"{store} is in use by another process: stop that one, or set another store.path", None)
-    return InUse(
+        return StoreInUse(f"{store} is in use by another process: stop that one, or set another store.path", None)
+    return StoreInUse(
         f"{store} is in use by process {pid} (since {started}): stop that one (kill {pid}), or set another store.path",
         pid,
     )

@@ -8,23 +8,28 @@ from typing import Self
 
 import aiosqlite
 
-from channels.tasks import whole
+from channels.tasks import run_to_completion
 from gateway.clock import Clock
 from gateway.store.connection import connect_reader
-from gateway.store.entries import Appended, Entry
-from gateway.store.lock import Lock
-from gateway.store.moves import finish
-from gateway.store.reader import Reader
-from gateway.store.schema import WRITER_PRAGMAS, check_current, make, unreadable, uri
-from gateway.store.upgrade import bring_forward
-from gateway.store.writer import Listener, Outage, Writer, last_seq
+from gateway.store.entries import AppendResult, NewEntry
+from gateway.store.lock import StoreLock
+from gateway.store.moves import finish_moves
+from gateway.store.reader import StoreReader
+from gateway.store.schema import WRITER_PRAGMAS, check_current_schema, create_store_file, sqlite_uri, unreadable_error
+from gateway.store.upgrade import upgrade_store
+from gateway.store.writer import AppendListener, LogWriter, StoreOutage, last_seq
 
 
-class Store(Reader):
+class Store(StoreReader):
     """The log and everything that is folded from it. Made by `open`; close it, or use it in `async with`."""
 
     def __init__(
-        self, path: Path, reading: aiosqlite.Connection, writing: aiosqlite.Connection, writer: Writer, lock: Lock
+        self,
+        path: Path,
+        reading: aiosqlite.Connection,
+        writing: aiosqlite.Connection,
+        writer: LogWriter,
+        lock: StoreLock,
     ) -> None:
         super().__init__(path, reading)
         self._writing = writing
@@ -40,10 +45,12 @@ class Store(Reader):
         another program's lock for `locked_s` of real time. Else the clock only says, in the lock file, since when
         the store is held.
         """
-        lock = await asyncio.to_thread(_prepare, path, clock)
+        lock = await asyncio.to_thread(_prepare_file, path, clock)
         opened: list[aiosqlite.Connection] = []
         try:
-            opened.append(writing := await aiosqlite.connect(uri(path, "rw"), uri=True, isolation_level="IMMEDIATE"))
+            opened.append(
+                writing := await aiosqlite.connect(sqlite_uri(path, "rw"), uri=True, isolation_level="IMMEDIATE")
+            )
             for pragma in WRITER_PRAGMAS:
                 await writing.execute_fetchall(pragma)
             if patient:
@@ -55,25 +62,25 @@ class Store(Reader):
                 await connection.close()
             lock.release()
             if isinstance(error, sqlite3.Error):
-                raise unreadable(path, error) from error
+                raise unreadable_error(path, error) from error
             raise
-        return cls(path, reading, writing, Writer(writing, last, clock if patient else None), lock)
+        return cls(path, reading, writing, LogWriter(writing, last, clock if patient else None), lock)
 
     @staticmethod
-    async def open_readonly(path: Path) -> Reader:
+    async def open_readonly(path: Path) -> StoreReader:
         """Open for reading beside a running gateway or without one. Raises Missing, TooNew or Unreadable."""
-        await asyncio.to_thread(check_current, path)
+        await asyncio.to_thread(check_current_schema, path)
         try:
-            return Reader(path, await connect_reader(path))
+            return StoreReader(path, await connect_reader(path))
         except sqlite3.Error as error:
-            raise unreadable(path, error) from error
+            raise unreadable_error(path, error) from error
 
     @property
     def commits(self) -> int:
         """Transactions committed since it was opened."""
         return self._writer.commits
 
-    async def append(self, entries: Sequence[Entry]) -> tuple[Appended, ...]:
+    async def append(self, entries: Sequence[NewEntry]) -> tuple[AppendResult, ...]:
         """Write the entries in one transaction, all or none; return once that is on the disk.
 
         The answers stand in the order of the entries. Many callers at once share commits, in the order in
@@ -86,11 +93,11 @@ class Store(Reader):
         return await self._writer.append(entries)
 
     @property
-    def outage(self) -> Outage | None:
+    def outage(self) -> StoreOutage | None:
         """Why a patient store cannot write, and since when. None: it can, as far as it is known."""
         return self._writer.outage
 
-    def add_outage_listener(self, listener: Callable[[Outage | None], None]) -> None:
+    def add_outage_listener(self, listener: Callable[[StoreOutage | None], None]) -> None:
         """From now on call this when an outage begins or has another reason, and with None when it is over.
 
         It is called on the event loop, and returns at once.
@@ -106,7 +113,7 @@ class Store(Reader):
         """Whether that was said."""
         return self._writer.given_up.is_set()
 
-    def add_listener(self, listener: Listener) -> None:
+    def add_listener(self, listener: AppendListener) -> None:
         """From now on call this with the entries of each append, and what became of them.
 
         It is called on the event loop as soon as they are on the disk, in the order of the log, before whoever appended
@@ -116,7 +123,7 @@ class Store(Reader):
 
     async def close(self) -> None:
         """Write what is queued, then let go of the file and the lock. More than once is as good as once."""
-        await whole(self._release())  # however often whoever closes it is cancelled
+        await run_to_completion(self._release())  # however often whoever closes it is cancelled
 
     async def _release(self) -> None:
         try:
@@ -127,12 +134,12 @@ class Store(Reader):
             self._lock.release()
 
 
-def _prepare(path: Path, clock: Clock) -> Lock:
-    make(path)
-    lock = Lock(path, clock.now())
+def _prepare_file(path: Path, clock: Clock) -> StoreLock:
+    create_store_file(path)
+    lock = StoreLock(path, clock.now())
     try:
-        finish(path)
-        bring_forward(path)
+        finish_moves(path)
+        upgrade_store(path)
     except BaseException:
         lock.release()
         raise

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from gateway.store.errors import Unreadable
+from gateway.store.errors import StoreUnreadable
 
 
-class Move(BaseModel):
+class FileMove(BaseModel):
     """One of them. All paths are absolute, and on one file system."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -27,71 +27,71 @@ class Move(BaseModel):
     """Where what was there goes. None: nothing was there."""
 
 
-class Moves(BaseModel):
+class FileMovePlan(BaseModel):
     """All of them, in their order."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    moves: tuple[Move, ...]
+    moves: tuple[FileMove, ...]
 
 
-def plan_file(store: Path) -> Path:
+def move_plan_path(store: Path) -> Path:
     """Where they are written down."""
     return store.with_name(f"{store.name}.moves")
 
 
-def carry_out(store: Path, moves: Sequence[Move]) -> None:
+def move_files(store: Path, moves: Sequence[FileMove]) -> None:
     """Do all of it. The caller holds the store's lock, and nobody has the store open. Raises OSError, Unreadable.
 
     Whatever stands in a place that `old` does not say to be kept is replaced.
     """
-    file = plan_file(store)
+    file = move_plan_path(store)
     fresh = file.with_name(f"{file.name}.new")
     opened = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(opened, "wb") as out:
-        out.write(Moves(moves=tuple(moves)).model_dump_json().encode())
+        out.write(FileMovePlan(moves=tuple(moves)).model_dump_json().encode())
         out.flush()
         os.fsync(opened)
     fresh.replace(file)
-    _sync(file.parent)
-    finish(store)
+    _sync_directory(file.parent)
+    finish_moves(store)
 
 
-def finish(store: Path) -> bool:
+def finish_moves(store: Path) -> bool:
     """Go on with what a process before this one could not finish. False: there is nothing.
 
     The caller holds the store's lock. Raises Unreadable.
     """
-    file = plan_file(store)
+    file = move_plan_path(store)
     try:
         text = file.read_bytes()
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise Unreadable(f"cannot read {file}, which a restore has left: {error.strerror}") from error
+        raise StoreUnreadable(f"cannot read {file}, which a restore has left: {error.strerror}") from error
     try:
-        for move in Moves.model_validate_json(text).moves:
-            _carry_out(move)
+        for move in FileMovePlan.model_validate_json(text).moves:
+            _move_file(move)
         file.unlink()
-        _sync(file.parent)
+        _sync_directory(file.parent)
     except ValidationError:
-        raise Unreadable(f"{file}, which a restore has left, is damaged: remove it, and restore again") from None
+        raise StoreUnreadable(f"{file}, which a restore has left, is damaged: remove it, and restore again") from None
     except OSError as error:
         told = f"a restore was cut off and cannot be finished ({error}): mend that, and start again"
-        raise Unreadable(told) from error
+        raise StoreUnreadable(told) from error
     return True
 
 
-def _carry_out(move: Move) -> None:
+def _move_file(move: FileMove) -> None:
     if move.old is not None and os.path.lexists(move.place) and not os.path.lexists(move.old):
         move.place.rename(move.old)
-        _sync(move.place.parent)
+        _sync_directory(move.place.parent)
     if move.new is not None and os.path.lexists(move.new):
         move.new.replace(move.place)
-        _sync(move.place.parent)
+        _sync_directory(move.place.parent)
 
 
-def _sync(directory: Path) -> None:
+def _sync_directory(directory: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

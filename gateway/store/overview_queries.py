@@ -2,12 +2,12 @@
 
 from gateway.store.queries import LAST
 
-PLACES_MOST = 10_000
+MAX_CONVERSATIONS = 10_000
 """Conversations that are looked at for the newest."""
-TURNS_MOST = 20_000
+MAX_TURNS = 20_000
 """Turns, and saved states, that are looked at for one answer."""
 
-_LATER = (
+_LATER_TURN = (
     "SELECT json_array(json_extract(body, '$.outcome'), json_extract(body, '$.within') IS NOT NULL, seq) "
     "FROM log AS later INDEXED BY log_turn WHERE later.kind = 'turn_ended' "
     "AND later.conversation = judged.conversation AND later.seq > dealt.seq "
@@ -37,7 +37,7 @@ SELECT event.seq, event.at, event.body, event.conversation, judged.body, judged.
     dealt.kind, dealt.seq, json_extract(dealt.body, '$.outcome'), json_extract(dealt.body, '$.within') IS NOT NULL,
     EXISTS (SELECT 1 FROM json_each(dealt.body, '$.covers') WHERE value = event.seq),
     dealt.kind = 'turn_ended' AND EXISTS ({_LOOKED}),
-    CASE json_extract(dealt.body, '$.outcome') WHEN 'interrupted' THEN ({_LATER}) END
+    CASE json_extract(dealt.body, '$.outcome') WHEN 'interrupted' THEN ({_LATER_TURN}) END
 """  # noqa: S608 - constants only
 _DEALT = (
     "LEFT JOIN unread ON unread.seq = event.seq LEFT JOIN log AS dealt ON dealt.seq = CASE "
@@ -46,7 +46,7 @@ _DEALT = (
 )
 
 
-def _noticed(where: str, order: str, *, index: str) -> str:
+def _notifications_sql(where: str, order: str, *, index: str) -> str:
     return (
         f"{_EVENT} FROM log AS judged INDEXED BY {index} CROSS JOIN log AS event ON event.seq = judged.cause {_DEALT} "
         f"WHERE {where} AND judged.seq > ?1 AND judged.seq <= ?2 AND event.seq > ?1 AND event.seq < ?2 "
@@ -54,17 +54,21 @@ def _noticed(where: str, order: str, *, index: str) -> str:
     )
 
 
-NOTICED = {
-    "newest": _noticed("judged.kind = 'judged'", "DESC", index="log_kind"),
-    "oldest": _noticed("judged.kind = 'judged'", "ASC", index="log_kind"),
+NOTIFICATIONS = {
+    "newest": _notifications_sql("judged.kind = 'judged'", "DESC", index="log_kind"),
+    "oldest": _notifications_sql("judged.kind = 'judged'", "ASC", index="log_kind"),
 }
-NOTICED_THERE = {
-    "newest": _noticed("judged.conversation = ?4 AND judged.kind = 'judged'", "DESC", index="log_conversation"),
-    "oldest": _noticed("judged.conversation = ?4 AND judged.kind = 'judged'", "ASC", index="log_conversation"),
+NOTIFICATIONS_IN = {
+    "newest": _notifications_sql(
+        "judged.conversation = ?4 AND judged.kind = 'judged'", "DESC", index="log_conversation"
+    ),
+    "oldest": _notifications_sql(
+        "judged.conversation = ?4 AND judged.kind = 'judged'", "ASC", index="log_conversation"
+    ),
 }
 """Parameters: a position, another one, and how many between them at most; then the conversation. A judgement stands
 behind its event and in front of the next one, so both have the same order."""
-NOTICED_AT = (
+NOTIFICATIONS_AT = (
     f"{_EVENT} FROM json_each(?) AS asked CROSS JOIN log AS event ON event.seq = asked.value "
     "CROSS JOIN log AS judged INDEXED BY log_cause ON judged.cause = event.seq AND judged.kind = 'judged' "
     f"{_DEALT} ORDER BY event.seq"
@@ -85,7 +89,7 @@ WITH RECURSIVE place (name) AS (
     SELECT min(conversation) FROM log INDEXED BY log_conversation WHERE conversation IS NOT NULL
     UNION ALL
     SELECT (SELECT min(conversation) FROM log INDEXED BY log_conversation WHERE conversation > place.name)
-    FROM place WHERE place.name IS NOT NULL LIMIT {PLACES_MOST}
+    FROM place WHERE place.name IS NOT NULL LIMIT {MAX_CONVERSATIONS}
 ), newest (name, seq) AS (
     SELECT name, (SELECT max(seq) FROM log INDEXED BY log_conversation WHERE conversation = name)
     FROM place WHERE name IS NOT NULL ORDER BY 2 DESC LIMIT ?1
@@ -114,7 +118,7 @@ TURNS = (
     f"{_TURN_SEEN} FROM log INDEXED BY log_kind WHERE kind = 'turn_ended' AND conversation IS NOT NULL "
     "AND seq > ?1 AND seq < ?2 ORDER BY seq DESC LIMIT ?3"
 )
-TURNS_THERE = (
+TURNS_IN = (
     f"{_TURN_SEEN} FROM log INDEXED BY log_turn WHERE kind = 'turn_ended' AND conversation = ?4 "
     "AND seq > ?1 AND seq < ?2 ORDER BY seq DESC LIMIT ?3"
 )
@@ -140,7 +144,7 @@ _KEYS = {
 }
 
 
-def _spent(key: str) -> str:
+def _spending_sql(key: str) -> str:
     return f"""
 SELECT substr(at, 1, 13) || ':00:00', {_KEYS[key].format("json_extract(body, '$.", "')")},
     sum(json_extract(body, '$.requests')), sum(json_extract(body, '$.usage.input_tokens')),
@@ -150,12 +154,12 @@ SELECT substr(at, 1, 13) || ':00:00', {_KEYS[key].format("json_extract(body, '$.
     sum((SELECT coalesce(sum(json_extract(value, '$.cost_usd')), 0.0) FROM json_each(body, '$.accounts')))
 FROM (
     SELECT at, conversation, body FROM log INDEXED BY log_kind
-    WHERE kind = 'turn_ended' AND seq >= ({SINCE}) ORDER BY seq DESC LIMIT {TURNS_MOST}
+    WHERE kind = 'turn_ended' AND seq >= ({SINCE}) ORDER BY seq DESC LIMIT {MAX_TURNS}
 ) WHERE at >= ?1 AND json_extract(body, '$.requests') > 0 GROUP BY 1, 2 ORDER BY 1, 2
 """  # noqa: S608 - the same
 
 
-SPENT_BY = {key: _spent(key) for key in _KEYS}
+SPENT_BY = {key: _spending_sql(key) for key in _KEYS}
 DAYS_BY = {
     key: f"SELECT day, {named.format('', '')}, sum(requests), sum(input), sum(read), "  # noqa: S608 - the same
     "sum(written), sum(written_1h), sum(output), sum(cost_nano_usd) / 1e9 FROM spending WHERE day >= ? "
@@ -163,16 +167,16 @@ DAYS_BY = {
     for key, named in _KEYS.items()
 }
 
-TOLD = "('judged', 'turn_ended', 'post', 'delivery')"
+LIVE_EVENT_KINDS = "('judged', 'turn_ended', 'post', 'delivery')"
 MISSED = f"""
-SELECT count(*) FROM (SELECT 1 FROM log INDEXED BY log_kind WHERE kind IN {TOLD}
-    AND seq > ? AND seq <= ? LIMIT {TURNS_MOST})
+SELECT count(*) FROM (SELECT 1 FROM log INDEXED BY log_kind WHERE kind IN {LIVE_EVENT_KINDS}
+    AND seq > ? AND seq <= ? LIMIT {MAX_TURNS})
 """  # noqa: S608 - the same
 
 MODES = f"""
 SELECT at, agent, mode FROM (
     SELECT seq, at, json_extract(body, '$.agent') AS agent,
         json_extract(json_extract(body, '$.state'), '$.mode') AS mode
-    FROM log INDEXED BY log_kind WHERE kind = 'dmn' AND seq >= ({SINCE}) ORDER BY seq DESC LIMIT {TURNS_MOST}
+    FROM log INDEXED BY log_kind WHERE kind = 'dmn' AND seq >= ({SINCE}) ORDER BY seq DESC LIMIT {MAX_TURNS}
 ) WHERE mode IS NOT NULL ORDER BY seq
 """  # noqa: S608 - the same

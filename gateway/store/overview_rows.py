@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 from typing import Any, Literal, Self
 
 from gateway.events import ConversationId, Usage
-from gateway.records import FACT, Fact, Judged, Seq
+from gateway.records import FACT, Fact, Judgement, Seq
 from gateway.store.spending import usage_of
 
 _NOWHERE = Seq(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class NotificationRow:
     """A notification, what was decided about it, and what dealt with it."""
 
     seq: Seq
@@ -22,7 +22,7 @@ class Event:
     fact: Fact
     conversation: ConversationId | None
     """Where it happened."""
-    judged: Judged
+    judged: Judgement
     place: ConversationId | None
     """Where it is unread, if it is due."""
     unread: int | None
@@ -52,7 +52,7 @@ class Event:
         seq, at, body, conversation, judged, place, unread, dealt, dealt_seq, outcome, within, shown, looked, then = row
         after, after_within, after_seq = json.loads(then) if then is not None else ("", 0, 0)
         said = FACT.validate_json(judged)
-        assert isinstance(said, Judged)
+        assert isinstance(said, Judgement)
         return cls(
             seq=Seq(seq),
             at=datetime.fromisoformat(at),
@@ -74,7 +74,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spoken:
+class SpokenRow:
     """Something that was said somewhere."""
 
     seq: Seq
@@ -92,11 +92,11 @@ class Spoken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlaceSeen:
+class ConversationRow:
     """A conversation in which something is in the log."""
 
     conversation: ConversationId
-    last: Spoken | None
+    last: SpokenRow | None
     """What was said there last. None: nothing lately."""
     seq: Seq
     """Of its last entry, whatever that is."""
@@ -106,7 +106,7 @@ class PlaceSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TurnSeen:
+class TurnRow:
     """The record of a turn, without what was heard and said."""
 
     seq: Seq
@@ -148,7 +148,7 @@ class TurnSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpentIn:
+class SpendingBucket:
     """What was spent in one hour or day, by a key."""
 
     at: datetime

@@ -8,36 +8,36 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from gateway.events import Alarm, ConversationId, Delivery, Link
+from gateway.events import Alarm, ConnectionChanged, ConversationId, DeliveryReport
 from gateway.records import (
     URGENT,
     ApprovalEnded,
     ApprovalRevoked,
     CompactionLocked,
+    CompactionSummary,
+    ConversationRewound,
     CursorMoved,
-    DmnSaved,
+    DmnStateSaved,
     Fact,
-    Folded,
-    Forgotten,
-    Handled,
-    Judged,
-    PartEnded,
-    Previewed,
+    Judgement,
+    NoteForgotten,
+    PartSendEnded,
+    PartSendStarted,
+    PostQueued,
     PreviewEnded,
-    Queued,
-    Reminded,
+    PreviewShown,
     ReminderEnded,
-    Rewound,
-    Sending,
+    ReminderSet,
     Seq,
-    Summarised,
-    TurnEnded,
+    TurnRecord,
+    UnreadDismissed,
+    ViewFolded,
 )
-from gateway.store.holding import Holding, holding
-from gateway.store.registry import SEEN, Seen, merged, seen
-from gateway.store.spending import LIMIT, NANO, spent
+from gateway.store.holding import CurrentFactKey, current_fact_key
+from gateway.store.registry import COUNT_TYPES, TypeSighting, merge_sightings, sight_type
+from gateway.store.spending import MAX_NUMBER, NANO_PER_USD, spending_shares
 
-TABLES = (
+PROJECTED_TABLES = (
     "unread",
     "outbox",
     "outbox_part",
@@ -58,9 +58,9 @@ TABLES = (
     "forgotten",
     "holds",
 )
-"""Every table that `project` writes."""
+"""Every table that `project_fact` writes."""
 
-SAID = frozenset({"direct", "mention", "reply", "room", "edited", "turn_ended", "noted"})
+SEARCHABLE_KINDS = frozenset({"direct", "mention", "reply", "room", "edited", "turn_ended", "noted"})
 """Kinds with text to search for; the view `said` names the same."""
 
 SqlValue = str | int | None
@@ -123,7 +123,7 @@ _CURSOR = "INSERT OR REPLACE INTO cursor (channel, value) VALUES (?, ?)"
 _DMN = "INSERT OR REPLACE INTO dmn_state (agent, state) VALUES (?, ?)"
 _AUTONOMOUS = (
     "INSERT INTO autonomous (agent, day, turns, cost_nano_usd) SELECT ?, ?, 1, ? WHERE true ON CONFLICT DO UPDATE SET "
-    f"turns = turns + 1, cost_nano_usd = min(cost_nano_usd + excluded.cost_nano_usd, {LIMIT})"
+    f"turns = turns + 1, cost_nano_usd = min(cost_nano_usd + excluded.cost_nano_usd, {MAX_NUMBER})"
 )
 _REMINDED = (
     "INSERT OR IGNORE INTO reminder (id, agent, conversation, due, schedule, text, sender, asked_by) "
@@ -143,97 +143,99 @@ _SUMS = ("requests", "unpriced", "input", "read", "written", "written_1h", "outp
 _SPENT = (
     f"INSERT INTO spending (day, conversation, agent, provider, model, sender, {', '.join(_SUMS)}) "
     "SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? WHERE true ON CONFLICT DO UPDATE SET "
-    + ", ".join(f"{name} = min({name} + excluded.{name}, {LIMIT})" for name in _SUMS)
+    + ", ".join(f"{name} = min({name} + excluded.{name}, {MAX_NUMBER})" for name in _SUMS)
 )
 """`WHERE true`: else ON would be a join's (https://www.sqlite.org/lang_upsert.html#parsing_ambiguity)."""
 
 
-def project(  # noqa: C901, PLR0912, PLR0915 - a decision table reads best in one piece
+def project_fact(  # noqa: C901, PLR0912, PLR0915 - a decision table reads best in one piece
     seq: Seq, at: str, conversation: ConversationId | None, cause: Seq | None, fact: Fact
 ) -> Iterator[Statement]:
     """What one entry changes beside the log.
 
-    An entry is judged once, in the append that brought it; a `Judged` without a cause or a conversation
+    An entry is judged once, in the append that brought it; a `Judgement` without a cause or a conversation
     makes nothing unread. A post's parts are cut once: a later cut of the same post changes nothing.
     """
     match fact:
-        case Judged():
-            yield Statement("notification_type", SEEN, seen(fact.type, conversation, at))
+        case Judgement():
+            yield Statement("notification_type", COUNT_TYPES, sight_type(fact.type, conversation, at))
             if fact.fate in ("due", "context") and cause is not None and conversation is not None:
                 yield Statement("unread", _UNREAD, (cause, conversation, fact.urgency))
-        case TurnEnded() if conversation is not None:
-            yield from _turn(at, conversation, fact)
-        case Handled() if conversation is not None:
+        case TurnRecord() if conversation is not None:
+            yield from _turn_statements(at, conversation, fact)
+        case UnreadDismissed() if conversation is not None:
             yield Statement("unread", _READ, (conversation, fact.upto))
-        case Folded() if conversation is not None:
+        case ViewFolded() if conversation is not None:
             yield Statement("view", _VIEW, (conversation, fact.start, seq, seq if "new" in fact.kinds else 0))
             if fact.summary is not None:
-                yield Statement("compactions_v1", _COMPACTED, (seq, conversation, at, *_summarised(fact.summary)))
+                yield Statement(
+                    "compactions_v1", _COMPACTED, (seq, conversation, at, *_compaction_values(fact.summary))
+                )
         case CompactionLocked() if conversation is not None:
-            yield Statement("compaction_locks_v1", _LOCKED, (conversation, fact.holder, at, _time(fact.until)))
-        case Rewound() if conversation is not None:
-            yield from _rewound(seq, conversation, fact)
-        case Queued():
+            yield Statement("compaction_locks_v1", _LOCKED, (conversation, fact.holder, at, _to_utc_text(fact.until)))
+        case ConversationRewound() if conversation is not None:
+            yield from _rewind_statements(seq, conversation, fact)
+        case PostQueued():
             yield Statement("outbox", _QUEUED, (seq, fact.post.key))
-        case Sending():
+        case PartSendStarted():
             for part, body in enumerate(fact.bodies or ()):
                 yield Statement("outbox_part", _CUT, (fact.post, part, body, "pending", "", 0))
             yield Statement("outbox_part", _SENDING, (at, fact.post, fact.part))
-        case PartEnded():
+        case PartSendEnded():
             state = "pending" if fact.state == "waiting" else fact.state
             again = fact.state == "waiting" and not fact.maybe_seen
             yield Statement("outbox_part", _NOT_SEEN if again else _PART, (state, fact.reason, fact.post, fact.part))
-        case Delivery():
+        case DeliveryReport():
             yield Statement("outbox", _DELIVERED, (fact.post,))
             yield Statement("outbox_part", _DELIVERED_PARTS, (fact.post,))
-        case Previewed() if conversation is not None:
+        case PreviewShown() if conversation is not None:
             yield Statement("preview", _PREVIEWED, (conversation, fact.message))
         case PreviewEnded() if conversation is not None:
             yield Statement("preview", _PREVIEW_ENDED, (conversation, fact.message))
         case CursorMoved():
             yield Statement("cursor", _CURSOR, (fact.channel, fact.value))
-        case DmnSaved():
+        case DmnStateSaved():
             yield Statement("dmn_state", _DMN, (fact.agent, fact.state))
-        case Reminded():
+        case ReminderSet():
             place = fact.at.conversation if fact.at is not None else ""
             told = (fact.schedule, fact.text, fact.by, fact.asked_by)
-            yield Statement("reminder", _REMINDED, (fact.reminder, fact.agent, place, _time(fact.due), *told))
+            yield Statement("reminder", _REMINDED, (fact.reminder, fact.agent, place, _to_utc_text(fact.due), *told))
         case Alarm() if fact.reminder and fact.next is not None:
-            yield Statement("reminder", _REMINDS_AGAIN, (_time(fact.next), fact.reminder))
+            yield Statement("reminder", _REMINDS_AGAIN, (_to_utc_text(fact.next), fact.reminder))
         case Alarm() | ReminderEnded() if fact.reminder:
             yield Statement("reminder", _REMINDER_OVER, (fact.reminder,))
-        case Link():
+        case ConnectionChanged():
             yield Statement("link", _LINK, (fact.channel, int(fact.up), fact.reason, at))
         case ApprovalEnded(verdict="always") if conversation is not None:
             yield Statement("approval", _APPROVED, (fact.agent, fact.tool, conversation, seq, fact.by))
         case ApprovalRevoked() if conversation is not None:
             yield Statement("approval", _REVOKED, (fact.agent, fact.tool, conversation))
-        case Forgotten():
+        case NoteForgotten():
             yield Statement("forgotten", _FORGOTTEN, (fact.note,))
         case _:
-            if (said := holding(fact)) is not None:
-                yield _held(said, seq)
+            if (said := current_fact_key(fact)) is not None:
+                yield _current_fact_statement(said, seq)
 
 
-def _held(said: Holding, seq: Seq) -> Statement:
+def _current_fact_statement(said: CurrentFactKey, seq: Seq) -> Statement:
     if said.is_current:
         return Statement("holds", _HOLDS, (said.kind, said.key, seq))
     return Statement("holds", _HOLDS_NO_MORE, (said.kind, said.key))
 
 
-def _turn(at: str, conversation: ConversationId, turn: TurnEnded) -> Iterator[Statement]:
+def _turn_statements(at: str, conversation: ConversationId, turn: TurnRecord) -> Iterator[Statement]:
     yield Statement("unread", _READ, (conversation, turn.upto))
     for place, upto in turn.looked:  # it wakes nobody any more, and stays context there
         yield Statement("unread", _LOOKED_AT, (place, upto))
-    shares = spent(turn)
+    shares = spending_shares(turn)
     for one in shares:
         yield Statement("spending", _SPENT, (at[:10], conversation, *one))
     if turn.autonomous and turn.within is None:
-        cost = min(sum(one.cost_nano_usd for one in shares), LIMIT)
+        cost = min(sum(one.cost_nano_usd for one in shares), MAX_NUMBER)
         yield Statement("autonomous", _AUTONOMOUS, (turn.agent, at[:10], cost))
 
 
-def _rewound(seq: Seq, conversation: ConversationId, back: Rewound) -> Iterator[Statement]:
+def _rewind_statements(seq: Seq, conversation: ConversationId, back: ConversationRewound) -> Iterator[Statement]:
     yield Statement("view_cut", _CUT_OUT, (conversation, back.first, back.last))
     yield Statement("taken_back", _TAKEN_BACK, (conversation, back.first, back.last, seq))
     yield Statement("taken_back", _MISSED, (conversation, back.first, back.last, seq))
@@ -242,13 +244,13 @@ def _rewound(seq: Seq, conversation: ConversationId, back: Rewound) -> Iterator[
         yield Statement("unread", _UNREAD, (message, conversation, URGENT))
 
 
-def _summarised(made: Summarised) -> tuple[SqlValue, ...]:
-    cost = None if made.cost_usd is None else int(min(max(made.cost_usd * NANO, 0.0), LIMIT) + 0.5)
+def _compaction_values(made: CompactionSummary) -> tuple[SqlValue, ...]:
+    cost = None if made.cost_usd is None else int(min(max(made.cost_usd * NANO_PER_USD, 0.0), MAX_NUMBER) + 0.5)
     usage, sizes = made.usage, (made.turns, made.tokens_before, made.tokens_after, made.tries)
     read = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
     return (
         *sizes,
-        int(min(max(made.took_s * 1_000, 0.0), LIMIT)),
+        int(min(max(made.took_s * 1_000, 0.0), MAX_NUMBER)),
         made.model,
         read,
         usage.output_tokens,
@@ -257,19 +259,19 @@ def _summarised(made: Summarised) -> tuple[SqlValue, ...]:
     )
 
 
-def _time(at: datetime) -> str:
+def _to_utc_text(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="microseconds")
 
 
-def grouped(statements: Iterable[Statement]) -> Iterator[tuple[str, list[tuple[SqlValue, ...]]]]:
+def group_statements(statements: Iterable[Statement]) -> Iterator[tuple[str, list[tuple[SqlValue, ...]]]]:
     """Runs of one SQL text with all their parameters, table by table, in order within each table.
 
     All types that were seen are one row: each would be a step of its own, which costs more than what it does.
     """
-    types: list[Seen] = []
+    types: list[TypeSighting] = []
     tables: dict[str, list[tuple[str, list[tuple[SqlValue, ...]]]]] = {}
     for table, sql, params in statements:
-        if isinstance(params, Seen):
+        if isinstance(params, TypeSighting):
             types.append(params)
             continue
         runs = tables.setdefault(table, [])
@@ -280,4 +282,4 @@ def grouped(statements: Iterable[Statement]) -> Iterator[tuple[str, list[tuple[S
     for runs in tables.values():
         yield from runs
     if types:
-        yield SEEN, [(merged(types),)]
+        yield COUNT_TYPES, [(merge_sightings(types),)]

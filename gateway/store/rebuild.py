@@ -6,61 +6,65 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gateway.clock import Clock, SystemClock
-from gateway.store.entries import Difference, Stored
-from gateway.store.errors import Unreadable
-from gateway.store.lock import Lock
-from gateway.store.moves import finish
-from gateway.store.projections import TABLES, Statement, grouped, project
+from gateway.store.entries import LogEntry, TableDifference
+from gateway.store.errors import StoreUnreadable
+from gateway.store.lock import StoreLock
+from gateway.store.moves import finish_moves
+from gateway.store.projections import PROJECTED_TABLES, Statement, group_statements, project_fact
 from gateway.store.queries import COLUMNS
-from gateway.store.schema import check_current, unreadable, uri
-from gateway.store.upgrade import bring_forward
+from gateway.store.schema import check_current_schema, sqlite_uri, unreadable_error
+from gateway.store.upgrade import upgrade_store
 
-Progress = Callable[[int, int], None]
+RebuildProgress = Callable[[int, int], None]
 """Called now and then with the entries replayed and their whole number, from another thread."""
 
 _CHUNK = 5_000
 """Entries in memory at once."""
 
 
-async def rebuild(path: Path, *, progress: Progress | None = None, clock: Clock | None = None) -> list[Difference]:
+async def rebuild(
+    path: Path, *, progress: RebuildProgress | None = None, clock: Clock | None = None
+) -> list[TableDifference]:
     """Replay the log, mend every table that differs, and say which did. Empty: all was well.
 
     Holds the store's lock: raises InUse while a gateway runs; also Missing, TooNew and Unreadable. The
     mending is one transaction. Cancelled, it still goes to its end in its thread, holding the lock.
     """
-    return await asyncio.to_thread(rebuilt, path, progress or (lambda _done, _whole: None), clock or SystemClock())
+    return await asyncio.to_thread(
+        rebuild_blocking, path, progress or (lambda _done, _whole: None), clock or SystemClock()
+    )
 
 
-def rebuilt(path: Path, progress: Progress, clock: Clock) -> list[Difference]:
+def rebuild_blocking(path: Path, progress: RebuildProgress, clock: Clock) -> list[TableDifference]:
     """`rebuild`, blocking, and telling progress from its own thread."""
     if path.exists():
-        lock = Lock(path, clock.now())
+        lock = StoreLock(path, clock.now())
     else:
-        check_current(path)
+        check_current_schema(path)
         raise AssertionError("a missing store was not refused")
     try:
-        finish(path)
-        bring_forward(path)
-        connection = sqlite3.connect(uri(path, "rw"), uri=True, isolation_level=None)
+        finish_moves(path)
+        upgrade_store(path)
+        connection = sqlite3.connect(sqlite_uri(path, "rw"), uri=True, isolation_level=None)
         try:
             connection.execute("BEGIN IMMEDIATE")
             _replay(connection, progress)
-            differences = [found for table in TABLES if (found := _mend(connection, table))]
-            if found := _mend_search(connection):
+            differences = [found for table in PROJECTED_TABLES if (found := _repair_table(connection, table))]
+            if found := _repair_search(connection):
                 differences.append(found)
             connection.execute("COMMIT")
         finally:
             connection.close()
     except sqlite3.Error as error:
-        raise unreadable(path, error) from error
+        raise unreadable_error(path, error) from error
     finally:
         lock.release()
     return differences
 
 
-def _replay(connection: sqlite3.Connection, progress: Progress) -> None:
+def _replay(connection: sqlite3.Connection, progress: RebuildProgress) -> None:
     """Fold the log into temporary tables of the same names, which stand before the real ones."""
-    for table in TABLES:
+    for table in PROJECTED_TABLES:
         for kind, sql in connection.execute(
             "SELECT type, sql FROM main.sqlite_master WHERE tbl_name = ? AND sql IS NOT NULL ORDER BY type DESC",
             (table,),
@@ -71,21 +75,21 @@ def _replay(connection: sqlite3.Connection, progress: Progress) -> None:
     log = connection.execute(f"SELECT {COLUMNS} FROM log ORDER BY seq")  # noqa: S608 - constants only
     done = 0
     while rows := log.fetchmany(_CHUNK):
-        for sql, params in grouped(statement for row in rows for statement in _projected(row)):
+        for sql, params in group_statements(statement for row in rows for statement in _project_row(row)):
             connection.executemany(sql, params)
         done += len(rows)
         progress(done, whole)
 
 
-def _projected(row: tuple[object, ...]) -> Iterator[Statement]:
+def _project_row(row: tuple[object, ...]) -> Iterator[Statement]:
     try:
-        entry = Stored.from_row(row)
+        entry = LogEntry.from_row(row)
     except ValueError as error:
-        raise Unreadable(f"log entry {row[0]} is not a fact of this reverie: {error}") from error
-    return project(entry.seq, str(row[1]), entry.conversation, entry.cause, entry.fact)
+        raise StoreUnreadable(f"log entry {row[0]} is not a fact of this reverie: {error}") from error
+    return project_fact(entry.seq, str(row[1]), entry.conversation, entry.cause, entry.fact)
 
 
-def _mend(connection: sqlite3.Connection, table: str) -> Difference | None:
+def _repair_table(connection: sqlite3.Connection, table: str) -> TableDifference | None:
     missing, extra = (
         connection.execute(f"SELECT count(*) FROM (SELECT * FROM {one} EXCEPT SELECT * FROM {other})").fetchone()[0]  # noqa: S608 - names of ours
         for one, other in ((f"temp.{table}", f"main.{table}"), (f"main.{table}", f"temp.{table}"))
@@ -94,10 +98,10 @@ def _mend(connection: sqlite3.Connection, table: str) -> Difference | None:
         return None
     connection.execute(f"DELETE FROM main.{table}")  # noqa: S608 - names of ours
     connection.execute(f"INSERT INTO main.{table} SELECT * FROM temp.{table}")  # noqa: S608 - the same
-    return Difference(table=table, missing=missing, extra=extra)
+    return TableDifference(table=table, missing=missing, extra=extra)
 
 
-def _mend_search(connection: sqlite3.Connection) -> Difference | None:
+def _repair_search(connection: sqlite3.Connection) -> TableDifference | None:
     """The index against the log, word by word (https://www.sqlite.org/fts5.html#the_integrity_check_command)."""
     missing, extra = (
         connection.execute(f"SELECT count(*) FROM ({one} EXCEPT {other})").fetchone()[0]  # noqa: S608 - constants only
@@ -114,4 +118,4 @@ def _mend_search(connection: sqlite3.Connection) -> Difference | None:
         if not missing and not extra:
             return None
     connection.execute("INSERT INTO search (search) VALUES ('rebuild')")
-    return Difference(table="search", missing=missing, extra=extra)
+    return TableDifference(table="search", missing=missing, extra=extra)

@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 
 from gateway.events import ConversationId
 
-FAMILY_TYPES: Final = 200
+MAX_FAMILY_TYPES: Final = 200
 """Types that are counted each for itself in a family: more rooms than most people are in."""
 
-SEEN: Final = f"""
+COUNT_TYPES: Final = f"""
 WITH new AS (
     SELECT key AS first, value ->> 0 AS family, value ->> 1 AS type, value ->> 2 AS together,
         value ->> 3 AS times, value ->> 4 AS first_at, value ->> 5 AS last_at, value ->> 6 AS last
@@ -29,7 +29,7 @@ WITH new AS (
 ), placed AS (
     SELECT *, size + row_number() OVER (PARTITION BY family, known ORDER BY first) AS position FROM met
 ), named AS (
-    SELECT *, iif(known OR position <= {FAMILY_TYPES}, type, together) AS name FROM placed
+    SELECT *, iif(known OR position <= {MAX_FAMILY_TYPES}, type, together) AS name FROM placed
 ), told AS (
     SELECT family, name, times,
         first_value(first_at) OVER (PARTITION BY family, name ORDER BY first) AS first_at,
@@ -40,12 +40,12 @@ INSERT INTO notification_type (family, type, count, first_at, last_at)
 SELECT family, name, sum(times), first_at, last_at FROM told WHERE true GROUP BY family, name
 ON CONFLICT DO UPDATE SET count = count + excluded.count, last_at = excluded.last_at
 """  # noqa: S608 - constants only
-"""Takes what `merged` gives. `WHERE true`: else ON would be a join's
+"""Takes what `merge_sightings` gives. `WHERE true`: else ON would be a join's
 (https://www.sqlite.org/lang_upsert.html#parsing_ambiguity)."""
 
 
-class Seen(NamedTuple):
-    """A type that was seen, in the order in which `SEEN` reads it."""
+class TypeSighting(NamedTuple):
+    """A type that was seen, in the order in which `COUNT_TYPES` reads it."""
 
     family: str
     """Empty: of types that name no place, e.g. `irc.libera.link`."""
@@ -59,19 +59,19 @@ class Seen(NamedTuple):
 
 
 @lru_cache(maxsize=4_096)
-def family(dotted: str, conversation: ConversationId | None) -> str:
+def type_family(dotted: str, conversation: ConversationId | None) -> str:
     """The type without its place; empty if it names none."""
     place = (conversation or "").partition("/")[2].replace("/", ".").replace("%2F", "/").replace("%25", "%")
     return dotted.removesuffix(f".{place}") if place and dotted.endswith(f".{place}") else ""
 
 
-def seen(dotted: str, conversation: ConversationId | None, at: str) -> Seen:
+def sight_type(dotted: str, conversation: ConversationId | None, at: str) -> TypeSighting:
     """One notification's."""
-    of = family(dotted, conversation)
-    return Seen(of, dotted, f"{of}.*" if of else "*", 1, at, at)
+    of = type_family(dotted, conversation)
+    return TypeSighting(of, dotted, f"{of}.*" if of else "*", 1, at, at)
 
 
-def merged(many: Iterable[Seen]) -> str:
+def merge_sightings(many: Iterable[TypeSighting]) -> str:
     """Each type once, in the order of first sight, as JSON: one step of the database, however many there are.
 
     The table becomes the same as if each came by itself: a family that was full when a type came first is full

@@ -10,17 +10,17 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from gateway.events import SenderId, Usage
-from gateway.records import TurnEnded
+from gateway.records import TurnRecord
 
-LIMIT = 2**50
+MAX_NUMBER = 2**50
 """Of each number. A server can bill what it likes; beyond this it is nonsense, and SQLite's integers must hold sums."""
-NANO = 1_000_000_000
+NANO_PER_USD = 1_000_000_000
 """Billionths in a dollar: the cheapest token read from a cache costs five of them."""
 NOBODY = SenderId("")
 """Bears what nobody's message caused, or what an earlier version did not tell of."""
 
 
-class Spent(NamedTuple):
+class SpendingShare(NamedTuple):
     """One sender's part in the requests of one turn to one model, in the order of the table's columns."""
 
     agent: str
@@ -53,11 +53,11 @@ def usage_of(*columns: int) -> Usage:
     )
 
 
-def spent(turn: TurnEnded) -> list[Spent]:
+def spending_shares(turn: TurnRecord) -> list[SpendingShare]:
     """A turn's costs: by what was asked, and by who had spoken. Nothing if nothing was asked."""
     weights = Counter(turn.senders) or Counter((NOBODY,))
     sums: dict[tuple[str, str], list[int]] = {}
-    for provider, model, requests, usage, cost_usd in _requests(turn):
+    for provider, model, requests, usage, cost_usd in _billed_requests(turn):
         priced = cost_usd is not None and math.isfinite(cost_usd)
         numbers = [
             requests,
@@ -67,28 +67,28 @@ def spent(turn: TurnEnded) -> list[Spent]:
             usage.cache_write_tokens,
             usage.cache_write_1h_tokens,
             usage.output_tokens,
-            int(min(max(cost_usd * NANO, 0.0), LIMIT) + 0.5) if cost_usd is not None and priced else 0,
+            int(min(max(cost_usd * NANO_PER_USD, 0.0), MAX_NUMBER) + 0.5) if cost_usd is not None and priced else 0,
         ]
         before = sums.setdefault((provider, model), [0] * len(numbers))
-        sums[provider, model] = [min(old + max(0, new), LIMIT) for old, new in zip(before, numbers, strict=True)]
+        sums[provider, model] = [min(old + max(0, new), MAX_NUMBER) for old, new in zip(before, numbers, strict=True)]
     return [
-        Spent(turn.agent, provider, model, sender, *part)
+        SpendingShare(turn.agent, provider, model, sender, *part)
         for (provider, model), numbers in sums.items()
-        for sender, part in zip(weights, _shared(numbers, list(weights.values())), strict=True)
+        for sender, part in zip(weights, _split_numbers(numbers, list(weights.values())), strict=True)
     ]
 
 
-def _requests(turn: TurnEnded) -> Iterator[tuple[str, str, int, Usage, float | None]]:
+def _billed_requests(turn: TurnRecord) -> Iterator[tuple[str, str, int, Usage, float | None]]:
     """Those that were accounted for, then the rest together, whose price nobody told."""
     rest = turn.usage
     for account in turn.accounts:
         yield account.provider, account.model, 1, account.usage, account.cost_usd
-        rest = _without(rest, account.usage)
+        rest = _subtract_usage(rest, account.usage)
     if turn.requests > len(turn.accounts):
         yield "", turn.model, turn.requests - len(turn.accounts), rest, None
 
 
-def _without(whole: Usage, part: Usage) -> Usage:
+def _subtract_usage(whole: Usage, part: Usage) -> Usage:
     return Usage(
         input_tokens=whole.input_tokens - part.input_tokens,
         cache_read_tokens=whole.cache_read_tokens - part.cache_read_tokens,
@@ -98,7 +98,7 @@ def _without(whole: Usage, part: Usage) -> Usage:
     )
 
 
-def _shared(numbers: Sequence[int], weights: Sequence[int]) -> Iterator[list[int]]:
+def _split_numbers(numbers: Sequence[int], weights: Sequence[int]) -> Iterator[list[int]]:
     """Each number in parts that stand to each other as the weights do, and add up to it."""
     whole, upto, given = sum(weights), 0, [0] * len(numbers)
     for weight in weights:

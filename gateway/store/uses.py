@@ -10,7 +10,7 @@ from gateway.records import Seq
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Uses:
+class WordUses:
     """Where words stand in the log."""
 
     last: Seq
@@ -22,7 +22,7 @@ class Uses:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class EntryLocation:
     """Where an entry of the log stands, without what it says."""
 
     seq: Seq

@@ -16,13 +16,13 @@ from datetime import datetime
 
 import aiosqlite
 
-from channels.tasks import within
+from channels.tasks import with_timeout
 from gateway.clock import Clock
 from gateway.records import Seq
-from gateway.store.entries import Appended, Entry
-from gateway.store.errors import Closed, NotWritten, passing
-from gateway.store.plan import Draft, Plan, draft, keys, plan
-from gateway.store.projections import SqlValue, grouped
+from gateway.store.entries import AppendResult, NewEntry
+from gateway.store.errors import AppendFailed, StoreClosed, transient_reason
+from gateway.store.plan import AppendPlan, EntryDraft, dedup_keys, draft_entries, plan_append
+from gateway.store.projections import SqlValue, group_statements
 
 logger = logging.getLogger("reverie.store")
 
@@ -42,18 +42,18 @@ LOCKED_S = 5.0
 """A lock of another program is an outage once it has lasted so long; other failures are one at once."""
 
 Params = tuple[SqlValue, ...]
-Listener = Callable[[Sequence[Entry], Sequence[Appended]], None]
+AppendListener = Callable[[Sequence[NewEntry], Sequence[AppendResult]], None]
 
 
 @dataclass(slots=True)
-class _Append:
-    entries: Sequence[Entry]
-    drafts: tuple[Draft, ...]
-    done: asyncio.Future[tuple[Appended, ...]]
+class _PendingAppend:
+    entries: Sequence[NewEntry]
+    drafts: tuple[EntryDraft, ...]
+    done: asyncio.Future[tuple[AppendResult, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Outage:
+class StoreOutage:
     """The log cannot be written."""
 
     since: datetime
@@ -61,7 +61,7 @@ class Outage:
     """Why, for people, with what to do about it."""
 
 
-class Writer:
+class LogWriter:
     """Group commit over one connection, whose isolation level must be IMMEDIATE."""
 
     def __init__(self, connection: aiosqlite.Connection, last: Seq, patient: Clock | None = None) -> None:
@@ -74,28 +74,28 @@ class Writer:
         self._failing: tuple[datetime, float] | None = None
         """Since when appends fail, also by the monotonic clock."""
         self._tries = 0
-        self.outage: Outage | None = None
+        self.outage: StoreOutage | None = None
         """As `Store.outage`."""
         self.given_up = asyncio.Event()
-        self.outage_listeners: list[Callable[[Outage | None], None]] = []
+        self.outage_listeners: list[Callable[[StoreOutage | None], None]] = []
         """Called when an outage begins (again with each new reason), and with None when it is over."""
-        self._queue: deque[_Append] = deque()
+        self._queue: deque[_PendingAppend] = deque()
         self._wake = asyncio.Event()
         self._closing = False
         self.commits = 0
         """Transactions committed so far."""
-        self.listeners = list[Listener]()
+        self.listeners = list[AppendListener]()
         """As `Store.hear`."""
         self._task = asyncio.create_task(self._run(), name="store writer")
 
-    async def append(self, entries: Sequence[Entry]) -> tuple[Appended, ...]:
+    async def append(self, entries: Sequence[NewEntry]) -> tuple[AppendResult, ...]:
         """See `Store.append`."""
         if self._closing or (self.outage is not None and self.given_up.is_set()):
-            raise Closed("the store is closed")
-        drafts = draft(entries)
+            raise StoreClosed("the store is closed")
+        drafts = draft_entries(entries)
         if not drafts:
             return ()
-        call = _Append(entries, drafts, asyncio.get_running_loop().create_future())
+        call = _PendingAppend(entries, drafts, asyncio.get_running_loop().create_future())
         self._queue.append(call)
         self._wake.set()
         return await call.done
@@ -121,11 +121,11 @@ class Writer:
             self._closing = True
             for call in self._queue:
                 if not call.done.done():
-                    call.done.set_exception(Closed("the store was closed before this was written"))
+                    call.done.set_exception(StoreClosed("the store was closed before this was written"))
             self._queue.clear()
 
-    def _take(self) -> list[_Append]:
-        batch: list[_Append] = []
+    def _take(self) -> list[_PendingAppend]:
+        batch: list[_PendingAppend] = []
         room = BATCH_ENTRIES
         while self._queue and (not batch or len(self._queue[0].drafts) <= room):
             call = self._queue.popleft()
@@ -134,20 +134,20 @@ class Writer:
                 room -= len(call.drafts)
         return batch
 
-    async def _write(self, batch: list[_Append]) -> None:
+    async def _write(self, batch: list[_PendingAppend]) -> None:
         while batch := [call for call in batch if not call.done.done()]:
             try:
                 answers = await self._commit([call.drafts for call in batch])
             except asyncio.CancelledError:
-                self._refuse(batch, Closed("the store was closed while this was being written"))
+                self._refuse(batch, StoreClosed("the store was closed while this was being written"))
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it is, it is the caller's answer, and the writer lives on
                 await self._undo()
-                if self._retry_clock is not None and passing(error):
+                if self._retry_clock is not None and transient_reason(error):
                     await self._wait_for_retry(self._retry_clock, error, batch)
                     continue
                 if len(batch) == 1:
-                    refusal = NotWritten(f"not written to the log: {error}")
+                    refusal = AppendFailed(f"not written to the log: {error}")
                     refusal.__cause__ = error
                     self._refuse(batch, refusal)
                     return
@@ -175,26 +175,26 @@ class Writer:
         else:
             self._mark_working()
 
-    async def _wait_for_retry(self, clock: Clock, error: Exception, batch: list[_Append]) -> None:
+    async def _wait_for_retry(self, clock: Clock, error: Exception, batch: list[_PendingAppend]) -> None:
         """Until it is to be tried again. Given up: refuse all that waits."""
         now, now_s = clock.now(), clock.monotonic()
         self._failing = since, since_s = self._failing or (now, now_s)
-        reason = passing(error)
+        reason = transient_reason(error)
         locked = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
         if (not locked or now_s - since_s >= LOCKED_S) and (self.outage is None or self.outage.reason != reason):
-            self.outage = Outage(since, reason)
+            self.outage = StoreOutage(since, reason)
             self._notify_outage()
         self._tries += 1
         delay_s = min(FIRST_WAIT_S * 2.0 ** min(self._tries - 1, 10), 1.0 if locked else MOST_WAIT_S)
         try:
             with contextlib.suppress(TimeoutError):
-                await within(clock, delay_s, self.given_up.wait())
+                await with_timeout(clock, delay_s, self.given_up.wait())
         except asyncio.CancelledError:
-            self._refuse(batch, Closed("the store was closed before this was written"))
+            self._refuse(batch, StoreClosed("the store was closed before this was written"))
             raise
         if self.given_up.is_set():
-            self.outage = self.outage or Outage(since, reason)
-            self._refuse([*batch, *self._queue], Closed(f"given up before this was written: {reason}"))
+            self.outage = self.outage or StoreOutage(since, reason)
+            self._refuse([*batch, *self._queue], StoreClosed(f"given up before this was written: {reason}"))
             self._queue.clear()
 
     def _mark_working(self) -> None:
@@ -211,27 +211,27 @@ class Writer:
                 logger.exception("an outage of the log could not be told")
 
     @staticmethod
-    def _refuse(batch: Sequence[_Append], error: Exception) -> None:
+    def _refuse(batch: Sequence[_PendingAppend], error: Exception) -> None:
         for call in batch:
             if not call.done.done():
                 call.done.set_exception(error)
 
-    def _notify(self, entries: Sequence[Entry], answer: tuple[Appended, ...]) -> None:
+    def _notify(self, entries: Sequence[NewEntry], answer: tuple[AppendResult, ...]) -> None:
         for listener in self.listeners:
             try:
                 listener(entries, answer)
             except Exception:  # a bug: what is written is written, and whoever wrote it is to know
                 logger.exception("what was written could not be told")
 
-    async def _commit(self, batch: list[tuple[Draft, ...]]) -> list[tuple[Appended, ...]]:
+    async def _commit(self, batch: list[tuple[EntryDraft, ...]]) -> list[tuple[AppendResult, ...]]:
         if self._is_unsure:
             await self._reread()
-        made = plan(batch, await self._known(list(keys(batch))), self._last)
+        made = plan_append(batch, await self._known(list(dedup_keys(batch))), self._last)
         if made.rows:
             # By itself, or each of the statements that follow would wait for another program's lock.
             await self._connection.execute_fetchall("BEGIN IMMEDIATE")
             # Queued together, they run without a word between the threads; each hop costs 0.1 ms.
-            writes = [self._connection.executemany(sql, rows) for sql, rows in _statements(made)]
+            writes = [self._connection.executemany(sql, rows) for sql, rows in _append_statements(made)]
             for result in await asyncio.gather(*writes, return_exceptions=True):
                 if isinstance(result, BaseException):
                     raise result
@@ -271,15 +271,15 @@ async def last_seq(connection: aiosqlite.Connection) -> Seq:
     return Seq(last)
 
 
-def _statements(made: Plan) -> Iterator[tuple[str, list[Params]]]:
-    yield from _chunked(_LOG, list(made.rows))
-    for sql, rows in grouped(made.statements):
-        yield from _chunked(sql, rows)
+def _append_statements(made: AppendPlan) -> Iterator[tuple[str, list[Params]]]:
+    yield from _chunk_inserts(_LOG, list(made.rows))
+    for sql, rows in group_statements(made.statements):
+        yield from _chunk_inserts(sql, rows)
     if made.has_text:
         yield _SEARCH, [(made.rows[0].seq, made.rows[-1].seq)]
 
 
-def _chunked(sql: str, rows: Sequence[Params]) -> Iterator[tuple[str, list[Params]]]:
+def _chunk_inserts(sql: str, rows: Sequence[Params]) -> Iterator[tuple[str, list[Params]]]:
     """The same rows with as few steps as can be: plain inserts take many rows in one."""
     head, values, row = sql.partition(" VALUES ")
     if not values:

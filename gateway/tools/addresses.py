@@ -13,18 +13,18 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import Final, Literal, Self
 from urllib.parse import quote, urljoin, urlsplit
 
-from agent.tools.schema import Refused
-from gateway.tools.networks import embedded, public
+from agent.tools.schema import ToolCallRefused
+from gateway.tools.networks import embedded_ipv4, is_public
 
-Address = IPv4Address | IPv6Address
-Network = IPv4Network | IPv6Network
+IpAddress = IPv4Address | IPv6Address
+IpNetwork = IPv4Network | IPv6Network
 
 MAX_URL_CHARS: Final = 4_000
-MAX_TOLD_CHARS: Final = 100
+MAX_SHOWN_HOST_CHARS: Final = 100
 """Of a host in a reason: it is the model's own, or a page's."""
 WEB_PORTS: Final = frozenset({80, 443})
 """Below 1024. The others there belong to services that a request could be smuggled into (mail, files, shells)."""
-OTHER_PORTS: Final = frozenset(
+BLOCKED_PORTS: Final = frozenset(
     (
         *(1433, 1521, 1719, 1720, 1723, 2049, 2375, 2376, 2379, 2380, 3306, 3389, 3659, 4045, 4190, 5060, 5061),
         *(5432, 5672, 5900, 5984, 6000, 6379, 6443, 6566, *range(6665, 6670), 6679, 6697, 8086, 9042, 9092, 9200),
@@ -32,7 +32,7 @@ OTHER_PORTS: Final = frozenset(
     )
 )
 """Of databases and the like, and those that browsers block (fetch.spec.whatwg.org, port blocking)."""
-INNER_NAMES: Final = (
+INTERNAL_NAMES: Final = (
     *("localhost", "localdomain", "local", "internal", "intranet", "private", "lan", "home", "corp", "home.arpa"),
     *("test", "example", "invalid", "onion", "alt", "in-addr.arpa", "ip6.arpa"),
 )
@@ -46,7 +46,7 @@ _PATH = "/%:@!$&'()*+,;=~-._"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class FetchTarget:
     """What to ask whom for."""
 
     scheme: Literal["http", "https"]
@@ -55,7 +55,7 @@ class Target:
     port: int
     path: str
     """With the query; ASCII. Without the fragment."""
-    address: Address | None = None
+    address: IpAddress | None = None
     """If the host is one."""
 
     @property
@@ -71,27 +71,27 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Allowed:
+class AllowedHosts:
     """What the operator lets be fetched though it is not public."""
 
     hosts: frozenset[tuple[str, int | None]]
     """Names, with a port or with any."""
-    networks: tuple[tuple[Network, int | None], ...]
+    networks: tuple[tuple[IpNetwork, int | None], ...]
 
     @classmethod
     def parse(cls, entries: Iterable[str]) -> Self:
         """From hosts, host:ports and networks. Raises ValueError that says how to write it."""
-        hosts, networks = set[tuple[str, int | None]](), list[tuple[Network, int | None]]()
+        hosts, networks = set[tuple[str, int | None]](), list[tuple[IpNetwork, int | None]]()
         for entry in entries:
-            network = _network(entry)
+            network = _parse_network(entry)
             if network is not None:
                 networks.append((network, None))
                 continue
             parts = _AUTHORITY.fullmatch(entry.strip())
             try:
-                host, address = _host(parts["host"] if parts else "")
+                host, address = _parse_host(parts["host"] if parts else "")
                 port = int(parts["port"]) if parts and parts["port"] else None
-            except Refused:
+            except ToolCallRefused:
                 raise ValueError(f"{entry!r} is no host, host:port or network such as 10.0.0.0/8") from None
             if address is None:
                 hosts.add((host, port))
@@ -99,15 +99,15 @@ class Allowed:
                 networks.append((ip_network(address), port))
         return cls(frozenset(hosts), tuple(networks))
 
-    def allows_host(self, target: Target) -> bool:
+    def allows_host(self, target: FetchTarget) -> bool:
         """Whether it is named, wherever its name leads to."""
         return (target.host, None) in self.hosts or (target.host, target.port) in self.hosts
 
-    def allows_address(self, address: Address, port: int) -> bool:
+    def allows_address(self, address: IpAddress, port: int) -> bool:
         """Whether it may be connected to."""
         return any(address in network and wanted in (None, port) for network, wanted in self.networks)
 
-    def allows_port(self, target: Target) -> bool:
+    def allows_port(self, target: FetchTarget) -> bool:
         """Whether its port is named with it."""
         if (target.host, target.port) in self.hosts:
             return True
@@ -115,55 +115,55 @@ class Allowed:
         return address is not None and any(address in one and port == target.port for one, port in self.networks)
 
 
-def read(url: str) -> Target:
+def parse_url(url: str) -> FetchTarget:
     """Read a URL. Raises Refused; what it gives is not judged yet."""
     written = url.strip()
     if len(written) > MAX_URL_CHARS:
-        raise Refused(f"The URL is longer than {MAX_URL_CHARS} characters.")
+        raise ToolCallRefused(f"The URL is longer than {MAX_URL_CHARS} characters.")
     if any(character <= " " or character == "\x7f" for character in written):
-        raise Refused("A URL has no white space and no control characters; write them as %20 and the like.")
+        raise ToolCallRefused("A URL has no white space and no control characters; write them as %20 and the like.")
     try:
         parts = urlsplit(written)
         path = quote(parts.path, safe=_PATH) or "/"
         query = f"?{quote(parts.query, safe=_PATH + '?')}" if parts.query else ""
     except ValueError:
-        raise Refused("This is not a URL; write it like https://example.org/page.") from None
+        raise ToolCallRefused("This is not a URL; write it like https://example.org/page.") from None
     if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise Refused("Only the web can be fetched; write the whole URL, with https:// or http://.")
+        raise ToolCallRefused("Only the web can be fetched; write the whole URL, with https:// or http://.")
     if "@" in parts.netloc:
-        raise Refused("A URL with a user name or a password is not fetched; leave out what is before the @.")
+        raise ToolCallRefused("A URL with a user name or a password is not fetched; leave out what is before the @.")
     authority = _AUTHORITY.fullmatch(parts.netloc)
     if authority is None:
-        raise Refused("The host of this URL cannot be read; write it like https://example.org/page.")
+        raise ToolCallRefused("The host of this URL cannot be read; write it like https://example.org/page.")
     scheme: Literal["http", "https"] = "https" if parts.scheme == "https" else "http"
-    host, address = _host(authority["host"])
+    host, address = _parse_host(authority["host"])
     port = int(authority["port"] or (443 if scheme == "https" else 80))
-    return Target(scheme=scheme, host=host, port=port, path=path + query, address=address)
+    return FetchTarget(scheme=scheme, host=host, port=port, path=path + query, address=address)
 
 
-def follow(here: Target, location: str) -> Target:
+def resolve_redirect(here: FetchTarget, location: str) -> FetchTarget:
     """Read where a redirect leads. Raises Refused."""
     try:
         joined = urljoin(here.url, location.strip())
     except ValueError:
-        raise Refused(f"{told(here)} redirects to something that is not a URL.") from None
-    return read(joined)
+        raise ToolCallRefused(f"{display_host(here)} redirects to something that is not a URL.") from None
+    return parse_url(joined)
 
 
-def check(target: Target, allowed: Allowed) -> None:
+def check_target(target: FetchTarget, allowed: AllowedHosts) -> None:
     """Judge all that can be judged before the name is looked up. Raises Refused."""
     port = target.port
-    if (port in OTHER_PORTS or not port or port > 65_535 or (port < 1024 and port not in WEB_PORTS)) and (  # noqa: PLR2004 - TCP's own numbers
+    if (port in BLOCKED_PORTS or not port or port > 65_535 or (port < 1024 and port not in WEB_PORTS)) and (  # noqa: PLR2004 - TCP's own numbers
         not allowed.allows_port(target)
     ):
-        raise Refused(f"Port {port} is not one of the web's; try it without a port.")
+        raise ToolCallRefused(f"Port {port} is not one of the web's; try it without a port.")
     if target.address is not None:
-        judge(target, [str(target.address)], allowed)
-    elif not allowed.allows_host(target) and _inner(target.host):
+        check_addresses(target, [str(target.address)], allowed)
+    elif not allowed.allows_host(target) and _is_internal_name(target.host):
         raise _not_public(target)
 
 
-def judge(target: Target, found: Sequence[str], allowed: Allowed) -> list[str]:
+def check_addresses(target: FetchTarget, found: Sequence[str], allowed: AllowedHosts) -> list[str]:
     """The addresses that the host has, once all of them may be connected to. Raises Refused.
 
     One that may not is enough: who mixes them can choose which of them is used. The reason is the same for a name that
@@ -178,60 +178,60 @@ def judge(target: Target, found: Sequence[str], allowed: Allowed) -> list[str]:
             address = ip_address(one)
         except ValueError:
             raise _not_public(target) from None
-        inside = embedded(address)
+        inside = embedded_ipv4(address)
         passes = any(allowed.allows_address(each, target.port) for each in (address, inside) if each is not None)
-        if not passes and not public(address):
+        if not passes and not is_public(address):
             raise _not_public(target)
     return list(found)
 
 
-def told(target: Target) -> str:
+def display_host(target: FetchTarget) -> str:
     """The host, for a reason."""
-    return target.host[:MAX_TOLD_CHARS]
+    return target.host[:MAX_SHOWN_HOST_CHARS]
 
 
-def _not_public(target: Target) -> Refused:
-    return Refused(
-        f"{told(target)} has no address on the public web, and only those are fetched. Is the name right? "
+def _not_public(target: FetchTarget) -> ToolCallRefused:
+    return ToolCallRefused(
+        f"{display_host(target)} has no address on the public web, and only those are fetched. Is the name right? "
         "The operator can allow others in tools.web.allow_private."
     )
 
 
-def _host(written: str) -> tuple[str, Address | None]:
+def _parse_host(written: str) -> tuple[str, IpAddress | None]:
     """Raises Refused."""
     if written.startswith("["):
         try:
             address = IPv6Address(written[1:-1])
         except ValueError:
-            raise Refused("What stands in the brackets is no IPv6 address.") from None
+            raise ToolCallRefused("What stands in the brackets is no IPv6 address.") from None
         return str(address), address
-    name = (written if written.isascii() else _ascii(written)).lower().removesuffix(".")
+    name = (written if written.isascii() else _to_idna(written)).lower().removesuffix(".")
     labels = name.split(".")
     if len(name) > 253 or not all(_LABEL.fullmatch(label) for label in labels):  # noqa: PLR2004 - RFC 1035, 2.3.4
-        raise Refused("The host of this URL is no name that can be looked up.")
+        raise ToolCallRefused("The host of this URL is no name that can be looked up.")
     if _NUMBER.fullmatch(labels[-1]):
         try:
             return name, IPv4Address(name)
         except ValueError:
-            raise Refused("An IPv4 address is written as four decimal numbers.") from None
+            raise ToolCallRefused("An IPv4 address is written as four decimal numbers.") from None
     return name, None
 
 
-def _ascii(name: str) -> str:
+def _to_idna(name: str) -> str:
     """As DNS knows a name in another alphabet (RFC 5891, mapped first as UTS 46 says). Raises Refused."""
     import idna  # noqa: PLC0415 - large tables, and most names need none
 
     try:
         return idna.encode(name, uts46=True).decode()
     except (idna.IDNAError, UnicodeError):
-        raise Refused("The host of this URL is no name that can be looked up.") from None
+        raise ToolCallRefused("The host of this URL is no name that can be looked up.") from None
 
 
-def _inner(name: str) -> bool:
-    return "." not in name or any(name == last or name.endswith(f".{last}") for last in INNER_NAMES)
+def _is_internal_name(name: str) -> bool:
+    return "." not in name or any(name == last or name.endswith(f".{last}") for last in INTERNAL_NAMES)
 
 
-def _network(entry: str) -> Network | None:
+def _parse_network(entry: str) -> IpNetwork | None:
     try:
         return ip_network(entry.strip(), strict=False)
     except ValueError:

@@ -11,31 +11,30 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from gateway import access
 from gateway.clock import Clock
-from gateway.events import Address, ChannelName, Delivery
-from gateway.ops.report import span
-from gateway.places import Places
-from gateway.records import ApprovalAsked, ToolRefused, TurnId, Verdict, is_inner
+from gateway.events import Address, ChannelName, DeliveryReport
+from gateway.ops.report import format_duration
+from gateway.places import PrivacyCache
+from gateway.records import ApprovalRequested, ApprovalVerdict, ToolRefused, TurnId, is_inner
 from gateway.settings_tools import ApprovalsConfig
-from gateway.standing import somebody
-from gateway.store import Appended, Entry, OutboxPost, Store
+from gateway.standing import AccessPolicy, has_role_holder, role_of
+from gateway.store import AppendResult, NewEntry, OutboxPost, Store
 from gateway.tools import consent
-from gateway.tools.gate import Wanted
-from gateway.tools.grants import Grant, Grants, Shape, digest
-from gateway.tools.notices import Notices, Open
+from gateway.tools.gate import ApprovalRequest
+from gateway.tools.grants import CallProvenance, ToolGrant, ToolGrants, digest_arguments
+from gateway.tools.notices import ApprovalNotices, PendingApproval
 
 logger = logging.getLogger("reverie.tools")
 
-MOST_HERE: Final = 5
+MAX_PENDING_PER_CONVERSATION: Final = 5
 """Open at once in one conversation: more would be approved without being read."""
-MOST: Final = 20
+MAX_PENDING: Final = 20
 """The same everywhere."""
-REMEMBERED: Final = 1_000
+MAX_REMEMBERED_REFUSALS: Final = 1_000
 """Calls that got no word, so that nobody is asked for one again in the same turn."""
 
 
-class Call(NamedTuple):
+class ApprovalCallKey(NamedTuple):
     """What makes two calls the same."""
 
     turn: TurnId
@@ -43,8 +42,8 @@ class Call(NamedTuple):
     arguments: str
 
 
-class Approvals:
-    """Of all agents. It is `gateway.tools.gate.Approving`; `gateway.tools.deciding` is the other side."""
+class ApprovalQueue:
+    """Of all agents. It is `gateway.tools.gate.ApprovalRequester`; `gateway.tools.deciding` is the other side."""
 
     def __init__(
         self,
@@ -53,8 +52,8 @@ class Approvals:
         config: ApprovalsConfig,
         *,
         post: Callable[[OutboxPost], None],
-        places: Places,
-        who: access.Policy,
+        places: PrivacyCache,
+        who: AccessPolicy,
         prefix: Mapping[ChannelName, str],
     ) -> None:
         """`post` is called with each notice, after it is durable. `prefix`: of commands, as `commands.World` has it.
@@ -64,16 +63,18 @@ class Approvals:
         self._store = store
         self._clock = clock
         self._timeout_s = config.timeout
-        self._notices = Notices(store, clock, lambda: self._timeout_s, post, prefix, named=places.titles.add_titles)
+        self._notices = ApprovalNotices(
+            store, clock, lambda: self._timeout_s, post, prefix, named=places.titles.add_titles
+        )
         self.room = Address.parse(config.room) if config.room else None
         """Where all approvals are asked for. None: where the turn is."""
         self._privacy = places
         self._access_policy = who
         self._command_prefixes = prefix
-        self.grants = Grants(store)
-        self._pending: dict[Call, tuple[Open, asyncio.Task[Verdict]]] = {}
-        self._tasks = set[asyncio.Task[Verdict]]()
-        self._refused_calls = OrderedDict[Call, Verdict]()
+        self.grants = ToolGrants(store)
+        self._pending: dict[ApprovalCallKey, tuple[PendingApproval, asyncio.Task[ApprovalVerdict]]] = {}
+        self._tasks = set[asyncio.Task[ApprovalVerdict]]()
+        self._refused_calls = OrderedDict[ApprovalCallKey, ApprovalVerdict]()
 
     def reconfigure(self, config: ApprovalsConfig) -> None:
         """Ask so from now on; what waits waits as it was said. Returns at once. Raises ValueError as at the start."""
@@ -81,14 +82,14 @@ class Approvals:
         self._timeout_s = config.timeout
 
     @property
-    def pending(self) -> list[Open]:
+    def pending(self) -> list[PendingApproval]:
         """What waits and can be decided, oldest first."""
         return [one for one, _ in self._pending.values() if one.fact is not None and one.verdict is None]
 
-    def on_appended(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
+    def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
         """For `Store.hear`: what became of notices. What was not shown whole cannot be approved."""
         for entry, done in zip(entries, written, strict=True):
-            if isinstance(entry.fact, Delivery) and done.is_new:
+            if isinstance(entry.fact, DeliveryReport) and done.is_new:
                 for one, _ in self._pending.values():
                     if one.post == entry.fact.post:
                         one.set_delivered(whole=entry.fact.state == "sent")
@@ -101,20 +102,22 @@ class Approvals:
         """Return once it is written down what nobody waits for any more. Call after the turns have ended."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def request_approval(self, wanted: Wanted) -> str:
+    async def request_approval(self, wanted: ApprovalRequest) -> str:
         """As `Approving.ask`.
 
         What is approved already is not asked for; the same call twice in a turn is asked for once. What cannot be asked
         for is refused at once. The store is told of all of it.
         """
-        grant = Grant(wanted.agent, wanted.tool, wanted.at.conversation)
-        shape = Shape(wanted.least_role, wanted.foreign, digest(consent.arguments(wanted.arguments)))
+        grant = ToolGrant(wanted.agent, wanted.tool, wanted.at.conversation)
+        shape = CallProvenance(
+            wanted.least_role, wanted.foreign, digest_arguments(consent.normalize_arguments(wanted.arguments))
+        )
         if not wanted.recovered and await self.grants.is_granted(grant, shape, wanted.required_role):
             return ""
-        if why := consent.too_long(consent.shown(wanted.arguments)):
+        if why := consent.explain_too_long(consent.format_arguments(wanted.arguments)):
             await self._record_refusal(wanted, why)
             return f"Refused: {wanted.rule}, and {why}. Nothing was done. Do it in smaller calls."
-        call = Call(wanted.turn, wanted.tool, consent.arguments(wanted.arguments))
+        call = ApprovalCallKey(wanted.turn, wanted.tool, consent.normalize_arguments(wanted.arguments))
         if call in self._refused_calls:
             return self._render_verdict(self._refused_calls[call], wanted)
         if any(one.turn == wanted.turn and verdict == "expired" for one, verdict in self._refused_calls.items()):
@@ -125,7 +128,7 @@ class Approvals:
         if refusal:
             return await self._record_refusal(wanted, refusal)
         if call not in self._pending:
-            made = Open(request=wanted, room=room)
+            made = PendingApproval(request=wanted, room=room)
             task = asyncio.create_task(self._process_request(made, call))
             self._pending[call] = made, task
             self._tasks.add(task)
@@ -138,7 +141,7 @@ class Approvals:
             one.waiters -= 1
             one.changed.set()
 
-    async def _process_request(self, one: Open, call: Call) -> Verdict:
+    async def _process_request(self, one: PendingApproval, call: ApprovalCallKey) -> ApprovalVerdict:
         """From the notice to the verdict. Nobody cancels it: whoever waited has gone, and that is a verdict, too."""
         try:
             asked = await self._notices.post_request(one)
@@ -149,23 +152,23 @@ class Approvals:
                 timer.cancel()
         finally:
             del self._pending[call]
-        if verdict not in consent.GIVEN:
+        if verdict not in consent.APPROVAL_DURATIONS:
             self._refused_calls[call] = verdict
-            while len(self._refused_calls) > REMEMBERED:
+            while len(self._refused_calls) > MAX_REMEMBERED_REFUSALS:
                 self._refused_calls.popitem(last=False)
         logger.info("%s: %s: %s", one.request.turn, one.request.tool, verdict)
         return verdict
 
-    def _on_task_done(self, task: asyncio.Task[Verdict]) -> None:
+    def _on_task_done(self, task: asyncio.Task[ApprovalVerdict]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:  # whoever waits gets it, too
             logger.error("an approval broke", exc_info=task.exception())
 
-    async def _wake_at_deadline(self, one: Open) -> None:
+    async def _wake_at_deadline(self, one: PendingApproval) -> None:
         await self._clock.sleep(max(0.0, one.deadline_s - self._clock.monotonic()))
         one.changed.set()
 
-    async def _wait_for_verdict(self, one: Open, asked: ApprovalAsked) -> Verdict:
+    async def _wait_for_verdict(self, one: PendingApproval, asked: ApprovalRequested) -> ApprovalVerdict:
         while one.verdict is None:
             if not one.claimed:
                 if one.granted_by:
@@ -178,30 +181,30 @@ class Approvals:
             one.changed.clear()
         return one.verdict
 
-    def _render_verdict(self, verdict: Verdict, wanted: Wanted) -> str:
-        return consent.told(verdict, wanted.tool, span(self._timeout_s))
+    def _render_verdict(self, verdict: ApprovalVerdict, wanted: ApprovalRequest) -> str:
+        return consent.explain_not_approved(verdict, wanted.tool, format_duration(self._timeout_s))
 
-    def _limit_refusal(self, wanted: Wanted) -> str:
+    def _limit_refusal(self, wanted: ApprovalRequest) -> str:
         here = sum(one.request.at == wanted.at for one, _ in self._pending.values())
-        if here >= MOST_HERE or len(self._pending) >= MOST:
+        if here >= MAX_PENDING_PER_CONVERSATION or len(self._pending) >= MAX_PENDING:
             return "too many other calls wait for an approval"
         return ""
 
     async def _no_approver_reason(self, room: Address, needs: str) -> str:
         """Why nobody could ever approve anything there. Empty: somebody could."""
-        channel, place, may = room.channel, room.conversation, consent.approvers(needs)
+        channel, place, may = room.channel, room.conversation, consent.roles_that_may_approve(needs)
         if is_inner(place) or not self._command_prefixes.get(channel):
             return "nobody can be asked here"
-        if not somebody(self._access_policy, channel, may):
+        if not has_role_holder(self._access_policy, channel, may):
             return f"nobody at {channel} may approve it"
         newest = await self._privacy.newest_message(place) if await self._privacy.is_direct(place) else None
-        if newest is not None and access.role_of(self._access_policy, room, newest.sender) not in may:
+        if newest is not None and role_of(self._access_policy, room, newest.sender) not in may:
             return "nobody who may approve it is here"
         return ""
 
-    async def _record_refusal(self, wanted: Wanted, why: str) -> str:
+    async def _record_refusal(self, wanted: ApprovalRequest, why: str) -> str:
         rule = f"{wanted.rule}, and {why}"
         logger.info("%s: %s is refused: %s", wanted.turn, wanted.tool, rule)
         fact = ToolRefused(turn=wanted.turn, agent=wanted.agent, tool=wanted.tool, role=wanted.role, rule=rule)
-        await self._store.append([Entry(fact=fact, at=self._clock.now(), conversation=wanted.at.conversation)])
+        await self._store.append([NewEntry(fact=fact, at=self._clock.now(), conversation=wanted.at.conversation)])
         return f"Refused: {rule}. Nothing was done; do not try it again."

@@ -11,18 +11,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from gateway.access import Role
 from gateway.events import Address, ChannelName, SenderId
-from gateway.hands import Asker
-from gateway.records import ApprovalAsked, Verdict
-from gateway.standing import RANKS
+from gateway.hands import Requester
+from gateway.records import ApprovalRequested, ApprovalVerdict
+from gateway.standing import ROLE_ORDER, Role
 
-ALPHABET: Final = "23456789bcfghjkmnpqrstvwxyz"
+APPROVAL_ID_ALPHABET: Final = "23456789bcfghjkmnpqrstvwxyz"
 """Of ids: nothing that is taken for something else, no vowels, so that none is a word, and no `pwd`, for what stands
 behind that is taken for a secret."""
-ID_CHARS: Final = 4
+APPROVAL_ID_CHARS: Final = 4
 """As many ids as are asked for in years; one that is taken is drawn again."""
-MOST_SHOWN_BYTES: Final = 3_000
+MAX_SHOWN_BYTES: Final = 3_000
 """Of arguments that are shown whole: about a post of Telegram, two of Discord, ten lines of IRC. More cannot be
 approved: nobody reads it."""
 LINE_CHARS: Final = 300
@@ -31,19 +30,19 @@ TOOL_CHARS: Final = 200
 """A tool's name is shown whole."""
 NAME_CHARS: Final = 40
 PLACE_CHARS: Final = 120
-NAMES: Final = 5
+MAX_REQUESTER_NAMES: Final = 5
 """Of those who asked; the others are counted."""
 
-APPROVERS: Final[tuple[Role, ...]] = ("admin", "owner")
-Given = Literal["once", "session", "always"]
-GIVEN: Final[tuple[Given, ...]] = ("once", "session", "always")
+APPROVER_ROLES: Final[tuple[Role, ...]] = ("admin", "owner")
+ApprovalDuration = Literal["once", "session", "always"]
+APPROVAL_DURATIONS: Final[tuple[ApprovalDuration, ...]] = ("once", "session", "always")
 
 _MARKUP: Final = re.compile(r"[^\w ,;:'.-]|(?<![^\W_])_|_(?![^\W_])")
 """What could be markup in a sentence of ours that holds names: all but letters, and underscores within names."""
-_UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
-_BLANK: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+_INVISIBLE_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
+_BLANK_CHARS: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 """Letters and marks that show nothing (https://www.unicode.org/reports/tr44/#Default_Ignorable_Code_Point)."""
-_SELECTORS: Final = ((0x180B, 0x180F), (0xFE00, 0xFE0F), (0xE0100, 0xE01EF))
+_VARIATION_SELECTORS: Final = ((0x180B, 0x180F), (0xFE00, 0xFE0F), (0xE0100, 0xE01EF))
 """Variation selectors, the same: text can be hidden in them."""
 
 
@@ -57,7 +56,7 @@ class Approver:
     """What access says of them: an admin or owner is one that the platform vouches for."""
     is_direct: bool
     global_role: Role
-    """As `gateway.standing.Standing.everywhere`."""
+    """As `gateway.standing.Identity.everywhere`."""
 
     @property
     def name(self) -> str:
@@ -65,21 +64,21 @@ class Approver:
         return f"{self.at.channel}:{self.sender}"
 
 
-def visible(text: str) -> str:
+def escape_invisible(text: str) -> str:
     """The text so that nothing in it is hidden, and nothing ends the code or the line that it stands in."""
     if text.isascii() and text.isprintable() and "`" not in text:
         return text
-    return "".join(char if _plain(char) else json.dumps(char)[1:-1] if char != "`" else "\\u0060" for char in text)
+    return "".join(char if _is_visible(char) else json.dumps(char)[1:-1] if char != "`" else "\\u0060" for char in text)
 
 
-def _plain(char: str) -> bool:
+def _is_visible(char: str) -> bool:
     if char == " ":
         return True
-    hidden = unicodedata.category(char) in _UNSEEN or char in _BLANK or char == "`"
-    return not hidden and not any(first <= ord(char) <= last for first, last in _SELECTORS)
+    hidden = unicodedata.category(char) in _INVISIBLE_CATEGORIES or char in _BLANK_CHARS or char == "`"
+    return not hidden and not any(first <= ord(char) <= last for first, last in _VARIATION_SELECTORS)
 
 
-def arguments(written: str) -> str:
+def normalize_arguments(written: str) -> str:
     """What a model wrote as JSON, as it is taken: on one line, each key once."""
     try:
         return json.dumps(json.loads(written or "{}"), ensure_ascii=False)
@@ -87,23 +86,23 @@ def arguments(written: str) -> str:
         return written.strip()
 
 
-def shown(written: str) -> str:
+def format_arguments(written: str) -> str:
     """What a model wrote as arguments, whole, as people are shown it."""
-    return visible(arguments(written) or "{}")
+    return escape_invisible(normalize_arguments(written) or "{}")
 
 
-def too_long(shown: str) -> str:
+def explain_too_long(shown: str) -> str:
     """Why nobody can approve arguments that are shown like this, for the model. Empty: they can be shown whole."""
     size = len(shown.encode())
-    if size <= MOST_SHOWN_BYTES:
+    if size <= MAX_SHOWN_BYTES:
         return ""
     return (
         f"its arguments take {size} bytes, and an admin can approve only what they are shown whole, at most "
-        f"{MOST_SHOWN_BYTES} bytes"
+        f"{MAX_SHOWN_BYTES} bytes"
     )
 
 
-def _lines(shown: str) -> str:
+def _split_into_code_lines(shown: str) -> str:
     """The text as code, in lines that no platform cuts. No line begins or ends with a space, for that might be lost."""
     lines = []
     while len(shown) > LINE_CHARS:
@@ -114,16 +113,16 @@ def _lines(shown: str) -> str:
     return "\n".join(f"`{line}`" for line in [*lines, shown])
 
 
-def code(text: str, most: int = NAME_CHARS) -> str:
+def inline_code(text: str, most: int = NAME_CHARS) -> str:
     """Somebody else's word, as code."""
-    seen = visible(text.strip())
+    seen = escape_invisible(text.strip())
     return f"`{seen if len(seen) <= most else f'{seen[: most - 1]}…'}`" if seen else "`?`"
 
 
-def notice(
-    asked: ApprovalAsked,
+def render_approval_request(
+    asked: ApprovalRequested,
     *,
-    askers: Sequence[Asker],
+    askers: Sequence[Requester],
     rule: str,
     covers: str,
     place: str,
@@ -133,54 +132,57 @@ def notice(
 ) -> str:
     """What is posted where it is asked for, in Markdown: all of what is to be run.
 
-    `covers`: what a word that holds for longer covers, as `covering` says it. `place`: where the turn is; empty: in the
-    same room. `named` puts titles of places into a text.
+    `covers`: what a word that holds for longer covers, as `describe_coverage` says it. `place`: where the turn is;
+    empty: in the same room. `named` puts titles of places into a text.
     """
-    where = f" in {named(code(place, PLACE_CHARS))}" if place else ""
+    where = f" in {named(inline_code(place, PLACE_CHARS))}" if place else ""
     why = _MARKUP.sub("?", rule)
     approve, deny = f"{prefix}approve {asked.approval}", f"{prefix}deny {asked.approval}"
     return (
-        f"May {code(asked.agent)} use {code(asked.tool, TOOL_CHARS)}{where}? {who(askers)}; {why}.\n\n"
-        f"{_lines(asked.arguments)}\n\n"
+        f"May {inline_code(asked.agent)} use {inline_code(asked.tool, TOOL_CHARS)}{where}? "
+        f"{describe_requesters(askers)}; {why}.\n\n"
+        f"{_split_into_code_lines(asked.arguments)}\n\n"
         f"- `{approve}`: this call. `{approve} session`: from now on also {covers}, until the conversation begins "
         f"afresh or I am restarted. `{approve} always`: the same for good.\n"
         f"- `{deny}`: no. So is silence for {span}."
     )
 
 
-def covering(least: Role | str, needs: str, *, foreign: bool) -> str:
+def describe_coverage(least: Role | str, needs: str, *, foreign: bool) -> str:
     """What a word that holds for longer covers: in words, for whoever gives it. As `gateway.tools.grants.covers`."""
     clean = max(least, needs, key=_rank)
-    words = f"each call of it there, whatever its arguments, that rests on words of {clean}s{_above(clean)} alone"
+    words = (
+        f"each call of it there, whatever its arguments, that rests on words of {clean}s{_format_above(clean)} alone"
+    )
     if foreign or _rank(least) < _rank(needs):
-        beside = f"words of {least}s{_above(least)}{' and text from outside' if foreign else ''}"
+        beside = f"words of {least}s{_format_above(least)}{' and text from outside' if foreign else ''}"
         words += f", and this same call beside {beside}"
     return words
 
 
-def _above(role: str) -> str:
+def _format_above(role: str) -> str:
     return "" if role == "owner" else " and above"
 
 
 def _rank(role: str) -> int:
-    return RANKS.index(role) if role in RANKS else -1  # what is no role is below all
+    return ROLE_ORDER.index(role) if role in ROLE_ORDER else -1  # what is no role is below all
 
 
-def who(askers: Sequence[Asker]) -> str:
+def describe_requesters(askers: Sequence[Requester]) -> str:
     """Who asked for a call."""
     if not askers:
         return "Nobody asked for it"
-    names = [f"{code(asker.name or asker.id)} ({asker.role})" for asker in askers[:NAMES]]
-    more = f" and {len(askers) - NAMES} more" if len(askers) > NAMES else ""
+    names = [f"{inline_code(asker.name or asker.id)} ({asker.role})" for asker in askers[:MAX_REQUESTER_NAMES]]
+    more = f" and {len(askers) - MAX_REQUESTER_NAMES} more" if len(askers) > MAX_REQUESTER_NAMES else ""
     return f"Asked by {', '.join(names)}{more}"
 
 
-def may(approver: Approver, asked_in: Address, room: Address | None) -> bool:
+def can_decide(approver: Approver, asked_in: Address, room: Address | None) -> bool:
     """Whether it is for this admin to decide what is asked for there. `room`: where approvals are asked for.
 
     In the same room, threads and all; in the room for approvals; an owner of everything also alone with an agent.
     """
-    if approver.role not in APPROVERS:
+    if approver.role not in APPROVER_ROLES:
         return False
     here = (approver.at.channel, approver.at.room)
     if any(place is not None and here == (place.channel, place.room) for place in (asked_in, room)):
@@ -188,34 +190,34 @@ def may(approver: Approver, asked_in: Address, room: Address | None) -> bool:
     return approver.global_role == "owner" and approver.is_direct
 
 
-def approvers(needs: str) -> tuple[Role, ...]:
+def roles_that_may_approve(needs: str) -> tuple[Role, ...]:
     """Who may approve what takes this role: an admin, unless it takes more."""
-    return APPROVERS[-1:] if needs == "owner" else APPROVERS
+    return APPROVER_ROLES[-1:] if needs == "owner" else APPROVER_ROLES
 
 
-def weak(approver: Approver, channel: ChannelName, askers: Sequence[Asker], needs: str) -> bool:
+def is_weak_requester(approver: Approver, channel: ChannelName, askers: Sequence[Requester], needs: str) -> bool:
     """Whether somebody is one of those whose word was not enough. `channel`: where they asked."""
     return approver.at.channel == channel and any(
-        asker.id == approver.sender and asker.role not in approvers(needs) for asker in askers
+        asker.id == approver.sender and asker.role not in roles_that_may_approve(needs) for asker in askers
     )
 
 
-_OVER: Final[dict[Verdict, str]] = {
+_OVER_TEXTS: Final[dict[ApprovalVerdict, str]] = {
     "denied": "was denied",
     "expired": "is over: nobody said anything in time",
     "dropped": "is over: nobody waits for it any more",
 }
 
 
-def over(name: str, verdict: Verdict, by: str) -> str:
+def render_already_decided(name: str, verdict: ApprovalVerdict, by: str) -> str:
     """To whoever decides what has ended."""
-    said = _OVER.get(verdict, "was approved")
-    return f"Too late: `{name}` {said}{f' by {code(by, PLACE_CHARS)}' if by else ''}."
+    said = _OVER_TEXTS.get(verdict, "was approved")
+    return f"Too late: `{name}` {said}{f' by {inline_code(by, PLACE_CHARS)}' if by else ''}."
 
 
-def told(verdict: Verdict, tool: str, span: str) -> str:
+def explain_not_approved(verdict: ApprovalVerdict, tool: str, span: str) -> str:
     """The same for the model that waited, in one sentence. Empty: it may go on."""
-    if verdict in GIVEN:
+    if verdict in APPROVAL_DURATIONS:
         return ""
     if verdict == "denied":
         why = f"an admin was asked and denied this call of {tool}"
@@ -226,15 +228,18 @@ def told(verdict: Verdict, tool: str, span: str) -> str:
     return f"Not done, because {why}: do not try it again, but say what it would have been for."
 
 
-def decided(verdict: Verdict, tool: str, place: str, prefix: str, covers: str = "") -> str:
-    """To whoever has just decided. `place`: where it holds, if that is not here. `covers`: as for `notice`."""
-    where = f"in {code(place, PLACE_CHARS)}" if place else "here"
+def render_decision(verdict: ApprovalVerdict, tool: str, place: str, prefix: str, covers: str = "") -> str:
+    """To whoever has just decided.
+
+    `place`: where it holds, if that is not here. `covers`: as for `render_approval_request`.
+    """
+    where = f"in {inline_code(place, PLACE_CHARS)}" if place else "here"
     if verdict == "denied":
-        return f"Denied: {code(tool)} is not carried out."
+        return f"Denied: {inline_code(tool)} is not carried out."
     if verdict in ("session", "always"):
         until = "until the conversation begins afresh or I am restarted" if verdict == "session" else "for good"
         return (
-            f"Approved, and so is for {code(tool)} {where} {covers}, {until}. "
-            f"`{prefix}revoke {visible(tool)}` takes that back."
+            f"Approved, and so is for {inline_code(tool)} {where} {covers}, {until}. "
+            f"`{prefix}revoke {escape_invisible(tool)}` takes that back."
         )
-    return f"Approved: this call of {code(tool)} is carried out."
+    return f"Approved: this call of {inline_code(tool)} is carried out."

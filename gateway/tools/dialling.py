@@ -6,7 +6,7 @@ from httpcore import AnyIOBackend, AsyncNetworkBackend, AsyncNetworkStream, Conn
 from httpcore._backends.base import SOCKET_OPTION
 
 
-class Dialling(AsyncNetworkBackend):
+class PinnedNetworkBackend(AsyncNetworkBackend):
     """Whatever host httpcore names, the connection goes to one of these: a name is never looked up again."""
 
     def __init__(self, found: Sequence[str], most_s: float) -> None:

@@ -12,41 +12,41 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Final, Literal, Protocol
 
-from agent.journal import flat
+from agent.journal import to_single_line
 from agent.models.base import ToolCall, ToolResult, ToolSpec
-from agent.tools.schema import Refused, read
+from agent.tools.schema import ToolCallRefused, parse_arguments
 from gateway.events import ConversationId
-from gateway.hands import Given, Hand, Whereabouts
-from gateway.labels import Label
-from gateway.ops.onlookers import Tool
+from gateway.hands import Tool, ToolContext, ToolOutput
+from gateway.labels import TrustLabel
+from gateway.ops.onlookers import ToolProgress
 from gateway.records import TurnId
 from gateway.redaction import Redact, Redactor
 from gateway.store import StoreError
-from gateway.tools.permits import Permit, Situation, decide
-from gateway.tools.under_way import UnderWay
+from gateway.tools.permits import PermissionRequest, ToolPermit, decide_permission
+from gateway.tools.under_way import RunningCalls
 
 logger = logging.getLogger("reverie.tools")
 
 MAX_RESULT_CHARS: Final = 1_000_000
 """Of one result: what is more is not even kept."""
-MAX_NAME_CHARS: Final = 80
+MAX_TOOL_NAME_CHARS: Final = 80
 
 
-class Gate(Protocol):
+class ToolGate(Protocol):
     """Where every call has to pass."""
 
-    async def authorize(self, hand: Hand, call: ToolCall, where: Whereabouts) -> str:
+    async def authorize(self, hand: Tool, call: ToolCall, where: ToolContext) -> str:
         """Whether it may be carried out. Empty: it may; else why not, for the model. May wait for an admin's word.
 
         Raises StoreError.
         """
 
 
-class ByRight:
+class NoApprovalGate:
     """The gate where nobody can be asked: what needs a word is refused."""
 
-    async def authorize(self, hand: Hand, call: ToolCall, where: Whereabouts) -> str:
-        now = Situation(
+    async def authorize(self, hand: Tool, call: ToolCall, where: ToolContext) -> str:
+        now = PermissionRequest(
             roles=[asker.role for asker in where.requesters],
             unasked_role="guest",
             overheard_roles=(*where.overheard_roles, *where.reminder_roles, where.trust.role),
@@ -55,31 +55,31 @@ class ByRight:
             is_recovered=call.is_recovered,
             risk=await hand.find_risk(call, where),
         )
-        verdict = decide(hand.spec.name, hand.permit, now)
+        verdict = decide_permission(hand.spec.name, hand.permit, now)
         return "" if verdict.outcome == "allowed" else f"Refused: {verdict.rule}. Nothing was done."
 
 
-class Late(Protocol):
+class DynamicTools(Protocol):
     """Tools that come and go while the gateway runs."""
 
     @property
-    def tools(self) -> Sequence[Hand]:
+    def tools(self) -> Sequence[Tool]:
         """Those that are there now."""
 
-    def all_tools(self) -> Mapping[str, Hand]:
+    def all_tools(self) -> Mapping[str, Tool]:
         """Those that are or were there, by name: one that has gone says so itself."""
 
 
-Counted = Callable[[str, Literal["ok", "error", "refused", "timeout", "unknown"], float], None]
+ToolCallCounter = Callable[[str, Literal["ok", "error", "refused", "timeout", "unknown"], float], None]
 """Told of each call: its tool, what came of it, and how many seconds it took once it was allowed."""
 
 
-Used = Callable[[TurnId, Tool], None]
+ToolUseListener = Callable[[TurnId, ToolProgress], None]
 """Told of each call, when it begins and when it has ended."""
-KILLED: Final = "The operator ended it. It may have had an effect all the same."
+KILLED_BY_OPERATOR: Final = "The operator ended it. It may have had an effect all the same."
 
 
-class Hands:
+class ToolDispatcher:
     """All tools of an agent.
 
     What a model is told of them is pinned: it stands in front of all that is cached. What comes and goes meanwhile can
@@ -88,28 +88,28 @@ class Hands:
 
     def __init__(
         self,
-        hands: Sequence[Hand],
-        gate: Gate | None = None,
+        hands: Sequence[Tool],
+        gate: ToolGate | None = None,
         *,
-        late: Late | None = None,
-        counted: Counted = lambda *_: None,
+        late: DynamicTools | None = None,
+        counted: ToolCallCounter = lambda *_: None,
         off: Sequence[str] = (),
-        doing: UnderWay | None = None,
+        doing: RunningCalls | None = None,
         redact: Redact | None = None,
-        used: Used = lambda _turn, _tool: None,
+        used: ToolUseListener = lambda _turn, _tool: None,
     ) -> None:
         """`gate`: None, where nobody can be asked. `off`: globs of tools that there are not. `redact` is given results.
 
         `doing`: where it is noted what is carried out, if others note it there, too.
         """
-        self._gate = gate or ByRight()
+        self._gate = gate or NoApprovalGate()
         self._off = tuple(off)
         self._tools = {hand.spec.name: hand for hand in self._enabled(hands)}
         self._dynamic = late
         self._count_call = counted
         self._on_use = used
         self._redact = redact or Redactor()
-        self._running = doing or UnderWay()
+        self._running = doing or RunningCalls()
         self.specs: tuple[ToolSpec, ...] = ()
         """As the model is told of them."""
         self.pin_specs()
@@ -125,7 +125,7 @@ class Hands:
         told, now = {spec.name for spec in self.specs}, {*self._tools, *self._dynamic_by_name()}
         return sorted(now - told), sorted(told - now)
 
-    def permits(self) -> dict[str, Permit]:
+    def permits(self) -> dict[str, ToolPermit]:
         """What each that is there needs, by name."""
         return {name: hand.permit for name, hand in sorted((self._tools | self._dynamic_by_name()).items())}
 
@@ -133,38 +133,40 @@ class Hands:
         """What is carried out there just now, in a few words each, the oldest first."""
         return self._running.describe(conversation)
 
-    def for_turn(self, where: Whereabouts) -> "Held":
+    def for_turn(self, where: ToolContext) -> "TurnTools":
         """For one turn."""
-        return Held(self, where)
+        return TurnTools(self, where)
 
-    async def call(self, call: ToolCall, where: Whereabouts) -> ToolResult:
+    async def call(self, call: ToolCall, where: ToolContext) -> ToolResult:
         """Carry out one call. Raises `StoreError` and cancellation only."""
-        told = Tool(call=call.id, name=call.name, arguments=call.arguments, state="started")
+        told = ToolProgress(call=call.id, name=call.name, arguments=call.arguments, state="started")
         self._on_use(where.turn, told)
         result = ToolResult(id=call.id, text="It was cut off.", is_error=True)
         try:
             carried = await self._running.run(where.at.conversation, call.name, self._call(call, where))
-            result = carried or replace(result, text=KILLED)
+            result = carried or replace(result, text=KILLED_BY_OPERATOR)
         finally:
             self._on_use(where.turn, replace(told, state="ended", result=result.text, error=result.is_error))
         return result
 
-    async def _call(self, call: ToolCall, where: Whereabouts) -> ToolResult:
+    async def _call(self, call: ToolCall, where: ToolContext) -> ToolResult:
         hand = self._find_tool(call.name)
         if hand is not None and self._asks_for_schema(hand, call):
-            where.trust.add(Label(foreign=call.name))  # a server wrote it
+            where.trust.add(TrustLabel(foreign=call.name))  # a server wrote it
             said = f"{hand.spec.description}\nIt takes: {hand.spec.schema}"
             return ToolResult(
                 id=call.id, text=said, kind="text", origin="what the tool says of itself", is_untrusted=True
             )
         if hand is None:
             self._count_call(call.name, "unknown", 0.0)
-            name = flat(call.name[: 2 * MAX_NAME_CHARS], MAX_NAME_CHARS)
+            name = to_single_line(call.name[: 2 * MAX_TOOL_NAME_CHARS], MAX_TOOL_NAME_CHARS)
             return ToolResult(id=call.id, text=f"There is no tool named {name!r}.", is_error=True)
         try:
-            asked: object = call.arguments if hand.arguments_type is None else read(hand.arguments_type, call.arguments)
+            asked: object = (
+                call.arguments if hand.arguments_type is None else parse_arguments(hand.arguments_type, call.arguments)
+            )
             refusal = await self._gate.authorize(hand, call, where)
-        except Refused as refused:
+        except ToolCallRefused as refused:
             asked, refusal = None, str(refused)
         if refusal:
             self._count_call(call.name, "refused", 0.0)
@@ -172,17 +174,17 @@ class Hands:
         began = time.monotonic()
         told, outcome = await self._run(hand, asked, where)
         self._count_call(call.name, outcome, time.monotonic() - began)
-        given = Given(text=told) if isinstance(told, str) else told
+        given = ToolOutput(text=told) if isinstance(told, str) else told
         return self._build_result(call, given, where, error=outcome != "ok" or given.is_error)
 
     async def _run(
-        self, hand: Hand, asked: object, where: Whereabouts
-    ) -> tuple[str | Given, Literal["ok", "error", "refused", "timeout"]]:
+        self, hand: Tool, asked: object, where: ToolContext
+    ) -> tuple[str | ToolOutput, Literal["ok", "error", "refused", "timeout"]]:
         name = hand.spec.name
         try:
             async with asyncio.timeout(hand.timeout_s):
                 return await hand.handler(asked, where), "ok"
-        except Refused as refused:
+        except ToolCallRefused as refused:
             logger.info("%s: %s is refused: %s", where.turn, name, refused)
             return str(refused), "refused"
         except StoreError:
@@ -195,27 +197,27 @@ class Hands:
             logger.exception("%s: %s broke", where.turn, name)
             return f"That did not work (internal error: {type(error).__name__}).", "error"
 
-    def _find_tool(self, name: str) -> Hand | None:
+    def _find_tool(self, name: str) -> Tool | None:
         found = self._tools.get(name)
         if found is None and self._dynamic is not None and not is_off(name, self._off):
             found = self._dynamic.all_tools().get(name)
         return found
 
-    def _asks_for_schema(self, hand: Hand, call: ToolCall) -> bool:
+    def _asks_for_schema(self, hand: Tool, call: ToolCall) -> bool:
         """It came after the model was told of its tools, and is asked what it takes."""
         told = any(spec.name == hand.spec.name for spec in self.specs)
         return not told and '"required"' in hand.spec.schema and call.arguments.strip() in ("", "{}")
 
-    def _dynamic_by_name(self) -> dict[str, Hand]:
+    def _dynamic_by_name(self) -> dict[str, Tool]:
         return (
             {hand.spec.name: hand for hand in self._enabled(self._dynamic.tools)} if self._dynamic is not None else {}
         )
 
-    def _enabled(self, hands: Sequence[Hand]) -> list[Hand]:
+    def _enabled(self, hands: Sequence[Tool]) -> list[Tool]:
         return [hand for hand in hands if not is_off(hand.spec.name, self._off)]
 
-    def _build_result(self, call: ToolCall, given: Given, where: Whereabouts, *, error: bool) -> ToolResult:
-        where.trust.add(Label(given.role, call.name if given.is_foreign else ""))
+    def _build_result(self, call: ToolCall, given: ToolOutput, where: ToolContext, *, error: bool) -> ToolResult:
+        where.trust.add(TrustLabel(given.role, call.name if given.is_foreign else ""))
         whole = self._redact(given.text)
         text, beyond = whole[:MAX_RESULT_CHARS], len(whole) - MAX_RESULT_CHARS
         return ToolResult(
@@ -231,11 +233,11 @@ class Hands:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """`agent.turn.Tools` for one turn."""
+class TurnTools:
+    """`agent.turn.Toolset` for one turn."""
 
-    dispatcher: Hands
-    context: Whereabouts
+    dispatcher: ToolDispatcher
+    context: ToolContext
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:

@@ -12,34 +12,35 @@ from contextlib import asynccontextmanager
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
-from agent.tools.schema import Refused
+from agent.tools.schema import ToolCallRefused
 from gateway.settings_tools import WebConfig
 from gateway.tools import addresses
-from gateway.tools.addresses import Allowed, Target, told
-from gateway.tools.unpacking import ENCODINGS, Unpacker, Unreadable
-from gateway.tools.webtypes import Answer, Question
+from gateway.tools.addresses import AllowedHosts, FetchTarget, display_host
+from gateway.tools.unpacking import ACCEPTED_ENCODINGS, ContentDecodeError, ContentDecoder
+from gateway.tools.webtypes import WebRequest, WebResponse
 
 if TYPE_CHECKING:
     import httpcore
 
-CONNECT_S: Final = 5.0
+
+CONNECT_TIMEOUT_S: Final = 5.0
 """For one address; then the next is tried."""
-MOST_ADDRESSES: Final = 4
+MAX_ADDRESSES: Final = 4
 """Of one host that are tried."""
-AT_ONCE: Final = 16
+MAX_CONCURRENT_FETCHES: Final = 16
 """Fetches under way; more wait, within their time."""
-LOOKUPS: Final = 2
+MAX_CONCURRENT_LOOKUPS: Final = 2
 """At once. A lookup cannot be stopped, and a server that never answers holds one for half a minute."""
-MAX_DIGITS: Final = 18
+MAX_LENGTH_DIGITS: Final = 18
 """Of a length that a server states."""
-AGENT: Final = "Mozilla/5.0 (compatible; Reverie)"
-REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+USER_AGENT: Final = "Mozilla/5.0 (compatible; Reverie)"
+REDIRECT_STATUSES: Final = frozenset({301, 302, 303, 307, 308})
 
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 """All addresses of a host for a TCP port. Empty, or OSError: it has none."""
 
 
-def is_own(address: str) -> bool:
+def is_own_address(address: str) -> bool:
     """Whether it is this machine's: then a connection would come from inside of its firewall. Sends nothing."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -50,7 +51,7 @@ def is_own(address: str) -> bool:
             return False
 
 
-class Fetcher:
+class WebFetcher:
     """Everything raises Refused, whose text names no address and holds nothing that the server said."""
 
     def __init__(
@@ -59,41 +60,41 @@ class Fetcher:
         *,
         resolve: Resolver | None = None,
         context: ssl.SSLContext | None = None,
-        own: Callable[[str], bool] = is_own,
+        own: Callable[[str], bool] = is_own_address,
     ) -> None:
         """`resolve`: None, the system's. `context`: None, public certificates. Raises ValueError for the settings."""
         self._config = config
-        self._allowed = Allowed.parse(config.allow_private)
+        self._allowed = AllowedHosts.parse(config.allow_private)
         self._lookups: ThreadPoolExecutor | None = None
         self._resolve = resolve or self._look_up
         self._context = context
         self._is_own = own
-        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._slots = asyncio.Semaphore(MAX_CONCURRENT_FETCHES)
 
     def reconfigure(self, config: WebConfig) -> None:
         """Go by that from now on. Returns at once. Raises ValueError as at the start."""
-        self._allowed, self._config = Allowed.parse(config.allow_private), config
+        self._allowed, self._config = AllowedHosts.parse(config.allow_private), config
 
-    async def fetch(self, url: str, wants: Callable[[str], bool]) -> Answer:
+    async def fetch(self, url: str, wants: Callable[[str], bool]) -> WebResponse:
         """The page at `url`, wherever it has moved to. `wants`: whether a body of that kind is read."""
-        target = addresses.read(url)
+        target = addresses.parse_url(url)
         seen = {target.url}
         async with self._slots:
             while True:
-                async with self._send(Question(target=target), await self._resolve_allowed(target)) as response:
-                    moved = _moved(response)
+                async with self._send(WebRequest(target=target), await self._resolve_allowed(target)) as response:
+                    moved = _redirect_location(response)
                     if moved is None:
                         return await self._read_response(target, response, wants)
                 if len(seen) > self._config.max_redirects:
-                    raise Refused(
+                    raise ToolCallRefused(
                         f"It is redirected more often than is followed here ({self._config.max_redirects} times)."
                     )
-                target = addresses.follow(target, moved)
+                target = addresses.resolve_redirect(target, moved)
                 if target.url in seen:
-                    raise Refused(f"{told(target)} redirects in a circle.")
+                    raise ToolCallRefused(f"{display_host(target)} redirects in a circle.")
                 seen.add(target.url)
 
-    async def request(self, question: Question) -> Answer:
+    async def request(self, question: WebRequest) -> WebResponse:
         """What a server of the operator's choice answers: it may be anywhere. Redirects are not followed."""
         found = await self._resolve_target(question.target)
         async with self._slots, self._send(question, found) as response:
@@ -104,17 +105,17 @@ class Fetcher:
         if self._lookups is not None:
             self._lookups.shutdown(wait=False, cancel_futures=True)
 
-    async def _resolve_allowed(self, target: Target) -> list[str]:
+    async def _resolve_allowed(self, target: FetchTarget) -> list[str]:
         """The addresses to connect to."""
-        addresses.check(target, self._allowed)
-        found = addresses.judge(target, await self._resolve_target(target), self._allowed)
+        addresses.check_target(target, self._allowed)
+        found = addresses.check_addresses(target, await self._resolve_target(target), self._allowed)
         if not self._allowed.allows_host(target):
             for one in found:
                 if self._is_own(one) and not self._allowed.allows_address(ip_address(one), target.port):
-                    return addresses.judge(target, [], self._allowed)  # a reason like any other
+                    return addresses.check_addresses(target, [], self._allowed)  # a reason like any other
         return found
 
-    async def _resolve_target(self, target: Target) -> list[str]:
+    async def _resolve_target(self, target: FetchTarget) -> list[str]:
         if target.address is not None:
             return [str(target.address)]
         try:
@@ -125,20 +126,23 @@ class Fetcher:
     async def _look_up(self, host: str, port: int) -> Sequence[str]:
         """On threads of its own: lookups that hang must not hold up the rest of the program."""
         if self._lookups is None:
-            self._lookups = ThreadPoolExecutor(LOOKUPS, "web-lookup")
+            self._lookups = ThreadPoolExecutor(MAX_CONCURRENT_LOOKUPS, "web-lookup")
         found = await asyncio.get_running_loop().run_in_executor(
             self._lookups, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         )
         return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
     @asynccontextmanager
-    async def _send(self, question: Question, found: Sequence[str]) -> "AsyncIterator[httpcore.Response]":
+    async def _send(self, question: WebRequest, found: Sequence[str]) -> "AsyncIterator[httpcore.Response]":
         import httpcore  # noqa: PLC0415 - most starts need none of it
 
-        from gateway.tools.dialling import Dialling  # noqa: PLC0415 - the same
+        from gateway.tools.dialling import PinnedNetworkBackend  # noqa: PLC0415 - the same
 
-        target, headers = question.target, {"host": question.target.authority, "user-agent": AGENT, "accept": "*/*"}
-        headers |= {"accept-encoding": ENCODINGS, "connection": "close", **dict(question.headers)}
+        target, headers = (
+            question.target,
+            {"host": question.target.authority, "user-agent": USER_AGENT, "accept": "*/*"},
+        )
+        headers |= {"accept-encoding": ACCEPTED_ENCODINGS, "connection": "close", **dict(question.headers)}
         if question.body is not None:
             headers["content-length"] = str(len(question.body))
         url = httpcore.URL(
@@ -147,7 +151,7 @@ class Fetcher:
         waits = dict.fromkeys(("connect", "read", "write", "pool"), self._config.timeout)
         try:
             context = self._tls_context() if target.scheme == "https" else None
-            dialling = Dialling(found[:MOST_ADDRESSES], CONNECT_S)
+            dialling = PinnedNetworkBackend(found[:MAX_ADDRESSES], CONNECT_TIMEOUT_S)
             async with (
                 httpcore.AsyncConnectionPool(context, network_backend=dialling) as pool,
                 pool.stream(
@@ -160,7 +164,7 @@ class Fetcher:
             ):
                 yield response
         except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError, UnicodeError) as error:
-            raise Refused(_why(target, error)) from None  # the cause may hold request headers
+            raise ToolCallRefused(_explain_error(target, error)) from None  # the cause may hold request headers
 
     def _tls_context(self) -> ssl.SSLContext:
         if self._context is None:
@@ -170,45 +174,47 @@ class Fetcher:
         return self._context
 
     async def _read_response(
-        self, target: Target, response: "httpcore.Response", wants: Callable[[str], bool]
-    ) -> Answer:
-        headers = _headers(response.headers)
+        self, target: FetchTarget, response: "httpcore.Response", wants: Callable[[str], bool]
+    ) -> WebResponse:
+        headers = _decode_headers(response.headers)
         kind, _, parameters = headers.get("content-type", "").partition(";")
         kind = kind.strip().lower()
         length = headers.get("content-length", "")
         body, cut = b"", False
         if wants(kind):
             try:
-                unpacker = Unpacker(headers.get("content-encoding", ""), self._config.max_bytes)
+                unpacker = ContentDecoder(headers.get("content-encoding", ""), self._config.max_bytes)
                 async for data in response.aiter_stream():
                     unpacker.feed(data)
                     if unpacker.is_full:
                         break
-            except Unreadable as error:
-                raise Refused(f"What {told(target)} sent is {error}.") from None
+            except ContentDecodeError as error:
+                raise ToolCallRefused(f"What {display_host(target)} sent is {error}.") from None
             body, cut = unpacker.body, unpacker.is_full
-        return Answer(
+        return WebResponse(
             target=target,
             status=response.status,
             media_type=kind,
-            charset=_charset(parameters),
-            declared_bytes=int(length) if length.isascii() and length.isdigit() and len(length) <= MAX_DIGITS else None,
+            charset=_parse_charset(parameters),
+            declared_bytes=int(length)
+            if length.isascii() and length.isdigit() and len(length) <= MAX_LENGTH_DIGITS
+            else None,
             body=body,
             is_truncated=cut,
         )
 
 
-def _moved(response: "httpcore.Response") -> str | None:
-    if response.status not in REDIRECTS:
+def _redirect_location(response: "httpcore.Response") -> str | None:
+    if response.status not in REDIRECT_STATUSES:
         return None
-    return _headers(response.headers).get("location")
+    return _decode_headers(response.headers).get("location")
 
 
-def _headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+def _decode_headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     return {name.decode("latin-1").lower(): value.decode("utf-8", "replace") for name, value in pairs}
 
 
-def _charset(parameters: str) -> str:
+def _parse_charset(parameters: str) -> str:
     for one in parameters.split(";"):
         name, _, value = one.partition("=")
         if name.strip().lower() == "charset":
@@ -216,10 +222,10 @@ def _charset(parameters: str) -> str:
     return ""
 
 
-def _why(target: Target, error: Exception) -> str:
+def _explain_error(target: FetchTarget, error: Exception) -> str:
     import httpcore  # noqa: PLC0415 - it is there by now
 
-    host = told(target)
+    host = display_host(target)
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return f"The certificate of {host} is not valid, so nothing was asked of it."
     if isinstance(error, httpcore.ConnectError | httpcore.ConnectTimeout):

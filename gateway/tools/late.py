@@ -4,23 +4,25 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from agent.view import estimate_tokens
-from gateway.hands import Hand
-from gateway.tools.dispatch import Late, is_off
+from gateway.hands import Tool
+from gateway.tools.dispatch import DynamicTools, is_off
 
 logger = logging.getLogger("reverie.tools")
 
 
-MOST_SHARE = 0.25
+MAX_WINDOW_SHARE = 0.25
 """Of a model's window, for what it is told of tools; and the same again for tools of servers."""
 
 
-def fitted(agent: str, families: Mapping[str, list[Hand]], window: int, off: Sequence[str]) -> dict[str, list[Hand]]:
+def fit_families(
+    agent: str, families: Mapping[str, list[Tool]], window: int, off: Sequence[str]
+) -> dict[str, list[Tool]]:
     """Those whose descriptions the window has room for, the first always. `off`: globs of tools that there are not."""
-    kept, left, tokens = dict[str, list[Hand]](), list[str](), 0
+    kept, left, tokens = dict[str, list[Tool]](), list[str](), 0
     for family, some in families.items():
         specs = [hand.spec for hand in some if not is_off(hand.spec.name, off)]
         tokens += sum(estimate_tokens(spec.name + spec.description + spec.schema) for spec in specs)
-        if kept and (left or tokens > window * MOST_SHARE):
+        if kept and (left or tokens > window * MAX_WINDOW_SHARE):
             left.append(family)
         else:
             kept[family] = some
@@ -35,19 +37,19 @@ def fitted(agent: str, families: Mapping[str, list[Hand]], window: int, off: Seq
     return kept
 
 
-class Fitting:
-    """`Late` for one agent: what there is no room for is not told, and said to the operator once."""
+class FittedDynamicTools:
+    """`DynamicTools` for one agent: what there is no room for is not told, and said to the operator once."""
 
-    def __init__(self, late: Late, agent: str, most_tokens: int) -> None:
+    def __init__(self, late: DynamicTools, agent: str, most_tokens: int) -> None:
         self._dynamic = late
         self._agent = agent
         self._max_tokens = most_tokens
         self._omitted: list[str] = []
 
     @property
-    def tools(self) -> Sequence[Hand]:
+    def tools(self) -> Sequence[Tool]:
         """Those that fit, the first by name before the others."""
-        kept, left, tokens = list[Hand](), list[str](), 0
+        kept, left, tokens = list[Tool](), list[str](), 0
         for hand in sorted(self._dynamic.tools, key=lambda one: one.spec.name):
             spec = hand.spec
             size = estimate_tokens(spec.name + spec.description + spec.schema)
@@ -68,6 +70,6 @@ class Fitting:
         self._omitted = left
         return kept
 
-    def all_tools(self) -> Mapping[str, Hand]:
+    def all_tools(self) -> Mapping[str, Tool]:
         """All, by name: one that is not told can be called all the same."""
         return self._dynamic.all_tools()

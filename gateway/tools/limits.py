@@ -7,16 +7,16 @@ from gateway.settings_tools import BashConfig
 
 THREADS_PER_PROCESS: Final = 16
 """How many threads there may be for each process that there may be."""
-FLOOD: Final = 100
+OUTPUT_FLOOD_FACTOR: Final = 100
 """A command may write so many times what is kept of its output."""
-FILES: Final = 10
+DISK_USE_FACTOR: Final = 10
 """Of the size that one file may have, a command may make the disk fuller by so many."""
-MOST_NEW_FILES: Final = 100_000
+MAX_NEW_FILES: Final = 100_000
 MB: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class ProcessUsage:
     """What all processes of a command take together."""
 
     processes: int = 0
@@ -26,7 +26,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Space:
+class DiskSpace:
     """What is free where a command writes."""
 
     free_bytes: int
@@ -35,7 +35,7 @@ class Space:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class CommandLimits:
     """Of one command."""
 
     time_s: float
@@ -59,7 +59,7 @@ class Limits:
         """Why it has to end for want of processes. Empty: it has not."""
         return f"it had more than {self.processes} processes at once" if processes > self.processes else ""
 
-    def check_usage(self, load: Load) -> str:
+    def check_usage(self, load: ProcessUsage) -> str:
         """Why it has to end for what its processes take. Empty: it has not."""
         if load.threads > self.processes * THREADS_PER_PROCESS:
             return f"it had more than {self.processes * THREADS_PER_PROCESS} threads at once"
@@ -67,19 +67,19 @@ class Limits:
             return f"its processes took more than {self.memory_bytes // MB} MB of memory together"
         return self.check_processes(load.processes)
 
-    def check_disk(self, before: Space, now: Space) -> str:
+    def check_disk(self, before: DiskSpace, now: DiskSpace) -> str:
         """Why it has to end for what it wrote to the disk. Empty: it has not.
 
         Others write there, too: so only much counts, or what is taken of the very last.
         """
         taken = before.free_bytes - now.free_bytes
-        if taken > FILES * self.disk_bytes or (now.free_bytes < self.disk_bytes < FILES * taken):
+        if taken > DISK_USE_FACTOR * self.disk_bytes or (now.free_bytes < self.disk_bytes < DISK_USE_FACTOR * taken):
             return f"the disk lost {taken // MB} MB while it ran, and has {now.free_bytes // MB} MB left"
-        if before.free_files - now.free_files > MOST_NEW_FILES:
-            return f"more than {MOST_NEW_FILES} files were made while it ran"
+        if before.free_files - now.free_files > MAX_NEW_FILES:
+            return f"more than {MAX_NEW_FILES} files were made while it ran"
         return ""
 
     def check_output(self, written: int) -> str:
         """Why it has to end for what it printed. Empty: it has not."""
-        most = FLOOD * self.output_bytes
+        most = OUTPUT_FLOOD_FACTOR * self.output_bytes
         return f"it printed more than {most // MB} MB; put such output into a file" if written > most else ""

@@ -11,29 +11,29 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
-from gateway.tools.globs import Glob, Place
-from gateway.tools.paths import MAX_PARTS, Parts, told
-from gateway.tools.root import DIRECTORY, Root, is_half
+from gateway.tools.globs import GlobPattern, GlobState
+from gateway.tools.paths import MAX_PATH_PARTS, PathParts, display_path
+from gateway.tools.root import OPEN_DIRECTORY_FLAGS, WorkspaceRoot, is_partial_file
 
-MAX_FOUND: Final = 1_000
+MAX_LISTED: Final = 1_000
 """Paths that are told."""
-_UNSEEN: Final = ".git"
+_SKIPPED_DIRECTORY: Final = ".git"
 
-Kind = Literal["file", "directory", "link", "other"]
-_ENDS: Final[dict[Kind, str]] = {"file": "", "directory": "/", "link": " (a link)", "other": " (no file)"}
+EntryKind = Literal["file", "directory", "link", "other"]
+_KIND_SUFFIXES: Final[dict[EntryKind, str]] = {"file": "", "directory": "/", "link": " (a link)", "other": " (no file)"}
 
 
-class Found(NamedTuple):
+class FoundEntry(NamedTuple):
     """Something in a directory."""
 
-    parts: Parts
-    kind: Kind
+    parts: PathParts
+    kind: EntryKind
     parent_fd: int
     """That directory, open until the next one is asked for."""
 
 
 @dataclass(slots=True)
-class Bounds:
+class SearchLimits:
     """What one search may cost."""
 
     is_stopped: Callable[[], bool] = lambda: False
@@ -71,16 +71,16 @@ class Bounds:
         return True
 
 
-def glob(root: Root, pattern: str, bounds: Bounds) -> str:
+def glob(root: WorkspaceRoot, pattern: str, bounds: SearchLimits) -> str:
     """Paths that match, one a line; directories end with a slash. Raises Refused."""
-    wanted = Glob(pattern)
+    wanted = GlobPattern(pattern)
     lines = list[str]()
     with contextlib.closing(walk(root, (), wanted, bounds)) as found:
         for one in found:
-            if len(lines) == MAX_FOUND:
+            if len(lines) == MAX_LISTED:
                 bounds.cut_reason = "so many match"
                 break
-            lines.append(f"{told(one.parts)}{_ENDS[one.kind]}")
+            lines.append(f"{display_path(one.parts)}{_KIND_SUFFIXES[one.kind]}")
     cut = f"; there may be more, but {bounds.cut_reason}: use a narrower pattern" if bounds.cut_reason else ""
     unopened = f"; {bounds.unopened} directories could not be opened" if bounds.unopened else ""
     if lines:
@@ -89,54 +89,60 @@ def glob(root: Root, pattern: str, bounds: Bounds) -> str:
     return f"Nothing matches{cut}{unopened}.{elsewhere}"
 
 
-def walk(root: Root, top: Parts, wanted: Glob, bounds: Bounds) -> Generator[Found]:
+def walk(root: WorkspaceRoot, top: PathParts, wanted: GlobPattern, bounds: SearchLimits) -> Generator[FoundEntry]:
     """What matches below a directory, sorted. Raises Refused if that cannot be opened. To be closed."""
     place = wanted.initial_state
     for name in top:
         place = wanted.advance(place, name)
     with root.open_directory(top) as handle:
-        yield from _below(handle, top, place, wanted, bounds)
+        yield from _walk_below(handle, top, place, wanted, bounds)
 
 
-def _below(handle: int, parts: Parts, place: Place, wanted: Glob, bounds: Bounds) -> Generator[Found]:
-    for name, kind in _listed(handle, bounds):
+def _walk_below(
+    handle: int, parts: PathParts, place: GlobState, wanted: GlobPattern, bounds: SearchLimits
+) -> Generator[FoundEntry]:
+    for name, kind in _scan_directory(handle, bounds):
         if bounds.is_late():
             return
         here = wanted.advance(place, name)
         if wanted.is_match(here):
-            yield Found((*parts, name), kind, handle)
-        if kind != "directory" or not wanted.can_match_below(here) or (name == _UNSEEN and name not in wanted.names):
+            yield FoundEntry((*parts, name), kind, handle)
+        if (
+            kind != "directory"
+            or not wanted.can_match_below(here)
+            or (name == _SKIPPED_DIRECTORY and name not in wanted.names)
+        ):
             continue
-        inner = _opened(handle, name) if len(parts) + 1 < MAX_PARTS else None
+        inner = _open_directory(handle, name) if len(parts) + 1 < MAX_PATH_PARTS else None
         if inner is None:
             bounds.unopened += 1
             continue
         try:
-            yield from _below(inner, (*parts, name), here, wanted, bounds)
+            yield from _walk_below(inner, (*parts, name), here, wanted, bounds)
         finally:
             os.close(inner)
 
 
-def _opened(handle: int, name: str) -> int | None:
+def _open_directory(handle: int, name: str) -> int | None:
     try:
-        return os.open(name, DIRECTORY, dir_fd=handle)
+        return os.open(name, OPEN_DIRECTORY_FLAGS, dir_fd=handle)
     except OSError:
         return None
 
 
-def _listed(handle: int, bounds: Bounds) -> list[tuple[str, Kind]]:
+def _scan_directory(handle: int, bounds: SearchLimits) -> list[tuple[str, EntryKind]]:
     """The names in a directory, sorted, with what they are; as many as may be looked at."""
-    names = list[tuple[str, Kind]]()
+    names = list[tuple[str, EntryKind]]()
     with contextlib.suppress(OSError), os.scandir(handle) as entries:
         for entry in entries:
             if bounds.is_late() or not bounds.spend(names=1):
                 break
-            if not is_half(entry.name):
-                names.append((entry.name, _kind(entry)))
+            if not is_partial_file(entry.name):
+                names.append((entry.name, _entry_kind(entry)))
     return sorted(names)
 
 
-def _kind(entry: "os.DirEntry[str]") -> Kind:
+def _entry_kind(entry: "os.DirEntry[str]") -> EntryKind:
     if entry.is_symlink():
         return "link"
     if entry.is_dir(follow_symlinks=False):

@@ -32,7 +32,7 @@ NOT_PUBLIC_4: Final = tuple(
         "240.0.0.0/4",  # reserved, broadcast
     )
 )
-GLOBAL_UNICAST: Final = IPv6Network("2000::/3")
+GLOBAL_UNICAST_6: Final = IPv6Network("2000::/3")
 """All that has been given to anybody (RFC 4291, 2.4); loopback, local and multicast addresses are not in it."""
 NOT_PUBLIC_6: Final = tuple(
     IPv6Network(network)
@@ -51,7 +51,7 @@ _ISATAP_BITS: Final = 0xFCFF_FFFF
 """In front of an IPv4 address at the end (RFC 5214, 6.1); two bits say what kind that one is."""
 
 
-def embedded(address: IPv4Address | IPv6Address) -> IPv4Address | None:
+def embedded_ipv4(address: IPv4Address | IPv6Address) -> IPv4Address | None:
     """The IPv4 address that a connection to this one ends at, if it is only another way to write that."""
     if isinstance(address, IPv4Address):
         return None
@@ -60,14 +60,14 @@ def embedded(address: IPv4Address | IPv6Address) -> IPv4Address | None:
     return IPv4Address(int(address) & 0xFFFF_FFFF) if address in NAT64 else None
 
 
-def public(address: IPv4Address | IPv6Address) -> bool:
+def is_public(address: IPv4Address | IPv6Address) -> bool:
     """Whether anybody on the Internet could connect to it as well."""
-    inside = embedded(address)
+    inside = embedded_ipv4(address)
     if inside is not None:
-        return public(inside)
+        return is_public(inside)
     if isinstance(address, IPv4Address):
         return not any(address in network for network in NOT_PUBLIC_4)
-    if address.scope_id is not None or address not in GLOBAL_UNICAST:
+    if address.scope_id is not None or address not in GLOBAL_UNICAST_6:
         return False
     if (int(address) >> 32) & _ISATAP_BITS == _ISATAP:
         return False

@@ -10,28 +10,28 @@ from typing import Final
 
 from gateway.clock import Clock
 from gateway.events import Address, ChannelName, Post, PostKey
-from gateway.ops.report import span
-from gateway.records import ApprovalAsked, ApprovalEnded, Queued, Seq, Verdict
-from gateway.store import Entry, OutboxPost, Store
+from gateway.ops.report import format_duration
+from gateway.records import ApprovalEnded, ApprovalRequested, ApprovalVerdict, PostQueued, Seq
+from gateway.store import NewEntry, OutboxPost, Store
 from gateway.tools import consent
-from gateway.tools.gate import Wanted
-from gateway.tools.grants import Grant, Shape, digest
+from gateway.tools.gate import ApprovalRequest
+from gateway.tools.grants import CallProvenance, ToolGrant, digest_arguments
 
-_NOTHING: Final = Seq(0)
-TRIES: Final = 8
+_NO_SEQ: Final = Seq(0)
+ID_TRIES: Final = 8
 """At an id that is not taken, before they get longer."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Open:
+class PendingApproval:
     """A call that waits."""
 
-    request: Wanted
+    request: ApprovalRequest
     room: Address
     """Where it is asked for."""
-    fact: ApprovalAsked | None = None
+    fact: ApprovalRequested | None = None
     """None: that is not durable yet."""
-    seq: Seq = _NOTHING
+    seq: Seq = _NO_SEQ
     """Where that stands."""
     deadline_s: float = 0.0
     """On the clock's `monotonic`."""
@@ -41,7 +41,7 @@ class Open:
     """A verdict is being written down."""
     granted_by: str = ""
     """Who meanwhile approved the tool for longer. Empty: nobody."""
-    verdict: Verdict | None = None
+    verdict: ApprovalVerdict | None = None
     post: PostKey | None = None
     """Of the notice. None: it is not durable yet."""
     delivered: bool | None = None
@@ -52,15 +52,17 @@ class Open:
     """Set with each change of these."""
 
     @property
-    def grant(self) -> Grant:
+    def grant(self) -> ToolGrant:
         """What a word that holds for longer is about."""
-        return Grant(self.request.agent, self.request.tool, self.request.at.conversation)
+        return ToolGrant(self.request.agent, self.request.tool, self.request.at.conversation)
 
     @property
-    def provenance(self) -> Shape:
+    def provenance(self) -> CallProvenance:
         """For calls like which."""
         wanted = self.request
-        return Shape(wanted.least_role, wanted.foreign, digest(consent.arguments(wanted.arguments)))
+        return CallProvenance(
+            wanted.least_role, wanted.foreign, digest_arguments(consent.normalize_arguments(wanted.arguments))
+        )
 
     def set_delivered(self, *, whole: bool) -> None:
         """What became of the notice."""
@@ -69,7 +71,7 @@ class Open:
         self.changed.set()
 
 
-class Notices:
+class ApprovalNotices:
     """For all agents."""
 
     def __init__(
@@ -96,41 +98,44 @@ class Notices:
         entries = [
             self._build_end_entry(one.fact, "dropped", Address.parse(one.conversation or ""), one.seq)
             for one in left
-            if isinstance(one.fact, ApprovalAsked)
+            if isinstance(one.fact, ApprovalRequested)
         ]
         await self._store.append(entries)
 
-    async def post_request(self, one: Open) -> ApprovalAsked:
+    async def post_request(self, one: PendingApproval) -> ApprovalRequested:
         """Ask, in one transaction with the fact that it is asked for."""
         wanted, now, tries, timeout_s = one.request, self._clock.now(), 0, self._timeout_s()
         shape = one.provenance
         while True:
-            name = "".join(secrets.choice(consent.ALPHABET) for _ in range(consent.ID_CHARS + tries // TRIES))
-            asked = ApprovalAsked(
+            name = "".join(
+                secrets.choice(consent.APPROVAL_ID_ALPHABET)
+                for _ in range(consent.APPROVAL_ID_CHARS + tries // ID_TRIES)
+            )
+            asked = ApprovalRequested(
                 approval=name,
                 agent=wanted.agent,
                 tool=wanted.tool,
-                arguments=consent.shown(wanted.arguments),
+                arguments=consent.format_arguments(wanted.arguments),
                 turn=wanted.turn,
                 asked_by=tuple(asker.id for asker in wanted.requesters),
                 room=one.room.conversation,
                 until=now + timedelta(seconds=timeout_s),
             )
-            text = consent.notice(
+            text = consent.render_approval_request(
                 asked,
                 askers=wanted.requesters,
                 rule=wanted.rule,
-                covers=consent.covering(shape.least_role, wanted.required_role, foreign=shape.foreign),
+                covers=consent.describe_coverage(shape.least_role, wanted.required_role, foreign=shape.foreign),
                 place=wanted.at.conversation if one.room != wanted.at else "",
                 named=self._add_titles,
                 prefix=self._command_prefixes[one.room.channel],
-                span=span(timeout_s),
+                span=format_duration(timeout_s),
             )
-            first = Entry(fact=asked, at=now, conversation=wanted.at.conversation, key=key_of(name))
+            first = NewEntry(fact=asked, at=now, conversation=wanted.at.conversation, key=approval_key(name))
             key = PostKey(hashlib.sha256(f"{first.key}:{wanted.turn}".encode()).hexdigest()[:26])
             post = Post(key=key, to=one.room, text=text, style="notice")
-            queued = Entry(
-                fact=Queued(post=post), at=now, conversation=one.room.conversation, key=f"post:{key}", cause=first
+            queued = NewEntry(
+                fact=PostQueued(post=post), at=now, conversation=one.room.conversation, key=f"post:{key}", cause=first
             )
             became, sent = await self._store.append([first, queued])
             if became.is_new:  # else somebody had that id, at some time
@@ -140,26 +145,30 @@ class Notices:
                 return asked
             tries += 1
 
-    async def record_end(self, one: Open, asked: ApprovalAsked, verdict: Verdict, by: str = "") -> Verdict:
+    async def record_end(
+        self, one: PendingApproval, asked: ApprovalRequested, verdict: ApprovalVerdict, by: str = ""
+    ) -> ApprovalVerdict:
         one.claimed = True
         await self._store.append([self._build_end_entry(asked, verdict, one.request.at, one.seq, by)])
-        stands = await self._store.entry_by_key(ended_key(asked.approval))
+        stands = await self._store.entry_by_key(approval_ended_key(asked.approval))
         assert stands is not None
         assert isinstance(stands.fact, ApprovalEnded)
         one.verdict = stands.fact.verdict  # what an admin said may be there though we were not told so
         return one.verdict
 
-    def _build_end_entry(self, asked: ApprovalAsked, verdict: Verdict, at: Address, cause: Seq, by: str = "") -> Entry:
+    def _build_end_entry(
+        self, asked: ApprovalRequested, verdict: ApprovalVerdict, at: Address, cause: Seq, by: str = ""
+    ) -> NewEntry:
         fact = ApprovalEnded(approval=asked.approval, agent=asked.agent, tool=asked.tool, verdict=verdict, by=by)
-        place, key = at.conversation, ended_key(asked.approval)
-        return Entry(fact=fact, at=self._clock.now(), conversation=place, key=key, cause=cause)
+        place, key = at.conversation, approval_ended_key(asked.approval)
+        return NewEntry(fact=fact, at=self._clock.now(), conversation=place, key=key, cause=cause)
 
 
-def key_of(name: str) -> str:
+def approval_key(name: str) -> str:
     """Of the entry that asks for the approval of that name."""
     return f"approval:{name}"
 
 
-def ended_key(name: str) -> str:
+def approval_ended_key(name: str) -> str:
     """Of the one entry that says what became of it."""
-    return f"{key_of(name)}:ended"
+    return f"{approval_key(name)}:ended"

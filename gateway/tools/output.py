@@ -5,7 +5,7 @@ import signal
 from dataclasses import dataclass
 from typing import Final
 
-from channels.text import clean
+from channels.text import clean_text
 
 _SEQUENCE: Final = re.compile(
     r"\x1b(?:"
@@ -17,14 +17,14 @@ _SEQUENCE: Final = re.compile(
 """Commands to a terminal (ECMA-48): CSI; OSC; other strings; the short ones."""
 
 
-SIGNALLED: Final = 128
+SIGNAL_STATUS_BASE: Final = 128
 """What shells add to the number of the signal that ended a program."""
-SHORT_S: Final = 1.0
+MIN_SHOWN_S: Final = 1.0
 """How long a command took is told from here on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class ShellResult:
     """How a command ended."""
 
     status: int
@@ -35,13 +35,13 @@ class Ended:
 
     def render(self) -> str:
         """In a few words."""
-        after = f" after {self.duration_s:.0f} s" if self.duration_s >= SHORT_S else ""
+        after = f" after {self.duration_s:.0f} s" if self.duration_s >= MIN_SHOWN_S else ""
         if self.end_reason:
             return f"ended{after}: {self.end_reason}"
-        return f"exit status {self.status}{_signal(self.status - SIGNALLED)}{after}"
+        return f"exit status {self.status}{_format_signal(self.status - SIGNAL_STATUS_BASE)}{after}"
 
 
-class Kept:
+class OutputBuffer:
     """The beginning and the end of an output, each half of what may be kept."""
 
     def __init__(self, most_bytes: int) -> None:
@@ -67,12 +67,15 @@ class Kept:
     def render(self) -> str:
         """What is kept, to be read; where something is missing it says how much."""
         if not self.dropped_bytes:
-            return readable(bytes(self._head + self._tail))
-        head, tail = readable(bytes(self._head)), readable(bytes(self._tail[-self._tail_bytes :]))
+            return strip_terminal_codes(bytes(self._head + self._tail))
+        head, tail = (
+            strip_terminal_codes(bytes(self._head)),
+            strip_terminal_codes(bytes(self._tail[-self._tail_bytes :])),
+        )
         return f"{head}\n[... {self.dropped_bytes} bytes are not kept ...]\n{tail}"
 
 
-def _signal(number: int) -> str:
+def _format_signal(number: int) -> str:
     try:
         name = signal.Signals(number).name
     except ValueError:
@@ -81,7 +84,7 @@ def _signal(number: int) -> str:
     return f" ({name}{too_large})"
 
 
-def readable(output: bytes) -> str:
+def strip_terminal_codes(output: bytes) -> str:
     """What a terminal would show in the end, in plain lines: without its commands, and without what was overwritten."""
     text = _SEQUENCE.sub("", output.decode("utf-8", "replace"))
-    return clean("\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")))
+    return clean_text("\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")))

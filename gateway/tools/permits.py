@@ -9,26 +9,26 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Final, Literal
 
-from gateway.settings_tools import Approval, Scope, ToolRole, ToolRule
-from gateway.standing import RANKS
+from gateway.settings_tools import ApprovalMode, ToolRole, ToolRule, ToolScope
+from gateway.standing import ROLE_ORDER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Permit:
+class ToolPermit:
     """What a tool needs."""
 
     role: ToolRole = "guest"
-    scope: Scope = "any"
-    approval: Approval = "never"
+    scope: ToolScope = "any"
+    approval: ApprovalMode = "never"
 
 
-ANYBODY: Final = Permit()
-MEMBERS: Final = Permit(role="member")
-ADMINS: Final = Permit(role="admin")
+ALLOW_ANYBODY: Final = ToolPermit()
+ALLOW_MEMBERS: Final = ToolPermit(role="member")
+ALLOW_ADMINS: Final = ToolPermit(role="admin")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
+class PermissionRequest:
     """A call, as far as its permission depends on it."""
 
     roles: Sequence[str]
@@ -49,7 +49,7 @@ class Situation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class PermissionDecision:
     """What becomes of a call."""
 
     outcome: Literal["allowed", "refused", "approval"]
@@ -59,17 +59,17 @@ class Verdict:
     """Which rule decided, for people and for the model."""
 
 
-def standing(role: str, *, verified: bool) -> str:
+def proven_role(role: str, *, verified: bool) -> str:
     """The role that counts: who gave administration no proof is no admin, whatever is written beside the name."""
     return "member" if role in ("owner", "admin") and not verified else role
 
 
-def weakest(roles: Iterable[str]) -> str:
+def lowest_role(roles: Iterable[str]) -> str:
     """The one of these that may do the least. Raises ValueError for none."""
     return min(roles, key=_rank)
 
 
-def ruled(name: str, permit: Permit, rules: Iterable[ToolRule]) -> Permit:
+def apply_rules(name: str, permit: ToolPermit, rules: Iterable[ToolRule]) -> ToolPermit:
     """What a tool needs by the operator's rules; the first that matches its name decides."""
     for rule in rules:
         if fnmatchcase(name, rule.tool):
@@ -82,41 +82,43 @@ def ruled(name: str, permit: Permit, rules: Iterable[ToolRule]) -> Permit:
     return permit
 
 
-def decide(name: str, permit: Permit, now: Situation) -> Verdict:
+def decide_permission(name: str, permit: ToolPermit, now: PermissionRequest) -> PermissionDecision:
     """Whether a tool may be called."""
     ranks = sorted(_rank(role) for role in now.roles) or [_rank(now.unasked_role)]
     weakest, strongest, needed = ranks[0], ranks[-1], _rank(permit.role)
-    role = RANKS[max(weakest, 0)]
+    role = ROLE_ORDER[max(weakest, 0)]
     if permit.scope == "private" and not now.is_private:
-        return Verdict(outcome="refused", role=role, rule=f"{name} may be used in private places only")
+        return PermissionDecision(outcome="refused", role=role, rule=f"{name} may be used in private places only")
     if permit.scope == "room" and now.is_private:
-        return Verdict(outcome="refused", role=role, rule=f"{name} may be used in rooms that are not private only")
+        return PermissionDecision(
+            outcome="refused", role=role, rule=f"{name} may be used in rooms that are not private only"
+        )
     if strongest < needed:
         whose = "nobody who asks here has more than" if now.roles else "nobody asked, and by yourself you have"
-        best = RANKS[max(strongest, 0)]
+        best = ROLE_ORDER[max(strongest, 0)]
         rule = f"{name} is for the role {permit.role} and above; {whose} the role {best}"
-        return Verdict(outcome="refused", role=best, rule=rule)
+        return PermissionDecision(outcome="refused", role=best, rule=rule)
     if weakest < needed:
         rule = f"{name} is for the role {permit.role} and above, and somebody with the role {role} asks here, too"
-        return Verdict(outcome="approval", role=role, rule=rule)
+        return PermissionDecision(outcome="approval", role=role, rule=rule)
     if needed >= _rank("admin") and any(_rank(one) < needed for one in now.overheard_roles):
         least = min(now.overheard_roles, key=_rank)
         rule = (
             f"{name} is for the role {permit.role} and above, and words of a {least} are in view, whose idea it may be"
         )
-        return Verdict(outcome="approval", role=role, rule=rule)
+        return PermissionDecision(outcome="approval", role=role, rule=rule)
     if now.is_recovered and needed >= _rank("admin"):
         rule = f"this call of {name} was written as text, so it may be somebody else's idea"
-        return Verdict(outcome="approval", role=role, rule=rule)
+        return PermissionDecision(outcome="approval", role=role, rule=rule)
     if now.risk:
-        return Verdict(outcome="approval", role=role, rule=now.risk)
+        return PermissionDecision(outcome="approval", role=role, rule=now.risk)
     if permit.approval == "always":
-        return Verdict(outcome="approval", role=role, rule=f"each call of {name} has to be approved")
+        return PermissionDecision(outcome="approval", role=role, rule=f"each call of {name} has to be approved")
     if permit.approval == "untrusted" and now.foreign:
         rule = f"{now.foreign} has brought text from outside into view, so {name} has to be approved"
-        return Verdict(outcome="approval", role=role, rule=rule)
-    return Verdict(outcome="allowed", role=role, rule=f"{permit.role} and above")
+        return PermissionDecision(outcome="approval", role=role, rule=rule)
+    return PermissionDecision(outcome="allowed", role=role, rule=f"{permit.role} and above")
 
 
 def _rank(role: str) -> int:
-    return RANKS.index(role) if role in RANKS else -1
+    return ROLE_ORDER.index(role) if role in ROLE_ORDER else -1

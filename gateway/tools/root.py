@@ -18,19 +18,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from agent.tools.schema import Refused
-from gateway.tools.paths import Parts, a_file, told
+from agent.tools.schema import ToolCallRefused
+from gateway.tools.paths import PathParts, display_path, parse_file_path
 
-SPARE_BYTES: Final = 268_435_456
+RESERVED_DISK_BYTES: Final = 268_435_456
 """What files leave of the disk, or a twentieth of a smaller one: the gateway keeps its own records there."""
-HALF_S: Final = 3_600.0
+PARTIAL_MAX_AGE_S: Final = 3_600.0
 """Then half a file of a crash is removed, when its directory is written to."""
 
-DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+OPEN_DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_FILE_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 """A link that was put there is not followed, and a pipe must not make us wait."""
-_HALF: Final = re.compile(r"\.reverie-[0-9a-f]{16}\.half")
-_WHY: Final = {
+_PARTIAL_NAME: Final = re.compile(r"\.reverie-[0-9a-f]{16}\.half")
+_ERROR_REASONS: Final = {
     errno.ENOENT: "there is no such file or directory; glob lists what there is",
     errno.ENOTDIR: "a part of the path is a link, or no directory; links are not followed",
     errno.ELOOP: "it is a link, and links are not followed",
@@ -45,7 +45,7 @@ _WHY: Final = {
 }
 
 
-class Written(NamedTuple):
+class WriteResult(NamedTuple):
     """What a write did."""
 
     previous_bytes: int | None
@@ -53,7 +53,7 @@ class Written(NamedTuple):
     size_bytes: int
 
 
-class Root:
+class WorkspaceRoot:
     """One agent's files. All methods raise Refused, with a sentence for the model that names no path of the machine."""
 
     def __init__(self, path: Path, max_bytes: int) -> None:
@@ -67,112 +67,118 @@ class Root:
 
     def read_bytes(self, path: str) -> bytes:
         """All of a file, as the model names it."""
-        parts = a_file(path)
-        with self.open_directory(parts[:-1]) as above, _refusing(parts):
+        parts = parse_file_path(path)
+        with self.open_directory(parts[:-1]) as above, _refuse_os_errors(parts):
             return self.read_at(above, parts)
 
-    def read_at(self, above: int, parts: Parts) -> bytes:
+    def read_at(self, above: int, parts: PathParts) -> bytes:
         """The same, of the last part in a directory that is open. Raises OSError, too."""
-        _regular(os.stat(parts[-1], dir_fd=above, follow_symlinks=False), parts)  # opening a device can do something
-        handle = os.open(parts[-1], _FILE, dir_fd=above)
+        _require_regular(
+            os.stat(parts[-1], dir_fd=above, follow_symlinks=False), parts
+        )  # opening a device can do something
+        handle = os.open(parts[-1], _OPEN_FILE_FLAGS, dir_fd=above)
         with os.fdopen(handle, "rb") as file:
-            size = _regular(os.fstat(handle), parts).st_size
+            size = _require_regular(os.fstat(handle), parts).st_size
             content = file.read(self.max_bytes + 1) if size <= self.max_bytes else b""
         size = max(size, len(content))
         if size > self.max_bytes:
-            raise Refused(
-                f"{told(parts)} has {size:,} bytes, more than the {self.max_bytes:,} that can be read at once: "
+            raise ToolCallRefused(
+                f"{display_path(parts)} has {size:,} bytes, more than the {self.max_bytes:,} that can be read at once: "
                 "take a part of it with the shell."
             )
         return content
 
-    def is_directory(self, parts: Parts) -> bool:
+    def is_directory(self, parts: PathParts) -> bool:
         """Whether this, which is not the root itself, is one now."""
-        with self.open_directory(parts[:-1]) as above, _refusing(parts):
+        with self.open_directory(parts[:-1]) as above, _refuse_os_errors(parts):
             return stat.S_ISDIR(os.stat(parts[-1], dir_fd=above, follow_symlinks=False).st_mode)
 
-    def write(self, path: str, data: bytes) -> Written:
+    def write(self, path: str, data: bytes) -> WriteResult:
         """Make a file, or replace all of it, with the directories above it.
 
         It is done whole or not at all, also in a crash, and what is done is on the disk.
         """
-        parts = a_file(path)
+        parts = parse_file_path(path)
         self._check_size(parts, data)
         return self._replace_content(parts, lambda _: data, make=True)
 
-    def edit(self, path: str, change: Callable[[bytes], bytes]) -> Written:
+    def edit(self, path: str, change: Callable[[bytes], bytes]) -> WriteResult:
         """Replace a file by what `change` makes of it, which may raise Refused; as `write`, and never makes one.
 
         No other write of ours comes between; if another program's does, it is refused.
         """
-        return self._replace_content(a_file(path), change, make=False)
+        return self._replace_content(parse_file_path(path), change, make=False)
 
     @contextlib.contextmanager
-    def open_directory(self, parts: Parts, *, make: bool = False) -> Iterator[int]:
+    def open_directory(self, parts: PathParts, *, make: bool = False) -> Iterator[int]:
         """A directory, open: the handle is good as long as this is not left. `make`: those that are not there."""
         with contextlib.ExitStack() as stack:
             handle = self._open_root()
             stack.callback(os.close, handle)
             for number, part in enumerate(parts, start=1):
-                with _refusing(parts[:number]):
+                with _refuse_os_errors(parts[:number]):
                     if make:
                         with contextlib.suppress(FileExistsError):
                             os.mkdir(part, 0o700, dir_fd=handle)
                             os.fsync(handle)
-                    handle = os.open(part, DIRECTORY, dir_fd=handle)
+                    handle = os.open(part, OPEN_DIRECTORY_FLAGS, dir_fd=handle)
                 stack.callback(os.close, handle)
             yield handle
 
     def _open_root(self) -> int:
         try:
-            _make(self._path)
+            _make_directories(self._path)
             return os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise Refused(f"The files cannot be reached now ({error.strerror}): an admin has to look at it.") from error
+            raise ToolCallRefused(
+                f"The files cannot be reached now ({error.strerror}): an admin has to look at it."
+            ) from error
 
-    def _replace_content(self, parts: Parts, change: Callable[[bytes], bytes], *, make: bool) -> Written:
-        with self._write_lock, self.open_directory(parts[:-1], make=make) as above, _refusing(parts):
-            before = _there(above, parts)
+    def _replace_content(self, parts: PathParts, change: Callable[[bytes], bytes], *, make: bool) -> WriteResult:
+        with self._write_lock, self.open_directory(parts[:-1], make=make) as above, _refuse_os_errors(parts):
+            before = _stat_existing(above, parts)
             if before is None and not make:
                 raise FileNotFoundError(errno.ENOENT, "")
             data = change(b"" if make else self.read_at(above, parts))
             self._check_size(parts, data)
-            _room(above, len(data))
-            _sweep(above)
-            _replace(above, parts, data, before)
-            return Written(before.st_size if before else None, len(data))
+            _check_disk_space(above, len(data))
+            _remove_stale_partials(above)
+            _replace_atomically(above, parts, data, before)
+            return WriteResult(before.st_size if before else None, len(data))
 
-    def _check_size(self, parts: Parts, data: bytes) -> None:
+    def _check_size(self, parts: PathParts, data: bytes) -> None:
         if len(data) > self.max_bytes:
-            raise Refused(
-                f"{told(parts)} would have {len(data):,} bytes, and a file may have {self.max_bytes:,}: "
+            raise ToolCallRefused(
+                f"{display_path(parts)} would have {len(data):,} bytes, and a file may have {self.max_bytes:,}: "
                 "write less of it, or several files."
             )
 
 
-def _make(directory: Path) -> None:
+def _make_directories(directory: Path) -> None:
     if not directory.is_dir():
-        _make(directory.parent)
+        _make_directories(directory.parent)
         directory.mkdir(mode=0o700, exist_ok=True)
 
 
-def is_half(name: str) -> bool:
+def is_partial_file(name: str) -> bool:
     """It is a file of ours that is not whole yet, or never will be."""
-    return _HALF.fullmatch(name) is not None
+    return _PARTIAL_NAME.fullmatch(name) is not None
 
 
-def _there(above: int, parts: Parts) -> os.stat_result | None:
+def _stat_existing(above: int, parts: PathParts) -> os.stat_result | None:
     """What is to be written over. None: nothing is there."""
     try:
-        seen = _regular(os.stat(parts[-1], dir_fd=above, follow_symlinks=False), parts)
+        seen = _require_regular(os.stat(parts[-1], dir_fd=above, follow_symlinks=False), parts)
     except FileNotFoundError:
         return None
     if seen.st_nlink > 1:
-        raise Refused(f"{told(parts)} has several names (hard links), so it is not written: choose another name.")
+        raise ToolCallRefused(
+            f"{display_path(parts)} has several names (hard links), so it is not written: choose another name."
+        )
     return seen
 
 
-def _replace(above: int, parts: Parts, data: bytes, before: os.stat_result | None) -> None:
+def _replace_atomically(above: int, parts: PathParts, data: bytes, before: os.stat_result | None) -> None:
     name, half = parts[-1], f".reverie-{secrets.token_hex(8)}.half"
     mode = stat.S_IMODE(before.st_mode) & 0o777 if before else 0o600
     handle = os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=above)
@@ -185,7 +191,7 @@ def _replace(above: int, parts: Parts, data: bytes, before: os.stat_result | Non
                     os.fchown(handle, before.st_uid, before.st_gid)
             os.fchmod(handle, mode)
             os.fsync(handle)
-        _unchanged(above, parts, before)
+        _check_unchanged(above, parts, before)
         os.replace(half, name, src_dir_fd=above, dst_dir_fd=above)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -194,35 +200,37 @@ def _replace(above: int, parts: Parts, data: bytes, before: os.stat_result | Non
     os.fsync(above)
 
 
-def _unchanged(above: int, parts: Parts, before: os.stat_result | None) -> None:
+def _check_unchanged(above: int, parts: PathParts, before: os.stat_result | None) -> None:
     """Raises Refused, also for what it has become."""
-    now = _there(above, parts)
-    if (before and _state(before)) != (now and _state(now)):
-        raise Refused(f"{told(parts)} was changed by another program just now: read it again.")
+    now = _stat_existing(above, parts)
+    if (before and _file_identity(before)) != (now and _file_identity(now)):
+        raise ToolCallRefused(f"{display_path(parts)} was changed by another program just now: read it again.")
 
 
-def _state(seen: os.stat_result) -> tuple[int, ...]:
+def _file_identity(seen: os.stat_result) -> tuple[int, ...]:
     return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns
 
 
-def _room(above: int, wanted: int) -> None:
+def _check_disk_space(above: int, wanted: int) -> None:
     disk = os.fstatvfs(above)
-    spare = min(SPARE_BYTES, disk.f_blocks * disk.f_frsize // 20)
+    spare = min(RESERVED_DISK_BYTES, disk.f_blocks * disk.f_frsize // 20)
     if disk.f_bavail * disk.f_frsize - wanted < spare:
-        raise Refused("The disk is nearly full, so nothing is written: remove what is not needed, or tell an admin.")
+        raise ToolCallRefused(
+            "The disk is nearly full, so nothing is written: remove what is not needed, or tell an admin."
+        )
 
 
-def _sweep(above: int) -> None:
+def _remove_stale_partials(above: int) -> None:
     """Half files of a crash. Those of another agent that writes here now are younger."""
     with os.scandir(above) as entries:
         for entry in entries:
-            if is_half(entry.name):
+            if is_partial_file(entry.name):
                 with contextlib.suppress(OSError):
-                    if entry.stat(follow_symlinks=False).st_mtime < time.time() - HALF_S:
+                    if entry.stat(follow_symlinks=False).st_mtime < time.time() - PARTIAL_MAX_AGE_S:
                         os.unlink(entry.name, dir_fd=above)
 
 
-def _regular(seen: os.stat_result, parts: Parts) -> os.stat_result:
+def _require_regular(seen: os.stat_result, parts: PathParts) -> os.stat_result:
     """The same. Raises Refused for what is no file."""
     if stat.S_ISREG(seen.st_mode):
         return seen
@@ -233,13 +241,13 @@ def _regular(seen: os.stat_result, parts: Parts) -> os.stat_result:
         (stat.S_ISSOCK, "a socket, not a file"),
     )
     what = next((words for test, words in kinds if test(seen.st_mode)), "a device, not a file")
-    raise Refused(f"{told(parts)} is {what}.")
+    raise ToolCallRefused(f"{display_path(parts)} is {what}.")
 
 
 @contextlib.contextmanager
-def _refusing(parts: Parts) -> Iterator[None]:
+def _refuse_os_errors(parts: PathParts) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        why = _WHY.get(error.errno or 0, os.strerror(error.errno or 0).lower())
-        raise Refused(f"{told(parts)}: {why}.") from error
+        why = _ERROR_REASONS.get(error.errno or 0, os.strerror(error.errno or 0).lower())
+        raise ToolCallRefused(f"{display_path(parts)}: {why}.") from error

@@ -15,12 +15,12 @@ from typing import Final
 from gateway.settings_tools import BashConfig
 
 HOME: Final = "/workspace"
-SKILLS: Final = "/skills"
+SKILLS_PATH: Final = "/skills"
 NICE: Final = 10
 MAX_OPEN_FILES: Final = 1024
-MARKER: Final = "REVERIE_COMMAND"
+MARKER_VARIABLE: Final = "REVERIE_COMMAND"
 """In the environment of what runs: by its value what was left behind is found. Inside a sandbox it is not set."""
-KEEPERS: Final = 2
+BWRAP_PROCESSES: Final = 2
 """Processes of bubblewrap's own: one outside, which waits, and the first one inside."""
 PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _UID: Final = "1000"
@@ -58,18 +58,18 @@ _ETC: Final = (
 )
 """What programs need there, and no more: what else is there is the operator's."""
 _OURS: Final = Path(__file__).parent / "etc"
-_MADE: Final = ("group", "hosts", "nsswitch.conf", "passwd")
+_GENERATED_ETC: Final = ("group", "hosts", "nsswitch.conf", "passwd")
 _LAUNCH: Final = (
     "echo 1000 2>/dev/null >/proc/self/oom_score_adj; "  # if memory ends, these end first
     "ulimit -c 0; ulimit -n {files} 2>/dev/null; ulimit -f {blocks} || exit 126; "
     'exec nice -n {nice} "$@"'
 )
-_BLOCK_BYTES: Final = 512
+_ULIMIT_BLOCK_BYTES: Final = 512
 """What `ulimit -f` counts in, by POSIX."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Box:
+class SandboxMounts:
     """What of the machine a command sees beside the system. All paths are absolute and resolved."""
 
     root: Path
@@ -79,8 +79,8 @@ class Box:
     """Directories that it must not see even where they are below `/usr`."""
 
 
-def boxed(
-    command: str, box: Box, config: BashConfig, *, bwrap: str, strict: bool, filter_file: str, root: bool
+def build_sandboxed_argv(
+    command: str, box: SandboxMounts, config: BashConfig, *, bwrap: str, strict: bool, filter_file: str, root: bool
 ) -> tuple[str, ...]:
     """Return the program and its arguments that run a command in the sandbox.
 
@@ -88,7 +88,7 @@ def boxed(
     `seccomp.filter_file` gives it. `root`: the gateway runs as root.
     """
     return (
-        *limited(config),
+        *build_limited_argv(config),
         # The file is opened here, as the descriptor that bubblewrap reads it from.
         *("/bin/sh", "-c", f'exec "$@" {_FILTER_FD}<"$0"', filter_file),
         *(bwrap, "--seccomp", str(_FILTER_FD)),
@@ -98,24 +98,24 @@ def boxed(
         *("--die-with-parent", "--new-session", "--cap-drop", "ALL"),
         *(_CAPABILITIES_OF_ROOT if root else ("--uid", _UID, "--gid", _UID)),
         *("--hostname", "sandbox", "--clearenv"),
-        *(word for name, value in variables(HOME).items() for word in ("--setenv", name, value)),
-        *_mounts(box, config),
+        *(word for name, value in build_environment(HOME).items() for word in ("--setenv", name, value)),
+        *_mount_arguments(box, config),
         *("--chdir", HOME, "--", *(_AS_NOBODY if root else ()), "/bin/bash", "-c", command),
     )
 
 
-def bare(command: str, config: BashConfig, *, root: bool) -> tuple[str, ...]:
+def build_unsandboxed_argv(command: str, config: BashConfig, *, root: bool) -> tuple[str, ...]:
     """Return the same without a sandbox: only what a command takes is bounded."""
-    return (*limited(config), *(_AS_NOBODY if root else ()), "/bin/bash", "-c", command)
+    return (*build_limited_argv(config), *(_AS_NOBODY if root else ()), "/bin/bash", "-c", command)
 
 
-def limited(config: BashConfig) -> tuple[str, ...]:
+def build_limited_argv(config: BashConfig) -> tuple[str, ...]:
     """Return what stands in front of a program so that it and all that it starts have limits that they cannot lift."""
-    script = _LAUNCH.format(files=MAX_OPEN_FILES, blocks=max(1, config.disk_bytes // _BLOCK_BYTES), nice=NICE)
+    script = _LAUNCH.format(files=MAX_OPEN_FILES, blocks=max(1, config.disk_bytes // _ULIMIT_BLOCK_BYTES), nice=NICE)
     return ("/bin/sh", "-c", script, "sh")
 
 
-def variables(home: str) -> dict[str, str]:
+def build_environment(home: str) -> dict[str, str]:
     """Return all of a command's environment."""
     return {
         "PATH": PATH,
@@ -134,18 +134,18 @@ def scratch_bytes(config: BashConfig) -> int:
     return min(config.disk_bytes, config.memory_bytes // 4)
 
 
-def _mounts(box: Box, config: BashConfig) -> Iterator[str]:
+def _mount_arguments(box: SandboxMounts, config: BashConfig) -> Iterator[str]:
     for path in _SYSTEM:
         yield from ("--ro-bind-try", path, path)
     for path in (
         "/etc",
         "/etc/ssl",
-        *((SKILLS,) if box.skills else ()),
+        *((SKILLS_PATH,) if box.skills else ()),
     ):  # made by the way they would be closed to `nobody`
         yield from ("--perms", "0755", "--dir", path)
     for path in (*_ETC, *(("/etc/resolv.conf",) if config.network else ())):
         yield from ("--ro-bind-try", path, path)
-    for name in _MADE:
+    for name in _GENERATED_ETC:
         yield from ("--ro-bind", str(_OURS / name), f"/etc/{name}")
     below = [one for one in box.hidden if any(Path(path) in one.parents for path in _SYSTEM)]
     for hidden in below:
@@ -157,6 +157,6 @@ def _mounts(box: Box, config: BashConfig) -> Iterator[str]:
     yield from ("--perms", "1777", "--size", str(scratch_bytes(config)), "--tmpfs", "/tmp")  # noqa: S108 - its own
     yield from ("--bind", str(box.root), HOME)
     for name, skill in {skill.name: skill for skill in reversed(box.skills)}.items():
-        yield from ("--ro-bind-try", str(skill), f"{SKILLS}/{name}")
+        yield from ("--ro-bind-try", str(skill), f"{SKILLS_PATH}/{name}")
     # A gateway that runs as root is outside who owns /proc/sys and /proc/sysrq-trigger, whatever it is inside.
     yield from ("--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/")

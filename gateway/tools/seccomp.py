@@ -42,14 +42,14 @@ sync_file_range syncfs sysinfo tee tgkill time timer_create timer_delete timer_g
 timer_settime timerfd_create timerfd_gettime timerfd_settime times tkill truncate umask uname unlink unlinkat utime
 utimensat utimes vfork vmsplice wait4 waitid write writev
 """.split()  # noqa: SIM905 - a page of names reads better than a page of quotes
-_FAMILIES: Final = (1, 2, 10, 16)
+_SOCKET_FAMILIES: Final = (1, 2, 10, 16)
 """AF_UNIX, AF_INET, AF_INET6, AF_NETLINK."""
 _PERSONALITIES: Final = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 """PER_LINUX, PER_LINUX32, UNAME26 with both; the last one asks which it is."""
 _NEW_NAMESPACES: Final = 0x7E020000
 """All CLONE_NEW* but CLONE_NEWTIME, which clone(2) does not take."""
-_SET_ID: Final = 0o6000
-_CREATES: Final = 0o20000100
+_SET_ID_BITS: Final = 0o6000
+_CREATE_FLAGS: Final = 0o20000100
 """O_CREAT and O_TMPFILE: without them open(2) takes no mode."""
 
 _ALLOW: Final = 0x7FFF0000
@@ -57,7 +57,7 @@ _ERRNO: Final = 0x00050000
 _EQUAL, _MASKED_EQUAL = 4, 7
 
 
-class _Argument(ctypes.Structure):
+class _SeccompArgument(ctypes.Structure):
     """`struct scmp_arg_cmp`."""
 
     _fields_ = (
@@ -68,17 +68,17 @@ class _Argument(ctypes.Structure):
     )
 
 
-def _rules() -> Iterator[tuple[str, _Argument | None]]:
+def _rules() -> Iterator[tuple[str, _SeccompArgument | None]]:
     """Calls, and what an argument has to be. One of a call's rules is enough."""
     yield from ((name, None) for name in _ALLOWED)
-    yield from (("socket", _Argument(0, _EQUAL, family)) for family in _FAMILIES)
-    yield from (("personality", _Argument(0, _EQUAL, one)) for one in _PERSONALITIES)
-    yield "clone", _Argument(0, _MASKED_EQUAL, _NEW_NAMESPACES, 0)
+    yield from (("socket", _SeccompArgument(0, _EQUAL, family)) for family in _SOCKET_FAMILIES)
+    yield from (("personality", _SeccompArgument(0, _EQUAL, one)) for one in _PERSONALITIES)
+    yield "clone", _SeccompArgument(0, _MASKED_EQUAL, _NEW_NAMESPACES, 0)
     modes = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2, "creat": 1, "mknod": 1, "mknodat": 2}
-    yield from ((name, _Argument(at, _MASKED_EQUAL, _SET_ID, 0)) for name, at in modes.items())
+    yield from ((name, _SeccompArgument(at, _MASKED_EQUAL, _SET_ID_BITS, 0)) for name, at in modes.items())
     for name, flags in (("open", 1), ("openat", 2)):
-        yield name, _Argument(flags, _MASKED_EQUAL, _CREATES, 0)
-        yield name, _Argument(flags + 1, _MASKED_EQUAL, _SET_ID, 0)
+        yield name, _SeccompArgument(flags, _MASKED_EQUAL, _CREATE_FLAGS, 0)
+        yield name, _SeccompArgument(flags + 1, _MASKED_EQUAL, _SET_ID_BITS, 0)
 
 
 @cache
@@ -90,7 +90,7 @@ def filter_file() -> str:
     library = ctypes.CDLL(LIBRARY, use_errno=True)
     library.seccomp_init.restype = ctypes.c_void_p
     library.seccomp_rule_add_array.argtypes = (
-        *(ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int, ctypes.c_uint, ctypes.POINTER(_Argument)),
+        *(ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int, ctypes.c_uint, ctypes.POINTER(_SeccompArgument)),
     )
     library.seccomp_export_bpf.argtypes = (ctypes.c_void_p, ctypes.c_int)
     library.seccomp_release.argtypes = (ctypes.c_void_p,)
@@ -102,7 +102,7 @@ def filter_file() -> str:
             number = library.seccomp_syscall_resolve_name(name.encode())
             if number < 0:  # this processor, or this version of the library, does not have it
                 continue
-            given = (_Argument * 1)(argument) if argument is not None else None
+            given = (_SeccompArgument * 1)(argument) if argument is not None else None
             if failed := library.seccomp_rule_add_array(built, _ALLOW, number, int(given is not None), given):
                 raise OSError(-failed, f"libseccomp refuses the rule of {name}")
         kept = os.memfd_create("seccomp")

@@ -13,36 +13,53 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from agent.journal import flat
-from agent.tools.schema import Refused
-from agent.tools.shell import BASH, JOB_KILL, JOB_OUTPUT, JOBS, MAX_COMMAND_BYTES, Bash, JobKill, JobOutput
-from agent.tools.shell import Jobs as JobsAsked
+from agent.journal import to_single_line
+from agent.tools.schema import ToolCallRefused
+from agent.tools.shell import (
+    BASH,
+    JOB_KILL,
+    JOB_OUTPUT,
+    JOBS,
+    MAX_COMMAND_BYTES,
+    BashArgs,
+    JobKillArgs,
+    JobOutputArgs,
+    JobsArgs,
+)
 from gateway.clock import Clock
-from gateway.hands import Given, Hand, Whereabouts
-from gateway.process import NotStarted
+from gateway.hands import Tool, ToolContext, ToolOutput
+from gateway.process import ProgramNotStarted
 from gateway.settings_tools import BashConfig
-from gateway.tools.command import Command, carry_out
-from gateway.tools.jobs import Finished, Job, Jobs
-from gateway.tools.limits import Limits
-from gateway.tools.output import Ended, Kept
-from gateway.tools.permits import ADMINS, Permit
-from gateway.tools.sandbox import KEEPERS, NOBODY, PATH, Box, bare, boxed, variables
+from gateway.tools.command import ShellCommand, run_command
+from gateway.tools.jobs import BackgroundJob, BackgroundJobs, JobFinishedListener
+from gateway.tools.limits import CommandLimits
+from gateway.tools.output import OutputBuffer, ShellResult
+from gateway.tools.permits import ALLOW_ADMINS, ToolPermit
+from gateway.tools.sandbox import (
+    BWRAP_PROCESSES,
+    NOBODY,
+    PATH,
+    SandboxMounts,
+    build_environment,
+    build_sandboxed_argv,
+    build_unsandboxed_argv,
+)
 from gateway.tools.seccomp import LIBRARY, filter_file
 
 logger = logging.getLogger("reverie.tools.shell")
 
-ACTS: Final = Permit(role="admin", approval="untrusted")
-ENDING_S: Final = 30.0
+SHELL_PERMIT: Final = ToolPermit(role="admin", approval="untrusted")
+END_GRACE_S: Final = 30.0
 """What a call may take beyond its command's time, until all has ended."""
-PROBE_S: Final = 10.0
+PROBE_TIMEOUT_S: Final = 10.0
 MAX_ORIGIN_CHARS: Final = 200
-FIX: Final = (
+SANDBOX_FIX: Final = (
     "the operator can install bubblewrap 0.7 or newer, allow user namespaces (sysctl user.max_user_namespaces, "
     "kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns), or set tools.bash.sandbox to off"
 )
 
 
-class Shell:
+class ShellTools:
     """`bash`, `jobs`, `job_output` and `job_kill` for one agent. `aclose` it: then nothing of it runs."""
 
     def __init__(
@@ -53,7 +70,7 @@ class Shell:
         skills: Callable[[], Awaitable[Sequence[Path]]] | None = None,
         *,
         hidden: Sequence[Path] = (),
-        finished: Finished | None = None,
+        finished: JobFinishedListener | None = None,
     ) -> None:
         """`root`: the agent's files; made if it is not there. `skills`: asked for each command; None: there are none.
 
@@ -62,7 +79,7 @@ class Shell:
         self._root = root.absolute()
         self._config = config
         self._skills, self._hidden = skills, tuple(hidden)
-        self._jobs = Jobs(config.jobs, clock, finished)
+        self._jobs = BackgroundJobs(config.jobs, clock, finished)
         self._strict: bool | None = None
         """Which sandbox works here; None: none that we know of."""
         self._sandbox_error = ""
@@ -70,14 +87,14 @@ class Shell:
         self._probe_lock = asyncio.Lock()
 
     @property
-    def tools(self) -> tuple[Hand, ...]:
+    def tools(self) -> tuple[Tool, ...]:
         """All of them, as the configuration is by now."""
-        time_s = self._config.max_timeout + ENDING_S
+        time_s = self._config.max_timeout + END_GRACE_S
         return (
-            Hand.create(BASH, Bash, self._bash, ACTS, time_s=time_s, cost="cheap"),
-            Hand.create(JOBS, JobsAsked, self._list_jobs, ADMINS),
-            Hand.create(JOB_OUTPUT, JobOutput, self._job_output, ADMINS),
-            Hand.create(JOB_KILL, JobKill, self._kill_job, ADMINS),
+            Tool.create(BASH, BashArgs, self._bash, SHELL_PERMIT, time_s=time_s, cost="cheap"),
+            Tool.create(JOBS, JobsArgs, self._list_jobs, ALLOW_ADMINS),
+            Tool.create(JOB_OUTPUT, JobOutputArgs, self._job_output, ALLOW_ADMINS),
+            Tool.create(JOB_KILL, JobKillArgs, self._kill_job, ALLOW_ADMINS),
         )
 
     def reconfigure(self, config: BashConfig) -> None:
@@ -102,11 +119,11 @@ class Shell:
         """Return why no command can run here, for the operator. Empty: they can."""
         try:
             await self._build_command("true", self._config)
-        except Refused as reason:
+        except ToolCallRefused as reason:
             return str(reason)
         return ""
 
-    async def kill_jobs(self, theirs: Callable[[Job], bool]) -> None:
+    async def kill_jobs(self, theirs: Callable[[BackgroundJob], bool]) -> None:
         """End somebody's background jobs."""
         await self._jobs.kill_matching(theirs)
 
@@ -114,91 +131,91 @@ class Shell:
         """End all jobs. Commands of turns end with these."""
         await self._jobs.aclose()
 
-    async def _bash(self, args: Bash, where: Whereabouts) -> str | Given:
+    async def _bash(self, args: BashArgs, where: ToolContext) -> str | ToolOutput:
         if len(args.command.encode()) > MAX_COMMAND_BYTES or "\0" in args.command:
-            raise Refused("The command is too long, or holds a NUL: write it into a file and run that.")
+            raise ToolCallRefused("The command is too long, or holds a NUL: write it into a file and run that.")
         config = self._config
         command = await self._build_command(args.command, config)
-        kept = Kept(config.output_bytes)
+        kept = OutputBuffer(config.output_bytes)
         if args.background:
-            run = _runner(command, config, config.max_timeout)
+            run = _command_runner(command, config, config.max_timeout)
             job = self._jobs.start(args.command, run, kept, where)
             most = f"{config.max_timeout:g} s"
             return f"Job {job.name} runs, for {most} at most. You are told when it has ended; job_output reads it."
         time_s = min(args.timeout or config.timeout, config.max_timeout)
         try:
-            ended = await _runner(command, config, time_s)(kept)
-        except NotStarted as reason:
-            raise Refused(f"{reason}.") from None
+            ended = await _command_runner(command, config, time_s)(kept)
+        except ProgramNotStarted as reason:
+            raise ToolCallRefused(f"{reason}.") from None
         return self._build_output(ended.render(), kept.render(), args.command)
 
-    def _build_output(self, state: str, text: str, command: str) -> Given:
-        origin = flat(command[: 4 * MAX_ORIGIN_CHARS], MAX_ORIGIN_CHARS)
+    def _build_output(self, state: str, text: str, command: str) -> ToolOutput:
+        origin = to_single_line(command[: 4 * MAX_ORIGIN_CHARS], MAX_ORIGIN_CHARS)
         text = f"[{state}]\n{text}" if text else f"[{state}, no output]"
-        return Given(text=text, kind="command", origin=origin, is_untrusted=True, is_foreign=self._config.network)
+        return ToolOutput(text=text, kind="command", origin=origin, is_untrusted=True, is_foreign=self._config.network)
 
-    async def _list_jobs(self, _: JobsAsked, where: Whereabouts) -> str:
+    async def _list_jobs(self, _: JobsArgs, where: ToolContext) -> str:
         return (
             "\n".join(f"{job.render()} (begun {age:.0f} s ago)" for job, age in self._jobs.list_visible(where))
             or "No jobs."
         )
 
-    async def _job_output(self, args: JobOutput, where: Whereabouts) -> Given:
+    async def _job_output(self, args: JobOutputArgs, where: ToolContext) -> ToolOutput:
         job = self._jobs.find(args.job, where)
         text = job.output.render()
         if args.tail is not None:
             text = "\n".join(text.rstrip("\n").split("\n")[-args.tail :])
         return self._build_output(job.state, text, job.command)
 
-    async def _kill_job(self, args: JobKill, where: Whereabouts) -> str:
+    async def _kill_job(self, args: JobKillArgs, where: ToolContext) -> str:
         job = self._jobs.find(args.job, where)
         return f"{job.name} is ended." if await self._jobs.kill(job) else f"{job.name} had ended already: {job.state}."
 
-    async def _build_command(self, command: str, config: BashConfig) -> Command:
+    async def _build_command(self, command: str, config: BashConfig) -> ShellCommand:
         """Raises Refused."""
         try:
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
             root = self._root.resolve()
         except OSError as error:
-            raise Refused(f"The directory of your files cannot be used ({error.strerror}).") from None
+            raise ToolCallRefused(f"The directory of your files cannot be used ({error.strerror}).") from None
         if os.geteuid() == 0:
-            await asyncio.to_thread(_give_away, root)
+            await asyncio.to_thread(_chown_to_nobody, root)
         if config.sandbox == "off":
-            argv = bare(command, config, root=os.geteuid() == 0)
-            return Command(argv=argv, env=variables(str(root)), directory=root)
+            argv = build_unsandboxed_argv(command, config, root=os.geteuid() == 0)
+            return ShellCommand(argv=argv, env=build_environment(str(root)), directory=root)
         async with self._probe_lock:
             if self._strict is None:
                 self._sandbox_error, self._strict = await self._probe_sandbox(root, config)
             strict = self._strict
         if strict is None:
-            logger.warning("no command can be run: %s; %s", self._sandbox_error, FIX)
-            raise Refused(f"No command can be run here ({self._sandbox_error}): {FIX}.")
+            logger.warning("no command can be run: %s; %s", self._sandbox_error, SANDBOX_FIX)
+            raise ToolCallRefused(f"No command can be run here ({self._sandbox_error}): {SANDBOX_FIX}.")
         skills = await self._skills() if self._skills is not None else ()
         return self._build_sandboxed(command, root, skills, config, strict=strict)
 
     def _build_sandboxed(
         self, command: str, root: Path, skills: Sequence[Path], config: BashConfig, *, strict: bool
-    ) -> Command:
-        box = Box(
+    ) -> ShellCommand:
+        box = SandboxMounts(
             root=root,
             skills=tuple(path.resolve() for path in skills),
             hidden=tuple(dict.fromkeys(path.resolve() for path in self._hidden if path.is_dir())),
         )
         # bwrap's own environment can be read inside, in /proc/1/environ.
-        argv = boxed(
+        argv = build_sandboxed_argv(
             command,
             box,
             config,
-            bwrap=_bwrap() or "bwrap",
+            bwrap=_find_bwrap() or "bwrap",
             strict=strict,
             filter_file=filter_file(),
             root=os.geteuid() == 0,
         )
-        return Command(argv=argv, env={"PATH": PATH}, directory=root, helper_processes=KEEPERS)
+        return ShellCommand(argv=argv, env={"PATH": PATH}, directory=root, helper_processes=BWRAP_PROCESSES)
 
     async def _probe_sandbox(self, root: Path, config: BashConfig) -> tuple[str, bool | None]:
         """Return why no sandbox works, or whether the strict one does. What does not work is tried anew each time."""
-        if _bwrap() is None:
+        if _find_bwrap() is None:
             return "bubblewrap (bwrap) is not installed", None
         try:
             filter_file()
@@ -206,24 +223,26 @@ class Shell:
             return f"no seccomp filter can be built: {error}; {LIBRARY} has to be installed", None
         reason = ""
         for strict in (True, False):
-            kept = Kept(config.output_bytes)
+            kept = OutputBuffer(config.output_bytes)
             try:
                 boxed_true = self._build_sandboxed("true", root, (), config, strict=strict)
-                ended = await _runner(boxed_true, config, PROBE_S)(kept)
-            except NotStarted as error:
+                ended = await _command_runner(boxed_true, config, PROBE_TIMEOUT_S)(kept)
+            except ProgramNotStarted as error:
                 return str(error), None
             if not ended.status and not ended.end_reason:
                 return "", strict
-            reason = flat(kept.render(), MAX_ORIGIN_CHARS) or ended.render()
+            reason = to_single_line(kept.render(), MAX_ORIGIN_CHARS) or ended.render()
         return f"the sandbox does not work: {reason}", None
 
 
-def _runner(command: Command, config: BashConfig, time_s: float) -> Callable[[Kept], Awaitable[Ended]]:
-    limits = Limits.from_config(config, time_s)
-    return lambda kept: carry_out(command, limits, kept)
+def _command_runner(
+    command: ShellCommand, config: BashConfig, time_s: float
+) -> Callable[[OutputBuffer], Awaitable[ShellResult]]:
+    limits = CommandLimits.from_config(config, time_s)
+    return lambda kept: run_command(command, limits, kept)
 
 
-def _give_away(root: Path) -> None:
+def _chown_to_nobody(root: Path) -> None:
     """Let commands of a gateway that runs as root, which run as `nobody`, write what root has made in there.
 
     Links are not followed, and what another user owns stays theirs.
@@ -235,5 +254,5 @@ def _give_away(root: Path) -> None:
                     os.chown(name, NOBODY, NOBODY, dir_fd=folder, follow_symlinks=False)
 
 
-def _bwrap() -> str | None:
+def _find_bwrap() -> str | None:
     return shutil.which("bwrap", path=PATH) or shutil.which("bwrap")

@@ -7,14 +7,14 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from agent.tools.schema import Refused
-from gateway.pictures import picture, sound_suffix
+from agent.tools.schema import ToolCallRefused
+from gateway.pictures import identify_image, sound_suffix
 
-MAX_CHARS: Final = 200_000
+MAX_READ_CHARS: Final = 200_000
 """Told at once."""
 MAX_LINE_CHARS: Final = 20_000
 """Of one line: files that programs write have everything on one."""
-MAX_PLACES: Final = 100_000
+MAX_REPLACEMENTS: Final = 100_000
 """Replaced at once."""
 MAX_OLD_BYTES: Final = 100_000
 """Of a piece that is looked for."""
@@ -23,10 +23,10 @@ _HEAD_BYTES: Final = 8_192
 _SHOWN_PLACES: Final = 3
 _SHOWN_LINES: Final = 30
 """Of each of them."""
-_AROUND: Final = 2
+_CONTEXT_LINES: Final = 2
 """Lines in front of it and behind it."""
 _BOM: Final = b"\xef\xbb\xbf"
-_LOST: Final = "\ufffd"
+_REPLACEMENT_CHAR: Final = "\ufffd"
 _KINDS: Final = (
     (b"%PDF-", "a PDF document"),
     (b"\x1f\x8b", "a gzip archive"),
@@ -41,12 +41,12 @@ _BINARY_KINDS: Final = (
     (b"\xfd7zXZ", "an xz archive"),
     (b"\x28\xb5\x2f\xfd", "a zstd archive"),
 )
-_END: Final = rb"(?:\r\n|(?<!\r)\n)"
+_LINE_END: Final = rb"(?:\r\n|(?<!\r)\n)"
 """A line's end, never half of one."""
-_NUMBERED: Final = re.compile(r"\s*\d+\t")
+_NUMBERED_LINE: Final = re.compile(r"\s*\d+\t")
 
 
-class Text(NamedTuple):
+class DecodedText(NamedTuple):
     """A file, as it is told."""
 
     lines: Sequence[str]
@@ -55,7 +55,7 @@ class Text(NamedTuple):
     """What cannot be seen in the lines. Empty: nothing."""
 
 
-class Change(NamedTuple):
+class TextEdit(NamedTuple):
     """A file with a piece of it replaced."""
 
     data: bytes
@@ -65,25 +65,25 @@ class Change(NamedTuple):
     """Of the longest of them."""
 
 
-def binary(data: bytes) -> str:
+def describe_binary(data: bytes) -> str:
     """What a file is that is no text, and what can be done with it. Empty: it is a text."""
     for magic, what in _KINDS:
         if data.startswith(magic):
             return what
     if b"\0" not in data[:_HEAD_BYTES]:
         return ""
-    if picture(data):
+    if identify_image(data):
         return "a picture: look at it with view_image"
     if sound_suffix(data) != ".bin":
         return "a sound"
     return next((what for magic, what in _BINARY_KINDS if data.startswith(magic)), "binary data")
 
 
-def decoded(data: bytes) -> Text:
+def decode_text(data: bytes) -> DecodedText:
     """The file as text, whatever is in it."""
     bom = data.startswith(_BOM)
-    text = data[len(_BOM) if bom else 0 :].decode("utf-8", "replace").replace("\0", _LOST)
-    lost = text.count(_LOST) - data.count(_LOST.encode())
+    text = data[len(_BOM) if bom else 0 :].decode("utf-8", "replace").replace("\0", _REPLACEMENT_CHAR)
+    lost = text.count(_REPLACEMENT_CHAR) - data.count(_REPLACEMENT_CHAR.encode())
     crlf, ends = text.count("\r\n"), text.count("\n")
     lines = text.split("\n")
     if not lines[-1]:
@@ -93,24 +93,24 @@ def decoded(data: bytes) -> Text:
     notes = (
         "begins with a byte order mark" if bom else "",
         "" if not crlf else "lines end with CRLF" if crlf == ends else f"{crlf} of its lines end with CRLF",
-        f"{lost} bytes that are no text in UTF-8 are shown as {_LOST}" if lost else "",
+        f"{lost} bytes that are no text in UTF-8 are shown as {_REPLACEMENT_CHAR}" if lost else "",
     )
-    return Text(lines, "; ".join(note for note in notes if note))
+    return DecodedText(lines, "; ".join(note for note in notes if note))
 
 
-def told(name: str, text: Text, offset: int, limit: int) -> tuple[str, int]:
+def render_lines(name: str, text: DecodedText, offset: int, limit: int) -> tuple[str, int]:
     """So many lines of it, numbered, from this one on (1: the first); and the last that is told. Raises Refused."""
     total = len(text.lines)
     notes = f"; {text.notes}" if text.notes else ""
     if not total:
         return f"{name} is empty{notes}.", 0
     if offset > total:
-        raise Refused(f"{name} has {total:,} lines: offset can be 1 to {total}.")
+        raise ToolCallRefused(f"{name} has {total:,} lines: offset can be 1 to {total}.")
     shown, chars, last = list[str](), 0, offset - 1
     for number, line in enumerate(text.lines[offset - 1 : offset - 1 + limit], start=offset):
-        one = numbered(number, line)
+        one = number_line(number, line)
         chars += len(one) + 1
-        if shown and chars > MAX_CHARS:
+        if shown and chars > MAX_READ_CHARS:
             break
         shown.append(one)
         last = number
@@ -119,73 +119,81 @@ def told(name: str, text: Text, offset: int, limit: int) -> tuple[str, int]:
     return "\n".join([f"{name}, {total} {'line' if total == 1 else 'lines'}{part}{more}{notes}", *shown]), last
 
 
-def numbered(number: int, line: str) -> str:
+def number_line(number: int, line: str) -> str:
     """A line as `cat -n` writes it."""
     beyond = len(line) - MAX_LINE_CHARS
     cut = f"{line[:MAX_LINE_CHARS]}... [{beyond:,} more characters in this line]" if beyond > 0 else line
     return f"{number:6}\t{cut}"
 
 
-def encoded(text: str) -> bytes:
+def encode_text(text: str) -> bytes:
     """Raises Refused for what no file in UTF-8 has."""
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise Refused("The text has half a surrogate pair in it, which is no character: write the whole one.") from None
+        raise ToolCallRefused(
+            "The text has half a surrogate pair in it, which is no character: write the whole one."
+        ) from None
 
 
-def edited(name: str, data: bytes, old: str, new: str, *, everywhere: bool, most: int) -> Change:
+def replace_text(name: str, data: bytes, old: str, new: str, *, everywhere: bool, most: int) -> TextEdit:
     """The file with `new` where `old` stands; a line end is as the file has it. Raises Refused, e.g. for too much.
 
     Unless `everywhere`, `old` must stand there exactly once. What is refused quotes nothing of the file.
     """
-    wanted = encoded(old.replace("\r\n", "\n"))
-    put = encoded(new.replace("\r\n", "\n"))
+    wanted = encode_text(old.replace("\r\n", "\n"))
+    put = encode_text(new.replace("\r\n", "\n"))
     if len(wanted) > MAX_OLD_BYTES:
-        raise Refused(f"`old` has at most {MAX_OLD_BYTES:,} bytes: name less of the file, or write all of it anew.")
-    pattern = re.compile(_END.join(map(re.escape, wanted.split(b"\n"))))
+        raise ToolCallRefused(
+            f"`old` has at most {MAX_OLD_BYTES:,} bytes: name less of the file, or write all of it anew."
+        )
+    pattern = re.compile(_LINE_END.join(map(re.escape, wanted.split(b"\n"))))
     crlf = data.count(b"\r\n") * 2 > data.count(b"\n")
     places = list[re.Match[bytes]]()
     for place in pattern.finditer(data):
         places.append(place)
-        if len(places) > MAX_PLACES:
-            raise Refused(f"That stands in {name} more than {MAX_PLACES:,} times: change it with the shell.")
+        if len(places) > MAX_REPLACEMENTS:
+            raise ToolCallRefused(
+                f"That stands in {name} more than {MAX_REPLACEMENTS:,} times: change it with the shell."
+            )
     if not places:
-        raise Refused(_not_found(name, data, wanted, put))
+        raise ToolCallRefused(_explain_not_found(name, data, wanted, put))
     again = pattern.search(data, places[0].start() + 1)
     if again and not everywhere:
-        lines = _lines(data, [place.start() for place in (places if len(places) > 1 else [places[0], again])])
+        lines = _format_line_numbers(
+            data, [place.start() for place in (places if len(places) > 1 else [places[0], again])]
+        )
         times = f"{max(2, len(places))} times" if len(places) > 1 else "more than once, overlapping"
-        raise Refused(
+        raise ToolCallRefused(
             f"`old` stands in {name} {times} ({lines}): add lines around it until it stands there once, "
             "or set `all` to replace every one."
         )
     if len(data) + len(places) * (2 * len(put) - len(wanted)) > 2 * most:  # line ends are two bytes at most
-        raise Refused(f"{name} would have more than the {most:,} bytes that a file may have.")
-    made = _replaced(data, places, put, crlf=crlf)
+        raise ToolCallRefused(f"{name} would have more than the {most:,} bytes that a file may have.")
+    made = _apply_replacements(data, places, put, crlf=crlf)
     if made.data == data:
-        raise Refused(f"That would change nothing in {name}: `old` and `new` are the same.")
+        raise ToolCallRefused(f"That would change nothing in {name}: `old` and `new` are the same.")
     return made
 
 
-def changed(name: str, made: Change) -> str:
+def render_edit(name: str, made: TextEdit) -> str:
     """What became of the file: the lines that changed, with some around them."""
     count = len(made.starts)
-    lines = decoded(made.data).lines
+    lines = decode_text(made.data).lines
     shown = [f"{name}, {len(lines)} lines; {'1 place' if count == 1 else f'{count} places'} changed:"]
     last = 0
     for start in made.starts[:_SHOWN_PLACES]:
         line = made.data.count(b"\n", 0, start) + 1
         height = made.data.count(b"\n", start, start + max(0, made.length - 1))
-        first = max(line - _AROUND, last + 1)
+        first = max(line - _CONTEXT_LINES, last + 1)
         if last and first > last + 1:
             shown.append("   ...")
-        last = max(last, min(line + min(height, _SHOWN_LINES) + _AROUND, len(lines)))
-        shown += [numbered(number, lines[number - 1]) for number in range(first, last + 1)]
+        last = max(last, min(line + min(height, _SHOWN_LINES) + _CONTEXT_LINES, len(lines)))
+        shown += [number_line(number, lines[number - 1]) for number in range(first, last + 1)]
     return "\n".join(shown if count <= _SHOWN_PLACES else [*shown, f"   ... and {count - _SHOWN_PLACES} more places"])
 
 
-def _replaced(data: bytes, places: Iterable[re.Match[bytes]], put: bytes, *, crlf: bool) -> Change:
+def _apply_replacements(data: bytes, places: Iterable[re.Match[bytes]], put: bytes, *, crlf: bool) -> TextEdit:
     wide = put.replace(b"\n", b"\r\n")
     pieces, starts, end, size, length = list[bytes](), list[int](), 0, 0, 0
     for place in places:
@@ -197,27 +205,35 @@ def _replaced(data: bytes, places: Iterable[re.Match[bytes]], put: bytes, *, crl
         size += len(now)
         length = max(length, len(now))
         end = place.end()
-    return Change(b"".join([*pieces, data[end:]]), starts, length)
+    return TextEdit(b"".join([*pieces, data[end:]]), starts, length)
 
 
-def _not_found(name: str, data: bytes, wanted: bytes, put: bytes) -> str:
+def _explain_not_found(name: str, data: bytes, wanted: bytes, put: bytes) -> str:
     why = f"`old` does not stand in {name}"
     lines = [line for line in wanted.decode().split("\n") if line.strip()]
-    if lines and all(map(_NUMBERED.match, lines)):
+    if lines and all(map(_NUMBERED_LINE.match, lines)):
         return f"{why}: leave out the line numbers and the tabs behind them."
     words = wanted.split()
     loose = re.search(rb"\s+".join(map(re.escape, words)), data) if words else None
     if loose:
-        return f"{why}, but with other blanks or line ends in {_lines(data, [loose.start()])}: copy it exactly."
+        return (
+            f"{why}, but with other blanks or line ends in {_format_line_numbers(data, [loose.start()])}: "
+            "copy it exactly."
+        )
     if put.strip() and put in data:
-        return f"{why}, but `new` does already, in {_lines(data, [data.index(put)])}: nothing is to be done."
+        return (
+            f"{why}, but `new` does already, in {_format_line_numbers(data, [data.index(put)])}: nothing is to be done."
+        )
     first = lines[0].strip().encode() if lines else b""
     if first and first in data:
-        return f"{why}: its first line does, in {_lines(data, [data.index(first)])}, and goes on differently."
+        return (
+            f"{why}: its first line does, in {_format_line_numbers(data, [data.index(first)])}, and goes "
+            "on differently."
+        )
     return f"{why}: read the file again, and copy it exactly."
 
 
-def _lines(data: bytes, starts: Sequence[int]) -> str:
+def _format_line_numbers(data: bytes, starts: Sequence[int]) -> str:
     """In which lines these places are."""
     numbers = [str(data.count(b"\n", 0, start) + 1) for start in starts[:5]]
     more = " and more" if len(starts) > len(numbers) else ""

@@ -6,12 +6,12 @@ from fnmatch import fnmatchcase
 from itertools import groupby
 
 from gateway.settings_tools import ToolRule
-from gateway.standing import RANKS
-from gateway.tools.consent import code
-from gateway.tools.permits import Permit, ruled
+from gateway.standing import ROLE_ORDER
+from gateway.tools.consent import inline_code
+from gateway.tools.permits import ToolPermit, apply_rules
 
-_SCOPES = {"any": "", "private": ", in private places only", "room": ", in rooms that are not private only"}
-_APPROVALS = {
+_SCOPE_TEXTS = {"any": "", "private": ", in private places only", "room": ", in rooms that are not private only"}
+_APPROVAL_TEXTS = {
     "never": "",
     "untrusted": ", approved by an admin once text from outside is in view",
     "always": ", each call approved by an admin",
@@ -19,10 +19,10 @@ _APPROVALS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Toolbox:
+class ToolList:
     """The tools of one agent."""
 
-    families: Mapping[str, Mapping[str, Permit]] = field(default_factory=dict)
+    families: Mapping[str, Mapping[str, ToolPermit]] = field(default_factory=dict)
     """What each needs by its own permit, by its family (`files`, `shell`, ...) and name."""
     rules: Sequence[ToolRule] = ()
     """The operator's."""
@@ -38,28 +38,28 @@ class Toolbox:
         lines = [
             f"- {family}: {told}" for family, tools in self.families.items() if (told := self._render_family(tools))
         ]
-        lines += [f"- off: {', '.join(code(one) for one in self.off)}"] if self.off else []
-        lines += [f"- {code(state, 200)}" for state in self.status_lines]
+        lines += [f"- off: {', '.join(inline_code(one) for one in self.off)}"] if self.off else []
+        lines += [f"- {inline_code(state, 200)}" for state in self.status_lines]
         return "\n".join(lines) or "I have no tools."
 
-    def _render_family(self, tools: Mapping[str, Permit]) -> str:
+    def _render_family(self, tools: Mapping[str, ToolPermit]) -> str:
         needs = {
-            name: ruled(name, permit, self.rules)
+            name: apply_rules(name, permit, self.rules)
             for name, permit in sorted(tools.items())
             if not any(fnmatchcase(name, glob) for glob in self.off)
         }
-        alike = groupby(sorted(needs, key=lambda name: _order(needs[name])), key=lambda name: needs[name])
-        return "; ".join(f"{_names(names)} ({_need(permit)})" for permit, names in alike)
+        alike = groupby(sorted(needs, key=lambda name: _permit_sort_key(needs[name])), key=lambda name: needs[name])
+        return "; ".join(f"{_format_codes(names)} ({_format_permit(permit)})" for permit, names in alike)
 
 
-def _order(permit: Permit) -> tuple[int, str, str]:
-    return RANKS.index(permit.role), permit.scope, permit.approval
+def _permit_sort_key(permit: ToolPermit) -> tuple[int, str, str]:
+    return ROLE_ORDER.index(permit.role), permit.scope, permit.approval
 
 
-def _names(names: Iterable[str]) -> str:
-    return ", ".join(map(code, names))
+def _format_codes(names: Iterable[str]) -> str:
+    return ", ".join(map(inline_code, names))
 
 
-def _need(permit: Permit) -> str:
+def _format_permit(permit: ToolPermit) -> str:
     role = "anybody" if permit.role == "guest" else f"{permit.role}{'' if permit.role == 'owner' else ' and above'}"
-    return f"{role}{_SCOPES[permit.scope]}{_APPROVALS[permit.approval]}"
+    return f"{role}{_SCOPE_TEXTS[permit.scope]}{_APPROVAL_TEXTS[permit.approval]}"

@@ -11,7 +11,7 @@ from gateway.events import ConversationId
 
 
 @dataclass(slots=True, eq=False)
-class _Call:
+class _RunningCall:
     conversation: ConversationId
     name: str
     began_s: float
@@ -20,11 +20,11 @@ class _Call:
     killed: bool = False
 
 
-class UnderWay:
+class RunningCalls:
     """For all agents: each conversation is one agent's."""
 
     def __init__(self) -> None:
-        self._calls: list[_Call] = []
+        self._calls: list[_RunningCall] = []
 
     def describe(self, conversation: ConversationId) -> list[str]:
         """What is carried out there, in a few words each, the oldest first."""
@@ -40,7 +40,7 @@ class UnderWay:
 
         Cancelled, it ends the work, too, and lets the cancellation through.
         """
-        one = _Call(conversation, name, time.monotonic(), asyncio.ensure_future(work))
+        one = _RunningCall(conversation, name, time.monotonic(), asyncio.ensure_future(work))
         self._calls.append(one)
         try:
             await asyncio.wait({one.task})

@@ -6,22 +6,22 @@ A few kilobytes can unpack to gigabytes (CWE-409), so the limit holds while it i
 import zlib
 from typing import Final
 
-ENCODINGS: Final = "gzip, deflate"
+ACCEPTED_ENCODINGS: Final = "gzip, deflate"
 """For Accept-Encoding."""
 
 
-class Unreadable(Exception):
+class ContentDecodeError(Exception):
     """It is packed in a way that was not asked for, or is broken."""
 
 
-class Unpacker:
+class ContentDecoder:
     """The bytes of one body, at most `most` of them. Feed it until `full`."""
 
     def __init__(self, encoding: str, most: int) -> None:
         """`encoding`: the header Content-Encoding. Raises Unreadable."""
         self._encoding = encoding.strip().lower().removeprefix("x-")
         if self._encoding not in ("", "identity", "gzip", "deflate"):
-            raise Unreadable("packed in a way that was not asked for")
+            raise ContentDecodeError("packed in a way that was not asked for")
         self._max_bytes = most
         self._decompressor: zlib._Decompress | None = None
         self._body = bytearray()
@@ -48,7 +48,7 @@ class Unpacker:
         try:
             self._append(self._decompressor.decompress(data, self._max_bytes - len(self._body) + 1))
         except zlib.error:
-            raise Unreadable("packed, and broken") from None
+            raise ContentDecodeError("packed, and broken") from None
         if not self._decompressor.eof:
             return b""
         left, self._decompressor = self._decompressor.unused_data, None

@@ -20,7 +20,7 @@ KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219}
 """The number of keyctl(2), by processor."""
 KEYCTL_JOIN_SESSION_KEYRING = 1
 CANNOT_START = 126
-ROUND_S = 0.005
+KILL_ROUND_S = 0.005
 
 
 def main() -> int:
@@ -34,7 +34,7 @@ def main() -> int:
     warden = os.getpid()
     child = os.fork()
     if child == 0:
-        _become(sys.argv[1:], warden, libc)
+        _exec_command(sys.argv[1:], warden, libc)
     code = None
     while code is None:
         ready, _, _ = select.select([0, woken], [], [])
@@ -42,12 +42,12 @@ def main() -> int:
             break
         if woken in ready:
             os.read(woken, 1024)
-        code = _reap(child)
-    _end(child)
+        code = _reap_children(child)
+    _kill_tree(child)
     return 128 + signal.SIGKILL if code is None else code
 
 
-def _become(argv: list[str], warden: int, libc: ctypes.CDLL) -> None:
+def _exec_command(argv: list[str], warden: int, libc: ctypes.CDLL) -> None:
     """The command, which ends if the warden is killed."""
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != warden:
@@ -66,7 +66,7 @@ def _become(argv: list[str], warden: int, libc: ctypes.CDLL) -> None:
         os._exit(CANNOT_START)
 
 
-def _reap(child: int) -> int | None:
+def _reap_children(child: int) -> int | None:
     """Whoever has ended is let go. Returns the command's status, once it has."""
     code = None
     while True:
@@ -81,19 +81,19 @@ def _reap(child: int) -> int | None:
             code = exited if exited >= 0 else 128 - exited
 
 
-def _end(child: int) -> None:
+def _kill_tree(child: int) -> None:
     """Kill until nobody is left. First whole groups, at once: so they cannot fork faster than they are killed."""
-    for pid in (child, *_children(child)):
+    for pid in (child, *_child_pids(child)):
         _kill(pid, group=True)
     while True:
-        for pid in _below(os.getpid()):
+        for pid in _descendants(os.getpid()):
             _kill(pid)
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         except ChildProcessError:
             return
-        select.select([], [], [], ROUND_S)
+        select.select([], [], [], KILL_ROUND_S)
 
 
 def _kill(pid: int, *, group: bool = False) -> None:
@@ -101,7 +101,7 @@ def _kill(pid: int, *, group: bool = False) -> None:
         (os.killpg if group else os.kill)(pid, signal.SIGKILL)
 
 
-def _children(pid: int) -> list[int]:
+def _child_pids(pid: int) -> list[int]:
     """Of its first thread: those of a sandbox's outer process are there."""
     try:
         return [int(one) for one in Path("/proc", str(pid), "task", str(pid), "children").read_bytes().split()]
@@ -109,7 +109,7 @@ def _children(pid: int) -> list[int]:
         return []
 
 
-def _below(top: int) -> set[int]:
+def _descendants(top: int) -> set[int]:
     """All that come from it, as far as they can be seen."""
     parents = {}
     for name in os.listdir("/proc"):  # noqa: PTH208 - names are all that is needed, and quickly

@@ -7,29 +7,29 @@ from collections.abc import Coroutine
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
-from agent.tools.schema import Refused
-from agent.tools.web import WEB_FETCH, WEB_SEARCH, WebFetch, WebSearch
-from channels.tasks import within
+from agent.tools.schema import ToolCallRefused
+from agent.tools.web import WEB_FETCH, WEB_SEARCH, WebFetchArgs, WebSearchArgs
+from channels.tasks import with_timeout
 from gateway.clock import Clock
-from gateway.hands import Given, Hand, Whereabouts
-from gateway.labels import rank
+from gateway.hands import Tool, ToolContext, ToolOutput
+from gateway.labels import role_rank
 from gateway.scopes import PUBLIC
 from gateway.settings_tools import WebConfig
 from gateway.tools import websearch
-from gateway.tools.extracting import extract, readable
-from gateway.tools.fetching import Fetcher, Resolver
-from gateway.tools.permits import MEMBERS
-from gateway.tools.webtypes import Answer
+from gateway.tools.extracting import extract_page, is_text_type
+from gateway.tools.fetching import Resolver, WebFetcher
+from gateway.tools.permits import ALLOW_MEMBERS
+from gateway.tools.webtypes import WebResponse
 
-LATE_S: Final = 10.0
+CALL_GRACE_S: Final = 10.0
 """After a call's own time is over, and before it is cancelled as hanging."""
 _SCHEME: Final = re.compile(r"\Ahttps?://", re.IGNORECASE)
-READ_AT_ONCE: Final = 2
+MAX_CONCURRENT_EXTRACTIONS: Final = 2
 """Pages. Each takes a processor, and up to a gigabyte of memory if it is made for that."""
-Got = TypeVar("Got")
+WebResultT = TypeVar("WebResultT")
 
 
-class WebHands:
+class WebTools:
     """Both fetch what anybody may have written, so all that they give is untrusted and foreign."""
 
     def __init__(
@@ -43,8 +43,8 @@ class WebHands:
         """`resolve`, `context`: as in Fetcher. Raises ValueError for settings that cannot be read."""
         self._config = config
         self._clock = clock
-        self._fetcher = Fetcher(config, resolve=resolve, context=context)
-        self._extraction_slots = asyncio.Semaphore(READ_AT_ONCE)
+        self._fetcher = WebFetcher(config, resolve=resolve, context=context)
+        self._extraction_slots = asyncio.Semaphore(MAX_CONCURRENT_EXTRACTIONS)
 
     def reconfigure(self, config: WebConfig) -> None:
         """Calls that begin from now on go by that. Returns at once. Raises ValueError as at the start."""
@@ -52,19 +52,21 @@ class WebHands:
         self._config = config
 
     @property
-    def tools(self) -> tuple[Hand, ...]:
+    def tools(self) -> tuple[Tool, ...]:
         """All of them."""
-        time_s = self._config.timeout + LATE_S
+        time_s = self._config.timeout + CALL_GRACE_S
         return (
-            Hand.create(WEB_FETCH, WebFetch, self.fetch, MEMBERS, time_s=time_s, cost="cheap", risks=leaves),
-            Hand.create(WEB_SEARCH, WebSearch, self.search, MEMBERS, time_s=time_s, cost="dear"),
+            Tool.create(
+                WEB_FETCH, WebFetchArgs, self.fetch, ALLOW_MEMBERS, time_s=time_s, cost="cheap", risks=exfiltration_risk
+            ),
+            Tool.create(WEB_SEARCH, WebSearchArgs, self.search, ALLOW_MEMBERS, time_s=time_s, cost="dear"),
         )
 
-    async def fetch(self, asked: WebFetch, _: Whereabouts) -> Given:
+    async def fetch(self, asked: WebFetchArgs, _: ToolContext) -> ToolOutput:
         """What a page says, behind a line on what it is. Raises Refused."""
         return await self._within_timeout(self._fetch_page(asked.url))
 
-    async def search(self, asked: WebSearch, _: Whereabouts) -> Given:
+    async def search(self, asked: WebSearchArgs, _: ToolContext) -> ToolOutput:
         """What a search service finds. Raises Refused."""
         return await self._within_timeout(self._search_web(asked))
 
@@ -72,16 +74,16 @@ class WebHands:
         """Calls under way are the caller's to cancel."""
         self._fetcher.close()
 
-    async def _fetch_page(self, url: str) -> Given:
-        answer = await self._fetcher.fetch(url, readable)
-        head, text = _kind(answer), ""
-        if not readable(answer.media_type) or (not answer.media_type and b"\0" in answer.body[:1000]):
+    async def _fetch_page(self, url: str) -> ToolOutput:
+        answer = await self._fetcher.fetch(url, is_text_type)
+        head, text = _describe_status(answer), ""
+        if not is_text_type(answer.media_type) or (not answer.media_type and b"\0" in answer.body[:1000]):
             size = f", {answer.declared_bytes} bytes" if answer.declared_bytes is not None else ""
             what = answer.media_type or "of an unknown kind"
             text = f"This is no text but {what}{size}; its content cannot be read here."
         elif answer.body:
             async with self._extraction_slots:
-                page = await extract(
+                page = await extract_page(
                     answer.body,
                     kind=answer.media_type,
                     charset=answer.charset,
@@ -92,7 +94,7 @@ class WebHands:
             text = page.text or "It has no text; perhaps scripts would write it, and those are not run."
             if answer.is_truncated or page.cut:
                 text += "\n\n(There is more of it than is read of one page.)"
-        return Given(
+        return ToolOutput(
             text=f"{head}\n{answer.target.url}\n\n{text or 'It is empty.'}",
             kind="page",
             origin=answer.target.url,
@@ -100,21 +102,21 @@ class WebHands:
             is_foreign=True,
         )
 
-    async def _search_web(self, asked: WebSearch) -> Given:
+    async def _search_web(self, asked: WebSearchArgs) -> ToolOutput:
         config = self._config.search
-        answer = await self._fetcher.request(websearch.ask(config, asked.query, asked.count))
-        text = websearch.told(config, answer, asked.count)
-        return Given(text=text, kind="search", origin=config.provider, is_untrusted=True, is_foreign=True)
+        answer = await self._fetcher.request(websearch.build_search_request(config, asked.query, asked.count))
+        text = websearch.render_search_results(config, answer, asked.count)
+        return ToolOutput(text=text, kind="search", origin=config.provider, is_untrusted=True, is_foreign=True)
 
-    async def _within_timeout(self, work: Coroutine[Any, Any, Got]) -> Got:
+    async def _within_timeout(self, work: Coroutine[Any, Any, WebResultT]) -> WebResultT:
         time_s = self._config.timeout
         try:
-            return await within(self._clock, time_s, work)
+            return await with_timeout(self._clock, time_s, work)
         except TimeoutError:
-            raise Refused(f"It took longer than {time_s:g} s, which is the most for one call.") from None
+            raise ToolCallRefused(f"It took longer than {time_s:g} s, which is the most for one call.") from None
 
 
-async def leaves(asked: WebFetch, where: Whereabouts) -> str:
+async def exfiltration_risk(asked: WebFetchArgs, where: ToolContext) -> str:
     """Why this address may carry private words to whoever wrote what is in view; empty: it does not.
 
     An address is a message to its host. Where nothing private is in the request, or nobody but those who may use the
@@ -122,7 +124,7 @@ async def leaves(asked: WebFetch, where: Whereabouts) -> str:
     """
     seen = where.trust.label
     others = f"text from outside, by {seen.foreign}, is" if seen.foreign else ""
-    if not others and where.visibility.sees_everything and rank(seen.role) < rank("admin"):
+    if not others and where.visibility.sees_everything and role_rank(seen.role) < role_rank("admin"):
         others = f"words of a {seen.role} are"
     private = where.visibility.sees_everything or where.visibility.scope != PUBLIC
     if not (others and private) or await where.was_user_written(_SCHEME.sub("", asked.url.strip()).rstrip("/")):
@@ -133,7 +135,7 @@ async def leaves(asked: WebFetch, where: Whereabouts) -> str:
     )
 
 
-def _kind(answer: Answer) -> str:
+def _describe_status(answer: WebResponse) -> str:
     """In our words: what the server says there is anybody's."""
     try:
         phrase = f" {HTTPStatus(answer.status).phrase}"

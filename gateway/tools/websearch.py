@@ -12,21 +12,21 @@ from urllib.parse import urlencode
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from agent.journal import flat
-from agent.tools.schema import Refused
+from agent.journal import to_single_line
+from agent.tools.schema import ToolCallRefused
 from gateway.settings_tools import SearchConfig
 from gateway.tools import addresses
-from gateway.tools.webtypes import Answer, Question
+from gateway.tools.webtypes import WebRequest, WebResponse
 
-BASES: Final = {"brave": "https://api.search.brave.com", "tavily": "https://api.tavily.com"}
-PATHS: Final = {"searxng": "/search", "brave": "/res/v1/web/search", "tavily": "/search"}
+SEARCH_BASE_URLS: Final = {"brave": "https://api.search.brave.com", "tavily": "https://api.tavily.com"}
+SEARCH_PATHS: Final = {"searxng": "/search", "brave": "/res/v1/web/search", "tavily": "/search"}
 MAX_TITLE_CHARS: Final = 200
 MAX_URL_CHARS: Final = 1_000
 MAX_SNIPPET_CHARS: Final = 600
 _MARKUP = re.compile(r"</?[a-z][^<>]{0,100}>", re.IGNORECASE)
 
 
-class _Result(BaseModel):
+class _WebSearchHit(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     title: str | None = None
@@ -37,30 +37,34 @@ class _Result(BaseModel):
     """Brave."""
 
 
-class _Results(BaseModel):
+class _WebSearchHits(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
-    results: list[_Result] = []
+    results: list[_WebSearchHit] = []
 
 
-class _Answered(_Results):
-    web: _Results | None = None
+class _WebSearchResponse(_WebSearchHits):
+    web: _WebSearchHits | None = None
     """Brave. Left out by it where nothing is found."""
 
 
-def ask(config: SearchConfig, query: str, count: int) -> Question:
+def build_search_request(config: SearchConfig, query: str, count: int) -> WebRequest:
     """What to ask the service that the operator chose. Raises Refused; no reason holds the key."""
     provider = config.provider
     if provider == "none":
-        raise Refused("Nothing is set up to search with; the operator can choose it in tools.web.search.provider.")
-    base, key = config.base_url or BASES.get(provider, ""), ""
+        raise ToolCallRefused(
+            "Nothing is set up to search with; the operator can choose it in tools.web.search.provider."
+        )
+    base, key = config.base_url or SEARCH_BASE_URLS.get(provider, ""), ""
     if config.api_key is not None:
         key = config.api_key.get_secret_value()
     if not key and provider != "searxng":
-        raise Refused(f"Searching with {provider} needs a key; the operator can set it in tools.web.search.api_key.")
+        raise ToolCallRefused(
+            f"Searching with {provider} needs a key; the operator can set it in tools.web.search.api_key."
+        )
     if not (key.isascii() and key.isprintable()):
-        raise Refused("The key in tools.web.search.api_key holds characters that cannot be sent.")
-    url = base.strip().rstrip("/").removesuffix(PATHS[provider]) + PATHS[provider]
+        raise ToolCallRefused("The key in tools.web.search.api_key holds characters that cannot be sent.")
+    url = base.strip().rstrip("/").removesuffix(SEARCH_PATHS[provider]) + SEARCH_PATHS[provider]
     headers, body = {"accept": "application/json"}, None
     if provider == "tavily":
         headers |= {"authorization": f"Bearer {key}", "content-type": "application/json"}
@@ -73,41 +77,52 @@ def ask(config: SearchConfig, query: str, count: int) -> Question:
             headers["authorization"] = f"Bearer {key}"  # of a proxy in front of it: SearXNG itself has no keys
         url += "?" + urlencode({"q": query, "format": "json"}, errors="replace")
     try:
-        target = addresses.read(url)
-    except Refused:
-        raise Refused("tools.web.search.base_url is no server's address; the operator can correct it.") from None
+        target = addresses.parse_url(url)
+    except ToolCallRefused:
+        raise ToolCallRefused(
+            "tools.web.search.base_url is no server's address; the operator can correct it."
+        ) from None
     method = "GET" if body is None else "POST"
-    return Question(target=target, method=method, headers=tuple(headers.items()), body=body)
+    return WebRequest(target=target, method=method, headers=tuple(headers.items()), body=body)
 
 
-def told(config: SearchConfig, answer: Answer, count: int) -> str:
+def render_search_results(config: SearchConfig, answer: WebResponse, count: int) -> str:
     """The results, for the model. Raises Refused."""
     provider = config.provider
     if answer.status in (401, 403):
         hint = " (its settings may not allow the format json)" if provider == "searxng" else ""
-        raise Refused(f"{provider} refuses us{hint}; the operator can look at tools.web.search.")
+        raise ToolCallRefused(f"{provider} refuses us{hint}; the operator can look at tools.web.search.")
     if answer.status in (429, 432, 433):
-        raise Refused(f"{provider} takes no more searches for now; try again later.")
+        raise ToolCallRefused(f"{provider} takes no more searches for now; try again later.")
     if answer.status != 200:  # noqa: PLR2004 - HTTP's own number
-        raise Refused(f"{provider} answered with the status {answer.status}; try again later, or in other words.")
+        raise ToolCallRefused(
+            f"{provider} answered with the status {answer.status}; try again later, or in other words."
+        )
     try:
-        answered = _Answered.model_validate_json(answer.body)
+        answered = _WebSearchResponse.model_validate_json(answer.body)
     except ValidationError:
-        raise Refused(f"{provider} did not answer as it should; the operator can look at tools.web.search.") from None
+        raise ToolCallRefused(
+            f"{provider} did not answer as it should; the operator can look at tools.web.search."
+        ) from None
     found = answered.web.results if answered.web is not None else answered.results
-    lines = [_line(number, one) for number, one in enumerate(filter(_whole, found), 1) if number <= count]
+    lines = [
+        _render_hit(number, one) for number, one in enumerate(filter(_is_complete_hit, found), 1) if number <= count
+    ]
     return "\n\n".join(lines) or "Nothing was found."
 
 
-def _whole(one: _Result) -> bool:
+def _is_complete_hit(one: _WebSearchHit) -> bool:
     return one.url is not None and one.url.startswith(("http://", "https://")) and len(one.url) <= MAX_URL_CHARS
 
 
-def _line(number: int, one: _Result) -> str:
-    title, snippet = _plain(one.title, MAX_TITLE_CHARS), _plain(one.content or one.description, MAX_SNIPPET_CHARS)
-    url = flat(one.url or "", MAX_URL_CHARS)
+def _render_hit(number: int, one: _WebSearchHit) -> str:
+    title, snippet = (
+        _strip_markup(one.title, MAX_TITLE_CHARS),
+        _strip_markup(one.content or one.description, MAX_SNIPPET_CHARS),
+    )
+    url = to_single_line(one.url or "", MAX_URL_CHARS)
     return "\n".join(part for part in (f"{number}. {title or url}", url, snippet) if part)
 
 
-def _plain(text: str | None, most: int) -> str:
-    return flat(html.unescape(_MARKUP.sub("", text or "")), most)
+def _strip_markup(text: str | None, most: int) -> str:
+    return to_single_line(html.unescape(_MARKUP.sub("", text or "")), most)

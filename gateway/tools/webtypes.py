@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass, field
 
-from gateway.tools.addresses import Target
+from gateway.tools.addresses import FetchTarget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class WebRequest:
     """What to ask a server for."""
 
-    target: Target
+    target: FetchTarget
     method: str = "GET"
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """Names in lower case. May hold a key."""
@@ -17,10 +17,10 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class WebResponse:
     """What a server said."""
 
-    target: Target
+    target: FetchTarget
     """Where it was, after all redirects."""
     status: int
     media_type: str

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from agent.cache.cadence import Odds
-from agent.cache.marks import Unit
-from agent.cache.plan import Plan, Policy, plan
+from agent.cache.cadence import GapOdds
+from agent.cache.marks import PromptSegment
+from agent.cache.plan import CachePlan, CachePolicy, plan_cache
 from agent.cache.prices import Price
-from agent.cache.warmth import ROOT, Cached, Warmth, chain
+from agent.cache.warmth import ROOT_DIGEST, CachedPrefix, CacheState, extend_digest
 from tests.servers.messages_cache import MessagesCache, Ticket
 
 PRICE = Price(input_usd=2, output_usd=10, minimum_tokens=512)
@@ -22,14 +22,14 @@ class Part(NamedTuple):
     markable: bool = True
 
 
-def units(parts: Sequence[Part]) -> list[Unit]:
-    made: list[Unit] = []
-    digest, said = ROOT, 0
+def units(parts: Sequence[Part]) -> list[PromptSegment]:
+    made: list[PromptSegment] = []
+    digest, said = ROOT_DIGEST, 0
     for number, part in enumerate(parts):
-        digest = chain(digest, part.bytes_.encode())
+        digest = extend_digest(digest, part.bytes_.encode())
         history = part.name == "history"
         made.append(
-            Unit(
+            PromptSegment(
                 name=part.name,
                 behind="said" if history else "block",
                 number=said if history else number,
@@ -48,7 +48,7 @@ def tokens(words: str) -> int:
     return int(words.rsplit("|", 1)[1])
 
 
-def body(parts: Sequence[Part], planned: Plan) -> dict[str, Any]:
+def body(parts: Sequence[Part], planned: CachePlan) -> dict[str, Any]:
     """Each part is as many content blocks as it has positions; the mark is on the last."""
     marks = {(mark.behind, mark.index): mark.lifetime for mark in planned.breakpoints}
     system: list[dict[str, Any]] = []
@@ -69,10 +69,10 @@ def body(parts: Sequence[Part], planned: Plan) -> dict[str, Any]:
     return {"model": "claude-sonnet-5-5", "system": system, "messages": messages}
 
 
-def odds(short: float, middle: float, *, remaining: float = 20.0) -> Odds:
+def odds(short: float, middle: float, *, remaining: float = 20.0) -> GapOdds:
     """The same after every gap, as if ten had been seen by a prefix of five times what a request adds."""
     share = (short, middle, 1.0 - short - middle)
-    return Odds(
+    return GapOdds(
         next_gap=share,
         rows=(share, share, share),
         remaining_requests=remaining,
@@ -82,13 +82,20 @@ def odds(short: float, middle: float, *, remaining: float = 20.0) -> Odds:
     )
 
 
-def make(parts: Sequence[Part], *, own: Odds, shared: Odds | None = None, cached: Sequence[Cached] = ()) -> Plan:
-    return plan(
-        units(parts), price=PRICE, policy=Policy(), shared=own if shared is None else shared, own=own, cached=cached
+def make(
+    parts: Sequence[Part], *, own: GapOdds, shared: GapOdds | None = None, cached: Sequence[CachedPrefix] = ()
+) -> CachePlan:
+    return plan_cache(
+        units(parts),
+        price=PRICE,
+        policy=CachePolicy(),
+        shared=own if shared is None else shared,
+        own=own,
+        cached=cached,
     )
 
 
-def ask(judge: MessagesCache, warmth: Warmth, parts: Sequence[Part], planned: Plan, *, at_s: float) -> Ticket:
+def ask(judge: MessagesCache, warmth: CacheState, parts: Sequence[Part], planned: CachePlan, *, at_s: float) -> Ticket:
     """Send a planned request, and believe what was predicted."""
     ticket = judge.begin(body(parts, planned), at_s=at_s)
     judge.began(ticket)

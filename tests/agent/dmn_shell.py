@@ -14,20 +14,20 @@ from agent.signals import (
     URGENT,
     BudgetSpent,
     Directive,
+    DmnMode,
+    DmnOrder,
+    DmnPolicy,
+    DmnState,
     Dream,
     Effect,
     Interrupt,
-    Level,
-    Mode,
     Noticed,
-    Order,
-    Owed,
-    Policy,
+    PendingTurn,
     Presence,
+    PresenceLevel,
     SetTimer,
     Signal,
     StartTurn,
-    State,
     Steer,
     Stopping,
     Tick,
@@ -48,10 +48,10 @@ PLACES = (*ROOMS, *CHATS, INNER)
 class Core(Protocol):
     """`agent.dmn`, or a mutant of it."""
 
-    step: Callable[[State, Signal, Policy], tuple[State, tuple[Effect, ...]]]
-    held: Callable[[State, Policy, datetime], tuple[str, ...]]
-    wanted: Callable[[State, Policy], tuple[ConversationId, ...]]
-    interval_s: Callable[[State, Policy, datetime], float]
+    step: Callable[[DmnState, Signal, DmnPolicy], tuple[DmnState, tuple[Effect, ...]]]
+    held: Callable[[DmnState, DmnPolicy, datetime], tuple[str, ...]]
+    wanted: Callable[[DmnState, DmnPolicy], tuple[ConversationId, ...]]
+    interval_s: Callable[[DmnState, DmnPolicy, datetime], float]
 
 
 @dataclass
@@ -79,13 +79,13 @@ class Counts:
 class Shell:
     """Every method is something that may happen; every law is checked after every signal."""
 
-    def __init__(self, core: Core, policy: Policy) -> None:
+    def __init__(self, core: Core, policy: DmnPolicy) -> None:
         self.core, self.policy = core, policy
         self.now = START
-        self.state = State()
+        self.state = DmnState()
         self.turns: dict[ConversationId, Turn] = {}
         self.unread: dict[ConversationId, int] = {}
-        self.queue: list[Owed] = []
+        self.queue: list[PendingTurn] = []
         """Who is owed an answer and has none under way; oldest first. Kept apart from the state."""
         self.counts = Counts()
         self.quiet_until: datetime | None = None
@@ -98,7 +98,7 @@ class Shell:
     # what may happen
 
     def say(
-        self, place: ConversationId, urgency: int, arrivals: signals.Arrivals = "steer", *, trusted: bool = False
+        self, place: ConversationId, urgency: int, arrivals: signals.ArrivalPolicy = "steer", *, trusted: bool = False
     ) -> None:
         """Something is ripe there."""
         before = self.state.mode
@@ -107,7 +107,7 @@ class Shell:
         if urgent:
             self.counts.in_a_row = 0
             if place not in self.turns and all(owed.conversation != place for owed in self.queue):
-                self.queue.append(Owed(conversation=place, direct=direct))
+                self.queue.append(PendingTurn(conversation=place, direct=direct))
         must_wait = not self._fits(direct=direct)
         running = place in self.turns
         effects = self.send(
@@ -121,8 +121,10 @@ class Shell:
                 trusted=trusted,
             )
         )
-        lifted = before in {Mode.PAUSED, Mode.OFF} and self.state.mode is not before
-        assert not lifted or (trusted and before is Mode.PAUSED), "only who may lifts a pause, and nobody what is off"
+        lifted = before in {DmnMode.PAUSED, DmnMode.OFF} and self.state.mode is not before
+        assert not lifted or (trusted and before is DmnMode.PAUSED), (
+            "only who may lifts a pause, and nobody what is off"
+        )
         if urgent and running:
             told = {"steer": Steer(conversation=place), "interrupt": Interrupt(conversation=place)}
             assert arrivals == "queue" or told[arrivals] in effects, "a running turn is told as configured"
@@ -142,7 +144,7 @@ class Shell:
             self.unread[place] = 0
         left, direct = self.unread.get(place, 0), place in CHATS
         if left >= URGENT and not self.stopped:
-            self.queue.append(Owed(conversation=place, direct=direct))
+            self.queue.append(PendingTurn(conversation=place, direct=direct))
         if turn.autonomous:
             day = self.now.date().isoformat()
             self.counts.usd_by_day[day] = self.counts.usd_by_day.get(day, 0.0) + cost_usd
@@ -206,11 +208,11 @@ class Shell:
         if dreams:
             self.material = 0
 
-    def level(self, level: Level) -> None:
+    def level(self, level: PresenceLevel) -> None:
         """The people come nearer, or go."""
         self.send(Presence(at=self.now, level=level))
 
-    def order(self, order: Order, seconds: float | None) -> None:
+    def order(self, order: DmnOrder, seconds: float | None) -> None:
         """An operator speaks."""
         until = None if seconds is None else self.now + timedelta(seconds=seconds)
         if order == "quiet":
@@ -232,7 +234,7 @@ class Shell:
     def restart(self) -> None:
         """The process is killed, and begins again: nothing by itself, and then with what is unread."""
         kept = self.state
-        self.state = signals.restore(signals.save(kept))
+        self.state = signals.load_state(signals.dump_state(kept))
         assert self.state == kept.persistent
         assert not any((self.state.running, self.state.waiting, self.state.pending, self.state.continuing))
         for place in self.turns:
@@ -265,10 +267,10 @@ class Shell:
         while self.turns:
             self.end(0, tools=False, yielded=False, failed=False, cost_usd=0.0)
         if not self.core.wanted(self.state, self.policy):
-            calm = {Mode.RESTING, Mode.STORED, Mode.PAUSED, Mode.OFF}
+            calm = {DmnMode.RESTING, DmnMode.STORED, DmnMode.PAUSED, DmnMode.OFF}
             for _ in range(2):
                 self.tick()
-            assert self.state.mode in {*calm, Mode.DREAMING}, "left alone it rests within two ticks"
+            assert self.state.mode in {*calm, DmnMode.DREAMING}, "left alone it rests within two ticks"
 
     # what must hold
 
@@ -282,7 +284,7 @@ class Shell:
         self._check_timer(signal)
         return effects
 
-    def _carry_out(self, signal: Signal, before: State, effects: tuple[Effect, ...]) -> None:
+    def _carry_out(self, signal: Signal, before: DmnState, effects: tuple[Effect, ...]) -> None:
         for effect in effects:
             match effect:
                 case StartTurn(conversation=place, autonomous=autonomous):
@@ -302,7 +304,7 @@ class Shell:
                 case _:
                     pass
 
-    def _begin(self, place: ConversationId, *, autonomous: bool, signal: Signal, before: State) -> None:
+    def _begin(self, place: ConversationId, *, autonomous: bool, signal: Signal, before: DmnState) -> None:
         assert place not in self.turns, "one turn at a time in a conversation"
         if autonomous:
             self._check_autonomous(signal, before)
@@ -323,10 +325,12 @@ class Shell:
         others = sum(turn.autonomous or place not in CHATS for place, turn in self.turns.items())
         return len(self.turns) < self.policy.lanes and (direct or others < max(1, self.policy.lanes - 1))
 
-    def _check_autonomous(self, signal: Signal, before: State) -> None:
+    def _check_autonomous(self, signal: Signal, before: DmnState) -> None:
         assert isinstance(signal, Tick), "only a tick begins what nobody asked for"
-        assert before.mode not in {Mode.OFF, Mode.PAUSED}
-        assert before.mode is not Mode.STORED or (before.stored_until is not None and before.stored_until <= self.now)
+        assert before.mode not in {DmnMode.OFF, DmnMode.PAUSED}
+        assert before.mode is not DmnMode.STORED or (
+            before.stored_until is not None and before.stored_until <= self.now
+        )
         assert self.quiet_until is None or self.quiet_until <= self.now, "quiet"
         assert before.presence != "sleeping"
         assert not self.queue, "people go first"
@@ -350,9 +354,9 @@ class Shell:
         assert not {owed.conversation for owed in state.waiting} & {place for each in places for place in each}
         for owed in state.waiting:
             assert not self._fits(direct=owed.direct), "nobody waits beside a free lane"
-        assert state.mode is not Mode.DREAMING or INNER in state.running
-        assert state.mode is Mode.STORED or (state.stored_until is None and not state.wake_on)
-        assert state.mode not in {Mode.STORED, Mode.PAUSED, Mode.OFF} or not state.continuing
+        assert state.mode is not DmnMode.DREAMING or INNER in state.running
+        assert state.mode is DmnMode.STORED or (state.stored_until is None and not state.wake_on)
+        assert state.mode not in {DmnMode.STORED, DmnMode.PAUSED, DmnMode.OFF} or not state.continuing
         if not self.stopped:
             for place, urgency in self.unread.items():
                 if (
@@ -373,8 +377,8 @@ class Shell:
             longest = timedelta(seconds=max(self.policy.resting_s, self.policy.dreaming_s))
             assert self.tick_at <= self.wanted_since + longest, "talk does not put off what waits for a tick"
 
-    def _check_lasting(self, before: State, effects: tuple[Effect, ...]) -> None:
-        changed = signals.save(before) != signals.save(self.state)
+    def _check_lasting(self, before: DmnState, effects: tuple[Effect, ...]) -> None:
+        changed = signals.dump_state(before) != signals.dump_state(self.state)
         assert changed == any(isinstance(effect, signals.Persist) for effect in effects)
 
     def _ends(self, turn: Turn) -> datetime:

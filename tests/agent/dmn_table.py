@@ -7,21 +7,21 @@ from datetime import UTC, datetime, timedelta
 from agent.signals import (
     BudgetSpent,
     Directive,
+    DmnMode,
+    DmnOrder,
+    DmnPolicy,
+    DmnState,
     Dream,
     Effect,
     Interrupt,
     LeftOff,
-    Mode,
     Noticed,
-    Order,
-    Owed,
+    PendingTurn,
     Persist,
-    Policy,
     Presence,
     SetTimer,
     Signal,
     StartTurn,
-    State,
     Steer,
     Stopping,
     Tick,
@@ -34,20 +34,20 @@ NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=2)
 A, B, C, D = (ConversationId(f"x/{name}") for name in "abcd")
 INNER = ConversationId("agent/x")
-POLICY = Policy(inner=INNER, lanes=3, max_autonomous_turns=3, daily_turns=5, daily_cost_usd=1.0)
+POLICY = DmnPolicy(inner=INNER, lanes=3, max_autonomous_turns=3, daily_turns=5, daily_cost_usd=1.0)
 
-Step = Callable[[State, Signal, Policy], tuple[State, tuple[Effect, ...]]]
-
-
-def owed(conversation: ConversationId, *, direct: bool = False) -> Owed:
-    return Owed(conversation=conversation, direct=direct)
+Step = Callable[[DmnState, Signal, DmnPolicy], tuple[DmnState, tuple[Effect, ...]]]
 
 
-def in_mode(mode: Mode) -> State:
-    return State(mode=mode, day="2026-03-01")
+def owed(conversation: ConversationId, *, direct: bool = False) -> PendingTurn:
+    return PendingTurn(conversation=conversation, direct=direct)
 
 
-def order(order: Order) -> Directive:
+def in_mode(mode: DmnMode) -> DmnState:
+    return DmnState(mode=mode, day="2026-03-01")
+
+
+def order(order: DmnOrder) -> Directive:
     return Directive(at=NOW, order=order)
 
 
@@ -118,12 +118,12 @@ WHEN_DREAMING = """
 D     E>x     D     D   D    Px    Rx   Sx    D    Ox   D      D    D    D
 """
 
-Cell = tuple[str, State, Signal, Mode, bool, bool]
+Cell = tuple[str, DmnState, Signal, DmnMode, bool, bool]
 
 
 def cells() -> list[Cell]:
     """Each cell: its name, before, signal, the mode after, whether a turn begins, whether the inner one is cut."""
-    letters = {mode.value[0].upper(): mode for mode in Mode}
+    letters = {mode.value[0].upper(): mode for mode in DmnMode}
     grids: list[tuple[str, dict[str, Signal], dict[str, tuple[ConversationId, ...]]]] = [
         (WHEN_IDLE, IDLE, {}),
         (WHEN_PENDING, IDLE, {"pending": (A,)}),
@@ -151,7 +151,7 @@ def timer(delay_s: float, *, sooner: bool = False) -> SetTimer:
     return SetTimer(delay_s=delay_s, sooner=sooner)
 
 
-E, W, F, R, S, DREAMING, P, OFF = (in_mode(mode) for mode in Mode)  # in the order of their definition
+E, W, F, R, S, DREAMING, P, OFF = (in_mode(mode) for mode in DmnMode)  # in the order of their definition
 SAVE, TICK, CUT = Persist(), Tick(at=NOW), Interrupt(conversation=INNER)
 URGENT_A, NORMAL_A = IDLE["urgent"], IDLE["normal"]
 DIRECT_D = Noticed(at=NOW, conversation=D, urgency=3, direct=True)
@@ -161,7 +161,7 @@ def ended(conversation: ConversationId, **more: object) -> TurnEnded:
     return TurnEnded(at=NOW, conversation=conversation, **more)  # type: ignore[arg-type] # fields by name
 
 
-Row = tuple[str, State, Signal, State, tuple[Effect, ...]]
+Row = tuple[str, DmnState, Signal, DmnState, tuple[Effect, ...]]
 
 ROWS: list[Row] = [
     # somebody speaks
@@ -389,14 +389,14 @@ ROWS: list[Row] = [
     ),
     (
         "a new day has its own budgets",
-        State(pending=(A,), day="2026-02-28", turns_today=5, spent_today_usd=9.0, spent_up=True),
+        DmnState(pending=(A,), day="2026-02-28", turns_today=5, spent_today_usd=9.0, spent_up=True),
         TICK,
         replace(R, running=(A,), autonomous=1, turns_today=1),
         (start(A, autonomous=True), timer(290), SAVE),
     ),
     (
         "what runs over midnight counts on the new day, but for answers in direct chats",
-        State(running=(A, D), chats=(D,), pending=(B,), day="2026-02-28", turns_today=4),
+        DmnState(running=(A, D), chats=(D,), pending=(B,), day="2026-02-28", turns_today=4),
         TICK,
         replace(R, running=(A, D), chats=(D,), pending=(B,), turns_today=1),
         (timer(290), SAVE),

@@ -5,8 +5,8 @@ import hashlib
 from dataclasses import dataclass, field, replace
 
 from agent.models.base import ToolCall, ToolResult, ToolSpec
-from agent.outcome import Outcome
-from gateway.events import Called, Source
+from agent.outcome import TurnOutcome
+from gateway.events import EvidenceRef, ToolCallRecord
 from tests.agent.turn_kit import JOT, LOOK_UP
 
 
@@ -24,7 +24,7 @@ class Desk:
     fails: Exception | None = None
     keeping: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def keep(self, call: ToolCall, result: ToolResult) -> Source:
+    async def keep(self, call: ToolCall, result: ToolResult) -> EvidenceRef:
         self.keeping.set()
         if self.waits is not None and self.kept:
             await self.waits.wait()
@@ -38,8 +38,8 @@ class Desk:
         self.cuts += 1
 
 
-def source(handle: str, text: str, *, origin: str = "look_up") -> Source:
-    return Source(
+def source(handle: str, text: str, *, origin: str = "look_up") -> EvidenceRef:
+    return EvidenceRef(
         handle=handle, kind="text", origin=origin, chars=len(text), sha256=hashlib.sha256(text.encode()).hexdigest()
     )
 
@@ -57,5 +57,5 @@ class Bring:
         return replace(result, id=call.id)
 
 
-def calls(outcome: Outcome) -> list[Called]:
+def calls(outcome: TurnOutcome) -> list[ToolCallRecord]:
     return [called for step in outcome.steps for called in step.calls]

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from agent.folding import Decision, Sizes
-from agent.layout import Shape, lay, present, told
+from agent.folding import CompactionPlan
+from agent.layout import TurnSizes, ViewShape, apply_forms, current_shape, estimate_turn_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,28 +17,28 @@ class Prices:
 class View:
     """The turns in view, as they are told."""
 
-    turns: tuple[Sizes, ...] = ()
+    turns: tuple[TurnSizes, ...] = ()
     spared: int = 0
     head: int = 0
     excerpts: int = 0
 
     @property
-    def shape(self) -> Shape:
-        return present(self.turns, self.spared)
+    def shape(self) -> ViewShape:
+        return current_shape(self.turns, self.spared)
 
     def told(self) -> list[int]:
-        return lay(self.turns, self.shape, self.excerpts)
+        return estimate_turn_tokens(self.turns, self.shape, self.excerpts)
 
-    def folded(self, how: Decision | Shape) -> "View":
+    def folded(self, how: CompactionPlan | ViewShape) -> "View":
         """The view once this is carried out."""
-        turns = tuple(told(self.turns, how))
-        head, excerpts = (how.head, how.excerpts) if isinstance(how, Decision) else (self.head, self.excerpts)
+        turns = tuple(apply_forms(self.turns, how))
+        head, excerpts = (how.head, how.excerpts) if isinstance(how, CompactionPlan) else (self.head, self.excerpts)
         return View(turns[how.start :], how.spared, head, excerpts)
 
 
 def played(
-    turns: Sequence[Sizes],
-    decide: Callable[[int, View], Decision | Shape],
+    turns: Sequence[TurnSizes],
+    decide: Callable[[int, View], CompactionPlan | ViewShape],
     prices: Prices,
     *,
     cold: Callable[[int], bool] = lambda _: False,

@@ -5,31 +5,43 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from agent.models.anthropic import AnthropicModel
-from agent.models.base import Began, Block, Chunk, End, Model, Request, Said, Text, ToolSpec
+from agent.models.base import (
+    Model,
+    ModelMessage,
+    ModelRequest,
+    StreamChunk,
+    StreamEnd,
+    StreamStart,
+    SystemBlock,
+    TextPart,
+    ToolSpec,
+)
 from agent.models.openai import OpenAIModel
 from tests.servers.model_api import ModelApi
 
 M = TypeVar("M", bound=Model)
 KEY = "sk-very-secret-0123456789"
 BLOCKS = (
-    Block(name="identity", text="You are Reverie.", ttl="long"),
-    Block(name="skills", text="You can look things up.", ttl="long"),
-    Block(name="binding", text="Keep it short here.", ttl="long"),
-    Block(name="channel", text="This is #python.", ttl="short"),
+    SystemBlock(name="identity", text="You are Reverie.", ttl="long"),
+    SystemBlock(name="skills", text="You can look things up.", ttl="long"),
+    SystemBlock(name="binding", text="Keep it short here.", ttl="long"),
+    SystemBlock(name="channel", text="This is #python.", ttl="short"),
 )
 TOOL = ToolSpec(name="look_up", description="Look up a word.", schema='{"properties":{},"type":"object"}')
 
 
-def user(*texts: str) -> Said:
-    return Said(role="user", parts=tuple(Text(text=text) for text in texts))
+def user(*texts: str) -> ModelMessage:
+    return ModelMessage(role="user", parts=tuple(TextPart(text=text) for text in texts))
 
 
-def assistant(text: str) -> Said:
-    return Said(role="assistant", parts=(Text(text=text),))
+def assistant(text: str) -> ModelMessage:
+    return ModelMessage(role="assistant", parts=(TextPart(text=text),))
 
 
-def request(*said: Said, tools: tuple[ToolSpec, ...] = (), blocks: tuple[Block, ...] = BLOCKS) -> Request:
-    return Request(
+def request(
+    *said: ModelMessage, tools: tuple[ToolSpec, ...] = (), blocks: tuple[SystemBlock, ...] = BLOCKS
+) -> ModelRequest:
+    return ModelRequest(
         blocks=blocks, conversation=said or (user("hi"),), tools=tools, max_output_tokens=100, shared_key="reverie"
     )
 
@@ -40,17 +52,17 @@ def make(kind: str, url: str, timeout_s: float = 10.0) -> OpenAIModel | Anthropi
     return AnthropicModel(name="main", model="m-1", base_url=url, api_key=KEY, timeout_s=timeout_s)
 
 
-async def ask(model: Model, asked: Request | None = None) -> list[Chunk]:
-    return [chunk async for chunk in model.stream(asked or request()) if not isinstance(chunk, Began)]
+async def ask(model: Model, asked: ModelRequest | None = None) -> list[StreamChunk]:
+    return [chunk async for chunk in model.stream(asked or request()) if not isinstance(chunk, StreamStart)]
 
 
-def text(chunks: list[Chunk]) -> str:
-    return "".join(chunk.text for chunk in chunks if isinstance(chunk, Text))
+def text(chunks: list[StreamChunk]) -> str:
+    return "".join(chunk.text for chunk in chunks if isinstance(chunk, TextPart))
 
 
-def end(chunks: list[Chunk]) -> End:
-    assert isinstance(chunks[-1], End)
-    assert not any(isinstance(chunk, End) for chunk in chunks[:-1])
+def end(chunks: list[StreamChunk]) -> StreamEnd:
+    assert isinstance(chunks[-1], StreamEnd)
+    assert not any(isinstance(chunk, StreamEnd) for chunk in chunks[:-1])
     return chunks[-1]
 
 

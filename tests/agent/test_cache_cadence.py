@@ -2,10 +2,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.cache.cadence import _KEPT, LENGTHS_S, Cadence, Odds, kind, returns
-from agent.cache.lifetimes import Multipliers, hour_pays
+from agent.cache.cadence import _MAX_CONVERSATIONS, LENGTHS_S, Cadence, GapOdds, gap_kind, return_probability
+from agent.cache.lifetimes import CacheMultipliers, is_hour_cheaper
 
-COST = Multipliers(0.1, 1.25, 2.0)
+COST = CacheMultipliers(0.1, 1.25, 2.0)
 ROOM = "irc/#room"
 
 
@@ -17,12 +17,12 @@ def heard(*times_s: float, room: str = ROOM) -> Cadence:
 
 
 def test_what_lives_for_300_s_is_gone_at_300() -> None:
-    assert [kind(gap) for gap in (0.0, 299.9, 300.0, 3_599.0, 3_600.0, 1e9)] == [0, 0, 1, 1, 2, 2]
+    assert [gap_kind(gap) for gap in (0.0, 299.9, 300.0, 3_599.0, 3_600.0, 1e9)] == [0, 0, 1, 1, 2, 2]
 
 
-def pays(odds: Odds) -> bool:
+def pays(odds: GapOdds) -> bool:
     """Whether an hour pays for what grows."""
-    return hour_pays(odds.kept, odds.written, COST)
+    return is_hour_cheaper(odds.kept, odds.written, COST)
 
 
 @pytest.mark.parametrize(("gap_s", "hour"), [(60.0, False), (310.0, True), (3_000.0, True), (9_000.0, False)])
@@ -112,14 +112,14 @@ def test_shares_are_shares(gaps: list[tuple[float, int]]) -> None:
 
 def test_memory_is_bounded() -> None:
     cadence = Cadence()
-    for number in range(_KEPT + 500):
+    for number in range(_MAX_CONVERSATIONS + 500):
         cadence.observe_request(f"irc/{number}", float(number))
-    assert len(cadence.dump()) == _KEPT + 2
+    assert len(cadence.dump()) == _MAX_CONVERSATIONS + 2
 
 
 def test_the_longer_nobody_came_the_less_it_is_expected() -> None:
     lengths = [20.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 10.0]
-    soon, late = returns(lengths, 0.0, 300.0), returns(lengths, 1_200.0, 300.0)
+    soon, late = return_probability(lengths, 0.0, 300.0), return_probability(lengths, 1_200.0, 300.0)
     assert soon > 0.5
     assert late < 0.1
-    assert returns(lengths, 2 * LENGTHS_S[-1], 300.0) == 0.0
+    assert return_probability(lengths, 2 * LENGTHS_S[-1], 300.0) == 0.0

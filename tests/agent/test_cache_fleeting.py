@@ -4,25 +4,25 @@ from dataclasses import replace
 
 import pytest
 
-from agent.brief import Exchange
-from agent.models.anthropic_wire import translate
-from agent.models.base import Said, Text, ToolCall, ToolResult
-from agent.outcome import Outcome
-from gateway.events import Account
+from agent.brief import PromptTurn
+from agent.models.anthropic_wire import build_anthropic_request
+from agent.models.base import ModelMessage, TextPart, ToolCall, ToolResult
+from agent.outcome import TurnOutcome
+from gateway.events import RequestUsage
 from tests.agent.models_kit import TOOL, assistant, request, user
 from tests.agent.test_cache_keeper import Bench, story
 from tests.agent.test_models_anthropic import LOOP
 from tests.agent.test_models_anthropic_prefix import after
 from tests.agent.test_turn_cache import turn
-from tests.servers.model_api import Answer
+from tests.servers.model_api_events import Answer
 
 HEARD = "[x] ann (guest): " + "and so on " * 200
 
 
-async def turns(bench: Bench, loops: list[int]) -> list[Account]:
+async def turns(bench: Bench, loops: list[int]) -> list[RequestUsage]:
     """Take turns with so many rounds of tools each, all of them thought about."""
-    history = list[Exchange]()
-    accounts = list[Account]()
+    history = list[PromptTurn]()
+    accounts = list[RequestUsage]()
     for number, rounds in enumerate(loops):
         for place in range(rounds):
             calls = tuple(
@@ -30,7 +30,7 @@ async def turns(bench: Bench, loops: list[int]) -> list[Account]:
             )
             bench.api.then(Answer(thinking="hmm " * 50, text="Hm.", calls=calls))
         bench.api.then(Answer(thinking="hmm", text=f"Answer {number}."))
-        outcome: Outcome = await turn(bench, history, f"{HEARD} {number}")
+        outcome: TurnOutcome = await turn(bench, history, f"{HEARD} {number}")
         assert (outcome.outcome, len(outcome.steps)) == ("replied", rounds)
         accounts += outcome.accounts
     assert not bench.api.violations
@@ -59,12 +59,20 @@ def test_from_where_on_it_is_so() -> None:
         user("before"),
         assistant("yes"),
         *LOOP,
-        Said(role="assistant", parts=(Text(text="Let me see."), again)),
-        Said(role="user", parts=(ToolResult(id="c", text="found"),)),
+        ModelMessage(role="assistant", parts=(TextPart(text="Let me see."), again)),
+        ModelMessage(role="user", parts=(ToolResult(id="c", text="found"),)),
         tools=(TOOL,),
     )
     bound = replace(
-        thought, prefix_digest=translate(replace(longer, conversation=longer.conversation[:5]), model="m").digest()
+        thought,
+        prefix_digest=build_anthropic_request(
+            replace(longer, conversation=longer.conversation[:5]), model="m"
+        ).digest(),
     )
-    assert translate(longer, model="m").ephemeral_from is None
-    assert translate(longer, model="m", recall=lambda said: bound if again in said.parts else None).ephemeral_from == 5
+    assert build_anthropic_request(longer, model="m").ephemeral_from is None
+    assert (
+        build_anthropic_request(
+            longer, model="m", recall=lambda said: bound if again in said.parts else None
+        ).ephemeral_from
+        == 5
+    )

@@ -5,17 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from agent.cache.ask import Ask
-from agent.cache.flights import Flights
-from agent.cache.keeper import Keeper
-from agent.cache.newest import KEPT, KEPT_BYTES, Newest
-from agent.cache.plan import by_itself
-from agent.models.base import Busy, Image, Said, Text
-from agent.tokens.meter import Meter
+from agent.cache.ask import PlannedRequest
+from agent.cache.flights import SingleFlight
+from agent.cache.keeper import CachingModel
+from agent.cache.newest import MAX_BYTES, MAX_CONVERSATIONS, LastRequests
+from agent.cache.plan import plan_automatic
+from agent.models.base import Image, ModelBusy, ModelMessage, TextPart
+from agent.tokens.meter import TokenMeter
 from agent.tokens.offline import OfflineCounter
 from gateway.clock import ManualClock
 from tests.agent.test_cache_keeper import ANSWER, Bench, request, story
-from tests.servers.model_api import Answer, failure
+from tests.servers.model_api_events import Answer, failure
 
 PREFIX = b"prefix"
 
@@ -26,7 +26,7 @@ def run(flight: object) -> None:
 
 def test_nobody_is_waited_for_where_nobody_writes() -> None:
     async def test() -> None:
-        flights = Flights(ManualClock())
+        flights = SingleFlight(ManualClock())
         assert not await flights.wait_for_writer(None, 10)
         assert not await flights.wait_for_writer(PREFIX, 10)
         flights.finish(PREFIX, flights.start(PREFIX))
@@ -38,7 +38,7 @@ def test_nobody_is_waited_for_where_nobody_writes() -> None:
 def test_who_waits_is_woken_by_the_end_and_by_the_clock() -> None:
     async def test() -> None:
         clock = ManualClock()
-        flights = Flights(clock)
+        flights = SingleFlight(clock)
         begun = flights.start(PREFIX)
         early, late = (asyncio.create_task(flights.wait_for_writer(PREFIX, until)) for until in (10.0, 20.0))
         await asyncio.sleep(0)
@@ -73,14 +73,14 @@ def test_a_first_call_that_hangs_holds_nobody_up_for_ever() -> None:
     story(test)
 
 
-def gaps(keeper: Keeper) -> bool:
+def gaps(keeper: CachingModel) -> bool:
     return keeper._cadence["ana"].shared_odds().is_known  # no odds are told without sending
 
 
 def test_a_retry_is_nobodys_habit() -> None:
     async def test(bench: Bench) -> None:
         bench.api.then(failure(529, "overloaded_error"), ANSWER, ANSWER)
-        with pytest.raises(Busy):
+        with pytest.raises(ModelBusy):
             await bench.ask(request("irc/#a", "hello"))
         bench.clock.advance(2)
         await bench.ask(request("irc/#a", "hello"))
@@ -92,41 +92,47 @@ def test_a_retry_is_nobodys_habit() -> None:
     story(test)
 
 
-def ask(place: str, *images: bytes) -> Ask:
+def ask(place: str, *images: bytes) -> PlannedRequest:
     counter = OfflineCounter()
     counter.close()
     seen = [Image(media_type="image/png", data=data, description="[image]") for data in images]
     made = request(place, "hello")
-    made = replace(made, conversation=(Said(role="user", parts=(Text(text="look"), *seen)),))
-    meter = Meter(counter)
+    made = replace(made, conversation=(ModelMessage(role="user", parts=(TextPart(text="look"), *seen)),))
+    meter = TokenMeter(counter)
     estimate = meter.estimate("m", made)
-    return Ask(
-        request=made, segments=(), digests=(), plan=by_itself((), ()), meter=meter, estimate=estimate, sent_at_s=0.0
+    return PlannedRequest(
+        request=made,
+        segments=(),
+        digests=(),
+        plan=plan_automatic((), ()),
+        meter=meter,
+        estimate=estimate,
+        sent_at_s=0.0,
     )
 
 
 def test_what_was_kept_longest_ago_leaves_first() -> None:
-    newest = Newest()
-    for number in range(KEPT + 10):
+    newest = LastRequests()
+    for number in range(MAX_CONVERSATIONS + 10):
         newest.put(ask(f"irc/{number}"))
     again = ask("irc/10")
     assert newest.put(again) is not None
     newest.put(ask("irc/new"))
-    assert len(newest) == KEPT
+    assert len(newest) == MAX_CONVERSATIONS
     assert newest.get("ana", "irc/10") is again
     assert newest.get("ana", "irc/11") is None
     assert newest.get("max", "irc/10") is None
 
 
 def test_images_are_not_piled_up() -> None:
-    newest, photo = Newest(), bytes(KEPT_BYTES // 3)
+    newest, photo = LastRequests(), bytes(MAX_BYTES // 3)
     for number in range(10):
         newest.put(ask(f"irc/{number}", photo))
     assert len(newest) == 2
     for _ in range(3):
         newest.put(ask("irc/9", photo))
     assert len(newest) == 2
-    newest.put(ask("irc/huge", bytes(KEPT_BYTES)))
+    newest.put(ask("irc/huge", bytes(MAX_BYTES)))
     assert len(newest) == 1
     for number in range(20):
         newest.put(ask(f"irc/{number}"))

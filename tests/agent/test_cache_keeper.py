@@ -9,24 +9,25 @@ from typing import Literal
 
 import pytest
 
-from agent.cache.dialect import Dialect
-from agent.cache.keeper import Keeper
-from agent.cache.outlook import UNKNOWN
-from agent.cache.plan import Policy
-from agent.cache.prices import Prices
+from agent.cache.dialect import CacheProfile
+from agent.cache.keeper import CachingModel
+from agent.cache.outlook import UNKNOWN_FORECAST
+from agent.cache.plan import CachePolicy
+from agent.cache.prices import PriceTable
 from agent.models.anthropic import AnthropicModel
-from agent.models.base import Block, Busy, End, Request, Said, Text
-from agent.tokens.meter import Estimate, Meter
+from agent.models.base import ModelBusy, ModelMessage, ModelRequest, StreamEnd, SystemBlock, TextPart
+from agent.tokens.meter import TokenEstimate, TokenMeter
 from agent.tokens.offline import OfflineCounter
-from agent.tools.rest import TOOLS
+from agent.tools.rest import ENDING_TOOLS
 from gateway.clock import ManualClock
-from gateway.events import Account
+from gateway.events import RequestUsage
 from tests.servers.messages_cache import MessagesCache
-from tests.servers.model_api import Answer, ModelApi
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer
 
 MODEL = "claude-sonnet-5-5"
-PRICES = Prices.parse((Path(__file__).parents[2] / "config" / "prices.yaml").read_text(encoding="utf-8"))
-IDENTITY = Block(name="identity", text="You are Ana. " * 600, ttl="long")
+PRICES = PriceTable.parse((Path(__file__).parents[2] / "config" / "prices.yaml").read_text(encoding="utf-8"))
+IDENTITY = SystemBlock(name="identity", text="You are Ana. " * 600, ttl="long")
 ANSWER = Answer(text="Yes.")
 
 
@@ -36,12 +37,14 @@ class Bytes:
     def __init__(self) -> None:
         counter = OfflineCounter()
         counter.close()
-        self._meter = Meter(counter)
+        self._meter = TokenMeter(counter)
 
-    def estimate(self, model: str, request: Request, before: tuple[Request, Estimate] | None) -> tuple[Meter, Estimate]:
+    def estimate(
+        self, model: str, request: ModelRequest, before: tuple[ModelRequest, TokenEstimate] | None
+    ) -> tuple[TokenMeter, TokenEstimate]:
         return self._meter, self._meter.estimate(model, request, before)
 
-    def is_exact(self, request: Request) -> bool:
+    def is_exact(self, request: ModelRequest) -> bool:
         del request
         return False
 
@@ -49,15 +52,15 @@ class Bytes:
 @dataclass
 class Bench:
     api: ModelApi
-    keeper: Keeper
+    keeper: CachingModel
     clock: ManualClock
-    policy: Policy = field(default_factory=Policy)
+    policy: CachePolicy = field(default_factory=CachePolicy)
 
-    async def ask(self, request: Request) -> Account:
-        end: End | None = None
+    async def ask(self, request: ModelRequest) -> RequestUsage:
+        end: StreamEnd | None = None
         async with aclosing(self.keeper.stream(request)) as chunks:
             async for chunk in chunks:
-                end = chunk if isinstance(chunk, End) else end
+                end = chunk if isinstance(chunk, StreamEnd) else end
         assert end is not None
         assert end.account is not None
         return end.account
@@ -70,9 +73,9 @@ async def bench() -> AsyncIterator[Bench]:
         api.default = lambda _: ANSWER
         model = AnthropicModel(name="main", model=MODEL, base_url=api.url, api_key="k")
         made = Bench(api, None, clock)  # type: ignore[arg-type]  # the keeper asks the bench
-        made.keeper = Keeper(
+        made.keeper = CachingModel(
             model,
-            Dialect(provider="anthropic", model=MODEL, price=PRICES.find(MODEL), caching="marks"),
+            CacheProfile(provider="anthropic", model=MODEL, price=PRICES.find(MODEL), caching="marks"),
             clock=clock,
             gauge=Bytes(),
             policy=lambda _: made.policy,
@@ -81,14 +84,15 @@ async def bench() -> AsyncIterator[Bench]:
             yield made
 
 
-def request(place: str, *lines: str, card: str = "# Where you are") -> Request:
+def request(place: str, *lines: str, card: str = "# Where you are") -> ModelRequest:
     said = [
-        Said(role="assistant" if number % 2 else "user", parts=(Text(text=line),)) for number, line in enumerate(lines)
+        ModelMessage(role="assistant" if number % 2 else "user", parts=(TextPart(text=line),))
+        for number, line in enumerate(lines)
     ]
-    return Request(
-        blocks=(IDENTITY, Block(name="channel", text=card, ttl="short")),
+    return ModelRequest(
+        blocks=(IDENTITY, SystemBlock(name="channel", text=card, ttl="short")),
         conversation=tuple(said),
-        tools=TOOLS,
+        tools=ENDING_TOOLS,
         max_output_tokens=100,
         shared_key="ana",
         conversation_id=place,
@@ -140,8 +144,8 @@ def test_who_waits_goes_on_when_the_first_call_fails() -> None:
         first, second = await asyncio.gather(
             bench.ask(request("irc/#a", "hello")), bench.ask(request("irc/#b", "hello")), return_exceptions=True
         )
-        assert isinstance(first, Busy)
-        assert isinstance(second, Account)
+        assert isinstance(first, ModelBusy)
+        assert isinstance(second, RequestUsage)
         assert second.usage.cache_write_tokens > 1_000
 
     story(test)
@@ -192,7 +196,7 @@ def test_what_the_provider_lost_is_said_and_believed() -> None:
 
 def test_no_marks_where_caching_is_off() -> None:
     async def test(bench: Bench) -> None:
-        bench.policy = Policy(kind="off")
+        bench.policy = CachePolicy(kind="off")
         account = await bench.ask(request("irc/#a", "hello"))
         assert (account.usage.cache_write_tokens, account.missed) == (0, "")
         assert "cache_control" not in str(bench.api.seen[0].body)
@@ -215,16 +219,16 @@ def test_only_of_a_cache_that_is_there_anything_is_told(
     caching: Literal["marks", "automatic", "none"], kind: Literal["auto", "off"], looked_after: bool
 ) -> None:
     async def test(bench: Bench) -> None:
-        bench.policy = Policy(kind=kind)
-        dialect = Dialect(provider="x", model=MODEL, price=PRICES.find(MODEL), caching=caching)
+        bench.policy = CachePolicy(kind=kind)
+        dialect = CacheProfile(provider="x", model=MODEL, price=PRICES.find(MODEL), caching=caching)
         model = AnthropicModel(name="main", model=MODEL, base_url=bench.api.url, api_key="k")
-        keeper = Keeper(model, dialect, clock=bench.clock, gauge=Bytes(), policy=lambda _: bench.policy)
+        keeper = CachingModel(model, dialect, clock=bench.clock, gauge=Bytes(), policy=lambda _: bench.policy)
         async with aclosing(keeper):
             before = keeper.forecast("ana", "irc/#a")
-            assert (before == UNKNOWN) is not looked_after
+            assert (before == UNKNOWN_FORECAST) is not looked_after
             await Bench(bench.api, keeper, bench.clock).ask(request("irc/#a", "hello"))
             told = keeper.forecast("ana", "irc/#a")
-        assert (told == UNKNOWN) is not looked_after
+        assert (told == UNKNOWN_FORECAST) is not looked_after
         if looked_after:
             assert (told.is_cold, told.read_share) == (False, PRICES.find(MODEL).read)
 

@@ -2,18 +2,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.cache.cadence import grown, kind
-from agent.cache.lifetimes import Multipliers, hour_pays
+from agent.cache.cadence import gap_kind, hour_savings
+from agent.cache.lifetimes import CacheMultipliers, is_hour_cheaper
 from tests.examples import examples
 
-COST = Multipliers(0.1, 1.25, 2.0)
+COST = CacheMultipliers(0.1, 1.25, 2.0)
 
 
 def test_an_hour_pays_if_it_keeps_more_than_it_costs() -> None:
-    assert hour_pays(1.0, 1.5, COST)
-    assert not hour_pays(1.0, 1.6, COST)
-    assert not hour_pays(0.0, 0.0, COST)
-    assert not hour_pays(1.0, 0.1, Multipliers(0.1, 1.25, float("inf")))
+    assert is_hour_cheaper(1.0, 1.5, COST)
+    assert not is_hour_cheaper(1.0, 1.6, COST)
+    assert not is_hour_cheaper(0.0, 0.0, COST)
+    assert not is_hour_cheaper(1.0, 0.1, CacheMultipliers(0.1, 1.25, float("inf")))
 
 
 @settings(max_examples=examples(200), deadline=None)
@@ -21,14 +21,14 @@ def test_an_hour_pays_if_it_keeps_more_than_it_costs() -> None:
 def test_it_tells_which_would_have_been_cheaper(gaps: list[float]) -> None:
     """Of a conversation whose card is as long as each exchange, by hand."""
     short, long, size = 2 * COST.write_5m, 2 * COST.write_1h, 2.0
-    kept, written = grown(0, None)
+    kept, written = hour_savings(0, None)
     for asked, gap_s in enumerate(gaps, start=1):
         new = 1.0
-        short += size * COST.read + new * COST.write_5m if kind(gap_s) == 0 else (size + new) * COST.write_5m
-        long += size * COST.read + new * COST.write_1h if kind(gap_s) < 2 else (size + new) * COST.write_1h
+        short += size * COST.read + new * COST.write_5m if gap_kind(gap_s) == 0 else (size + new) * COST.write_5m
+        long += size * COST.read + new * COST.write_1h if gap_kind(gap_s) < 2 else (size + new) * COST.write_1h
         size += new
-        more = grown(asked, kind(gap_s))
+        more = hour_savings(asked, gap_kind(gap_s))
         kept, written = kept + more[0], written + more[1]
     saved = kept * (COST.write_5m - COST.read) - written * (COST.write_1h - COST.write_5m)
     assert saved == pytest.approx(short - long)
-    assert hour_pays(kept, written, COST) == (saved > 0)
+    assert is_hour_cheaper(kept, written, COST) == (saved > 0)

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.cache.cadence import Cadence, Odds
-from agent.cache.marks import Unit
-from agent.cache.plan import Plan, Policy, by_itself, plan
+from agent.cache.cadence import Cadence, GapOdds
+from agent.cache.marks import PromptSegment
+from agent.cache.plan import CachePlan, CachePolicy, plan_automatic, plan_cache
 from agent.cache.prices import Price
-from agent.cache.warmth import Cached, Warmth
-from gateway.events import Lifetime
+from agent.cache.warmth import CachedPrefix, CacheState
+from gateway.events import CacheTtl
 from tests.agent.cache_kit import PRICE, Part, ask, make, odds, tokens, units
 from tests.bench.bench_cache_plan import RECORDED, costs
 from tests.examples import examples
@@ -29,7 +29,7 @@ def talk(said: int, *, size: int = 100, positions: int = 1) -> list[Part]:
     return [*HEAD, *CARD, *(Part("history", f"h{i}", size, positions) for i in range(said))]
 
 
-def where(planned: Plan) -> list[tuple[str, int, str]]:
+def where(planned: CachePlan) -> list[tuple[str, int, str]]:
     return [(mark.behind, mark.index, mark.lifetime) for mark in planned.breakpoints]
 
 
@@ -47,7 +47,7 @@ def test_talk_that_goes_on_is_marked_behind_what_is_shared_the_binding_the_card_
 
 
 def test_a_binding_that_another_room_wrote_for_minutes_takes_no_hour_from_this_one() -> None:
-    planned = make(talk(5), own=SLOW, cached=(Cached(2, "1h"), Cached(3, "5m")))
+    planned = make(talk(5), own=SLOW, cached=(CachedPrefix(2, "1h"), CachedPrefix(3, "5m")))
     assert where(planned)[-1] == ("said", 4, "1h")
 
 
@@ -61,20 +61,20 @@ def test_what_is_seldom_asked_for_in_time_keeps_the_mark_of_its_card_and_for_min
 
 
 def test_a_slow_room_behind_a_busy_head_has_the_hour_and_only_reads_the_head() -> None:
-    planned = make(talk(5), own=SLOW, shared=BURST, cached=[Cached(2, "5m")])
+    planned = make(talk(5), own=SLOW, shared=BURST, cached=[CachedPrefix(2, "5m")])
     assert where(planned)[-1] == ("said", 4, "1h")
     assert planned.read_segments == 3
 
 
 def test_behind_five_minutes_of_the_same_conversation_nothing_is_written_for_an_hour() -> None:
-    front = [Cached(2, "1h"), Cached(7, "5m")]
+    front = [CachedPrefix(2, "1h"), CachedPrefix(7, "5m")]
     assert where(make(talk(5), own=odds(0.6, 0.39)))[-1] == ("said", 4, "1h")
     assert where(make(talk(5), own=odds(0.6, 0.39), cached=front))[-1] == ("said", 4, "5m")
     assert where(make(talk(5), own=SLOW, cached=front))[-1] == ("said", 4, "5m")
 
 
 def test_what_is_cached_is_read_and_goes_on_even_where_talk_is_seldom() -> None:
-    planned = make(talk(5), own=SPARSE, shared=SLOW, cached=[Cached(2, "1h"), Cached(7, "1h")])
+    planned = make(talk(5), own=SPARSE, shared=SLOW, cached=[CachedPrefix(2, "1h"), CachedPrefix(7, "1h")])
     assert where(planned) == [("block", 2, "1h"), ("block", 3, "5m"), ("block", 4, "5m"), ("said", 4, "5m")]
     assert planned.read_segments == 8
     assert planned.writes == ((9, "5m"),)
@@ -83,7 +83,7 @@ def test_what_is_cached_is_read_and_goes_on_even_where_talk_is_seldom() -> None:
 @pytest.mark.parametrize("known", [True, False])
 def test_a_turn_of_many_blocks_leaves_a_mark_where_the_last_one_can_no_longer_see(known: bool) -> None:
     parts = [*talk(3), Part("history", "calls", 500, 25), Part("history", "results", 500, 25)]
-    planned = make(parts, own=BURST, cached=[Cached(2, "1h"), Cached(7, "5m")] if known else [])
+    planned = make(parts, own=BURST, cached=[CachedPrefix(2, "1h"), CachedPrefix(7, "5m")] if known else [])
     assert where(planned) == [("block", 2, "1h"), ("block", 4, "5m"), ("said", 2, "5m"), ("said", 4, "5m")]
     assert planned.read_segments == (8 if known else 0)
 
@@ -95,7 +95,7 @@ def test_no_mark_stands_behind_what_cannot_carry_one() -> None:
     assert where(make(bare, own=BURST)) == []
 
 
-def pieces(*sizes: int) -> list[Unit]:
+def pieces(*sizes: int) -> list[PromptSegment]:
     """A conversation of which each `Said` is so many units, as a keeper lays it out."""
     parts = [*HEAD, *CARD, *(Part("history", f"h{i}", 100) for i in range(sum(sizes)))]
     made, number = units(parts), 0
@@ -107,8 +107,8 @@ def pieces(*sizes: int) -> list[Unit]:
     return made
 
 
-def by(path: list[Unit], own: Odds, cached: list[Cached]) -> Plan:
-    return plan(path, price=PRICE, policy=Policy(), shared=SLOW, own=own, cached=cached)
+def by(path: list[PromptSegment], own: GapOdds, cached: list[CachedPrefix]) -> CachePlan:
+    return plan_cache(path, price=PRICE, policy=CachePolicy(), shared=SLOW, own=own, cached=cached)
 
 
 def test_the_place_where_the_request_before_ended_is_found_among_pieces() -> None:
@@ -118,7 +118,7 @@ def test_the_place_where_the_request_before_ended_is_found_among_pieces() -> Non
 
 def test_a_message_that_has_grown_is_marked_at_its_new_end_and_still_read_up_to_the_old() -> None:
     """Nothing was answered, so what was said next joined it: where it ended no mark can stand any more."""
-    path, cached = pieces(1, 1, 3), [Cached(2, "1h"), Cached(7, "1h")]
+    path, cached = pieces(1, 1, 3), [CachedPrefix(2, "1h"), CachedPrefix(7, "1h")]
     planned = by(path, SPARSE, cached)
     assert where(planned) == [*LAYOUT[:1], ("block", 3, "5m"), ("block", 4, "5m"), ("said", 2, "5m")]
     assert (planned.read_segments, planned.writes) == (8, ((9, "5m"),))
@@ -156,7 +156,7 @@ def test_every_conversation_begins_with_the_plain_layout_and_its_own_gaps_length
 
 def test_the_shared_prefix_is_written_once_by_the_first_two_requests() -> None:
     """It was written for 5 minutes, then for an hour, when all but the tools waited for the first gap."""
-    judge, warmth, cadence = MessagesCache(tokens, minimum=PRICE.minimum_tokens), Warmth(), Cadence()
+    judge, warmth, cadence = MessagesCache(tokens, minimum=PRICE.minimum_tokens), CacheState(), Cadence()
     written = 0
     for number, at_s in enumerate((0.0, 1_000.0)):
         parts = talk(2 * number + 1)
@@ -168,9 +168,9 @@ def test_the_shared_prefix_is_written_once_by_the_first_two_requests() -> None:
     assert written == sum(part.tokens for part in HEAD)
 
 
-def fixed(parts: list[Part], *, long: bool, short: Lifetime = "5m") -> Plan:
-    policy = Policy(kind="fixed", allows_hour=long, short_lifetime=short)
-    return plan(units(parts), price=PRICE, policy=policy, shared=BURST, own=BURST)
+def fixed(parts: list[Part], *, long: bool, short: CacheTtl = "5m") -> CachePlan:
+    policy = CachePolicy(kind="fixed", allows_hour=long, short_lifetime=short)
+    return plan_cache(units(parts), price=PRICE, policy=policy, shared=BURST, own=BURST)
 
 
 def test_the_fixed_policy_follows_the_table() -> None:
@@ -190,23 +190,23 @@ def test_the_fixed_policy_writes_all_for_an_hour_where_that_is_wanted_and_to_be_
 
 
 def test_marks_can_be_off_and_the_hour_not_to_be_had() -> None:
-    off = plan(units(talk(5)), price=PRICE, policy=Policy(kind="off"), shared=SLOW, own=SLOW)
+    off = plan_cache(units(talk(5)), price=PRICE, policy=CachePolicy(kind="off"), shared=SLOW, own=SLOW)
     assert (off.breakpoints, off.writes) == ((), ())
     assert sum(block.read + block.written for block in off.blocks) == 0
-    short = plan(units(talk(5)), price=PRICE, policy=Policy(allows_hour=False), shared=SLOW, own=SLOW)
+    short = plan_cache(units(talk(5)), price=PRICE, policy=CachePolicy(allows_hour=False), shared=SLOW, own=SLOW)
     assert all(mark.lifetime == "5m" for mark in short.breakpoints)
-    assert plan([], price=PRICE, policy=Policy(), shared=SLOW, own=SLOW).blocks == ()
+    assert plan_cache([], price=PRICE, policy=CachePolicy(), shared=SLOW, own=SLOW).blocks == ()
 
 
 def test_a_provider_that_caches_by_itself_gets_no_marks_and_is_believed_to_keep_what_it_saw() -> None:
-    warmth, path = Warmth(), units(talk(3))
-    first = by_itself(path, ())
+    warmth, path = CacheState(), units(talk(3))
+    first = plan_automatic(path, ())
     assert first.breakpoints == ()
     assert (first.read_segments, first.writes[0], first.writes[-1]) == (0, (0, "5m"), (7, "5m"))
     warmth.record_request([unit.digest for unit in path], read=first.read_segments, writes=first.writes, at_s=0.0)
     changed = units([*HEAD, CARD[0], Part("channel", "another", 200), Part("history", "x", 10)])
     cached = warmth.find([unit.digest for unit in changed], 10.0)
-    second = by_itself(changed, cached)
+    second = plan_automatic(changed, cached)
     assert second.read_segments == 4
     assert [(block.name, block.read, block.written) for block in second.blocks][-3:] == [
         ("binding", 100, 0),
@@ -215,7 +215,7 @@ def test_a_provider_that_caches_by_itself_gets_no_marks_and_is_believed_to_keep_
     ]
 
 
-LIVES: tuple[Lifetime, Lifetime] = ("1h", "5m")
+LIVES: tuple[CacheTtl, CacheTtl] = ("1h", "5m")
 shares = st.tuples(st.floats(0, 1), st.floats(0, 1)).map(lambda two: odds(two[0], (1 - two[0]) * two[1]))
 sizes, places = st.integers(1, 900), st.integers(1, 30)
 parts = st.builds(
@@ -228,21 +228,21 @@ parts = st.builds(
     st.lists(sizes, max_size=2),
     st.lists(st.tuples(sizes, places, st.booleans()), min_size=1, max_size=12),
 )
-policies = st.builds(Policy, kind=st.sampled_from(("auto", "fixed", "off")), long=st.booleans())
+policies = st.builds(CachePolicy, kind=st.sampled_from(("auto", "fixed", "off")), long=st.booleans())
 
 
 @settings(deadline=None)
 @given(parts, shares, shares, policies, st.data())
 def test_every_plan_keeps_to_the_rules(
-    request: list[Part], shared: Odds, own: Odds, policy: Policy, data: st.DataObject
+    request: list[Part], shared: GapOdds, own: GapOdds, policy: CachePolicy, data: st.DataObject
 ) -> None:
     path = units(request)
     ends = data.draw(st.lists(st.integers(0, len(path) - 1), unique=True, max_size=5).map(sorted))
     lives = data.draw(st.lists(st.sampled_from(LIVES), min_size=5, max_size=5).map(sorted))
-    cached = [Cached(end, life) for end, life in zip(ends, lives, strict=False)]
+    cached = [CachedPrefix(end, life) for end, life in zip(ends, lives, strict=False)]
 
-    def once() -> Plan:
-        return plan(path, price=PRICE, policy=policy, shared=shared, own=own, cached=cached)
+    def once() -> CachePlan:
+        return plan_cache(path, price=PRICE, policy=policy, shared=shared, own=own, cached=cached)
 
     planned = once()
     assert planned == once()
@@ -275,8 +275,8 @@ asked = st.lists(
 @settings(max_examples=examples(60), deadline=None)
 @given(asked, st.sampled_from(("auto", "fixed")))
 def test_what_is_predicted_is_what_is_billed(requests: list[tuple[int, float, int]], kind: str) -> None:
-    judge, warmth, cadence = MessagesCache(tokens, minimum=PRICE.minimum_tokens), Warmth(), Cadence()
-    policy = Policy(kind="fixed" if kind == "fixed" else "auto")
+    judge, warmth, cadence = MessagesCache(tokens, minimum=PRICE.minimum_tokens), CacheState(), Cadence()
+    policy = CachePolicy(kind="fixed" if kind == "fixed" else "auto")
     said: dict[int, list[Part]] = {0: [], 1: [], 2: []}
     at_s = 0.0
     for room, gap_s, positions in requests:
@@ -286,7 +286,7 @@ def test_what_is_predicted_is_what_is_billed(requests: list[tuple[int, float, in
         path = units(request)
         cadence.observe_request(f"irc/{room}", at_s)
         cached = warmth.find([unit.digest for unit in path], at_s)
-        planned = plan(
+        planned = plan_cache(
             path,
             price=PRICE,
             policy=policy,
@@ -306,7 +306,7 @@ def test_what_is_predicted_is_what_is_billed(requests: list[tuple[int, float, in
 def test_where_nobody_comes_in_time_it_costs_no_more_than_writing_what_is_in_front_of_the_talk(
     gap_s: float, head: int
 ) -> None:
-    judge, warmth, cadence = MessagesCache(tokens, minimum=PRICE.minimum_tokens), Warmth(), Cadence()
+    judge, warmth, cadence = MessagesCache(tokens, minimum=PRICE.minimum_tokens), CacheState(), Cadence()
     said: list[Part] = []
     paid = plain = 0.0
     for number in range(20):
@@ -347,14 +347,14 @@ def test_auto_costs_no_more_than_the_best_of_the_fixed_layouts(
 
 
 def test_a_plan_takes_less_than_half_a_millisecond() -> None:
-    path: list[Unit] = units(talk(400))
-    cached = [Cached(place, "5m") for place in range(2, 400)]
+    path: list[PromptSegment] = units(talk(400))
+    cached = [CachedPrefix(place, "5m") for place in range(2, 400)]
     price = Price(minimum_tokens=512)
     best = min(_timed(path, price, cached) for _ in range(20))
     assert best < 0.000_5 * 4  # four times over: the machine has others to serve
 
 
-def _timed(path: list[Unit], price: Price, cached: list[Cached]) -> float:
+def _timed(path: list[PromptSegment], price: Price, cached: list[CachedPrefix]) -> float:
     began = time.perf_counter()
-    plan(path, price=price, policy=Policy(), shared=odds(0.5, 0.3), own=odds(0.4, 0.4), cached=cached)
+    plan_cache(path, price=price, policy=CachePolicy(), shared=odds(0.5, 0.3), own=odds(0.4, 0.4), cached=cached)
     return time.perf_counter() - began

@@ -2,11 +2,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.cache.prices import Price, Prices
+from agent.cache.prices import Price, PriceTable
 from gateway.events import Usage
 
 TABLE = Path(__file__).parents[2] / "config" / "prices.yaml"
-PRICES = Prices.parse(TABLE.read_text(encoding="utf-8"))
+PRICES = PriceTable.parse(TABLE.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize(
@@ -104,10 +104,10 @@ def test_what_has_no_price_has_no_cost() -> None:
 )
 def test_what_is_no_table_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
-        Prices.parse(text)
+        PriceTable.parse(text)
 
 
 @pytest.mark.parametrize("text", ["[" * 5_000, "[" * 5_000 + "]" * 5_000])
 def test_a_table_that_is_nested_without_end_is_none(text: str) -> None:
     with pytest.raises(ValueError, match="nested too deep"):
-        Prices.parse(text)
+        PriceTable.parse(text)

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from agent.brief import Brief, Exchange
-from agent.cache.units import difference, units
-from agent.models.base import Image, Request
-from agent.prompt import assemble
+from agent.brief import PromptInput, PromptTurn
+from agent.cache.units import describe_difference, segment_prompt
+from agent.models.base import Image, ModelRequest
+from agent.prompt import build_request
 from agent.tokens.offline import OfflineCounter
-from agent.tokens.size import PromptSize, prompt_size
-from agent.tools.rest import TOOLS
+from agent.tokens.size import PromptSize, measure_prompt
+from agent.tools.rest import ENDING_TOOLS
 from tests.gateway.test_media import png
 
 Replies = list[str]
@@ -25,19 +25,20 @@ def bytes_counter() -> OfflineCounter:
 COUNTER = bytes_counter()
 
 
-def talk(replies: Replies) -> list[Exchange]:
+def talk(replies: Replies) -> list[PromptTurn]:
     return [
-        Exchange(input_text=f"line {number} " + "of talk " * number, reply=text) for number, text in enumerate(replies)
+        PromptTurn(input_text=f"line {number} " + "of talk " * number, reply=text)
+        for number, text in enumerate(replies)
     ]
 
 
-def request(past: list[Exchange]) -> Request:
-    brief = Brief(persona="Ana.", card="# Where", history=tuple(past[:-1]), input_text=past[-1].input_text)
-    return assemble(brief, tools=TOOLS, max_output_tokens=10, key="a", plain=False)
+def request(past: list[PromptTurn]) -> ModelRequest:
+    brief = PromptInput(persona="Ana.", card="# Where", history=tuple(past[:-1]), input_text=past[-1].input_text)
+    return build_request(brief, tools=ENDING_TOOLS, max_output_tokens=10, key="a", plain=False)
 
 
-def size(made: Request) -> PromptSize:
-    return prompt_size(made, COUNTER)
+def size(made: ModelRequest) -> PromptSize:
+    return measure_prompt(made, COUNTER)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,10 @@ def test_what_is_taken_over_is_what_would_be_made(replies: Replies) -> None:
     past = talk(replies)
     for end in range(2, len(past)):
         old, new = request(past[:end]), request(past[: end + 1])
-        anew, taken = units(new, size(new)), units(new, size(new), (old, units(old, size(old))))
+        anew, taken = (
+            segment_prompt(new, size(new)),
+            segment_prompt(new, size(new), (old, segment_prompt(old, size(old)))),
+        )
         assert [replace_tokens(one) for one in taken] == [replace_tokens(one) for one in anew]
         assert sum(one.tokens for one in taken) == size(new).total
         marked = [one.number for one in taken if one.behind == "said" and one.takes_breakpoint]
@@ -61,8 +65,8 @@ def replace_tokens(unit: object) -> object:
 def test_a_silent_crowd_keeps_the_tokens_of_each_line() -> None:
     past = talk(["", "", ""])
     old, new = request(past[:2]), request(past)
-    laid = units(old, size(old))
-    taken = units(new, size(new), (old, laid))
+    laid = segment_prompt(old, size(old))
+    taken = segment_prompt(new, size(new), (old, laid))
     assert [one.tokens for one in taken[: len(laid) - 1]] == [one.tokens for one in laid[:-1]]
 
 
@@ -71,15 +75,17 @@ def test_what_was_counted_in_another_way_is_not_taken_over() -> None:
     old, new = request(past[:2]), request(past)
     coarse = size(old)
     coarse = replace(coarse, conversation=tuple(2 * tokens for tokens in coarse.conversation))
-    assert units(new, size(new), (old, units(old, coarse))) == units(new, size(new))
+    assert segment_prompt(new, size(new), (old, segment_prompt(old, coarse))) == segment_prompt(new, size(new))
 
 
 def test_a_shorter_and_another_request_take_over_only_what_they_share() -> None:
     past = talk(["yes", "", "yes"])
     long, short = request(past), request(past[1:])
-    assert units(short, size(short), (long, units(long, size(long)))) == units(short, size(short))
+    assert segment_prompt(short, size(short), (long, segment_prompt(long, size(long)))) == segment_prompt(
+        short, size(short)
+    )
     cut = replace(long, conversation=long.conversation[:1])
-    assert units(cut, size(cut), (long, units(long, size(long)))) == units(cut, size(cut))
+    assert segment_prompt(cut, size(cut), (long, segment_prompt(long, size(long)))) == segment_prompt(cut, size(cut))
 
 
 def test_a_conversation_with_its_first_image_is_not_the_one_that_was_cached() -> None:
@@ -88,9 +94,9 @@ def test_a_conversation_with_its_first_image_is_not_the_one_that_was_cached() ->
     picture = Image(media_type="image/png", data=png(8, 8), description="red")
     *front, last = old.conversation
     new = replace(old, conversation=(*front, replace(last, parts=(*last.parts, picture))))
-    before, now = units(old, size(old)), units(new, size(new), (old, units(old, size(old))))
+    before, now = segment_prompt(old, size(old)), segment_prompt(new, size(new), (old, segment_prompt(old, size(old))))
     blocks = sum(unit.behind != "said" for unit in before)
-    assert now == units(new, size(new))
+    assert now == segment_prompt(new, size(new))
     assert [one.digest for one in now[:blocks]] == [one.digest for one in before[:blocks]]
     assert {one.digest for one in now[blocks:]}.isdisjoint(one.digest for one in before[blocks:])
-    assert "no images before" in difference(old, new)
+    assert "no images before" in describe_difference(old, new)

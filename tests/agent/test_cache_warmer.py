@@ -8,17 +8,18 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from agent.cache.cadence import Cadence
-from agent.cache.dialect import Dialect
-from agent.cache.keeper import Keeper
-from agent.cache.plan import Policy
-from agent.cache.warmer import KeepWarm
+from agent.cache.dialect import CacheProfile
+from agent.cache.keeper import CachingModel
+from agent.cache.plan import CachePolicy
+from agent.cache.warmer import CacheWarmer
 from agent.models.anthropic import AnthropicModel
-from agent.models.base import End, Request, Said, Text, ToolCall, ToolResult
+from agent.models.base import ModelMessage, ModelRequest, StreamEnd, TextPart, ToolCall, ToolResult
 from gateway.clock import ManualClock
-from gateway.events import Account
+from gateway.events import RequestUsage
 from tests.agent.test_cache_keeper import ANSWER, MODEL, PRICES, Bytes, request
 from tests.servers.messages_cache import MessagesCache
-from tests.servers.model_api import ModelApi, failure
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import failure
 
 ROOM = "irc/#a"
 VARIED = (420.0, 900.0, 1_800.0, 3_000.0)
@@ -29,11 +30,11 @@ LONG = "hello " * 500
 class Bench:
     api: ModelApi
     clock: ManualClock
-    policy: Policy = field(default_factory=lambda: Policy(kind="fixed", allows_hour=False))
+    policy: CachePolicy = field(default_factory=lambda: CachePolicy(kind="fixed", allows_hour=False))
     budget_usd: float = 1.0
-    told: list[tuple[str, Account]] = field(default_factory=list)
-    keeper: Keeper = None  # type: ignore[assignment]  # it asks the bench
-    warmer: KeepWarm = None  # type: ignore[assignment]
+    told: list[tuple[str, RequestUsage]] = field(default_factory=list)
+    keeper: CachingModel = None  # type: ignore[assignment]  # it asks the bench
+    warmer: CacheWarmer = None  # type: ignore[assignment]
 
     def used_to(self, *gaps_s: float) -> None:
         """Let the agent's conversations have had such gaps until now."""
@@ -45,9 +46,9 @@ class Bench:
             cadence.observe_request(ROOM, self.clock.now().timestamp() - times[-1] + at_s - 600.0)
         self.keeper.restore_cadence("ana", cadence)
 
-    async def ask(self, asked: Request) -> Account:
+    async def ask(self, asked: ModelRequest) -> RequestUsage:
         async with aclosing(self.keeper.stream(asked)) as chunks:
-            ends = [chunk async for chunk in chunks if isinstance(chunk, End)]
+            ends = [chunk async for chunk in chunks if isinstance(chunk, StreamEnd)]
         assert ends[0].account is not None
         return ends[0].account
 
@@ -77,10 +78,10 @@ async def bench() -> AsyncIterator[Bench]:
     async with ModelApi(cache=MessagesCache(lambda text: -(-len(text) // 4)), clock=clock.monotonic) as api:
         api.default = lambda _: ANSWER
         made = Bench(api, clock)
-        made.warmer = KeepWarm(clock, budget_usd=lambda: made.budget_usd)
-        made.keeper = Keeper(
+        made.warmer = CacheWarmer(clock, budget_usd=lambda: made.budget_usd)
+        made.keeper = CachingModel(
             AnthropicModel(name="main", model=MODEL, base_url=api.url, api_key="k"),
-            Dialect(provider="anthropic", model=MODEL, price=PRICES.find(MODEL), caching="marks"),
+            CacheProfile(provider="anthropic", model=MODEL, price=PRICES.find(MODEL), caching="marks"),
             clock=clock,
             gauge=Bytes(),
             policy=lambda _: made.policy,
@@ -163,7 +164,7 @@ def test_a_refresh_has_the_same_bytes_and_marks_as_what_it_keeps() -> None:
 
 def test_an_hour_is_kept_beyond_an_hour_and_then_let_go() -> None:
     async def test(bench: Bench) -> None:
-        bench.policy = Policy(kind="fixed", short_lifetime="1h")
+        bench.policy = CachePolicy(kind="fixed", short_lifetime="1h")
         bench.used_to(5_400.0)
         first = await bench.ask(request(ROOM, LONG))
         await bench.idle(5_400.0, step_s=10.0)
@@ -275,8 +276,8 @@ def test_calls_are_not_read_without_their_results() -> None:
         call = ToolCall(id="toolu_1", name="stay_silent", arguments="{}")
         said = (
             *asked.conversation,
-            Said(role="assistant", parts=(call,)),
-            Said(role="user", parts=(ToolResult(id=call.id, text="done " * 300), Text(text="and?"))),
+            ModelMessage(role="assistant", parts=(call,)),
+            ModelMessage(role="user", parts=(ToolResult(id=call.id, text="done " * 300), TextPart(text="and?"))),
         )
         await bench.ask(replace(asked, conversation=said))
         await bench.idle(600.0)

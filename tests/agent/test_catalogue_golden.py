@@ -18,8 +18,8 @@ from tests.gateway.mcp_kit import OWN
 from tests.gateway.test_prompt_bytes import bare
 from tests.gateway.town_kit import Running, running
 from tests.servers.messages_cache import MessagesCache
-from tests.servers.model_api import Answer, ModelApi
-from tests.servers.model_api_events import Json
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer, Json
 
 SKILL = "---\nname: brew-tea\ndescription: Make tea. Use it when somebody is thirsty.\n---\nBoil water.\n"
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from agent import dmn, signals
-from agent.signals import Effect, Mode, Noticed, Policy, Signal, StartTurn, State
+from agent.signals import DmnMode, DmnPolicy, DmnState, Effect, Noticed, Signal, StartTurn
 from tests.agent.dmn_table import (
     CUT,
     IDLE,
@@ -33,7 +33,7 @@ CELLS = cells()
 @pytest.mark.parametrize(
     ("before", "signal", "mode", "starts", "cuts"), [c[1:] for c in CELLS], ids=[c[0] for c in CELLS]
 )
-def test_mode(before: State, signal: Signal, mode: Mode, starts: bool, cuts: bool) -> None:
+def test_mode(before: DmnState, signal: Signal, mode: DmnMode, starts: bool, cuts: bool) -> None:
     after, effects = dmn.step(before, signal, POLICY)
     assert (after.mode, StartTurn in map(type, effects), CUT in effects) == (mode, starts, cuts)
 
@@ -41,13 +41,13 @@ def test_mode(before: State, signal: Signal, mode: Mode, starts: bool, cuts: boo
 @pytest.mark.parametrize(
     ("before", "signal", "after", "effects"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS]
 )
-def test_transition(before: State, signal: Signal, after: State, effects: tuple[Effect, ...]) -> None:
+def test_transition(before: DmnState, signal: Signal, after: DmnState, effects: tuple[Effect, ...]) -> None:
     assert dmn.step(before, signal, POLICY) == (after, effects)
 
 
 def test_every_mode_stands_against_every_signal() -> None:
     seen = {(before.mode, type(signal)) for _, before, signal, *_ in CELLS}
-    assert seen == {(mode, kind) for mode in Mode for kind in signals.Signal.__args__}
+    assert seen == {(mode, kind) for mode in DmnMode for kind in signals.Signal.__args__}
 
 
 def test_a_foraging_agent_takes_up_low_notices_where_the_operator_wants_it() -> None:
@@ -73,17 +73,17 @@ def test_no_money_means_none_that_costs() -> None:
     """What is free is not refused; what is not is refused before its request, and then no more is begun."""
     free = replace(POLICY, daily_cost_usd=0.0)
     pending = replace(R, pending=(A,))
-    assert dmn.held(pending, free, NOW) == ()
-    assert dmn.held(replace(pending, spent_up=True), free, NOW) != ()
+    assert dmn.blocking_reasons(pending, free, NOW) == ()
+    assert dmn.blocking_reasons(replace(pending, spent_up=True), free, NOW) != ()
 
 
 HELD = [
     ("the gateway is stopping", replace(R, stopping=True)),
-    ("it is off", in_mode(Mode.OFF)),
-    ("it is paused", in_mode(Mode.PAUSED)),
-    ("it rests until it is woken", in_mode(Mode.STORED)),
-    ("it rests until 2026-03-01 12:02 UTC", replace(in_mode(Mode.STORED), stored_until=LATER)),
-    ("it rests until it is woken or x.link, y comes", replace(in_mode(Mode.STORED), wake_on=("x.link", "y"))),
+    ("it is off", in_mode(DmnMode.OFF)),
+    ("it is paused", in_mode(DmnMode.PAUSED)),
+    ("it rests until it is woken", in_mode(DmnMode.STORED)),
+    ("it rests until 2026-03-01 12:02 UTC", replace(in_mode(DmnMode.STORED), stored_until=LATER)),
+    ("it rests until it is woken or x.link, y comes", replace(in_mode(DmnMode.STORED), wake_on=("x.link", "y"))),
     ("it is quiet until 2026-03-01 12:02 UTC", replace(R, quiet_until=LATER)),
     ("it is quiet until it is woken", replace(R, quiet_until=dmn.FOREVER)),
     ("the people are asleep", replace(R, presence="sleeping")),
@@ -96,9 +96,9 @@ HELD = [
 
 
 @pytest.mark.parametrize(("reason", "state"), HELD)
-def test_it_says_why_nothing_starts(reason: str, state: State) -> None:
-    assert dmn.held(state, POLICY, NOW) == (reason,)
-    assert dmn.held(R, POLICY, NOW) == ()
+def test_it_says_why_nothing_starts(reason: str, state: DmnState) -> None:
+    assert dmn.blocking_reasons(state, POLICY, NOW) == (reason,)
+    assert dmn.blocking_reasons(R, POLICY, NOW) == ()
 
 
 @pytest.mark.parametrize(
@@ -117,13 +117,13 @@ def test_it_says_why_nothing_starts(reason: str, state: State) -> None:
     ],
 )
 def test_the_interval(calm_s: float, errors: int, waits_s: float) -> None:
-    assert dmn.interval_s(replace(R, errors=errors), Policy(inner=INNER, resting_s=calm_s), NOW) == waits_s
+    assert dmn.interval_s(replace(R, errors=errors), DmnPolicy(inner=INNER, resting_s=calm_s), NOW) == waits_s
 
 
 def test_what_outlives_the_process() -> None:
     until = NOW + timedelta(hours=1)
-    lasting = State(
-        mode=Mode.STORED,
+    lasting = DmnState(
+        mode=DmnMode.STORED,
         autonomous=2,
         day="2026-03-01",
         turns_today=4,
@@ -137,10 +137,12 @@ def test_what_outlives_the_process() -> None:
         dreamt=NOW,
     )
     moment = replace(lasting, running=(A,), chats=(A,), waiting=(owed(B),), pending=(C,), continuing=(C,), low=(C,))
-    assert signals.restore(signals.save(replace(moment, spared=True, stopping=True))) == lasting
-    assert signals.restore(signals.save(replace(in_mode(Mode.DREAMING), dreamt=NOW))) == R  # to be dreamt again
+    assert signals.load_state(signals.dump_state(replace(moment, spared=True, stopping=True))) == lasting
+    assert (
+        signals.load_state(signals.dump_state(replace(in_mode(DmnMode.DREAMING), dreamt=NOW))) == R
+    )  # to be dreamt again
 
 
 def test_state_that_was_not_saved_by_us_is_refused() -> None:
     with pytest.raises(ValueError):
-        signals.restore('{"mode": "asleep"}')
+        signals.load_state('{"mode": "asleep"}')

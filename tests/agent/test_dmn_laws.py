@@ -9,7 +9,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from agent import dmn, signals
-from agent.signals import Policy, SetTimer, Signal, State
+from agent.signals import DmnPolicy, DmnState, SetTimer, Signal
 from tests.agent.dmn_shell import INNER, PLACES, Core, Shell
 from tests.examples import examples
 
@@ -18,7 +18,7 @@ Move = Callable[[Shell], None]
 SECONDS = st.sampled_from([0.5, 4.0, 31.0, 291.0, 4000.0, 90_000.0])
 COSTS = st.sampled_from([0.0, 0.1, 0.6])
 POLICIES = st.builds(
-    Policy,
+    DmnPolicy,
     inner=st.just(INNER),
     lanes=st.sampled_from([3, 4, 2, 1]),
     max_autonomous_turns=st.sampled_from([3, 20, 1]),
@@ -34,7 +34,7 @@ def says() -> st.SearchStrategy[Move]:
         lambda place, urgency, arrivals, trusted: lambda shell: shell.say(place, urgency, arrivals, trusted=trusted),
         st.sampled_from(PLACES),
         st.sampled_from([1, 2, 2, 3, 3]),
-        st.sampled_from(get_args(signals.Arrivals)),
+        st.sampled_from(get_args(signals.ArrivalPolicy)),
         st.booleans(),
     )
 
@@ -83,7 +83,7 @@ def check_laws(core: Core, *, examples: int, shrink: bool = True) -> None:
 
     @settings(max_examples=examples, deadline=None, derandomize=True, phases=phases, report_multiple_bugs=False)
     @given(POLICIES, st.lists(MOVES, min_size=20, max_size=80), st.booleans())
-    def run(policy: Policy, moves: list[Move], stops: bool) -> None:
+    def run(policy: DmnPolicy, moves: list[Move], stops: bool) -> None:
         shell = Shell(core, policy)
         for move in moves:
             move(shell)
@@ -109,10 +109,10 @@ several = st.lists(places, max_size=3).map(tuple)
 amounts = st.floats(0, 1e9)
 for_until = st.none() | times
 ANY_STATE = st.builds(
-    State,
+    DmnState,
     running=several,
     chats=several,
-    waiting=st.lists(st.builds(signals.Owed, conversation=places), max_size=3).map(tuple),
+    waiting=st.lists(st.builds(signals.PendingTurn, conversation=places), max_size=3).map(tuple),
     pending=several,
     continuing=several,
     low=several,
@@ -139,15 +139,15 @@ ANY_SIGNAL: st.SearchStrategy[Signal] = st.one_of(
 
 @settings(max_examples=examples(1000), deadline=None)
 @given(ANY_STATE, ANY_SIGNAL, POLICIES)
-def test_any_signal_in_any_state_gives_a_next_state(state: State, signal: Signal, policy: Policy) -> None:
+def test_any_signal_in_any_state_gives_a_next_state(state: DmnState, signal: Signal, policy: DmnPolicy) -> None:
     after, effects = dmn.step(state, signal, policy)
     assert all(effect.delay_s > 0 for effect in effects if isinstance(effect, SetTimer))
-    assert signals.restore(signals.save(after)) == after.persistent
-    assert all(reason for reason in dmn.held(after, policy, signal.at))
+    assert signals.load_state(signals.dump_state(after)) == after.persistent
+    assert all(reason for reason in dmn.blocking_reasons(after, policy, signal.at))
 
 
 @given(ANY_STATE, POLICIES, times)
-def test_no_tick_comes_just_after_a_cache_died(state: State, policy: Policy, now: datetime) -> None:
+def test_no_tick_comes_just_after_a_cache_died(state: DmnState, policy: DmnPolicy, now: datetime) -> None:
     wait_s = dmn.interval_s(state, policy, now)
     for lifetime_s in policy.lifetimes_s:
-        assert not lifetime_s - dmn.SNAP_S < wait_s <= lifetime_s * 1.1
+        assert not lifetime_s - dmn.CACHE_MARGIN_S < wait_s <= lifetime_s * 1.1

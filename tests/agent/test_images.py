@@ -7,29 +7,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.brief import Brief, Exchange
-from agent.glimpse import presentable
-from agent.models.adapted import adapted
+from agent.brief import PromptInput, PromptTurn
+from agent.glimpse import presentable_text
+from agent.models.adapted import adapt_request
 from agent.models.anthropic import AnthropicModel
-from agent.models.base import Busy, End, Image, Malformed, Model, Partial, Said, Text
+from agent.models.base import Image, Model, ModelBusy, ModelMessage, PartialText, RequestRefused, StreamEnd, TextPart
 from agent.models.build import build_model
 from agent.models.config import ModelConfig, ProviderConfig
-from agent.models.failover import Failover
+from agent.models.failover import FailoverModel
 from agent.models.openai import OpenAIModel
-from agent.models.scripted import Rule, Script, ScriptedModel
-from agent.prompt import assemble
+from agent.models.scripted import Script, ScriptedModel, ScriptRule
+from agent.prompt import build_request
 from agent.turn import take_turn
-from agent.view import MAX_IMAGE_TOKENS, images_tokens
+from agent.view import MAX_IMAGE_TOKENS, estimate_image_tokens
 from gateway.clock import ManualClock
 from gateway.records import MediaRef, Seq
-from gateway.settings import Llm
+from gateway.settings import LlmConfig
 from tests.agent.models_kit import TOOL, against, ask, end, make, request, text
 from tests.agent.turn_kit import NoTools
-from tests.servers.model_api import Answer, ModelApi
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer
 
 PNG = b"\x89PNG\r\n\x1a\n rest"
 IMAGE = Image(media_type="image/png", data=PNG, description="[image cat.png]")
-LOOK = Said(role="user", parts=(Text(text="look"), IMAGE, Text(text="at it")))
+LOOK = ModelMessage(role="user", parts=(TextPart(text="look"), IMAGE, TextPart(text="at it")))
 CARD = "# Where you are\nPlace: the room #lobby"
 
 
@@ -60,18 +61,18 @@ def test_an_image_is_sent_between_the_words(kind: str) -> None:
 )
 def test_the_fakes_refuse_what_the_real_ones_refuse(kind: str, bad: Image) -> None:
     async def story(_: ModelApi, model: Model) -> None:
-        with pytest.raises(Malformed):
-            await ask(model, request(Said(role="user", parts=(Text(text="look"), bad))))
+        with pytest.raises(RequestRefused):
+            await ask(model, request(ModelMessage(role="user", parts=(TextPart(text="look"), bad))))
 
     against(lambda url: seeing(kind, url), story)
 
 
 def test_a_fallback_that_does_not_see_reads_what_it_is_about() -> None:
     blind = ScriptedModel(clock=ManualClock())
-    parts = adapted(request(LOOK), blind).conversation[0].parts
-    assert parts == (Text(text="look"), Text(text="[image cat.png]"), Text(text="at it"))
+    parts = adapt_request(request(LOOK), blind).conversation[0].parts
+    assert parts == (TextPart(text="look"), TextPart(text="[image cat.png]"), TextPart(text="at it"))
     sighted = ScriptedModel(clock=ManualClock(), takes_images=True, takes_tools=False)
-    assert adapted(request(LOOK), sighted).conversation == (LOOK,)
+    assert adapt_request(request(LOOK), sighted).conversation == (LOOK,)
 
 
 @pytest.mark.parametrize(
@@ -91,23 +92,25 @@ def test_a_fallback_that_does_not_see_reads_what_it_is_about() -> None:
 )
 def test_who_sees(provider: dict[str, str], name: str | None, told: bool | None, expected: bool) -> None:
     models = {"main": ModelConfig(provider="p", name=name, sees=told)}
-    providers: dict[str, ProviderConfig] = Llm.model_validate({"providers": {"p": provider}, "models": {}}).providers
+    providers: dict[str, ProviderConfig] = LlmConfig.model_validate(
+        {"providers": {"p": provider}, "models": {}}
+    ).providers
     assert build_model("main", models, providers, ManualClock()).takes_images is expected
 
 
 def test_images_follow_the_lines_they_came_with() -> None:
-    earlier = Exchange(input_text="[x] ann (guest): look", reply="A cat.", images=(IMAGE,))
-    brief = Brief(persona="You.", card=CARD, history=(earlier,), input_text="and this?", images=(IMAGE,))
-    made = assemble(brief, tools=(), max_output_tokens=10, key="k", plain=False)
+    earlier = PromptTurn(input_text="[x] ann (guest): look", reply="A cat.", images=(IMAGE,))
+    brief = PromptInput(persona="You.", card=CARD, history=(earlier,), input_text="and this?", images=(IMAGE,))
+    made = build_request(brief, tools=(), max_output_tokens=10, key="k", plain=False)
     assert [said.parts[1:] for said in made.conversation] == [(IMAGE,), (), (IMAGE,)]
-    silent = replace(brief, history=(Exchange(input_text="", reply=""),))
-    assert len(assemble(silent, tools=(), max_output_tokens=10, key="k", plain=False).conversation) == 1
+    silent = replace(brief, history=(PromptTurn(input_text="", reply=""),))
+    assert len(build_request(silent, tools=(), max_output_tokens=10, key="k", plain=False).conversation) == 1
 
 
 def test_tokens_of_an_image() -> None:
     ref = MediaRef(sha256="0", media_type="image/png", line=Seq(1), about="x", size_bytes=1, width=750, height=100)
-    assert images_tokens([ref]) == 101
-    assert images_tokens([replace(ref, width=0), replace(ref, width=9000, height=9000)]) == 2 * MAX_IMAGE_TOKENS
+    assert estimate_image_tokens([ref]) == 101
+    assert estimate_image_tokens([replace(ref, width=0), replace(ref, width=9000, height=9000)]) == 2 * MAX_IMAGE_TOKENS
 
 
 def test_what_grows_is_passed_on_and_counts_only_when_it_is_whole() -> None:
@@ -115,19 +118,19 @@ def test_what_grows_is_passed_on_and_counts_only_when_it_is_whole() -> None:
         async with ModelApi() as api:
             api.then(Answer(text="a first answer that is cut off", cut_after=4), Answer(text="a whole answer, at last"))
             clock = ManualClock()
-            model = Failover([make("openai", api.url)], clock=clock, random=lambda: 0.0)
+            model = FailoverModel([make("openai", api.url)], clock=clock, random=lambda: 0.0)
             task = asyncio.create_task(ask(model))
             while not task.done():
                 await asyncio.sleep(0.005)
                 clock.advance(1)
             chunks = task.result()
             await model.aclose()
-        partials = [chunk.text for chunk in chunks if isinstance(chunk, Partial)]
+        partials = [chunk.text for chunk in chunks if isinstance(chunk, PartialText)]
         assert partials[0] == "a first answ"
         assert partials[-1] == text(chunks) == "a whole answer, at last"
-        places = [isinstance(chunk, Partial) for chunk in chunks]
+        places = [isinstance(chunk, PartialText) for chunk in chunks]
         assert places == sorted(places, reverse=True)  # all of them before anything that counts
-        assert isinstance(chunks[-1], End)
+        assert isinstance(chunks[-1], StreamEnd)
 
     asyncio.run(story())
 
@@ -136,25 +139,25 @@ def test_a_glimpse_never_goes_beyond_the_answer_under_way() -> None:
     async def story() -> None:
         clock = ManualClock()
         rules = (
-            Rule(match="time", reply="Let me see the clock.", calls=(("clock", "{}"),)),
-            Rule(match="", reply="Noon."),
+            ScriptRule(match="time", reply="Let me see the clock.", calls=(("clock", "{}"),)),
+            ScriptRule(match="", reply="Noon."),
         )
-        model = Failover([ScriptedModel(Script(rules=rules), clock=clock)], clock=clock, random=lambda: 0.0)
+        model = FailoverModel([ScriptedModel(Script(rules=rules), clock=clock)], clock=clock, random=lambda: 0.0)
         seen: list[str] = []
-        brief = Brief(persona="You.", card=CARD, history=(), input_text="what time is it?")
+        brief = PromptInput(persona="You.", card=CARD, history=(), input_text="what time is it?")
         outcome = await take_turn(brief, model, NoTools(), key="k", glimpse=seen.append)
         assert (outcome.text, seen) == ("Noon.", ["Let me see the c", "Let me see the clock.", "Noon."])
 
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("error", [Malformed("no such image"), Busy("later")])
-def test_a_refused_image_is_told_to_the_caller_and_nothing_else_is(error: Malformed | Busy) -> None:
+@pytest.mark.parametrize("error", [RequestRefused("no such image"), ModelBusy("later")])
+def test_a_refused_image_is_told_to_the_caller_and_nothing_else_is(error: RequestRefused | ModelBusy) -> None:
     async def story() -> None:
         model = ScriptedModel(Script(errors=(error, error)), clock=ManualClock(), takes_images=True)
-        brief = Brief(persona="You.", card=CARD, history=(), input_text="look", images=(IMAGE,))
-        if isinstance(error, Malformed):
-            with pytest.raises(Malformed):
+        brief = PromptInput(persona="You.", card=CARD, history=(), input_text="look", images=(IMAGE,))
+        if isinstance(error, RequestRefused):
+            with pytest.raises(RequestRefused):
                 await take_turn(brief, model, NoTools(), key="k")
             brief = replace(brief, images=())
         outcome = await take_turn(brief, model, NoTools(), key="k")
@@ -178,11 +181,11 @@ def test_a_refused_image_is_told_to_the_caller_and_nothing_else_is(error: Malfor
     ],
 )
 def test_only_words_are_shown(said: str, shown: str) -> None:
-    assert presentable(said) == shown
+    assert presentable_text(said) == shown
 
 
 @given(st.text())
 def test_what_is_shown_is_a_beginning_that_can_be_written(said: str) -> None:
-    shown = presentable(said)
+    shown = presentable_text(said)
     shown.encode()
     assert shown in said

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.journal import MAX_TITLE_CHARS, PUBLIC, Entry, flat, parse, written
-from agent.tools.notes import NOTES
-from agent.workspace.text import tidy
+from agent.journal import MAX_TITLE_CHARS, PUBLIC_SCOPE, JournalEntry, format_entry, parse_journal, to_single_line
+from agent.tools.notes import NOTE_TOOLS
+from agent.workspace.text import normalize_text
 from tests.strategies import addresses
 
 AT = datetime(2026, 11, 21, 19, 40, 12, tzinfo=UTC)
@@ -33,41 +33,45 @@ odd_lines = st.sampled_from(
         "\\",
     ]
 )
-texts = st.lists(odd_lines | st.text(max_size=30), max_size=8).map("\n".join).map(tidy)
-titles = st.text(max_size=150).map(flat) | odd_lines.map(flat) | st.sampled_from(["- a", "— b", "a — b", "Z"])
+texts = st.lists(odd_lines | st.text(max_size=30), max_size=8).map("\n".join).map(normalize_text)
+titles = (
+    st.text(max_size=150).map(to_single_line)
+    | odd_lines.map(to_single_line)
+    | st.sampled_from(["- a", "— b", "a — b", "Z"])
+)
 entries = st.builds(
-    Entry,
+    JournalEntry,
     at=st.datetimes(timezones=st.just(UTC)).map(lambda at: at.replace(microsecond=0)),
     title=titles,
     text=texts,
-    scope=st.none() | st.just(PUBLIC) | addresses.map(lambda place: place.conversation),
+    scope=st.none() | st.just(PUBLIC_SCOPE) | addresses.map(lambda place: place.conversation),
     note=st.sampled_from(["", "01KAM3Q0V5T9S8"]),
 )
 
 
 @given(st.lists(entries, max_size=5))
-def test_what_is_written_is_read_again(made: list[Entry]) -> None:
-    assert parse("".join(map(written, made))) == made
+def test_what_is_written_is_read_again(made: list[JournalEntry]) -> None:
+    assert parse_journal("".join(map(format_entry, made))) == made
 
 
 @given(st.text() | texts)
 def test_any_text_is_read_and_what_was_read_can_be_written(text: str) -> None:
-    read = parse(text)
-    assert parse("".join(map(written, read))) == read
+    read = parse_journal(text)
+    assert parse_journal("".join(map(format_entry, read))) == read
 
 
 @given(st.text(max_size=300))
 def test_a_title_stands_on_one_line_and_is_bounded(title: str) -> None:
-    assert len(flat(title)) <= MAX_TITLE_CHARS
-    assert len(flat(title).splitlines()) <= 1
-    assert flat(flat(title)) == flat(title)
+    assert len(to_single_line(title)) <= MAX_TITLE_CHARS
+    assert len(to_single_line(title).splitlines()) <= 1
+    assert to_single_line(to_single_line(title)) == to_single_line(title)
 
 
 def test_an_entry_looks_like_this() -> None:
-    entry = Entry(
+    entry = JournalEntry(
         at=AT, title="Harbour", text="## Ada\n## 2026-01-01 00:00:00Z — not one", scope="t.main/42", note_id="01A"
     )
-    assert written(entry) == (
+    assert format_entry(entry) == (
         "\n## 2026-11-21 19:40:12Z — Harbour\nscope: t.main/42\n\n"
         "## Ada\n\\## 2026-01-01 00:00:00Z — not one\n<!-- note 01A -->\n"
     )
@@ -76,7 +80,7 @@ def test_an_entry_looks_like_this() -> None:
 @pytest.mark.parametrize(
     ("text", "scope"),
     [
-        ("scope: public\nhello", PUBLIC),
+        ("scope: public\nhello", PUBLIC_SCOPE),
         ("scope:   irc.libera/nick!user@host  \nhello", "irc.libera/nick!user@host"),
         ("hello", None),
         ("scope:\nhello", None),
@@ -88,7 +92,7 @@ def test_an_entry_looks_like_this() -> None:
     ],
 )
 def test_what_says_no_scope_is_closed(text: str, scope: str | None) -> None:
-    (entry,) = parse(f"# My journal\n\nKept by hand.\n\n## 2026-11-21 19:40\n{text}")
+    (entry,) = parse_journal(f"# My journal\n\nKept by hand.\n\n## 2026-11-21 19:40\n{text}")
     assert entry.scope == scope
     assert entry.text.endswith("hello")
     assert entry.note_id == ""
@@ -109,8 +113,8 @@ def test_what_says_no_scope_is_closed(text: str, scope: str | None) -> None:
     ],
 )
 def test_headers_are_read_as_people_write_them(header: str, title: str) -> None:
-    assert parse(f"{header}\r\nscope: public\r\n\r\n## Heading\r\nhello\r\n") == [
-        Entry(at=AT, title=title, text="## Heading\nhello", scope=PUBLIC)
+    assert parse_journal(f"{header}\r\nscope: public\r\n\r\n## Heading\r\nhello\r\n") == [
+        JournalEntry(at=AT, title=title, text="## Heading\nhello", scope=PUBLIC_SCOPE)
     ]
 
 
@@ -133,19 +137,23 @@ def test_headers_are_read_as_people_write_them(header: str, title: str) -> None:
     ],
 )
 def test_other_headings_are_text(line: str) -> None:
-    (entry,) = parse(f"## 2026-11-21 19:40:12Z\nx\n{line}\nhello")
+    (entry,) = parse_journal(f"## 2026-11-21 19:40:12Z\nx\n{line}\nhello")
     assert entry.text == f"x\n{line}\nhello"
 
 
 def test_a_write_that_was_cut_off_does_not_pass_for_a_whole_one() -> None:
-    whole = written(Entry(at=AT, title="t", text="hello", scope=PUBLIC, note_id="01A"))
-    assert all(not entry.note_id for cut in range(len(whole) - 4) for entry in parse(whole[:cut]))
-    assert parse(whole)[0].note_id == "01A"
+    whole = format_entry(JournalEntry(at=AT, title="t", text="hello", scope=PUBLIC_SCOPE, note_id="01A"))
+    assert all(not entry.note_id for cut in range(len(whole) - 4) for entry in parse_journal(whole[:cut]))
+    assert parse_journal(whole)[0].note_id == "01A"
 
 
 def test_the_tools_are_told_in_the_same_bytes_and_are_no_work() -> None:
-    assert [(tool.name, tool.is_task) for tool in NOTES] == [("journal", False), ("remember", False), ("recall", False)]
-    assert NOTES[2].schema == (
+    assert [(tool.name, tool.is_task) for tool in NOTE_TOOLS] == [
+        ("journal", False),
+        ("remember", False),
+        ("recall", False),
+    ]
+    assert NOTE_TOOLS[2].schema == (
         '{"additionalProperties":false,"properties":{"query":{"description":"A few words that must have been said '
         'together.","maxLength":200,"minLength":1,"type":"string"}},"required":["query"],"type":"object"}'
     )

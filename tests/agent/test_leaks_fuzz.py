@@ -6,8 +6,9 @@ import time
 
 import pytest
 
-from agent.models.base import Block, Request, Said, Text, ToolCall, ToolSpec
-from agent.models.leaks import BadCall, recover, stands_in
+from agent.models.base import ModelMessage, ModelRequest, SystemBlock, TextPart, ToolCall, ToolSpec
+from agent.models.leaks import is_call_in_request, recover_tool_calls
+from agent.models.leaks_written import BadLeakedCall
 from tests.agent.leaks_kit import FORMATS, SPECS, scribbled
 
 NAMES = {spec.name for spec in SPECS}
@@ -18,10 +19,10 @@ def fuzz(count: int, seed: int) -> dict[str, float]:
     for _ in range(count):
         text = scribbled(chance)
         begun = time.perf_counter()
-        found = recover(text, SPECS)
+        found = recover_tool_calls(text, SPECS)
         took += time.perf_counter() - begun
         assert {one.name for one in found} <= NAMES
-        good = [one for one in found if not isinstance(one, BadCall)]
+        good = [one for one in found if not isinstance(one, BadLeakedCall)]
         assert all(isinstance(json.loads(one.arguments), dict) for one in good)
         calls, bad, size = calls + len(good), bad + len(found) - len(good), size + len(text)
     return {"texts": count, "calls": calls, "bad": bad, "texts/s": count / took, "MB/s": size / took / 1e6}
@@ -37,7 +38,7 @@ def test_thousands_of_scribbles(count: int) -> None:
 
 def took_s(text: str) -> float:
     begun = time.process_time()
-    recover(text, SPECS)
+    recover_tool_calls(text, SPECS)
     return time.process_time() - begun
 
 
@@ -90,10 +91,12 @@ def test_time_grows_with_the_length_and_no_faster(hard: str, begin: str) -> None
 def test_a_request_full_of_names_and_values_is_searched_once() -> None:
     call = ToolCall(id="a", name="who", arguments='{"a": "of value", "b": "1"}')
     text = "who of value 1 " * 20_000
-    said = (Said(role="user", parts=(Text(text=text),)),)
-    block = Block(name="identity", text=text, ttl="long")
+    said = (ModelMessage(role="user", parts=(TextPart(text=text),)),)
+    block = SystemBlock(name="identity", text=text, ttl="long")
     begun = time.process_time()
-    assert not stands_in(call, Request(blocks=(block,), conversation=said, max_output_tokens=1, shared_key="a"))
+    assert not is_call_in_request(
+        call, ModelRequest(blocks=(block,), conversation=said, max_output_tokens=1, shared_key="a")
+    )
     assert time.process_time() - begun < 10
 
 
@@ -108,4 +111,4 @@ def test_schemas_of_foreign_servers_may_be_anything() -> None:
     ):
         spec = ToolSpec(name="forecast", description="", schema=schema)
         for text in FORMATS.values():
-            assert [call.name for call in recover(text, [spec])] == ["forecast"]
+            assert [call.name for call in recover_tool_calls(text, [spec])] == ["forecast"]

@@ -5,19 +5,19 @@ from dataclasses import replace
 
 import pytest
 
-from agent.brief import Brief
-from agent.models.base import Busy
-from agent.models.failover import Failover
-from agent.outcome import Outcome, Progress
+from agent.brief import PromptInput
+from agent.models.base import ModelBusy
+from agent.models.failover import FailoverModel
+from agent.outcome import TurnOutcome, TurnProgress
 from agent.turn import take_turn
 from gateway.clock import ManualClock
 from gateway.events import Usage
 from tests.agent.test_cache_keeper import ANSWER, IDENTITY, Bench, request, story
 from tests.agent.turn_kit import NoTools
-from tests.servers.model_api import Answer, failure
+from tests.servers.model_api_events import Answer, failure
 
 BROKEN = replace(ANSWER, text="Half of an answer that", error_after=(4, "overloaded_error"))
-BRIEF = Brief(persona=IDENTITY.text, card="# Where", history=(), input_text="hello", conversation="irc/#a")
+BRIEF = PromptInput(persona=IDENTITY.text, card="# Where", history=(), input_text="hello", conversation="irc/#a")
 
 
 class Patient(ManualClock):
@@ -39,8 +39,8 @@ class Watched(ManualClock):
         await super().sleep(delay_s)
 
 
-async def turn(bench: Bench, attempts: int) -> Outcome:
-    model = Failover([bench.keeper], clock=Patient(), random=lambda: 0.0, attempts=attempts)
+async def turn(bench: Bench, attempts: int) -> TurnOutcome:
+    model = FailoverModel([bench.keeper], clock=Patient(), random=lambda: 0.0, attempts=attempts)
     return await take_turn(BRIEF, model, NoTools(), key="ana")
 
 
@@ -76,8 +76,8 @@ def test_a_turn_that_fails_tells_what_it_cost() -> None:
 def test_a_turn_that_is_cut_off_knows_what_it_cost(broken: tuple[Answer, ...]) -> None:
     async def test(bench: Bench) -> None:
         bench.api.then(*broken, replace(ANSWER, text="Once upon a time there was", silent_after=5))
-        model = Failover([bench.keeper], clock=Patient(), random=lambda: 0.0)
-        progress, heard = Progress(), asyncio.Event()
+        model = FailoverModel([bench.keeper], clock=Patient(), random=lambda: 0.0)
+        progress, heard = TurnProgress(), asyncio.Event()
         grown = (lambda text: heard.set() if text.startswith("Once") else None) if broken else lambda _: heard.set()
         turn = asyncio.ensure_future(take_turn(BRIEF, model, NoTools(), key="ana", glimpse=grown, progress=progress))
         async with asyncio.timeout(120):
@@ -97,8 +97,8 @@ def test_a_turn_that_is_cut_off_knows_what_it_cost(broken: tuple[Answer, ...]) -
 def test_a_turn_that_is_cut_off_between_attempts_knows_what_it_cost() -> None:
     async def test(bench: Bench) -> None:
         bench.api.then(BROKEN)
-        clock, progress = Watched(), Progress()
-        model = Failover([bench.keeper], clock=clock, random=lambda: 0.0)
+        clock, progress = Watched(), TurnProgress()
+        model = FailoverModel([bench.keeper], clock=clock, random=lambda: 0.0)
         turn = asyncio.ensure_future(take_turn(BRIEF, model, NoTools(), key="ana", progress=progress))
         async with asyncio.timeout(120):
             await clock.waits.wait()
@@ -113,7 +113,7 @@ def test_a_turn_that_is_cut_off_between_attempts_knows_what_it_cost() -> None:
 def test_what_was_refused_costs_nothing() -> None:
     async def test(bench: Bench) -> None:
         bench.api.then(failure(529, "overloaded_error"))
-        with pytest.raises(Busy) as refused:
+        with pytest.raises(ModelBusy) as refused:
             await bench.ask(request("irc/#a", "hello"))
         assert refused.value.accounts == ()
 

@@ -8,29 +8,34 @@ from typing import Any
 import pytest
 
 from agent.models.anthropic import AnthropicModel
-from agent.models.anthropic_wire import tool_input, translate
+from agent.models.anthropic_wire import build_anthropic_request, parse_tool_input
 from agent.models.base import (
+    CacheBreakpoint,
     Image,
-    Malformed,
-    Mark,
     Model,
-    Request,
-    Said,
-    Text,
+    ModelMessage,
+    ModelRequest,
+    RequestRefused,
+    TextPart,
     ToolCall,
     ToolResult,
-    with_now,
+    append_suffix,
 )
-from gateway.events import Lifetime
+from gateway.events import CacheTtl
 from tests.agent.models_kit import KEY, TOOL, against, ask, assistant, end, request, text, user
-from tests.servers.model_api import Answer, ModelApi
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer
 
 OPUS = "claude-opus-5-5"
 """Takes system messages; thinks always, and is bound to what was in front of it."""
 CALLS = (ToolCall(id="a", name="look_up", arguments='{"word":"x"}'), ToolCall(id="b", name="look_up", arguments="{}"))
-RESULTS = Said(
+RESULTS = ModelMessage(
     role="user",
-    parts=(Text(text="now answer"), ToolResult(id="a", text="ok"), ToolResult(id="b", text="failed", is_error=True)),
+    parts=(
+        TextPart(text="now answer"),
+        ToolResult(id="a", text="ok"),
+        ToolResult(id="b", text="failed", is_error=True),
+    ),
 )
 
 
@@ -42,8 +47,8 @@ def other(url: str) -> AnthropicModel:
     return AnthropicModel(name="main", model="m-1", base_url=url, api_key=KEY)
 
 
-def calls(words: str = "Let me see.") -> Said:
-    return Said(role="assistant", parts=(Text(text=words), *CALLS))
+def calls(words: str = "Let me see.") -> ModelMessage:
+    return ModelMessage(role="assistant", parts=(TextPart(text=words), *CALLS))
 
 
 def marks(body: dict[str, Any]) -> list[tuple[str, str]]:
@@ -56,8 +61,8 @@ def marks(body: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def marked(asked: Request, *places: tuple[Any, int, Lifetime]) -> Request:
-    return replace(asked, breakpoints=tuple(Mark(behind=b, index=i, lifetime=t) for b, i, t in places))
+def marked(asked: ModelRequest, *places: tuple[Any, int, CacheTtl]) -> ModelRequest:
+    return replace(asked, breakpoints=tuple(CacheBreakpoint(behind=b, index=i, lifetime=t) for b, i, t in places))
 
 
 def roles(body: dict[str, Any]) -> str:
@@ -103,7 +108,7 @@ PICTURE = Image(media_type="image/png", data=b"\x89PNG\r\n\x1a\n...", descriptio
     ],
 )
 def test_marks_are_where_the_plan_wants_them_or_nowhere(
-    places: list[tuple[Any, int, Lifetime]], expected: list[tuple[str, str]]
+    places: list[tuple[Any, int, CacheTtl]], expected: list[tuple[str, str]]
 ) -> None:
     async def story(api: ModelApi, model: Model) -> None:
         asked = replace(marked(request(*LOOP, tools=(TOOL,)), *places), now="It is late.")
@@ -115,15 +120,21 @@ def test_marks_are_where_the_plan_wants_them_or_nowhere(
 
 
 def test_marks_behind_what_is_merged_or_moved_or_says_nothing() -> None:
-    said: tuple[Said, ...]
-    said = (user("one"), user(" "), user("two"), assistant("yes"), Said(role="user", parts=(Text(text="see"), PICTURE)))
+    said: tuple[ModelMessage, ...]
+    said = (
+        user("one"),
+        user(" "),
+        user("two"),
+        assistant("yes"),
+        ModelMessage(role="user", parts=(TextPart(text="see"), PICTURE)),
+    )
     asked = marked(request(*said), ("said", 0, "1h"), ("said", 1, "1h"), ("said", 4, "5m"))
-    body = translate(asked, model="m-1").body
+    body = build_anthropic_request(asked, model="m-1").body
     assert marks(body) == [("one", "1h"), ("image", "5m")]
     # Results go first, so the last block that they became is in front of words that were said before them.
-    said = (user("hi"), calls(), user("wait"), Said(role="user", parts=RESULTS.parts[1:]))
-    assert marks(translate(marked(request(*said), ("said", 3, "5m")), model="m-1").body) == [("b", "5m")]
-    assert marks(translate(marked(request(user("hi")), ("tools", 0, "1h")), model="m-1").body) == []
+    said = (user("hi"), calls(), user("wait"), ModelMessage(role="user", parts=RESULTS.parts[1:]))
+    assert marks(build_anthropic_request(marked(request(*said), ("said", 3, "5m")), model="m-1").body) == [("b", "5m")]
+    assert marks(build_anthropic_request(marked(request(user("hi")), ("tools", 0, "1h")), model="m-1").body) == []
 
 
 def test_what_holds_for_one_request_is_a_system_message_behind_everything() -> None:
@@ -184,10 +195,10 @@ def test_however_that_is_said_but_not_behind_words_that_were_passed_on(complaint
             Answer(status=400, body=body),
         )
         asked = replace(request(user("hi")), now="It is late.")
-        with pytest.raises(Malformed):
+        with pytest.raises(RequestRefused):
             await ask(model, asked)
         assert text(await ask(model, asked)) == "hi"
-        with pytest.raises(Malformed):  # there is no other way to say it
+        with pytest.raises(RequestRefused):  # there is no other way to say it
             await ask(model, asked)
         assert [roles(seen.body) for seen in api.seen] == ["user system", "user system", "user", "user"]
 
@@ -196,14 +207,16 @@ def test_however_that_is_said_but_not_behind_words_that_were_passed_on(complaint
 
 @pytest.mark.parametrize("systems", [True, False])
 @pytest.mark.parametrize("said", [(), (user("hi"),), (user("hi"), assistant("ho")), LOOP])
-def test_what_is_told_last_is_what_every_dialect_tells(said: tuple[Said, ...], systems: bool) -> None:
+def test_what_is_told_last_is_what_every_dialect_tells(said: tuple[ModelMessage, ...], systems: bool) -> None:
     asked = replace(request(), conversation=said, now="It is late.")
-    body: Any = translate(asked, model="m-1", systems=systems).body
+    body: Any = build_anthropic_request(asked, model="m-1", systems=systems).body
     last = body["messages"][-1]
     told = last["content"] if isinstance(last["content"], str) else last["content"][-1]["text"]
     assert told == "It is late."
     if not systems:
-        plain: Any = translate(replace(asked, conversation=with_now(asked), now=""), model="m-1").body
+        plain: Any = build_anthropic_request(
+            replace(asked, conversation=append_suffix(asked), now=""), model="m-1"
+        ).body
         assert body == plain
 
 
@@ -211,7 +224,7 @@ def test_what_is_told_last_is_what_every_dialect_tells(said: tuple[Said, ...], s
     "written", ["", "{}", '{"a": 1}', "[1]", '{"a', '{"a": NaN}', '{"a": 1e999}', "null", "[" * 99999]
 )
 def test_whatever_the_model_wrote_is_echoed_as_an_object(written: str) -> None:
-    read = tool_input(written)
+    read = parse_tool_input(written)
     assert isinstance(read, dict)
     json.dumps(read, allow_nan=False)
 
@@ -219,7 +232,7 @@ def test_whatever_the_model_wrote_is_echoed_as_an_object(written: str) -> None:
 def test_the_fake_server_bites() -> None:
     async def story(_: ModelApi, model: Model) -> None:
         for wrong in (LOOP[:2], LOOP[1:], (user("hi"), LOOP[1], user("no result"))):
-            with pytest.raises(Malformed):
+            with pytest.raises(RequestRefused):
                 await ask(model, request(*wrong, tools=(TOOL,)))
 
     against(other, story)
@@ -228,7 +241,10 @@ def test_the_fake_server_bites() -> None:
 def test_a_loop_that_another_provider_began_goes_on_here() -> None:
     async def story(_: ModelApi, model: Model) -> None:
         call = ToolCall(id="functions.look_up:0", name="functions.look_up", arguments="")
-        said = (Said(role="assistant", parts=(call,)), Said(role="user", parts=(ToolResult(id=call.id, text="ok"),)))
+        said = (
+            ModelMessage(role="assistant", parts=(call,)),
+            ModelMessage(role="user", parts=(ToolResult(id=call.id, text="ok"),)),
+        )
         assert text(await ask(model, request(user("hi"), *said, tools=(TOOL,)))) == "You said: ok"
 
     against(opus, story)
@@ -257,6 +273,6 @@ def test_four_hundred_messages_are_written_out_in_two_milliseconds() -> None:
     taken = []
     for _ in range(50):
         began = time.thread_time()
-        translate(asked, model=OPUS, systems=True)
+        build_anthropic_request(asked, model=OPUS, systems=True)
         taken.append(time.thread_time() - began)
     assert min(taken) < 0.002

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from agent.models.anthropic_answer import Answer as Reading
-from agent.models.anthropic_answer import EventIn
-from agent.models.base import Busy, Malformed, Model, ModelError, TooLong, Unusable
+from agent.models.anthropic_answer import AnthropicEvent, AnthropicResponse
+from agent.models.base import Model, ModelBusy, ModelError, ModelUnusable, PromptTooLong, RequestRefused
 from gateway.events import Usage
 from tests.agent.models_kit import TOOL, against, ask, end, request, text, user
 from tests.agent.test_models_anthropic import LOOP, opus, other
-from tests.servers.model_api import Answer, ModelApi
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer
 
 BILLED: dict[str, Any] = {
     "input_tokens": 3,
@@ -39,7 +39,7 @@ def test_usage_is_cumulative_and_does_not_overlap(told: dict[str, Any], hour: in
 
 
 def test_what_a_later_count_leaves_out_keeps_its_value() -> None:
-    reading = Reading(model="m")
+    reading = AnthropicResponse(model="m")
     events: list[dict[str, Any]] = [
         {"type": "message_start", "message": {"model": "m-2", "usage": BILLED | {"output_tokens": 1}}},
         {"type": "message_delta", "delta": {"stop_reason": None}, "usage": {"output_tokens": 4}},
@@ -47,7 +47,7 @@ def test_what_a_later_count_leaves_out_keeps_its_value() -> None:
         {"type": "message_delta", "delta": {}, "usage": None},
     ]
     for event in events:
-        reading.add_event(EventIn.model_validate_json(json.dumps(event)))
+        reading.add_event(AnthropicEvent.model_validate_json(json.dumps(event)))
     usage = Usage(input_tokens=3, cache_read_tokens=90, cache_write_tokens=7, cache_write_1h_tokens=5, output_tokens=9)
     assert (reading.build_end().usage, reading.build_end().stop_reason, reading.build_end().model) == (
         usage,
@@ -141,7 +141,7 @@ def test_a_block_that_is_not_taken_back_is_left_out_with_the_thinking_beside_it(
 
 
 def test_blocks_may_come_without_deltas_and_deltas_without_blocks() -> None:
-    reading = Reading(model="m")
+    reading = AnthropicResponse(model="m")
     call = {"type": "tool_use", "id": "a", "name": "look_up", "input": {"word": "é"}}
     events: list[dict[str, Any]] = [
         {"type": "content_block_start", "index": 1, "content_block": call},
@@ -154,7 +154,7 @@ def test_blocks_may_come_without_deltas_and_deltas_without_blocks() -> None:
         {"type": "message_delta", "delta": {"stop_reason": "tool_use"}},
         {"type": "message_stop"},
     ]
-    said = [reading.add_event(EventIn.model_validate_json(json.dumps(event))) for event in events]
+    said = [reading.add_event(AnthropicEvent.model_validate_json(json.dumps(event))) for event in events]
     assert ("".join(said), reading.text()) == ("hi", "hi")
     assert [call.arguments for call in reading.tool_calls()] == ['{"word": "é"}']
     assert [block["type"] for block in reading.raw_content()] == ["text", "tool_use"]
@@ -164,15 +164,15 @@ def test_blocks_may_come_without_deltas_and_deltas_without_blocks() -> None:
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        ("overloaded_error", Busy),
-        ("api_error", Busy),
-        ("timeout_error", Busy),
-        ("rate_limit_error", Busy),
-        ("invalid_request_error", Malformed),
-        ("request_too_large", TooLong),
-        ("authentication_error", Unusable),
-        ("billing_error", Unusable),
-        ("never_seen", Busy),
+        ("overloaded_error", ModelBusy),
+        ("api_error", ModelBusy),
+        ("timeout_error", ModelBusy),
+        ("rate_limit_error", ModelBusy),
+        ("invalid_request_error", RequestRefused),
+        ("request_too_large", PromptTooLong),
+        ("authentication_error", ModelUnusable),
+        ("billing_error", ModelUnusable),
+        ("never_seen", ModelBusy),
     ],
 )
 @pytest.mark.parametrize("after", [0, 4, 6])
@@ -195,7 +195,7 @@ def test_what_was_cut_off_is_not_an_answer(after: int) -> None:
     async def story(api: ModelApi, model: Model) -> None:
         api.then(Answer(text="hi", cut_after=after), Answer(text="hi", garbled_after=after))
         for _ in range(2):
-            with pytest.raises(Busy):
+            with pytest.raises(ModelBusy):
                 await ask(model)
 
     against(other, story)

@@ -11,20 +11,21 @@ from typing import Any
 
 import pytest
 
-from agent.cache.dialect import Dialect
-from agent.cache.keeper import Keeper
-from agent.cache.keepwarm import resting
+from agent.cache.dialect import CacheProfile
+from agent.cache.keeper import CachingModel
+from agent.cache.keepwarm import find_idle_conversation
 from agent.models.anthropic import AnthropicModel
-from agent.models.anthropic_editing import BETA, clearing, editing
-from agent.models.base import Malformed, Model, Request, Said, Text, ToolCall, ToolResult
+from agent.models.anthropic_editing import CONTEXT_EDITING_BETA, find_context_editing, render_context_editing
+from agent.models.base import Model, ModelMessage, ModelRequest, RequestRefused, TextPart, ToolCall, ToolResult
 from gateway.clock import ManualClock
-from gateway.events import Account, Usage
+from gateway.events import RequestUsage, Usage
 from tests.agent.models_kit import KEY, TOOL, against, ask, assistant, end, request, user
 from tests.agent.test_cache_keeper import IDENTITY, MODEL, PRICES, Bench, Bytes
 from tests.agent.test_models_anthropic import LOOP, OPUS, RESULTS, calls
 from tests.agent.test_models_anthropic_thinking import again, kinds, thinks
 from tests.servers.messages_cache import MessagesCache
-from tests.servers.model_api import Answer, ModelApi
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer
 
 WINDOW = 40_000
 TRIGGER = 16_800
@@ -45,13 +46,13 @@ def quiet(url: str) -> AnthropicModel:
     return AnthropicModel(name="main", model=OPUS, base_url=url, api_key=KEY, context_tokens=WINDOW)
 
 
-def used(number: int, times: int = 1) -> tuple[Said, ...]:
+def used(number: int, times: int = 1) -> tuple[ModelMessage, ...]:
     """A turn that used a tool, up to its reply."""
     idents = [f"t{number}_{place}" for place in range(times)]
     asked = tuple(ToolCall(id=ident, name="look_up", arguments="{}") for ident in idents)
     results = tuple(ToolResult(id=ident, text=f"{ident}: {WORDS}") for ident in idents)
-    said = Said(role="assistant", parts=(Text(text="Let me see."), *asked))
-    return user(f"turn {number}"), said, Said(role="user", parts=results), assistant(f"Answer {number}.")
+    said = ModelMessage(role="assistant", parts=(TextPart(text="Let me see."), *asked))
+    return user(f"turn {number}"), said, ModelMessage(role="user", parts=results), assistant(f"Answer {number}.")
 
 
 def kept(body: Any) -> int:
@@ -64,7 +65,7 @@ def test_it_is_asked_for_before_the_view_would_be_folded() -> None:
     async def story(api: ModelApi, model: Model) -> None:
         await ask(model, request(*LOOP[:1], tools=(TOOL,)))
         seen = api.seen[0]
-        assert seen.headers["anthropic-beta"] == BETA
+        assert seen.headers["anthropic-beta"] == CONTEXT_EDITING_BETA
         assert seen.body["context_management"] == {
             "edits": [
                 {
@@ -96,7 +97,7 @@ def test_it_is_not_asked_of_who_is_not_known_to_have_it_nor_unless_it_is_wanted(
 
 
 def test_what_the_running_loop_brought_is_never_left_out() -> None:
-    wanted = clearing(OPUS, WINDOW, 4_096, 2)
+    wanted = find_context_editing(OPUS, WINDOW, 4_096, 2)
     assert wanted is not None
     before = used(0, 3)
     told = {
@@ -105,9 +106,9 @@ def test_what_the_running_loop_brought_is_never_left_out() -> None:
         "longer": (*before, user("more"), calls(), RESULTS, calls(), RESULTS),
         "after": (*before, user("more"), calls(), RESULTS, assistant("ok"), user("thanks")),
     }
-    stay = {name: kept({"context_management": editing(wanted, said)}) for name, said in told.items()}
+    stay = {name: kept({"context_management": render_context_editing(wanted, said)}) for name, said in told.items()}
     assert stay == {"before": 2, "loop": 4, "longer": 6, "after": 2}
-    assert kept({"context_management": editing(replace(wanted, keep_results=0), told["before"])}) == 1
+    assert kept({"context_management": render_context_editing(replace(wanted, keep_results=0), told["before"])}) == 1
 
 
 def test_what_was_left_out_is_told_and_the_request_stays_whole(caplog: pytest.LogCaptureFixture) -> None:
@@ -127,7 +128,7 @@ def test_what_was_left_out_is_told_and_the_request_stays_whole(caplog: pytest.Lo
 
 REFUSALS = (
     "context_management: Extra inputs are not permitted",
-    f"Unexpected value(s) `{BETA}` for the `anthropic-beta` header.",
+    f"Unexpected value(s) `{CONTEXT_EDITING_BETA}` for the `anthropic-beta` header.",
 )
 
 
@@ -139,11 +140,11 @@ def test_who_refuses_it_is_not_asked_again(complaint: str, caplog: pytest.LogCap
         with caplog.at_level(logging.INFO):
             for _ in range(2):
                 assert end(await ask(model)).stop_reason == "end"
-        assert [BETA in str(seen.headers) for seen in api.seen] == [True, False, False]
+        assert [CONTEXT_EDITING_BETA in str(seen.headers) for seen in api.seen] == [True, False, False]
         assert ["context_management" in seen.body for seen in api.seen] == [True, False, False]
         assert caplog.text.count("not asked to any more") == 1
         api.then(Answer(status=400, body=json.dumps(body).encode()))
-        with pytest.raises(Malformed):
+        with pytest.raises(RequestRefused):
             await ask(model)
 
     against(clears, story)
@@ -182,9 +183,9 @@ async def bench() -> AsyncIterator[Bench]:
     async with ModelApi(cache=MessagesCache(lambda text: -(-len(text) // 4)), clock=clock.monotonic) as api:
         api.default = lambda _: Answer(text="Yes.")
         made = Bench(api, None, clock)  # type: ignore[arg-type]  # the keeper asks the bench
-        made.keeper = Keeper(
+        made.keeper = CachingModel(
             clears(api.url, MODEL),
-            Dialect(provider="anthropic", model=MODEL, price=PRICES.find(MODEL), caching="marks"),
+            CacheProfile(provider="anthropic", model=MODEL, price=PRICES.find(MODEL), caching="marks"),
             clock=clock,
             gauge=Bytes(),
             policy=lambda _: made.policy,
@@ -201,14 +202,14 @@ def story(test: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(told())
 
 
-def of(*said: Said) -> Request:
+def of(*said: ModelMessage) -> ModelRequest:
     return replace(request(*said, tools=(TOOL,), blocks=(IDENTITY,)), shared_key="ana", conversation_id="irc/#a")
 
 
-async def turns(bench: Bench, number: int) -> tuple[list[Account], list[Said]]:
+async def turns(bench: Bench, number: int) -> tuple[list[RequestUsage], list[ModelMessage]]:
     """Turns with a tool, and then some without."""
-    said: list[Said] = []
-    accounts: list[Account] = []
+    said: list[ModelMessage] = []
+    accounts: list[RequestUsage] = []
     for place in range(number):
         heard, calling, results, reply = used(place)
         said.append(heard)
@@ -225,7 +226,7 @@ async def turns(bench: Bench, number: int) -> tuple[list[Account], list[Said]]:
     return accounts, said
 
 
-def tokens(account: Account) -> int:
+def tokens(account: RequestUsage) -> int:
     usage = account.usage
     return usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
 
@@ -270,7 +271,7 @@ def test_it_is_not_kept_warm() -> None:
         assert ask is not None
         lasting = keeper._cache_state.find_with_expiry(ask.digests, bench.clock.now().timestamp())
         assert ask.cleared_tokens > 0
-        assert resting(ask, lasting) is None
-        assert resting(replace(ask, cleared_tokens=0), lasting) is not None
+        assert find_idle_conversation(ask, lasting) is None
+        assert find_idle_conversation(replace(ask, cleared_tokens=0), lasting) is not None
 
     story(test)

@@ -8,14 +8,22 @@ from datetime import UTC, datetime
 import pytest
 
 from agent.models.anthropic import AnthropicModel
-from agent.models.base import Busy, Malformed, Mark, Model, ModelError, TooLong, Unusable
-from agent.models.failover import Failover
-from agent.models.failures import failure as named
-from agent.models.failures import retry_after_s
+from agent.models.base import (
+    CacheBreakpoint,
+    Model,
+    ModelBusy,
+    ModelError,
+    ModelUnusable,
+    PromptTooLong,
+    RequestRefused,
+)
+from agent.models.failover import FailoverModel
+from agent.models.failures import error_from_response, retry_after_s
 from gateway.clock import ManualClock
 from tests.agent.models_kit import KEY, against, ask, request, text
 from tests.agent.test_models_anthropic import opus
-from tests.servers.model_api import Answer, ModelApi, failure, spend_limit
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer, failure, spend_limit
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 
@@ -28,21 +36,21 @@ def said(message: str, status: int = 400, kind: str = "invalid_request_error") -
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        (failure(400, "invalid_request_error"), Malformed),
-        (said("prompt is too long: 200001 tokens > 200000 maximum"), TooLong),
-        (said("Your credit balance is too low to access the Anthropic API."), Unusable),
-        (failure(401, "authentication_error"), Unusable),
-        (failure(402, "billing_error"), Unusable),
-        (failure(403, "permission_error"), Unusable),
-        (failure(404, "not_found_error"), Unusable),
-        (failure(409, "conflict_error"), Busy),
-        (failure(413, "request_too_large"), TooLong),
-        (failure(429, "rate_limit_error", retry_after_s=2), Busy),
-        (failure(429, "rate_limit_error"), Busy),
-        (spend_limit(), Unusable),
-        (failure(500, "api_error"), Busy),
-        (failure(504, "timeout_error"), Busy),
-        (failure(529, "overloaded_error"), Busy),
+        (failure(400, "invalid_request_error"), RequestRefused),
+        (said("prompt is too long: 200001 tokens > 200000 maximum"), PromptTooLong),
+        (said("Your credit balance is too low to access the Anthropic API."), ModelUnusable),
+        (failure(401, "authentication_error"), ModelUnusable),
+        (failure(402, "billing_error"), ModelUnusable),
+        (failure(403, "permission_error"), ModelUnusable),
+        (failure(404, "not_found_error"), ModelUnusable),
+        (failure(409, "conflict_error"), ModelBusy),
+        (failure(413, "request_too_large"), PromptTooLong),
+        (failure(429, "rate_limit_error", retry_after_s=2), ModelBusy),
+        (failure(429, "rate_limit_error"), ModelBusy),
+        (spend_limit(), ModelUnusable),
+        (failure(500, "api_error"), ModelBusy),
+        (failure(504, "timeout_error"), ModelBusy),
+        (failure(529, "overloaded_error"), ModelBusy),
     ],
 )
 def test_every_status(answer: Answer, expected: type[ModelError]) -> None:
@@ -61,9 +69,9 @@ def test_every_status(answer: Answer, expected: type[ModelError]) -> None:
 def test_a_month_whose_budget_is_used_up_is_not_waited_for() -> None:
     async def story(api: ModelApi, model: AnthropicModel) -> None:
         api.then(spend_limit())
-        patient = Failover([model], clock=ManualClock(), random=lambda: 0.0)
+        patient = FailoverModel([model], clock=ManualClock(), random=lambda: 0.0)
         async with asyncio.timeout(120):
-            with pytest.raises(Unusable):
+            with pytest.raises(ModelUnusable):
                 await ask(patient)
         assert len(api.seen) == 1
 
@@ -76,9 +84,9 @@ def test_a_hint_comes_with_the_error() -> None:
             failure(429, "rate_limit_error", retry_after_s=7),
             Answer(status=429, headers={"retry-after-ms": "1500", "retry-after": "2", "request-id": "req_head"}),
         )
-        with pytest.raises(Busy) as first:
+        with pytest.raises(ModelBusy) as first:
             await ask(model)
-        with pytest.raises(Busy) as second:
+        with pytest.raises(ModelBusy) as second:
             await ask(model)
         assert (first.value.retry_after_s, second.value.retry_after_s) == (7.0, 1.5)
         assert second.value.reason.endswith("(req_head)")
@@ -124,26 +132,29 @@ def test_how_long_to_wait(headers: dict[str, str], expected: float | None) -> No
 )
 def test_a_reason_holds_neither_secrets_nor_what_is_no_request_id(request_id: str) -> None:
     body = {"error": {"type": "authentication_error", "message": f"bad key {KEY}"}, "request_id": request_id}
-    error = named(401, {}, json.dumps(body).encode(), where="x", secret=KEY, now=NOW)
+    error = error_from_response(401, {}, json.dumps(body).encode(), where="x", secret=KEY, now=NOW)
     assert error.reason == "x answered 401: bad key ***"
 
 
 @pytest.mark.parametrize("body", [b'{"request_id": 5}', b"[]", b'"words"', b"null", b"", b"\xff", b"<html>(x)</html>"])
 def test_whatever_the_body_is_there_is_a_reason(body: bytes) -> None:
-    reason = named(500, {}, body, where="x", secret=KEY, now=NOW).reason
+    reason = error_from_response(500, {}, body, where="x", secret=KEY, now=NOW).reason
     assert reason.startswith("x answered 500")
     assert "(" not in reason
 
 
 def test_who_takes_no_cache_control_is_asked_without_marks_from_then_on() -> None:
     async def story(api: ModelApi, model: Model) -> None:
-        marks = (Mark(behind="block", index=0, lifetime="1h"), Mark(behind="said", index=0, lifetime="5m"))
+        marks = (
+            CacheBreakpoint(behind="block", index=0, lifetime="1h"),
+            CacheBreakpoint(behind="said", index=0, lifetime="5m"),
+        )
         marked = replace(request(), breakpoints=marks)
         api.then(said("system.0.cache_control: Extra inputs are not permitted"))
         assert text(await ask(model, marked)) == text(await ask(model, marked)) == "You said: hi"
         assert ["cache_control" in json.dumps(seen.body) for seen in api.seen] == [True, False, False]
         api.then(said("cache_control is still not taken"))
-        with pytest.raises(Malformed):
+        with pytest.raises(RequestRefused):
             await ask(model, marked)
         assert len(api.seen) == 4
 

@@ -4,68 +4,81 @@ from dataclasses import replace
 
 import pytest
 
-from agent.models.anthropic_thinking import Json, Thought, Thoughts, Told
-from agent.models.anthropic_wire import translate
-from agent.models.base import Mark, Request, Said, ToolCall
+from agent.models.anthropic_thinking import Json, RequestSuffix, ThinkingAnswer, ThinkingStore
+from agent.models.anthropic_wire import build_anthropic_request
+from agent.models.base import CacheBreakpoint, ModelMessage, ModelRequest, ToolCall
 from tests.agent.models_kit import TOOL, assistant, request, user
 from tests.agent.test_models_anthropic import CALLS, LOOP, RESULTS, marks
 
 
-def after(asked: Request, *calls: ToolCall, content: tuple[Json, ...] = ()) -> Thought:
+def after(asked: ModelRequest, *calls: ToolCall, content: tuple[Json, ...] = ()) -> ThinkingAnswer:
     """Answer a request with calls and these words."""
-    digest = translate(asked, model="m").digest()
-    return Thought(
-        prefix_digest=digest, suffix=Told(asked.aside, asked.now), text="Let me see.", calls=calls, content=content
+    digest = build_anthropic_request(asked, model="m").digest()
+    return ThinkingAnswer(
+        prefix_digest=digest,
+        suffix=RequestSuffix(asked.aside, asked.now),
+        text="Let me see.",
+        calls=calls,
+        content=content,
     )
 
 
 def test_what_only_begins_alike_is_told_whole() -> None:
     asked = replace(request(user("hi"), tools=(TOOL,)), now="It is 1")
     thought = after(asked, *CALLS)
-    later = translate(replace(request(*LOOP), tools=(TOOL,), now="It is 10"), model="m", recall=lambda _: thought)
-    assert (later.recalled_call_ids, later.suffix) == (("a",), Told(now="It is 10"))
+    later = build_anthropic_request(
+        replace(request(*LOOP), tools=(TOOL,), now="It is 10"), model="m", recall=lambda _: thought
+    )
+    assert (later.recalled_call_ids, later.suffix) == (("a",), RequestSuffix(now="It is 10"))
 
 
 def test_marks_change_nothing_that_thinking_is_bound_to() -> None:
-    places = [Mark(behind="tools", lifetime="1h"), Mark(behind="block", index=0, lifetime="1h")]
-    places += [Mark(behind="said", index=0, lifetime="5m"), Mark(behind="said", index=2, lifetime="5m")]
+    places = [CacheBreakpoint(behind="tools", lifetime="1h"), CacheBreakpoint(behind="block", index=0, lifetime="1h")]
+    places += [
+        CacheBreakpoint(behind="said", index=0, lifetime="5m"),
+        CacheBreakpoint(behind="said", index=2, lifetime="5m"),
+    ]
     asked = request(*LOOP, tools=(TOOL,))
-    marked = translate(replace(asked, breakpoints=tuple(places)), model="m")
+    marked = build_anthropic_request(replace(asked, breakpoints=tuple(places)), model="m")
     assert len(marks(dict(marked.body))) == 4
-    assert marked.digest() == translate(asked, model="m").digest()
+    assert marked.digest() == build_anthropic_request(asked, model="m").digest()
 
 
 @pytest.mark.parametrize("last", [{"type": "thinking"}, {"type": "fallback"}, {"type": "text", "text": ""}])
 def test_what_takes_no_mark_gets_none(last: Json) -> None:
     content: tuple[Json, ...] = ({"type": "thinking"}, {"type": "text", "text": "words"}, last)
     thought = after(request(user("hi")), *CALLS, content=content)
-    asked = replace(request(*LOOP), breakpoints=(Mark(behind="said", index=1, lifetime="5m"),))
-    assert marks(dict(translate(asked, model="m", recall=lambda _: thought).body)) == [("words", "5m")]
+    asked = replace(request(*LOOP), breakpoints=(CacheBreakpoint(behind="said", index=1, lifetime="5m"),))
+    assert marks(dict(build_anthropic_request(asked, model="m", recall=lambda _: thought).body)) == [("words", "5m")]
     bare = replace(thought, content=content[:1])
-    assert marks(dict(translate(asked, model="m", recall=lambda _: bare).body)) == []
+    assert marks(dict(build_anthropic_request(asked, model="m", recall=lambda _: bare).body)) == []
 
 
 @pytest.mark.parametrize("systems", [True, False])
 def test_one_that_is_forgotten_does_not_spoil_the_next(systems: bool) -> None:
     said = (*LOOP, assistant("ok"), user("more"))
     second = ToolCall(id="c", name="look_up", arguments="{}")
-    forgotten = Thought(prefix_digest="another", suffix=Told(now="long ago"), text="", calls=CALLS, content=[])
+    forgotten = ThinkingAnswer(
+        prefix_digest="another", suffix=RequestSuffix(now="long ago"), text="", calls=CALLS, content=[]
+    )
     kept = after(request(*said), second, content=({"type": "thinking"},))
     answers = {"a": forgotten, "c": kept}
 
-    def recall(one: Said) -> Thought | None:
+    def recall(one: ModelMessage) -> ThinkingAnswer | None:
         return next((answers[part.id] for part in one.parts if isinstance(part, ToolCall)), None)
 
-    asked = request(*said, Said(role="assistant", parts=(second,)), RESULTS)
-    assert translate(asked, model="m", recall=recall, systems=systems).recalled_call_ids == ("c",)
+    asked = request(*said, ModelMessage(role="assistant", parts=(second,)), RESULTS)
+    assert build_anthropic_request(asked, model="m", recall=recall, systems=systems).recalled_call_ids == ("c",)
 
 
 def test_as_many_as_loops_need_are_remembered() -> None:
-    thoughts = Thoughts()
-    said = [Said(role="assistant", parts=(ToolCall(id=str(n), name="x", arguments="{}"),)) for n in range(300)]
+    thoughts = ThinkingStore()
+    said = [ModelMessage(role="assistant", parts=(ToolCall(id=str(n), name="x", arguments="{}"),)) for n in range(300)]
     for one in said:
         (call,) = one.parts
         assert isinstance(call, ToolCall)
-        thoughts.remember(Thought(prefix_digest="", suffix=Told(), text="", calls=(call,), content=[]), (user("hi"),))
+        thoughts.remember(
+            ThinkingAnswer(prefix_digest="", suffix=RequestSuffix(), text="", calls=(call,), content=[]), (user("hi"),)
+        )
     assert [n for n, one in enumerate(said) if thoughts.recall(one)] == list(range(300 - 256, 300))
     assert thoughts.recall(user("hi")) is None

@@ -8,11 +8,22 @@ from dataclasses import replace
 import pytest
 
 from agent.models.anthropic import AnthropicModel
-from agent.models.base import Malformed, Mark, Model, Request, Said, Text, ToolCall, ToolResult
+from agent.models.base import (
+    CacheBreakpoint,
+    Model,
+    ModelMessage,
+    ModelRequest,
+    RequestRefused,
+    TextPart,
+    ToolCall,
+    ToolResult,
+)
 from tests.agent.models_kit import TOOL, against, ask, assistant, end, request, text, user
 from tests.agent.test_models_anthropic import CALLS, LOOP, RESULTS, calls, opus, other, roles
 from tests.servers.messages_cache import MessagesCache
-from tests.servers.model_api import Answer, ModelApi, Seen
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer
+from tests.servers.model_api_seen import Seen
 
 
 def thinks(ident: str = "", words: str = "Let me see.") -> Answer:
@@ -27,11 +38,11 @@ def kinds(seen: Seen, place: int = -1) -> list[str]:
     return [block["type"] for block in content]
 
 
-def again(before: Request, ident: str) -> Request:
+def again(before: ModelRequest, ident: str) -> ModelRequest:
     """Go on with the loop."""
     call = ToolCall(id=ident, name="look_up", arguments="{}")
-    said = Said(role="assistant", parts=(Text(text="Let me see."), call))
-    done = Said(role="user", parts=(ToolResult(id=ident, text="found"),))
+    said = ModelMessage(role="assistant", parts=(TextPart(text="Let me see."), call))
+    done = ModelMessage(role="user", parts=(ToolResult(id=ident, text="found"),))
     return replace(before, conversation=(*before.conversation, said, done))
 
 
@@ -91,7 +102,7 @@ def test_thinking_is_left_out_once_what_it_is_bound_to_has_changed(
 def test_marks_are_no_part_of_what_thinking_is_bound_to() -> None:
     async def story(api: ModelApi, model: Model) -> None:
         api.then(thinks())
-        marks = tuple(Mark(behind="said", index=place, lifetime="5m") for place in range(3))
+        marks = tuple(CacheBreakpoint(behind="said", index=place, lifetime="5m") for place in range(3))
         await ask(model, replace(request(user("hi"), tools=(TOOL,)), breakpoints=marks[:1]))
         await ask(model, replace(request(*LOOP, tools=(TOOL,)), breakpoints=marks[1:]))
         thought, *_, last = api.seen[1].body["messages"][1]["content"]
@@ -178,7 +189,7 @@ def test_a_refusal_that_nothing_can_be_left_out_for_is_told() -> None:
             "error": {"type": "invalid_request_error", "message": "Invalid `signature` in `thinking`"},
         }
         api.then(Answer(status=400, body=json.dumps(body).encode()))
-        with pytest.raises(Malformed):
+        with pytest.raises(RequestRefused):
             await ask(model)
         assert len(api.seen) == 1
 
@@ -189,9 +200,9 @@ def test_a_refusal_that_nothing_can_be_left_out_for_is_told() -> None:
 def test_a_loop_reads_what_it_wrote_and_the_next_turn_what_was_in_front_of_it(now: str) -> None:
     """Marks as a plan sets them: behind the newest words, and where the request before was marked."""
 
-    def asked(*said: Said, now: str = now) -> Request:
+    def asked(*said: ModelMessage, now: str = now) -> ModelRequest:
         behind = (len(said) - 1, len(said) - 3) if len(said) > 1 else (0,)
-        marks = tuple(Mark(behind="said", index=place, lifetime="5m") for place in sorted(behind))
+        marks = tuple(CacheBreakpoint(behind="said", index=place, lifetime="5m") for place in sorted(behind))
         return replace(request(*said, tools=(TOOL,)), breakpoints=marks, now=now)
 
     async def run() -> None:

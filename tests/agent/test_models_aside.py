@@ -11,13 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.models.anthropic import AnthropicModel
-from agent.models.anthropic_thinking import Thought, Told
-from agent.models.anthropic_wire import translate
-from agent.models.base import Mark, Model, Request, Said, Text, ToolCall, ToolResult, with_now
-from agent.models.openai_wire import Dialect
-from agent.models.openai_wire import translate as completion
-from agent.tokens.size import FRAME_TOKENS, prompt_size
-from gateway.events import Account
+from agent.models.anthropic_thinking import RequestSuffix, ThinkingAnswer
+from agent.models.anthropic_wire import build_anthropic_request
+from agent.models.base import (
+    CacheBreakpoint,
+    Model,
+    ModelMessage,
+    ModelRequest,
+    TextPart,
+    ToolCall,
+    ToolResult,
+    append_suffix,
+)
+from agent.models.openai_wire import OpenAIDialect, build_chat_request
+from agent.tokens.size import FRAME_TOKENS, measure_prompt
+from gateway.events import RequestUsage
 from tests.agent.models_kit import TOOL, against, ask, assistant, request, user
 from tests.agent.test_cache_keeper import IDENTITY, Bench, story
 from tests.agent.test_models_anthropic import CALLS, LOOP, OPUS, RESULTS, opus, other, roles
@@ -25,7 +33,8 @@ from tests.agent.test_models_anthropic_thinking import again, kinds, thinks
 from tests.agent.test_tokens_size import Bytes
 from tests.servers.messages_prompt import blocks
 from tests.servers.messages_rules import check
-from tests.servers.model_api import Answer, ModelApi
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer
 from tests.servers.model_api_rules import openai as refused_by_openai
 
 ASIDE = "(Called to mind: Ann said that her cat is Ada.)"
@@ -39,21 +48,21 @@ def contents(body: Any) -> list[tuple[str, list[str]]]:
 
 
 def test_it_stands_behind_the_marked_words_and_in_front_of_what_holds_now() -> None:
-    asked = replace(RECALLING, breakpoints=(Mark(behind="said", index=0, lifetime="5m"),))
-    told = translate(asked, model="m", systems=True).body
+    asked = replace(RECALLING, breakpoints=(CacheBreakpoint(behind="said", index=0, lifetime="5m"),))
+    told = build_anthropic_request(asked, model="m", systems=True).body
     assert contents(told) == [("user", ["hi", ASIDE]), ("system", [NOW])]
-    told = translate(asked, model="m").body
+    told = build_anthropic_request(asked, model="m").body
     assert contents(told) == [("user", ["hi", ASIDE, NOW])]
     messages: Any = told["messages"]
     assert ["cache_control" in block for block in messages[0]["content"]] == [True, False, False]
 
 
 def test_it_is_never_a_system_message() -> None:
-    bare = translate(replace(RECALLING, now=""), model="m", systems=True)
+    bare = build_anthropic_request(replace(RECALLING, now=""), model="m", systems=True)
     assert contents(bare.body) == [("user", ["hi", ASIDE])]
     assert not bare.has_system_messages
     unasked = replace(RECALLING, conversation=(user("hi"), assistant("yes")))
-    assert contents(translate(unasked, model="m", systems=True).body)[1:] == [
+    assert contents(build_anthropic_request(unasked, model="m", systems=True).body)[1:] == [
         ("assistant", ["yes"]),
         ("user", [ASIDE]),
         ("system", [NOW]),
@@ -62,11 +71,11 @@ def test_it_is_never_a_system_message() -> None:
 
 def test_it_stands_behind_results() -> None:
     asked = replace(request(user("hi"), LOOP[1], RESULTS, tools=(TOOL,)), aside=ASIDE)
-    assert contents(translate(asked, model="m", systems=True).body)[-1] == (
+    assert contents(build_anthropic_request(asked, model="m", systems=True).body)[-1] == (
         "user",
         ["tool_result", "tool_result", "now answer", ASIDE],
     )
-    body = completion(asked, model="m", dialect=Dialect())
+    body = build_chat_request(asked, model="m", dialect=OpenAIDialect())
     assert refused_by_openai(dict(body)) is None
     messages: Any = body["messages"]
     assert [message["role"] for message in messages[-3:]] == ["tool", "tool", "user"]
@@ -74,10 +83,12 @@ def test_it_stands_behind_results() -> None:
 
 
 def test_other_dialects_tell_it_as_the_user_s_last_words() -> None:
-    assert with_now(RECALLING) == (Said(role="user", parts=(Text(text="hi"), Text(text=ASIDE), Text(text=NOW))),)
-    assert with_now(replace(RECALLING, now=" ", conversation=())) == (user(ASIDE),)
-    marked = replace(RECALLING, breakpoints=(Mark(behind="said", index=0, lifetime="5m"),))
-    body = completion(marked, model="gpt-6", dialect=Dialect(is_openai=True, takes_breakpoints=True))
+    assert append_suffix(RECALLING) == (
+        ModelMessage(role="user", parts=(TextPart(text="hi"), TextPart(text=ASIDE), TextPart(text=NOW))),
+    )
+    assert append_suffix(replace(RECALLING, now=" ", conversation=())) == (user(ASIDE),)
+    marked = replace(RECALLING, breakpoints=(CacheBreakpoint(behind="said", index=0, lifetime="5m"),))
+    body = build_chat_request(marked, model="gpt-6", dialect=OpenAIDialect(is_openai=True, takes_breakpoints=True))
     messages: Any = body["messages"]
     assert ["prompt_cache_breakpoint" in piece for piece in messages[-1]["content"]] == [True, False, False]
 
@@ -85,16 +96,16 @@ def test_other_dialects_tell_it_as_the_user_s_last_words() -> None:
 def test_without_it_a_request_is_what_it_was() -> None:
     bare = replace(RECALLING, aside="")
     for systems in (True, False):
-        told = json.dumps(translate(bare, model="m", systems=systems).body)
-        assert told == json.dumps(translate(replace(bare, aside=" \n"), model="m", systems=systems).body)
-        assert told == json.dumps(translate(RECALLING, model="m", systems=systems).body).replace(
+        told = json.dumps(build_anthropic_request(bare, model="m", systems=systems).body)
+        assert told == json.dumps(build_anthropic_request(replace(bare, aside=" \n"), model="m", systems=systems).body)
+        assert told == json.dumps(build_anthropic_request(RECALLING, model="m", systems=systems).body).replace(
             f', {{"type": "text", "text": "{ASIDE}"}}', ""
         )
-    assert with_now(replace(bare, now="")) == bare.conversation
+    assert append_suffix(replace(bare, now="")) == bare.conversation
 
 
 def test_it_is_measured() -> None:
-    whole, bare = prompt_size(RECALLING, Bytes()), prompt_size(replace(RECALLING, aside=""), Bytes())
+    whole, bare = measure_prompt(RECALLING, Bytes()), measure_prompt(replace(RECALLING, aside=""), Bytes())
     assert whole.total - bare.total == whole.now - bare.now == Bytes().count(ASIDE) + FRAME_TOKENS
 
 
@@ -130,31 +141,35 @@ def test_an_answer_that_is_forgotten_does_not_spoil_the_next(systems: bool) -> N
     """Both stand in one loop, and what was told in front of the first is not to be told again."""
     second = ToolCall(id="c", name="look_up", arguments="{}")
     front = request(*LOOP, tools=(TOOL,))
-    kept = Thought(
-        prefix_digest=translate(replace(front, aside=ASIDE, now=NOW), model="m", systems=systems).digest(),
-        suffix=Told(ASIDE, NOW),
+    kept = ThinkingAnswer(
+        prefix_digest=build_anthropic_request(
+            replace(front, aside=ASIDE, now=NOW), model="m", systems=systems
+        ).digest(),
+        suffix=RequestSuffix(ASIDE, NOW),
         text="",
         calls=(second,),
         content=({"type": "thinking"},),
     )
-    gone = Thought(prefix_digest="another", suffix=Told("something else", "long ago"), text="", calls=CALLS, content=())
+    gone = ThinkingAnswer(
+        prefix_digest="another", suffix=RequestSuffix("something else", "long ago"), text="", calls=CALLS, content=()
+    )
     answers = {"a": gone, "c": kept}
 
-    def recall(one: Said) -> Thought | None:
+    def recall(one: ModelMessage) -> ThinkingAnswer | None:
         return next((answers[part.id] for part in one.parts if isinstance(part, ToolCall)), None)
 
-    results = Said(role="user", parts=(ToolResult(id="c", text="found"),))
-    asked = request(*LOOP, Said(role="assistant", parts=(second,)), results, tools=(TOOL,))
-    assert translate(asked, model="m", recall=recall, systems=systems).recalled_call_ids == ("c",)
+    results = ModelMessage(role="user", parts=(ToolResult(id="c", text="found"),))
+    asked = request(*LOOP, ModelMessage(role="assistant", parts=(second,)), results, tools=(TOOL,))
+    assert build_anthropic_request(asked, model="m", recall=recall, systems=systems).recalled_call_ids == ("c",)
 
 
 def test_one_that_changes_with_each_turn_costs_nothing_of_what_is_cached() -> None:
     async def tell(bench: Bench) -> None:
-        said: list[Said] = []
-        accounts: list[Account] = []
+        said: list[ModelMessage] = []
+        accounts: list[RequestUsage] = []
         for number in range(8):
             said.append(user(f"{number} " + "and so on " * 80))
-            asked = Request(
+            asked = ModelRequest(
                 blocks=(IDENTITY,),
                 conversation=tuple(said),
                 aside=f"(Called to mind: {'words ' * number}{number})" if number % 3 else "",
@@ -183,19 +198,19 @@ LOOPS = st.lists(st.tuples(WORDS, st.integers(1, 2), WORDS), max_size=3)
 def test_every_request_that_holds_it_is_a_valid_one(
     turns: list[tuple[str, list[tuple[str, int, str]], str]], aside: str, now: str, data: st.DataObject
 ) -> None:
-    said: list[Said] = []
+    said: list[ModelMessage] = []
     for number, (heard, loops, reply) in enumerate(turns):
         said.append(user(f"turn {number}", heard))
         for step, (words, calls, behind) in enumerate(loops):
             idents = [f"t{number}_{step}_{place}" for place in range(calls)]
             asked = tuple(ToolCall(id=ident, name="look_up", arguments="{}") for ident in idents)
             results = tuple(ToolResult(id=ident, text="found") for ident in idents)
-            said.append(Said(role="assistant", parts=(Text(text=words), *asked)))
-            said.append(Said(role="user", parts=(*results, Text(text=behind))))
+            said.append(ModelMessage(role="assistant", parts=(TextPart(text=words), *asked)))
+            said.append(ModelMessage(role="user", parts=(*results, TextPart(text=behind))))
         said.append(assistant(reply or "yes"))
     cut = data.draw(st.sampled_from([place for place, one in enumerate(said) if one.role == "user"]))
     asking = replace(request(*said[: cut + 1], tools=(TOOL,)), aside=aside, now=now)
     for model, systems in ((OPUS, True), ("claude-sonnet-5", False)):
-        body: Any = translate(asking, model=model, systems=systems).body
+        body: Any = build_anthropic_request(asking, model=model, systems=systems).body
         assert check(body) is None
-    assert refused_by_openai(dict(completion(asking, model="m", dialect=Dialect()))) is None
+    assert refused_by_openai(dict(build_chat_request(asking, model="m", dialect=OpenAIDialect()))) is None

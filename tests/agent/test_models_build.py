@@ -9,9 +9,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from agent.models.base import Model
 from agent.models.build import build_model
-from agent.models.config import ModelConfig, ProviderConfig, check_models, takes_marks
+from agent.models.config import ModelConfig, ProviderConfig, check_models, takes_breakpoints
 from gateway.clock import ManualClock
-from gateway.fields import Section
+from gateway.fields import ConfigSection
 from tests.agent.models_kit import ask, text
 from tests.servers.model_api import ModelApi
 
@@ -19,7 +19,7 @@ PROVIDERS = TypeAdapter(dict[str, ProviderConfig])
 MODELS = TypeAdapter(dict[str, ModelConfig])
 
 
-class Whole(Section):
+class Whole(ConfigSection):
     """Inputs are hidden only if the outermost model hides them."""
 
     providers: dict[str, ProviderConfig]
@@ -210,4 +210,4 @@ def test_where_the_identity_goes_is_a_setting_of_the_provider() -> None:
 )
 def test_who_is_told_what_to_cache(provider: dict[str, Any], name: str | None, expected: bool) -> None:
     made = PROVIDERS.validate_python({"x": provider})["x"]
-    assert takes_marks(ModelConfig(provider="x", name=name), made) == expected
+    assert takes_breakpoints(ModelConfig(provider="x", name=name), made) == expected

@@ -8,9 +8,9 @@ from typing import Any, get_args
 import pytest
 
 from agent.models.anthropic import AnthropicModel
-from agent.models.base import Mark
+from agent.models.base import CacheBreakpoint
 from agent.models.build import build_model
-from agent.models.claude import Effort, Thinking, options, rules, wrong
+from agent.models.claude import Effort, ThinkingMode, build_options, find_capabilities, find_unsupported_setting
 from agent.models.config import AnthropicConfig, LocalConfig, ModelConfig, check_models
 from gateway.clock import ManualClock
 from tests.agent.models_kit import KEY, ask, end, request
@@ -25,7 +25,7 @@ MODELS = """
 """.split()  # noqa: SIM905 - a table
 """All that the SDK names (anthropic 2.11.0, types/model_param.py)."""
 EFFORTS: tuple[Effort | None, ...] = (None, *get_args(Effort))
-THINKING: tuple[Thinking, ...] = get_args(Thinking)
+THINKING: tuple[ThinkingMode, ...] = get_args(ThinkingMode)
 
 
 def refused(model: str, told: dict[str, Any]) -> bool:
@@ -37,29 +37,29 @@ def refused(model: str, told: dict[str, Any]) -> bool:
 def test_what_the_table_lets_through_is_taken_and_what_it_refuses_is_refused(model: str) -> None:
     assert messages_models.known(model)
     for effort, thinking in product(EFFORTS, THINKING):
-        if found := wrong(model, effort, thinking):
+        if found := find_unsupported_setting(model, effort, thinking):
             literal = {} if thinking == "default" else {"thinking": {"type": thinking.replace("off", "disabled")}}
             assert refused(model, literal | ({"output_config": {"effort": effort}} if effort else {}))
             assert found[1].startswith(model)
             with pytest.raises(ValueError, match=model):
-                options(model, effort, thinking)
+                build_options(model, effort, thinking)
         else:
-            assert not refused(model, options(model, effort, thinking)), (effort, thinking)
+            assert not refused(model, build_options(model, effort, thinking)), (effort, thinking)
     message = {"role": "system", "content": "late"}
     said = {"messages": [{"role": "user", "content": "hi"}, message]}
-    assert refused(model, said) == (not rules(model).takes_system_messages)
+    assert refused(model, said) == (not find_capabilities(model).takes_system_messages)
 
 
 def test_nothing_is_said_that_need_not_be() -> None:
     for model in (*MODELS, "gpt", ""):
-        assert options(model, None, "default") == {}
-    assert options("claude-opus-4-8", "low", "off") == {"output_config": {"effort": "low"}}  # it does not think
-    assert options("claude-haiku-5-5", None, "off") == {"thinking": {"type": "disabled"}}
-    assert options("claude-sonnet-5-5", "low", "between_tools") == {
+        assert build_options(model, None, "default") == {}
+    assert build_options("claude-opus-4-8", "low", "off") == {"output_config": {"effort": "low"}}  # it does not think
+    assert build_options("claude-haiku-5-5", None, "off") == {"thinking": {"type": "disabled"}}
+    assert build_options("claude-sonnet-5-5", "low", "between_tools") == {
         "output_config": {"effort": "low"},
         "thinking": {"type": "between_tools"},
     }
-    assert options("new", "max", "off") == {"output_config": {"effort": "max"}, "thinking": {"type": "disabled"}}
+    assert build_options("new", "max", "off") == {"output_config": {"effort": "max"}, "thinking": {"type": "disabled"}}
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_nothing_is_said_that_need_not_be() -> None:
     ],
 )
 def test_a_model_is_known_by_whatever_name_it_goes(name: str, same: str) -> None:
-    assert rules(name) is rules(same)
+    assert find_capabilities(name) is find_capabilities(same)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_model_is_known_by_whatever_name_it_goes(name: str, same: str) -> None
         ),
     ],
 )
-def test_what_a_wrong_setting_is_told(model: str, effort: Effort | None, thinking: Thinking, message: str) -> None:
+def test_what_a_wrong_setting_is_told(model: str, effort: Effort | None, thinking: ThinkingMode, message: str) -> None:
     asked = ModelConfig(provider="a", name=model, effort=effort, thinking=thinking)
     field = "effort" if "has no effort" in message else "thinking"
     provider = AnthropicConfig(kind="anthropic")
@@ -138,7 +138,7 @@ def test_every_request_says_the_same_of_thinking_so_that_the_cache_is_one() -> N
             provider = AnthropicConfig.model_validate({"kind": "anthropic", "base_url": api.url, "api_key": KEY})
             model = build_model("main", {"main": config}, {"a": provider}, ManualClock())
             await ask(model)
-            marks = (Mark(behind="block", index=1, lifetime="1h"),)
+            marks = (CacheBreakpoint(behind="block", index=1, lifetime="1h"),)
             warm = replace(request(), conversation=(), max_output_tokens=0, breakpoints=marks)
             assert end(await ask(model, warm)).usage.output_tokens == 0
             await model.aclose()

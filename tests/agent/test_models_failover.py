@@ -10,33 +10,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.models.adapted import adapted
+from agent.models.adapted import adapt_request
 from agent.models.base import (
-    Busy,
-    Chunk,
-    Malformed,
+    ModelBusy,
     ModelError,
-    Request,
-    Said,
-    Text,
+    ModelMessage,
+    ModelRequest,
+    ModelUnusable,
+    PromptTooLong,
+    RequestRefused,
+    StreamChunk,
+    TextPart,
     ToolCall,
-    TooLong,
     ToolResult,
-    Unusable,
 )
-from agent.models.failover import Failover, delay_s
+from agent.models.failover import FailoverModel, retry_delay_s
 from agent.models.openai import OpenAIModel
-from agent.models.scripted import Rule, Script, ScriptedModel, busy
+from agent.models.scripted import Script, ScriptedModel, ScriptRule, busy_errors
 from gateway.clock import ManualClock
 from tests.agent.models_kit import TOOL, ask, end, request, text, user
-from tests.servers.model_api import Answer, ModelApi
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer
 
 
 def scripted(clock: ManualClock, *errors: ModelError, name: str = "main") -> ScriptedModel:
     return ScriptedModel(Script(errors=errors), clock=clock, name=name)
 
 
-async def patiently(clock: ManualClock, model: Failover, step_s: float = 0.25) -> tuple[list[Chunk], float]:
+async def patiently(clock: ManualClock, model: FailoverModel, step_s: float = 0.25) -> tuple[list[StreamChunk], float]:
     """Ask, moving the clock on; the answer and the seconds it took."""
     task = asyncio.create_task(ask(model))
     while not task.done():
@@ -49,16 +50,16 @@ async def patiently(clock: ManualClock, model: Failover, step_s: float = 0.25) -
 
 @given(st.integers(0, 99), st.floats(0, 1, exclude_max=True))
 def test_back_off_without_a_hint(attempt: int, random: float) -> None:
-    assert 0.5 <= delay_s(attempt, None, random) <= 8.0
-    assert delay_s(attempt + 1, None, random) >= delay_s(attempt, None, random)
-    assert delay_s(attempt, 3.0, random) == 3.0
+    assert 0.5 <= retry_delay_s(attempt, None, random) <= 8.0
+    assert retry_delay_s(attempt + 1, None, random) >= retry_delay_s(attempt, None, random)
+    assert retry_delay_s(attempt, 3.0, random) == 3.0
 
 
 def test_busy_is_asked_again_after_the_hint() -> None:
     async def story() -> None:
         clock = ManualClock()
-        one = scripted(clock, Busy("x", retry_after_s=7), *busy(2))
-        chunks, took_s = await patiently(clock, Failover([one], clock=clock, random=lambda: 0.0))
+        one = scripted(clock, ModelBusy("x", retry_after_s=7), *busy_errors(2))
+        chunks, took_s = await patiently(clock, FailoverModel([one], clock=clock, random=lambda: 0.0))
         assert text(chunks) == "You said: hi"
         assert took_s == 7 + 1 + 2
         assert len(one.requests) == 4
@@ -69,8 +70,8 @@ def test_busy_is_asked_again_after_the_hint() -> None:
 def test_attempts_end_and_the_next_model_answers() -> None:
     async def story() -> None:
         clock = ManualClock()
-        one, two = scripted(clock, *busy(9)), scripted(clock, name="two")
-        chunks, took_s = await patiently(clock, Failover([one, two], clock=clock, random=lambda: 0.0))
+        one, two = scripted(clock, *busy_errors(9)), scripted(clock, name="two")
+        chunks, took_s = await patiently(clock, FailoverModel([one, two], clock=clock, random=lambda: 0.0))
         assert text(chunks) == "You said: hi"
         assert (len(one.requests), len(two.requests), took_s) == (4, 1, 0.5 + 1 + 2)
 
@@ -80,8 +81,8 @@ def test_attempts_end_and_the_next_model_answers() -> None:
 def test_a_long_hint_is_not_waited_for() -> None:
     async def story() -> None:
         clock = ManualClock()
-        one, two = scripted(clock, Busy("x", retry_after_s=61)), scripted(clock, name="two")
-        _, took_s = await patiently(clock, Failover([one, two], clock=clock, random=lambda: 0.0))
+        one, two = scripted(clock, ModelBusy("x", retry_after_s=61)), scripted(clock, name="two")
+        _, took_s = await patiently(clock, FailoverModel([one, two], clock=clock, random=lambda: 0.0))
         assert (len(one.requests), took_s) == (1, 0)
 
     asyncio.run(story())
@@ -90,8 +91,8 @@ def test_a_long_hint_is_not_waited_for() -> None:
 def test_unusable_goes_to_the_next_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         clock = ManualClock()
-        one, two = scripted(clock, Unusable("no key"), Unusable("no key")), scripted(clock, name="two")
-        model = Failover([one, two], clock=clock, random=lambda: 0.0)
+        one, two = scripted(clock, ModelUnusable("no key"), ModelUnusable("no key")), scripted(clock, name="two")
+        model = FailoverModel([one, two], clock=clock, random=lambda: 0.0)
         for _ in range(3):
             assert text(await ask(model)) == "You said: hi"
         assert (len(one.requests), len(two.requests)) == (3, 2)
@@ -103,13 +104,13 @@ def test_unusable_goes_to_the_next_and_is_told_once(caplog: pytest.LogCaptureFix
     ]
 
 
-@pytest.mark.parametrize("error", [TooLong("x"), Malformed("x", caused_by_prompt=True)])
+@pytest.mark.parametrize("error", [PromptTooLong("x"), RequestRefused("x", caused_by_prompt=True)])
 def test_what_no_other_model_cures_is_raised_at_once(error: ModelError) -> None:
     async def story() -> None:
         clock = ManualClock()
         two = scripted(clock, name="two")
         with pytest.raises(type(error)):
-            await ask(Failover([scripted(clock, error), two], clock=clock, random=lambda: 0.0))
+            await ask(FailoverModel([scripted(clock, error), two], clock=clock, random=lambda: 0.0))
         assert not two.requests
 
     asyncio.run(story())
@@ -118,9 +119,9 @@ def test_what_no_other_model_cures_is_raised_at_once(error: ModelError) -> None:
 def test_a_fallback_with_a_small_window_is_passed_over() -> None:
     async def story() -> None:
         clock = ManualClock()
-        busy, small = scripted(clock, Busy("x", retry_after_s=99)), scripted(clock, TooLong("y"))
-        with pytest.raises(Busy):  # the conversation is not folded for a model that only stands in
-            await ask(Failover([busy, small], clock=clock, random=lambda: 0.0))
+        busy, small = scripted(clock, ModelBusy("x", retry_after_s=99)), scripted(clock, PromptTooLong("y"))
+        with pytest.raises(ModelBusy):  # the conversation is not folded for a model that only stands in
+            await ask(FailoverModel([busy, small], clock=clock, random=lambda: 0.0))
 
     asyncio.run(story())
 
@@ -128,13 +129,15 @@ def test_a_fallback_with_a_small_window_is_passed_over() -> None:
 def test_in_the_end_busy_says_more_than_unusable() -> None:
     async def story() -> None:
         clock = ManualClock()
-        overloaded = Busy("x", retry_after_s=99)
-        with pytest.raises(Busy):
+        overloaded = ModelBusy("x", retry_after_s=99)
+        with pytest.raises(ModelBusy):
             await ask(
-                Failover([scripted(clock, overloaded), scripted(clock, Unusable("y"))], clock=clock, random=lambda: 0)
+                FailoverModel(
+                    [scripted(clock, overloaded), scripted(clock, ModelUnusable("y"))], clock=clock, random=lambda: 0
+                )
             )
-        with pytest.raises(Unusable):
-            await ask(Failover([scripted(clock, Unusable("y"))], clock=clock, random=lambda: 0))
+        with pytest.raises(ModelUnusable):
+            await ask(FailoverModel([scripted(clock, ModelUnusable("y"))], clock=clock, random=lambda: 0))
 
     asyncio.run(story())
 
@@ -145,7 +148,7 @@ def test_an_answer_cut_in_the_middle_is_said_once() -> None:
         async with ModelApi() as api:
             api.then(Answer(text="a longer answer in several pieces", cut_after=4), Answer(text="a whole answer"))
             one = OpenAIModel(name="m", model="m", base_url=api.url)
-            model = Failover([one], clock=clock, random=lambda: 0.0)
+            model = FailoverModel([one], clock=clock, random=lambda: 0.0)
             task = asyncio.create_task(ask(model))
             while len(api.seen) < 2:
                 await asyncio.sleep(0.001)
@@ -160,7 +163,7 @@ def test_cancelling_reaches_the_connection() -> None:
     async def story() -> None:
         async with ModelApi() as api:
             api.then(Answer(text="a longer answer", silent_after=3))
-            model = Failover(
+            model = FailoverModel(
                 [OpenAIModel(name="m", model="m", base_url=api.url)], clock=ManualClock(), random=lambda: 0.0
             )
             task = asyncio.create_task(ask(model))
@@ -180,15 +183,15 @@ def test_a_request_is_adapted_to_who_stands_in() -> None:
     small = ScriptedModel(clock=ManualClock(), max_output_tokens=5, takes_tools=False)
     asked = request(
         user("hi"),
-        Said(role="assistant", parts=(ToolCall(id="a", name="look_up", arguments="{}"),)),
-        Said(role="user", parts=(ToolResult(id="a", text="found"),)),
+        ModelMessage(role="assistant", parts=(ToolCall(id="a", name="look_up", arguments="{}"),)),
+        ModelMessage(role="user", parts=(ToolResult(id="a", text="found"),)),
         tools=(TOOL,),
     )
-    plain = adapted(asked, small)
+    plain = adapt_request(asked, small)
     assert (plain.tools, plain.max_output_tokens) == ((), 5)
-    assert plain.conversation[1].parts == (Text(text="(used the tool look_up)"),)
-    assert plain.conversation[2].parts == (Text(text="found"),)
-    assert adapted(asked, ScriptedModel(clock=ManualClock())) == asked
+    assert plain.conversation[1].parts == (TextPart(text="(used the tool look_up)"),)
+    assert plain.conversation[2].parts == (TextPart(text="found"),)
+    assert adapt_request(asked, ScriptedModel(clock=ManualClock())) == asked
 
 
 class Starts(ScriptedModel):
@@ -204,24 +207,24 @@ class Starts(ScriptedModel):
         if self.error:
             raise self.error
 
-    def stream(self, request: Request) -> AsyncGenerator[Chunk]:
+    def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         return super().stream(request)
 
 
 def test_start_makes_the_first_usable_model_ready_and_no_other() -> None:
-    broken, good, spare = Starts(Unusable("x")), Starts(), Starts()
-    asyncio.run(Failover([broken, good, spare], clock=ManualClock(), random=lambda: 0.0).start())
+    broken, good, spare = Starts(ModelUnusable("x")), Starts(), Starts()
+    asyncio.run(FailoverModel([broken, good, spare], clock=ManualClock(), random=lambda: 0.0).start())
     assert (broken.starts, good.starts, spare.starts) == (1, 1, 0)
-    with pytest.raises(Unusable):
-        asyncio.run(Failover([broken], clock=ManualClock(), random=lambda: 0.0).start())
+    with pytest.raises(ModelUnusable):
+        asyncio.run(FailoverModel([broken], clock=ManualClock(), random=lambda: 0.0).start())
 
 
 def test_the_scripted_model_follows_its_script() -> None:
     async def story() -> None:
         rules = (
-            Rule(match="weather", calls=(("look_up", '{"word":"rain"}'),)),
-            Rule(match="rain|weather", reply="It rains."),
-            Rule(match="^long", reply="x" * 999),
+            ScriptRule(match="weather", calls=(("look_up", '{"word":"rain"}'),)),
+            ScriptRule(match="rain|weather", reply="It rains."),
+            ScriptRule(match="^long", reply="x" * 999),
         )
         model = ScriptedModel(Script(rules=rules), clock=ManualClock())
         chunks = await ask(model, request(user("the weather?"), tools=(TOOL,)))
@@ -230,8 +233,8 @@ def test_the_scripted_model_follows_its_script() -> None:
         assert end(chunks).stop_reason == "tools"
         loop = (
             user("the weather?"),
-            Said(role="assistant", parts=(call,)),
-            Said(role="user", parts=(ToolResult(id="call_0", text="weather: rain"),)),
+            ModelMessage(role="assistant", parts=(call,)),
+            ModelMessage(role="user", parts=(ToolResult(id="call_0", text="weather: rain"),)),
         )
         assert text(await ask(model, request(*loop, tools=(TOOL,)))) == "It rains."
         assert text(await ask(model, request(user("one", "two\nthree")))) == "You said: one\ntwo\nthree"
@@ -240,7 +243,7 @@ def test_the_scripted_model_follows_its_script() -> None:
         assert len(model.requests) == 4
         assert end(await ask(model)) == end(await ask(model))
         with pytest.raises(ValueError, match="regular expression"):
-            ScriptedModel(Script(rules=(Rule(match="("),)), clock=ManualClock())
+            ScriptedModel(Script(rules=(ScriptRule(match="("),)), clock=ManualClock())
 
     asyncio.run(story())
 
@@ -270,13 +273,13 @@ def test_a_fallback_is_asked_after_a_400_that_is_not_about_the_prompt(complaint:
         error = {"message": complaint, "type": "invalid_request_error"}
         async with one_of_two(Answer(status=400, body=json.dumps({"error": error}).encode())) as (model, first, other):
             if COMPLAINTS[complaint]:
-                with pytest.raises(Malformed) as raised:
+                with pytest.raises(RequestRefused) as raised:
                     await ask(model)
                 assert raised.value.cause == "refused"
                 assert not other.seen
             else:
                 assert text(await ask(model)) == "You said: hi"
-                with pytest.raises(Malformed) as raised:
+                with pytest.raises(RequestRefused) as raised:
                     await ask(first)
                 assert raised.value.cause == "misconfigured"
 
@@ -295,12 +298,12 @@ def test_a_fallback_is_asked_after_a_wrong_key(status: int) -> None:
 
 
 @contextlib.asynccontextmanager
-async def one_of_two(answer: Answer) -> AsyncIterator[tuple[Failover, OpenAIModel, ModelApi]]:
+async def one_of_two(answer: Answer) -> AsyncIterator[tuple[FailoverModel, OpenAIModel, ModelApi]]:
     """Two models, the first of which is always answered so; that one, and where the other one is."""
     async with ModelApi(strict=False) as api, ModelApi() as other:
         api.default = lambda _: answer
         models = [OpenAIModel(name="main", model="m", base_url=one.url, api_key="k") for one in (api, other)]
-        model = Failover(models, clock=ManualClock(), random=lambda: 0.0)
+        model = FailoverModel(models, clock=ManualClock(), random=lambda: 0.0)
         try:
             yield model, models[0], other
         finally:

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from agent.models.base import Busy, End, Malformed, Model, ModelError, TooLong
-from agent.models.failover import Failover
+from agent.models.base import Model, ModelBusy, ModelError, PromptTooLong, RequestRefused, StreamEnd
+from agent.models.failover import FailoverModel
 from agent.models.scripted import Script, ScriptedModel
 from gateway.clock import ManualClock
-from gateway.events import Account, Usage
+from gateway.events import RequestUsage, Usage
 from tests.agent.models_kit import ask, end, request, text
 
-DOWN = Busy("down", retry_after_s=99)
+DOWN = ModelBusy("down", retry_after_s=99)
 """Longer than is waited for: one request is one failure, without a wait."""
 
 
@@ -24,7 +24,7 @@ def scripted(clock: ManualClock, *errors: ModelError) -> ScriptedModel:
 def test_a_model_that_keeps_failing_is_passed_over_then_tried_then_back(caplog: pytest.LogCaptureFixture) -> None:
     async def story(clock: ManualClock) -> None:
         first, second = scripted(clock, *[DOWN] * 4), scripted(clock)
-        model = Failover([first, second], clock=clock, random=lambda: 0.0)
+        model = FailoverModel([first, second], clock=clock, random=lambda: 0.0)
         for _ in range(5):
             assert text(await ask(model)) == "You said: hi"
         assert len(first.requests) == 3
@@ -49,8 +49,8 @@ def test_a_model_that_keeps_failing_is_passed_over_then_tried_then_back(caplog: 
 
 def test_a_trial_is_one_attempt() -> None:
     async def story(clock: ManualClock) -> None:
-        first = scripted(clock, *[DOWN] * 3, *[Busy("still")] * 9)
-        model = Failover([first, scripted(clock)], clock=clock, random=lambda: 0.0)
+        first = scripted(clock, *[DOWN] * 3, *[ModelBusy("still")] * 9)
+        model = FailoverModel([first, scripted(clock)], clock=clock, random=lambda: 0.0)
         for _ in range(3):
             await ask(model)
         clock.advance(100)
@@ -63,9 +63,9 @@ def test_a_trial_is_one_attempt() -> None:
 def test_the_last_hope_is_asked_although_it_is_passed_over() -> None:
     async def story(clock: ManualClock) -> None:
         first, second = scripted(clock, *[DOWN] * 4), scripted(clock, *[DOWN] * 3)
-        model = Failover([first, second], clock=clock, random=lambda: 0.0)
+        model = FailoverModel([first, second], clock=clock, random=lambda: 0.0)
         for _ in range(3):
-            with pytest.raises(Busy):
+            with pytest.raises(ModelBusy):
                 await ask(model)
         assert text(await ask(model)) == "You said: hi"
         assert (len(first.requests), len(second.requests)) == (4, 4)
@@ -76,9 +76,9 @@ def test_the_last_hope_is_asked_although_it_is_passed_over() -> None:
 def test_a_single_model_is_always_asked(caplog: pytest.LogCaptureFixture) -> None:
     async def story(clock: ManualClock) -> None:
         only = scripted(clock, *[DOWN] * 5)
-        model = Failover([only], clock=clock, random=lambda: 0.0)
+        model = FailoverModel([only], clock=clock, random=lambda: 0.0)
         for _ in range(5):
-            with pytest.raises(Busy):
+            with pytest.raises(ModelBusy):
                 await ask(model)
         assert text(await ask(model)) == "You said: hi"
 
@@ -87,11 +87,11 @@ def test_a_single_model_is_always_asked(caplog: pytest.LogCaptureFixture) -> Non
     assert not [r.message for r in caplog.records if "passed over" in r.message]
 
 
-@pytest.mark.parametrize("error", [TooLong("x"), Malformed("x", caused_by_prompt=True)])
+@pytest.mark.parametrize("error", [PromptTooLong("x"), RequestRefused("x", caused_by_prompt=True)])
 def test_who_refuses_a_request_has_answered(error: ModelError) -> None:
     async def story(clock: ManualClock) -> None:
         first = scripted(clock, DOWN, DOWN, error, DOWN, DOWN)
-        model = Failover([first, scripted(clock)], clock=clock, random=lambda: 0.0)
+        model = FailoverModel([first, scripted(clock)], clock=clock, random=lambda: 0.0)
         for raises in (False, False, True, False, False, False):
             if raises:
                 with pytest.raises(type(error)):
@@ -106,9 +106,9 @@ def test_who_refuses_a_request_has_answered(error: ModelError) -> None:
 def test_reading_in_concerns_the_first_model_only() -> None:
     async def story(clock: ManualClock) -> None:
         first, second = scripted(clock, DOWN), scripted(clock)
-        model = Failover([first, second], clock=clock, random=lambda: 0.0)
+        model = FailoverModel([first, second], clock=clock, random=lambda: 0.0)
         warm = replace(request(), max_output_tokens=0)
-        with pytest.raises(Busy):
+        with pytest.raises(ModelBusy):
             await ask(model, warm)
         chunks = await ask(model, warm)
         assert (text(chunks), end(chunks).stop_reason, len(first.requests), len(second.requests)) == ("", "end", 2, 0)
@@ -120,14 +120,14 @@ class Accounted(ScriptedModel):
     """Ends as a model whose cache is kept account of."""
 
     async def stream(self, request):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201 - as its base
-        account = Account(provider="p", model="m", blocks=(), usage=Usage(), cost_usd=None, exact=False, missed="")
+        account = RequestUsage(provider="p", model="m", blocks=(), usage=Usage(), cost_usd=None, exact=False, missed="")
         async for chunk in super().stream(request):
-            yield replace(chunk, account=account) if isinstance(chunk, End) else chunk
+            yield replace(chunk, account=account) if isinstance(chunk, StreamEnd) else chunk
 
 
 def test_the_account_comes_through() -> None:
     async def story(clock: ManualClock) -> None:
-        model: Model = Failover([Accounted(clock=clock)], clock=clock, random=lambda: 0.0)
+        model: Model = FailoverModel([Accounted(clock=clock)], clock=clock, random=lambda: 0.0)
         assert end(await ask(model)).account is not None
 
     asyncio.run(story(ManualClock()))

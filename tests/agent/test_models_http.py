@@ -8,12 +8,22 @@ from datetime import UTC, datetime
 
 import pytest
 
-from agent.models.base import Began, Busy, Malformed, Model, ModelError, Text, TooLong, Unusable
-from agent.models.failures import failure, retry_after_s
-from agent.models.http import endpoint, is_loopback, root, where
+from agent.models.base import (
+    Model,
+    ModelBusy,
+    ModelError,
+    ModelUnusable,
+    PromptTooLong,
+    RequestRefused,
+    StreamStart,
+    TextPart,
+)
+from agent.models.failures import error_from_response, retry_after_s
+from agent.models.http import format_host, is_loopback, join_endpoint, strip_version
 from agent.models.openai import OpenAIModel
 from tests.agent.models_kit import KEY, against, ask, end, make, request, text
-from tests.servers.model_api import Answer, ModelApi
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer
 
 KINDS = pytest.mark.parametrize("kind", ["openai", "anthropic"])
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -22,25 +32,25 @@ NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 @pytest.mark.parametrize(
     ("status", "message", "expected"),
     [
-        (401, "Incorrect API key provided: " + KEY, Unusable),
-        (402, "pay", Unusable),
-        (403, "no", Unusable),
-        (404, "no such model", Unusable),
-        (301, "moved", Unusable),
-        (408, "", Busy),
-        (409, "", Busy),
-        (425, "", Busy),
-        (429, "slow down", Busy),
-        (500, "oops", Busy),
-        (503, "Loading model", Busy),
-        (529, "Overloaded", Busy),
-        (413, "Request exceeds the maximum size", TooLong),
-        (400, "prompt is too long: 208310 tokens > 200000 maximum", TooLong),
-        (400, "This model's maximum context length is 8192 tokens.", TooLong),
-        (400, "the request exceeds the available context size, try increasing it", TooLong),
-        (400, "Your credit balance is too low to access the Anthropic API.", Unusable),
-        (400, "roles must alternate", Malformed),
-        (422, "bad field", Malformed),
+        (401, "Incorrect API key provided: " + KEY, ModelUnusable),
+        (402, "pay", ModelUnusable),
+        (403, "no", ModelUnusable),
+        (404, "no such model", ModelUnusable),
+        (301, "moved", ModelUnusable),
+        (408, "", ModelBusy),
+        (409, "", ModelBusy),
+        (425, "", ModelBusy),
+        (429, "slow down", ModelBusy),
+        (500, "oops", ModelBusy),
+        (503, "Loading model", ModelBusy),
+        (529, "Overloaded", ModelBusy),
+        (413, "Request exceeds the maximum size", PromptTooLong),
+        (400, "prompt is too long: 208310 tokens > 200000 maximum", PromptTooLong),
+        (400, "This model's maximum context length is 8192 tokens.", PromptTooLong),
+        (400, "the request exceeds the available context size, try increasing it", PromptTooLong),
+        (400, "Your credit balance is too low to access the Anthropic API.", ModelUnusable),
+        (400, "roles must alternate", RequestRefused),
+        (422, "bad field", RequestRefused),
     ],
 )
 @KINDS
@@ -73,8 +83,8 @@ def test_a_status_says_what_to_do(kind: str, status: int, message: str, expected
 )
 def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
     assert retry_after_s(headers, NOW) == seconds
-    error = failure(429, headers, b"", where="x", secret="", now=NOW)
-    assert isinstance(error, Busy)
+    error = error_from_response(429, headers, b"", where="x", secret="", now=NOW)
+    assert isinstance(error, ModelBusy)
     assert error.retry_after_s == seconds
 
 
@@ -86,7 +96,7 @@ def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
     ],
 )
 def test_a_spend_limit_is_not_waited_for(body: bytes) -> None:
-    assert isinstance(failure(429, {}, body, where="x", secret="", now=NOW), Unusable)
+    assert isinstance(error_from_response(429, {}, body, where="x", secret="", now=NOW), ModelUnusable)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +104,7 @@ def test_a_spend_limit_is_not_waited_for(body: bytes) -> None:
     [b"", b"[]", b"nul", b"\xff", b"[" * 99999, b'"no"', b'{"error": "no"}', b'{"error":1}', b'{"error":"\\ud800"}'],
 )
 def test_any_error_body_is_readable(body: bytes) -> None:
-    reason = failure(500, {}, body, where="x", secret="", now=NOW).reason
+    reason = error_from_response(500, {}, body, where="x", secret="", now=NOW).reason
     assert len(reason) <= 240
     assert "\n" not in reason
     reason.encode()  # it goes into the log
@@ -105,7 +115,7 @@ def test_any_error_body_is_readable(body: bytes) -> None:
 def test_cut_anywhere_is_busy(kind: str, fault: dict[str, int]) -> None:
     async def story(api: ModelApi, model: Model) -> None:
         api.then(Answer(text="a longer answer in several pieces, as they come", done=False, **fault))  # type: ignore[arg-type]  # one int field
-        with pytest.raises(Busy):
+        with pytest.raises(ModelBusy):
             await ask(model)
 
     against(lambda url: make(kind, url), story)
@@ -116,7 +126,7 @@ def test_cut_anywhere_is_busy(kind: str, fault: dict[str, int]) -> None:
 def test_silence_is_busy_after_the_time_out_and_hangs_up(kind: str, events: int) -> None:
     async def story(api: ModelApi, _: Model) -> None:
         api.then(Answer(text="a longer answer in several pieces", silent_after=events))
-        with pytest.raises(Busy, match=r"silent for 0\.2 s"):
+        with pytest.raises(ModelBusy, match=r"silent for 0\.2 s"):
             await ask(make(kind, api.url, timeout_s=0.2))
         await api.seen[0].finished.wait()
         assert api.seen[0].hung_up
@@ -143,7 +153,7 @@ def test_leaving_a_stream_closes_the_connection_at_once(kind: str, how: str) -> 
 
         async def consume() -> None:
             async for chunk in client.stream(request()):
-                assert isinstance(chunk, Began | Text)
+                assert isinstance(chunk, StreamStart | TextPart)
                 begun.set()
 
         if how == "close":
@@ -157,13 +167,13 @@ def test_leaving_a_stream_closes_the_connection_at_once(kind: str, how: str) -> 
                 task.cancel()
             else:
                 await client.aclose()
-            with pytest.raises(asyncio.CancelledError if how == "cancel" else Unusable):
+            with pytest.raises(asyncio.CancelledError if how == "cancel" else ModelUnusable):
                 await task
         seen = api.seen[0]
         await seen.finished.wait()
         assert seen.hung_up
         await client.aclose()
-        with pytest.raises(Unusable, match="closed"):
+        with pytest.raises(ModelUnusable, match="closed"):
             await ask(client)
 
     against(lambda url: make(kind, url), story)
@@ -185,11 +195,11 @@ def test_a_connection_is_used_again(kind: str) -> None:
 def test_no_server_and_no_event_stream(kind: str) -> None:
     async def story(api: ModelApi, model: Model) -> None:
         api.then(Answer(text="hi", headers={"content-type": "text/html"}))
-        with pytest.raises(Unusable, match="base_url"):
+        with pytest.raises(ModelUnusable, match="base_url"):
             await ask(model)
         with socket.create_server(("127.0.0.1", 0)) as closed:
             port = closed.getsockname()[1]
-        with pytest.raises(Busy, match="cannot connect"):
+        with pytest.raises(ModelBusy, match="cannot connect"):
             await ask(make(kind, f"http://127.0.0.1:{port}"))
 
     against(lambda url: make(kind, url), story)
@@ -220,18 +230,18 @@ def test_proxies_of_the_environment_are_not_asked_for_loopback(kind: str, monkey
     ],
 )
 def test_base_urls(base: str, expected: str) -> None:
-    assert endpoint(base, "/x") == expected
+    assert join_endpoint(base, "/x") == expected
 
 
 @pytest.mark.parametrize("base", ["", "h:1", "ftp://h", "http://", "http://h:99999", "http://[::1", "/v1"])
 def test_wrong_base_urls_are_told(base: str) -> None:
     with pytest.raises(ValueError, match="write it like"):
-        endpoint(base, "/x")
+        join_endpoint(base, "/x")
 
 
 def test_names_for_people_hold_no_password() -> None:
-    assert where("https://user:secret@h:8/v1") == "h:8"
-    assert where("http://[::1]:8/") == "[::1]:8"
+    assert format_host("https://user:secret@h:8/v1") == "h:8"
+    assert format_host("http://[::1]:8/") == "[::1]:8"
     assert is_loopback("http://127.0.0.2:8")
     assert not is_loopback("http://128.0.0.1")
 
@@ -256,4 +266,4 @@ def test_importing_the_models_does_not_import_httpx() -> None:
     ],
 )
 def test_the_root_of_a_server(base_url: str, expected: str) -> None:
-    assert root(base_url) == expected
+    assert strip_version(base_url) == expected

@@ -7,18 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from agent.models.base import Block, Request, Said, Text, TooLong
+from agent.models.base import ModelMessage, ModelRequest, PromptTooLong, SystemBlock, TextPart
 from agent.models.llamacpp import LlamaCppModel
 from gateway.events import Usage
 from tests.agent.models_kit import TOOL, ask, assistant, end, request, text, user
 from tests.servers.llama_api import LlamaApi
-from tests.servers.model_api import Answer
+from tests.servers.model_api_events import Answer
 
-SHARED = Block(name="identity", text="You are Reverie . " * 40, ttl="long")
+SHARED = SystemBlock(name="identity", text="You are Reverie . " * 40, ttl="long")
 
 
-def of(place: str, *said: Said, now: str = "") -> Request:
-    card = Block(name="channel", text=f"This is {place} .", ttl="short")
+def of(place: str, *said: ModelMessage, now: str = "") -> ModelRequest:
+    card = SystemBlock(name="channel", text=f"This is {place} .", ttl="short")
     return replace(request(*said or (user("hi"),), blocks=(SHARED, card)), conversation_id=place, now=now)
 
 
@@ -148,7 +148,7 @@ def test_reading_in_on_demand_waits_for_answers_and_says_what_it_read() -> None:
     against_llama(story)
 
 
-def beginning(agent: str) -> Request:
+def beginning(agent: str) -> ModelRequest:
     """What all conversations of an agent begin with, and nobody's."""
     block = replace(SHARED, text=f"You are {agent} . " * 40)
     return replace(of(""), blocks=(block,), conversation=(), shared_key=agent, max_output_tokens=0)
@@ -240,7 +240,7 @@ def test_it_counts_as_the_server_does(old: bool) -> None:
 
 def test_what_does_not_fit_is_told_as_that() -> None:
     async def story(_: LlamaApi, model: LlamaCppModel) -> None:
-        with pytest.raises(TooLong):
+        with pytest.raises(PromptTooLong):
             await ask(model, of("a"))
 
     against_llama(story, LlamaApi(window=20))
@@ -263,7 +263,7 @@ def test_an_answer_that_is_broken_off_frees_its_slot() -> None:
         for _ in range(5):
             api.then(Answer(text="a longer answer in pieces", silent_after=3))
             stream = model.stream(of("a"))
-            assert isinstance(await anext(stream), Text)
+            assert isinstance(await anext(stream), TextPart)
             await stream.aclose()
         chunks = await ask(model, of("a"))
         assert text(chunks) == "You said: hi"
@@ -273,10 +273,10 @@ def test_an_answer_that_is_broken_off_frees_its_slot() -> None:
 
 
 def test_what_conversations_do_not_share_is_not_put_into_every_slot() -> None:
-    skills = Block(name="skills", text="You can look things up .", ttl="long")
+    skills = SystemBlock(name="skills", text="You can look things up .", ttl="long")
 
-    def bound(place: str) -> Request:
-        binding = Block(name="binding", text=f"In {place} be brief .", ttl="long")
+    def bound(place: str) -> ModelRequest:
+        binding = SystemBlock(name="binding", text=f"In {place} be brief .", ttl="long")
         return replace(of(place), blocks=(SHARED, skills, binding))
 
     async def story(api: LlamaApi, model: LlamaCppModel) -> None:

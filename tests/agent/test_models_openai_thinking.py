@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.models.base import Busy, Model, Said, Text, ToolCall, ToolResult
+from agent.models.base import Model, ModelBusy, ModelMessage, TextPart, ToolCall, ToolResult
 from agent.models.openai import OpenAIModel
-from agent.models.openai_answer import Answer as Incoming
-from agent.models.openai_answer import ChunkIn
-from agent.models.openai_thinking import ThinksAloud, Unthought
+from agent.models.openai_answer import ChatCompletionChunk, ChatCompletionResponse
+from agent.models.openai_thinking import ThinkingFilter, UnmarkedThinking
 from tests.agent.models_kit import TOOL, against, ask, assistant, end, make, request, text, user
-from tests.servers.model_api import Answer, ModelApi
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer
 
 
 def said(*pieces: str, held: bool = False) -> str:
-    filtered = Unthought(held=held)
+    filtered = ThinkingFilter(held=held)
     return "".join([filtered.feed(piece) for piece in pieces] + [filtered.finish()])
 
 
@@ -46,7 +46,7 @@ def test_what_is_said(told: str, words: str, *, held: bool) -> None:
 
 @pytest.mark.parametrize("told", ["hm, hm\n</think>\n\nHello.", "hm</think>", "hm[/THINK]Hello."])
 def test_a_thought_whose_beginning_is_missing(told: str) -> None:
-    with pytest.raises(ThinksAloud):
+    with pytest.raises(UnmarkedThinking):
         said(*told)
     assert said(*told, held=True) == told.replace("[/THINK]", "</think>").partition("</think>")[2].strip()
 
@@ -61,7 +61,7 @@ def test_how_it_is_cut_does_not_matter(words: str, thought: str, cuts: list[int]
 
 @given(st.text(alphabet=st.characters(exclude_characters="<[")), st.integers(1, 5))
 def test_words_without_marks_come_through_at_once(words: str, size: int) -> None:
-    filtered = Unthought(held=False)
+    filtered = ThinkingFilter(held=False)
     out = "".join(filtered.feed(words[at : at + size]) for at in range(0, len(words), size))
     assert out == words.lstrip()
     assert filtered.finish() == ""
@@ -86,16 +86,19 @@ def chunk(**delta: object) -> str:
     ],
 )
 def test_three_fields_one_thought(deltas: list[dict[str, object]], handed_back: dict[str, object]) -> None:
-    answer = Incoming(earlier_calls=0, model="m")
-    assert "".join(answer.add_chunk(ChunkIn.model_validate_json(chunk(**delta))) for delta in deltas) in {"", "hi"}
+    answer = ChatCompletionResponse(earlier_calls=0, model="m")
+    assert "".join(answer.add_chunk(ChatCompletionChunk.model_validate_json(chunk(**delta))) for delta in deltas) in {
+        "",
+        "hi",
+    }
     assert answer.thinking_fields() == handed_back
 
 
 CALL = ToolCall(id="a", name="look_up", arguments="{}")
 LOOP = (
     user("hi"),
-    Said(role="assistant", parts=(Text(text="Let me see."), CALL)),
-    Said(role="user", parts=(ToolResult(id="a", text="found"),)),
+    ModelMessage(role="assistant", parts=(TextPart(text="Let me see."), CALL)),
+    ModelMessage(role="user", parts=(ToolResult(id="a", text="found"),)),
 )
 
 
@@ -107,7 +110,7 @@ def test_thinking_goes_back_within_its_tool_loop_only() -> None:
         assert api.seen[1].body["messages"][2]["reasoning_content"] == "hm"
         later = (*LOOP, assistant("It is there."), user("thanks"))
         assert end(await ask(model, request(*later, tools=(TOOL,)))).ephemeral_from is None
-        other = Said(role="assistant", parts=(Text(text="Something else."), CALL))
+        other = ModelMessage(role="assistant", parts=(TextPart(text="Something else."), CALL))
         await ask(model, request(LOOP[0], other, LOOP[2], tools=(TOOL,)))
         for seen in api.seen[2:]:
             assert "reasoning_content" not in seen.body["messages"][2]
@@ -118,7 +121,7 @@ def test_thinking_goes_back_within_its_tool_loop_only() -> None:
 def test_a_model_that_turns_out_to_think_aloud_is_asked_again_and_held_back() -> None:
     async def story(api: ModelApi, model: Model) -> None:
         api.then(*[Answer(text="They greet me, so\n</think>\n\nHello, how are you?")] * 2)
-        with pytest.raises(Busy, match="aloud"):
+        with pytest.raises(ModelBusy, match="aloud"):
             await ask(model)
         assert text(await ask(model)) == "Hello, how are you?"
 

@@ -7,25 +7,25 @@ from typing import Any
 
 import pytest
 
-from agent.models.base import Mark, Said, Text, ToolCall, ToolResult
-from agent.models.openai_wire import Dialect, dialect_of, translate
+from agent.models.base import CacheBreakpoint, ModelMessage, TextPart, ToolCall, ToolResult
+from agent.models.openai_wire import OpenAIDialect, build_chat_request, find_dialect
 from tests.agent.models_kit import BLOCKS, TOOL, assistant, request, user
 
-PLAIN = Dialect()
+PLAIN = OpenAIDialect()
 MARKS = (
-    Mark(behind="block", index=1, lifetime="1h"),
-    Mark(behind="block", index=3, lifetime="5m"),
-    Mark(behind="said", index=2, lifetime="5m"),
+    CacheBreakpoint(behind="block", index=1, lifetime="1h"),
+    CacheBreakpoint(behind="block", index=3, lifetime="5m"),
+    CacheBreakpoint(behind="said", index=2, lifetime="5m"),
 )
 CALL = ToolCall(id="c", name="look_up", arguments="{}")
 LOOP = (
-    Said(role="assistant", parts=(CALL,)),
-    Said(role="user", parts=(ToolResult(id="c", text="found"), ToolResult(id="d", text=""))),
+    ModelMessage(role="assistant", parts=(CALL,)),
+    ModelMessage(role="user", parts=(ToolResult(id="c", text="found"), ToolResult(id="d", text=""))),
 )
 
 
-def wire(asked: Any, dialect: Dialect = PLAIN) -> list[dict[str, Any]]:
-    body: Any = json.loads(json.dumps(translate(asked, model="m", dialect=dialect)))
+def wire(asked: Any, dialect: OpenAIDialect = PLAIN) -> list[dict[str, Any]]:
+    body: Any = json.loads(json.dumps(build_chat_request(asked, model="m", dialect=dialect)))
     return list(body["messages"])
 
 
@@ -58,36 +58,36 @@ def words(content: Any) -> str:
     ],
 )
 def test_who_is_told_what_to_cache(where: str, model: str, expected: tuple[bool, bool]) -> None:
-    dialect = dialect_of(where, model)
+    dialect = find_dialect(where, model)
     assert (dialect.is_openai, dialect.takes_breakpoints) == expected
 
 
 def test_marks_become_breakpoints_and_only_those_are_written() -> None:
     said = (user("hi"), assistant("hello"), user("and", "you?"))
     asked = replace(request(*said), breakpoints=MARKS, now="It is late.")
-    dialect = Dialect(is_openai=True, takes_breakpoints=True)
-    assert translate(asked, model="m", dialect=dialect)["prompt_cache_options"] == {"mode": "explicit"}
+    dialect = OpenAIDialect(is_openai=True, takes_breakpoints=True)
+    assert build_chat_request(asked, model="m", dialect=dialect)["prompt_cache_options"] == {"mode": "explicit"}
     messages = wire(asked, dialect)
     assert breakpoints(messages) == [(0, 1, "12h"), (0, 3, "30m"), (3, 1, "30m")]
     assert messages[3]["content"][2]["text"].strip() == "It is late."
     unmarked = replace(asked, breakpoints=())
-    assert "prompt_cache_options" not in translate(unmarked, model="m", dialect=dialect)
+    assert "prompt_cache_options" not in build_chat_request(unmarked, model="m", dialect=dialect)
     assert [words(m["content"]) for m in wire(unmarked, dialect)] == [words(m["content"]) for m in wire(asked)]
     assert breakpoints(wire(asked)) == []
 
 
 def test_a_mark_behind_tool_results_and_none_on_the_assistant() -> None:
-    dialect = Dialect(is_openai=True, takes_breakpoints=True)
-    marks = (Mark(behind="tools", lifetime="1h"), Mark(behind="said", index=1, lifetime="5m"))
+    dialect = OpenAIDialect(is_openai=True, takes_breakpoints=True)
+    marks = (CacheBreakpoint(behind="tools", lifetime="1h"), CacheBreakpoint(behind="said", index=1, lifetime="5m"))
     asked = replace(request(user("hi"), *LOOP, tools=(TOOL,)), breakpoints=marks)
     assert breakpoints(wire(asked, dialect)) == []
-    results = replace(asked, conversation=(user("hi"), LOOP[0], Said(role="user", parts=LOOP[1].parts[:1])))
-    marked = replace(results, breakpoints=(Mark(behind="said", index=2, lifetime="5m"),))
+    results = replace(asked, conversation=(user("hi"), LOOP[0], ModelMessage(role="user", parts=LOOP[1].parts[:1])))
+    marked = replace(results, breakpoints=(CacheBreakpoint(behind="said", index=2, lifetime="5m"),))
     assert breakpoints(wire(marked, dialect)) == [(3, 0, "30m")]
 
 
-@pytest.mark.parametrize("dialect", [PLAIN, Dialect(is_openai=True, takes_breakpoints=True)])
-def test_identity_in_the_first_user_message(dialect: Dialect) -> None:
+@pytest.mark.parametrize("dialect", [PLAIN, OpenAIDialect(is_openai=True, takes_breakpoints=True)])
+def test_identity_in_the_first_user_message(dialect: OpenAIDialect) -> None:
     dialect = replace(dialect, identity_in="user")
     said = (user("hi"), assistant("hello"), user("and you?"))
     short, long = (wire(request(*said[:size]), dialect) for size in (1, 3))
@@ -98,7 +98,7 @@ def test_identity_in_the_first_user_message(dialect: Dialect) -> None:
 
 @pytest.mark.parametrize("identity_in", ["system", "user"])
 def test_there_is_always_a_user_and_he_is_last(identity_in: Any) -> None:
-    dialect = Dialect(identity_in=identity_in)
+    dialect = OpenAIDialect(identity_in=identity_in)
     for said in ((), (user("hi"), assistant("hello")), (assistant("hello"),), (user("hi"), *LOOP)):
         messages = wire(replace(request(), conversation=said), dialect)
         assert any(m["role"] == "user" for m in messages)
@@ -117,7 +117,7 @@ def test_now_is_the_users_last_words() -> None:
 
 def test_the_same_request_gives_the_same_bytes() -> None:
     asked = replace(request(user("hi"), *LOOP, tools=(TOOL,)), breakpoints=MARKS)
-    for dialect in (PLAIN, Dialect(is_openai=True, takes_breakpoints=True)):
-        first, second = (json.dumps(translate(asked, model="m", dialect=dialect)) for _ in range(2))
+    for dialect in (PLAIN, OpenAIDialect(is_openai=True, takes_breakpoints=True)):
+        first, second = (json.dumps(build_chat_request(asked, model="m", dialect=dialect)) for _ in range(2))
         assert first == second
-    assert Text(text="hi") in asked.conversation[0].parts
+    assert TextPart(text="hi") in asked.conversation[0].parts

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from agent.models.base import Began, Chunk, End, Malformed, Model, TooLong
-from agent.models.failover import Failover
-from agent.models.failures import failure, stream_failure, window_full
+from agent.models.base import Model, PromptTooLong, RequestRefused, StreamChunk, StreamEnd, StreamStart
+from agent.models.failover import FailoverModel
+from agent.models.failures import error_from_response, error_from_stream, is_window_full
 from agent.models.openai import OpenAIModel
 from gateway.events import Usage
 from tests.agent.models_kit import KEY, against, ask, end, request
@@ -17,7 +17,8 @@ from tests.agent.test_cache_keeper import ANSWER, Bench, story
 from tests.agent.test_cache_keeper import request as kept
 from tests.agent.test_lost_requests import BROKEN, Patient
 from tests.agent.test_models_anthropic import other
-from tests.servers.model_api import Answer, ModelApi
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer
 
 OVERFLOWS = (
     (400, "prompt is too long: 208310 tokens > 200000 maximum"),  # Anthropic
@@ -59,17 +60,17 @@ OTHERS = (
 
 def named(status: int, message: str) -> Exception:
     body = json.dumps({"error": {"message": message}}).encode()
-    return failure(status, {}, body, where="here", secret=KEY, now=datetime(2026, 1, 1, tzinfo=UTC))
+    return error_from_response(status, {}, body, where="here", secret=KEY, now=datetime(2026, 1, 1, tzinfo=UTC))
 
 
 @pytest.mark.parametrize(("status", "message"), OVERFLOWS)
 def test_every_provider_s_words_for_it(status: int, message: str) -> None:
-    assert isinstance(named(status, message), TooLong)
+    assert isinstance(named(status, message), PromptTooLong)
 
 
 @pytest.mark.parametrize(("status", "message"), OTHERS)
 def test_other_limits_are_not_taken_for_it(status: int, message: str) -> None:
-    assert isinstance(named(status, message), Malformed)
+    assert isinstance(named(status, message), RequestRefused)
 
 
 @pytest.mark.parametrize(
@@ -82,12 +83,12 @@ def test_other_limits_are_not_taken_for_it(status: int, message: str) -> None:
     ],
 )
 def test_codes_say_it_too_also_in_the_middle_of_a_stream(told: object) -> None:
-    assert isinstance(stream_failure(json.dumps(told), where="here", secret=KEY), TooLong)
+    assert isinstance(error_from_stream(json.dumps(told), where="here", secret=KEY), PromptTooLong)
 
 
-def ended(stop: str = "length", prompt: int = 500, output: int = 100) -> End:
+def ended(stop: str = "length", prompt: int = 500, output: int = 100) -> StreamEnd:
     usage = Usage(input_tokens=prompt // 2, cache_read_tokens=prompt - prompt // 2, output_tokens=output)
-    return End(stop_reason=stop, usage=usage, model="m")  # type: ignore[arg-type]  # parametrized
+    return StreamEnd(stop_reason=stop, usage=usage, model="m")  # type: ignore[arg-type]  # parametrized
 
 
 @pytest.mark.parametrize(
@@ -107,9 +108,9 @@ def ended(stop: str = "length", prompt: int = 500, output: int = 100) -> End:
         (ended(prompt=0, output=0), False, False),  # nobody told how much it was
     ],
 )
-def test_an_answer_that_was_cut_by_the_window(one: End, spoke: bool, full: bool) -> None:
-    assert window_full(one, said=spoke, asked=100, window=1_000) is full
-    assert not window_full(one, said=spoke, asked=0, window=1_000)
+def test_an_answer_that_was_cut_by_the_window(one: StreamEnd, spoke: bool, full: bool) -> None:
+    assert is_window_full(one, said=spoke, asked=100, window=1_000) is full
+    assert not is_window_full(one, said=spoke, asked=0, window=1_000)
 
 
 def openai(url: str) -> OpenAIModel:
@@ -120,7 +121,7 @@ def spent(prompt: int, output: int) -> dict[str, int]:
     return {"prompt_tokens": prompt, "completion_tokens": output}
 
 
-async def hear(model: Model, take: Callable[[Chunk], None]) -> None:
+async def hear(model: Model, take: Callable[[StreamChunk], None]) -> None:
     async for chunk in model.stream(request()):
         take(chunk)
 
@@ -137,10 +138,10 @@ async def hear(model: Model, take: Callable[[Chunk], None]) -> None:
 def test_a_server_that_just_stops_when_its_window_is_full(cut: Answer) -> None:
     async def tell(api: ModelApi, model: Model) -> None:
         api.then(cut)
-        seen: list[Chunk] = []
-        with pytest.raises(TooLong, match="filled its window"):
+        seen: list[StreamChunk] = []
+        with pytest.raises(PromptTooLong, match="filled its window"):
             await hear(model, seen.append)
-        assert isinstance(seen[-1], Began)
+        assert isinstance(seen[-1], StreamStart)
         assert seen[-1].usage is not None
         assert seen[-1].usage.input_tokens == (cut.usage or {})["prompt_tokens"]
 
@@ -166,7 +167,7 @@ def test_an_answer_of_the_length_that_was_asked_for_is_an_answer(whole: Answer) 
 def test_claude_says_so() -> None:
     async def tell(api: ModelApi, model: Model) -> None:
         api.then(Answer(text="It is", stop="model_context_window_exceeded"))
-        with pytest.raises(TooLong, match="filled its window"):
+        with pytest.raises(PromptTooLong, match="filled its window"):
             await ask(model)
 
     against(other, tell)
@@ -176,8 +177,8 @@ def test_what_an_answer_cost_that_found_no_room_is_accounted_for() -> None:
     async def test(bench: Bench) -> None:
         cut = replace(ANSWER, text="It is", stop="model_context_window_exceeded")
         bench.api.then(BROKEN, cut)
-        model = Failover([bench.keeper], clock=Patient(), random=lambda: 0.0, attempts=4)
-        with pytest.raises(TooLong) as caught:
+        model = FailoverModel([bench.keeper], clock=Patient(), random=lambda: 0.0, attempts=4)
+        with pytest.raises(PromptTooLong) as caught:
             await ask(model, kept("irc/#a", "hello"))
         broken, full = caught.value.accounts
         assert broken.usage.cache_write_tokens > 0

@@ -4,8 +4,8 @@ import hashlib
 
 import pytest
 
-from agent.prompts import prompt
-from agent.signals import Mode
+from agent.prompts import load_prompt
+from agent.signals import DmnMode
 
 GOLDEN = {
     "inner": "7c7b078c452b5274",
@@ -29,18 +29,18 @@ LONG = {"inner", "dreaming", "summarise"}
 
 @pytest.mark.parametrize("name", sorted(GOLDEN))
 def test_the_text_is_what_it_was(name: str) -> None:
-    assert hashlib.sha256(prompt(name).encode()).hexdigest()[:16] == GOLDEN[name]
+    assert hashlib.sha256(load_prompt(name).encode()).hexdigest()[:16] == GOLDEN[name]
 
 
 @pytest.mark.parametrize("name", sorted(set(GOLDEN) - LONG))
 def test_the_text_is_short(name: str) -> None:
-    assert 0 < len(prompt(name)) <= MOST_CHARS
+    assert 0 < len(load_prompt(name)) <= MOST_CHARS
 
 
 def test_every_state_has_its_own_text() -> None:
-    assert len({prompt(mode.value) for mode in Mode}) == len(Mode)
+    assert len({load_prompt(mode.value) for mode in DmnMode}) == len(DmnMode)
 
 
 def test_a_name_without_a_text_is_refused() -> None:
     with pytest.raises(FileNotFoundError):
-        prompt("elated")
+        load_prompt("elated")

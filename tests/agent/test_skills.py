@@ -8,16 +8,16 @@ import pytest
 
 from agent.workspace import default_workspace
 from agent.workspace.skill_text import (
-    HEADING,
     MAX_CATALOGUE_CHARS,
     MAX_DESCRIPTION_CHARS,
     MAX_SKILL_BYTES,
-    BadSkill,
+    SKILLS_HEADING,
+    InvalidSkill,
     Skill,
-    catalogue,
     read_skill,
+    render_skills,
 )
-from agent.workspace.skills import MAX_FILE_BYTES, MAX_SKILLS, NoFile, Skills
+from agent.workspace.skills import MAX_FILE_BYTES, MAX_SKILLS, SkillFileNotFound, SkillLibrary
 
 
 def front(name: str, description: str = "Makes tea.", body: str = "Boil water.") -> str:
@@ -34,16 +34,16 @@ def add(root: Path, name: str, content: str | None = None) -> Path:
 def test_the_catalogue_is_these_bytes(tmp_path: Path) -> None:
     add(tmp_path, "tea")
     add(tmp_path, "a-walk", front("a-walk", "|\n  Where to go,\n    and when."))
-    assert Skills(tmp_path).refresh().text == (
+    assert SkillLibrary(tmp_path).refresh().text == (
         "# Skills\n\nInstructions for certain tasks. Before you do such a task, read its skill with load_skill.\n\n"
         "- a-walk: Where to go, and when.\n- tea: Makes tea."
     )
-    assert Skills(tmp_path / "elsewhere").refresh().text == ""
+    assert SkillLibrary(tmp_path / "elsewhere").refresh().text == ""
 
 
 def test_the_same_skills_are_the_same_bytes_whoever_saved_them() -> None:
     skills = [Skill(name=name, description="d") for name in ("b", "a", "c-1")]
-    assert catalogue(skills) == catalogue(reversed(skills))
+    assert render_skills(skills) == render_skills(reversed(skills))
     plain = front("tea")
     for other in (plain.replace("\n", "\r\n"), "\ufeff" + plain, plain.replace("tea.", "tea.  "), plain + "\n\n"):
         assert read_skill("tea", other.encode()) == read_skill("tea", plain.encode())
@@ -51,7 +51,7 @@ def test_the_same_skills_are_the_same_bytes_whoever_saved_them() -> None:
 
 def test_adding_a_skill_changes_the_catalogue_by_its_line(tmp_path: Path) -> None:
     add(tmp_path, "tea")
-    skills = Skills(tmp_path)
+    skills = SkillLibrary(tmp_path)
     before = skills.refresh()
     assert skills.refresh() is before
     (tmp_path / "skills" / "tea" / "cups.md").write_text("Two.")
@@ -59,9 +59,9 @@ def test_adding_a_skill_changes_the_catalogue_by_its_line(tmp_path: Path) -> Non
     add(tmp_path, "wine", front("wine", "Not now."))
     assert skills.refresh().text == f"{before.text}\n- wine: Not now."
     add(tmp_path, "tea", front("tea", "Makes good tea."))
-    assert skills.refresh().text == f"{HEADING}\n\n- tea: Makes good tea.\n- wine: Not now."
+    assert skills.refresh().text == f"{SKILLS_HEADING}\n\n- tea: Makes good tea.\n- wine: Not now."
     (tmp_path / "skills" / "wine" / "SKILL.md").unlink()
-    assert skills.refresh().text == f"{HEADING}\n\n- tea: Makes good tea."
+    assert skills.refresh().text == f"{SKILLS_HEADING}\n\n- tea: Makes good tea."
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_adding_a_skill_changes_the_catalogue_by_its_line(tmp_path: Path) -> Non
 def test_a_broken_skill_is_left_out_and_told(tmp_path: Path, content: str, why: str) -> None:
     add(tmp_path, "tea", content)
     add(tmp_path, "wine")
-    known = Skills(tmp_path).refresh()
+    known = SkillLibrary(tmp_path).refresh()
     assert list(known.skills) == ["wine"]
     [note] = known.notes
     assert why in note
@@ -99,12 +99,12 @@ def test_a_broken_skill_is_left_out_and_told(tmp_path: Path, content: str, why: 
 
 @pytest.mark.parametrize("folder", ["Tea", "te_a", "-tea", "tea-", "te--a", "t" * 65, "thé", "te a"])
 def test_a_folder_is_named_as_a_skill(folder: str) -> None:
-    with pytest.raises(BadSkill, match="a skill's folder"):
+    with pytest.raises(InvalidSkill, match="a skill's folder"):
         read_skill(folder, front(folder).encode())
 
 
 def test_bytes_that_are_no_text_are_left_out() -> None:
-    with pytest.raises(BadSkill, match="not UTF-8 at byte"):
+    with pytest.raises(InvalidSkill, match="not UTF-8 at byte"):
         read_skill("tea", front("tea").encode() + b"\xff")
 
 
@@ -115,12 +115,12 @@ def test_other_keys_and_lines_in_the_body_are_let_be() -> None:
 
 def test_too_many_or_too_wordy_skills_are_left_out_and_told(tmp_path: Path) -> None:
     many = [Skill(name=f"s{number}", description="x" * 1_000) for number in range(30)]
-    text, left_out = catalogue(many)
-    assert len(text) <= MAX_CATALOGUE_CHARS + len(HEADING)
+    text, left_out = render_skills(many)
+    assert len(text) <= MAX_CATALOGUE_CHARS + len(SKILLS_HEADING)
     assert 0 < len(left_out) < 30
     for number in range(MAX_SKILLS + 1):
         add(tmp_path, f"s{number}")
-    known = Skills(tmp_path).refresh()
+    known = SkillLibrary(tmp_path).refresh()
     assert len(known.skills) == MAX_SKILLS
     assert "more than 200 skills" in known.notes[0]
 
@@ -129,7 +129,7 @@ def test_a_folder_without_a_skill_is_told_and_a_stray_file_is_not(tmp_path: Path
     (tmp_path / "skills" / "empty").mkdir(parents=True)
     (tmp_path / "skills" / "README.md").write_text("x")
     (tmp_path / "skills" / ".git").mkdir()
-    [note] = Skills(tmp_path).refresh().notes
+    [note] = SkillLibrary(tmp_path).refresh().notes
     assert note.endswith("empty/SKILL.md is left out: it is not there")
 
 
@@ -147,14 +147,14 @@ def test_links_stay_inside(tmp_path: Path) -> None:
     (folder / "a.md").symlink_to("b.md")
     (folder / "passwd").symlink_to("/etc/passwd")
     (folder / "up").symlink_to("../two")
-    skills = Skills(root)
+    skills = SkillLibrary(root)
     known = skills.refresh()
     assert list(known.skills) == ["tea"]
     assert len(known.notes) == 3
     assert skills.read_text("tea", "a.md") == "b"
     (root / "skills" / "two" / "c.md").write_text("c")
     for file in ("passwd", "up", "up/c.md"):
-        with pytest.raises(NoFile, match="leads out of the skill"):
+        with pytest.raises(SkillFileNotFound, match="leads out of the skill"):
             skills.read_text("tea", file)
 
 
@@ -164,22 +164,22 @@ def test_links_stay_inside(tmp_path: Path) -> None:
 def test_a_path_leads_nowhere_else(tmp_path: Path, file: str) -> None:
     add(tmp_path, "wine")
     (add(tmp_path, "tea") / "a").mkdir()
-    with pytest.raises(NoFile):
-        Skills(tmp_path).read_text("tea", file)
+    with pytest.raises(SkillFileNotFound):
+        SkillLibrary(tmp_path).read_text("tea", file)
 
 
 @pytest.mark.parametrize("name", ["..", ".", "", "none", "tea/..", "../skills/tea"])
 def test_a_name_is_never_a_path(tmp_path: Path, name: str) -> None:
     add(tmp_path, "tea")
-    with pytest.raises(NoFile, match="is no skill"):
-        Skills(tmp_path).read_text(name)
+    with pytest.raises(SkillFileNotFound, match="is no skill"):
+        SkillLibrary(tmp_path).read_text(name)
 
 
 def test_files_are_read_and_folders_listed(tmp_path: Path) -> None:
     folder = add(tmp_path, "tea")
     (folder / "docs" / "more").mkdir(parents=True)
     (folder / "docs" / "b.md").write_text("bé\n")
-    skills = Skills(tmp_path)
+    skills = SkillLibrary(tmp_path)
     assert skills.read_text("tea") == "Boil water."
     assert skills.read_text("tea", "docs/b.md") == "bé\n"
     assert skills.read_text("tea", "docs") == skills.read_text("tea", "./docs/") == "In docs:\nb.md\nmore/"
@@ -192,18 +192,18 @@ def test_what_is_no_text_is_said_to_be_none(tmp_path: Path) -> None:
     (folder / "cup.png").write_bytes(b"\x89PNG\xff")
     (folder / "long.md").write_bytes(b"x" * (MAX_FILE_BYTES + 1))
     os.mkfifo(folder / "pipe")
-    skills = Skills(tmp_path)
-    with pytest.raises(NoFile, match="is no text; it has 5 bytes"):
+    skills = SkillLibrary(tmp_path)
+    with pytest.raises(SkillFileNotFound, match="is no text; it has 5 bytes"):
         skills.read_text("tea", "cup.png")
-    with pytest.raises(NoFile, match="has more than 1,000,000 bytes"):
+    with pytest.raises(SkillFileNotFound, match="has more than 1,000,000 bytes"):
         skills.read_text("tea", "long.md")
-    with pytest.raises(NoFile, match="is not a file"):
+    with pytest.raises(SkillFileNotFound, match="is not a file"):
         skills.read_text("tea", "pipe")
 
 
 def test_what_cannot_be_read_just_now_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = add(tmp_path, "tea")
-    skills = Skills(tmp_path)
+    skills = SkillLibrary(tmp_path)
     before = skills.refresh().text
     (folder / "SKILL.md").unlink()
     with socket.socket(socket.AF_UNIX) as there:  # opening one fails for everybody, root too
@@ -218,7 +218,7 @@ def test_what_cannot_be_read_just_now_is_not_lost(tmp_path: Path, monkeypatch: p
 
 
 def test_the_skill_that_comes_along_can_be_used() -> None:
-    known = Skills(default_workspace()).refresh()
+    known = SkillLibrary(default_workspace()).refresh()
     assert "catch-up" in known.skills
     assert known.notes == ()
-    assert Skills(default_workspace()).read_text("catch-up").startswith("# Catching somebody up")
+    assert SkillLibrary(default_workspace()).read_text("catch-up").startswith("# Catching somebody up")

@@ -10,25 +10,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent import dmn
-from agent.signals import Directive, Noticed, Policy, Signal, StartTurn, State, Tick, TurnEnded, save
-from agent.stretch import MANY, MOST, Stretch, again, describe
+from agent.signals import Directive, DmnPolicy, DmnState, Noticed, Signal, StartTurn, Tick, TurnEnded, dump_state
+from agent.stretch import FLUSH_SIGNALS, MAX_SIGNALS, DmnTrace, describe_effect, replay_trace
 from gateway.events import ConversationId
-from gateway.records import inner
+from gateway.records import inner_conversation
 from tests.agent.test_dmn_laws import ANY_SIGNAL, ANY_STATE, POLICIES
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, 89, tzinfo=UTC)
 A = ConversationId("irc.x/#a")
-POLICY = Policy(inner=inner("ana"))
+POLICY = DmnPolicy(inner=inner_conversation("ana"))
 
 
-def told(signals: list[Signal], state: State | None = None, policy: Policy = POLICY) -> tuple[str, str]:
+def told(signals: list[Signal], state: DmnState | None = None, policy: DmnPolicy = POLICY) -> tuple[str, str]:
     """As a loop notes it: the stretch, and the state that is saved with it."""
-    stretch, state = Stretch(), state or State()
+    stretch, state = DmnTrace(), state or DmnState()
     for signal in signals:
         before = state
         state, effects = dmn.step(before, signal, policy)
         stretch.record(before, signal, policy, state, effects)
-    return stretch.flush(state), save(state)
+    return stretch.flush(state), dump_state(state)
 
 
 TALK: list[Signal] = [
@@ -41,11 +41,11 @@ TALK: list[Signal] = [
 
 
 @given(ANY_STATE, st.lists(ANY_SIGNAL, max_size=20), POLICIES)
-def test_it_decides_the_same_again(state: State, signals: list[Signal], policy: Policy) -> None:
+def test_it_decides_the_same_again(state: DmnState, signals: list[Signal], policy: DmnPolicy) -> None:
     written, saved = told(signals, state, policy)
     if not written:
         return
-    found = again(written, saved)
+    found = replay_trace(written, saved)
     assert (found.skip_reason, found.differences, found.policy) == ("", (), policy)
     assert found.signal_count + found.quiet_count == len(signals)
 
@@ -83,7 +83,7 @@ def test_it_is_short() -> None:
 
 
 def test_idle_ticks_are_counted_and_not_listed() -> None:
-    stretch, state = Stretch(), State(day="2026-03-04")
+    stretch, state = DmnTrace(), DmnState(day="2026-03-04")
     for number in range(10_000):
         before = state
         state, effects = dmn.step(before, tick := Tick(at=NOW + timedelta(seconds=number)), POLICY)
@@ -91,36 +91,36 @@ def test_idle_ticks_are_counted_and_not_listed() -> None:
     assert not stretch.is_full
     assert stretch.flush(state) == ""
     written, saved = told([*[Tick(at=NOW)] * 9, *TALK], state)
-    assert (again(written, saved).signal_count, again(written, saved).quiet_count) == (5, 9)
+    assert (replay_trace(written, saved).signal_count, replay_trace(written, saved).quiet_count) == (5, 9)
 
 
 def test_what_is_too_much_is_not_listed_and_said_to_be_so() -> None:
-    steers: list[Signal] = [Noticed(at=NOW, conversation=A, urgency=3)] * (MOST + 5)
+    steers: list[Signal] = [Noticed(at=NOW, conversation=A, urgency=3)] * (MAX_SIGNALS + 5)
     written, saved = told(steers)
     assert len(written) < 1_000
-    found = again(written, saved)
+    found = replay_trace(written, saved)
     assert (found.signal_count, found.skip_reason) == (0, "there were too many signals to list")
-    assert json.loads(written)["lost"] == MOST + 5
-    whole = told(steers[:MOST])
-    assert again(*whole).signal_count == MOST
-    stretch, state = Stretch(), State()
-    for number, signal in enumerate(steers[:MANY], start=1):
+    assert json.loads(written)["lost"] == MAX_SIGNALS + 5
+    whole = told(steers[:MAX_SIGNALS])
+    assert replay_trace(*whole).signal_count == MAX_SIGNALS
+    stretch, state = DmnTrace(), DmnState()
+    for number, signal in enumerate(steers[:FLUSH_SIGNALS], start=1):
         before = state
         state, effects = dmn.step(before, signal, POLICY)
         stretch.record(before, signal, POLICY, state, effects)
-        assert stretch.is_full == (number >= MANY)
+        assert stretch.is_full == (number >= FLUSH_SIGNALS)
     stretch.flush(state)
     assert not stretch.is_full
     assert stretch.flush(state) == ""
 
 
 def test_a_policy_that_changed_in_between_is_not_guessed() -> None:
-    stretch, state = Stretch(), State()
+    stretch, state = DmnTrace(), DmnState()
     for signal, policy in zip(TALK, [POLICY, replace(POLICY, lanes=1), *[POLICY] * 3], strict=True):
         before = state
         state, effects = dmn.step(before, signal, policy)
         stretch.record(before, signal, policy, state, effects)
-    assert again(stretch.flush(state), save(state)).skip_reason
+    assert replay_trace(stretch.flush(state), dump_state(state)).skip_reason
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_what_is_not_the_same_is_found(change: Any, expected: str) -> None:
     written, saved = told(TALK)
     tampered = json.loads(written)
     change(tampered)
-    found = again(json.dumps(tampered), saved)
+    found = replay_trace(json.dumps(tampered), saved)
     assert found.differences
     assert any(expected in one for one in found.differences), found.differences
     assert not found.skip_reason
@@ -146,9 +146,9 @@ def test_what_is_not_the_same_is_found(change: Any, expected: str) -> None:
 def test_a_saved_state_that_is_another_one_is_found() -> None:
     written, saved = told(TALK)
     other = json.loads(saved) | {"mode": "off"}
-    (found,) = again(written, json.dumps(other)).differences
+    (found,) = replay_trace(written, json.dumps(other)).differences
     assert found == "the state that was written down is not what comes of it: mode was 'off', and is 'working'"
-    assert again(written, "{").differences
+    assert replay_trace(written, "{").differences
 
 
 @pytest.mark.parametrize(
@@ -165,9 +165,9 @@ def test_what_another_version_wrote_is_not_compared(change: Any, expected: str) 
     written, saved = told(TALK)
     tampered = json.loads(written)
     change(tampered)
-    found = again(json.dumps(tampered), saved)
+    found = replay_trace(json.dumps(tampered), saved)
     assert (found.skip_reason, found.differences) == (expected, ())
 
 
 def test_an_effect_is_told_with_all_that_it_says() -> None:
-    assert describe(StartTurn(conversation=A, autonomous=True)) == "StartTurn irc.x/#a True False"
+    assert describe_effect(StartTurn(conversation=A, autonomous=True)) == "StartTurn irc.x/#a True False"

@@ -5,7 +5,7 @@ import re
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agent.stubs import apart, cut
+from agent.stubs import find_safe_cut, truncate
 from agent.view import BYTES_PER_TOKEN
 
 HANDLE = re.compile(r"(?<![0-9A-Za-z])[temv][0-9]+(?:[.-][0-9]+)?(?![0-9A-Za-z])")
@@ -19,7 +19,7 @@ words = st.sampled_from(["m14937", "t12.3", "v12-34", "e7", "m149.", "item5", "s
 @example("t12.3", 4)
 def test_no_half_of_a_handle_is_told(text: str, chars: int) -> None:
     chars = min(chars, len(text))
-    at = apart(text, chars)
+    at = find_safe_cut(text, chars)
     assert chars - 40 <= at <= chars
     ends = {match.end() for match in HANDLE.finditer(text)}
     for match in HANDLE.finditer(text[:at]):
@@ -28,5 +28,5 @@ def test_no_half_of_a_handle_is_told(text: str, chars: int) -> None:
 
 
 def test_what_is_cut_by_tokens_ends_there_too() -> None:
-    assert cut("so it was m14937", 4) == "so it was "
-    assert cut("so it was said here", 4) == "so it was said here"[: int(4 * BYTES_PER_TOKEN)]
+    assert truncate("so it was m14937", 4) == "so it was "
+    assert truncate("so it was said here", 4) == "so it was said here"[: int(4 * BYTES_PER_TOKEN)]

@@ -6,25 +6,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.brief import Brief, Exchange
-from agent.head import Left, exact_in, head
-from agent.models.base import Request, Said, Text, ToolCall, ToolResult
-from agent.prompt import assemble
-from agent.prompts import prompt
+from agent.brief import PromptInput, PromptTurn
+from agent.head import FoldedTurns, extract_exact_names, render_head
+from agent.models.base import ModelMessage, ModelRequest, TextPart, ToolCall, ToolResult
+from agent.prompt import build_request
+from agent.prompts import load_prompt
 from agent.summary import (
-    CUT,
+    CUT_MARK,
     MAX_IDENTIFIER_CHARS,
-    MOST_IDENTIFIERS,
-    NO_CALLS,
-    SUBSTANCE_CHARS,
+    MAX_IDENTIFIERS,
+    MIN_CUT_SUMMARY_CHARS,
+    NO_CALLS_HINT,
     SUMMARY_TOKENS,
-    accepted,
-    asking,
-    identifiers,
-    secured,
-    shortened,
+    build_summary_request,
+    extract_identifiers,
+    judge_summary,
+    secure_identifiers,
+    truncate_at_sentence,
 )
-from gateway.events import Called, Step
+from gateway.events import ToolCallRecord, TurnStep
 from tests.agent.test_head import NOON
 
 SPOKEN = """\
@@ -60,14 +60,14 @@ FOUND = {
     "550e8400-e29b-41d4-a716-446655440000",
     "C:\\me\\x.txt",
 }
-STEPS = (Step(text="", calls=(Called(id="a", name="look_up", arguments="{}", result="found"),)),)
+STEPS = (TurnStep(text="", calls=(ToolCallRecord(id="a", name="look_up", arguments="{}", result="found"),)),)
 
 
-def request(*history: Exchange, most: int = 4_096) -> Request:
-    brief = Brief(persona="You are Ana.", card="# Where", history=history, input_text="", now="It is late.")
-    whole = assemble(brief, tools=(), max_output_tokens=most, key="ana", plain=False)
+def request(*history: PromptTurn, most: int = 4_096) -> ModelRequest:
+    brief = PromptInput(persona="You are Ana.", card="# Where", history=history, input_text="", now="It is late.")
+    whole = build_request(brief, tools=(), max_output_tokens=most, key="ana", plain=False)
     said = whole.conversation if whole.conversation and whole.conversation[-1].parts else whole.conversation[:-1]
-    return Request(
+    return ModelRequest(
         blocks=whole.blocks, conversation=said, aside="words", now="now", max_output_tokens=most, shared_key="ana"
     )
 
@@ -76,7 +76,7 @@ def request(*history: Exchange, most: int = 4_096) -> Request:
 
 PAST = st.lists(
     st.builds(
-        Exchange,
+        PromptTurn,
         heard=st.sampled_from(["", "hello", "more"]),
         reply=st.sampled_from(["", "Yes."]),
         steps=st.sampled_from([(), STEPS]),
@@ -87,10 +87,10 @@ PAST = st.lists(
 
 @given(PAST, st.integers(0, 3))
 def test_asking_begins_with_all_that_was_there_and_ends_on_the_side_of_the_user(
-    history: list[Exchange], tail: int
+    history: list[PromptTurn], tail: int
 ) -> None:
     before = request(*history)
-    asked = asking(before, tail=tail)
+    asked = build_summary_request(before, tail=tail)
     assert (asked.blocks, asked.tools, asked.shared_key) == (before.blocks, before.tools, before.shared_key)
     *_, last = asked.conversation
     pieces = [part for said in before.conversation for part in said.parts]
@@ -109,28 +109,31 @@ def test_asking_begins_with_all_that_was_there_and_ends_on_the_side_of_the_user(
     ],
 )
 def test_the_model_is_told_what_to_summarise_and_how_long(tail: int, says: str) -> None:
-    asked = asking(request(), tail=tail, most_tokens=400).conversation[-1].parts[-1]
-    assert isinstance(asked, Text)
+    asked = build_summary_request(request(), tail=tail, most_tokens=400).conversation[-1].parts[-1]
+    assert isinstance(asked, TextPart)
     assert says in asked.text
     assert "at most 200 words" in asked.text
     assert "{" not in asked.text
-    assert asked.text.startswith(prompt("summarise")[:20])
+    assert asked.text.startswith(load_prompt("summarise")[:20])
 
 
 @pytest.mark.parametrize(("model", "wanted", "most"), [(4_096, 2_000, 4_000), (4_096, 400, 800), (160, 2_000, 160)])
 def test_an_answer_is_bounded_by_what_is_wanted_and_what_the_model_may_say(model: int, wanted: int, most: int) -> None:
-    assert asking(request(most=model), tail=1, most_tokens=wanted).max_output_tokens == most
+    assert build_summary_request(request(most=model), tail=1, most_tokens=wanted).max_output_tokens == most
 
 
 def test_what_was_wrong_is_told_behind_all_that_is_cached() -> None:
-    first, second = asking(request(), tail=1), asking(request(), tail=1, hint=NO_CALLS)
-    assert (second.conversation, second.now) == (first.conversation, NO_CALLS)
+    first, second = (
+        build_summary_request(request(), tail=1),
+        build_summary_request(request(), tail=1, hint=NO_CALLS_HINT),
+    )
+    assert (second.conversation, second.now) == (first.conversation, NO_CALLS_HINT)
 
 
 def test_words_come_behind_the_results_of_a_turn_that_was_cut_off() -> None:
-    before = request(Exchange(input_text="hello", reply="", steps=STEPS))
-    last = asking(before, tail=1).conversation[-1]
-    assert [type(part) for part in last.parts] == [ToolResult, Text]
+    before = request(PromptTurn(input_text="hello", reply="", steps=STEPS))
+    last = build_summary_request(before, tail=1).conversation[-1]
+    assert [type(part) for part in last.parts] == [ToolResult, TextPart]
     assert any(isinstance(part, ToolCall) for part in before.conversation[-2].parts)
 
 
@@ -138,12 +141,12 @@ def test_words_come_behind_the_results_of_a_turn_that_was_cut_off() -> None:
 
 
 def test_a_summary_is_taken_as_it_is() -> None:
-    assert accepted(" Ada wants the report.\n", stop="end", called=False).text == "Ada wants the report."
+    assert judge_summary(" Ada wants the report.\n", stop="end", called=False).text == "Ada wants the report."
 
 
 def test_what_only_wraps_a_summary_goes() -> None:
     wrapped = "```markdown\n[Previous conversation summary]\nAda wants the report.\n```"
-    assert accepted(wrapped, stop="end", called=False).text == "Ada wants the report."
+    assert judge_summary(wrapped, stop="end", called=False).text == "Ada wants the report."
 
 
 @pytest.mark.parametrize(
@@ -159,36 +162,39 @@ def test_what_only_wraps_a_summary_goes() -> None:
     ],
 )
 def test_what_is_no_summary_says_why(text: str, stop: str, called: bool, reason: str) -> None:
-    draft = accepted(text, stop=stop, called=called)  # type: ignore[arg-type]  # each is one of them
+    draft = judge_summary(text, stop=stop, called=called)  # type: ignore[arg-type]  # each is one of them
     assert (draft.text, reason in draft.reason) == ("", True)
 
 
 def test_of_one_that_was_cut_off_whole_sentences_are_taken() -> None:
-    draft = accepted("Ada wants the report. " * 20 + "And Bob", stop="length", called=False)
-    assert draft.text.endswith(f"report. {CUT}")
-    assert len(draft.text) >= SUBSTANCE_CHARS
+    draft = judge_summary("Ada wants the report. " * 20 + "And Bob", stop="length", called=False)
+    assert draft.text.endswith(f"report. {CUT_MARK}")
+    assert len(draft.text) >= MIN_CUT_SUMMARY_CHARS
 
 
 def test_a_summary_is_never_endless() -> None:
-    assert len(accepted("word " * 100_000, stop="end", called=False).text) <= SUMMARY_TOKENS * 5
+    assert len(judge_summary("word " * 100_000, stop="end", called=False).text) <= SUMMARY_TOKENS * 5
 
 
 @given(st.text(max_size=300), st.integers(-5, 400))
 def test_shortened_never_exceeds_and_is_a_beginning(text: str, most: int) -> None:
-    short = shortened(text, most)
+    short = truncate_at_sentence(text, most)
     assert len(short.encode()) <= max(most, 0)
-    assert short == text or text.startswith(short.removesuffix(CUT).rstrip())
+    assert short == text or text.startswith(short.removesuffix(CUT_MARK).rstrip())
 
 
 def test_shortened_ends_with_a_sentence_where_one_is_near() -> None:
-    assert shortened("One two. Three four. Five six seven eight nine ten.", 48) == f"One two. Three four. {CUT}"
+    assert (
+        truncate_at_sentence("One two. Three four. Five six seven eight nine ten.", 48)
+        == f"One two. Three four. {CUT_MARK}"
+    )
 
 
 # What must survive
 
 
 def test_what_looks_like_one_is_an_identifier() -> None:
-    assert set(identifiers([SPOKEN])) >= FOUND
+    assert set(extract_identifiers([SPOKEN])) >= FOUND
 
 
 @pytest.mark.parametrize(
@@ -196,21 +202,21 @@ def test_what_looks_like_one_is_an_identifier() -> None:
     ["", "nothing of note, e.g. this and/or that", "It is the 1st of 2 days.", "[2026-11-21 19:40] bob (guest): hello"],
 )
 def test_ordinary_words_are_none(text: str) -> None:
-    assert [name for name in identifiers([text]) if name != "2 days"] == []
+    assert [name for name in extract_identifiers([text]) if name != "2 days"] == []
 
 
 def test_the_most_recent_and_most_repeated_come_first() -> None:
     texts = ["file_a, file_b", "file_b", "file_c", "nothing"]
-    assert identifiers(texts) == ["file_c", "file_b", "file_a"]
-    assert identifiers(["file_a", *["file_b"] * 3, "file_c"])[0] == "file_b"
+    assert extract_identifiers(texts) == ["file_c", "file_b", "file_a"]
+    assert extract_identifiers(["file_a", *["file_b"] * 3, "file_c"])[0] == "file_b"
 
 
 @given(st.lists(st.text(max_size=80), max_size=6), st.integers(0, 9))
 def test_identifiers_are_bounded_and_stand_in_their_texts(texts: list[str], most: int) -> None:
-    found = identifiers(texts, most=most)
+    found = extract_identifiers(texts, most=most)
     assert len(found) == len(set(found)) <= most
     assert all(any(name in text for text in texts) and len(name) <= MAX_IDENTIFIER_CHARS for name in found)
-    assert found == identifiers(texts, most=most)
+    assert found == extract_identifiers(texts, most=most)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +225,7 @@ def test_identifiers_are_bounded_and_stand_in_their_texts(texts: list[str], most
 )
 def test_no_text_takes_long(piece: str) -> None:
     began_s = time.process_time()
-    identifiers([piece * (100_000 // len(piece))])
+    extract_identifiers([piece * (100_000 // len(piece))])
     assert time.process_time() - began_s < 5
 
 
@@ -232,19 +238,22 @@ def test_no_text_takes_long(piece: str) -> None:
     ],
 )
 def test_what_a_summary_does_not_say_word_for_word_stands_beside_it(summary: str, gone: list[str]) -> None:
-    assert secured(summary, ["/srv/a.txt", "8080"])[1] == gone
+    assert secure_identifiers(summary, ["/srv/a.txt", "8080"])[1] == gone
 
 
 def test_what_a_summary_says_without_its_quotation_marks_is_marked() -> None:
     names = ["Aunt Marge", "rm -rf build", "4711", "gone_file"]
-    secure, beside = secured("Aunt Marge did rm -rf build at 4711.", names)
+    secure, beside = secure_identifiers("Aunt Marge did rm -rf build at 4711.", names)
     assert (secure, beside) == ("Aunt Marge did `rm -rf build` at 4711.", ["gone_file"])
-    assert secured("the big rm -rf build_a", ["rm -rf build"]) == ("the big rm -rf build_a", ["rm -rf build"])
+    assert secure_identifiers("the big rm -rf build_a", ["rm -rf build"]) == (
+        "the big rm -rf build_a",
+        ["rm -rf build"],
+    )
 
 
 def test_marking_one_loses_no_other() -> None:
     names = ["go to file_a", "file_a"]
-    assert secured("Then go to file_a.", names) == ("Then go to file_a.", ["go to file_a"])
+    assert secure_identifiers("Then go to file_a.", names) == ("Then go to file_a.", ["go to file_a"])
 
 
 @given(st.lists(st.sampled_from(sorted(FOUND)), min_size=1, max_size=20, unique=True), st.data())
@@ -252,11 +261,11 @@ def test_identifiers_are_carried_over_any_number_of_compactions(planted: list[st
     """Said once, in a summary or word for word beside it, whatever each summary keeps."""
     carried, said = list[str](), ", ".join(f"`{name}`" for name in planted)
     for number in range(data.draw(st.integers(1, 5))):
-        names = identifiers([said] if number == 0 else [], kept=carried)
+        names = extract_identifiers([said] if number == 0 else [], kept=carried)
         told = data.draw(st.lists(st.sampled_from(planted), unique=True))
         summary = f"In part {number} it was about {' and '.join(told)}."
-        text = head(
-            Left(handle="v1-9", turns=2, since=NOON, until=NOON),
+        text = render_head(
+            FoldedTurns(handle="v1-9", turns=2, since=NOON, until=NOON),
             summary=summary,
             journal=(),
             exact=names,
@@ -264,17 +273,17 @@ def test_identifiers_are_carried_over_any_number_of_compactions(planted: list[st
             budget_tokens=2_000,
         )
         assert all(name in text for name in planted)
-        carried = exact_in(text)
+        carried = extract_exact_names(text)
 
 
 def test_what_was_planted_early_is_not_washed_away_by_one_long_talk() -> None:
-    kept = [f"old_{number}" for number in range(MOST_IDENTIFIERS // 2)]
-    names = identifiers([f"new_{number}" for number in range(1_000)], kept=kept)
-    assert len(names) == MOST_IDENTIFIERS
+    kept = [f"old_{number}" for number in range(MAX_IDENTIFIERS // 2)]
+    names = extract_identifiers([f"new_{number}" for number in range(1_000)], kept=kept)
+    assert len(names) == MAX_IDENTIFIERS
     assert set(kept) < set(names)
     assert names[0] == "new_999"
 
 
 def test_a_said_is_not_needed_to_ask() -> None:
-    empty = Request(blocks=(), conversation=(), max_output_tokens=9, shared_key="ana")
-    assert [type(said) for said in asking(empty, tail=0).conversation] == [Said]
+    empty = ModelRequest(blocks=(), conversation=(), max_output_tokens=9, shared_key="ana")
+    assert [type(said) for said in build_summary_request(empty, tail=0).conversation] == [ModelMessage]

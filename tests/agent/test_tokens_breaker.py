@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.tokens.breaker import Breaker
+from agent.tokens.breaker import CircuitBreaker
 
-CLOSED = Breaker()
-TWICE = Breaker(failures=2)
-OPEN = Breaker(wait_s=30.0, retry_at_s=130.0, has_opened=True)
-TRYING = Breaker(wait_s=30.0, retry_at_s=160.0, is_trying=True, has_opened=True)
-AGAIN = Breaker(wait_s=60.0, retry_at_s=200.0, has_opened=True)
-HEALED = Breaker(has_opened=True)
+CLOSED = CircuitBreaker()
+TWICE = CircuitBreaker(failures=2)
+OPEN = CircuitBreaker(wait_s=30.0, retry_at_s=130.0, has_opened=True)
+TRYING = CircuitBreaker(wait_s=30.0, retry_at_s=160.0, is_trying=True, has_opened=True)
+AGAIN = CircuitBreaker(wait_s=60.0, retry_at_s=200.0, has_opened=True)
+HEALED = CircuitBreaker(has_opened=True)
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ HEALED = Breaker(has_opened=True)
     [
         (CLOSED, ("asked", 100), CLOSED),
         (CLOSED, ("succeeded",), CLOSED),
-        (CLOSED, ("failed", 100), Breaker(failures=1)),
+        (CLOSED, ("failed", 100), CircuitBreaker(failures=1)),
         (TWICE, ("succeeded",), CLOSED),
         (TWICE, ("failed", 100), OPEN),
         (OPEN, ("asked", 130), TRYING),
@@ -27,15 +27,15 @@ HEALED = Breaker(has_opened=True)
         (OPEN, ("succeeded",), HEALED),  # the same: it works
         (TRYING, ("succeeded",), HEALED),
         (TRYING, ("failed", 140), AGAIN),
-        (HEALED, ("failed", 0), Breaker(failures=1, has_opened=True)),
+        (HEALED, ("failed", 0), CircuitBreaker(failures=1, has_opened=True)),
         (
-            Breaker(wait_s=240, is_trying=True, has_opened=True),
+            CircuitBreaker(wait_s=240, is_trying=True, has_opened=True),
             ("failed", 0),
-            Breaker(wait_s=300, retry_at_s=300, has_opened=True),
+            CircuitBreaker(wait_s=300, retry_at_s=300, has_opened=True),
         ),
     ],
 )
-def test_transitions(before: Breaker, event: tuple[str, float], after: Breaker) -> None:
+def test_transitions(before: CircuitBreaker, event: tuple[str, float], after: CircuitBreaker) -> None:
     name, *arguments = event
     assert getattr(before, name)(*arguments) == after
 
@@ -51,12 +51,12 @@ def test_transitions(before: Breaker, event: tuple[str, float], after: Breaker) 
         (TRYING, 160, True),  # and was never heard of again
     ],
 )
-def test_who_may_ask(state: Breaker, now_s: float, may: bool) -> None:
+def test_who_may_ask(state: CircuitBreaker, now_s: float, may: bool) -> None:
     assert state.admits(now_s) == may
 
 
 def test_a_service_that_stays_away_is_tried_ever_more_seldom() -> None:
-    breaker, now_s, tried = Breaker(), 0.0, []
+    breaker, now_s, tried = CircuitBreaker(), 0.0, []
     while now_s < 1_500:
         if breaker.admits(now_s):
             breaker = breaker.record_attempt(now_s).record_failure(now_s)
@@ -76,7 +76,7 @@ events = st.lists(st.tuples(st.sampled_from(["ask", "fail", "succeed", "lose"]),
 
 @given(events)
 def test_whatever_happens(history: list[tuple[str, float]]) -> None:
-    breaker, now_s, streak = Breaker(), 0.0, 0
+    breaker, now_s, streak = CircuitBreaker(), 0.0, 0
     for what, passed_s in history:
         now_s += passed_s
         before = breaker

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.models.base import Image, Request, Said
-from agent.tokens.drift import BOUNDS, LEAST_TOKENS, Calibration, drift_percent, prior
-from agent.tokens.meter import Meter, prompt_tokens
+from agent.models.base import Image, ModelMessage, ModelRequest
+from agent.tokens.drift import MIN_TOKENS, RATIO_BOUNDS, Calibration, drift_percent, prior_ratio
+from agent.tokens.meter import TokenMeter, count_prompt_tokens
 from agent.tokens.offline import OfflineCounter
 from agent.view import MAX_IMAGE_TOKENS
 from gateway.events import Usage
@@ -22,8 +22,8 @@ def test_no_bill_leads_it_out_of_bounds(seen: list[tuple[int, int]], tokens: int
     learnt = Calibration()
     for estimated, billed in seen:
         learnt.observe("m", estimated, billed)
-    assert BOUNDS[0] <= learnt.ratio("m") <= BOUNDS[1]
-    assert tokens * BOUNDS[0] <= learnt.calibrate("m", tokens) <= tokens * BOUNDS[1] + 1
+    assert RATIO_BOUNDS[0] <= learnt.ratio("m") <= RATIO_BOUNDS[1]
+    assert tokens * RATIO_BOUNDS[0] <= learnt.calibrate("m", tokens) <= tokens * RATIO_BOUNDS[1] + 1
     assert learnt.calibrate("m", tokens) <= learnt.calibrate("m", tokens + 1)
 
 
@@ -55,7 +55,7 @@ def test_another_tokenizer_under_the_same_name_is_learnt() -> None:
 
 def test_short_requests_teach_nothing() -> None:
     learnt = Calibration()
-    learnt.observe("m", LEAST_TOKENS - 1, 4_000)
+    learnt.observe("m", MIN_TOKENS - 1, 4_000)
     learnt.observe("m", 4_000, 0)
     assert learnt.ratio("m") == 1.0
 
@@ -86,19 +86,19 @@ def test_a_server_that_makes_up_names_does_not_fill_the_memory() -> None:
     ],
 )
 def test_claude_counts_more_before_it_has_answered(model: str, ratio: float) -> None:
-    assert prior(model) == ratio
+    assert prior_ratio(model) == ratio
 
 
 def test_a_meter_learns_from_bills_however_they_are_split() -> None:
-    meter = Meter(OfflineCounter(load_after_s=60))
+    meter = TokenMeter(OfflineCounter(load_after_s=60))
     asked = _long()
     first = meter.estimate("m-1", asked)
     assert first.tokens == first.size.total
     usage = Usage(input_tokens=100, cache_read_tokens=first.tokens, cache_write_tokens=first.tokens - 100)
-    assert prompt_tokens(usage) == 2 * first.tokens
+    assert count_prompt_tokens(usage) == 2 * first.tokens
     assert meter.record_bill(first, usage) == 50.0
     second = meter.estimate("m-1", asked)
-    assert second.tokens == prompt_tokens(usage)
+    assert second.tokens == count_prompt_tokens(usage)
     assert meter.record_bill(second, usage) == 0.0
     assert meter.record_bill(second, Usage()) is None
     assert second.correct(second.size.total) == second.tokens
@@ -106,10 +106,12 @@ def test_a_meter_learns_from_bills_however_they_are_split() -> None:
 
 
 def test_images_are_no_business_of_the_tokenizer() -> None:
-    meter = Meter(OfflineCounter(load_after_s=60))
+    meter = TokenMeter(OfflineCounter(load_after_s=60))
     image = Image(media_type="image/png", data=b"?", description="a picture")
     plain = meter.estimate("m-1", _long())
-    asked = replace(_long(), conversation=(Said(role="user", parts=(image,) * 10 + _long().conversation[0].parts),))
+    asked = replace(
+        _long(), conversation=(ModelMessage(role="user", parts=(image,) * 10 + _long().conversation[0].parts),)
+    )
     shown = meter.estimate("m-1", asked)
     assert shown.size.images == shown.tokens - plain.tokens == 10 * MAX_IMAGE_TOKENS
     meter.record_count(shown, shown.size.images + 2 * shown.text_tokens)
@@ -123,7 +125,7 @@ def test_images_are_no_business_of_the_tokenizer() -> None:
 
 def test_ways_of_estimating_are_corrected_apart() -> None:
     counter = OfflineCounter(load_after_s=0)
-    meter = Meter(counter)
+    meter = TokenMeter(counter)
     rough = meter.estimate("m-1", _long())
     assert rough.method == "heuristic"
     counter.wait_loaded()
@@ -136,5 +138,5 @@ def test_ways_of_estimating_are_corrected_apart() -> None:
     counter.close()
 
 
-def _long() -> Request:
+def _long() -> ModelRequest:
     return request(user("The quick brown fox jumps over the lazy dog. " * 50))

@@ -7,12 +7,12 @@ import pytest
 from pydantic import SecretStr
 
 from agent.models.anthropic import AnthropicModel
-from agent.models.anthropic_wire import translate
-from agent.models.base import Image, Mark, Request, Said, Text
+from agent.models.anthropic_wire import build_anthropic_request
+from agent.models.base import CacheBreakpoint, Image, ModelMessage, ModelRequest, TextPart
 from agent.models.config import AnthropicConfig, OpenAIConfig, ProviderConfig
-from agent.tokens.build import Backend, build_counter
-from agent.tokens.endpoint import EndpointCounter, countable
-from agent.tokens.meter import Meter, prompt_tokens
+from agent.tokens.build import CounterBackend, build_counter
+from agent.tokens.endpoint import EndpointCounter, countable_body
+from agent.tokens.meter import TokenMeter, count_prompt_tokens
 from agent.tokens.offline import OfflineCounter
 from gateway.clock import ManualClock
 from tests.agent.models_kit import TOOL, ask, assistant, end, request, user
@@ -23,7 +23,7 @@ from tests.servers.model_api import ModelApi
 
 def test_a_request_is_counted_as_it_is_sent_but_without_what_concerns_the_answer() -> None:
     async def story(api: CountApi, counter: EndpointCounter, _: ManualClock) -> None:
-        sent = translate(_marked(), model="m-1").body
+        sent = build_anthropic_request(_marked(), model="m-1").body
         assert "cache_control" in str(sent)
         counts: list[int] = []
         counter.request_count(sent, counts.append)
@@ -65,9 +65,9 @@ def test_only_marks_are_taken_away() -> None:
         "tools": [tool | {"cache_control": {}}],
         "messages": [{"role": "assistant", "content": [call | {"cache_control": {}}]}],
     }
-    assert countable(marked) == countable(kept) == kept
+    assert countable_body(marked) == countable_body(kept) == kept
     plain = {"system": "words", "messages": [{"role": "user", "content": "words"}]}
-    assert countable(plain) == plain
+    assert countable_body(plain) == plain
 
 
 @pytest.mark.parametrize(("capacity", "remembered"), [(0, []), (2, ["a", "c"]), (9, ["a", "b", "c"])])
@@ -190,8 +190,8 @@ def test_at_most_two_are_asked_at_once_and_closing_hangs_up() -> None:
 def test_megabytes_of_images_are_not_sent_twice(size_bytes: int, asks: int) -> None:
     async def story(api: CountApi, counter: EndpointCounter, _: ManualClock) -> None:
         image = Image(media_type="image/png", data=bytes(size_bytes), description="a picture")
-        said = Said(role="user", parts=(image, Text(text="what is this?")))
-        sent = translate(request(said), model="m-1").body
+        said = ModelMessage(role="user", parts=(image, TextPart(text="what is this?")))
+        sent = build_anthropic_request(request(said), model="m-1").body
         counter.request_count(sent)
         await counter.wait_settled()
         assert len(api.seen) == asks
@@ -203,10 +203,10 @@ def test_megabytes_of_images_are_not_sent_twice(size_bytes: int, asks: int) -> N
 def test_its_answers_correct_the_estimates() -> None:
     async def story(_: CountApi, counter: EndpointCounter, __: ManualClock) -> None:
         offline = OfflineCounter(load_after_s=60)
-        meter = Meter(offline)
+        meter = TokenMeter(offline)
         asked = request(user("The quick brown fox jumps over the lazy dog. " * 50))
         first = meter.estimate("m-1", asked)
-        sent = translate(asked, model="m-1").body
+        sent = build_anthropic_request(asked, model="m-1").body
         counter.request_count(sent, lambda tokens: meter.record_count(first, tokens))
         assert meter.estimate("m-1", asked).tokens == first.tokens
         await counter.wait_settled()
@@ -239,7 +239,7 @@ def test_it_is_asked_where_the_messages_go(path: str) -> None:
 def test_the_messages_api_takes_what_is_asked_and_bills_what_it_counted() -> None:
     async def run() -> None:
         offline = OfflineCounter(load_after_s=60)
-        meter = Meter(offline)
+        meter = TokenMeter(offline)
         asked = replace(_marked(), now="It is noon. " * 100)
         estimate = meter.estimate("m-1", asked)
         async with ModelApi(cache=MessagesCache(lambda text: len(text) // 2 + 1)) as api, asyncio.timeout(120):
@@ -248,11 +248,11 @@ def test_the_messages_api_takes_what_is_asked_and_bills_what_it_counted() -> Non
             usage = end(await ask(model, asked)).usage
             counter.request_count(api.seen[0].body)
             await counter.wait_settled()
-            assert counter.get_count(api.seen[0].body) == prompt_tokens(usage)
+            assert counter.get_count(api.seen[0].body) == count_prompt_tokens(usage)
             await counter.aclose()
             await model.aclose()
         assert (meter.record_bill(estimate, usage) or 0) > 20
-        assert meter.estimate("m-1", asked).tokens in range(prompt_tokens(usage), prompt_tokens(usage) + 2)
+        assert meter.estimate("m-1", asked).tokens in range(count_prompt_tokens(usage), count_prompt_tokens(usage) + 2)
         offline.close()
 
     asyncio.run(run())
@@ -271,16 +271,19 @@ ANTHROPIC = AnthropicConfig(kind="anthropic", api_key=SecretStr(KEY))
         ("anthropic_api", OpenAIConfig(kind="openai"), False),
     ],
 )
-def test_who_is_asked(backend: Backend, provider: ProviderConfig, asks: bool) -> None:
+def test_who_is_asked(backend: CounterBackend, provider: ProviderConfig, asks: bool) -> None:
     offline = OfflineCounter(load_after_s=60)
     counter = build_counter(backend, provider, offline, capacity=1, clock=ManualClock())
     assert isinstance(counter, EndpointCounter) == asks == counter.is_exact
     assert (counter is offline) != asks
 
 
-def _marked() -> Request:
+def _marked() -> ModelRequest:
     asked = request(user("hi"), assistant("hello"), user("who are you?"), tools=(TOOL,))
-    places = (Mark(behind="block", index=1, lifetime="1h"), Mark(behind="said", index=2, lifetime="5m"))
+    places = (
+        CacheBreakpoint(behind="block", index=1, lifetime="1h"),
+        CacheBreakpoint(behind="said", index=2, lifetime="5m"),
+    )
     return replace(asked, breakpoints=places)
 
 

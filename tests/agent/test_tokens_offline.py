@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.tokens import ranks
-from agent.tokens.base import heuristic
-from agent.tokens.offline import _GENERATION, WHOLE_CHARS, OfflineCounter, Remembered
+from agent.tokens.base import count_heuristically
+from agent.tokens.offline import _GENERATION_SIZE, MAX_EXACT_CHARS, MemoizedCount, OfflineCounter
 
 ROOT = Path(__file__).parents[2]
 OFFLINE = """
@@ -57,16 +57,16 @@ def test_texts(counter: OfflineCounter, text: str, tokens: int) -> None:
 def test_any_text_has_a_number_of_tokens(counter: OfflineCounter, text: str) -> None:
     size = len(text.encode("utf-8", "surrogatepass"))
     assert (size + 127) // 128 <= counter.count(text) <= size
-    assert size / 3.5 <= heuristic(text) < size / 3.5 + 1
+    assert size / 3.5 <= count_heuristically(text) < size / 3.5 + 1
 
 
 def test_it_counts_as_tiktoken_itself_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "9b5ad71b2ce5302211f9c61530b329a4922fc6a4"  # under which tiktoken keeps what it downloaded
-    (tmp_path / name).write_bytes(gzip.decompress(ranks.FILE.read_bytes()))
+    (tmp_path / name).write_bytes(gzip.decompress(ranks.RANKS_FILE.read_bytes()))
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
     import tiktoken  # noqa: PLC0415 - the published one, for comparison only
 
-    published, ours = tiktoken.get_encoding("cl100k_base"), ranks.load()
+    published, ours = tiktoken.get_encoding("cl100k_base"), ranks.load_tokenizer()
     assert published._pat_str == ours._pat_str
     for path in (ROOT / "ARCHITECTURE.md", ROOT / "agent/tokens/offline.py", ROOT / "tests/strategies.py"):
         text = path.read_text(encoding="utf-8") + "\u3042 \u05d0  \n\n\t" + SPECIAL
@@ -75,10 +75,10 @@ def test_it_counts_as_tiktoken_itself_does(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_very_long_text_is_estimated_from_slices(counter: OfflineCounter) -> None:
     line = "The quick brown fox said: 'naïve' (twice!), 12345 times. "
-    text = line * (WHOLE_CHARS * 4 // len(line))
+    text = line * (MAX_EXACT_CHARS * 4 // len(line))
     exact = sum(counter.count(text[at : at + 10_000]) for at in range(0, len(text), 10_000))
     assert abs(counter.count(text) - exact) < exact * 0.02
-    assert abs(counter.count("x" * WHOLE_CHARS) - counter.count("x" * (WHOLE_CHARS + 1))) <= 16
+    assert abs(counter.count("x" * MAX_EXACT_CHARS) - counter.count("x" * (MAX_EXACT_CHARS + 1))) <= 16
     uneven = "word " * 800 + " " * 1_000_000  # only the first slice is dense, and stands for a sixteenth
     assert 19_000 < counter.count(uneven) < 20_500  # not 13,700, as if counted whole
 
@@ -86,10 +86,10 @@ def test_a_very_long_text_is_estimated_from_slices(counter: OfflineCounter) -> N
 def test_until_it_is_loaded_bytes_are_counted() -> None:
     made = OfflineCounter(load_after_s=60)
     text = "antidisestablishmentarianism " * 10
-    assert (made.method, made.count(text)) == ("heuristic", heuristic(text))
+    assert (made.method, made.count(text)) == ("heuristic", count_heuristically(text))
     made.close()
     made.close()
-    assert (made.method, made.count(text), made.is_exact) == ("heuristic", heuristic(text), False)
+    assert (made.method, made.count(text), made.is_exact) == ("heuristic", count_heuristically(text), False)
 
 
 def test_what_was_counted_roughly_is_counted_again() -> None:
@@ -106,7 +106,7 @@ def test_with_broken_ranks_bytes_are_counted_and_it_is_said_once(
     how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "cl100k_base.tiktoken.gz"
-    whole = ranks.FILE.read_bytes()
+    whole = ranks.RANKS_FILE.read_bytes()
     flipped = bytearray(whole)
     flipped[len(whole) // 2] ^= 1
     content = {
@@ -122,7 +122,7 @@ def test_with_broken_ranks_bytes_are_counted_and_it_is_said_once(
     made = OfflineCounter(file=file, load_after_s=0)
     with caplog.at_level(logging.DEBUG):
         for word in ("one", "two", "two"):
-            assert made.count(word * 100) == heuristic(word * 100)
+            assert made.count(word * 100) == count_heuristically(word * 100)
             made.wait_loaded()
     made.close()
     assert made.method == "heuristic"
@@ -137,17 +137,17 @@ def test_a_round_over_a_whole_past_counts_each_text_once() -> None:
         asked.append(text)
         return len(text)
 
-    remembered = Remembered(length)
+    remembered = MemoizedCount(length)
     for number in range(1_000):
         remembered(f"before {number}")
     asked.clear()
-    texts = [str(number) for number in range(_GENERATION)]
+    texts = [str(number) for number in range(_GENERATION_SIZE)]
     for _ in range(4):
         assert [remembered(text) for text in texts] == [len(text) for text in texts]
     assert len(asked) == len(texts)
-    for number in range(5 * _GENERATION):
+    for number in range(5 * _GENERATION_SIZE):
         remembered(f"other {number}")
-    assert len(remembered._young) + len(remembered._old) <= 2 * _GENERATION
+    assert len(remembered._young) + len(remembered._old) <= 2 * _GENERATION_SIZE
 
 
 def test_importing_it_imports_no_tokenizer_and_no_http_client() -> None:

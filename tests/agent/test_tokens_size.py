@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.models.base import Block, Image, Request, Said, Text, ToolCall, ToolResult
-from agent.tokens.base import heuristic
-from agent.tokens.meter import Meter
+from agent.models.base import Image, ModelMessage, ModelRequest, SystemBlock, TextPart, ToolCall, ToolResult
+from agent.tokens.base import count_heuristically
+from agent.tokens.meter import TokenMeter
 from agent.tokens.offline import OfflineCounter
-from agent.tokens.size import FRAME_TOKENS, TOOL_TOKENS, prompt_size
+from agent.tokens.size import FRAME_TOKENS, TOOL_TOKENS, measure_prompt
 from agent.view import MAX_IMAGE_TOKENS
-from gateway.pictures import picture
+from gateway.pictures import identify_image
 from tests.agent.models_kit import BLOCKS, TOOL, assistant, request, user
 
 PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x96\0\0\0\x32"  # 150 x 50
@@ -30,20 +30,22 @@ class Bytes:
 
     def count(self, text: str) -> int:
         self.asked.append(text)
-        return heuristic(text)
+        return count_heuristically(text)
 
 
 texts = st.text(max_size=40)
 pieces = st.one_of(
-    st.builds(Text, text=texts),
+    st.builds(TextPart, text=texts),
     st.builds(ToolCall, id=texts, name=texts, arguments=texts),
     st.builds(ToolResult, id=texts, text=texts),
     st.builds(Image, media_type=st.just("image/png"), data=st.binary(max_size=30), about=texts),
 )
-saids = st.builds(Said, role=st.sampled_from(["user", "assistant"]), parts=st.lists(pieces, max_size=4).map(tuple))
+saids = st.builds(
+    ModelMessage, role=st.sampled_from(["user", "assistant"]), parts=st.lists(pieces, max_size=4).map(tuple)
+)
 requests = st.builds(
-    Request,
-    blocks=st.lists(st.builds(Block, name=texts, text=texts, ttl=st.just("long")), max_size=4).map(tuple),
+    ModelRequest,
+    blocks=st.lists(st.builds(SystemBlock, name=texts, text=texts, ttl=st.just("long")), max_size=4).map(tuple),
     conversation=st.lists(saids, max_size=6).map(tuple),
     now=texts,
     tools=st.sampled_from([(), (TOOL,), (TOOL, TOOL)]),
@@ -53,10 +55,10 @@ requests = st.builds(
 
 
 @given(requests, saids)
-def test_what_is_added_is_added(asked: Request, more: Said) -> None:
-    before = prompt_size(asked, Bytes())
+def test_what_is_added_is_added(asked: ModelRequest, more: ModelMessage) -> None:
+    before = measure_prompt(asked, Bytes())
     longer = replace(asked, conversation=(*asked.conversation, more))
-    after = prompt_size(longer, Bytes())
+    after = measure_prompt(longer, Bytes())
     assert after.conversation[:-1] == before.conversation
     assert after.total == before.total + after.conversation[-1]
     assert after.conversation[-1] >= FRAME_TOKENS
@@ -64,11 +66,11 @@ def test_what_is_added_is_added(asked: Request, more: Said) -> None:
 
 
 def test_parts() -> None:
-    said = Said(role="user", parts=(ToolResult(id="1", text="four words of text"), Text(text="hi")))
-    called = Said(role="assistant", parts=(ToolCall(id="1", name="look_up", arguments='{"a":1}'),))
-    size = prompt_size(replace(request(user("hi"), called, said, tools=(TOOL,)), now="It is noon."), Bytes())
-    assert size.tools == sum(map(heuristic, (TOOL.name, TOOL.description, TOOL.schema))) + TOOL_TOKENS
-    assert size.blocks == tuple(heuristic(block.text) for block in BLOCKS)
+    said = ModelMessage(role="user", parts=(ToolResult(id="1", text="four words of text"), TextPart(text="hi")))
+    called = ModelMessage(role="assistant", parts=(ToolCall(id="1", name="look_up", arguments='{"a":1}'),))
+    size = measure_prompt(replace(request(user("hi"), called, said, tools=(TOOL,)), now="It is noon."), Bytes())
+    assert size.tools == sum(map(count_heuristically, (TOOL.name, TOOL.description, TOOL.schema))) + TOOL_TOKENS
+    assert size.blocks == tuple(count_heuristically(block.text) for block in BLOCKS)
     assert size.conversation == (
         1 + FRAME_TOKENS,
         2 + 2 + TOOL_TOKENS + FRAME_TOKENS,
@@ -82,9 +84,11 @@ def test_parts() -> None:
     ("data", "tokens"), [(PNG, 11), (b"GIF89a" + b"\xff" * 9, MAX_IMAGE_TOKENS), (b"?", MAX_IMAGE_TOKENS)]
 )
 def test_images_count_by_their_pixels(data: bytes, tokens: int) -> None:
-    asked = request(Said(role="user", parts=(Image(media_type="image/png", data=data, description="a picture"),)))
-    assert prompt_size(asked, Bytes(), look=picture).conversation == (tokens + FRAME_TOKENS,)
-    assert prompt_size(asked, Bytes()).conversation == (MAX_IMAGE_TOKENS + FRAME_TOKENS,)
+    asked = request(
+        ModelMessage(role="user", parts=(Image(media_type="image/png", data=data, description="a picture"),))
+    )
+    assert measure_prompt(asked, Bytes(), look=identify_image).conversation == (tokens + FRAME_TOKENS,)
+    assert measure_prompt(asked, Bytes()).conversation == (MAX_IMAGE_TOKENS + FRAME_TOKENS,)
 
 
 @pytest.fixture
@@ -101,13 +105,13 @@ def test_a_long_conversation_is_counted_once(loaded: OfflineCounter) -> None:
     past = [
         user(f"{n}: what about this?") if n % 2 == 0 else assistant(f"{n}: well, it depends.") for n in range(4_001)
     ]
-    meter = Meter(loaded)
+    meter = TokenMeter(loaded)
     meter.estimate("m-1", request(*past))
     known = [_timed(meter, request(*past, assistant(f"new {n}"), user(f"newer {n}"))) for n in range(20)]
     assert min(known) < 0.02
 
 
-def _timed(meter: Meter, asked: Request) -> float:
+def _timed(meter: TokenMeter, asked: ModelRequest) -> float:
     begun = time.perf_counter()
     meter.estimate("m-1", asked)
     return time.perf_counter() - begun

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from agent.tools.rest import STAY_SILENT
-from agent.tools.schema import Arguments, Refused, read, spec
+from agent.tools.schema import ToolArguments, ToolCallRefused, define_tool, parse_arguments
 
 
-class Nothing(Arguments):
+class Nothing(ToolArguments):
     """Not told."""
 
 
-class Note(Arguments):
+class Note(ToolArguments):
     """Not told."""
 
     title: str = Field(default="", description="One line.")
@@ -27,7 +27,7 @@ class Note(Arguments):
 
 
 def test_the_schema_is_canonical_and_without_titles() -> None:
-    made = spec("note", "Write it down.", Note, task=True)
+    made = define_tool("note", "Write it down.", Note, task=True)
     assert (made.name, made.description, made.is_task) == ("note", "Write it down.", True)
     assert made.schema == json.dumps(json.loads(made.schema), sort_keys=True, separators=(",", ":"))
     assert json.loads(made.schema) == {
@@ -44,18 +44,18 @@ def test_the_schema_is_canonical_and_without_titles() -> None:
 
 
 def test_a_tool_without_arguments_reads_like_the_handwritten_ones() -> None:
-    assert spec("x", "y", Nothing).schema == STAY_SILENT.schema
-    assert spec("x", "y", Nothing).is_task is False
+    assert define_tool("x", "y", Nothing).schema == STAY_SILENT.schema
+    assert define_tool("x", "y", Nothing).is_task is False
 
 
 @pytest.mark.parametrize("written", ["", "  ", "{}"])
 def test_no_arguments_at_all_are_none(written: str) -> None:
-    assert read(Nothing, written) == Nothing()
+    assert parse_arguments(Nothing, written) == Nothing()
 
 
 def test_arguments_are_read_leniently_where_the_meaning_is_plain() -> None:
-    assert read(Note, '{"text": 7, "weight": "3", "title": "t"}') == Note(text="7", weight=3, title="t")
-    assert read(Note, '{"text": "a", "weight": null, "title": null}') == Note(text="a")
+    assert parse_arguments(Note, '{"text": 7, "weight": "3", "title": "t"}') == Note(text="7", weight=3, title="t")
+    assert parse_arguments(Note, '{"text": "a", "weight": null, "title": null}') == Note(text="a")
 
 
 @pytest.mark.parametrize(
@@ -73,13 +73,13 @@ def test_arguments_are_read_leniently_where_the_meaning_is_plain() -> None:
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(written: str, said: str) -> None:
-    with pytest.raises(Refused) as refused:
-        read(Note, written)
+    with pytest.raises(ToolCallRefused) as refused:
+        parse_arguments(Note, written)
     assert str(refused.value).startswith(said)
     assert "\n" not in str(refused.value)
 
 
 @given(st.text() | st.dictionaries(st.text(), st.text() | st.integers() | st.none()).map(json.dumps))
 def test_whatever_a_model_writes_is_read_or_refused(written: str) -> None:
-    with contextlib.suppress(Refused):
-        assert isinstance(read(Note, written), Note)
+    with contextlib.suppress(ToolCallRefused):
+        assert isinstance(parse_arguments(Note, written), Note)

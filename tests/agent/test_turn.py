@@ -6,24 +6,24 @@ from collections.abc import Awaitable
 import pytest
 
 from agent.carrying import CUT_OFF
-from agent.models.base import Text, ToolCall, ToolResult
-from agent.outcome import Outcome, Progress
-from agent.prompts import prompt
-from agent.turn import BROKE, ENDLESS, ENOUGH, UNANSWERED, take_turn
+from agent.models.base import TextPart, ToolCall, ToolResult
+from agent.outcome import TurnOutcome, TurnProgress
+from agent.prompts import load_prompt
+from agent.turn import ANSWER_NOW_HINT, ENDLESS_CALLS_REASON, OVER_BUDGET_REASON, UNANSWERED_HINT, take_turn
 from tests.agent.turn_kit import Drawer, Played, Say, brief
 
 SILENT, YIELD = ("s", "stay_silent"), ("y", "yield_to_user")
 LOOK, JOT, UNKNOWN = ("l", "look_up"), ("j", "jot"), ("u", "fly")
 
 
-def run(*answers: Say, tools: Drawer | None = None, max_tool_rounds: int = 8) -> tuple[Outcome, Played]:
+def run(*answers: Say, tools: Drawer | None = None, max_tool_rounds: int = 8) -> tuple[TurnOutcome, Played]:
     model = Played(*answers)
     return asyncio.run(
         _taken(take_turn(brief(), model, tools or Drawer(), key="ana", max_tool_rounds=max_tool_rounds))
     ), model
 
 
-async def _taken(turn: Awaitable[Outcome]) -> Outcome:
+async def _taken(turn: Awaitable[TurnOutcome]) -> TurnOutcome:
     async with asyncio.timeout(120):
         return await turn
 
@@ -80,7 +80,7 @@ def test_calls_are_carried_out_side_by_side_and_told_in_order() -> None:
         assert (ended.outcome, ended.text, ended.used_tools, order) == ("replied", "Done.", True, ["second", "first"])
         assert [called.id for called in ended.steps[0].calls] == ["a", "b"]
         asked, told = model.requests[1].conversation[-2:]
-        assert asked.parts[0] == Text(text="Let me see.")
+        assert asked.parts[0] == TextPart(text="Let me see.")
         assert [part.id for part in told.parts if isinstance(part, ToolResult)] == ["a", "b"]
 
     asyncio.run(story())
@@ -95,13 +95,13 @@ def test_only_tasks_are_work(calls: tuple[tuple[str, str], ...], worked: bool) -
 def test_who_is_told_that_it_is_enough_has_not_worked_for_that() -> None:
     ended, model = run(Say(calls=(JOT,)), Say(calls=(JOT,)), max_tool_rounds=2)
     assert (ended.outcome, ended.used_tools, len(model.requests)) == ("replied", False, 3)
-    assert [request.now for request in model.requests] == ["", prompt("synthesise"), ENOUGH]
+    assert [request.now for request in model.requests] == ["", load_prompt("synthesise"), ANSWER_NOW_HINT]
 
 
 def test_who_does_not_stop_fails() -> None:
     tools = Drawer()
     ended, model = run(*[Say(calls=(LOOK,))] * 9, tools=tools, max_tool_rounds=2)
-    assert (ended.outcome, ended.reason, len(model.requests), len(tools.used)) == ("failed", ENDLESS, 4, 2)
+    assert (ended.outcome, ended.reason, len(model.requests), len(tools.used)) == ("failed", ENDLESS_CALLS_REASON, 4, 2)
     assert [request.answer_only for request in model.requests] == [False, False, True, False]
     assert model.requests[2].tools == model.requests[1].tools
     assert not model.requests[3].tools
@@ -120,13 +120,13 @@ def test_who_rests_without_answering_what_was_said_meanwhile_is_asked_to() -> No
             return "[x] bob (guest): two plus two?"
 
         model = Played(Say(calls=(LOOK,)), Say(calls=(YIELD,)), Say(text="Four."))
-        heard = brief(now=f"{prompt('working')}\nBe quick.")
+        heard = brief(now=f"{load_prompt('working')}\nBe quick.")
         ended = await _taken(take_turn(heard, model, Drawer(), key="ana", news=news, spoken_to=lambda: True))
         assert (ended.outcome, ended.text) == ("replied", "Four.")
         first, second, third = [request.now for request in model.requests]
         assert first == heard.now
-        assert second == f"{prompt('answer_first')}\nBe quick.\n{prompt('synthesise')}"
-        assert UNANSWERED in third
+        assert second == f"{load_prompt('answer_first')}\nBe quick.\n{load_prompt('synthesise')}"
+        assert UNANSWERED_HINT in third
         assert model.requests[2].conversation == model.requests[1].conversation
         model = Played(Say(calls=(LOOK,)), Say(calls=(YIELD,)), Say(calls=(YIELD,)))
         ended = await _taken(take_turn(heard, model, Drawer(), key="ana", news=news, spoken_to=lambda: True))
@@ -164,21 +164,21 @@ def test_news_stands_behind_the_results() -> None:
         model = Played(Say(calls=(LOOK,)), Say(calls=(LOOK,)))
         ended = await _taken(take_turn(brief(), model, Drawer(), key="ana", news=news))
         assert [step.heard for step in ended.steps] == ["[x] bob (guest): wait", ""]
-        assert model.requests[1].conversation[-1].parts[1:] == (Text(text="[x] bob (guest): wait"),)
+        assert model.requests[1].conversation[-1].parts[1:] == (TextPart(text="[x] bob (guest): wait"),)
         assert model.requests[2].conversation[:3] == model.requests[1].conversation
 
     asyncio.run(story())
 
 
 def test_what_cannot_be_afforded_is_not_asked() -> None:
-    async def story(times: int) -> tuple[Outcome, Played]:
+    async def story(times: int) -> tuple[TurnOutcome, Played]:
         model, left = Played(Say(calls=(LOOK,))), [True] * times
         ended = await _taken(take_turn(brief(), model, Drawer(), key="ana", afford=lambda _: bool(left and left.pop())))
         return ended, model
 
     for times in (0, 1):
         ended, model = asyncio.run(story(times))
-        assert (ended.outcome, ended.reason, ended.is_over_budget) == ("silent", BROKE, True)
+        assert (ended.outcome, ended.reason, ended.is_over_budget) == ("silent", OVER_BUDGET_REASON, True)
         assert len(model.requests) == ended.requests == len(ended.steps) == times
 
 
@@ -187,7 +187,7 @@ def test_one_that_is_cut_off_leaves_what_it_has_done() -> None:
         async def long() -> None:
             await asyncio.Event().wait()
 
-        model, tools, progress = Played(Say(calls=(LOOK, JOT))), Drawer(long), Progress()
+        model, tools, progress = Played(Say(calls=(LOOK, JOT))), Drawer(long), TurnProgress()
         turn = asyncio.ensure_future(take_turn(brief(), model, tools, key="ana", progress=progress))
         async with asyncio.timeout(120):
             await tools.done.wait()

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from agent.brief import Brief, Exchange
+from agent.brief import PromptInput, PromptTurn
 from agent.models.base import ToolCall, ToolResult
-from agent.outcome import Outcome
+from agent.outcome import TurnOutcome
 from agent.turn import take_turn
-from gateway.events import Account
+from gateway.events import RequestUsage
 from tests.agent.test_cache_keeper import IDENTITY, Bench, story
 from tests.agent.turn_kit import Drawer
-from tests.servers.model_api import Answer
+from tests.servers.model_api_events import Answer
 
 WORDS = "many words of a result, " * 120
 
@@ -23,20 +23,20 @@ class Wordy(Drawer):
         return replace(await super().call(call), text=f"{call.id}: {WORDS}")
 
 
-async def turn(bench: Bench, history: list[Exchange], heard: str, *, rounds: int = 8) -> Outcome:
-    brief = Brief(
+async def turn(bench: Bench, history: list[PromptTurn], heard: str, *, rounds: int = 8) -> TurnOutcome:
+    brief = PromptInput(
         persona=IDENTITY.text, card="# Where", history=tuple(history), input_text=heard, conversation="irc/#a"
     )
     outcome = await take_turn(brief, bench.keeper, Wordy(), key="ana", max_tool_rounds=rounds)
-    history.append(Exchange(input_text=heard, reply=outcome.text, steps=outcome.steps))
+    history.append(PromptTurn(input_text=heard, reply=outcome.text, steps=outcome.steps))
     bench.clock.advance(30)
     return outcome
 
 
 def test_each_request_reads_what_the_one_before_it_had() -> None:
     async def test(bench: Bench) -> None:
-        history = list[Exchange]()
-        accounts = list[Account]()
+        history = list[PromptTurn]()
+        accounts = list[RequestUsage]()
         for number in range(6):
             first, second = (
                 tuple((f"call_{place}", "look_up", f'{{"q": {10 * asked + place}}}') for place in range(1 + number % 3))
@@ -61,7 +61,7 @@ def test_the_request_at_the_limit_of_tools_is_billed_as_was_expected() -> None:
     """With another `tool_choice` tools and blocks are read and nothing of the messages; who asks next reads them."""
 
     async def test(bench: Bench) -> None:
-        history = list[Exchange]()
+        history = list[PromptTurn]()
         for number in range(4):
             calls = (("call", "look_up", "{}"),)
             bench.api.then(Answer(text="Hm.", calls=calls), Answer(text=f"Answer {number}."))

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.allowance import FRAME_TOKENS
+from agent.allowance import RESULT_FRAME_TOKENS
 from agent.carrying import CUT_OFF
-from agent.models.base import Chunk, Excerpt, Request, ToolCall, ToolResult
-from agent.outcome import Outcome, Progress
-from agent.steps import told_in_part
-from agent.tokens.size import prompt_size
+from agent.models.base import ModelRequest, ResultExcerpt, StreamChunk, ToolCall, ToolResult
+from agent.outcome import TurnOutcome, TurnProgress
+from agent.steps import render_partial_result
+from agent.tokens.size import measure_prompt
 from agent.turn import take_turn
 from agent.view import estimate_tokens
-from gateway.events import Called, Source
+from gateway.events import EvidenceRef, ToolCallRecord
 from tests.agent.evidence_kit import Bring, Desk, calls, source
 from tests.agent.turn_kit import JOT, LOOK_UP, Played, Say, brief, kept
 from tests.examples import examples
@@ -28,11 +28,11 @@ ARGUMENTS = [f'{{"q": {number}}}' for number in range(8)]
 
 def run(
     tools: Bring, *answers: Say, desk: Desk | None = None, model: Played | None = None, rounds: int = 8
-) -> tuple[Outcome, Played]:
+) -> tuple[TurnOutcome, Played]:
     model = model or Played()
     model.answers = list(answers)
 
-    async def story() -> Outcome:
+    async def story() -> TurnOutcome:
         async with asyncio.timeout(120):
             return await take_turn(brief(), model, tools, key="ana", evidence=desk, max_tool_rounds=rounds)
 
@@ -44,7 +44,7 @@ def looks(times: int) -> list[Say]:
     return [Say(calls=(LOOK,), arguments=one) for one in ARGUMENTS[:times]]
 
 
-def told(request: Request) -> list[str]:
+def told(request: ModelRequest) -> list[str]:
     """What the newest results say."""
     return [part.text for part in request.conversation[-1].parts if isinstance(part, ToolResult)]
 
@@ -53,7 +53,7 @@ def test_what_fits_is_told_whole() -> None:
     desk, text = Desk(), "x" * 60_000
     ended, model = run(Bring(text), Say(calls=(LOOK,)), desk=desk)
     assert told(model.requests[1]) == [text]
-    assert calls(ended) == [Called(id="l", name="look_up", arguments="{}", result=text)]
+    assert calls(ended) == [ToolCallRecord(id="l", name="look_up", arguments="{}", result=text)]
     assert (desk.kept, desk.cuts) == ({}, 0)
 
 
@@ -85,7 +85,7 @@ def test_what_is_larger_than_one_result_may_be_is_counted() -> None:
     ended, _ = run(Bring("x" * 10_000, "y" * 5_000), Say(calls=(LOOK, ("m", "look_up"))), desk=desk)
     assert desk.cuts == 1
     assert [called.source is not None for called in calls(ended)] == [True, False]
-    assert estimate_tokens(calls(ended)[0].result) <= 2_000 + FRAME_TOKENS
+    assert estimate_tokens(calls(ended)[0].result) <= 2_000 + RESULT_FRAME_TOKENS
 
 
 def test_results_side_by_side_are_told_in_the_order_of_the_calls() -> None:
@@ -121,15 +121,15 @@ def test_the_budget_is_of_the_whole_turn_and_short_results_are_always_told() -> 
     ended, _ = run(Bring(long, long, long, short), *looks(4), desk=desk)
     sizes = [estimate_tokens(called.result) for called in calls(ended)]
     assert sizes[0] == estimate_tokens(long)
-    assert sizes[0] + sizes[1] + sizes[2] <= 3_000 + 2 * FRAME_TOKENS
-    assert sizes[1] > sizes[2] > FRAME_TOKENS / 2
+    assert sizes[0] + sizes[1] + sizes[2] <= 3_000 + 2 * RESULT_FRAME_TOKENS
+    assert sizes[1] > sizes[2] > RESULT_FRAME_TOKENS / 2
     assert calls(ended)[3].result == short
     assert len(desk.kept) == 2
 
 
 def fetched(text: str, offset: int, whole: str) -> ToolResult:
     head = f"[e7; {offset}]\n"
-    part = Excerpt(source=source("e7", whole), offset=offset - len(head))
+    part = ResultExcerpt(source=source("e7", whole), offset=offset - len(head))
     return ToolResult(id="", text=head + text, excerpt=part)
 
 
@@ -153,7 +153,7 @@ def test_what_is_a_part_already_is_not_kept_again_and_says_where_it_goes_on() ->
 def test_the_first_line_of_a_part_is_never_cut() -> None:
     whole = "a" * 9_000
     head = f"[e7, from {'somewhere ' * 60}]\n"
-    part = Excerpt(source=source("e7", whole), offset=1_000 - len(head))
+    part = ResultExcerpt(source=source("e7", whole), offset=1_000 - len(head))
     desk = Desk(budget_tokens=0)
     result = ToolResult(id="", text=head + whole[1_000:5_000], excerpt=part)
     ended, _ = run(Bring(result), Say(calls=(LOOK,)), desk=desk)
@@ -188,8 +188,8 @@ class Small(Played):
     context_tokens = 8_000
     max_output_tokens = 1_000
 
-    async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
-        size = prompt_size(request, Rough())
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
+        size = measure_prompt(request, Rough())
         assert size.total <= self.context_tokens - self.max_output_tokens
         async for chunk in super().stream(request):
             yield chunk
@@ -240,7 +240,9 @@ def test_budgets_hold(rounds: list[list[int]], budget: int, most: int, kind: typ
     assert (ended.outcome, len(model.requests)) == ("replied", len(rounds) + 1)
     sizes = [estimate_tokens(called.result) for called in calls(ended)]
     assert sum(sizes) <= budget + sum(
-        FRAME_TOKENS if called.source is None else estimate_tokens(told_in_part(called.source, called.name, "")) + 40
+        RESULT_FRAME_TOKENS
+        if called.source is None
+        else estimate_tokens(render_partial_result(called.source, called.name, "")) + 40
         for called in calls(ended)
     )
     for called, text in zip(calls(ended), texts, strict=True):
@@ -249,7 +251,7 @@ def test_budgets_hold(rounds: list[list[int]], budget: int, most: int, kind: typ
 
 def test_one_that_is_cut_off_while_it_keeps_says_what_was_kept() -> None:
     async def story() -> None:
-        desk, progress = Desk(budget_tokens=0, waits=asyncio.Event()), Progress()
+        desk, progress = Desk(budget_tokens=0, waits=asyncio.Event()), TurnProgress()
         texts = ["a" * 9_000, "b" * 9_000, "short"]
         says = Say(calls=(LOOK, ("m", "look_up"), ("n", "jot")))
         turn = asyncio.ensure_future(
@@ -272,7 +274,7 @@ def test_one_that_is_cut_off_while_it_keeps_says_what_was_kept() -> None:
 
 
 def test_a_store_that_fails_ends_the_turn() -> None:
-    desk, progress = Desk(budget_tokens=0, fails=OSError("full")), Progress()
+    desk, progress = Desk(budget_tokens=0, fails=OSError("full")), TurnProgress()
     turn = take_turn(
         brief(), Played(Say(calls=(LOOK,))), Bring("x" * 9_000), key="ana", evidence=desk, progress=progress
     )
@@ -283,15 +285,15 @@ def test_a_store_that_fails_ends_the_turn() -> None:
 
 def test_a_summary_is_bounded_whatever_somebody_calls_things() -> None:
     junk = "\n[TOOL RESULT SUMMARY]\u202e" * 1_000
-    made = told_in_part(replace(source("e1", ""), origin=junk, kind=junk), junk, "")
+    made = render_partial_result(replace(source("e1", ""), origin=junk, kind=junk), junk, "")
     assert len(made.splitlines()) == 3
-    assert estimate_tokens(made) < 3 * FRAME_TOKENS
+    assert estimate_tokens(made) < 3 * RESULT_FRAME_TOKENS
 
 
 class Slow(Desk):
     """Each of its steps takes a moment."""
 
-    async def keep(self, call: ToolCall, result: ToolResult) -> Source:
+    async def keep(self, call: ToolCall, result: ToolResult) -> EvidenceRef:
         await asyncio.sleep(0)
         kept = await super().keep(call, result)
         await asyncio.sleep(0)
@@ -301,7 +303,7 @@ class Slow(Desk):
 @pytest.mark.parametrize("moments", range(40))
 def test_cut_off_at_any_moment_a_turn_says_what_was_done(moments: int) -> None:
     async def story() -> None:
-        desk, progress = Slow(budget_tokens=2_000), Progress()
+        desk, progress = Slow(budget_tokens=2_000), TurnProgress()
         texts = ["a" * 9_000, "b" * 9_000, "c" * 60, "d" * 20_000, "e" * 20_000]
         says = [Say(calls=(LOOK, ("m", "look_up"), ("n", "jot"))), *looks(2), Say(waits=True)]
         model = Small(*says)

@@ -8,18 +8,20 @@ from typing import Any
 
 import pytest
 
-from agent.brief import Brief
+from agent.brief import PromptInput
 from agent.models.anthropic import AnthropicModel
-from agent.models.base import Chunk, Model, Request, TooLong, ToolResult
-from agent.outcome import Outcome, Progress
-from agent.turn import NUDGE, take_turn
+from agent.models.base import Model, ModelRequest, PromptTooLong, StreamChunk, ToolResult
+from agent.outcome import TurnOutcome, TurnProgress
+from agent.turn import EMPTY_ANSWER_HINT, take_turn
 from tests.agent.evidence_kit import Bring, Desk, calls
 from tests.agent.models_kit import KEY, against
 from tests.agent.test_models_anthropic import opus, other
 from tests.agent.test_turn_wire import openai
 from tests.agent.turn_kit import Played, Say, brief, kept
 from tests.servers.messages_cache import MessagesCache
-from tests.servers.model_api import Answer, ModelApi, Seen
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer
+from tests.servers.model_api_seen import Seen
 
 TOO_LONG = Answer(
     status=400,
@@ -41,7 +43,7 @@ class Less:
     times: int = 2
     asked: list[int] = field(default_factory=list)
 
-    async def __call__(self, number: int) -> Brief | None:
+    async def __call__(self, number: int) -> PromptInput | None:
         self.asked.append(number)
         return None if number > self.times else replace(brief("[x] ann (guest): hello", now="It is late."), history=())
 
@@ -74,13 +76,13 @@ def told_text(block: Any) -> str:
 def too_long(
     make: Callable[[str], AnthropicModel],
     answers: Sequence[Answer],
-    judge: Callable[[ModelApi, Outcome, Desk, Less], Awaitable[None]],
+    judge: Callable[[ModelApi, TurnOutcome, Desk, Less], Awaitable[None]],
     *,
     times: int = 2,
 ) -> None:
     async def story(api: ModelApi, model: Model) -> None:
         api.then(*answers)
-        desk, less, progress = Desk(), Less(times), Progress()
+        desk, less, progress = Desk(), Less(times), TurnProgress()
         texts = [f"{n}" * 3_000 for n in range(5)]
         long = replace(brief("[x] ann (guest): hello", OLD, now="It is late."))
         ended = await take_turn(long, model, Bring(*texts), key="ana", evidence=desk, shorten=less, progress=progress)
@@ -93,7 +95,7 @@ def too_long(
 
 @pytest.mark.parametrize("make", [opus, other])
 def test_a_turn_that_has_become_too_long_goes_on_with_less(make: Callable[[str], AnthropicModel]) -> None:
-    async def judge(api: ModelApi, ended: Outcome, desk: Desk, less: Less) -> None:
+    async def judge(api: ModelApi, ended: TurnOutcome, desk: Desk, less: Less) -> None:
         assert (ended.outcome, ended.text, less.asked) == ("replied", "Done.", [1])
         assert len(api.seen) == 5
         refused, again, last = api.seen[2:]
@@ -114,7 +116,7 @@ def test_a_turn_that_has_become_too_long_goes_on_with_less(make: Callable[[str],
 
 
 def test_the_next_turn_begins_with_the_bytes_of_the_last_request() -> None:
-    async def judge(api: ModelApi, ended: Outcome, _desk: Desk, _less: Less) -> None:
+    async def judge(api: ModelApi, ended: TurnOutcome, _desk: Desk, _less: Less) -> None:
         model = AnthropicModel(name="main", model="m-1", base_url=api.url, api_key=KEY)
         history = kept("[x] ann (guest): hello", ended.text, ended.steps)
         await take_turn(brief("[x] ann (guest): more?", history), model, Bring(), key="ana")
@@ -146,7 +148,7 @@ def test_other_servers_are_asked_again_too() -> None:
 
 
 def test_the_second_time_the_newest_results_give_way_too_and_there_is_no_third() -> None:
-    async def judge(api: ModelApi, ended: Outcome, desk: Desk, less: Less) -> None:
+    async def judge(api: ModelApi, ended: TurnOutcome, desk: Desk, less: Less) -> None:
         assert less.asked == [1, 2]
         assert (ended.outcome, len(api.seen)) == ("failed", 5)
         assert "too long" in ended.reason
@@ -159,7 +161,7 @@ def test_the_second_time_the_newest_results_give_way_too_and_there_is_no_third()
 
 
 def test_where_nothing_can_be_left_out_the_turn_fails() -> None:
-    async def judge(api: ModelApi, ended: Outcome, desk: Desk, less: Less) -> None:
+    async def judge(api: ModelApi, ended: TurnOutcome, desk: Desk, less: Less) -> None:
         assert (ended.outcome, len(api.seen), less.asked, desk.kept) == ("failed", 2, [1], {})
 
     too_long(opus, [thinks("a"), TOO_LONG], judge, times=0)
@@ -169,10 +171,10 @@ def test_where_it_is_plain_that_the_newest_result_is_too_long_it_gives_way_at_on
     class Narrow(Played):
         context_tokens = 8_000
 
-        async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
+        async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
             if sum(len(part.text) for part in request.conversation[-1].parts if isinstance(part, ToolResult)) > 9_000:
                 self.requests.append(request)
-                raise TooLong("prompt is too long")
+                raise PromptTooLong("prompt is too long")
             async for chunk in super().stream(request):
                 yield chunk
 
@@ -186,7 +188,7 @@ def test_where_it_is_plain_that_the_newest_result_is_too_long_it_gives_way_at_on
 def test_a_turn_that_shares_its_progress_touches_its_own_steps_only() -> None:
     async def story(api: ModelApi, model: Model) -> None:
         api.then(thinks("a"), Answer(text="One."), thinks("b"), thinks("c"), TOO_LONG, Answer(text="Two."))
-        progress, desk = Progress(), Desk()
+        progress, desk = TurnProgress(), Desk()
         first = await take_turn(brief(), model, Bring("x" * 3_000), key="ana", evidence=desk, progress=progress)
         second = await take_turn(
             brief("and?"),
@@ -209,7 +211,7 @@ def test_the_first_request_is_for_the_caller_to_shorten() -> None:
     async def story(api: ModelApi, model: Model) -> None:
         api.then(TOO_LONG)
         less = Less()
-        with pytest.raises(TooLong):
+        with pytest.raises(PromptTooLong):
             await take_turn(brief(), model, Bring(), key="ana", shorten=less)
         assert less.asked == []
 
@@ -218,21 +220,21 @@ def test_the_first_request_is_for_the_caller_to_shorten() -> None:
 
 def test_a_hint_stays_where_the_turn_is_shortened() -> None:
     class Refuses(Played):
-        async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
+        async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
             if len(self.requests) == 1:
                 self.requests.append(request)
-                raise TooLong("prompt is too long")
+                raise PromptTooLong("prompt is too long")
             async for chunk in super().stream(request):
                 yield chunk
 
     model = Refuses(Say())
     ended = asyncio.run(_ended(take_turn(brief(), model, Bring(), key="ana", shorten=Less())))
     assert ended.outcome == "replied"
-    assert [request.now.splitlines()[:1] for request in model.requests] == [[], [NUDGE], ["It is late."]]
-    assert model.requests[2].now.endswith(NUDGE)
+    assert [request.now.splitlines()[:1] for request in model.requests] == [[], [EMPTY_ANSWER_HINT], ["It is late."]]
+    assert model.requests[2].now.endswith(EMPTY_ANSWER_HINT)
 
 
-async def _ended(turn: Awaitable[Outcome]) -> Outcome:
+async def _ended(turn: Awaitable[TurnOutcome]) -> TurnOutcome:
     return await turn
 
 

@@ -9,23 +9,24 @@ import pytest
 
 from agent.carrying import CUT_OFF
 from agent.models.anthropic import AnthropicModel
-from agent.models.base import End, Image, Malformed, Request, Text, ToolCall, ToolResult, ToolSpec
+from agent.models.base import Image, ModelRequest, RequestRefused, StreamEnd, TextPart, ToolCall, ToolResult, ToolSpec
 from agent.models.llamacpp import LlamaCppModel
 from agent.models.openai import OpenAIModel
-from agent.outcome import Outcome, Progress
-from agent.prompts import prompt
-from agent.repeats import NOT_AGAIN
+from agent.outcome import TurnOutcome, TurnProgress
+from agent.prompts import load_prompt
+from agent.repeats import REPEATED_CALL
 from agent.tools.files import READ_FILE
 from agent.tools.notes import FORGET, RECALL, REMEMBER
 from agent.tools.remind import LIST_REMINDERS, REMIND
 from agent.tools.shell import JOB_OUTPUT
-from agent.tools.surface import CALL_CAPABILITY, WRONG
+from agent.tools.surface import CALL_CAPABILITY, CAPABILITY_USAGE
 from agent.tools.web import WEB_FETCH
-from agent.turn import ENDLESS, ENOUGH, take_turn
-from gateway.events import Shown
+from agent.turn import ANSWER_NOW_HINT, ENDLESS_CALLS_REASON, take_turn
+from gateway.events import ToolImage
 from tests.agent.turn_kit import NOTHING, Played, Say, brief
 from tests.servers.llama_api import LlamaApi
-from tests.servers.model_api import Answer, ModelApi
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer
 
 READ = ToolSpec(name="read", description="Read.", schema=NOTHING, is_task=True, is_parallel=True)
 KNOW = ToolSpec(name="know", description="Know.", schema=NOTHING, is_task=False, is_parallel=True)
@@ -41,12 +42,12 @@ class Asks(Played):
         super().__init__()
         self.says = list(answers)
 
-    async def stream(self, request: Request):  # type: ignore[no-untyped-def]  # noqa: ANN201 - as `Played.stream`
+    async def stream(self, request: ModelRequest):  # type: ignore[no-untyped-def]  # noqa: ANN201 - as `Played.stream`
         said = self.says.pop(0) if self.says else "Done."
         self.answers.append(Say(text=said if isinstance(said, str) else ""))
         end = None
         async for chunk in super().stream(request):
-            if isinstance(chunk, Text):
+            if isinstance(chunk, TextPart):
                 yield chunk
             else:
                 end = chunk
@@ -67,7 +68,9 @@ class Counting:
         self.recovered: list[str] = []
         self.now = self.most = 0
         self.errors = errors
-        self.images = ((Shown(sha256="ab", media_type="image/png", about="a cat", size_bytes=1), IMAGE),)[: int(images)]
+        self.images = ((ToolImage(sha256="ab", media_type="image/png", about="a cat", size_bytes=1), IMAGE),)[
+            : int(images)
+        ]
 
     async def call(self, call: ToolCall) -> ToolResult:
         self.now += 1
@@ -81,11 +84,11 @@ class Counting:
         return ToolResult(id=call.id, text=text, is_error=call.name in self.errors, images=self.images)
 
 
-def run(model: Played, tools: Counting, **options: object) -> Outcome:
+def run(model: Played, tools: Counting, **options: object) -> TurnOutcome:
     return asyncio.run(take_turn(brief(), model, tools, key="ana", **options))  # type: ignore[arg-type]
 
 
-def results(outcome: Outcome) -> list[str]:
+def results(outcome: TurnOutcome) -> list[str]:
     return [called.result for step in outcome.steps for called in step.calls]
 
 
@@ -167,7 +170,7 @@ def test_who_has_used_tools_is_told_to_answer_and_what_was_asked() -> None:
     run(model, Counting())
     first, second, third = model.requests
     assert (first.now, first.aside) == ("", "")
-    assert second.now == third.now == prompt("synthesise")
+    assert second.now == third.now == load_prompt("synthesise")
     assert second.aside == 'Asked for in this turn so far:\n- know {"q": "x\\ny"}'
     assert third.aside.endswith("(1 calls were the same again: they were answered from the first result.)")
     assert second.tools == third.tools == first.tools
@@ -196,7 +199,7 @@ def test_where_no_tool_is_carried_out_one_who_calls_is_asked_to_answer() -> None
     tools, model = Counting(), Asks([("a", "write", "{}")], "I cannot.")
     ended = run(model, tools, max_tool_rounds=0)
     assert (ended.outcome, ended.text, tools.calls) == ("replied", "I cannot.", [])
-    assert ENOUGH in model.requests[1].now
+    assert ANSWER_NOW_HINT in model.requests[1].now
     ended = run(Asks(*[[(ident, "write", "{}")] for ident in "abc"]), tools, max_tool_rounds=0)
     assert (ended.outcome, tools.calls) == ("failed", [])
 
@@ -207,9 +210,9 @@ def test_the_same_call_is_not_made_a_third_time_whatever_it_brings() -> None:
         model = Asks(*[[(ident, name, arguments)] for ident, arguments in (("a", "{}"), ("b", " {} "), ("c", "{ }"))])
         ended = run(model, tools, max_tool_rounds=8)
         assert len(tools.calls) == (2 if name == "poll" else 1)
-        assert (ended.outcome, ended.text, results(ended)[-1]) == ("replied", "Done.", NOT_AGAIN)
+        assert (ended.outcome, ended.text, results(ended)[-1]) == ("replied", "Done.", REPEATED_CALL)
         assert [request.answer_only for request in model.requests] == [False, False, False, True]
-        assert ENOUGH in model.requests[-1].now
+        assert ANSWER_NOW_HINT in model.requests[-1].now
 
 
 @pytest.mark.parametrize("kind", [AnthropicModel, OpenAIModel, LlamaCppModel])
@@ -223,7 +226,7 @@ def test_who_is_to_answer_may_call_nothing_and_its_words_are_taken(
         async with LlamaApi() if kind is LlamaCppModel else ModelApi() as api:
             model = kind(name="main", model="claude-sonnet-5-5", base_url=api.url, api_key="k")
 
-            async def taken(*answers: str) -> tuple[Outcome, list[dict[str, Any]]]:
+            async def taken(*answers: str) -> tuple[TurnOutcome, list[dict[str, Any]]]:
                 left, before = list(answers), len(api.seen)
                 api.default = lambda body: (
                     Answer() if body.get("n_predict") == 0 else Answer(text=left.pop(0), calls=call)
@@ -239,7 +242,7 @@ def test_who_is_to_answer_may_call_nothing_and_its_words_are_taken(
             assert (first["tools"], first.get("system")) == (last["tools"], last.get("system"))
 
             ended, bodies = await taken("", "", "")
-            assert (ended.outcome, ended.reason, len(bodies)) == ("failed", ENDLESS, 3)
+            assert (ended.outcome, ended.reason, len(bodies)) == ("failed", ENDLESS_CALLS_REASON, 3)
             assert "tools" not in bodies[-1]
             assert not api.violations
             await model.aclose()
@@ -249,7 +252,7 @@ def test_who_is_to_answer_may_call_nothing_and_its_words_are_taken(
 
 def test_who_calls_no_capability_is_told_how() -> None:
     ended = run(Asks([("a", CALL_CAPABILITY.name, '{"args": {}}')]), Counting())
-    assert results(ended) == [WRONG]
+    assert results(ended) == [CAPABILITY_USAGE]
 
 
 @pytest.mark.parametrize("sees", [True, False])
@@ -267,10 +270,10 @@ def test_a_picture_that_the_provider_refuses_does_not_end_the_turn() -> None:
     class Picky(Asks):
         takes_images = True
 
-        async def stream(self, request: Request):  # type: ignore[no-untyped-def]  # noqa: ANN202 - as `Played.stream`
+        async def stream(self, request: ModelRequest):  # type: ignore[no-untyped-def]  # noqa: ANN202 - as `Played.stream`
             if any(isinstance(part, Image) for said in request.conversation for part in said.parts):
                 self.requests.append(request)
-                raise Malformed("could not process the image")
+                raise RequestRefused("could not process the image")
             async for chunk in super().stream(request):
                 yield chunk
 
@@ -291,7 +294,7 @@ def test_cut_off_in_the_middle_what_is_done_is_kept_and_the_rest_does_not_begin(
             return await super().call(call)
 
     async def story() -> None:
-        progress = Progress()
+        progress = TurnProgress()
         model = Asks([("a", "read", "{}"), ("b", "write", "{}"), ("c", "know", "{}")])
         task = asyncio.create_task(take_turn(brief(), model, tools, key="ana", progress=progress))
         await began.wait()
@@ -340,11 +343,11 @@ def test_so_is_what_names_no_tool_or_stands_in_what_was_heard() -> None:
 
 def test_beside_calls_that_came_as_such_text_is_no_call() -> None:
     class Both(Leaky):
-        async def stream(self, request: Request):  # type: ignore[no-untyped-def]  # noqa: ANN202 - as `Played.stream`
+        async def stream(self, request: ModelRequest):  # type: ignore[no-untyped-def]  # noqa: ANN202 - as `Played.stream`
             self.says = [LEAKED] if not self.requests else []
             first = not self.requests
             async for chunk in super().stream(request):
-                if first and isinstance(chunk, End):
+                if first and isinstance(chunk, StreamEnd):
                     yield ToolCall(id="a", name="read", arguments="{}")
                 yield chunk
 

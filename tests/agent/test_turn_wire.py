@@ -9,26 +9,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.brief import Brief, Exchange
+from agent.brief import PromptInput, PromptTurn
 from agent.models.anthropic import AnthropicModel
-from agent.models.base import Model, Said, Text, ToolCall, ToolResult
+from agent.models.base import Model, ModelMessage, TextPart, ToolCall, ToolResult
 from agent.models.openai import OpenAIModel
-from agent.prompt import assemble
-from agent.prompts import prompt
-from agent.steps import named_apart, repeated, tokens
+from agent.prompt import build_request
+from agent.prompts import load_prompt
+from agent.steps import estimate_step_tokens, make_call_ids_unique, render_steps
 from agent.turn import take_turn
-from gateway.events import Called, Step
+from gateway.events import ToolCallRecord, TurnStep
 from tests.agent.models_kit import KEY, against
 from tests.agent.test_models_anthropic import opus
 from tests.agent.turn_kit import Drawer, brief, kept
-from tests.servers.model_api import Answer, ModelApi, Seen
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer
+from tests.servers.model_api_seen import Seen
 
 ASKED_FOR = "Asked for in this turn so far:"
 STEPS = st.lists(
     st.builds(
-        Step,
+        TurnStep,
         text=st.text(max_size=9),
-        calls=st.lists(st.builds(Called), min_size=1, max_size=3).map(tuple),
+        calls=st.lists(st.builds(ToolCallRecord), min_size=1, max_size=3).map(tuple),
         heard=st.text(max_size=9),
     ),
     max_size=3,
@@ -62,7 +64,7 @@ def grows(before: Seen, after: Seen) -> bool:
 def lasting(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Without the directive and the list of what was asked for, which stand at the end."""
     *earlier, last = messages
-    if last["role"] == "system" and last["content"] == prompt("synthesise"):
+    if last["role"] == "system" and last["content"] == load_prompt("synthesise"):
         *earlier, last = earlier
     if isinstance(last["content"], str):
         content: Any = last["content"].split(ASKED_FOR)[0].rstrip()
@@ -71,7 +73,7 @@ def lasting(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [*earlier, {**last, "content": content}] if content else earlier
 
 
-async def turn(model: Model, asked: Brief, *heard: str) -> Exchange:
+async def turn(model: Model, asked: PromptInput, *heard: str) -> PromptTurn:
     outcome = await take_turn(asked, model, Drawer(), key="ana", news=told(*heard))
     return kept(asked.input_text, outcome.text, outcome.steps)
 
@@ -152,10 +154,10 @@ def test_thinking_stays_in_its_loop_and_later_turns_are_taken_without() -> None:
 
 
 @given(st.lists(st.tuples(st.text(max_size=9), STEPS, st.text(max_size=9)), max_size=4))
-def test_history_is_what_the_loops_said(turns: list[tuple[str, tuple[Step, ...], str]]) -> None:
+def test_history_is_what_the_loops_said(turns: list[tuple[str, tuple[TurnStep, ...], str]]) -> None:
     """Sides alternate, each call has its result right behind it, and only what is not blank is said."""
     history = tuple(kept(heard, reply, steps) for heard, steps, reply in turns)
-    request = assemble(brief("now?", *history), tools=(), max_output_tokens=9, key="k", plain=False)
+    request = build_request(brief("now?", *history), tools=(), max_output_tokens=9, key="k", plain=False)
     sides = request.conversation
     assert [said.role for said in sides] == [("user", "assistant")[place % 2] for place in range(len(sides))]
     for asked, answer in zip(sides[1::2], sides[2::2], strict=False):
@@ -165,26 +167,29 @@ def test_history_is_what_the_loops_said(turns: list[tuple[str, tuple[Step, ...],
 
 
 @given(STEPS)
-def test_a_model_without_tools_is_told_what_arrived(steps: tuple[Step, ...]) -> None:
-    simple = Exchange(input_text="hello", reply="Hi.", steps=steps, without_tools=True)
-    heard = tuple(Text(text=text) for text in ("hello", *(step.heard for step in steps if step.heard)))
-    assert simple.messages == (Said(role="user", parts=heard), Said(role="assistant", parts=(Text(text="Hi."),)))
+def test_a_model_without_tools_is_told_what_arrived(steps: tuple[TurnStep, ...]) -> None:
+    simple = PromptTurn(input_text="hello", reply="Hi.", steps=steps, without_tools=True)
+    heard = tuple(TextPart(text=text) for text in ("hello", *(step.heard for step in steps if step.heard)))
+    assert simple.messages == (
+        ModelMessage(role="user", parts=heard),
+        ModelMessage(role="assistant", parts=(TextPart(text="Hi."),)),
+    )
 
 
 @given(STEPS)
-def test_steps_are_measured_as_they_are_repeated(steps: tuple[Step, ...]) -> None:
-    said = [part for side in repeated(steps) for part in side.parts]
-    letters = sum(len(part.text) if isinstance(part, Text | ToolResult) else 0 for part in said)
-    assert tokens(steps) >= letters / 3.5 - len(said)
-    assert (tokens(steps) == 0) == (said == [])
+def test_steps_are_measured_as_they_are_repeated(steps: tuple[TurnStep, ...]) -> None:
+    said = [part for side in render_steps(steps) for part in side.parts]
+    letters = sum(len(part.text) if isinstance(part, TextPart | ToolResult) else 0 for part in said)
+    assert estimate_step_tokens(steps) >= letters / 3.5 - len(said)
+    assert (estimate_step_tokens(steps) == 0) == (said == [])
 
 
 @given(st.lists(st.lists(st.text(alphabet="a:_/2", max_size=3), min_size=1, max_size=3), max_size=5))
 def test_every_id_is_told_apart(rounds: list[list[str]]) -> None:
-    conversation: tuple[Said, ...] = ()
+    conversation: tuple[ModelMessage, ...] = ()
     for ids in rounds:
-        calls = named_apart([ToolCall(id=ident, name="x", arguments="{}") for ident in ids], conversation)
-        conversation = (*conversation, Said(role="assistant", parts=calls))
+        calls = make_call_ids_unique([ToolCall(id=ident, name="x", arguments="{}") for ident in ids], conversation)
+        conversation = (*conversation, ModelMessage(role="assistant", parts=calls))
     plain = [
         part.id.replace(":", "_").replace("/", "_")
         for said in conversation

@@ -20,7 +20,7 @@ def test_a_fold_leaves_room_to_grow(tokens: list[int], budget: int) -> None:
 def test_an_answer_always_has_room(context_tokens: int, output_tokens: int) -> None:
     usable = view.usable_tokens(context_tokens, output_tokens)
     assert usable <= max(256, context_tokens - min(output_tokens, context_tokens // 4))
-    assert usable <= max(context_tokens * view.WINDOW_SHARE, view.SMALL_TOKENS)
+    assert usable <= max(context_tokens * view.WINDOW_SHARE, view.MIN_USABLE_TOKENS)
 
 
 lines = st.lists(st.tuples(st.integers(1, 500), st.booleans()), min_size=1, max_size=60)
@@ -31,9 +31,9 @@ def test_what_is_said_to_the_agent_is_told_from_the_oldest_and_never_passed_over
     unread: list[tuple[int, bool]], budget: int
 ) -> None:
     sizes, spoken = [size for size, _ in unread], [said for _, said in unread]
-    told, more = view.choose(sizes, spoken, budget)
+    told, more = view.choose_unread(sizes, spoken, budget)
     assert list(told) == sorted(set(told))
-    assert len(told) == 1 or sum(sizes[index] for index in told) <= budget * view.NEW_SHARE
+    assert len(told) == 1 or sum(sizes[index] for index in told) <= budget * view.UNREAD_SHARE
     addressed = [index for index, said in enumerate(spoken) if said]
     shown = [index for index in told if spoken[index]]
     assert shown == addressed[: len(shown)]

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.workspace import png
-from agent.workspace.avatar import MAX_CARD_FILE_BYTES, BadCard, card_text, read_card
-from agent.workspace.bundle import CUT, compose
-from agent.workspace.files import read
+from agent.workspace.avatar import MAX_CARD_FILE_BYTES, InvalidCard, read_card, render_card
+from agent.workspace.bundle import CUT_MARK, compose_bundle
+from agent.workspace.files import read_workspace
 
 
 def chunk(kind: bytes, data: bytes) -> bytes:
@@ -25,7 +25,7 @@ def picture(*chunks: bytes) -> bytes:
     """A red dot and what comes with it, in front of its end, where SillyTavern writes it."""
     head = struct.pack(">IIBBBBB", 1, 1, 8, 2, 0, 0, 0)
     pixels = zlib.compress(b"\0\xff\0\0")
-    return b"".join((png.SIGNATURE, chunk(b"IHDR", head), chunk(b"IDAT", pixels), *chunks, chunk(b"IEND", b"")))
+    return b"".join((png.PNG_SIGNATURE, chunk(b"IHDR", head), chunk(b"IDAT", pixels), *chunks, chunk(b"IEND", b"")))
 
 
 def embedded(card: object, keyword: bytes = b"chara") -> bytes:
@@ -41,7 +41,7 @@ def v3(**data: object) -> dict[str, Any]:
 
 
 def text(card: object) -> str:
-    return card_text(read_card(json.dumps(card).encode()))
+    return render_card(read_card(json.dumps(card).encode()))
 
 
 FULL = v2(
@@ -101,8 +101,8 @@ def test_all_fields_that_are_for_the_model_and_no_others() -> None:
 
 
 def test_a_card_is_the_same_bytes_as_json_and_as_a_picture() -> None:
-    as_json = compose({"AVATAR": ("AVATAR.json", json.dumps(FULL).encode())})
-    as_png = compose({"AVATAR": ("AVATAR.png", picture(embedded(FULL)))})
+    as_json = compose_bundle({"AVATAR": ("AVATAR.json", json.dumps(FULL).encode())})
+    as_png = compose_bundle({"AVATAR": ("AVATAR.png", picture(embedded(FULL)))})
     assert as_json == as_png
     assert as_json[0].identity == f"# AVATAR\n\n{FULL_TEXT}"
 
@@ -112,9 +112,11 @@ def test_the_json_counts_where_a_workspace_has_both(tmp_path: Path) -> None:
     (tmp_path / "AVATAR.png").write_bytes(picture(embedded(v2(name="Png"))))
     (tmp_path / "other.card.png").write_bytes(picture(embedded(v2(name="Other"))))
     (tmp_path / "SOUL.md").write_text("s")
-    assert read(tmp_path, "public", "x").bundle.identity.startswith("# SOUL.md\n\ns\n\n# AVATAR\n\nYou play Json.")
+    assert read_workspace(tmp_path, "public", "x").bundle.identity.startswith(
+        "# SOUL.md\n\ns\n\n# AVATAR\n\nYou play Json."
+    )
     (tmp_path / "AVATAR.json").unlink()
-    assert "You play Png." in read(tmp_path, "public", "x").bundle.identity
+    assert "You play Png." in read_workspace(tmp_path, "public", "x").bundle.identity
 
 
 def test_version_3_has_nicknames_and_its_own_text_in_pictures() -> None:
@@ -212,7 +214,7 @@ BOMB = zlib.compress(b"A" * 50_000_000, 9)
         (b'{"spec":"chara_card_v2","data":{"name":" "}}', "no name"),
         (b" " * 5_000_000, "longer than 4000000 bytes"),
         (b" " * (MAX_CARD_FILE_BYTES + 1), "larger than"),
-        (png.SIGNATURE, "cut off"),
+        (png.PNG_SIGNATURE, "cut off"),
         (WHOLE[:-13], "cut off"),
         (WHOLE[:-6], "cut off"),
         (WHOLE.replace(b"chara", b"chars"), "checksum"),
@@ -224,14 +226,14 @@ BOMB = zlib.compress(b"A" * 50_000_000, 9)
         (picture(chunk(b"zTXt", b"chara\0\0junk")), "damaged"),
         (picture(chunk(b"zTXt", b"chara\0")), "unknown way"),
         (picture(chunk(b"zTXt", b"chara\0\0" + PACKED[:-5])), "cut off"),
-        (png.SIGNATURE + chunk(b"IDAT", b"") * 30_000, "chunks"),
-        (png.SIGNATURE + struct.pack(">I4s", 0xFFFFFFFF, b"tEXt") + b"x" * 100, "cut off"),
+        (png.PNG_SIGNATURE + chunk(b"IDAT", b"") * 30_000, "chunks"),
+        (png.PNG_SIGNATURE + struct.pack(">I4s", 0xFFFFFFFF, b"tEXt") + b"x" * 100, "cut off"),
     ],
 )
 def test_a_card_that_cannot_be_read_says_why_and_is_left_out(content: bytes, why: str) -> None:
-    with pytest.raises(BadCard, match=why):
+    with pytest.raises(InvalidCard, match=why):
         read_card(content)
-    made, notes = compose({"SOUL": ("SOUL.md", b"s"), "AVATAR": ("AVATAR.png", content)})
+    made, notes = compose_bundle({"SOUL": ("SOUL.md", b"s"), "AVATAR": ("AVATAR.png", content)})
     assert made.identity == "# SOUL.md\n\ns"
     assert len(notes) == 1
     assert notes[0].startswith("AVATAR.png is left out: ")
@@ -239,8 +241,8 @@ def test_a_card_that_cannot_be_read_says_why_and_is_left_out(content: bytes, why
 
 def test_a_long_card_is_cut_like_any_file() -> None:
     card = json.dumps(v2(description="{{char}}" * 100_000, mes_example="never reached")).encode()
-    made, notes = compose({"AVATAR": ("AVATAR.json", card)})
-    assert made.identity.endswith(f"\n{CUT}")
+    made, notes = compose_bundle({"AVATAR": ("AVATAR.json", card)})
+    assert made.identity.endswith(f"\n{CUT_MARK}")
     assert len(made.identity) < 12_100
     assert notes
 
@@ -249,9 +251,9 @@ def harmless(content: bytes) -> None:
     """Either a card whose text is fit for the wire, or a reason."""
     try:
         card = read_card(content)
-    except BadCard:
+    except InvalidCard:
         return
-    told = card_text(card)
+    told = render_card(card)
     told.encode("utf-8")
     assert "\0" not in told
     assert "{{char}}" not in told.lower()
@@ -328,4 +330,4 @@ def test_no_text_in_a_whole_picture_does_harm(content: bytes, kind: bytes, keywo
     harmless(content)
     harmless(picture(chunk(kind, keyword + b"\0" + content)))
     harmless(picture(chunk(kind, content)))
-    harmless(png.SIGNATURE + content)
+    harmless(png.PNG_SIGNATURE + content)

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.workspace import cache as module
-from agent.workspace.bundle import Bundle, Scope
+from agent.workspace import cache as workspace_cache
+from agent.workspace.bundle import PersonaBundle, PersonaScope
 from agent.workspace.cache import MAX_ENTRIES, WorkspaceCache
-from agent.workspace.watch import is_persona
+from agent.workspace.watch import is_persona_file
 from gateway.clock import ManualClock
 from tests.channels.kit import story
 
@@ -39,7 +39,7 @@ async def open_cache(
         yield cache, lambda: cache.counts.misses[str(root)]
 
 
-async def soul(cache: WorkspaceCache, root: Path, scope: Scope = "public") -> str:
+async def soul(cache: WorkspaceCache, root: Path, scope: PersonaScope = "public") -> str:
     return (await cache.get(root, scope=scope, family="x")).identity.removeprefix("# SOUL.md\n\n")
 
 
@@ -67,13 +67,13 @@ def take_the_place(of: Path, other: Path) -> None:
     other.rename(of)
 
 
-def at_once(cache: WorkspaceCache, root: Path) -> Bundle:
+def at_once(cache: WorkspaceCache, root: Path) -> PersonaBundle:
     """An answer from memory: one that had to wait for anything would not be ready."""
     asked = cache.get(root, scope="public", family="x")
     with pytest.raises(StopIteration) as done:
         asked.send(None)
     bundle = done.value.value
-    assert isinstance(bundle, Bundle)
+    assert isinstance(bundle, PersonaBundle)
     return bundle
 
 
@@ -143,7 +143,7 @@ async def test_only_persona_files_count(root: Path) -> None:
     ],
 )
 def test_which_files_are_the_persona(path: str, counts: bool) -> None:
-    assert is_persona(path) is counts
+    assert is_persona_file(path) is counts
 
 
 @story
@@ -338,7 +338,7 @@ async def test_memory_is_bounded(root: Path) -> None:
 
 @story
 async def test_directories_that_nobody_asks_about_are_not_watched(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_ENTRIES", 1)
+    monkeypatch.setattr(workspace_cache, "MAX_ENTRIES", 1)
     second = root.with_name("second")
     second.mkdir()
     async with open_cache(root) as (cache, _):
@@ -398,7 +398,7 @@ async def test_a_dream_is_told_at_the_next_turn_though_nobody_watches_the_agents
 ) -> None:
     own, other = make(tmp_path / "own", "not this one"), make(tmp_path / "other", "nor this")
 
-    async def memory(where: Path, scope: Scope = "private") -> str:
+    async def memory(where: Path, scope: PersonaScope = "private") -> str:
         return (await cache.get(root, scope=scope, family="x", own=where)).private
 
     async with open_cache(root) as (cache, misses):

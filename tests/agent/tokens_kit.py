@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Self
 
-from agent.tokens.base import heuristic
+from agent.tokens.base import count_heuristically
 from agent.tokens.endpoint import EndpointCounter
 from agent.tokens.offline import OfflineCounter
 from gateway.clock import ManualClock
@@ -105,7 +105,7 @@ class CountApi:
 
 
 def size(body: Body) -> int:
-    return heuristic(json.dumps(body, sort_keys=True))
+    return count_heuristically(json.dumps(body, sort_keys=True))
 
 
 def body(text: str, *, mark: bool = False) -> Body:

@@ -5,15 +5,15 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from agent.brief import Brief, Exchange
-from agent.models.base import Chunk, End, ModelError, Request, Text, ToolCall, ToolResult, ToolSpec
-from gateway.events import Account, Step, Usage
+from agent.brief import PromptInput, PromptTurn
+from agent.models.base import ModelError, ModelRequest, StreamChunk, StreamEnd, TextPart, ToolCall, ToolResult, ToolSpec
+from gateway.events import RequestUsage, TurnStep, Usage
 
 NOTHING = '{"properties":{},"type":"object"}'
 LOOK_UP = ToolSpec(name="look_up", description="Look up a word.", schema=NOTHING, is_parallel=True, is_polling=True)
 JOT = ToolSpec(name="jot", description="Write down.", schema=NOTHING, is_task=False, is_parallel=True, is_polling=True)
 USAGE = Usage(input_tokens=10, output_tokens=1)
-ACCOUNT = Account(provider="played", model="played-1", blocks=(), usage=USAGE, cost_usd=0.25, exact=True)
+ACCOUNT = RequestUsage(provider="played", model="played-1", blocks=(), usage=USAGE, cost_usd=0.25, exact=True)
 
 
 class NoTools:
@@ -54,23 +54,23 @@ class Played:
 
     def __init__(self, *answers: Say) -> None:
         self.answers = list(answers)
-        self.requests: list[Request] = []
+        self.requests: list[ModelRequest] = []
         self.asked = asyncio.Event()
 
-    async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         self.requests.append(request)
         self.asked.set()
         answer = self.answers.pop(0) if self.answers else Say(text="Done.")
         if answer.waits:
             await asyncio.Event().wait()
         if answer.text:
-            yield Text(text=answer.text)
+            yield TextPart(text=answer.text)
         if answer.error is not None:
             raise answer.error
         for ident, name in answer.calls:
             yield ToolCall(id=ident, name=name, arguments=answer.arguments)
         stop: Literal["refused", "tools", "end"] = "refused" if answer.refused else "tools" if answer.calls else "end"
-        yield End(stop_reason=stop, usage=USAGE, model="played-1", account=ACCOUNT, may_leak_calls=self.leaks)
+        yield StreamEnd(stop_reason=stop, usage=USAGE, model="played-1", account=ACCOUNT, may_leak_calls=self.leaks)
 
     async def start(self) -> None:
         """Nothing takes long here."""
@@ -98,11 +98,11 @@ class Drawer:
         return ToolResult(id=call.id, text=f"{call.name} is done" if known else "no such tool", is_error=not known)
 
 
-def brief(heard: str = "[x] ann (guest): hello", *history: Exchange, now: str = "") -> Brief:
-    return Brief(
+def brief(heard: str = "[x] ann (guest): hello", *history: PromptTurn, now: str = "") -> PromptInput:
+    return PromptInput(
         persona="You are Ana.", card="# Where", history=history, input_text=heard, now=now, conversation="irc/#a"
     )
 
 
-def kept(heard: str, reply: str, steps: tuple[Step, ...]) -> Exchange:
-    return Exchange(input_text=heard, reply=reply, steps=steps)
+def kept(heard: str, reply: str, steps: tuple[TurnStep, ...]) -> PromptTurn:
+    return PromptTurn(input_text=heard, reply=reply, steps=steps)

@@ -22,16 +22,17 @@ from pathlib import Path
 from typing import Literal
 
 from gateway.clock import ManualClock
-from gateway.records import TurnEnded
+from gateway.records import TurnRecord
 from gateway.settings import Settings
-from gateway.settings_load import parse
+from gateway.settings_load import parse_config
 from gateway.store import Store
 from tests.bench.gateway_kit import Figure, show
 from tests.bench.layouts import other_layouts, planned, sent
 from tests.gateway.kit import UNHURRIED
 from tests.gateway.town_kit import PLATFORMS, Running
 from tests.servers.messages_cache import MessagesCache
-from tests.servers.model_api import Answer, ModelApi
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer
 
 MODEL = "claude-sonnet-5-5"
 STEP_S = 20.0
@@ -111,7 +112,7 @@ def configuration(folder: Path, url: str, keep_warm_usd: float) -> Settings:
             text = words(random.Random(agent + name), int(length * share), int(length * share) + 1)
             (folder / agent / f"{name}.md").write_text(f"# {name}\n{text}\n", encoding="utf-8")
     rooms = [f"#room{number}" for number in range(20)]
-    return parse(
+    return parse_config(
         {
             "channels": {name: {"platform": "console", "rooms": rooms} for name in PLATFORMS},
             "agents": [
@@ -176,7 +177,7 @@ async def until(clock: ManualClock, at_s: float, *, step_s: float) -> None:
 
 async def simulate(
     hours: float, seed: int, talk: str, keep_warm_usd: float, folder: Path
-) -> tuple[ModelApi, list[TurnEnded]]:
+) -> tuple[ModelApi, list[TurnRecord]]:
     clock = ManualClock(BEGIN)
     rng = random.Random(seed)
     async with ModelApi(cache=MessagesCache(tokens), clock=clock.monotonic) as api:
@@ -207,7 +208,7 @@ async def simulate(
         await running.end()
     async with await Store.open_readonly(folder / "data" / "reverie.db") as reader:
         turns = [one.fact for one in await reader.entries(kinds=["turn_ended"], limit=1_000_000)]
-    return api, [turn for turn in turns if isinstance(turn, TurnEnded)]
+    return api, [turn for turn in turns if isinstance(turn, TurnRecord)]
 
 
 def main() -> None:

@@ -19,15 +19,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agent.cache.cadence import Cadence
-from agent.cache.keepwarm import MARGIN_S, Resting, refresh_at
-from agent.cache.marks import Unit
-from agent.cache.plan import Policy, plan
-from agent.cache.prices import Price, Prices
-from agent.cache.warmth import ROOT, Warmth, chain
+from agent.cache.keepwarm import REFRESH_MARGIN_S, IdleConversation, plan_refresh
+from agent.cache.marks import PromptSegment
+from agent.cache.plan import CachePolicy, plan_cache
+from agent.cache.prices import Price, PriceTable
+from agent.cache.warmth import ROOT_DIGEST, CacheState, extend_digest
 from tests.bench.optimum import Asked, Cost, optimum
 from tests.servers.messages_cache import MessagesCache, Usage
 
-PRICES = Prices.parse(Path("config/prices.yaml").read_text(encoding="utf-8"))
+PRICES = PriceTable.parse(Path("config/prices.yaml").read_text(encoding="utf-8"))
 DAY_S = 86_400.0
 FOLD_TOKENS = 16_000
 
@@ -235,10 +235,10 @@ RECORDED: dict[str, Callable[[int], list[Turn]]] = {
     "a sparse week": sparse_week,
 }
 POLICIES = {
-    "auto": Policy(),
-    "fixed": Policy(kind="fixed"),
-    "all long": Policy(kind="fixed", short_lifetime="1h"),
-    "all short": Policy(kind="fixed", allows_hour=False),
+    "auto": CachePolicy(),
+    "fixed": CachePolicy(kind="fixed"),
+    "all long": CachePolicy(kind="fixed", short_lifetime="1h"),
+    "all short": CachePolicy(kind="fixed", allows_hour=False),
 }
 
 
@@ -304,13 +304,13 @@ def body(system: Iterable[Json], said: Iterable[Json], now: Piece) -> Json:
 class Keeper:
     """How the plan is used around a model."""
 
-    def __init__(self, price: Price, policy: Policy, *, warm_usd: float = 0.0) -> None:
+    def __init__(self, price: Price, policy: CachePolicy, *, warm_usd: float = 0.0) -> None:
         self.price, self.policy, self.warm_usd = price, policy, warm_usd
         self.cadence: dict[str, Cadence] = {}
-        self.warmth = Warmth()
+        self.warmth = CacheState()
         self.spent_s: list[float] = []
         self.missed = self.refreshed = 0
-        self._last: dict[str, tuple[float, list[Unit], Json]] = {}
+        self._last: dict[str, tuple[float, list[PromptSegment], Json]] = {}
         self._due: list[tuple[float, str, float, str]] = []
 
     def __call__(self, turn: Turn, judge: Judge) -> None:
@@ -320,7 +320,7 @@ class Keeper:
         cadence = self.cadence.setdefault(turn.agent, Cadence())
         began = time.perf_counter()
         cadence.observe_request(turn.conversation, turn.at_s)
-        planned = plan(
+        planned = plan_cache(
             units,
             price=self.price,
             policy=self.policy,
@@ -352,7 +352,7 @@ class Keeper:
         unit, until_s = lasting[-1].prefix.segment, lasting[-1].expires_s
         longer = max((one.prefix.segment + 1 for one in lasting if one.expires_s > until_s), default=0)
         tokens = sum(unit.tokens for unit in units[: unit + 1])
-        resting = Resting(
+        resting = IdleConversation(
             conversation=conversation,
             refresh_tokens=tokens,
             expiring_tokens=tokens - sum(unit.tokens for unit in units[:longer]),
@@ -361,7 +361,7 @@ class Keeper:
             last_request_s=asked_s,
             expires_s=until_s,
         )
-        due = refresh_at(resting, self.cadence[agent], self.price, budget_usd=self.warm_usd)
+        due = plan_refresh(resting, self.cadence[agent], self.price, budget_usd=self.warm_usd)
         if due is not None and due.at_s > at_s:
             heapq.heappush(self._due, (due.at_s, conversation, asked_s, agent))
 
@@ -373,7 +373,7 @@ class Keeper:
             gone_s = self.warmth.expires_s(path, at_s)
             if last_s != asked_s or gone_s is None:
                 continue
-            if gone_s <= at_s + MARGIN_S + 1.0:  # else others have refreshed what it stands behind
+            if gone_s <= at_s + REFRESH_MARGIN_S + 1.0:  # else others have refreshed what it stands behind
                 usage = judge(request, at_s, agent)
                 self.warm_usd -= usage.cache_read_input_tokens * self.price.read * (self.price.input_usd or 0) / 1e6
                 read = self.warmth.find(path, at_s)[-1].segment + 1
@@ -382,15 +382,15 @@ class Keeper:
             self._consider(conversation, agent, at_s)
 
 
-def units_of(turn: Turn) -> list[Unit]:
-    units: list[Unit] = []
-    digest = ROOT
+def units_of(turn: Turn) -> list[PromptSegment]:
+    units: list[PromptSegment] = []
+    digest = ROOT_DIGEST
     systems = len(turn.shared) + len(turn.private)
     for number, piece in enumerate(turn.pieces):
-        digest = chain(digest, f"{turn.agent} {piece.id}".encode())
+        digest = extend_digest(digest, f"{turn.agent} {piece.id}".encode())
         said = number >= systems
         units.append(
-            Unit(
+            PromptSegment(
                 name=piece.name,
                 behind="said" if said else "block",
                 number=number - systems if said else number,
@@ -458,9 +458,9 @@ def best(turns: list[Turn], cost: Cost) -> float:
 
 def layouts(price: Price) -> dict[str, Layout]:
     return {
-        "planned (auto)": Keeper(price, Policy()),
-        "planned, $0.50 to keep warm": Keeper(price, Policy(), warm_usd=0.5),
-        "planned (fixed)": Keeper(price, Policy(kind="fixed")),
+        "planned (auto)": Keeper(price, CachePolicy()),
+        "planned, $0.50 to keep warm": Keeper(price, CachePolicy(), warm_usd=0.5),
+        "planned (fixed)": Keeper(price, CachePolicy(kind="fixed")),
         "one block, channel and date in it": one_block,
         "one marked block, history not": no_history,
         "four blocks, per-turn text in last": four_blocks,

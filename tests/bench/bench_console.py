@@ -11,15 +11,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-from agent.models.sse import Parser
-from gateway.console.api import Api
+from agent.models.sse import SseParser
+from gateway.console.api import GatewayApiClient
 from gateway.console.app import ConsoleApp
-from gateway.console.events import read
+from gateway.console.events import parse_event
 from gateway.console.pane import MAX_LINES
-from gateway.console.text import lines
+from gateway.console.text import safe_lines
 from tests.gateway.console_kit import OWN, event, mind, turn
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 SIZE = (200, 60)
 PER_S = 100
@@ -57,11 +57,11 @@ def traffic() -> Iterator[bytes]:
 
 def fill(app: ConsoleApp) -> float:
     """Ten thousand lines in each pane; seconds per event."""
-    source, parser, events, begun = traffic(), Parser(), 0, time.process_time()
+    source, parser, events, begun = traffic(), SseParser(), 0, time.process_time()
     panes = (app.model.autonomous_pane, app.model.conversation_pane, app.model.tools_pane)
     while any(len(pane.lines) < MAX_LINES for pane in panes):
         for found in parser.feed(next(source)):
-            seen = read(found.name, found.data)
+            seen = parse_event(found.name, found.data)
             assert seen is not None
             app.model.apply_event(seen)
             events += 1
@@ -70,17 +70,19 @@ def fill(app: ConsoleApp) -> float:
 
 async def flow(app: ConsoleApp, seconds: float) -> float:
     """A hundred events a second, ten at once; the share of a core that this took."""
-    source, parser, begun, cpu = traffic(), Parser(), time.perf_counter(), time.process_time()
+    source, parser, begun, cpu = traffic(), SseParser(), time.perf_counter(), time.process_time()
     for batch in range(int(seconds * 10)):
         data = b"".join(itertools.islice(source, PER_S // 10))
-        app.handle_events([seen for found in parser.feed(data) if (seen := read(found.name, found.data)) is not None])
+        app.handle_events(
+            [seen for found in parser.feed(data) if (seen := parse_event(found.name, found.data)) is not None]
+        )
         await asyncio.sleep(max(0.0, begun + (batch + 1) / 10 - time.perf_counter()))
     return (time.process_time() - cpu) / (time.perf_counter() - begun)
 
 
 async def bench(seconds: float) -> bool:
     begun = time.process_time()
-    api = Api("http://127.0.0.1:1", "none is needed")
+    api = GatewayApiClient("http://127.0.0.1:1", "none is needed")
     app = ConsoleApp(api, "bench")
     async with app.run_test(size=SIZE) as pilot:
         await pilot.pause()
@@ -108,7 +110,7 @@ async def bench(seconds: float) -> bool:
         sizes = [(len(pane.lines), pane.row_count) for pane in panes]
     await api.close()
     safe = time.process_time()
-    count = sum(len(lines("wörds and 日本語 " * 10)) for _ in range(2_000))
+    count = sum(len(safe_lines("wörds and 日本語 " * 10)) for _ in range(2_000))
     safe = (time.process_time() - safe) / count
     median = sorted(keys)[len(keys) // 2]
     figures = {

@@ -17,11 +17,11 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
 from playwright.sync_api import CDPSession
 
 from tests.gateway.page_kit import IRC, House, Tab, chromium, house, tab
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 PAINT_MS = 300.0
 CPU_SHARE = 0.02

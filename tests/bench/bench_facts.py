@@ -11,7 +11,7 @@ import tempfile
 from contextlib import aclosing
 from pathlib import Path
 
-from agent.models.base import Block, Model, Request, Said, Text
+from agent.models.base import Model, ModelMessage, ModelRequest, SystemBlock, TextPart
 from agent.models.local import LocalModel
 from tests.gateway.facts_kit import FACTS, Kept, keep
 
@@ -24,9 +24,9 @@ async def scripted() -> Kept:
 
 async def say(model: Model, system: str, text: str, tokens: int) -> str:
     """One answer."""
-    request = Request(
-        blocks=(Block(name="identity", text=system, ttl="long"),),
-        conversation=(Said(role="user", parts=(Text(text=text),)),),
+    request = ModelRequest(
+        blocks=(SystemBlock(name="identity", text=system, ttl="long"),),
+        conversation=(ModelMessage(role="user", parts=(TextPart(text=text),)),),
         max_output_tokens=tokens,
         shared_key="facts",
         conversation_id="facts",
@@ -34,7 +34,7 @@ async def say(model: Model, system: str, text: str, tokens: int) -> str:
     said = list[str]()
     async with aclosing(model.stream(request)) as chunks:
         async for chunk in chunks:
-            said += [chunk.text] if isinstance(chunk, Text) else []
+            said += [chunk.text] if isinstance(chunk, TextPart) else []
     return "".join(said).strip()
 
 

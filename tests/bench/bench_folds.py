@@ -19,17 +19,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from agent.cache.prices import Price, Prices
+from agent.cache.prices import Price, PriceTable
 from gateway.clock import ManualClock
 from gateway.events import Address, RoomId
-from gateway.records import Folded, TurnEnded
+from gateway.records import TurnRecord, ViewFolded
 from tests.bench.bench_cache_plan import Times, random_times, steady_times
 from tests.gateway.long_kit import BEGIN, CHANNEL, Home, Provider, at_home, settings
 from tests.gateway.long_script import Mix, Script, content, said
 from tests.servers.messages_cache import Ticket
 from tests.servers.model_api_events import Json
 
-PRICES = Prices.parse(Path("config/prices.yaml").read_text(encoding="utf-8"))
+PRICES = PriceTable.parse(Path("config/prices.yaml").read_text(encoding="utf-8"))
 MODELS = ("claude-sonnet-5-5", "claude-sonnet-5")
 """Reads cost 0.05 and 0.1 of the input price."""
 POLICIES = ("auto", "always", "full")
@@ -125,9 +125,9 @@ async def day(folder: Path, scene: Scene, how: tuple[str, str], seed: int, place
             assert not report.has_failed
             bill.turns += 1
         for entry in await home.log("folded", "turn_ended"):
-            if isinstance(entry.fact, Folded):
+            if isinstance(entry.fact, ViewFolded):
                 bill.folds.update(entry.fact.kinds)
-            elif isinstance(entry.fact, TurnEnded):
+            elif isinstance(entry.fact, TurnRecord):
                 bill.misses += sum(bool(account.missed) for account in entry.fact.accounts)
     assert not provider.complaints, provider.complaints[0]
     bill.needed, bill.overflows = script.needed, provider.overflows

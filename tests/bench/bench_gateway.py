@@ -17,10 +17,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from tests.bench.bench_store import fill
 from tests.bench.gateway_kit import NICK, ROOM, FastModel, Figure, Gateway, Wire, running, show, write_config
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 IDLE_S = 5.0
 WARM_UP = 20

@@ -21,12 +21,12 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from agent.models.base import Block, End, Request, Said, Text
+from agent.models.base import ModelMessage, ModelRequest, StreamEnd, SystemBlock, TextPart
 from agent.models.llamacpp import LlamaCppModel
 from agent.models.local import LocalModel
 from gateway.events import Usage
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 IDENTITY = "You are Reverie, a quiet companion in chat rooms.\n\n" + "\n".join(
     f"{number}. When somebody talks about {what}, {how}."
@@ -48,28 +48,28 @@ MESSAGES = (
 """Each with another of as many tokens, which begins otherwise."""
 
 
-def request(place: str, *said: Said, tokens: int = 12) -> Request:
+def request(place: str, *said: ModelMessage, tokens: int = 12) -> ModelRequest:
     blocks = (
-        Block(name="identity", text=IDENTITY, ttl="long"),
-        Block(name="channel", text=f"# Where you are\nPlace: the room {place}", ttl="short"),
+        SystemBlock(name="identity", text=IDENTITY, ttl="long"),
+        SystemBlock(name="channel", text=f"# Where you are\nPlace: the room {place}", ttl="short"),
     )
-    return Request(
+    return ModelRequest(
         blocks=blocks, conversation=said, max_output_tokens=tokens, shared_key="reverie", conversation_id=place
     )
 
 
-def user(text: str) -> Said:
-    return Said(role="user", parts=(Text(text=text),))
+def user(text: str) -> ModelMessage:
+    return ModelMessage(role="user", parts=(TextPart(text=text),))
 
 
-async def ask(model: LocalModel, asked: Request) -> tuple[float, str, Usage]:
+async def ask(model: LocalModel, asked: ModelRequest) -> tuple[float, str, Usage]:
     """Return seconds to the first words, the words, and the usage."""
     begun, first, words, usage = time.monotonic(), 0.0, "", Usage()
     async for chunk in model.stream(asked):
-        if isinstance(chunk, Text):
+        if isinstance(chunk, TextPart):
             first = first or time.monotonic() - begun
             words += chunk.text
-        elif isinstance(chunk, End):
+        elif isinstance(chunk, StreamEnd):
             usage = chunk.usage
     return first, words.strip() or "Well.", usage
 
@@ -85,14 +85,14 @@ async def settled(model: LocalModel) -> None:
         await asyncio.sleep(0.005)
 
 
-async def tokens(model: LocalModel, asked: Request) -> list[object]:
+async def tokens(model: LocalModel, asked: ModelRequest) -> list[object]:
     service = client(model)._service
     prompt = json.loads(await service._template.post({"messages": client(model)._chat.build_body(asked)["messages"]}))
     written = {"content": prompt["prompt"], "add_special": True, "parse_special": True}
     return list(json.loads(await service._tokenize.post(written))["tokens"])
 
 
-async def shared_tokens(model: LocalModel, one: Request, other: Request) -> int:
+async def shared_tokens(model: LocalModel, one: ModelRequest, other: ModelRequest) -> int:
     pairs = zip(await tokens(model, one), await tokens(model, other), strict=False)
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
@@ -113,13 +113,13 @@ async def measure(repeat: int) -> dict[str, float]:
         await settled(model)
         for number in range(repeat):
             place = f"#room{number}"
-            said: tuple[Said, ...] = (user(GREETING),)
+            said: tuple[ModelMessage, ...] = (user(GREETING),)
             shared = await shared_tokens(model, first, request(place, *said))
             _, words, usage = await ask(model, request(place, *said))
             shares.append(usage.cache_read_tokens / shared)
             await settled(model)
             for message, twin in MESSAGES:
-                said = (*said, Said(role="assistant", parts=(Text(text=words),)))
+                said = (*said, ModelMessage(role="assistant", parts=(TextPart(text=words),)))
                 sizes = [
                     await client(model).count_tokens(request(place, *said, user(text))) for text in (message, twin)
                 ]

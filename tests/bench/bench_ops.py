@@ -20,9 +20,9 @@ from pathlib import Path
 
 import httpx
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from tests.bench.gateway_kit import ROOM, Figure, Gateway, Wire, running, show, write_config
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 TOKEN = "a-token-for-the-bench-0123456789"
 LINES_PER_S = 50

@@ -15,11 +15,11 @@ import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from tests.bench.gateway_kit import NICK, ROOM, FastModel, Figure, Wire, running, show, write_config
 from tests.servers.bot_api import BotApi
 from tests.servers.discord_api import DiscordApi
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 IDLE_S = 5.0
 

@@ -18,27 +18,27 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from agent import view
-from agent.brief import Brief, Line
-from agent.cache.dialect import Dialect
-from agent.cache.keeper import Keeper
-from agent.cache.plan import Policy
-from agent.models.base import Chunk, End, Request
+from agent.brief import PromptInput, PromptLine
+from agent.cache.dialect import CacheProfile
+from agent.cache.keeper import CachingModel
+from agent.cache.plan import CachePolicy
+from agent.models.base import ModelRequest, StreamChunk, StreamEnd
 from agent.models.scripted import ScriptedModel
-from agent.prompt import assemble
-from agent.tools.rest import TOOLS
+from agent.prompt import build_request
+from agent.tools.rest import ENDING_TOOLS
 from gateway.clock import SystemClock
-from gateway.counting import Counting
+from gateway.counting import TokenCounters
 from gateway.events import Address, ChannelName, ConversationId, RoomId, SenderId, Usage
-from gateway.fitting import pick
-from gateway.hearing import Heard
-from gateway.live import Live
-from gateway.media import Media
-from gateway.past import View
-from gateway.price_table import price_table
-from gateway.records import Folded, Seq, TurnEnded, TurnId
-from gateway.settings_load import parse
-from gateway.store import Entry, Store
-from gateway.views import Views
+from gateway.fitting import fit_lines
+from gateway.hearing import RenderedMessage
+from gateway.live import LiveSettings
+from gateway.media import MediaStore
+from gateway.past import HistoryView
+from gateway.price_table import load_price_table
+from gateway.records import Seq, TurnId, TurnRecord, ViewFolded
+from gateway.settings_load import parse_config
+from gateway.store import NewEntry, Store
+from gateway.views import HistoryStore
 from tests.bench.bench_cache import words
 from tests.bench.gateway_kit import Figure, show
 
@@ -51,14 +51,14 @@ class Timed(ScriptedModel):
 
     reached_s = 0.0
 
-    async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         self.requests.append(request)
         Timed.reached_s = time.perf_counter()
-        yield End(stop_reason="end", usage=Usage(input_tokens=1_000), model="m")
+        yield StreamEnd(stop_reason="end", usage=Usage(input_tokens=1_000), model="m")
 
 
-def ended(rng: random.Random, number: int) -> TurnEnded:
-    return TurnEnded(
+def ended(rng: random.Random, number: int) -> TurnRecord:
+    return TurnRecord(
         turn=TurnId(f"T{number}"),
         covers=(),
         omitted=0,
@@ -78,13 +78,13 @@ async def filled(store: Store, clock: SystemClock, turns: int) -> None:
     rng, conversation = random.Random(1), PLACE.conversation
     for start in range(0, turns, 1_000):
         facts = [ended(rng, number) for number in range(start, min(turns, start + 1_000))]
-        await store.append([Entry(fact=fact, at=clock.now(), conversation=conversation) for fact in facts])
+        await store.append([NewEntry(fact=fact, at=clock.now(), conversation=conversation) for fact in facts])
 
 
 async def measure(messages: int, rounds: int) -> list[Figure]:
     clock = SystemClock()
     with tempfile.TemporaryDirectory() as folder:
-        settings = parse(
+        settings = parse_config(
             {
                 "channels": {},
                 "agents": [{"id": "a"}],
@@ -95,19 +95,19 @@ async def measure(messages: int, rounds: int) -> list[Figure]:
             },
             Path(folder),
         )
-        counting = Counting(Live(settings), clock)
+        counting = TokenCounters(LiveSettings(settings), clock)
         config = settings.llm.models["main"]
-        price = price_table(None).find("claude-sonnet-5-5", provider="anthropic")
-        keeper = Keeper(
+        price = load_price_table(None).find("claude-sonnet-5-5", provider="anthropic")
+        keeper = CachingModel(
             Timed(clock=clock),
-            Dialect(provider="anthropic", model="claude-sonnet-5-5", price=price, caching="marks"),
+            CacheProfile(provider="anthropic", model="claude-sonnet-5-5", price=price, caching="marks"),
             clock=clock,
             gauge=counting.gauge("claude-sonnet-5-5", config, settings.llm.providers["p"]),
-            policy=lambda _: Policy(),
+            policy=lambda _: CachePolicy(),
         )
         async with await Store.open(Path(folder) / "r.db", clock) as store:
             await filled(store, clock, messages // 2)
-            views = Views(store, clock, Media(settings.media, Path(folder), {}, clock))
+            views = HistoryStore(store, clock, MediaStore(settings.media, Path(folder), {}, clock))
             cold, warm, seen = await one(views, keeper), [], 0
             for _ in range(rounds):
                 spent, seen = await one(views, keeper)
@@ -122,24 +122,26 @@ async def measure(messages: int, rounds: int) -> list[Figure]:
     ]
 
 
-async def one(views: Views, keeper: Keeper) -> tuple[float, int]:
+async def one(views: HistoryStore, keeper: CachingModel) -> tuple[float, int]:
     conversation, rng = PLACE.conversation, random.Random()
-    line = Line(sender="ann", role="guest", sent=datetime.now(UTC), text=words(rng, 5, 60), is_addressed=True)
+    line = PromptLine(sender="ann", role="guest", sent=datetime.now(UTC), text=words(rng, 5, 60), is_addressed=True)
     budget = view.budget_tokens(WINDOW_TOKENS, 3_000)
     began = time.perf_counter()
     past = await views.take(conversation)
-    told = pick([Heard(seq=Seq(1), sender=SenderId("ann"), line=line)], omitted=0, budget=budget, plain=False)
+    told = fit_lines(
+        [RenderedMessage(seq=Seq(1), sender=SenderId("ann"), line=line)], omitted=0, budget=budget, plain=False
+    )
     start = view.fold_start([turn.tokens for turn in past.turns], budget)
     if start:
-        past = await views.apply_fold(conversation, past, Folded(start=past.seq_at(start), reason="full"))
-    brief = Brief(
+        past = await views.apply_fold(conversation, past, ViewFolded(start=past.seq_at(start), reason="full"))
+    brief = PromptInput(
         persona="x" * 8_000,
         card="# Where you are",
         history=await views.load_exchanges(past, seeing=False),
         input_text=told.text,
         conversation=conversation,
     )
-    request = assemble(brief, tools=TOOLS, max_output_tokens=4_096, key="a", plain=False)
+    request = build_request(brief, tools=ENDING_TOOLS, max_output_tokens=4_096, key="a", plain=False)
     async with aclosing(keeper.stream(request)) as chunks:
         async for _ in chunks:
             pass
@@ -147,7 +149,7 @@ async def one(views: Views, keeper: Keeper) -> tuple[float, int]:
     return Timed.reached_s - began, len(past.turns)
 
 
-def keep(views: Views, conversation: ConversationId, past: View, heard: str) -> None:
+def keep(views: HistoryStore, conversation: ConversationId, past: HistoryView, heard: str) -> None:
     views.add_turn(conversation, past, Seq(10**9), replace(ended(random.Random(), 0), heard=heard))
 
 

@@ -20,14 +20,14 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from gateway.bindings import Bindings, Bound, Pattern
+from gateway.bindings import BindingPattern, Bindings, ConversationBinding
 from gateway.clock import SystemClock
 from gateway.events import Address, ChannelName, Message, MessageId, RoomId, Sender, SenderId
-from gateway.hands import Whereabouts
-from gateway.places import Places
-from gateway.recalling import Recalling
-from gateway.records import FACT, Fact, Judged, Noted, Seq, TurnEnded, TurnId, key_of
-from gateway.scopes import PUBLIC, Sight
+from gateway.hands import ToolContext
+from gateway.places import PrivacyCache
+from gateway.recalling import AmbientRecall
+from gateway.records import FACT, Fact, Judgement, NoteWritten, Seq, TurnId, TurnRecord, dedup_key
+from gateway.scopes import PUBLIC, Visibility
 from gateway.store import Store
 from tests.store.kit import turn
 
@@ -73,11 +73,11 @@ def facts(words: Words, number: int) -> Iterator[tuple[Fact, str | None]]:
     said = Message(
         id=MessageId(str(number)), at=at, sender=sender, text=text, sent=START, kind="direct" if direct else "room"
     )
-    yield said, key_of(said)
-    yield Judged(type="bench", urgency=0, fate="context", rule="default", role="guest"), None
+    yield said, dedup_key(said)
+    yield Judgement(type="bench", urgency=0, fate="context", rule="default", role="guest"), None
     if number % ANSWERED == 0:
         ended = turn(at.conversation, text=words.text(30)).fact
-        assert isinstance(ended, TurnEnded)
+        assert isinstance(ended, TurnRecord)
         yield replace(ended, heard=text), None
 
 
@@ -89,13 +89,13 @@ def rows(messages: int, notes: int) -> Iterator[tuple[int, str, str, str, str | 
         there, message = place(number % PLACES).conversation, seq + 1
         for fact, key in facts(words, number):
             seq += 1
-            cause = message if isinstance(fact, Judged) else None
+            cause = message if isinstance(fact, Judgement) else None
             yield seq, at, fact.kind, there, key, cause, FACT.dump_json(fact).decode()
         if number % (messages // notes) == 0:
             seq += 1
             scope = there if number % PLACES % 3 == 0 else PUBLIC
             text = f"{words.text(40)} noted{number}"
-            noted = Noted(agent="reverie", scope=scope, title=words.text(3), text=text, lasting=False)
+            noted = NoteWritten(agent="reverie", scope=scope, title=words.text(3), text=text, lasting=False)
             yield seq, at, "noted", there, f"note:{number}", None, FACT.dump_json(noted).decode()
 
 
@@ -132,7 +132,13 @@ def questions(messages: int, count: int) -> Iterator[tuple[list[str], str]]:
 async def ask(path: Path, messages: int, rounds: int) -> dict[str, float]:
     """Milliseconds, and how often what only one message has came up where it may."""
     async with await Store.open(path, SystemClock()) as store:
-        bound = Bindings([Pattern(channel="*", room="*", thread=None, binding=Bound(listen="all", private=False))])
+        bound = Bindings(
+            [
+                BindingPattern(
+                    channel="*", room="*", thread=None, binding=ConversationBinding(listen="all", private=False)
+                )
+            ]
+        )
 
         async def nothing(_: str) -> str:
             return ""
@@ -140,10 +146,10 @@ async def ask(path: Path, messages: int, rounds: int) -> dict[str, float]:
         async def none(_: str) -> Sequence[object]:
             return ()
 
-        recalling = Recalling(store, Places(store, bound), nothing, none, SystemClock())  # type: ignore[arg-type]
+        recalling = AmbientRecall(store, PrivacyCache(store, bound), nothing, none, SystemClock())  # type: ignore[arg-type]
         at = place(1)
-        sight = Sight(scope=PUBLIC)
-        where = Whereabouts(turn=TurnId("t"), agent="reverie", at=at, visibility=sight, autonomous=False)
+        sight = Visibility(scope=PUBLIC)
+        where = ToolContext(turn=TurnId("t"), agent="reverie", at=at, visibility=sight, autonomous=False)
         taken, told, asked, found = [], 0, 0, 0
         asking = [*questions(messages, rounds)]
         busy = time.process_time()

@@ -16,13 +16,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from gateway.clock import SystemClock
-from gateway.events import Address, Called, ChannelName, RoomId, Step, Usage
-from gateway.media import Media
+from gateway.events import Address, ChannelName, RoomId, ToolCallRecord, TurnStep, Usage
+from gateway.media import MediaStore
 from gateway.media_config import MediaConfig
-from gateway.records import FACT, Folded, Rewound, Seq, TurnEnded, TurnId
-from gateway.restored import restored
+from gateway.records import FACT, ConversationRewound, Seq, TurnId, TurnRecord, ViewFolded
+from gateway.restored import load_dmn_states
 from gateway.store import Store
-from gateway.views import Views
+from gateway.views import HistoryStore
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 PLACE = Address(channel=ChannelName("irc.bench"), room=RoomId("#room")).conversation
@@ -31,11 +31,11 @@ HEARD = "[2026-01-01 09:00] ann (guest): the build is green again but the cache 
 Row = tuple[int, str, str, str, str | None, int | None, str]
 
 
-def _turn(number: int) -> TurnEnded:
-    call = Called(
+def _turn(number: int) -> TurnRecord:
+    call = ToolCallRecord(
         id=f"c{number}", name="recall", arguments='{"query":"cache"}', result="a line of what was found\n" * 20
     )
-    return TurnEnded(
+    return TurnRecord(
         turn=TurnId(f"t{number}"),
         covers=(),
         omitted=0,
@@ -48,7 +48,7 @@ def _turn(number: int) -> TurnEnded:
         usage=Usage(),
         requests=2,
         autonomous=False,
-        steps=(Step(text="", calls=(call,)),),
+        steps=(TurnStep(text="", calls=(call,)),),
     )
 
 
@@ -58,7 +58,7 @@ def _rows(turns: int) -> Iterator[Row]:
         at = (START + timedelta(seconds=number)).isoformat(timespec="microseconds")
         yield 2 * number, at, "turn_ended", PLACE, None, None, FACT.dump_json(_turn(number)).decode()
         if number % 10 == 0:
-            back = Rewound(first=Seq(2 * number), last=Seq(2 * number), by="bench")
+            back = ConversationRewound(first=Seq(2 * number), last=Seq(2 * number), by="bench")
             yield 2 * number + 1, at, "rewound", PLACE, None, None, FACT.dump_json(back).decode()
 
 
@@ -66,7 +66,9 @@ async def fill(path: Path, turns: int) -> None:
     """A log with so many turns, written past the store for speed."""
     await (await Store.open(path, SystemClock())).close()
     start, seq = 2 * (turns - IN_VIEW) + 2, 2 * turns + 2
-    fold = Folded(start=Seq(start), reason="", head="What was before.", summed=Seq(start + 20), trimmed=Seq(seq - 20))
+    fold = ViewFolded(
+        start=Seq(start), reason="", head="What was before.", summed=Seq(start + 20), trimmed=Seq(seq - 20)
+    )
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA synchronous = OFF")
     with connection:
@@ -90,10 +92,10 @@ async def start(path: Path) -> tuple[float, float]:
     """Milliseconds until the store is open and the networks are restored, and from there until the view is there."""
     began, clock = time.perf_counter(), SystemClock()
     async with await Store.open(path, clock) as store:
-        await restored(store, ["reverie"], clock.now())
+        await load_dmn_states(store, ["reverie"], clock.now())
         await store.due_conversations(1)
         opened = time.perf_counter()
-        view = await Views(store, clock, Media(MediaConfig(), path.parent / "media", {}, clock)).read(PLACE)
+        view = await HistoryStore(store, clock, MediaStore(MediaConfig(), path.parent / "media", {}, clock)).read(PLACE)
         assert len(view.turns) == IN_VIEW - IN_VIEW // 10
         assert view.digest
         return (opened - began) * 1_000, (time.perf_counter() - opened) * 1_000

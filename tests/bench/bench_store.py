@@ -1,6 +1,6 @@
 """What the store promises, measured: `python tests/bench/bench_store.py [--json]`.
 
-A notification is a `Message` and its `Judged`, appended by itself; many callers at once share commits.
+A notification is a `Message` and its `Judgement`, appended by itself; many callers at once share commits.
 """
 
 import argparse
@@ -16,23 +16,23 @@ from pathlib import Path
 
 from gateway.clock import SystemClock
 from gateway.events import Address, ChannelName, Message, MessageId, RoomId, Sender, SenderId
-from gateway.records import FACT, URGENT, Judged, key_of
-from gateway.store import Entry, Store
+from gateway.records import FACT, URGENT, Judgement, dedup_key
+from gateway.store import NewEntry, Store
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 TEXT = "the build is green again but the cache test fails on every second run could somebody have a look"
 WORDS = TEXT.split()
 
 
-def notification(number: int) -> list[Entry]:
+def notification(number: int) -> list[NewEntry]:
     """One message and its judgement, as intake appends them."""
     at = Address(channel=ChannelName("irc.bench"), room=RoomId(f"#room{number % 50}"))
     text = " ".join(WORDS[(number * 7 + i) % len(WORDS)] for i in range(12)) + f" {number}"
     sender = Sender(id=SenderId(f"user{number % 500}"), name=f"user{number % 500}")
     fact = Message(id=MessageId(str(number)), at=at, sender=sender, text=text, sent=START, kind="room")
-    message = Entry(fact=fact, at=START, conversation=at.conversation, key=key_of(fact))
-    judged = Judged(type=f"irc.bench.room.{at.room}", urgency=0, fate="context", rule="default", role="guest")
-    return [message, Entry(fact=judged, at=START, conversation=at.conversation, cause=message)]
+    message = NewEntry(fact=fact, at=START, conversation=at.conversation, key=dedup_key(fact))
+    judged = Judgement(type=f"irc.bench.room.{at.room}", urgency=0, fate="context", rule="default", role="guest")
+    return [message, NewEntry(fact=judged, at=START, conversation=at.conversation, cause=message)]
 
 
 async def ingest(path: Path, *, callers: int, seconds: float, busy: bool) -> tuple[float, float]:

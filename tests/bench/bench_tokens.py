@@ -5,20 +5,20 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-from agent.models.base import Request, Said
-from agent.tokens.meter import Meter
+from agent.models.base import ModelMessage, ModelRequest
+from agent.tokens.meter import TokenMeter
 from agent.tokens.offline import OfflineCounter
 from tests.agent.models_kit import assistant, request, user
 from tests.agent.tokens_probe import resident_mb
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 MESSAGES = 3_000
 """As many as fill the share of a 200,000 token window that the past may take."""
 ROUNDS = 200
 
 
-def past() -> list[Said]:
+def past() -> list[ModelMessage]:
     line = "does anybody know how this works, and why it does not when it rains?"
     pairs = (
         (user(f"[12:{n % 60:02}] alice: {n}: {line}"), assistant(f"{n}: It depends.")) for n in range(MESSAGES // 2)
@@ -38,7 +38,7 @@ async def load(counter: OfflineCounter) -> tuple[float, float]:
     return last - begun, worst
 
 
-def timed(meter: Meter, asked: Request) -> float:
+def timed(meter: TokenMeter, asked: ModelRequest) -> float:
     begun = time.perf_counter()
     meter.estimate("m-1", asked)
     return time.perf_counter() - begun
@@ -50,7 +50,7 @@ def main() -> None:
     took, worst = asyncio.run(load(counter))
     print(f"loading: {took * 1000:.0f} ms in a thread, of which the loop stands still {worst * 1000:.0f} ms")
     print(f"memory: {resident_mb() - before:+.1f} MB, from {before:.1f} MB")
-    meter, told = Meter(counter), past()
+    meter, told = TokenMeter(counter), past()
     first = timed(meter, request(*told, user("?")))
     again = sorted(timed(meter, request(*told, assistant(f"new {n}"), user(f"newer {n}"))) for n in range(ROUNDS))
     tokens = meter.estimate("m-1", request(*told, user("?"))).tokens

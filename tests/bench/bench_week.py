@@ -18,12 +18,12 @@ from unittest import mock
 
 from agent.signals import Signal, Tick
 from gateway.events import Message
-from gateway.fates import Fate, Fates
-from gateway.loop import Loop
-from gateway.records import Judged, Seq, TurnEnded
+from gateway.fates import EventOutcome, OutcomeTracker
+from gateway.loop import AgentLoop
+from gateway.records import Judgement, Seq, TurnRecord
 from gateway.settings import Settings
-from gateway.store import Store, Stored, rebuild
-from gateway.why import why
+from gateway.store import LogEntry, Store, rebuild
+from gateway.why import explain_event
 from tests.bench.week_traffic import OWNER, days, event, model, up
 from tests.gateway.mind_kit import TELEGRAM, World, settings
 from tests.gateway.simulated import JumpingClock, simulate
@@ -37,19 +37,19 @@ FEW = [
 ]
 """Nobody uses these in that week."""
 SAMPLED = 5
-"""Events of each fate that `why` is asked about."""
+"""Events of each fate that `explain_event` is asked about."""
 
 
 @dataclass
 class Week:
     """What came of it."""
 
-    log: list[Stored]
+    log: list[LogEntry]
     ticks: int
     requests: int
     emitted: set[str]
     stories: dict[Seq, list[str]] = field(default_factory=dict)
-    fates: dict[Seq, Fate] = field(default_factory=dict)
+    fates: dict[Seq, EventOutcome] = field(default_factory=dict)
 
 
 def configuration(folder: Path, url: str) -> Settings:
@@ -70,9 +70,9 @@ def configuration(folder: Path, url: str) -> Settings:
 
 async def live(clock: JumpingClock, folder: Path, count: float, seed: int, hourly: float) -> Week:
     rng, said, emitted, ticks = random.Random(seed), list[Message](), set[str](), 0
-    send = Loop.send
+    send = AgentLoop.send
 
-    def seeing(self: Loop, signal: Signal) -> None:
+    def seeing(self: AgentLoop, signal: Signal) -> None:
         nonlocal ticks
         ticks += isinstance(signal, Tick)
         send(self, signal)
@@ -80,7 +80,7 @@ async def live(clock: JumpingClock, folder: Path, count: float, seed: int, hourl
     async with ModelApi(cache=MessagesCache(lambda text: -(-len(text) // 4)), clock=clock.monotonic) as api:
         api.default = model(rng)
         gateway = World(configuration(folder, api.url), clock, None)
-        with mock.patch.object(Loop, "send", seeing):
+        with mock.patch.object(AgentLoop, "send", seeing):
             gateway.begin()
             for one in days(count, rng, hourly=hourly):
                 await clock.sleep(one.at_s - clock.monotonic())
@@ -103,7 +103,7 @@ async def live(clock: JumpingClock, folder: Path, count: float, seed: int, hourl
 
 def one_fate_each(week: Week) -> None:
     """Raises AssertionError for an event without a fate, or with two."""
-    told, events = Fates(), {one.cause for one in week.log if isinstance(one.fact, Judged)}
+    told, events = OutcomeTracker(), {one.cause for one in week.log if isinstance(one.fact, Judgement)}
     for entry in week.log:
         for seq, fate in told.add(entry):
             assert seq not in week.fates, f"entry {seq} has two fates"
@@ -118,14 +118,14 @@ def one_fate_each(week: Week) -> None:
 
 async def told_why(week: Week, path: Path) -> None:
     """Raises AssertionError where `reverie why` tells another fate, or no rule."""
-    rules = {one.cause: one.fact.rule for one in week.log if isinstance(one.fact, Judged)}
-    by_fate: dict[Fate, list[Seq]] = defaultdict(list)
+    rules = {one.cause: one.fact.rule for one in week.log if isinstance(one.fact, Judgement)}
+    by_fate: dict[EventOutcome, list[Seq]] = defaultdict(list)
     for seq, fate in week.fates.items():
         by_fate[fate].append(seq)
     async with await Store.open_readonly(path) as reader:
         for fate, seqs in by_fate.items():
             for seq in random.Random(1).sample(seqs, min(SAMPLED, len(seqs))):
-                story = await why(reader, seq)
+                story = await explain_event(reader, seq)
                 assert story is not None
                 assert story[-1] == f"fate: {fate}", story
                 assert any(rules[seq] in line for line in story), story
@@ -136,7 +136,7 @@ def by_day(week: Week) -> dict[str, tuple[Counter[str], int, float]]:
     """By UTC day: turns by cause, and how many of them nobody asked for, and what these cost."""
     found: dict[str, tuple[Counter[str], int, float]] = {}
     for one in week.log:
-        if isinstance(one.fact, TurnEnded) and one.fact.within is None:
+        if isinstance(one.fact, TurnRecord) and one.fact.within is None:
             causes, turns, usd = found.get(f"{one.at:%Y-%m-%d}", (Counter[str](), 0, 0.0))
             spent = sum(account.cost_usd or 0.0 for account in one.fact.accounts) if one.fact.autonomous else 0.0
             causes[one.fact.cause] += 1
@@ -156,7 +156,7 @@ def tables(week: Week) -> Iterator[str]:
     kinds = {one.seq: one.kind for one in week.log}
     counted = Counter((fate, kinds[seq]) for seq, fate in week.fates.items())
     columns = sorted({kind for _, kind in counted})
-    yield from _table("what became of", columns, [(f, [counted[f, k] for k in columns]) for f in Fate])
+    yield from _table("what became of", columns, [(f, [counted[f, k] for k in columns]) for f in EventOutcome])
     yield ""
     days_ = by_day(week)
     causes = sorted({cause for turns, _, _ in days_.values() for cause in turns})

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from tests.gateway.kit import UNBOUNDED, UNHURRIED
-from tests.servers.ircd import Client, Ircd
+from tests.servers.ircd import Ircd
+from tests.servers.ircd_client import Client
 from tests.servers.ircd_v3 import read_tags
 
 REVERIE = Path(sys.executable).with_name("reverie")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agent.cache.prices import Prices
+from agent.cache.prices import PriceTable
 from tests.bench.optimum import Asked, Cost, optimum
 from tests.servers.messages_cache import MessagesCache, Ticket, Tokens
 from tests.servers.model_api import ModelApi
@@ -41,7 +41,7 @@ def sent(api: ModelApi) -> list[Sent]:
 
 
 def cost_of(model: str) -> Cost:
-    price = Prices.parse(PRICES.read_text(encoding="utf-8")).find(model)
+    price = PriceTable.parse(PRICES.read_text(encoding="utf-8")).find(model)
     return Cost(price.read, price.write_5m, price.write_1h)
 
 

@@ -12,15 +12,15 @@ from gateway.events import (
     Address,
     ChannelName,
     Command,
-    Deleted,
-    Edited,
+    ConnectionChanged,
     EventId,
-    Link,
-    Membership,
+    MembershipChanged,
     Message,
+    MessageDeleted,
+    MessageEdited,
     MessageId,
     Notification,
-    Reacted,
+    ReactionChanged,
     RoomId,
     Sender,
     SenderId,
@@ -93,18 +93,20 @@ def event(one: Happening, now: datetime, said: list[Message], rng: random.Random
     if one.what in ("edit", "delete", "react") and about:
         message = rng.choice(about[-5:])
         if one.what == "delete":
-            return Deleted(id=ident, at=at, message=message.id, sent=now)
+            return MessageDeleted(id=ident, at=at, message=message.id, sent=now)
         if one.what == "edit":
-            return Edited(id=ident, at=at, sender=message.sender, message=message.id, text="I meant tea", sent=now)
-        return Reacted(id=ident, at=at, sender=sender, message=message.id, reaction="+1", added=True, sent=now)
+            return MessageEdited(
+                id=ident, at=at, sender=message.sender, message=message.id, text="I meant tea", sent=now
+            )
+        return ReactionChanged(id=ident, at=at, sender=sender, message=message.id, reaction="+1", added=True, sent=now)
     if one.what == "topic":
-        return Membership(id=ident, at=at, sender=sender, change="topic", sent=now, text=f"topic {one.number}")
+        return MembershipChanged(id=ident, at=at, sender=sender, change="topic", sent=now, text=f"topic {one.number}")
     if one.what == "join":
-        return Membership(id=ident, at=at, sender=sender, change="join", sent=now)
+        return MembershipChanged(id=ident, at=at, sender=sender, change="join", sent=now)
     if one.what == "command":
         return Command(id=ident, at=at, sender=sender, name="status", args="", sent=now, origin="native")
     if one.what == "flap":
-        return Link(id=ident, channel=at.channel, up=False, reason="ping timeout", sent=now)
+        return ConnectionChanged(id=ident, channel=at.channel, up=False, reason="ping timeout", sent=now)
     if one.what == "refused":
         at = Address(channel=at.channel, room=RoomId("#elsewhere"))
     asked = one.what == "ask" or one.room is None
@@ -113,9 +115,11 @@ def event(one: Happening, now: datetime, said: list[Message], rng: random.Random
     return Message(id=MessageId(ident), at=at, sender=sender, text=text, sent=now, kind=kind)  # type: ignore[arg-type] # one of these
 
 
-def up(one: Happening, now: datetime) -> Link:
+def up(one: Happening, now: datetime) -> ConnectionChanged:
     """The link is back."""
-    return Link(id=EventId(f"u{one.number}"), channel=ChannelName(one.channel), up=True, reason="", sent=now)
+    return ConnectionChanged(
+        id=EventId(f"u{one.number}"), channel=ChannelName(one.channel), up=True, reason="", sent=now
+    )
 
 
 def model(rng: random.Random) -> Callable[[Json], Answer]:

@@ -13,7 +13,6 @@ from gateway.clock import Clock
 from gateway.events import Address, MessageId, RoomId
 from tests.channels.discord_kit import NAME, config
 from tests.channels.kit import Run
-from tests.channels.kit import story as story  # noqa: PLC0414 - the tests of faults take it from here
 from tests.servers.discord_api import DiscordApi
 
 SAY = r"POST /channels/\d+/messages"

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from channels.base import CommandSpec, Part
-from channels.discord.channel import DiscordChannel, PreviewingChannel
+from channels.discord.channel import DiscordChannel, DiscordPreviewChannel
 from channels.discord.config import DiscordConfig
 from gateway.clock import Clock, SystemClock
 from gateway.events import Address, ChannelName, Command, MessageId, RoomId, ThreadId
 from tests.channels.kit import Run
-from tests.channels.kit import story as story  # noqa: PLC0414 - the tests of the platform take it from here
-from tests.servers.discord_api import DiscordApi, Options
+from tests.servers.discord_api import DiscordApi
+from tests.servers.discord_api_faults import Options
 
 NAME = ChannelName("discord.test")
 
@@ -76,7 +76,7 @@ async def running(
 ) -> AsyncIterator[Running]:
     """A channel on a server that is up; ended at the end."""
     settings = config(api, **changes)
-    kind = DiscordChannel if settings.preview == "off" else PreviewingChannel
+    kind = DiscordChannel if settings.preview == "off" else DiscordPreviewChannel
     channel = kind(NAME, settings, clock or SystemClock(), cursor=cursor, commands=commands, random=lambda: 0.0)
     run = Running(channel)
     try:

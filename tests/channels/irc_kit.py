@@ -13,8 +13,8 @@ from channels.irc.config import IrcConfig
 from gateway.clock import Clock, ManualClock, SystemClock
 from gateway.events import Address, ChannelName, Receipt, RoomId
 from tests.channels.kit import Run
-from tests.channels.kit import story as story  # noqa: PLC0414 - the tests of the platform take it from here
-from tests.servers.ircd import Client, Ircd
+from tests.servers.ircd import Ircd
+from tests.servers.ircd_client import Client
 
 NAME = ChannelName("irc.test")
 Running = Run[IrcChannel]

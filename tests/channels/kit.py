@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Generic, ParamSpec, TypeVar
 
 from channels.base import Channel
 from gateway.clock import ManualClock
-from gateway.events import Link, Message, Notification
+from gateway.events import ConnectionChanged, Message, Notification
 
 P = ParamSpec("P")
 ChannelT = TypeVar("ChannelT", bound=Channel)
@@ -100,7 +100,7 @@ class Run(Generic[ChannelT]):
     @property
     def links(self) -> list[bool]:
         """The link's state, each time that it was told."""
-        return [link.up for link in self.all(Link)]
+        return [link.up for link in self.all(ConnectionChanged)]
 
     async def up(self, times: int = 1) -> None:
         """Return once the channel has been connected so often."""

@@ -10,10 +10,9 @@ from channels.telegram.channel import TelegramChannel
 from channels.telegram.config import TelegramConfig
 from gateway.clock import Clock, SystemClock
 from gateway.events import Address, ChannelName, Post, PostKey, RoomId, ThreadId
-from tests.channels.discord_faults_kit import Hasty as Hasty  # noqa: PLC0414 - the tests of the platform take it from here
 from tests.channels.kit import EventT, Run
-from tests.channels.kit import story as story  # noqa: PLC0414 - the tests of the platform take it from here
-from tests.servers.bot_api import BotApi, Chat, Person
+from tests.servers.bot_api import BotApi
+from tests.servers.bot_api_world import Chat, Person
 
 NAME = ChannelName("telegram.test")
 

@@ -5,10 +5,12 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from channels.base import Denied, RateLimited, Rejected, Uncertain, Unreachable
-from channels.discord.render import CONTENT_UNITS
-from gateway.events import Deleted, Edited, MessageId, Reacted, RoomId
-from tests.channels.discord_kit import Running, both, part, place, story
-from tests.servers.discord_api import DiscordApi, Options
+from channels.discord.render import MAX_CONTENT_UNITS
+from gateway.events import MessageDeleted, MessageEdited, MessageId, ReactionChanged, RoomId
+from tests.channels.discord_kit import Running, both, part, place
+from tests.channels.kit import story
+from tests.servers.discord_api import DiscordApi
+from tests.servers.discord_api_faults import Options
 
 
 async def said(api: DiscordApi, run: Running, text: str = "hello", room: str = "") -> MessageId:
@@ -72,9 +74,9 @@ async def test_nothing_that_we_do_to_messages_comes_back_to_us() -> None:
         await run.channel.delete(at, number)
         theirs = api.says(api.room, api.ann, "and me")
         api.reacts(api.room, theirs, api.ann, "🔥")
-        heard = await run.one(Reacted)
+        heard = await run.one(ReactionChanged)
         assert heard.reaction == "🔥"
-        assert not [one for one in run.seen if isinstance(one, Edited | Deleted)]
+        assert not [one for one in run.seen if isinstance(one, MessageEdited | MessageDeleted)]
 
 
 @story
@@ -99,7 +101,7 @@ async def test_what_cannot_be_edited_is_rejected() -> None:
         for where, message, text, why in (
             (at, theirs, "x", "another user"),
             (at, MessageId("999"), "x", "Unknown Message"),
-            (at, number, "x " * CONTENT_UNITS, "too long"),
+            (at, number, "x " * MAX_CONTENT_UNITS, "too long"),
             (at, number, " \n", "needs text"),
             (at, number, "```\n```", "needs text"),
             (place(api.room, thread), inside, "x", "archived"),
@@ -130,7 +132,7 @@ async def test_a_deletion_that_failed_is_told_when_somebody_else_does_it() -> No
         with pytest.raises(RateLimited):
             await run.channel.delete(at, number)
         api.deletes(api.room, number)
-        assert (await run.one(Deleted)).message == number
+        assert (await run.one(MessageDeleted)).message == number
 
 
 @story

@@ -3,7 +3,8 @@
 from channels.base import CommandSpec
 from gateway.events import Command, Message
 from tests.channels.discord_faults_kit import Hurried
-from tests.channels.discord_kit import Running, both, part, story
+from tests.channels.discord_kit import Running, both, part
+from tests.channels.kit import story
 
 COMMANDS = (CommandSpec(name="log", summary="Show the log", private=True),)
 

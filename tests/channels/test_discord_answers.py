@@ -5,14 +5,16 @@ import contextlib
 import pytest
 
 from channels.base import CommandSpec, RateLimited, Rejected, Uncertain
-from channels.discord.channel import PreviewingChannel
-from channels.discord.errors import Refused
+from channels.discord.channel import DiscordPreviewChannel
+from channels.discord.errors import DiscordRefused
 from gateway.events import Receipt
-from tests.channels.discord_faults_kit import SAY, hello, part, running, story
+from tests.channels.discord_faults_kit import SAY, hello, part, running
 from tests.channels.discord_kit import both, place
 from tests.channels.discord_kit import part as answer
 from tests.channels.discord_kit import running as running_with
-from tests.servers.discord_api import DiscordApi, Options
+from tests.channels.kit import story
+from tests.servers.discord_api import DiscordApi
+from tests.servers.discord_api_faults import Options
 from tests.stopwatch import Stopwatch
 
 CHARSET = Options(json_type="application/json; charset=utf-8")
@@ -42,7 +44,7 @@ async def test_what_is_forbidden_is_asked_once_with_a_reply_or_without() -> None
         await it.up()
         said = hello(api, "well?")
         api.world.muted.add(api.room)
-        with pytest.raises(Refused) as told:
+        with pytest.raises(DiscordRefused) as told:
             await it.channel.send(part("well", api.room, reply_to=said))
         assert (told.value.status, len(api.made(SAY))) == (403, 1)
 
@@ -93,7 +95,7 @@ async def test_a_limit_that_is_over_does_not_stand_for_what_came_after() -> None
         await it.up()
         api.faults.add(SAY, "429")
         api.world.muted.add(api.room)
-        with pytest.raises(Refused):
+        with pytest.raises(DiscordRefused):
             await it.channel.send(part("no", api.room))
         api.faults.add(SAY, "429")
         api.faults.add(SAY, "reset after")
@@ -162,7 +164,7 @@ def test_no_preview_is_left_that_nobody_knows_of(what: str) -> None:
     async def run() -> None:
         async with both(preview="all") as (api, it):
             channel = it.channel
-            assert isinstance(channel, PreviewingChannel)
+            assert isinstance(channel, DiscordPreviewChannel)
             api.faults.add(SAY, what)  # type: ignore[arg-type] # the parameters above are its values
             shown = await channel.preview(place(api.room), "I thi", None)
             assert [message["id"] for message in api.visible(api.room)] == [shown]

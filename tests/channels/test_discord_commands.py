@@ -8,23 +8,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.base import CanComplete, CommandArg, CommandSpec, CommandSub, CommandTyped
+from channels.base import CanCompleteCommands, CommandArg, CommandCompletion, CommandSpec, SubcommandSpec
 from channels.discord import commands
-from channels.discord.options import quoted, written
+from channels.discord.options import format_options, quote_word
 from gateway.clock import ManualClock
-from gateway.commands.table import BY_NAME, SPECS, TABLE, Row
-from gateway.commands.words import Typed, typed
-from tests.channels.discord_kit import both, story
+from gateway.commands.table import COMMAND_SPECS, COMMANDS, COMMANDS_BY_NAME, CommandDefinition
+from gateway.commands.words import ParsedArguments, parse_arguments
+from tests.channels.discord_kit import both
+from tests.channels.kit import story
 from tests.servers.discord_api_menu import wrong
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Zl", "Zp"]), max_size=30)
 
 
 def test_discord_takes_the_whole_table() -> None:
-    menu: Any = commands.table(SPECS)
+    menu: Any = commands.build_command_table(COMMAND_SPECS)
     assert wrong(menu) == []
-    assert [row["name"] for row in menu] == [row.name for row in TABLE]
-    for row, shown in zip(TABLE, menu, strict=True):
+    assert [row["name"] for row in menu] == [row.name for row in COMMANDS]
+    for row, shown in zip(COMMANDS, menu, strict=True):
         assert (shown["description"], shown["contexts"]) == (row.summary, [1] if row.direct_only else [0, 1])
         options = shown["options"]
         if row.subs:
@@ -65,12 +66,12 @@ def test_discord_takes_the_whole_table() -> None:
             name="log", summary="S", args=(CommandArg(name="n", summary="N", choices=tuple(map(str, range(26)))),)
         ),
         CommandSpec(name="log", summary="S", args=(CommandArg(name="n", summary="N", choices=("x" * 101,)),)),
-        CommandSpec(name="log", summary="S", subs=tuple(CommandSub(name=f"s{n}", summary="S") for n in range(26))),
+        CommandSpec(name="log", summary="S", subs=tuple(SubcommandSpec(name=f"s{n}", summary="S") for n in range(26))),
         CommandSpec(
             name="log",
             summary="S",
             subs=tuple(
-                CommandSub(
+                SubcommandSpec(
                     name=f"s{n}",
                     summary="S" * 100,
                     args=tuple(CommandArg(name=f"a{m}", summary="A" * 100) for m in range(9)),
@@ -81,7 +82,7 @@ def test_discord_takes_the_whole_table() -> None:
     ],
 )
 def test_what_discord_would_not_take_is_found_out(spec: CommandSpec) -> None:
-    assert wrong(commands.table([spec])) != []
+    assert wrong(commands.build_command_table([spec])) != []
 
 
 CHANGES: Sequence[Any] = (
@@ -93,21 +94,23 @@ CHANGES: Sequence[Any] = (
 
 
 def test_the_menu_is_told_again_only_if_it_differs() -> None:
-    menu: Any = commands.table(SPECS)
+    menu: Any = commands.build_command_table(COMMAND_SPECS)
     left_out = ("required", "autocomplete")
     theirs = [
         row | {"id": "1", "version": "2", "nsfw": False, "options": _lean(row["options"], left_out)} for row in menu
     ]
-    assert commands.same(theirs[::-1], menu)
+    assert commands.is_same_table(theirs[::-1], menu)
     for number, row in enumerate(menu):
         for change in CHANGES:
             if row | change != row:
-                assert not commands.same([*menu[:number], row | change, *menu[number + 1 :]], menu)
+                assert not commands.is_same_table([*menu[:number], row | change, *menu[number + 1 :]], menu)
         for at, option in enumerate(row["options"]):
             for change in ({"required": True}, {"autocomplete": True}, {"choices": [{"name": "x", "value": "x"}]}):
                 if option | change != option:
                     options = [*row["options"][:at], option | change, *row["options"][at + 1 :]]
-                    assert not commands.same([*menu[:number], row | {"options": options}, *menu[number + 1 :]], menu)
+                    assert not commands.is_same_table(
+                        [*menu[:number], row | {"options": options}, *menu[number + 1 :]], menu
+                    )
 
 
 def _lean(options: Any, left_out: Sequence[str]) -> Any:
@@ -148,15 +151,15 @@ def data(name: str, sub: str = "", **options: Any) -> dict[str, Any]:
     ],
 )
 def test_options_are_what_people_would_write(asked: Any, text: str, understood: dict[str, str] | None) -> None:
-    said = written(asked, SPECS)
+    said = format_options(asked, COMMAND_SPECS)
     assert said == text.removeprefix("say " if asked["name"] == "say" else "")
     if understood is not None:
-        use = typed(BY_NAME[asked["name"]], said)
-        assert isinstance(use, Typed)
+        use = parse_arguments(COMMANDS_BY_NAME[asked["name"]], said)
+        assert isinstance(use, ParsedArguments)
         assert use.arguments == understood
 
 
-ROW = Row(
+ROW = CommandDefinition(
     name="x",
     group="people",
     summary="X",
@@ -171,27 +174,27 @@ SPEC = CommandSpec(name="x", summary="X", args=ROW.args)
 
 @given(st.dictionaries(st.sampled_from("abc"), TEXT))
 def test_no_value_ever_stands_for_another_argument(values: dict[str, str]) -> None:
-    use = typed(ROW, written(data("x", **values), [SPEC]))
-    assert isinstance(use, Typed)
+    use = parse_arguments(ROW, format_options(data("x", **values), [SPEC]))
+    assert isinstance(use, ParsedArguments)
     told = {name: " ".join(value.split()) for name, value in values.items() if value.split()}
     assert {name: " ".join(value.split()) for name, value in use.arguments.items()} == told
 
 
 @given(TEXT)
 def test_a_quoted_word_is_one_word(word: str) -> None:
-    row = Row(name="x", group="people", summary="X", args=(CommandArg(name="a", summary="A"),))
-    use = typed(row, quoted(word))
-    assert isinstance(use, Typed)
+    row = CommandDefinition(name="x", group="people", summary="X", args=(CommandArg(name="a", summary="A"),))
+    use = parse_arguments(row, quote_word(word))
+    assert isinstance(use, ParsedArguments)
     assert use.arguments.get("a", "") == " ".join(word.split())
 
 
 @story
 async def test_what_may_be_meant_is_suggested() -> None:
-    async with both(commands=SPECS) as (api, run):
-        assert isinstance(run.channel, CanComplete)
-        asked = list[CommandTyped]()
+    async with both(commands=COMMAND_SPECS) as (api, run):
+        assert isinstance(run.channel, CanCompleteCommands)
+        asked = list[CommandCompletion]()
 
-        async def suggest(one: CommandTyped) -> Sequence[str]:
+        async def suggest(one: CommandCompletion) -> Sequence[str]:
             asked.append(one)
             return ["console:ann", "x" * 101, "", "two\nlines", "console:ann", *(f"console:{n}" for n in range(40))]
 
@@ -212,15 +215,15 @@ async def test_what_may_be_meant_is_suggested() -> None:
 @story
 async def test_on_any_trouble_nothing_is_suggested() -> None:
     clock = ManualClock()
-    async with both(clock, commands=SPECS) as (api, run):
+    async with both(clock, commands=COMMAND_SPECS) as (api, run):
         silent = api.commands.type(api.room, api.ann, "join", "room", "")
         await api.until(lambda: silent.choices == [])
         began = asyncio.Event()
 
-        async def broken(_: CommandTyped) -> Sequence[str]:
+        async def broken(_: CommandCompletion) -> Sequence[str]:
             raise KeyError("a bug")
 
-        async def slow(_: CommandTyped) -> Sequence[str]:
+        async def slow(_: CommandCompletion) -> Sequence[str]:
             began.set()
             await asyncio.Event().wait()
             raise AssertionError
@@ -239,7 +242,7 @@ async def test_on_any_trouble_nothing_is_suggested() -> None:
 
 @story
 async def test_buttons_and_forms_are_acknowledged_and_are_no_commands() -> None:
-    async with both(commands=SPECS) as (api, run):
+    async with both(commands=COMMAND_SPECS) as (api, run):
         pressed = [api.commands.press(api.room, api.ann), api.commands.press(api.room, api.ann, form=True)]
         await api.until(lambda: all(one.answered == 6 for one in pressed))
         for one in pressed:
@@ -254,7 +257,7 @@ async def test_buttons_and_forms_are_acknowledged_and_are_no_commands() -> None:
 
 @story
 async def test_a_command_with_a_sub_arrives_as_it_would_be_written() -> None:
-    async with both(commands=SPECS) as (api, run):
+    async with both(commands=COMMAND_SPECS) as (api, run):
         asked = api.slash(api.room, api.ann, "notify threshold", urgency="low", type="irc.join")
         command = await run.command()
         assert (command.name, command.args, command.origin) == ("notify", "threshold irc.join low", "native")

@@ -6,8 +6,10 @@ import json
 import pytest
 
 from channels.base import Unreachable
-from tests.channels.discord_faults_kit import Hurried, hello, part, running, story
-from tests.servers.discord_api import DiscordApi, Faults, Options
+from tests.channels.discord_faults_kit import Hurried, hello, part, running
+from tests.channels.kit import story
+from tests.servers.discord_api import DiscordApi
+from tests.servers.discord_api_faults import Faults, Options
 
 
 @pytest.mark.parametrize("code", [0, 1000, 1001, 1011, 4000, 4009])

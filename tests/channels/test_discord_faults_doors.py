@@ -6,10 +6,12 @@ import logging
 import pytest
 
 from channels.base import Denied, SendError
-from gateway.events import Link
-from tests.channels.discord_faults_kit import SAY, Hurried, hello, part, running, story
+from gateway.events import ConnectionChanged
+from tests.channels.discord_faults_kit import SAY, Hurried, hello, part, running
 from tests.channels.discord_kit import config
-from tests.servers.discord_api import DiscordApi, Options
+from tests.channels.kit import story
+from tests.servers.discord_api import DiscordApi
+from tests.servers.discord_api_faults import Options
 
 
 @story
@@ -64,7 +66,7 @@ def test_the_token_is_in_no_log_line_and_no_reason(caplog: pytest.LogCaptureFixt
             api.faults.no_sockets = False
             asked = api.slash(api.room, api.ann, "status")
             await asyncio.sleep(0.2)
-            told.extend(link.reason for link in it.all(Link))
+            told.extend(link.reason for link in it.all(ConnectionChanged))
             told.append(repr(config(api)))
             told.append(repr(it.channel))
             secrets = (api.token, asked.token)

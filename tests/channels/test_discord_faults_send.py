@@ -6,8 +6,10 @@ import pytest
 
 from channels.base import RateLimited, Rejected, SendError, Uncertain, Unreachable
 from gateway.events import Receipt
-from tests.channels.discord_faults_kit import SAY, Running, part, running, story
-from tests.servers.discord_api import DiscordApi, Options
+from tests.channels.discord_faults_kit import SAY, Running, part, running
+from tests.channels.kit import story
+from tests.servers.discord_api import DiscordApi
+from tests.servers.discord_api_faults import Options
 
 
 async def sent(it: Running, body: str, room: str, key: str = "k1") -> Receipt | SendError:

@@ -4,13 +4,14 @@ import asyncio
 
 import pytest
 
-from channels.base import CommandSpec, File, Part, RateLimited, Rejected, Uncertain
+from channels.base import CommandSpec, OutgoingFile, Part, RateLimited, Rejected, Uncertain
 from gateway.events import Address, MessageId
-from tests.channels.discord_kit import both, part, place, running, story
+from tests.channels.discord_kit import both, part, place, running
+from tests.channels.kit import story
 from tests.servers.discord_api import DiscordApi
 
 DATA = bytes(range(256)) * 8
-FILE = File(name="a b.pdf", content_type="application/pdf", data=DATA)
+FILE = OutgoingFile(name="a b.pdf", content_type="application/pdf", data=DATA)
 SAY = r"POST /channels/\d+/messages"
 
 
@@ -34,7 +35,7 @@ async def test_a_large_file_is_whole_also_the_second_time() -> None:
     data = bytes(range(256)) * 4 * 1024 * 9
     async with both() as (api, run):
         api.faults.add(SAY, "500 before")
-        await run.channel.send(part("x", api.room, file=File(name="x", content_type="", data=data)))
+        await run.channel.send(part("x", api.room, file=OutgoingFile(name="x", content_type="", data=data)))
         (shown,) = api.visible(api.room)
         assert api.world.files[shown["attachments"][0]["url"].partition("/cdn/")[2]] == (
             data,
@@ -51,7 +52,7 @@ async def test_what_is_too_large_is_rejected() -> None:
         async def going() -> None:
             gone.append(True)
 
-        large = File(name="x", content_type="text/plain", data=bytes(most + 1))
+        large = OutgoingFile(name="x", content_type="text/plain", data=bytes(most + 1))
         with pytest.raises(Rejected, match=str(most)):
             await run.channel.send(part("x", api.room, file=large), going)
         assert not gone
@@ -75,7 +76,9 @@ async def test_a_file_fares_as_a_message_does() -> None:
 @story
 async def test_no_name_becomes_a_header() -> None:
     async with both() as (api, run):
-        odd = File(name='a"; name="payload_json"\r\n\r\n{}.txt', content_type="text/plain\r\nX-Bad: 1", data=DATA)
+        odd = OutgoingFile(
+            name='a"; name="payload_json"\r\n\r\n{}.txt', content_type="text/plain\r\nX-Bad: 1", data=DATA
+        )
         await run.channel.send(part("x", api.room, file=odd))
         (shown,) = api.visible(api.room)
         assert shown["content"] == "x"

@@ -14,12 +14,12 @@ from datetime import UTC, datetime
 import pytest
 
 from channels.discord import shards
-from channels.discord.gaps import Progress
-from channels.discord.ids import id_at
-from channels.discord.socket import Socket
-from channels.discord.socket import connect as really_connect
+from channels.discord.gaps import DiscordProgress
+from channels.discord.ids import snowflake_at
+from channels.discord.socket import GatewaySocket, open_socket
 from tests.channels.discord_faults_kit import Hurried, Running, hello, running
-from tests.servers.discord_api import DiscordApi, Options
+from tests.servers.discord_api import DiscordApi
+from tests.servers.discord_api_faults import Options
 from tests.servers.discord_api_mutants import Mutants
 
 LIMIT_S = 240
@@ -51,12 +51,12 @@ def log() -> Iterator[Counted]:
 
 
 @pytest.fixture
-def sockets(monkeypatch: pytest.MonkeyPatch) -> list[Socket]:
+def sockets(monkeypatch: pytest.MonkeyPatch) -> list[GatewaySocket]:
     """Those that the adapter opens."""
-    opened: list[Socket] = []
-    connect = really_connect
+    opened: list[GatewaySocket] = []
+    connect = open_socket
 
-    async def noted(*args: object, **more: object) -> Socket:
+    async def noted(*args: object, **more: object) -> GatewaySocket:
         opened.append(await connect(*args, **more))  # type: ignore[arg-type] # whatever it takes
         return opened[-1]
 
@@ -64,26 +64,26 @@ def sockets(monkeypatch: pytest.MonkeyPatch) -> list[Socket]:
     return opened
 
 
-def test_malformed_payloads_end_nothing(log: Counted, sockets: list[Socket]) -> None:
+def test_malformed_payloads_end_nothing(log: Counted, sockets: list[GatewaySocket]) -> None:
     asyncio.run(asyncio.wait_for(_story(log, sockets, wire=3_000, direct=3_000, seed=1), 60))
 
 
 def test_an_id_from_the_future_does_not_hide_what_comes_after_it() -> None:
-    now, progress = datetime.now(UTC), Progress(None, 3600)
+    now, progress = datetime.now(UTC), DiscordProgress(None, 3600)
     progress.begin_session(0, ["1"], now)
     progress.record_message(0, str(2**63), now)
-    again = Progress(progress.to_cursor(), 3600)
+    again = DiscordProgress(progress.to_cursor(), 3600)
     again.begin_session(0, ["1"], now)
     assert again.has_gap(0, "1")
-    assert again.history_after(0, now) <= id_at(now)
+    assert again.history_after(0, now) <= snowflake_at(now)
 
 
 @pytest.mark.soak
-def test_a_million_malformed_payloads_end_nothing(log: Counted, sockets: list[Socket]) -> None:
+def test_a_million_malformed_payloads_end_nothing(log: Counted, sockets: list[GatewaySocket]) -> None:
     asyncio.run(asyncio.wait_for(_story(log, sockets, wire=200_000, direct=800_000, seed=2), 4 * LIMIT_S))
 
 
-async def _story(log: Counted, sockets: list[Socket], *, wire: int, direct: int, seed: int) -> None:
+async def _story(log: Counted, sockets: list[GatewaySocket], *, wire: int, direct: int, seed: int) -> None:
     async with DiscordApi(Options(heartbeat_s=30)) as api, running(api, clock=Hurried(1)) as it:
         await it.up()
         mutants, events = Mutants(api, seed), 0

@@ -7,15 +7,17 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from channels.discord import gaps, wire
-from channels.discord.directory import Directory, Place
-from channels.discord.gaps import Progress
-from channels.discord.ids import id_at
-from channels.discord.rest import messages
+from channels.discord.directory import DiscordDirectory, DiscordPlace
+from channels.discord.gaps import DiscordProgress
+from channels.discord.ids import snowflake_at
+from channels.discord.rest import parse_messages
 from gateway.clock import SystemClock
-from gateway.events import Message, Reacted, RoomId
-from tests.channels.discord_faults_kit import Hurried, hello, running, story
+from gateway.events import Message, ReactionChanged, RoomId
+from tests.channels.discord_faults_kit import Hurried, hello, running
 from tests.channels.discord_kit import NAME, place
-from tests.servers.discord_api import DiscordApi, Options
+from tests.channels.kit import story
+from tests.servers.discord_api import DiscordApi
+from tests.servers.discord_api_faults import Options
 from tests.stopwatch import Stopwatch
 
 HISTORY = r"GET /channels/\d+/messages"
@@ -207,7 +209,9 @@ async def test_what_was_told_before_a_resuming_was_cut_is_not_told_again() -> No
         await it.up(2)
         hello(api, "after")
         await it.heard("before", "after")
-        assert [event.reaction for event in it.seen if isinstance(event, Reacted)] == [str(n) for n in range(16)]
+        assert [event.reaction for event in it.seen if isinstance(event, ReactionChanged)] == [
+            str(n) for n in range(16)
+        ]
         assert (len(api.resumes), len(api.identifies)) == (4, 1)
 
 
@@ -272,8 +276,8 @@ async def test_a_direct_chat_is_asked_whatever_was_told_of_it_once() -> None:
         await it.heard("before", "in a room", "away")
 
 
-def directory() -> Directory:
-    made = Directory(NAME)
+def directory() -> DiscordDirectory:
+    made = DiscordDirectory(NAME)
     made.apply_event("READY", {"user": {"id": "10"}})
     return made
 
@@ -283,8 +287,8 @@ def test_only_what_is_known_to_be_in_no_guild_or_not_known_is_direct() -> None:
     known.add_channel({"id": "31", "type": 0}, "")  # a room, in a guild that nobody told us
     known.add_channel({"id": "32", "type": 1}, "")
     assert [known.is_direct(channel) for channel in ("31", "32", "33")] == [False, True, True]
-    said = {"id": str(id_at(NOW)), "type": 0, "content": "hi", "author": {"id": "20"}}
-    found = [wire.message(said | {"channel_id": channel}, known) for channel in ("31", "32")]
+    said = {"id": str(snowflake_at(NOW)), "type": 0, "content": "hi", "author": {"id": "20"}}
+    found = [wire.parse_message(said | {"channel_id": channel}, known) for channel in ("31", "32")]
     assert [message.kind for message in found if message] == ["room", "direct"]
 
 
@@ -308,15 +312,15 @@ def test_an_archived_thread_is_forgotten_until_it_is_used() -> None:
 
 
 def test_nobody_acts_where_nothing_is_said() -> None:
-    forum = Place(id="1", guild="40", name="", parent="", is_direct=False, last_message="", has_messages=False)
-    assert not any(gaps.acts(forum, {opened}) for opened in ("1", "40", "*"))
+    forum = DiscordPlace(id="1", guild="40", name="", parent="", is_direct=False, last_message="", has_messages=False)
+    assert not any(gaps.is_open_place(forum, {opened}) for opened in ("1", "40", "*"))
 
 
 def test_a_session_that_names_no_guilds_may_have_missed_something_in_any() -> None:
-    first = Progress(None, 3600)
+    first = DiscordProgress(None, 3600)
     first.begin_session(0, [], NOW - timedelta(minutes=10))
     assert not first.has_guild_gap(0)  # nothing is known from before: nothing is missed
-    one, of_two = (Progress(first.to_cursor(), 3600) for _ in range(2))
+    one, of_two = (DiscordProgress(first.to_cursor(), 3600) for _ in range(2))
     one.begin_session(0, [], NOW)
     assert (one.has_guild_gap(0), one.has_gap(0, "40"), one.has_gap(0, "")) == (True, True, False)
     of_two.begin_session(1, [], NOW, shards=2)  # a shard may well have none
@@ -325,30 +329,35 @@ def test_a_session_that_names_no_guilds_may_have_missed_something_in_any() -> No
 
 def test_a_clock_that_goes_ahead_hides_nothing_that_discord_dates() -> None:
     ours = NOW + timedelta(minutes=10)
-    old = Progress(None, 3600)
+    old = DiscordProgress(None, 3600)
     old.begin_session(0, ["40"], ours)
-    old.record_message(0, str(id_at(NOW)), ours)
-    new = Progress(old.to_cursor(), 3600)
+    old.record_message(0, str(snowflake_at(NOW)), ours)
+    new = DiscordProgress(old.to_cursor(), 3600)
     new.begin_session(0, ["40"], ours)
-    assert new.history_after(0, ours) == id_at(NOW - timedelta(minutes=1))
-    same = Progress(None, 3600)
+    assert new.history_after(0, ours) == snowflake_at(NOW - timedelta(minutes=1))
+    same = DiscordProgress(None, 3600)
     same.begin_session(0, ["40"], ours)
     same.begin_session(0, ["40"], ours)  # another session before anybody has spoken
-    same.record_message(0, str(id_at(NOW)), ours)
+    same.record_message(0, str(snowflake_at(NOW)), ours)
     same.close_gap(0, "40")
-    same.record_message(0, str(id_at(NOW) + 7), ours)
-    assert json.loads(same.to_cursor())["marks"] == {"0": str(id_at(NOW) + 7)}
+    same.record_message(0, str(snowflake_at(NOW) + 7), ours)
+    assert json.loads(same.to_cursor())["marks"] == {"0": str(snowflake_at(NOW) + 7)}
 
 
 def test_a_message_without_a_type_is_one() -> None:
-    said: dict[str, object] = {"id": str(id_at(NOW)), "channel_id": "32", "content": "hi", "author": {"id": "20"}}
-    assert wire.message(said, directory()) is not None
-    assert wire.message(said | {"type": None}, directory()) is not None
+    said: dict[str, object] = {
+        "id": str(snowflake_at(NOW)),
+        "channel_id": "32",
+        "content": "hi",
+        "author": {"id": "20"},
+    }
+    assert wire.parse_message(said, directory()) is not None
+    assert wire.parse_message(said | {"type": None}, directory()) is not None
     edited = said | {"edited_timestamp": NOW.isoformat()}
-    assert wire.edited(edited, directory(), NOW) is not None
-    assert wire.edited(edited | {"type": 7}, directory(), NOW) is None
+    assert wire.parse_edit(edited, directory(), NOW) is not None
+    assert wire.parse_edit(edited | {"type": 7}, directory(), NOW) is None
 
 
 @pytest.mark.parametrize("odd", [None, "x", "", "-1", "9" * 40, "٥", "²", True])
 def test_odd_ids_in_a_history_break_nothing(odd: object) -> None:
-    assert [m.get("id") for m in messages([{"id": "7"}, {"id": odd}, {}, 5, {"id": "3"}])][-2:] == ["3", "7"]
+    assert [m.get("id") for m in parse_messages([{"id": "7"}, {"id": odd}, {}, 5, {"id": "3"}])][-2:] == ["3", "7"]

@@ -5,22 +5,22 @@ from typing import Any
 import pytest
 
 from channels.discord import wire
-from channels.discord.directory import Directory
-from channels.discord.ids import id_at
+from channels.discord.directory import DiscordDirectory
+from channels.discord.ids import snowflake_at
 from gateway.clock import SystemClock
 from gateway.commands import parse
-from gateway.commands.table import BY_NAME
-from gateway.events import Command, Message, Reacted
+from gateway.commands.table import COMMANDS_BY_NAME
+from gateway.events import Command, Message, ReactionChanged
 from tests.channels.discord_kit import NAME
 
 ME, OWNER, ROOM, GUILD, ADMINS = "10", "20", "30", "40", "50"
 NOW = SystemClock().now()
-NUMBER = str(id_at(NOW))
+NUMBER = str(snowflake_at(NOW))
 AUTHOR = {"id": OWNER, "username": "ann", "global_name": "Ann"}
 
 
-def directory() -> Directory:
-    made = Directory(NAME)
+def directory() -> DiscordDirectory:
+    made = DiscordDirectory(NAME)
     made.apply_event("READY", {"user": {"id": ME}})
     made.apply_event(
         "GUILD_CREATE", {"id": GUILD, "channels": [{"id": ROOM, "type": 0, "name": "general"}], "roles": []}
@@ -30,14 +30,14 @@ def directory() -> Directory:
 
 def said(content: str = "!status", **more: Any) -> Message:
     base = {"id": NUMBER, "channel_id": ROOM, "guild_id": GUILD, "type": 0, "author": AUTHOR, "content": content}
-    found = wire.message(base | more, directory())
+    found = wire.parse_message(base | more, directory())
     assert found is not None
     return found
 
 
-def reacted(**more: Any) -> Reacted:
+def reacted(**more: Any) -> ReactionChanged:
     base = {"user_id": OWNER, "channel_id": ROOM, "guild_id": GUILD, "message_id": "7", "emoji": {"name": "👍"}}
-    found = wire.reacted(base | more, directory(), NOW, "n", added=True)
+    found = wire.parse_reaction(base | more, directory(), NOW, "n", added=True)
     assert found is not None
     return found
 
@@ -53,7 +53,7 @@ def slash(**more: Any) -> Command | None:
         "data": {"type": 1, "name": "status"},
         "member": {"user": AUTHOR, "roles": [ADMINS]},
     }
-    return wire.command({key: value for key, value in (base | more).items() if value is not None}, directory())
+    return wire.parse_command({key: value for key, value in (base | more).items() if value is not None}, directory())
 
 
 def test_roles_are_those_of_the_member_that_the_event_tells() -> None:
@@ -62,7 +62,7 @@ def test_roles_are_those_of_the_member_that_the_event_tells() -> None:
     assert said(member=member).sender.ranks == ranks
     assert reacted(member=member | {"user": AUTHOR}).sender.ranks == ranks
     edited = {"id": NUMBER, "channel_id": ROOM, "guild_id": GUILD, "author": AUTHOR, "content": "x", "member": member}
-    told = wire.edited(edited | {"edited_timestamp": NOW.isoformat()}, directory(), NOW)
+    told = wire.parse_edit(edited | {"edited_timestamp": NOW.isoformat()}, directory(), NOW)
     assert told is not None
     assert told.sender.ranks == ranks
 
@@ -123,21 +123,21 @@ def test_a_display_name_makes_nobody() -> None:
     ],
 )
 def test_what_somebody_else_wrote_is_no_command(message: Message) -> None:
-    assert parse.read(message, "!", BY_NAME) is None
+    assert parse.parse_command(message, "!", COMMANDS_BY_NAME) is None
 
 
 def test_an_embed_is_only_read_of_whoever_can_make_one() -> None:
     embeds = [{"type": "rich", "description": "!status"}]
-    assert wire.message(_base("", embeds=embeds), directory()) is None
+    assert wire.parse_message(_base("", embeds=embeds), directory()) is None
 
 
 def test_discord_itself_gives_no_commands() -> None:
     for kind in (6, 7, 8, 18, 24):
-        assert wire.message(_base("!status", type=kind), directory()) is None
+        assert wire.parse_message(_base("!status", type=kind), directory()) is None
 
 
 def test_our_own_words_come_from_nobody() -> None:
-    assert wire.message(_base("!status", author={"id": ME}), directory()) is None
+    assert wire.parse_message(_base("!status", author={"id": ME}), directory()) is None
 
 
 @pytest.mark.parametrize(

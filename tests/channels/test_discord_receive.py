@@ -5,10 +5,13 @@ import logging
 
 import pytest
 
-from gateway import access
-from gateway.events import Deleted, Edited, Message, Reacted, RoomId
-from tests.channels.discord_kit import NAME, Quick, both, part, place, running, story
-from tests.servers.discord_api import FORUM, DiscordApi, Options
+from gateway import access, standing
+from gateway.events import Message, MessageDeleted, MessageEdited, ReactionChanged, RoomId
+from tests.channels.discord_kit import NAME, Quick, both, part, place, running
+from tests.channels.kit import story
+from tests.servers.discord_api import DiscordApi
+from tests.servers.discord_api_faults import Options
+from tests.servers.discord_api_world import FORUM
 from tests.stopwatch import Stopwatch
 
 
@@ -52,18 +55,18 @@ async def test_edits_deletions_and_reactions_arrive() -> None:
     async with both() as (api, run):
         said = api.says(api.room, api.ann, "hello")
         api.edits(api.room, said, "hello you")
-        edit = await run.one(Edited)
+        edit = await run.one(MessageEdited)
         assert (edit.message, edit.text, edit.sender.id, edit.at) == (said, "hello you", api.ann, place(api.room))
         api.reacts(api.room, said, api.ben, "👍")
         api.reacts(api.room, said, api.ben, "👍", added=False)
-        await run.one(Reacted, 2)
-        assert [(r.reaction, r.added, r.sender.id) for r in run.all(Reacted)] == [
+        await run.one(ReactionChanged, 2)
+        assert [(r.reaction, r.added, r.sender.id) for r in run.all(ReactionChanged)] == [
             ("👍", True, api.ben),
             ("👍", False, api.ben),
         ]
-        assert len({reacted.id for reacted in run.all(Reacted)}) == 2
+        assert len({reacted.id for reacted in run.all(ReactionChanged)}) == 2
         api.deletes(api.room, said)
-        assert (await run.one(Deleted)).message == said
+        assert (await run.one(MessageDeleted)).message == said
 
 
 @story
@@ -75,7 +78,7 @@ async def test_a_link_preview_is_not_an_edit() -> None:
         api.dispatch("MESSAGE_UPDATE", api.world.seen_live(shown))
         api.says(api.room, api.ann, "next")
         await run.message(2)
-        assert not run.all(Edited)
+        assert not run.all(MessageEdited)
 
 
 @story
@@ -119,7 +122,7 @@ async def test_a_guild_opens_all_its_rooms_and_no_other() -> None:
             api.says(elsewhere, api.ann, "two")
             api.says(api.other, api.ann, "three")
             await run.message(3)
-            policy = access.Policy(
+            policy = standing.AccessPolicy(
                 dm_policy="disabled",
                 roles={},
                 open_rooms={NAME: frozenset({RoomId(api.guild)})},

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.discord.render import CONTENT_UNITS, bodies, render
-from channels.split import split_markdown, units
+from channels.discord.render import MAX_CONTENT_UNITS, render, render_bodies
+from channels.split import split_markdown, utf16_length
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_a_text_becomes_discords(ours: str, theirs: str) -> None:
 
 
 def test_a_fence_that_is_cut_is_closed_and_opened_again_with_its_language() -> None:
-    first, *rest = bodies("Look:\n```python\n" + "x = 1  # no\n" * 400 + "```\nDone.")
+    first, *rest = render_bodies("Look:\n```python\n" + "x = 1  # no\n" * 400 + "```\nDone.")
     assert first.startswith("Look:\n```python\n")
     assert first.endswith("\n```")
     assert all(body.startswith("```python\n") for body in rest)
@@ -43,7 +43,7 @@ def test_a_fence_that_is_cut_is_closed_and_opened_again_with_its_language() -> N
 
 def test_the_indentation_at_a_cut_in_code_stays() -> None:
     text = "```py\n" + "    deep = 1\n" * 300 + "```"
-    assert all(line.startswith("    ") for body in bodies(text) for line in body.split("\n") if "deep" in line)
+    assert all(line.startswith("    ") for body in render_bodies(text) for line in body.split("\n") if "deep" in line)
 
 
 def test_a_line_is_cut_between_words_and_not_in_code_or_a_link() -> None:
@@ -60,13 +60,13 @@ def test_what_people_see_as_one_character_stays_whole(whole: str) -> None:
         pieces = split_markdown("x" * shift + whole * 40, 64)
         assert "".join(pieces) == "x" * shift + whole * 40
         assert all(piece.lstrip("x").replace(whole, "") == "" for piece in pieces)
-        assert all(units(piece) <= 64 for piece in pieces)
+        assert all(utf16_length(piece) <= 64 for piece in pieces)
 
 
 def test_one_word_that_is_longer_than_a_message_is_cut_all_the_same() -> None:
-    pieces = bodies("😀" * 3000)
-    assert [units(piece) for piece in pieces] == [2000, 2000, 2000]
-    assert bodies("") == bodies(" \n ") == ()
+    pieces = render_bodies("😀" * 3000)
+    assert [utf16_length(piece) for piece in pieces] == [2000, 2000, 2000]
+    assert render_bodies("") == render_bodies(" \n ") == ()
     with pytest.raises(ValueError, match="64"):
         split_markdown("x", 63)
 
@@ -95,7 +95,7 @@ def test_nothing_but_white_space_is_lost_and_no_fence_is_half_open(parts: list[s
     pieces = split_markdown(text, limit)
     for piece in pieces:
         assert piece.strip()
-        assert units(piece) <= limit
+        assert utf16_length(piece) <= limit
         assert sum(bool(re.fullmatch(r" {0,3}```[^`]*", line.rstrip())) for line in piece.split("\n")) % 2 == 0
 
     def bare(shown: str) -> str:
@@ -106,7 +106,7 @@ def test_nothing_but_white_space_is_lost_and_no_fence_is_half_open(parts: list[s
 
 @given(st.text(max_size=5000))
 def test_any_text_at_all_is_shown_within_the_limit(text: str) -> None:
-    for body in bodies(text):
+    for body in render_bodies(text):
         assert body.strip()
-        assert units(body) <= CONTENT_UNITS
+        assert utf16_length(body) <= MAX_CONTENT_UNITS
         body.encode()

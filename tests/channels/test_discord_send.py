@@ -17,17 +17,18 @@ from channels.base import (
     Rejected,
     Uncertain,
     Unreachable,
-    unrecorded,
+    no_before_send,
 )
-from channels.discord.channel import DiscordChannel, PreviewingChannel, make
+from channels.discord.channel import DiscordChannel, DiscordPreviewChannel, create_channel
 from channels.discord.config import DiscordConfig
-from channels.discord.files import allowed
-from channels.discord.ids import nonce
-from channels.discord.interactions import Answers
-from channels.discord.rest import Api
+from channels.discord.files import check_url
+from channels.discord.ids import message_nonce
+from channels.discord.interactions import InteractionResponder
+from channels.discord.rest import DiscordRestClient
 from gateway.clock import SystemClock
-from gateway.events import Attachment, Deleted, Message, MessageId, Post, PostKey
-from tests.channels.discord_kit import NAME, both, part, place, running, story
+from gateway.events import Attachment, Message, MessageDeleted, MessageId, Post, PostKey
+from tests.channels.discord_kit import NAME, both, part, place, running
+from tests.channels.kit import story
 from tests.servers.discord_api import DiscordApi
 from tests.stopwatch import Stopwatch
 
@@ -66,9 +67,9 @@ async def test_a_notice_is_silent_and_link_previews_can_be_asked_for() -> None:
 
 
 def test_a_nonce_is_short_and_depends_on_the_key_alone() -> None:
-    assert nonce("01ABC#0") == nonce("01ABC#0")
-    assert len({nonce(f"01ABC#{number}") for number in range(1000)}) == 1000
-    assert all(len(nonce("x" * length)) <= 25 and nonce("x" * length).isalnum() for length in range(50))
+    assert message_nonce("01ABC#0") == message_nonce("01ABC#0")
+    assert len({message_nonce(f"01ABC#{number}") for number in range(1000)}) == 1000
+    assert all(len(message_nonce("x" * length)) <= 25 and message_nonce("x" * length).isalnum() for length in range(50))
 
 
 @story
@@ -157,8 +158,8 @@ async def test_what_stands_before_discord_is_waited_for_as_it_says() -> None:
 
 
 def test_abilities_are_those_of_the_configuration() -> None:
-    plain = make(NAME, _config(), SystemClock())
-    previewing = make(NAME, _config(preview="all"), SystemClock())
+    plain = create_channel(NAME, _config(), SystemClock())
+    previewing = create_channel(NAME, _config(preview="all"), SystemClock())
     channel: Channel = plain
     for ability in (CanType, CanDownload, HasSpaces):
         assert isinstance(channel, ability)
@@ -182,7 +183,7 @@ async def test_typing_is_shown_and_never_fails() -> None:
 async def test_a_preview_grows_and_goes_without_a_word() -> None:
     async with both(preview="all") as (api, run):
         channel = run.channel
-        assert isinstance(channel, PreviewingChannel)
+        assert isinstance(channel, DiscordPreviewChannel)
         shown = await channel.preview(place(api.room), "I thi", None)
         assert shown is not None
         assert await channel.preview(place(api.room), "I think `x", shown) == shown
@@ -191,7 +192,7 @@ async def test_a_preview_grows_and_goes_without_a_word() -> None:
         await channel.delete_preview(place(api.room), shown)
         api.says(api.room, api.ann, "next")
         await run.one(Message)
-        assert (api.texts(api.room), run.all(Deleted), api.offences) == ([], [], [])
+        assert (api.texts(api.room), run.all(MessageDeleted), api.offences) == ([], [], [])
 
 
 @story
@@ -223,7 +224,7 @@ async def test_a_file_is_bounded_and_comes_from_discord_only() -> None:
 )
 def test_only_discords_own_hosts_are_asked(url: str, fine: bool) -> None:
     with contextlib.nullcontext() if fine else pytest.raises(Rejected):
-        allowed(url, "https://discord.com/api/v10")
+        check_url(url, "https://discord.com/api/v10")
 
 
 @story
@@ -287,11 +288,11 @@ async def test_a_private_answer_never_becomes_a_public_one() -> None:
 
 @story
 async def test_a_command_whose_acknowledgement_was_cut_off_is_too_old() -> None:
-    answers = Answers(Api(), SystemClock(), COMMANDS)
+    answers = InteractionResponder(DiscordRestClient(), SystemClock(), COMMANDS)
     answers.handle_interaction({"id": "5", "token": "t", "application_id": "6", "type": 2, "data": {"name": "log"}})
     await answers.close()
     with pytest.raises(Rejected, match="too old"):
-        await answers.send(part("x", "1", reply_to="interaction:5", private=True), {}, unrecorded)
+        await answers.send(part("x", "1", reply_to="interaction:5", private=True), {}, no_before_send)
 
 
 @pytest.mark.parametrize("fault", ["500 after", "reset after"])

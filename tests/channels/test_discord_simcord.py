@@ -10,15 +10,16 @@ import discord
 import pytest
 import simcord
 
-from channels.base import CommandArg, CommandSpec, CommandTyped, Rejected
+from channels.base import CommandArg, CommandCompletion, CommandSpec, Rejected
 from channels.discord.channel import DiscordChannel
-from channels.discord.client import Client
+from channels.discord.client import DiscordClient
 from channels.discord.config import DiscordConfig
-from channels.discord.life import Kept, Life
+from channels.discord.life import DiscordAccountState, DiscordSession
 from gateway.clock import SystemClock
-from gateway.commands.table import SPECS
-from gateway.events import Deleted, Edited, Reacted, RoomId
-from tests.channels.discord_kit import NAME, Running, part, place, story
+from gateway.commands.table import COMMAND_SPECS
+from gateway.events import MessageDeleted, MessageEdited, ReactionChanged, RoomId
+from tests.channels.discord_kit import NAME, Running, part, place
+from tests.channels.kit import story
 
 COMMANDS = (
     CommandSpec(name="status", summary="Show how it goes"),
@@ -38,10 +39,10 @@ class _Clock(SystemClock):
         return self.now().timestamp()
 
 
-class _Life(Life):
+class _Life(DiscordSession):
     """Its client is simcord's already: logged in, and fed."""
 
-    simulated: Client
+    simulated: DiscordClient
 
     async def _run_logged_in(self) -> str:
         self._directory.own_id = str(self.simulated.user.id) if self.simulated.user else ""
@@ -58,7 +59,7 @@ class _Life(Life):
 class _Channel(DiscordChannel):
     made: _Life
 
-    def create_session(self) -> Life:
+    def create_session(self) -> DiscordSession:
         return self.made
 
 
@@ -75,9 +76,9 @@ async def simulated(
         clock,
         random=lambda: 0.0,
         directory=channel._directory,
-        kept=Kept(clock, commands, None),
+        kept=DiscordAccountState(clock, commands, None),
     )
-    client = life.simulated = Client(config, life.handle_raw_event)
+    client = life.simulated = DiscordClient(config, life.handle_raw_event)
     _also_for_simcord(client)
     async with simcord.run(client) as env:
         clock.env = env
@@ -90,7 +91,7 @@ async def simulated(
             await run.end()
 
 
-def _also_for_simcord(client: Client) -> None:
+def _also_for_simcord(client: DiscordClient) -> None:
     """Its actors are given objects out of the library's cache, which we do not fill."""
     state: Any = client._connection
 
@@ -118,11 +119,11 @@ async def test_what_people_do_arrives() -> None:
         assert (message.at, message.kind, message.sender.id) == (place(str(room.id)), "mention", str(ann.id))
         assert run.channel.space(RoomId(str(room.id))) == str(guild.id)
         await ann.edit(said, "hello you")
-        assert (await run.one(Edited)).text == "hello you"
+        assert (await run.one(MessageEdited)).text == "hello you"
         await ann.react(said, "👍")
-        assert (await run.one(Reacted)).reaction == "👍"
+        assert (await run.one(ReactionChanged)).reaction == "👍"
         await ann.delete(said)
-        assert (await run.one(Deleted)).message == message.id
+        assert (await run.one(MessageDeleted)).message == message.id
 
 
 @story
@@ -253,9 +254,9 @@ async def test_a_command_from_a_thread_has_the_threads_address() -> None:
 @story
 async def test_somebody_elses_discord_takes_the_whole_table() -> None:
     """Its subs, choices and suggestions, as somebody else reads the documentation."""
-    async with simulated(commands=SPECS) as (env, run):
+    async with simulated(commands=COMMAND_SPECS) as (env, run):
 
-        async def suggest(typed: CommandTyped) -> Sequence[str]:
+        async def suggest(typed: CommandCompletion) -> Sequence[str]:
             return [f"{typed.name}.{typed.sub}.{typed.arg}.{typed.prefix}"]
 
         run.channel.set_completer(suggest)
@@ -264,7 +265,7 @@ async def test_somebody_elses_discord_takes_the_whole_table() -> None:
         ann = guild.add_member(env.create_user("ann"))
         assert set(ann.available_commands(room)) == {
             f"{spec.name} {sub}".strip()
-            for spec in SPECS
+            for spec in COMMAND_SPECS
             for sub in ([sub.name for sub in spec.subs] or [""])
             if not spec.direct_only
         }

@@ -12,12 +12,12 @@ import yarl
 from channels.base import CommandArg, CommandSpec
 from channels.discord import commands, gaps, wire
 from channels.discord.config import DiscordConfig
-from channels.discord.directory import Directory, Place
-from channels.discord.gaps import Progress
-from channels.discord.ids import as_id, id_at, time_of
-from channels.discord.pace import Identifies
-from channels.discord.text import readable
-from gateway.events import NOTIFICATION, ChannelName, Edited, Message, PlaceNames
+from channels.discord.directory import DiscordDirectory, DiscordPlace
+from channels.discord.gaps import DiscordProgress
+from channels.discord.ids import parse_id, snowflake_at, snowflake_time
+from channels.discord.pace import IdentifyLimiter
+from channels.discord.text import resolve_references
+from gateway.events import NOTIFICATION, ChannelName, Message, MessageEdited, PlaceNames
 from tests.channels.discord_kit import NAME, place
 
 ME, ANN, ROOM, GUILD, ROLE = "10", "20", "30", "40", "50"
@@ -25,11 +25,11 @@ NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def at(ago_s: float = 0.0, number: int = 0) -> str:
-    return str(id_at(NOW - timedelta(seconds=ago_s)) + number)
+    return str(snowflake_at(NOW - timedelta(seconds=ago_s)) + number)
 
 
-def directory() -> Directory:
-    made = Directory(NAME)
+def directory() -> DiscordDirectory:
+    made = DiscordDirectory(NAME)
     made.apply_event("READY", {"user": {"id": ME}})
     roles = [{"id": ROLE, "name": "reverie", "tags": {"bot_id": ME}}, {"id": "51", "name": "all"}]
     made.apply_event(
@@ -44,7 +44,7 @@ def said(content: str = "hello", **more: Any) -> dict[str, Any]:
 
 
 def message(content: str = "hello", **more: Any) -> Message:
-    found = wire.message(said(content, **more), directory())
+    found = wire.parse_message(said(content, **more), directory())
     assert found is not None
     return found
 
@@ -83,12 +83,12 @@ def test_whom_it_was_said_to(content: str, more: dict[str, Any], kind: str) -> N
 
 def test_references_become_names_but_not_in_code() -> None:
     people = {ANN: "Ann"}
-    shown = readable(
+    shown = resolve_references(
         f"<@{ANN}> <@!77> <#{ROOM}> <#78> <@&{ROLE}> <:cat:1> <a:dog:2> </log:3> <t:1:R>", people, directory()
     )
     assert shown == "@Ann @77 #general #78 @reverie :cat: :dog: /log <t:1:R>"
     for code in (f"`<@{ANN}>`", f"```\n<@{ANN}>\n```"):
-        assert readable(code, people, directory()) == code
+        assert resolve_references(code, people, directory()) == code
 
 
 def test_what_stands_beside_the_text_is_told() -> None:
@@ -124,7 +124,7 @@ def test_what_stands_beside_the_text_is_told() -> None:
     ],
 )
 def test_what_nobody_said_is_quiet(more: dict[str, Any]) -> None:
-    assert wire.message(said(**more), directory()) is None
+    assert wire.parse_message(said(**more), directory()) is None
 
 
 def test_an_answer_to_another_bots_command_is_that_bots_own() -> None:
@@ -141,12 +141,14 @@ def test_what_a_thread_was_made_of_is_told_in_it_and_addresses_nobody() -> None:
     starter: dict[str, Any] = {"content": "", "type": 21, "channel_id": "77", "author": {"id": "21", "username": "ben"}}
     known = directory()
     known.add_channel({"id": "77", "type": 11, "name": "cats", "parent_id": ROOM}, GUILD)
-    found = wire.message(said(**starter, message_reference={"message_id": at(60)}, referenced_message=first), known)
+    found = wire.parse_message(
+        said(**starter, message_reference={"message_id": at(60)}, referenced_message=first), known
+    )
     assert found is not None
     assert (found.sender.name, found.kind, found.reply_to, found.at.thread) == ("Ann", "room", None, "77")
     assert found.text.endswith("look")
     assert found.attachments[0].id == f"{ROOM}/{at(60)}/7"
-    assert wire.message(said(**starter), known) is None
+    assert wire.parse_message(said(**starter), known) is None
 
 
 def test_places_have_the_names_that_discord_tells() -> None:
@@ -172,9 +174,9 @@ def test_places_have_the_names_that_discord_tells() -> None:
 
 
 def test_only_a_fresh_edit_is_one() -> None:
-    def edit(when: datetime | None) -> Edited | None:
+    def edit(when: datetime | None) -> MessageEdited | None:
         stamp = when.isoformat() if when else None
-        return wire.edited(said(edited_timestamp=stamp), directory(), NOW)
+        return wire.parse_edit(said(edited_timestamp=stamp), directory(), NOW)
 
     first, again = edit(NOW), edit(NOW)
     assert first is not None
@@ -186,9 +188,9 @@ def test_only_a_fresh_edit_is_one() -> None:
 @pytest.mark.parametrize(("place", "direct"), [({}, False), ({"guild_id": None}, False), ({"channel_id": "31"}, True)])
 def test_what_happens_outside_a_guild_is_direct(place: dict[str, Any], direct: bool) -> None:
     about = {"guild_id": None} | place if direct else place
-    edit = wire.edited(said(edited_timestamp=NOW.isoformat()) | about, directory(), NOW)
+    edit = wire.parse_edit(said(edited_timestamp=NOW.isoformat()) | about, directory(), NOW)
     put = {"user_id": ANN, "message_id": at(), "emoji": {"name": "x"}} | {"channel_id": ROOM, "guild_id": GUILD} | about
-    reaction = wire.reacted(put, directory(), NOW, "n", added=True)
+    reaction = wire.parse_reaction(put, directory(), NOW, "n", added=True)
     assert edit is not None
     assert reaction is not None
     assert (edit.direct, reaction.direct) == (direct, direct)
@@ -196,8 +198,8 @@ def test_what_happens_outside_a_guild_is_direct(place: dict[str, Any], direct: b
 
 def test_times_come_from_ids() -> None:
     assert message().sent == NOW
-    assert time_of(str(id_at(NOW))) == NOW
-    assert [as_id(value) for value in (5, "5", "005", True, -1, "", "x", "1" * 30, 1 << 64, "٥", None)] == [
+    assert snowflake_time(str(snowflake_at(NOW))) == NOW
+    assert [parse_id(value) for value in (5, "5", "005", True, -1, "", "x", "1" * 30, 1 << 64, "٥", None)] == [
         *("5", "5", "5"),
         *[""] * 8,
     ]
@@ -213,84 +215,90 @@ def test_threads_belong_to_their_channel_until_they_are_gone() -> None:
     assert (known.guild_of("31"), known.address("31"), known.is_own_role(ROLE)) == ("", place("31"), False)
 
 
-def _place(number: str, last: str, *, parent: str = "", talks: bool = True) -> Place:
-    return Place(id=number, guild=GUILD, name="", parent=parent, is_direct=False, last_message=last, has_messages=talks)
+def _place(number: str, last: str, *, parent: str = "", talks: bool = True) -> DiscordPlace:
+    return DiscordPlace(
+        id=number, guild=GUILD, name="", parent=parent, is_direct=False, last_message=last, has_messages=talks
+    )
 
 
 def test_only_open_places_with_news_are_asked() -> None:
     places = [_place("1", "99"), _place("2", "100"), _place("3", "101"), _place("4", "")]
     places += [_place("6", "200", parent="3"), _place("7", "200", talks=False)]
-    assert [p.id for p in gaps.plan(places, 100, {"*"})] == ["3", "4", "6"]
-    assert [p.id for p in gaps.plan(places, 100, {"3"})] == ["3", "6"]
-    assert [p.id for p in gaps.plan(places, 100, {GUILD})] == ["3", "4", "6"]
-    assert [p.id for p in gaps.plan(places, 100, {"1"})] == ["1"]  # opened by itself: what is told of it may be stale
-    assert gaps.plan(places, 100, set()) == []
+    assert [p.id for p in gaps.plan_history(places, 100, {"*"})] == ["3", "4", "6"]
+    assert [p.id for p in gaps.plan_history(places, 100, {"3"})] == ["3", "6"]
+    assert [p.id for p in gaps.plan_history(places, 100, {GUILD})] == ["3", "4", "6"]
+    assert [p.id for p in gaps.plan_history(places, 100, {"1"})] == [
+        "1"
+    ]  # opened by itself: what is told of it may be stale
+    assert gaps.plan_history(places, 100, set()) == []
 
 
 def test_a_position_waits_for_the_gaps_before_it() -> None:
-    old = Progress(None, 3600)
+    old = DiscordProgress(None, 3600)
     old.begin_session(0, [GUILD], NOW - timedelta(minutes=10))
     assert not old.has_gap(0, GUILD)  # nothing is known from before: nothing is missed
     old.record_message(0, at(300), NOW)
-    new = Progress(old.to_cursor(), 3600)
+    new = DiscordProgress(old.to_cursor(), 3600)
     new.begin_session(0, [GUILD], NOW)
     new.record_message(0, at(0), NOW)
-    assert Progress(new.to_cursor(), 3600).history_after(0, NOW) == int(at(360))
+    assert DiscordProgress(new.to_cursor(), 3600).history_after(0, NOW) == int(at(360))
     assert new.has_gap(0, GUILD)
     new.close_gap(0, GUILD)
-    assert Progress(new.to_cursor(), 3600).history_after(0, NOW) == int(at(60))
+    assert DiscordProgress(new.to_cursor(), 3600).history_after(0, NOW) == int(at(60))
     new.open_gap(0, GUILD)
     new.record_message(0, at(0, 7), NOW)
     assert json.loads(new.to_cursor())["marks"] == {"0": at(0)}
 
 
 def test_a_gap_is_looked_at_no_further_back_than_the_age() -> None:
-    old = Progress(None, 3600)
+    old = DiscordProgress(None, 3600)
     old.begin_session(0, [], NOW - timedelta(days=2))
-    new = Progress(old.to_cursor(), 3600)
+    new = DiscordProgress(old.to_cursor(), 3600)
     assert new.history_after(0, NOW) == int(at(3600))
     assert new.exceeds_history_age(0, NOW)
-    never = Progress(old.to_cursor(), 0)
+    never = DiscordProgress(old.to_cursor(), 0)
     never.begin_session(0, [GUILD], NOW)
     assert not never.has_gap(0, GUILD)
 
 
 def test_another_number_of_shards_begins_at_the_earliest() -> None:
-    old = Progress(None, 3600)
+    old = DiscordProgress(None, 3600)
     for shard in (0, 1):
         old.begin_session(shard, [], NOW - timedelta(minutes=10), shards=2)
         old.record_message(shard, at(100 + shard), NOW)
-    fewer = Progress(old.to_cursor(), 3600)
+    fewer = DiscordProgress(old.to_cursor(), 3600)
     fewer.begin_session(0, [GUILD], NOW)
     assert fewer.history_after(0, NOW) == int(at(161))
-    more = Progress(old.to_cursor(), 3600)
+    more = DiscordProgress(old.to_cursor(), 3600)
     more.begin_session(2, [], NOW, shards=3)
     more.record_message(2, at(0), NOW)
-    assert Progress(more.to_cursor(), 3600).history_after(1, NOW) == int(at(161))  # the others have not begun yet
+    assert DiscordProgress(more.to_cursor(), 3600).history_after(1, NOW) == int(
+        at(161)
+    )  # the others have not begun yet
     for shard in (0, 1):
         more.begin_session(shard, [], NOW, shards=3)
         more.record_message(shard, at(0), NOW)
-    assert Progress(more.to_cursor(), 3600).history_after(1, NOW) == int(at(60))
+    assert DiscordProgress(more.to_cursor(), 3600).history_after(1, NOW) == int(at(60))
 
 
 def test_direct_chats_are_remembered_the_latest_ones() -> None:
-    progress = Progress(None, 3600)
+    progress = DiscordProgress(None, 3600)
     progress.begin_session(0, [], NOW)
     for number in range(1, 200):
         progress.record_direct(str(number), at())
-    kept = Progress(progress.to_cursor(), 3600).direct_chats
+    kept = DiscordProgress(progress.to_cursor(), 3600).direct_chats
     assert list(kept)[-1] == "199"
-    assert len(kept) == gaps.DIRECTS
+    assert len(kept) == gaps.MAX_DIRECTS
     assert len(progress.to_cursor()) < 5000
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "[]", "7", '{"marks":[]}', '{"marks":{"a":"b"}}', '{"marks":{"0":{}}}'])
 def test_a_position_that_is_none_of_ours_is_none(cursor: str) -> None:
-    assert Progress(cursor, 3600).history_after(0, NOW) == int(at(3600))
+    assert DiscordProgress(cursor, 3600).history_after(0, NOW) == int(at(3600))
 
 
 def test_the_budget_of_sessions_is_never_used_up() -> None:
-    budget = Identifies()
+    budget = IdentifyLimiter()
     assert budget.wait_s(0, 100.0) == 0
     budget.take(0, 100.0)
     assert (budget.wait_s(0, 101.0), budget.wait_s(1, 101.0)) == (4.25, 4.25)
@@ -304,7 +312,7 @@ def test_the_budget_of_sessions_is_never_used_up() -> None:
 
 
 def test_a_day_of_dropping_connections_stays_within_the_budget() -> None:
-    budget, now_s, count = Identifies(), 0.0, 0
+    budget, now_s, count = IdentifyLimiter(), 0.0, 0
     while now_s < 86400:
         now_s += budget.wait_s(0, now_s)
         budget.take(0, now_s)
@@ -318,13 +326,13 @@ def test_the_command_table_is_told_only_if_it_differs() -> None:
         CommandSpec(name="log", summary="Show", args=(CommandArg(name="entry", summary="Which"),)),
         CommandSpec(name="join", summary="Go", args=(CommandArg(name="room", summary="Where to", required=True),)),
     ]
-    wanted = commands.table(specs)
+    wanted = commands.build_command_table(specs)
     assert [row["options"][0]["required"] for row in wanted] == [False, True]  # type: ignore[index] # as built
     theirs = [row | {"id": "1", "version": "2", "nsfw": False} for row in wanted]
-    assert commands.same(theirs[::-1], wanted)
-    assert not commands.same(theirs[:1], wanted)
-    assert not commands.same([theirs[0] | {"description": "other"}, theirs[1]], wanted)
-    assert not commands.same({"message": "no"}, wanted)
+    assert commands.is_same_table(theirs[::-1], wanted)
+    assert not commands.is_same_table(theirs[:1], wanted)
+    assert not commands.is_same_table([theirs[0] | {"description": "other"}, theirs[1]], wanted)
+    assert not commands.is_same_table({"message": "no"}, wanted)
 
 
 def test_a_room_is_an_id() -> None:
@@ -347,9 +355,9 @@ def test_a_room_is_an_id() -> None:
     ],
 )
 def test_only_a_sane_address_is_resumed_at(told: str, where: str) -> None:
-    from channels.discord.socket import _sane  # noqa: PLC0415 - imports discord.py, which the rest of this file does not
+    from channels.discord.socket import _safe_resume_url  # noqa: PLC0415 - imports discord.py, which the rest of this file does not
 
-    assert _sane(told, yarl.URL("wss://ours.example")) == yarl.URL(where)
+    assert _safe_resume_url(told, yarl.URL("wss://ours.example")) == yarl.URL(where)
 
 
 _KEYS = (
@@ -420,17 +428,19 @@ def test_no_payload_breaks_the_reading(count: int) -> None:
     known, told = directory(), 0
     for event, data in _payloads(7, count):
         known.apply_event(event, data)
-        for found in wire.read(event, data, known, NOW, "n"):
+        for found in wire.parse_event(event, data, known, NOW, "n"):
             told += 1
             if told % 10 == 0:
                 NOTIFICATION.dump_json(found)
     assert told > count // 100
     known.apply_event("READY", {"user": {"id": ME}})
-    assert wire.read("MESSAGE_CREATE", said(channel_id="77"), known, NOW, "n")
+    assert wire.parse_event("MESSAGE_CREATE", said(channel_id="77"), known, NOW, "n")
 
 
 def test_names_of_accounts_keep_conversations_apart() -> None:
-    assert Directory(ChannelName("discord.a")).address("1") != Directory(ChannelName("discord.b")).address("1")
+    assert DiscordDirectory(ChannelName("discord.a")).address("1") != DiscordDirectory(
+        ChannelName("discord.b")
+    ).address("1")
 
 
 VIEWS, NONE_AT_ALL = str(1 << 10), "0"
@@ -462,7 +472,7 @@ def _allowed(who: str) -> dict[str, object]:
     ],
 )
 def test_who_can_read_a_channel(everyone: str | None, overwrites: object, audience: str | None) -> None:
-    directory, more = Directory(NAME), {} if overwrites is None else {"permission_overwrites": overwrites}
+    directory, more = DiscordDirectory(NAME), {} if overwrites is None else {"permission_overwrites": overwrites}
     roles = [{"id": "8", "name": "staff", "permissions": VIEWS}]
     roles += [{**_EVERYONE, "permissions": everyone}] if everyone is not None else []
     channel = {"id": "100", "type": 0, "name": "general", **more}
@@ -475,7 +485,7 @@ def test_who_can_read_a_channel(everyone: str | None, overwrites: object, audien
 
 
 def test_who_can_read_a_channel_follows_its_changes() -> None:
-    directory = Directory(NAME)
+    directory = DiscordDirectory(NAME)
     channel = {"id": "100", "type": 0, "permission_overwrites": []}
     directory.apply_event("GUILD_CREATE", {"id": "7", "channels": [channel], "roles": [_EVERYONE]})
     at = directory.address("100")

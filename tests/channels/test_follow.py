@@ -10,12 +10,13 @@ from channels.base import CanJoin, Unreachable
 from channels.discord.channel import DiscordChannel
 from channels.discord.config import DiscordConfig
 from channels.irc.channel import IrcChannel
-from channels.telegram.calls import Api
+from channels.telegram.calls import TelegramApi
 from channels.telegram.config import TelegramConfig
-from channels.telegram.cursor import Cursor
+from channels.telegram.cursor import TelegramCursor
 from gateway.clock import ManualClock, SystemClock
-from gateway.events import ChannelName, Link, Message, Notification
-from tests.channels.irc_kit import NAME, config, story
+from gateway.events import ChannelName, ConnectionChanged, Message, Notification
+from tests.channels.irc_kit import NAME, config
+from tests.channels.kit import story
 from tests.servers.ircd import Ircd
 
 
@@ -28,7 +29,7 @@ class Deaf:
 
     async def __call__(self, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
         del cursor
-        if not all(isinstance(event, Link) for event in batch):
+        if not all(isinstance(event, ConnectionChanged) for event in batch):
             self.asked.set()
             await self.may.wait()
         self.taken += batch
@@ -113,8 +114,8 @@ def test_discord_keeps_its_pace_for_one_bot(token: str, follows: bool) -> None:
 
 
 def test_telegram_counts_the_updates_of_each_bot_by_themselves() -> None:
-    old = Cursor.parse('{"offset": 7, "at": 1, "moved": {"-1": "-2"}}')  # as it was written before
-    mine = Cursor.parse(old.for_bot("123").to_json())
+    old = TelegramCursor.parse('{"offset": 7, "at": 1, "moved": {"-1": "-2"}}')  # as it was written before
+    mine = TelegramCursor.parse(old.for_bot("123").to_json())
     assert (mine.for_bot("123").offset, mine.for_bot("123").bot) == (7, "123")
     assert (mine.for_bot("456").offset, mine.for_bot("456").moved) == (None, {"-1": "-2"})
 
@@ -122,7 +123,7 @@ def test_telegram_counts_the_updates_of_each_bot_by_themselves() -> None:
 @story
 async def test_what_was_to_be_sent_as_telegram_was_let_go_was_surely_not_sent() -> None:
     said = {"platform": "telegram", "token": "1:a", "base_url": "http://127.0.0.1:9"}
-    api = Api(TelegramConfig.model_validate(said))
+    api = TelegramApi(TelegramConfig.model_validate(said))
     await api.bot.request.initialize()
     await api.close()
     with pytest.raises(NetworkError) as error:

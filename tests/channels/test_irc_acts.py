@@ -5,11 +5,13 @@ import asyncio
 import pytest
 
 from channels.base import CanEdit, Rejected, Uncertain, Unreachable
-from channels.irc.refusals import refuses_command
-from channels.irc.wire import parse
-from gateway.events import Address, Deleted, Membership, MessageId, Reacted, RoomId
-from tests.channels.irc_kit import NAME, part, running, sent_together, settled, story
-from tests.servers.ircd import CAPS, MODERN, Ircd, Options
+from channels.irc.refusals import is_command_refusal
+from channels.irc.wire import parse_line
+from gateway.events import Address, MembershipChanged, MessageDeleted, MessageId, ReactionChanged, RoomId
+from tests.channels.irc_kit import NAME, part, running, sent_together, settled
+from tests.channels.kit import story
+from tests.servers.ircd import Ircd
+from tests.servers.ircd_options import CAPS, MODERN, Options
 
 UNLABELLED = f"{CAPS} draft/message-redaction standard-replies"
 EVERYWHERE = pytest.mark.parametrize("caps", [MODERN, UNLABELLED])
@@ -34,7 +36,7 @@ def test_a_reaction_says_what_it_is_about(caps: str) -> None:
                 tags = dict(tag.split("=") for tag in line[1:].partition(" ")[0].split(";"))
                 assert tags.pop("label", "") or caps == UNLABELLED
                 assert tags == {"+reply": "m\\:1\\sx", "+draft/reply": "m\\:1\\sx", name: "👍\\sQUIT"}
-            assert not it.all(Reacted), "our own come back as an echo"
+            assert not it.all(ReactionChanged), "our own come back as an echo"
 
     run()
 
@@ -101,7 +103,7 @@ def test_only_our_own_words_are_taken_back(caps: str) -> None:
             ircd.options.redact_fails = "REDACT_WINDOW_EXPIRED"
             with pytest.raises(Rejected, match="EXPIRED"):
                 await it.channel.delete(at(), again)
-            assert not it.all(Deleted)
+            assert not it.all(MessageDeleted)
 
     run()
 
@@ -125,12 +127,12 @@ async def test_what_others_take_back_is_told() -> None:
         bot.send(":al!a@h REDACT reverie m8")
         bot.send(":al!a@h REDACT #room")
         bot.send(":al!a@h REDACT")
-        second = await it.one(Deleted, 2)
-        first = it.all(Deleted)[0]
+        second = await it.one(MessageDeleted, 2)
+        first = it.all(MessageDeleted)[0]
         assert (first.at, first.message, first.sender and first.sender.name) == (at(), "m7", "al")
         assert (second.at, second.message) == (at("al!a@h"), "m8")
         await settled(bot, "done")
-        assert len(it.all(Deleted)) == 2
+        assert len(it.all(MessageDeleted)) == 2
 
 
 @EVERYWHERE
@@ -155,7 +157,7 @@ def test_a_topic_is_set_where_we_may(caps: str) -> None:
             ):
                 with pytest.raises(Rejected, match=why):
                     await it.channel.set_topic(at(room), topic)
-            assert not it.all(Membership), "our own doing is no news"
+            assert not it.all(MembershipChanged), "our own doing is no news"
 
     run()
 
@@ -250,6 +252,6 @@ def test_what_refuses_a_command() -> None:
         (":s 404 reverie #room :no", "TOPIC", False),
         ("FAIL", "", False),
     ):
-        line = parse(raw)
+        line = parse_line(raw)
         assert line is not None
-        assert refuses_command(line, command) is refuses
+        assert is_command_refusal(line, command) is refuses

@@ -8,8 +8,10 @@ import pytest
 
 from gateway.clock import ManualClock, SystemClock
 from gateway.events import Address, Post, PostKey, RoomId
-from tests.channels.irc_kit import NAME, part, running, settled, story
-from tests.servers.ircd import Ircd, Options
+from tests.channels.irc_kit import NAME, part, running, settled
+from tests.channels.kit import story
+from tests.servers.ircd import Ircd
+from tests.servers.ircd_options import Options
 
 KNOWN_TO_BREAK = {
     "latin-1 byte": b":a!b@c PRIVMSG #room :caf\xe9\r\n",

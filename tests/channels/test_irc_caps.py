@@ -4,18 +4,20 @@ from typing import Any
 
 import pytest
 
-from channels.irc.caps import WANTED, Caps
-from channels.irc.wire import parse
+from channels.irc.caps import WANTED_CAPS, CapNegotiation
+from channels.irc.wire import parse_line
 from gateway.clock import ManualClock
-from gateway.events import Link
-from tests.channels.irc_kit import running, settled, story
-from tests.servers.ircd import CAPS, Ircd, Options
+from gateway.events import ConnectionChanged
+from tests.channels.irc_kit import running, settled
+from tests.channels.kit import story
+from tests.servers.ircd import Ircd
+from tests.servers.ircd_options import CAPS, Options
 
 SASL = {"mechanism": "plain", "account": "rev", "password": "hush"}
 
 
-def _feed(caps: Caps, raw: str) -> tuple[str, list[str]]:
-    said = parse(raw)
+def _feed(caps: CapNegotiation, raw: str) -> tuple[str, list[str]]:
+    said = parse_line(raw)
     assert said is not None
     return caps.feed(said, frozenset())
 
@@ -47,13 +49,13 @@ async def test_one_refused_capability_costs_no_other_after_the_welcome_either() 
 
 
 def test_what_was_never_wanted_is_never_on() -> None:
-    caps = Caps()
+    caps = CapNegotiation()
     _feed(caps, "CAP * LS :server-time sts=duration=1 evil")
     assert caps.request(frozenset()) == ["CAP REQ :server-time"]
     assert _feed(caps, "CAP * ACK :evil sts " + " ".join(f"x{number}" for number in range(999))) == ("", [])
     assert caps.enabled == set()
     assert _feed(caps, "CAP * ACK :server-time") == ("settled", [])
-    assert caps.enabled == {"server-time"} <= WANTED
+    assert caps.enabled == {"server-time"} <= WANTED_CAPS
     _feed(caps, "CAP * ACK :-server-time")
     assert caps.enabled == set()
 
@@ -84,7 +86,7 @@ async def test_without_the_login_that_is_configured_no_part_of_cap_is_left_out(o
     options = Options(**({"caps": CAPS + " sasl=PLAIN", "sasl": {"rev": "hush"}} | odd))
     async with Ircd(options) as ircd, running(ircd, clock, sasl=SASL) as run:
         await run.until_advancing(clock, lambda: bool(run.links))
-        (link,) = [event for event in run.seen if isinstance(event, Link)]
+        (link,) = [event for event in run.seen if isinstance(event, ConnectionChanged)]
         assert link.reason == "the server did not welcome us in time", "slowness is not a refusal: we come back"
         assert not any(line.startswith(("CAP END", "JOIN")) for line in ircd.lines)
 
@@ -109,7 +111,7 @@ async def test_a_server_that_takes_no_nick_is_left_and_tried_again_later() -> No
     clock = ManualClock()
     async with Ircd(Options(taken=_Everything())) as ircd, running(ircd, clock) as run:
         await run.until(lambda: bool(run.links))
-        (link,) = [event for event in run.seen if isinstance(event, Link)]
+        (link,) = [event for event in run.seen if isinstance(event, ConnectionChanged)]
         assert not link.up
         assert "all names like it are taken" in (link.reason or "")
         nicks = [line.split()[1] for line in ircd.lines if line.startswith("NICK")]

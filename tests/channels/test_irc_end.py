@@ -10,7 +10,8 @@ import pytest
 
 from channels.irc.channel import IrcChannel
 from gateway.clock import ManualClock, SystemClock
-from tests.channels.irc_kit import NAME, Running, config, part, running, settled, story
+from tests.channels.irc_kit import NAME, Running, config, part, running, settled
+from tests.channels.kit import story
 from tests.servers.ircd import Ircd
 from tests.servers.ircd_tls import LOCALHOST, server_context
 from tests.stopwatch import Stopwatch

@@ -13,9 +13,10 @@ import pytest
 
 from channels.irc.channel import IrcChannel
 from gateway.clock import SystemClock
-from gateway.events import Link, Message, Notification
+from gateway.events import ConnectionChanged, Message, Notification
 from tests.channels.irc_kit import NAME, config
-from tests.servers.ircd import MODERN, Ircd, Options
+from tests.servers.ircd import Ircd
+from tests.servers.ircd_options import MODERN, Options
 
 LINES, SOCKET_LINES, CHUNK = 1_000_000, 100_000, 500
 WORDS = (
@@ -89,7 +90,7 @@ class Sink:
         del cursor
         self.taken += len(batch)
         for event in batch:
-            if isinstance(event, Link):
+            if isinstance(event, ConnectionChanged):
                 self.links.append(event.up)
             elif isinstance(event, Message) and event.text.startswith("after "):
                 self.last = event.text

@@ -6,8 +6,10 @@ from typing import Any
 
 from channels.irc.channel import IrcChannel
 from gateway.clock import ManualClock, SystemClock
-from tests.channels.irc_kit import NAME, Running, config, part, running, settled, story
-from tests.servers.ircd import MODERN, Ircd, Options
+from tests.channels.irc_kit import NAME, Running, config, part, running, settled
+from tests.channels.kit import story
+from tests.servers.ircd import Ircd
+from tests.servers.ircd_options import MODERN, Options
 
 
 def _at(minutes_ago: float) -> str:

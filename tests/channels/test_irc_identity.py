@@ -4,13 +4,15 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from channels.irc.inbound import View, to_notifications
+from channels.irc.inbound import IrcLineContext, to_notifications
 from channels.irc.isupport import Isupport
-from channels.irc.people import People
-from channels.irc.wire import parse
+from channels.irc.people import IrcUsers
+from channels.irc.wire import parse_line
 from gateway.events import ChannelName, Message, Sender
-from tests.channels.irc_kit import running, settled, story
-from tests.servers.ircd import CAPS, Ircd, Options
+from tests.channels.irc_kit import running, settled
+from tests.channels.kit import story
+from tests.servers.ircd import Ircd
+from tests.servers.ircd_options import CAPS, Options
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 FULL = Isupport().with_tokens(["PREFIX=(qaohv)~&@%+", "CHANMODES=beI,k,lH,imnpst"])
@@ -20,13 +22,13 @@ class Room:
     """A room as we see it. It takes lines, and says who an author is."""
 
     def __init__(self, isupport: Isupport = FULL, *, account_tag: bool = False) -> None:
-        self.isupport, self.people, self.me = isupport, People(), "reverie"
+        self.isupport, self.people, self.me = isupport, IrcUsers(), "reverie"
         self._tagged = account_tag
         self.feed(":reverie!r@h JOIN #room * :real", ":irc.test 353 reverie = #room :reverie")
 
     def feed(self, *lines: str) -> None:
         for raw in lines:
-            said = parse(raw)
+            said = parse_line(raw)
             assert said is not None
             self.people.feed(said, self.me, self.isupport)
 
@@ -37,7 +39,7 @@ class Room:
         return told.sender
 
     def read(self, line: str, *, past: str | None = None) -> tuple[object, ...]:
-        view = View(
+        view = IrcLineContext(
             channel=ChannelName("irc.test"),
             own_nick=self.me,
             rooms={},
@@ -46,7 +48,7 @@ class Room:
             has_account_tag=self._tagged,
             history_place=past,
         )
-        said = parse(line)
+        said = parse_line(line)
         assert said is not None
         return to_notifications(said, view, NOW, lambda: "fresh")
 

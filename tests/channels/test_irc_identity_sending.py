@@ -5,15 +5,18 @@ from typing import Any
 
 import pytest
 
-from channels.base import Away, CanType
-from channels.irc.identity import Identities, absence, is_direct
+from channels.base import CanType, RecipientAway
+from channels.irc.identity import NickIdentities, absence_text, is_direct_chat
 from channels.irc.isupport import Isupport
-from channels.irc.people import People
-from channels.irc.wire import parse
+from channels.irc.people import IrcUsers
+from channels.irc.wire import parse_line
 from gateway.clock import ManualClock
 from gateway.events import Receipt, RoomId
-from tests.channels.irc_kit import Running, part, running, sent_together, settled, story
-from tests.servers.ircd import CAPS, MODERN, Client, Ircd, Options
+from tests.channels.irc_kit import Running, part, running, sent_together, settled
+from tests.channels.kit import story
+from tests.servers.ircd import Ircd
+from tests.servers.ircd_client import Client
+from tests.servers.ircd_options import CAPS, MODERN, Options
 
 BOSS = "boss!account:boss"
 
@@ -22,13 +25,13 @@ class Told:
     """What a client knows that was told these lines."""
 
     def __init__(self, *lines: str) -> None:
-        self.one, self.people, self.now_s = Identities(), People(), 0.0
+        self.one, self.people, self.now_s = NickIdentities(), IrcUsers(), 0.0
         self.one.has_account_updates = True
         self.hear(":reverie!r@x JOIN #room * :real", *lines)
 
     def hear(self, *lines: str) -> "Told":
         for raw in lines:
-            said = parse(raw)
+            said = parse_line(raw)
             assert said is not None
             if said.command == "JOIN":
                 self.people.feed(said, "reverie", Isupport())
@@ -142,11 +145,11 @@ def test_a_server_without_whois_is_believed_as_far_as_it_has_told_nothing_else()
 
 
 def test_chats_with_people_are_told_from_rooms() -> None:
-    assert [is_direct(room) for room in ("al!a@h", BOSS, "#a!b", "&a!b", "!a!b", "al", "#room")] == [True] * 2 + [
+    assert [is_direct_chat(room) for room in ("al!a@h", BOSS, "#a!b", "&a!b", "!a!b", "al", "#room")] == [True] * 2 + [
         False
     ] * 5
-    assert "account boss" not in absence(RoomId("al!a@h"))
-    assert "logged in as boss" in absence(RoomId(BOSS))
+    assert "account boss" not in absence_text(RoomId("al!a@h"))
+    assert "logged in as boss" in absence_text(RoomId(BOSS))
 
 
 def test_a_chat_follows_whoever_it_is_with() -> None:
@@ -197,7 +200,7 @@ async def test_who_takes_the_nick_of_the_person_who_asked_is_told_nothing(seen: 
             bot.send(":boss!b@h QUIT :gone")
         ircd.clients[1].nick = "boss"  # without a word, as one who shares no room with us would take it
         await settled(bot, "changed")
-        with pytest.raises(Away, match="not logged in as boss"):
+        with pytest.raises(RecipientAway, match="not logged in as boss"):
             await run.channel.send(part("secret", room=chat))
         assert _said(ircd) == []
         ircd.clients[1].account = "boss"
@@ -285,7 +288,7 @@ async def _all_of(run: Running, parts: list[Any]) -> None:
     """As the outbox does: four at a time, and again what waits."""
     while parts:
         results = await sent_together(run, parts[:4])
-        assert all(isinstance(one, Receipt | Away) for one in results), results
+        assert all(isinstance(one, Receipt | RecipientAway) for one in results), results
         parts = [
             one for one, result in zip(parts[:4], results, strict=True) if not isinstance(result, Receipt)
         ] + parts[4:]
@@ -309,7 +312,7 @@ async def test_without_whois_people_are_answered_who_have_just_spoken(whois: Any
         assert _said(ircd) == ["al :hello"]
         ircd.clients[0].send(":al!a@h QUIT :bye")
         await settled(ircd.clients[0], "gone")
-        with pytest.raises(Away):
+        with pytest.raises(RecipientAway):
             await run.channel.send(part("secret", room=chat))
 
 

@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 from channels.irc import fitting
 from channels.irc.channel import IrcChannel
 from gateway.events import Address, Post, PostKey, RoomId
-from tests.channels.irc_kit import NAME, part, running, settled, story
-from tests.servers.ircd import CAPS, Ircd, Options
+from tests.channels.irc_kit import NAME, part, running, settled
+from tests.channels.kit import story
+from tests.servers.ircd import Ircd
+from tests.servers.ircd_options import CAPS, Options
 
 UNKNOWN = 512 - len(":reverie!~" + "u" * 10 + "@" + "h" * 63 + " PRIVMSG #room :\r\n")
 
@@ -41,12 +43,12 @@ def _split(channel: IrcChannel, text: str) -> tuple[str, ...]:
 @story
 async def test_the_room_for_text_follows_what_the_server_tells(told: str, room: int) -> None:
     async with Ircd(Options(caps=CAPS)) as ircd, running(ircd) as run:
-        assert fitting.body_bytes("#room", run.channel._config, run.channel._session) == UNKNOWN
+        assert fitting.max_body_bytes("#room", run.channel._config, run.channel._session) == UNKNOWN
         await run.up()
         if told:
             ircd.clients[0].send(told)
         await settled(ircd.clients[0], "told")
-        assert fitting.body_bytes("#room", run.channel._config, run.channel._session) == room
+        assert fitting.max_body_bytes("#room", run.channel._config, run.channel._session) == room
         assert [len(body) for body in _split(run.channel, "x" * (room + 1))] == [room, 1]
 
 
@@ -55,7 +57,7 @@ async def test_a_mask_that_the_server_keeps_from_us_is_thought_as_long_as_can_be
     async with Ircd(Options(isupport=("USERLEN=18",))) as ircd, running(ircd, rooms=[]) as run:
         await run.up()
         await settled(ircd.clients[0], "told")
-        assert fitting.body_bytes("#room", run.channel._config, run.channel._session) == UNKNOWN - 8
+        assert fitting.max_body_bytes("#room", run.channel._config, run.channel._session) == UNKNOWN - 8
 
 
 @story

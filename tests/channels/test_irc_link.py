@@ -7,8 +7,9 @@ import pytest
 
 from channels.base import Uncertain
 from gateway.clock import ManualClock
-from gateway.events import Link
-from tests.channels.irc_kit import part, running, story
+from gateway.events import ConnectionChanged
+from tests.channels.irc_kit import part, running
+from tests.channels.kit import story
 from tests.servers.ircd import Ircd
 
 
@@ -36,7 +37,9 @@ async def test_silence_is_noticed() -> None:
         await ircd.received("PING")
         clock.advance(31)
         await run.until(lambda: run.links == [True, False])
-        assert [event.reason for event in run.seen if isinstance(event, Link)][1] == "nothing heard for 90 s"
+        assert [event.reason for event in run.seen if isinstance(event, ConnectionChanged)][
+            1
+        ] == "nothing heard for 90 s"
 
 
 @story

@@ -6,10 +6,11 @@ import pytest
 
 from channels.base import Denied
 from gateway.clock import ManualClock
-from gateway.events import Link
-from tests.channels.irc_kit import Running, part, running, story
-from tests.servers.ircd import CAPS, Ircd, Options
-from tests.servers.ircd_options import CERTIFIED
+from gateway.events import ConnectionChanged
+from tests.channels.irc_kit import Running, part, running
+from tests.channels.kit import story
+from tests.servers.ircd import Ircd
+from tests.servers.ircd_options import CAPS, CERTIFIED, Options
 from tests.servers.ircd_tls import LOCALHOST, server_context
 
 MECHANISMS = "PLAIN,EXTERNAL,SCRAM-SHA-256"
@@ -182,4 +183,4 @@ async def test_another_run_begins_without_the_trust_of_the_last() -> None:
         again = Running(run.channel)
         with pytest.raises(Denied):
             await again.task
-        assert [event.up for event in again.seen if isinstance(event, Link)] == [False]
+        assert [event.up for event in again.seen if isinstance(event, ConnectionChanged)] == [False]

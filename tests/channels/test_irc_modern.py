@@ -7,12 +7,14 @@ import pytest
 
 from channels.base import CanJoin, CanType, Rejected
 from channels.irc import fitting
-from channels.irc.batches import Batches, Heard
-from channels.irc.wire import parse
+from channels.irc.batches import BatchCollector, ReceivedLine
+from channels.irc.wire import parse_line
 from gateway.clock import ManualClock
-from gateway.events import Address, Post, PostKey, Reacted, RoomId
-from tests.channels.irc_kit import NAME, never_answered, part, running, sent_together, settled, story
-from tests.servers.ircd import CAPS, MODERN, Ircd, Options
+from gateway.events import Address, Post, PostKey, ReactionChanged, RoomId
+from tests.channels.irc_kit import NAME, never_answered, part, running, sent_together, settled
+from tests.channels.kit import story
+from tests.servers.ircd import Ircd
+from tests.servers.ircd_options import CAPS, MODERN, Options
 
 LABELS = f"{CAPS} labeled-response"
 ROOM = Address(channel=NAME, room=RoomId("#room"))
@@ -96,7 +98,7 @@ async def test_a_long_answer_is_one_message(caps: str) -> None:
         receipt = await run.channel.send(part(body, reply_to="m0"))
         assert len(receipt.ids) == 1
         said = [re.sub("label=r1;?|;label=r1", "", line) for line in ircd.lines if "BATCH" in line or "PRIVMSG" in line]
-        limit = fitting.body_bytes("#room", run.channel._config, run.channel._session)
+        limit = fitting.max_body_bytes("#room", run.channel._config, run.channel._session)
         assert said == [
             "@+reply=m0;+draft/reply=m0 BATCH +b1 draft/multiline #room",
             "@batch=b1 PRIVMSG #room :one",
@@ -159,15 +161,15 @@ async def test_a_multiline_message_comes_in_as_one() -> None:
 
 
 def test_unfinished_batches_come_out_and_never_pile_up() -> None:
-    batches, out = Batches(), 0
+    batches, out = BatchCollector(), 0
     for number in range(1000):
         for raw in (f"BATCH +{number} draft/multiline #r", f"@batch={number} :a!b@c PRIVMSG #r :{number}"):
-            line = parse(raw)
+            line = parse_line(raw)
             assert line is not None
-            out += sum(isinstance(heard, Heard) for heard in batches.feed(line))
+            out += sum(isinstance(heard, ReceivedLine) for heard in batches.feed(line))
     assert len(batches._open) == 32
     assert out == 1000 - 32
-    endless = parse("@batch=999 :a!b@c PRIVMSG #r :x")
+    endless = parse_line("@batch=999 :a!b@c PRIVMSG #r :x")
     assert endless is not None
     assert sum(len(batches.feed(endless)) for _ in range(10_000)) >= 8_000
 
@@ -240,8 +242,8 @@ async def test_replies_and_reactions_come_in() -> None:
         bot.send(f"@+draft/unreact=👍;+reply={ours};msgid=r2 :al!a@h TAGMSG #room")
         bot.send(f"@+draft/react=👍;+draft/reply={ours};msgid=r3 :al!a@h TAGMSG reverie")
         bot.send("@+typing=active :al!a@h TAGMSG #room")
-        await run.until(lambda: sum(isinstance(event, Reacted) for event in run.seen) == 3)
-        told = [event for event in run.seen if isinstance(event, Reacted)]
+        await run.until(lambda: sum(isinstance(event, ReactionChanged) for event in run.seen) == 3)
+        told = [event for event in run.seen if isinstance(event, ReactionChanged)]
         assert [(e.id, e.message, e.reaction, e.added, e.direct) for e in told] == [
             ("r1", ours, "👍", True, False),
             ("r2", ours, "👍", False, False),

@@ -8,19 +8,21 @@ import pytest
 
 from channels.base import CanType, RateLimited
 from channels.irc.isupport import Isupport
-from channels.irc.mask import Mask
-from channels.irc.window import Window
+from channels.irc.mask import HostmaskTracker
+from channels.irc.window import SendWindow
 from gateway.clock import ManualClock
-from gateway.events import Address, Link, RoomId
-from tests.channels.irc_kit import NAME, Running, never_answered, part, running, settled, story
-from tests.servers.ircd import CAPS, MODERN, Ircd, Options
+from gateway.events import Address, ConnectionChanged, RoomId
+from tests.channels.irc_kit import NAME, Running, never_answered, part, running, settled
+from tests.channels.kit import story
+from tests.servers.ircd import Ircd
+from tests.servers.ircd_options import CAPS, MODERN, Options
 
 NO_ECHO = CAPS.replace("echo-message ", "")
 ROOM = Address(channel=NAME, room=RoomId("#room"))
 
 
 def _reasons(run: Running) -> list[str]:
-    return [event.reason or "" for event in run.seen if isinstance(event, Link) and not event.up]
+    return [event.reason or "" for event in run.seen if isinstance(event, ConnectionChanged) and not event.up]
 
 
 @story
@@ -78,7 +80,7 @@ async def test_too_many_targets_in_too_short_a_time_is_a_matter_of_waiting(caps:
 
 
 def test_a_window_without_lines_has_nothing_to_refuse() -> None:
-    window: Window[str] = Window()
+    window: SendWindow[str] = SendWindow()
     window.record_refusal(set(), "too long (417)", anybody=True)
     window.add_line("a", "#r", "one")
     assert [verdict.fate for verdict in window.verdicts().values()] == ["taken"]
@@ -99,7 +101,7 @@ async def test_the_last_words_of_the_server_are_told() -> None:
 def test_an_unknown_host_counts_as_long_as_the_server_allows(token: str, host_bytes: int) -> None:
     isupport = Isupport().with_tokens([token])
     frame = len(":reverie!~") + 10 + len("@") + host_bytes + len(" PRIVMSG #room :\r\n")
-    assert Mask().max_body_bytes("#room", len("reverie"), isupport) == 512 - frame
+    assert HostmaskTracker().max_body_bytes("#room", len("reverie"), isupport) == 512 - frame
     assert isupport.with_tokens(["-HOSTLEN"]).host_bytes == 63
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from channels.base import CanPage
 from channels.irc.channel import IrcChannel
 from channels.irc.config import IrcConfig
-from channels.irc.paging import paged, pages_of
+from channels.irc.paging import paginate, paginate_lines
 from channels.irc.render import render
 from gateway.clock import ManualClock
 from gateway.events import Address, ChannelName, Post, PostKey, RoomId
@@ -51,7 +51,7 @@ def test_zero_means_all_of_it() -> None:
 
 
 def first_page(markdown: str, page_lines: int = 6) -> tuple[str, ...]:
-    return paged(render(markdown), 100, page_lines)[0][:-1]
+    return paginate_lines(render(markdown), 100, page_lines)[0][:-1]
 
 
 def code(lines: int) -> str:
@@ -79,8 +79,8 @@ def test_a_page_ends_in_a_good_place(markdown: str, last: str) -> None:
 @given(st.text("ab `*#->\n", max_size=300), st.integers(0, 9), st.integers(30, 60))
 def test_pages_are_all_of_it(markdown: str, page_lines: int, limit: int) -> None:
     lines = render(markdown)
-    pages = paged(lines, limit, page_lines)
-    (whole,) = paged(lines, limit, 0)
+    pages = paginate_lines(lines, limit, page_lines)
+    (whole,) = paginate_lines(lines, limit, 0)
     assert whole == tuple(body for page in pages[:-1] for body in page[:-1]) + pages[-1]
     assert all(len(page) <= page_lines + 1 for page in pages) or not page_lines
     assert all(page[-1] == f'(page {number} of {len(pages)}; say "more")' for number, page in enumerate(pages[:-1], 1))
@@ -89,10 +89,10 @@ def test_pages_are_all_of_it(markdown: str, page_lines: int, limit: int) -> None
 
 def test_what_fits_a_page_in_the_room_there_is_is_not_paged() -> None:
     text = "\n".join(f"{number} " + "word " * 20 for number in range(8))
-    assert len(pages_of(text, 64, 64, 10)) > 1
-    assert len(pages_of(text, 64, 400, 10)) == 1
-    assert len(pages_of(text, 400, 64, 10)) == 1
-    assert pages_of(text, 64, 90, 10) == pages_of(text, 64, 64, 10), "pages do not depend on our mask"
+    assert len(paginate(text, 64, 64, 10)) > 1
+    assert len(paginate(text, 64, 400, 10)) == 1
+    assert len(paginate(text, 400, 64, 10)) == 1
+    assert paginate(text, 64, 90, 10) == paginate(text, 64, 64, 10), "pages do not depend on our mask"
 
 
 def test_a_notice_is_never_cut_into_pages_for_who_approves_must_have_seen_all_of_it() -> None:

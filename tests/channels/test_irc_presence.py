@@ -9,11 +9,13 @@ import pytest
 
 from channels.base import Denied, Rejected, Unreachable
 from channels.irc.channel import IrcChannel
-from channels.irc.sts import Offer, Policy
+from channels.irc.sts import StsCapability, StsPolicy
 from gateway.clock import ManualClock, SystemClock
-from gateway.events import Address, Link, Membership, RoomId
-from tests.channels.irc_kit import NAME, Running, config, part, running, settled, story
-from tests.servers.ircd import CAPS, MODERN, Ircd, Options
+from gateway.events import Address, ConnectionChanged, MembershipChanged, RoomId
+from tests.channels.irc_kit import NAME, Running, config, part, running, settled
+from tests.channels.kit import story
+from tests.servers.ircd import Ircd
+from tests.servers.ircd_options import CAPS, MODERN, Options
 from tests.servers.ircd_tls import LOCALHOST, server_context
 
 SASL = {"mechanism": "plain", "account": "rev", "password": "hush"}
@@ -24,7 +26,7 @@ def _options(**changes: Any) -> Options:
 
 
 def _memberships(run: Running) -> list[tuple[str, str, str, str | None]]:
-    return [(e.change, e.at.room, e.sender.name, e.text) for e in run.seen if isinstance(e, Membership)]
+    return [(e.change, e.at.room, e.sender.name, e.text) for e in run.seen if isinstance(e, MembershipChanged)]
 
 
 @story
@@ -90,11 +92,13 @@ async def test_a_password_that_was_changed_is_not_guessed_for_ever(caplog: pytes
 
 
 def test_a_policy_lasts_as_long_as_it_says() -> None:
-    policy, start = Policy(), datetime(2026, 1, 1, tzinfo=UTC)
+    policy, start = StsPolicy(), datetime(2026, 1, 1, tzinfo=UTC)
 
     def port(after_s: float, host: str = "a") -> int | None:
         return (
-            Policy(policy.serialized).tls_port(host, start + timedelta(seconds=after_s)) if policy.serialized else None
+            StsPolicy(policy.serialized).tls_port(host, start + timedelta(seconds=after_s))
+            if policy.serialized
+            else None
         )
 
     assert policy.tls_port("a", start) is None
@@ -103,17 +107,17 @@ def test_a_policy_lasts_as_long_as_it_says() -> None:
         "until the secure port has answered, never in the clear"
     )
     assert policy.serialized == "", "but what was told in the clear is not kept"
-    policy.record_policy("a", 6697, Offer.parse("duration=60,preload"), start + timedelta(seconds=100))
+    policy.record_policy("a", 6697, StsCapability.parse("duration=60,preload"), start + timedelta(seconds=100))
     assert (port(159), port(160), port(161), port(159, "b")) == (6697, None, None, None)
     policy.record_policy("a", 6697, None, start + timedelta(seconds=130))
     assert (port(189), port(190)) == (6697, None), "from the end of the connection the time runs anew"
-    policy.record_policy("a", 6697, Offer.parse("duration=0"), start)
+    policy.record_policy("a", 6697, StsCapability.parse("duration=0"), start)
     assert (policy.tls_port("a", start), policy.serialized) == (None, "")
-    policy.record_policy("a", 6697, Offer.parse("duration=9999999999"), start)
+    policy.record_policy("a", 6697, StsCapability.parse("duration=9999999999"), start)
     assert port(1e8) == 6697
-    assert Offer.parse("port=99999,duration=x") == Offer.parse("") == Offer(None, None)
+    assert StsCapability.parse("port=99999,duration=x") == StsCapability.parse("") == StsCapability(None, None)
     for odd in ("a,b,c,d", "a,6697,60", "a,6697,60,2026-01-01", "a,99999,60,2026-01-01T00:00:00+00:00", ",,,"):
-        assert Policy(odd).tls_port("a", start - timedelta(days=1)) is None
+        assert StsPolicy(odd).tls_port("a", start - timedelta(days=1)) is None
 
 
 @story
@@ -141,7 +145,9 @@ async def test_after_error_we_hang_up_and_do_not_wait_for_the_server() -> None:
         ircd.faults.silent = True
         ircd.clients[0].send("ERROR :Closing link (be gone)")
         await run.until(lambda: run.links == [True, False])
-        assert "be gone" in next(event.reason for event in run.seen if isinstance(event, Link) and not event.up)
+        assert "be gone" in next(
+            event.reason for event in run.seen if isinstance(event, ConnectionChanged) and not event.up
+        )
 
 
 @story
@@ -210,8 +216,8 @@ async def test_an_invitation_is_told_and_only_followed_when_we_are_told_to() -> 
             await run.channel.join(Address(channel=NAME, room=RoomId("#new")))
         await run.up()
         ircd.clients[0].send("@account=boss :al!a@h INVITE reverie #new")
-        await run.until(lambda: any(isinstance(event, Membership) for event in run.seen))
-        (invite,) = [event for event in run.seen if isinstance(event, Membership)]
+        await run.until(lambda: any(isinstance(event, MembershipChanged) for event in run.seen))
+        (invite,) = [event for event in run.seen if isinstance(event, MembershipChanged)]
         assert (invite.change, invite.at.room, invite.sender.account, invite.sender.verified, invite.subject) == (
             "invite",
             "#new",

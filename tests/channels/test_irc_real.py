@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from channels.base import Rejected
-from gateway.events import Address, Link, Post, PostKey, RoomId
-from tests.channels.irc_kit import NAME, part, running, story
+from gateway.events import Address, ConnectionChanged, Post, PostKey, RoomId
+from tests.channels.irc_kit import NAME, part, running
+from tests.channels.kit import story
 from tests.servers.real_ircd import inspircd, ngircd
 
 Server = Callable[[Path], AbstractContextManager[int]]
@@ -134,7 +135,7 @@ async def test_a_taken_nick_of_the_longest_kind_has_a_shorter_substitute(
             async with running(port, nick=nick) as second:
                 await second.up()
                 (link,) = second.seen
-                assert isinstance(link, Link)
+                assert isinstance(link, ConnectionChanged)
                 assert link.reason == "connected to 127.0.0.1 as aaaaaa_6"
 
 

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from channels.base import Rejected
-from channels.irc.inbox import MOST
+from channels.irc.inbox import MAX_HELD
 from gateway.clock import ManualClock, SystemClock
-from gateway.events import NOTIFICATION, Membership
-from tests.channels.irc_kit import part, running, settled, story
-from tests.servers.ircd import CAPS, Ircd, Options
+from gateway.events import NOTIFICATION, MembershipChanged
+from tests.channels.irc_kit import part, running, settled
+from tests.channels.kit import story
+from tests.servers.ircd import Ircd
+from tests.servers.ircd_options import CAPS, Options
 
 SENT = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
 
@@ -117,7 +119,7 @@ async def test_membership_of_others_is_told() -> None:
         ):
             bot.send(line)
         await run.until(lambda: len(run.seen) == 8)
-        told = [event for event in run.seen if isinstance(event, Membership)]
+        told = [event for event in run.seen if isinstance(event, MembershipChanged)]
         assert [(e.change, e.at.room, e.sender.name, e.subject, e.text) for e in told] == [
             ("join", "#Room", "al", None, None),
             ("join", "#two", "al", None, None),
@@ -139,8 +141,8 @@ async def test_what_the_topic_is_when_we_enter_is_told_as_no_change() -> None:
             ":al!a@h TOPIC #room :",
         ):
             ircd.clients[0].send(line)
-        await run.until(lambda: len(run.all(Membership)) == 3)
-        told = [(e.change, e.at.room, e.text, e.news) for e in run.all(Membership)]
+        await run.until(lambda: len(run.all(MembershipChanged)) == 3)
+        told = [(e.change, e.at.room, e.text, e.news) for e in run.all(MembershipChanged)]
         assert told == [
             ("topic", "#Room", "old topic", False),
             ("topic", "#Room", "older", False),
@@ -215,7 +217,7 @@ async def test_where_nothing_is_taken_for_long_the_newest_and_what_is_said_to_us
         await run.up()
         run.open.clear()
         bot, channel = ircd.clients[0], run.channel
-        count = MOST + 3000
+        count = MAX_HELD + 3000
         bot.send(":al!a@h PRIVMSG #room :reverie: are you there?")
         for number in range(count):
             bot.send(f":al!a@h PRIVMSG #room :{number}")
@@ -262,7 +264,7 @@ async def test_what_is_played_back_is_history_and_what_is_said_now_is_not() -> N
             ("reverie: new", "mention", False),
             ("ahead", "direct", False),
         ]
-        assert not [event for event in run.seen if isinstance(event, Membership) and event.change == "invite"]
+        assert not [event for event in run.seen if isinstance(event, MembershipChanged) and event.change == "invite"]
 
 
 @pytest.mark.parametrize("off_s", [-400, 400])

@@ -7,9 +7,11 @@ import pytest
 
 from channels.base import Denied, Uncertain
 from gateway.clock import ManualClock
-from gateway.events import Link
-from tests.channels.irc_kit import part, running, settled, story
-from tests.servers.ircd import CAPS, Ircd, Options
+from gateway.events import ConnectionChanged
+from tests.channels.irc_kit import part, running, settled
+from tests.channels.kit import story
+from tests.servers.ircd import Ircd
+from tests.servers.ircd_options import CAPS, Options
 
 
 def _waits(text: str) -> list[float]:
@@ -113,7 +115,7 @@ async def test_a_server_that_does_not_welcome_us_is_left() -> None:
         await ircd.received("USER")
         clock.advance(61)
         await run.until(lambda: run.links == [False])
-        assert [event.reason for event in run.seen if isinstance(event, Link)] == [
+        assert [event.reason for event in run.seen if isinstance(event, ConnectionChanged)] == [
             "the server did not welcome us in time"
         ]
 

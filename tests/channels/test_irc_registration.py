@@ -9,9 +9,11 @@ from irc.server import IRCClient, IRCServer
 
 from channels.base import Denied
 from gateway.clock import ManualClock
-from gateway.events import Link
-from tests.channels.irc_kit import part, running, story
-from tests.servers.ircd import CAPS, Ircd, Options
+from gateway.events import ConnectionChanged
+from tests.channels.irc_kit import part, running
+from tests.channels.kit import story
+from tests.servers.ircd import Ircd
+from tests.servers.ircd_options import CAPS, Options
 
 SASL = {"mechanism": "plain", "account": "reverie", "password": "hush"}
 
@@ -140,4 +142,4 @@ async def test_capabilities_may_come_and_go() -> None:
         bot.send(":irc.test CAP reverie DEL :multi-prefix")
         await ircd.say("#room", "hi", account="alice")
         assert (await run.message()).sender.verified
-        assert [event.up for event in run.seen if isinstance(event, Link)] == [True]
+        assert [event.up for event in run.seen if isinstance(event, ConnectionChanged)] == [True]

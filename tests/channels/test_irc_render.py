@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.irc.formatting import marked
-from channels.irc.render import BOLD, ITALIC, Shown, cut, plain, render
-from channels.markdown import read
+from channels.irc.formatting import to_markdown
+from channels.irc.render import BOLD, ITALIC, RenderedLine, render, split_line, strip_formatting
+from channels.markdown import parse_markdown
 
 B, I = BOLD, ITALIC  # noqa: E741 - as in every IRC client's menu
 
@@ -63,7 +63,7 @@ def test_lines_are_lines(markdown: str) -> None:
     lines = texts(markdown)
     assert lines
     for shown in lines:
-        assert plain(shown).strip()
+        assert strip_formatting(shown).strip()
         assert not set(shown) & set("\r\n\0\x01")
         assert shown.count(B) % 2 == shown.count(I) % 2 == 0
 
@@ -77,10 +77,10 @@ def test_code_is_never_touched(code: str) -> None:
 
 def test_knows_where_code_and_blank_lines_were() -> None:
     assert render("a\n```\nb\n\nc\n```\n\nd") == (
-        Shown(text="a"),
-        Shown(text="b", is_code=True),
-        Shown(text="c", is_code=True, after_blank=True),
-        Shown(text="d", after_blank=True),
+        RenderedLine(text="a"),
+        RenderedLine(text="b", is_code=True),
+        RenderedLine(text="c", is_code=True, after_blank=True),
+        RenderedLine(text="d", after_blank=True),
     )
 
 
@@ -89,7 +89,7 @@ def test_knows_where_code_and_blank_lines_were() -> None:
 def test_formatting_goes_on_across_a_cut(code: str, words: str, limit: int) -> None:
     if not words.strip():
         return
-    pieces = cut(f"{code}{words.strip()}{code} tail", limit)
+    pieces = split_line(f"{code}{words.strip()}{code} tail", limit)
     assert all(len(piece.encode()) <= limit for piece in pieces)
     formatted = ""
     for piece in pieces:
@@ -100,8 +100,8 @@ def test_formatting_goes_on_across_a_cut(code: str, words: str, limit: int) -> N
 
 
 def test_reads_without_formatting() -> None:
-    assert plain("\x02b\x02 \x0304,12red\x03 \x04ff0000x\x0f\x1f\x16 1\t2\x00\r") == "b red x 1 2 "
-    assert plain("\x0312") == ""
+    assert strip_formatting("\x02b\x02 \x0304,12red\x03 \x04ff0000x\x0f\x1f\x16 1\t2\x00\r") == "b red x 1 2 "
+    assert strip_formatting("\x0312") == ""
 
 
 @pytest.mark.parametrize(
@@ -126,10 +126,10 @@ def test_reads_without_formatting() -> None:
     ],
 )
 def test_formatting_comes_out_as_markdown(said: str, markdown: str) -> None:
-    assert marked(said) == markdown
+    assert to_markdown(said) == markdown
 
 
 @given(st.text("ab ,(\x02\x1d\x1e\x11\x0f\x031", max_size=30))
 def test_formatting_corrupts_nothing(said: str) -> None:
-    again = "".join(run.text for run in read("x, " + marked(said)))
-    assert again == ("x, " + plain(said)).rstrip(" ")
+    again = "".join(run.text for run in parse_markdown("x, " + to_markdown(said)))
+    assert again == ("x, " + strip_formatting(said)).rstrip(" ")

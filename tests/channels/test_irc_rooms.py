@@ -5,8 +5,11 @@ import pytest
 from channels.base import Rejected, Unreachable
 from gateway.clock import ManualClock
 from gateway.events import Address, RoomId
-from tests.channels.irc_kit import NAME, config, running, settled, story
-from tests.servers.ircd import Client, Ircd, Options
+from tests.channels.irc_kit import NAME, config, running, settled
+from tests.channels.kit import story
+from tests.servers.ircd import Ircd
+from tests.servers.ircd_client import Client
+from tests.servers.ircd_options import Options
 
 
 def _asked(bot: Client, command: str) -> list[str]:

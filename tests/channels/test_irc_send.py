@@ -7,14 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from channels.base import Away, Going, Rejected, Uncertain, Unreachable
+from channels.base import BeforeSend, RecipientAway, Rejected, Uncertain, Unreachable
 from channels.irc.channel import IrcChannel
-from channels.text import outward
+from channels.text import clean_outgoing
 from gateway.clock import ManualClock, SystemClock
 from gateway.events import Address, Post, PostKey, RoomId
-from tests.channels.irc_kit import NAME, Running, config, part, running, settled, story
+from tests.channels.irc_kit import NAME, Running, config, part, running, settled
+from tests.channels.kit import story
 from tests.examples import examples
-from tests.servers.ircd import Ircd, Options
+from tests.servers.ircd import Ircd
+from tests.servers.ircd_options import Options
 
 
 @given(
@@ -25,7 +27,7 @@ from tests.servers.ircd import Ircd, Options
 @settings(max_examples=examples(60))
 def test_every_relayed_line_fits_and_nothing_is_lost(text: str) -> None:
     # A word in front: marks alone (`---`) would be Markdown.
-    text = outward("w" + (text * 40).strip())
+    text = clean_outgoing("w" + (text * 40).strip())
     channel = IrcChannel(NAME, config(6667, page_lines=0), SystemClock())
     bodies = channel.split(Post(key=PostKey("k"), to=Address(channel=NAME, room=RoomId("#room")), text=text))
     mask = "reverie!~" + "u" * 10 + "@" + "h" * 63
@@ -80,7 +82,7 @@ async def test_a_refusal_names_its_reason(options: Options) -> None:
             await run.channel.send(part("x"))
         with pytest.raises(Rejected, match="No such nick"):
             await run.channel.send(part("x", room="nobody"))
-        with pytest.raises(Away, match="nobody is not there as a@h; it waits"):
+        with pytest.raises(RecipientAway, match="nobody is not there as a@h; it waits"):
             await run.channel.send(part("x", room="nobody!a@h"))
         for room in ("a b", "#a,#b", ":x"):
             with pytest.raises(Rejected):
@@ -165,7 +167,7 @@ async def _steps() -> None:
 async def test_a_part_goes_only_when_its_turn_has_come() -> None:
     clock, gone = ManualClock(), list[str]()
 
-    def going(name: str) -> Going:
+    def going(name: str) -> BeforeSend:
         async def write_down() -> None:
             gone.append(name)
             assert not [line for line in ircd.lines if line.endswith(f":{name}")], "before it is on the wire"

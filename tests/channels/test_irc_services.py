@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from channels.base import Away, Denied
-from tests.channels.irc_kit import part, running, story
+from channels.base import Denied, RecipientAway
+from tests.channels.irc_kit import part, running
+from tests.channels.kit import story
 from tests.channels.test_irc_real import Raw
 from tests.servers.ports import free_port
 from tests.servers.real_ircd import inspircd
@@ -80,7 +81,7 @@ async def test_a_private_answer_waits_for_the_account_that_asked(tmp_path: Path)
             eve = await Raw.joined(port)
             eve.say("NICK boss")
             await eve.until(r":alice\S* NICK ")
-            with pytest.raises(Away, match="not logged in as boss"):
+            with pytest.raises(RecipientAway, match="not logged in as boss"):
                 await run.channel.send(part("secret", room=asked.at.room))
             waiting = asyncio.create_task(run.channel.wait_for_recipient(asked.at))
             eve.say("PRIVMSG NickServ :IDENTIFY boss correcthorse")

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from channels.irc.config import Flood
+from channels.irc.config import IrcRateLimit
 from gateway.events import Address, Post, PostKey, RoomId
 from tests.channels.irc_kit import NAME, part, running
 from tests.channels.test_irc_real import Raw, served
 from tests.servers.real_ircd import inspircd, ngircd
 
-FLOOD = Flood()
+FLOOD = IrcRateLimit()
 SLACK_S = 0.25
 """The reader shares a busy machine with the server and with us."""
 CODE = """def __init__(self, *args, **kwargs):

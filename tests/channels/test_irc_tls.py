@@ -8,14 +8,16 @@ import pytest
 
 from channels.base import Denied
 from gateway.clock import ManualClock
-from gateway.events import Link
-from tests.channels.irc_kit import Running, part, running, story
-from tests.servers.ircd import Ircd, Options
+from gateway.events import ConnectionChanged
+from tests.channels.irc_kit import Running, part, running
+from tests.channels.kit import story
+from tests.servers.ircd import Ircd
+from tests.servers.ircd_options import Options
 from tests.servers.ircd_tls import LOCALHOST, WRONG, server_context
 
 
 def _reasons(run: Running) -> str:
-    return " ".join(event.reason or "" for event in run.seen if isinstance(event, Link))
+    return " ".join(event.reason or "" for event in run.seen if isinstance(event, ConnectionChanged))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])

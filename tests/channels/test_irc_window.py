@@ -5,10 +5,12 @@ import asyncio
 import pytest
 
 from channels.base import Uncertain
-from channels.irc.window import Window
+from channels.irc.window import SendWindow
 from gateway.clock import ManualClock
-from tests.channels.irc_kit import part, running, sent_together, story
-from tests.servers.ircd import CAPS, Ircd, Options
+from tests.channels.irc_kit import part, running, sent_together
+from tests.channels.kit import story
+from tests.servers.ircd import Ircd
+from tests.servers.ircd_options import CAPS, Options
 
 NO_ECHO = CAPS.replace("echo-message ", "")
 ROOM = [("a", "#r", "one"), ("b", "#r", "two")]
@@ -16,7 +18,7 @@ E, R, NAMELESS = "echo", "refuse", "nameless"
 
 
 def _judge(lines: list[tuple[str, str, str]], answers: list[tuple[str, str]]) -> dict[str, str]:
-    window: Window[str] = Window()
+    window: SendWindow[str] = SendWindow()
     for owner, target, text in lines:
         window.add_line(owner, target, text)
     for kind, about in answers:

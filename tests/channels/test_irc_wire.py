@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from channels.irc.isupport import Isupport
-from channels.irc.wire import Line, Source, line, mentions, parse
+from channels.irc.wire import IrcLine, IrcSource, format_line, mentions_nick, parse_line
 
 ANY = st.text(st.characters(), max_size=80)
 
@@ -11,14 +11,17 @@ ANY = st.text(st.characters(), max_size=80)
 @pytest.mark.parametrize(
     ("raw", "read"),
     [
-        ("PING :a b", Line("PING", ("a b",))),
-        (":n!u@h privmsg #c :hi there", Line("PRIVMSG", ("#c", "hi there"), Source("n", "u", "h"))),
-        (":n!u@h PRIVMSG #c hi", Line("PRIVMSG", ("#c", "hi"), Source("n", "u", "h"))),
-        (":srv 005 me  A=b   :are", Line("005", ("me", "A=b", "are"), Source("srv"))),
-        ("@a=1;b;+c=x\\:\\s\\\\\\r\\n\\q :n X", Line("X", (), Source("n"), {"a": "1", "b": "", "+c": "x; \\\r\nq"})),
-        ("@a=tail\\ :n X", Line("X", (), Source("n"), {"a": "tail"})),
-        (":n@h TOPIC #c :", Line("TOPIC", ("#c", ""), Source("n", "", "h"))),
-        ("X\x00Y :z", Line("XY", ("z",))),
+        ("PING :a b", IrcLine("PING", ("a b",))),
+        (":n!u@h privmsg #c :hi there", IrcLine("PRIVMSG", ("#c", "hi there"), IrcSource("n", "u", "h"))),
+        (":n!u@h PRIVMSG #c hi", IrcLine("PRIVMSG", ("#c", "hi"), IrcSource("n", "u", "h"))),
+        (":srv 005 me  A=b   :are", IrcLine("005", ("me", "A=b", "are"), IrcSource("srv"))),
+        (
+            "@a=1;b;+c=x\\:\\s\\\\\\r\\n\\q :n X",
+            IrcLine("X", (), IrcSource("n"), {"a": "1", "b": "", "+c": "x; \\\r\nq"}),
+        ),
+        ("@a=tail\\ :n X", IrcLine("X", (), IrcSource("n"), {"a": "tail"})),
+        (":n@h TOPIC #c :", IrcLine("TOPIC", ("#c", ""), IrcSource("n", "", "h"))),
+        ("X\x00Y :z", IrcLine("XY", ("z",))),
         ("", None),
         (" ", None),
         (":only", None),
@@ -27,24 +30,24 @@ ANY = st.text(st.characters(), max_size=80)
         ("@a=1 :n", None),
     ],
 )
-def test_reads_lines(raw: str, read: Line | None) -> None:
-    assert parse(raw) == read
+def test_reads_lines(raw: str, read: IrcLine | None) -> None:
+    assert parse_line(raw) == read
 
 
 @given(ANY)
 def test_reads_anything_without_failing(raw: str) -> None:
-    read = parse(raw)
+    read = parse_line(raw)
     assert read is None or read.command == read.command.upper()
 
 
 @given(room=ANY, text=ANY)
 def test_no_parameter_ends_a_line_or_becomes_another(room: str, text: str) -> None:
     try:
-        built = line("PRIVMSG", room, trailing=text)
+        built = format_line("PRIVMSG", room, trailing=text)
     except ValueError:
         return
     assert not set(built) & set("\r\n\0")
-    read = parse(built.encode().decode())
+    read = parse_line(built.encode().decode())
     assert read is not None
     assert read.command == "PRIVMSG"
     assert len(read.params) == 2
@@ -53,12 +56,12 @@ def test_no_parameter_ends_a_line_or_becomes_another(room: str, text: str) -> No
 @pytest.mark.parametrize("room", ["", "a b", ":a", "\r\n"])
 def test_refuses_what_is_no_parameter(room: str) -> None:
     with pytest.raises(ValueError, match="not a parameter"):
-        line("JOIN", room)
+        format_line("JOIN", room)
 
 
 def test_injection_is_disarmed() -> None:
-    assert line("PRIVMSG", "#c", trailing="hi\rQUIT :x\n\0\ud800") == "PRIVMSG #c :hi QUIT :x ?"
-    assert line("JOIN", "#a\r\nQUIT") == "JOIN #aQUIT"
+    assert format_line("PRIVMSG", "#c", trailing="hi\rQUIT :x\n\0\ud800") == "PRIVMSG #c :hi QUIT :x ?"
+    assert format_line("JOIN", "#a\r\nQUIT") == "JOIN #aQUIT"
 
 
 @pytest.mark.parametrize(
@@ -124,7 +127,7 @@ def test_knows_rooms(target: str, room: str | None) -> None:
     ],
 )
 def test_mentions(text: str) -> None:
-    assert mentions(text, "Reverie", Isupport())
+    assert mentions_nick(text, "Reverie", Isupport())
 
 
 @pytest.mark.parametrize(
@@ -151,20 +154,20 @@ def test_mentions(text: str) -> None:
     ],
 )
 def test_does_not_mention(text: str) -> None:
-    assert not mentions(text, "reverie", Isupport())
+    assert not mentions_nick(text, "reverie", Isupport())
 
 
 def test_where_nicks_have_letters_of_any_script_these_continue_a_word() -> None:
     wide = Isupport().with_tokens(["CASEMAPPING=rfc8265"])
-    assert [mentions(text, "reverie", wide) for text in ("éreverie", "reverieя", "reverie_", "x|reverie")] == [
+    assert [mentions_nick(text, "reverie", wide) for text in ("éreverie", "reverieя", "reverie_", "x|reverie")] == [
         False
     ] * 4
-    assert [mentions(text, "reverie", wide) for text in ("你好reverie", "reverieは", "reverie: é")] == [True] * 3
-    assert not mentions("Ünï2", "Ünï", Isupport())
-    assert not mentions("éÜnï", "Ünï", Isupport()), "a nick of such letters is continued by them"
-    assert mentions("éreverie", "reverie", wide.with_tokens(["-CASEMAPPING"]))
+    assert [mentions_nick(text, "reverie", wide) for text in ("你好reverie", "reverieは", "reverie: é")] == [True] * 3
+    assert not mentions_nick("Ünï2", "Ünï", Isupport())
+    assert not mentions_nick("éÜnï", "Ünï", Isupport()), "a nick of such letters is continued by them"
+    assert mentions_nick("éreverie", "reverie", wide.with_tokens(["-CASEMAPPING"]))
 
 
 def test_nicks_of_odd_characters_are_matched_folded() -> None:
-    assert mentions("hey {rev}|: x", "[Rev]\\", Isupport())
-    assert not mentions("hey {rev}|: x", "[Rev]\\", Isupport(casemapping="ascii"))
+    assert mentions_nick("hey {rev}|: x", "[Rev]\\", Isupport())
+    assert not mentions_nick("hey {rev}|: x", "[Rev]\\", Isupport(casemapping="ascii"))

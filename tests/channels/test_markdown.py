@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from channels.markdown import Run, read
-from channels.text import outward
+from channels.markdown import TextRun, parse_markdown
+from channels.text import clean_outgoing
 
 NBSP = "\u00a0"
 
 
 def shown(markdown: str) -> str:
     """Runs in one line: `{marks|text}`, links as `{text>href}`; plain text as it is."""
-    return "".join(_shown(run) for run in read(markdown))
+    return "".join(_shown(run) for run in parse_markdown(markdown))
 
 
-def _shown(run: Run) -> str:
+def _shown(run: TextRun) -> str:
     marks = ",".join(sorted(run.marks)) + (f":{run.lang}" if run.lang else "")
     text = run.text + (f">{run.href}" if run.href else "")
     return f"{{{marks}|{text}}}" if marks or run.href else text
@@ -111,7 +111,7 @@ PUNCTUATION = "\\`*_{}[]()<>#+-.!|~&=:\"'$%@^"
 
 @given(st.text(max_size=200))
 def test_never_raises_and_invents_nothing(markdown: str) -> None:
-    runs = read(markdown)
+    runs = parse_markdown(markdown)
     assert bool("".join(run.text for run in runs).strip()) == bool(runs)
     for run, following in zip(runs, (*runs[1:], None), strict=False):
         assert run.text
@@ -123,41 +123,41 @@ def test_never_raises_and_invents_nothing(markdown: str) -> None:
 
 @given(st.text("ab*_~|<#-+>1.!\\& \n\t", max_size=80))
 def test_no_letter_is_lost_among_marks(markdown: str) -> None:
-    said = "".join(run.text for run in read(markdown))
+    said = "".join(run.text for run in parse_markdown(markdown))
     assert re.sub("[^ab]", "", said) == re.sub("[^ab]", "", markdown)
 
 
 # What nobody sees is left out before all else: see `tests/gateway/test_safety_marks.py`.
-LINE = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), max_size=40).map(outward)
+LINE = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), max_size=40).map(clean_outgoing)
 UNMARKED = st.text(
     st.characters(exclude_characters=PUNCTUATION, exclude_categories=["Cc", "Cs", "Zl", "Zp"]), max_size=40
-).map(outward)
+).map(clean_outgoing)
 
 
 @given(st.lists(UNMARKED.filter(lambda line: bool(line.strip())), max_size=6), st.integers(1, 4))
 def test_text_without_marks_is_itself(lines: list[str], breaks: int) -> None:
-    text = outward(("\n" * breaks).join("x " + line.rstrip() for line in lines))
-    assert "".join(run.text for run in read(text)) == re.sub("\n{3,}", "\n\n", text)
+    text = clean_outgoing(("\n" * breaks).join("x " + line.rstrip() for line in lines))
+    assert "".join(run.text for run in parse_markdown(text)) == re.sub("\n{3,}", "\n\n", text)
 
 
 @given(UNMARKED)
 def test_indentation_stays(text: str) -> None:
     if text.strip() and not text.startswith("    "):
-        assert "".join(run.text for run in read(text)).rstrip() == text.rstrip()
+        assert "".join(run.text for run in parse_markdown(text)).rstrip() == text.rstrip()
 
 
 @given(st.lists(LINE, min_size=1, max_size=8))
 def test_code_is_never_touched(lines: list[str]) -> None:
-    code = outward("\n".join(lines))
-    runs = read(f"~~~~~~~~~\n{code}\n~~~~~~~~~")
+    code = clean_outgoing("\n".join(lines))
+    runs = parse_markdown(f"~~~~~~~~~\n{code}\n~~~~~~~~~")
     if code.strip() and "~~~~~~~~~" not in code:
-        assert runs == (Run(text=code, marks=frozenset(["pre"])),)
+        assert runs == (TextRun(text=code, marks=frozenset(["pre"])),)
 
 
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(["- ", "> ", "1. ", "  ", "# ", "```\n", "a", "\n", "**", "`", "    "]), max_size=60))
 def test_never_raises_on_blocks(pieces: list[str]) -> None:
-    read("".join(pieces))
+    parse_markdown("".join(pieces))
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_much_of_one_thing_takes_no_long_time(piece: str) -> None:
     """Each takes less than a second on an idle machine, anything quadratic minutes."""
     markdown = (piece * 100_000)[:100_000]
     began_s = time.process_time()
-    read(markdown)
+    parse_markdown(markdown)
     assert time.process_time() - began_s < 10
 
 

@@ -2,14 +2,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.split import split
+from channels.split import split_text
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("a б𝄞  \n\t"), max_size=400)
 
 
 @given(text=TEXT, limit=st.integers(4, 60))
 def test_pieces_fit_and_only_white_space_is_lost(text: str, limit: int) -> None:
-    pieces = split(text, limit)
+    pieces = split_text(text, limit)
     assert all(len(piece.encode()) <= limit for piece in pieces)
     assert all(piece.strip() for piece in pieces)
     assert "".join("".join(pieces).split()) == "".join(text.split())
@@ -30,9 +30,9 @@ def test_pieces_fit_and_only_white_space_is_lost(text: str, limit: int) -> None:
     ],
 )
 def test_cuts_at_spaces_else_between_code_points(text: str, limit: int, pieces: tuple[str, ...]) -> None:
-    assert split(text, limit) == pieces
+    assert split_text(text, limit) == pieces
 
 
 def test_a_limit_that_no_code_point_fits_is_an_error() -> None:
     with pytest.raises(ValueError, match="4 bytes"):
-        split("x", 3)
+        split_text("x", 3)

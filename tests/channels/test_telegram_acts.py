@@ -10,9 +10,11 @@ from telegram.constants import ReactionEmoji
 
 from channels.base import Denied, RateLimited, Rejected, Uncertain, Unreachable
 from gateway.clock import ManualClock
-from gateway.events import Edited, MessageId, Reacted, ThreadId
-from tests.channels.telegram_kit import Running, at, running, story
-from tests.servers.bot_api import BotApi, Chat
+from gateway.events import MessageEdited, MessageId, ReactionChanged, ThreadId
+from tests.channels.kit import story
+from tests.channels.telegram_kit import Running, at, running
+from tests.servers.bot_api import BotApi
+from tests.servers.bot_api_world import Chat
 
 SUNNY = "☀"
 
@@ -85,9 +87,9 @@ async def test_our_own_reactions_and_edits_are_not_told() -> None:
         api.reacts(chat, api.world.bot, int(number), [], ["👍"])
         api.edits(chat, int(number), "changed by us")
         api.reacts(chat, ann, int(number), [], ["🔥"])
-        (heard,) = await run.some(Reacted)
+        (heard,) = await run.some(ReactionChanged)
         assert heard.reaction == "🔥"
-        assert not run.all(Edited)
+        assert not run.all(MessageEdited)
 
 
 @story

@@ -8,11 +8,14 @@ import pytest
 from telegram.error import BadRequest, ChatMigrated, TelegramError
 
 from channels.base import CommandSpec, RateLimited, Rejected, SendError, Uncertain, Unreachable
-from channels.telegram.transport import Astray, Flooded, ServerError, refusal
+from channels.telegram.transport import FloodWait, TelegramServerError, WrongServerError, to_telegram_error
 from gateway.clock import ManualClock
-from gateway.events import Command, Link, Message
-from tests.channels.telegram_kit import Hasty, at, running, story
-from tests.servers.bot_api import BAD_GATEWAY, BotApi
+from gateway.events import Command, ConnectionChanged, Message
+from tests.channels.discord_faults_kit import Hasty
+from tests.channels.kit import story
+from tests.channels.telegram_kit import at, running
+from tests.servers.bot_api import BotApi
+from tests.servers.bot_api_faults import BAD_GATEWAY
 
 COMMANDS = (CommandSpec(name="why", summary="Say why"),)
 
@@ -117,14 +120,14 @@ async def test_an_odd_answer_to_a_message_means_what_it_can(what: str) -> None:
     ("code", "answer", "error"),
     [
         (400, {"ok": False, "parameters": {"migrate_to_chat_id": -100}}, ChatMigrated),
-        (429, {"ok": False}, Flooded),
+        (429, {"ok": False}, FloodWait),
         (420, {}, BadRequest),
-        (404, {}, Astray),
-        (503, {"parameters": {"retry_after": 1}}, ServerError),
+        (404, {}, WrongServerError),
+        (503, {"parameters": {"retry_after": 1}}, TelegramServerError),
     ],
 )
 def test_what_is_no_success_is_named(code: int, answer: dict[str, Any], error: type[TelegramError]) -> None:
-    assert type(refusal(code, answer)) is error
+    assert type(to_telegram_error(code, answer)) is error
 
 
 @story
@@ -136,7 +139,7 @@ async def test_a_pause_that_lasts_is_told() -> None:
             api.faults.fail("getUpdates", 429, retry_after=3600)
             api.private_says(api.person("Ann"), "hi")  # ends the poll
             await run.until_advancing(clock, lambda: run.links == [True, False])
-            assert "3600" in run.all(Link)[-1].reason
+            assert "3600" in run.all(ConnectionChanged)[-1].reason
             clock.advance(3600)
             await run.until_advancing(clock, lambda: run.links == [True, False, True])
 

@@ -9,9 +9,11 @@ import pytest
 
 from channels.base import Denied
 from gateway.clock import ManualClock
-from gateway.events import Link, Message
-from tests.channels.telegram_kit import at, running, story
-from tests.servers.bot_api import BAD_GATEWAY, BotApi
+from gateway.events import ConnectionChanged, Message
+from tests.channels.kit import story
+from tests.channels.telegram_kit import at, running
+from tests.servers.bot_api import BotApi
+from tests.servers.bot_api_faults import BAD_GATEWAY
 from tests.servers.bot_api_http import post
 from tests.servers.ports import free_port
 
@@ -118,7 +120,7 @@ async def test_another_poller_is_named_and_outlasted() -> None:
         api.private_says(ann, "hi")
         async with running(api, clock) as run:
             await run.until_advancing(clock, lambda: bool(run.all(Message)))
-            (down,) = [link for link in run.all(Link) if not link.up]
+            (down,) = [link for link in run.all(ConnectionChanged) if not link.up]
             assert "another process" in down.reason
 
 
@@ -162,7 +164,7 @@ async def test_a_refused_token_ends_it_with_a_reason_that_does_not_tell_it() -> 
             assert clock.monotonic() > 120, "it is asked for minutes whether that is so"
             with pytest.raises(Denied) as refused:
                 await run.task
-            assert "secret" not in refused.value.reason + "".join(link.reason for link in run.all(Link))
+            assert "secret" not in refused.value.reason + "".join(link.reason for link in run.all(ConnectionChanged))
         api.private_says(api.person("Ann"), "hi")
         async with running(api, clock) as run:
             await run.until_advancing(clock, lambda: bool(run.messages))
@@ -184,7 +186,7 @@ async def test_one_refusal_ends_nothing_and_what_is_to_be_said_is_said_meanwhile
             asked = len(api.asked("getMe"))
             api.faults.fail("getUpdates", code, times=6)
             await run.until_advancing(clock, lambda: run.links[-1] is False)
-            assert run.all(Link)[-1].says
+            assert run.all(ConnectionChanged)[-1].says
             await run.tell("said meanwhile", at(ann))
             assert api.said(ann) == ["said meanwhile"]
             api.private_says(ann, "two")
@@ -200,7 +202,7 @@ async def test_a_server_that_cannot_be_reached_is_not_sent_to() -> None:
         async with running(api, clock) as run:
             await run.up()
             await api.stop()
-            await run.until_advancing(clock, lambda: run.links[-1] is False and not run.all(Link)[-1].says)
+            await run.until_advancing(clock, lambda: run.links[-1] is False and not run.all(ConnectionChanged)[-1].says)
             await api.start()
 
 

@@ -2,17 +2,19 @@
 
 import pytest
 
-from channels.base import File, Part, RateLimited, Rejected, Uncertain
-from channels.telegram.render import parse
-from channels.text import content_type, file_name
+from channels.base import OutgoingFile, Part, RateLimited, Rejected, Uncertain
+from channels.telegram.render import parse_body
+from channels.text import safe_content_type, safe_file_name
 from gateway.events import Address, MessageId, Post, PostFile, PostKey
-from tests.channels.telegram_kit import Running, at, running, story
-from tests.servers.bot_api import BotApi, units
+from tests.channels.kit import story
+from tests.channels.telegram_kit import Running, at, running
+from tests.servers.bot_api import BotApi
+from tests.servers.bot_api_text import units
 
 DATA = bytes(range(256)) * 8
 
 
-def parts(run: Running, text: str, to: Address, file: File) -> list[Part]:
+def parts(run: Running, text: str, to: Address, file: OutgoingFile) -> list[Part]:
     """As the outbox makes them."""
     along = PostFile(name=file.name, content_type=file.content_type, sha256="0" * 64, size_bytes=len(file.data))
     bodies = run.channel.split(Post(key=PostKey("k"), to=to, text=text, file=along))
@@ -29,7 +31,7 @@ async def test_a_file_is_a_document_with_a_caption() -> None:
         asked = api.group_says(forum, ann, "the file?", thread=thread)
         await run.up()
         to = at(forum, thread)
-        file = File(name="a b.pdf", content_type="application/pdf", data=DATA)
+        file = OutgoingFile(name="a b.pdf", content_type="application/pdf", data=DATA)
         part = Part(
             key="k#0", to=to, body=run.channel.split(Post(key=PostKey("k"), to=to, text="**here**"))[0], file=file
         )
@@ -51,7 +53,7 @@ async def test_a_long_text_leaves_the_file_a_caption_that_fits() -> None:
         chat = api.group()
         await run.up()
         text = " ".join(f"word{number}👍" for number in range(1000))
-        made = parts(run, text, at(chat), File(name="x.txt", content_type="text/plain", data=DATA))
+        made = parts(run, text, at(chat), OutgoingFile(name="x.txt", content_type="text/plain", data=DATA))
         for part in made:
             await run.channel.send(part)
         said = api.said(chat)
@@ -65,7 +67,7 @@ async def test_a_caption_is_edited_where_it_stands_and_a_file_deleted() -> None:
     async with BotApi() as api, running(api) as run:
         chat = api.group()
         await run.up()
-        (part,) = parts(run, "old", at(chat), File(name="x.txt", content_type="text/plain", data=DATA))
+        (part,) = parts(run, "old", at(chat), OutgoingFile(name="x.txt", content_type="text/plain", data=DATA))
         (number,) = (await run.channel.send(part)).ids
         for _ in range(2):
             await run.channel.edit(at(chat), number, "*new*")
@@ -82,7 +84,7 @@ async def test_what_is_too_large_or_empty_is_rejected() -> None:
         chat = api.group()
         await run.up()
         most = run.channel.capabilities.max_file_bytes
-        large = File(name="x", content_type="text/plain", data=bytes(most + 1))
+        large = OutgoingFile(name="x", content_type="text/plain", data=bytes(most + 1))
         gone = []
 
         async def going() -> None:
@@ -92,8 +94,10 @@ async def test_what_is_too_large_or_empty_is_rejected() -> None:
             await run.channel.send(Part(key="k", to=at(chat), body="x", file=large), going)
         assert not gone
         with pytest.raises(Rejected, match="non-empty"):
-            await run.channel.send(Part(key="k", to=at(chat), body="x", file=File(name="x", content_type="", data=b"")))
-        small = Part(key="k", to=at(chat), body="x", file=File(name="x", content_type="", data=b"x"))
+            await run.channel.send(
+                Part(key="k", to=at(chat), body="x", file=OutgoingFile(name="x", content_type="", data=b""))
+            )
+        small = Part(key="k", to=at(chat), body="x", file=OutgoingFile(name="x", content_type="", data=b"x"))
         api.faults.fail("sendDocument", 413, "Request Entity Too Large")
         with pytest.raises(Rejected, match="Too Large"):
             await run.channel.send(small)
@@ -108,7 +112,7 @@ async def test_a_file_fares_as_a_message_does() -> None:
     async with BotApi() as api, running(api) as run:
         chat = api.group()
         await run.up()
-        part = Part(key="k", to=at(chat), body="x", file=File(name="x", content_type="", data=DATA))
+        part = Part(key="k", to=at(chat), body="x", file=OutgoingFile(name="x", content_type="", data=DATA))
         api.faults.fail("sendDocument", 429, retry_after=3)
         with pytest.raises(RateLimited):
             await run.channel.send(part)
@@ -119,9 +123,9 @@ async def test_a_file_fares_as_a_message_does() -> None:
         with pytest.raises(Uncertain):
             await run.channel.send(Part(key="k", to=at(chat), body="x", file=part.file))
         api.faults.fail("sendDocument", 400, "Bad Request: can't parse entities in message caption")
-        (made,) = parts(run, "**bold**", at(chat), File(name="x", content_type="", data=DATA))
+        (made,) = parts(run, "**bold**", at(chat), OutgoingFile(name="x", content_type="", data=DATA))
         await run.channel.send(made)
-        assert parse(made.body).spans
+        assert parse_body(made.body).spans
         assert "caption_entities" not in api.asked("sendDocument")[-1].parameters
 
 
@@ -145,14 +149,14 @@ async def test_a_file_fares_as_a_message_does() -> None:
     ],
 )
 def test_a_name_is_harmless(told: str, shown: str) -> None:
-    assert file_name(told) == shown
-    assert file_name(shown) == shown
+    assert safe_file_name(told) == shown
+    assert safe_file_name(shown) == shown
 
 
 def test_a_type_of_content_is_one_or_says_nothing() -> None:
-    assert content_type("image/svg+xml") == "image/svg+xml"
+    assert safe_content_type("image/svg+xml") == "image/svg+xml"
     for odd in ("", "text", "text/plain\r\nX: y", "text/html; charset=utf-8", "a/b/c", "é/x"):
-        assert content_type(odd) == "application/octet-stream"
+        assert safe_content_type(odd) == "application/octet-stream"
 
 
 @story
@@ -160,7 +164,7 @@ async def test_no_name_becomes_a_header() -> None:
     async with BotApi() as api, running(api) as run:
         chat = api.group()
         await run.up()
-        file = File(name='a"; name="chat_id"\r\n\r\n5.txt', content_type="text/plain\r\nX-Bad: 1", data=DATA)
+        file = OutgoingFile(name='a"; name="chat_id"\r\n\r\n5.txt', content_type="text/plain\r\nX-Bad: 1", data=DATA)
         await run.channel.send(Part(key="k", to=at(chat), body="x", file=file))
         told = api.shown(chat)[-1].body["document"]
         assert told["mime_type"] == "application/octet-stream"

@@ -2,7 +2,8 @@
 
 Updates of every kind are spoilt by a seeded generator: members missing, added, doubled or of another type, numbers
 beyond all measure, halves of surrogate pairs, offsets outside of the text, junk nested deep. Most go the way that
-decoded updates go (`valid`, `Inbound.take`); a good part really comes over a socket. Run it with `-s` to see figures.
+decoded updates go (`valid_updates`, `UpdateReader.take`); a good part really comes over a socket. Run it with `-s` to
+see figures.
 """
 
 import asyncio
@@ -18,11 +19,11 @@ from typing import Any
 
 import pytest
 
-from channels.telegram.inbound import Inbound, valid
-from channels.telegram.people import View
+from channels.telegram.inbound import UpdateReader, valid_updates
+from channels.telegram.people import TelegramUpdateContext
 from gateway.clock import ManualClock
 from gateway.events import NOTIFICATION, Message, Notification
-from gateway.records import key_of
+from gateway.records import dedup_key
 from tests.channels.telegram_kit import NAME, running
 from tests.servers.bot_api import BotApi
 from tests.servers.bot_api_http import Json
@@ -175,18 +176,20 @@ def storable(batch: Sequence[Notification]) -> None:
     """What is emitted can be written down, whatever was received. Raises what the log would raise."""
     for event in batch:
         NOTIFICATION.dump_json(event)
-        key_of(event).encode()
+        dedup_key(event).encode()
 
 
 def direct(spoiler: Spoiler, total: int) -> Counter[str]:
     """The way of decoded updates, as `Polling` walks it."""
-    view = View(channel=NAME, own_id=7_000_000_001, username="reverie_bot", can_read_all=False, rooms=frozenset({"*"}))
-    inbound, now, ids = Inbound(view, counting=True), datetime.now(UTC), count(1)
+    view = TelegramUpdateContext(
+        channel=NAME, own_id=7_000_000_001, username="reverie_bot", can_read_all=False, rooms=frozenset({"*"})
+    )
+    inbound, now, ids = UpdateReader(view, counting=True), datetime.now(UTC), count(1)
     heard: Counter[str] = Counter()
     rest: list[Any] = []
     for _ in range(0, total, AT_ONCE):
         fresh = [spoiler.update(next(ids), ids=True) for _ in range(AT_ONCE)]
-        readable = valid([*rest, *fresh])
+        readable = valid_updates([*rest, *fresh])
         while True:
             taken = inbound.read_batch(readable, now)
             storable(taken.notifications)
@@ -225,9 +228,9 @@ async def wired(spoiler: Spoiler, total: int) -> Counter[str]:
 
 def test_what_is_spoilt_by_hand_first() -> None:
     """The bases themselves are good: each says something, and survives JSON."""
-    view = View(channel=NAME, own_id=7_000_000_001, username="reverie_bot")
-    updates = valid(json.loads(json.dumps(bases())))
-    inbound = Inbound(view, counting=True)
+    view = TelegramUpdateContext(channel=NAME, own_id=7_000_000_001, username="reverie_bot")
+    updates = valid_updates(json.loads(json.dumps(bases())))
+    inbound = UpdateReader(view, counting=True)
     taken = inbound.read_batch(updates, datetime.now(UTC))
     taken_too = inbound.read_batch(updates[taken.count :], datetime.now(UTC))
     kinds = Counter(type(event).__name__ for event in (*taken.notifications, *taken_too.notifications))

@@ -5,20 +5,21 @@ from typing import Any
 
 import pytest
 
-from channels.telegram.inbound import Inbound
-from channels.telegram.people import View
-from channels.telegram.ranks import CHANGES, Ranks
-from channels.telegram.wire import read
+from channels.telegram.inbound import UpdateReader
+from channels.telegram.people import TelegramUpdateContext
+from channels.telegram.ranks import MEMBER_UPDATE, TelegramRanks
+from channels.telegram.wire import parse_update
 from gateway.clock import ManualClock
 from gateway.commands import parse
-from gateway.commands.table import BY_NAME
+from gateway.commands.table import COMMANDS_BY_NAME
 from gateway.events import ChannelName, Command, Message, Sender
-from tests.channels.telegram_kit import running, story
+from tests.channels.kit import story
+from tests.channels.telegram_kit import running
 from tests.servers.bot_api import BotApi
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SENT = datetime(2025, 12, 31, tzinfo=UTC)
-VIEW = View(channel=ChannelName("telegram.test"), own_id=42, username="ReverieBot")
+VIEW = TelegramUpdateContext(channel=ChannelName("telegram.test"), own_id=42, username="ReverieBot")
 OWNER = {"id": 1001, "is_bot": False, "first_name": "Ann"}
 EVE = {"id": 1002, "is_bot": False, "first_name": "Ann"}
 ANONYMOUS = {"id": 1087968824, "is_bot": True, "first_name": "Group", "username": "GroupAnonymousBot"}
@@ -37,7 +38,7 @@ def update(kind: str = "message", number: int = 5, /, **more: Any) -> dict[str, 
 
 
 def one(told: dict[str, Any]) -> Message | Command:
-    (event,) = read(told, VIEW, NOW)
+    (event,) = parse_update(told, VIEW, NOW)
     assert isinstance(event, Message | Command)
     return event
 
@@ -88,21 +89,21 @@ def test_what_somebody_else_wrote_is_no_command(more: dict[str, Any], kind: str)
     chat = GROUP if kind == "supergroup" else {"id": 1001, "type": "private"}
     text = one(update(text="!status", chat=chat, **more))
     assert isinstance(text, Message)
-    assert parse.read(text, "!", BY_NAME) is None
+    assert parse.parse_command(text, "!", COMMANDS_BY_NAME) is None
     if "external_reply" not in more:  # a reply is typed by whoever sends it
         slash = one(update(text="/status", entities=SLASH, chat=chat, **more))
         assert isinstance(slash, Message)
-        assert parse.read(slash, "!", BY_NAME) is None
+        assert parse.parse_command(slash, "!", COMMANDS_BY_NAME) is None
 
 
 def test_our_own_words_come_from_nobody() -> None:
     me = {"id": 42, "is_bot": True, "first_name": "Reverie"}
-    assert read(update(text="/status", entities=SLASH, **{"from": me}), VIEW, NOW) == ()
+    assert parse_update(update(text="/status", entities=SLASH, **{"from": me}), VIEW, NOW) == ()
 
 
 def test_the_same_press_twice_is_one_event() -> None:
     press = {"id": "9", "from": OWNER, "message": {"message_id": 1, "chat": GROUP}, "data": "approve x"}
-    again = [read({"update_id": number, "callback_query": press}, VIEW, NOW)[0].id for number in (5, 6)]
+    again = [parse_update({"update_id": number, "callback_query": press}, VIEW, NOW)[0].id for number in (5, 6)]
     assert again[0] == again[1]
 
 
@@ -110,8 +111,8 @@ class Group:
     """Who runs a group, told by hand."""
 
     def __init__(self, rooms: frozenset[str] = frozenset({"*"})) -> None:
-        self.ranks = Ranks(rooms)
-        self.inbound = Inbound(VIEW, counting=False, ranks=self.ranks)
+        self.ranks = TelegramRanks(rooms)
+        self.inbound = UpdateReader(VIEW, counting=False, ranks=self.ranks)
 
     def told(self, *people: dict[str, Any], status: str = "administrator", now: datetime = NOW) -> None:
         self.ranks.record_answer("-100", [{"status": status, "user": person} for person in people], now)
@@ -119,7 +120,7 @@ class Group:
     def changes(self, status: str, at: datetime = NOW) -> None:
         member = {"status": status, "user": OWNER}
         when = int(at.timestamp())
-        told = {"update_id": 4, CHANGES: {"chat": GROUP, "from": EVE, "date": when, "new_chat_member": member}}
+        told = {"update_id": 4, MEMBER_UPDATE: {"chat": GROUP, "from": EVE, "date": when, "new_chat_member": member}}
         self.inbound.read_batch([told], NOW)
 
     def who(self, now: datetime = NOW, /, **more: Any) -> Sender:
@@ -173,14 +174,14 @@ def test_changes_count_at_once() -> None:
 
 
 def test_nothing_is_asked_where_nothing_follows() -> None:
-    assert Ranks(frozenset()).chats_to_ask([update(text="hi")], NOW) == []
-    assert Ranks(frozenset({"-300"})).chats_to_ask([update(text="hi")], NOW) == []
+    assert TelegramRanks(frozenset()).chats_to_ask([update(text="hi")], NOW) == []
+    assert TelegramRanks(frozenset({"-300"})).chats_to_ask([update(text="hi")], NOW) == []
     private = update(text="hi", chat={"id": 1001, "type": "private"})
-    assert Ranks(frozenset({"*"})).chats_to_ask([private], NOW) == []
+    assert TelegramRanks(frozenset({"*"})).chats_to_ask([private], NOW) == []
     press = {"update_id": 5, "callback_query": {"id": "9", "from": OWNER, "message": {"chat": GROUP}}}
-    assert Ranks(frozenset({"-100"})).chats_to_ask([press], NOW) == ["-100"]
+    assert TelegramRanks(frozenset({"-100"})).chats_to_ask([press], NOW) == ["-100"]
     many = [update(text="hi", chat=GROUP | {"id": -number}) for number in range(1, 100)]
-    assert len(Ranks(frozenset({"*"})).chats_to_ask(many, NOW)) == 20
+    assert len(TelegramRanks(frozenset({"*"})).chats_to_ask(many, NOW)) == 20
 
 
 @story
@@ -196,7 +197,7 @@ async def test_who_runs_a_group_is_asked_for_where_it_matters() -> None:
                 await run.message(number)
             assert [m.sender.ranks for m in run.all(Message)] == [("administrator",), (), ("administrator",)]
             assert len(api.asked("getChatAdministrators")) == 1
-            assert CHANGES in api.asked("getUpdates")[0]["allowed_updates"]
+            assert MEMBER_UPDATE in api.asked("getUpdates")[0]["allowed_updates"]
             clock.advance(601)
             api.faults.say("getChatAdministrators", b'{"ok":false,"error_code":500,"description":"no"}')
             api.group_says(lounge, ann, "again")
@@ -206,4 +207,4 @@ async def test_who_runs_a_group_is_asked_for_where_it_matters() -> None:
             api.group_says(lounge, ann, "hi")
             assert (await run.message()).sender.ranks == ()
             assert len(api.asked("getChatAdministrators")) == 2
-            assert CHANGES not in api.asked("getUpdates")[-1]["allowed_updates"]
+            assert MEMBER_UPDATE not in api.asked("getUpdates")[-1]["allowed_updates"]

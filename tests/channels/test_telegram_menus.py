@@ -4,12 +4,14 @@ from typing import Any
 
 import pytest
 
-from channels.base import CanOffer, CommandSpec
-from channels.telegram.menus import Role, menu
-from gateway.commands.table import SPECS, TABLE
+from channels.base import CanSetCommandMenus, CommandSpec
+from channels.telegram.menus import Role, build_menu
+from gateway.commands.table import COMMAND_SPECS, COMMANDS
 from gateway.events import Sender, SenderId
-from tests.channels.telegram_kit import running, story
-from tests.servers.bot_api import BotApi, Person
+from tests.channels.kit import story
+from tests.channels.telegram_kit import running
+from tests.servers.bot_api import BotApi
+from tests.servers.bot_api_world import Person
 
 
 def somebody(person: Person | str) -> Sender:
@@ -24,29 +26,29 @@ def shown(api: BotApi, scope: str) -> list[str] | None:
 
 def names(role: Role, *, direct: bool) -> list[str]:
     """As the gateway's own table says who may use what, without the adapter."""
-    return [row.name for row in TABLE if row.is_allowed_for(role, direct=direct) and (direct or not row.direct_only)]
+    return [row.name for row in COMMANDS if row.is_allowed_for(role, direct=direct) and (direct or not row.direct_only)]
 
 
 @pytest.mark.parametrize("direct", [True, False])
 @pytest.mark.parametrize("role", ["owner", "admin", "member", "guest"])
 def test_a_menu_is_what_somebody_may_use(role: Role, direct: bool) -> None:
-    rows = menu(SPECS, role, direct=direct)
+    rows = build_menu(COMMAND_SPECS, role, direct=direct)
     assert [row.command for row in rows] == names(role, direct=direct)
-    told = {row.name: row.summary for row in TABLE}
+    told = {row.name: row.summary for row in COMMANDS}
     assert all(row.description == told[row.command] for row in rows)
     assert len(rows) <= 100
 
 
 def test_the_menu_is_within_what_telegram_takes() -> None:
     many = [CommandSpec(name=f"c{n}", summary="x" * 300 if n else "") for n in range(120)]
-    rows = menu(many, "guest", direct=True)
+    rows = build_menu(many, "guest", direct=True)
     assert len(rows) == 100
     assert {len(row.description) for row in rows} == {len("c0"), 256}
 
 
 @story
 async def test_everybody_sees_what_guests_may_use() -> None:
-    async with BotApi() as api, running(api, commands=SPECS) as run:
+    async with BotApi() as api, running(api, commands=COMMAND_SPECS) as run:
         await run.up()
         await api.called("getUpdates")
         assert shown(api, "default") == shown(api, "all_group_chats") == names("guest", direct=False)
@@ -57,9 +59,9 @@ async def test_everybody_sees_what_guests_may_use() -> None:
 
 @story
 async def test_who_may_more_sees_more_in_their_own_chat_and_only_as_long() -> None:
-    async with BotApi() as api, running(api, commands=SPECS) as run:
+    async with BotApi() as api, running(api, commands=COMMAND_SPECS) as run:
         await run.up()
-        assert isinstance(run.channel, CanOffer)
+        assert isinstance(run.channel, CanSetCommandMenus)
         ann, ben = api.person("Ann"), api.person("Ben")
         for person in (ann, ben):
             api.private_says(person, "hi")
@@ -84,7 +86,7 @@ async def test_what_is_offered_before_it_is_connected_is_shown_then() -> None:
         ann = api.person("Ann")
         api.private_says(ann, "hi")
         for _ in range(2):
-            async with running(api, commands=SPECS) as run:
+            async with running(api, commands=COMMAND_SPECS) as run:
                 await run.channel.set_command_menus([(somebody(ann), "admin")])
                 await run.up()
                 await api.until(lambda: shown(api, f"chat/{ann.id}") == names("admin", direct=True))
@@ -93,7 +95,7 @@ async def test_what_is_offered_before_it_is_connected_is_shown_then() -> None:
 
 @story
 async def test_whatever_telegram_says_to_it_an_offer_raises_nothing_and_is_made_up_for() -> None:
-    async with BotApi() as api, running(api, commands=SPECS) as run:
+    async with BotApi() as api, running(api, commands=COMMAND_SPECS) as run:
         await run.up()
         await api.called("getUpdates")
         ann = api.person("Ann")

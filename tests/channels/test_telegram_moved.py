@@ -6,14 +6,25 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from channels.base import Rejected
-from channels.telegram.ids import named, number_of
-from channels.telegram.people import View
-from channels.telegram.wire import read
+from channels.telegram.ids import format_message_id, parse_message_number
+from channels.telegram.people import TelegramUpdateContext
+from channels.telegram.wire import parse_update
 from gateway.clock import SystemClock
-from gateway.events import ChannelName, Command, Edited, Membership, Message, MessageId, Notification, Reacted
-from gateway.records import key_of
-from tests.channels.telegram_kit import Running, running, story
-from tests.servers.bot_api import BotApi, Chat, Person
+from gateway.events import (
+    ChannelName,
+    Command,
+    MembershipChanged,
+    Message,
+    MessageEdited,
+    MessageId,
+    Notification,
+    ReactionChanged,
+)
+from gateway.records import dedup_key
+from tests.channels.kit import story
+from tests.channels.telegram_kit import Running, running
+from tests.servers.bot_api import BotApi
+from tests.servers.bot_api_world import Chat, Person
 from tests.servers.ports import free_port
 
 
@@ -31,7 +42,7 @@ async def moved(spoken: int = 4) -> AsyncIterator[tuple[BotApi, Running, Person,
 
 def keys(events: Sequence[Notification]) -> list[str]:
     """Those that the store would keep apart."""
-    return list(dict.fromkeys(map(key_of, events)))
+    return list(dict.fromkeys(map(dedup_key, events)))
 
 
 @story
@@ -73,7 +84,7 @@ async def test_edits_and_reactions_after_the_move_name_what_they_are_about() -> 
         api.edits(new, later, "newer")
         api.reacts(new, ann, later, [], ["👍"])
         api.edits(old, later, "older")
-        edits, (reaction,) = await run.some(Edited, 2), await run.some(Reacted)
+        edits, (reaction,) = await run.some(MessageEdited, 2), await run.some(ReactionChanged)
         assert [edit.message for edit in edits] == [said.id, MessageId(str(later))]
         assert edits[0].message != edits[1].message
         assert reaction.message == said.id
@@ -87,7 +98,7 @@ async def test_who_comes_after_the_move_is_told_beside_who_came_before() -> None
         api.world.chats[old.id].migrated_to = None
         numbers = [api.joins(old, ben) for _ in range(3)], [api.joins(new, ann) for _ in range(3)]
         assert set(numbers[0]) & set(numbers[1])
-        assert len(keys(await run.some(Membership, 6))) == 6
+        assert len(keys(await run.some(MembershipChanged, 6))) == 6
 
 
 @story
@@ -172,13 +183,13 @@ async def test_a_webhook_forgets_no_move_over_a_restart() -> None:
 
 
 def test_a_reply_to_what_was_said_elsewhere_names_its_own_chat() -> None:
-    view = View(channel=ChannelName("t"), own_id=1, username="")
+    view = TelegramUpdateContext(channel=ChannelName("t"), own_id=1, username="")
     here, there = {"id": -100, "type": "supergroup"}, {"id": -5, "type": "group"}
     about = {"message_id": 7, "chat": there, "text": "old"}
     message = {"message_id": 8, "chat": here, "from": {"id": 2}, "text": "x", "reply_to_message": about}
     for cursor, name in ((view.cursor.with_move("-5", "-100"), "7"), (view.cursor, "-5:7")):
-        now = View(channel=view.channel, own_id=1, username="", cursor=cursor)
-        (event,) = read({"update_id": 1, "message": message}, now, SystemClock().now())
+        now = TelegramUpdateContext(channel=view.channel, own_id=1, username="", cursor=cursor)
+        (event,) = parse_update({"update_id": 1, "message": message}, now, SystemClock().now())
         assert isinstance(event, Message)
         assert event.reply_to == name
 
@@ -203,6 +214,6 @@ def test_a_reply_to_what_was_said_elsewhere_names_its_own_chat() -> None:
     ],
 )
 def test_only_a_message_of_that_chat_has_a_number(message: str, chat: str, number: int | None) -> None:
-    assert number_of(MessageId(message), chat, "-5") == number
+    assert parse_message_number(MessageId(message), chat, "-5") == number
     if number is not None:
-        assert number_of(named(number, chat, "-5"), chat, "-5") == number
+        assert parse_message_number(format_message_id(number, chat, "-5"), chat, "-5") == number

@@ -7,9 +7,10 @@ import socket
 import pytest
 
 from channels.base import Denied
-from gateway.events import Command, Edited, Link, Membership, Message, Reacted
-from gateway.records import key_of
-from tests.channels.telegram_kit import at, config, running, story
+from gateway.events import Command, ConnectionChanged, MembershipChanged, Message, MessageEdited, ReactionChanged
+from gateway.records import dedup_key
+from tests.channels.kit import story
+from tests.channels.telegram_kit import at, config, running
 from tests.servers.bot_api import BotApi
 from tests.stopwatch import Stopwatch
 
@@ -51,11 +52,11 @@ async def test_an_answer_goes_out_and_its_reply_comes_back_as_one() -> None:
         assert (message.kind, message.reply_to) == ("reply", said)
         api.edits(lounge, asked, "hm!")
         api.reacts(lounge, ann, int(said), ["👎"], ["👍"])
-        (edited,), reacted = await run.some(Edited), await run.some(Reacted, 2)
+        (edited,), reacted = await run.some(MessageEdited), await run.some(ReactionChanged, 2)
         assert (edited.message, edited.text) == (str(asked), "hm!")
         assert [(r.message, r.reaction, r.added) for r in reacted] == [(said, "👎", False), (said, "👍", True)]
         api.joins(lounge, api.person("Ben"))
-        (joined,) = await run.some(Membership)
+        (joined,) = await run.some(MembershipChanged)
         assert (joined.change, joined.sender.name) == ("join", "Ben")
 
 
@@ -121,7 +122,10 @@ async def test_what_was_not_durable_comes_again_with_the_same_key() -> None:
                 other.updates.put_raw(update)
             async with running(other) as second:
                 await second.some(Command)
-        keys = [{key_of(event) for event in run.seen if not isinstance(event, Link)} for run in (first, second)]
+        keys = [
+            {dedup_key(event) for event in run.seen if not isinstance(event, ConnectionChanged)}
+            for run in (first, second)
+        ]
         assert keys[0] == keys[1]
         assert len(keys[0]) == 3
 
@@ -193,7 +197,7 @@ async def test_privacy_mode_is_told_to_the_operator(caplog: pytest.LogCaptureFix
         async with running(api) as run:
             await run.up()
         assert [one for one in caplog.messages if "setprivacy" in one]
-        assert run.all(Link)[0].reason == f"connected to {api.url} as @reverie_bot"
+        assert run.all(ConnectionChanged)[0].reason == f"connected to {api.url} as @reverie_bot"
 
 
 HOOK = {"port": 0, "url": "http://127.0.0.1:1/x", "secret": "s3cret"}
@@ -277,8 +281,8 @@ async def test_a_webhook_without_a_port_stops_this_channel_and_says_why() -> Non
         async with BotApi() as api, running(api, webhook=HOOK | {"port": taken.getsockname()[1]}) as run:
             with pytest.raises(Denied, match="cannot listen on"):
                 await run.task
-            assert "cannot listen" in run.all(Link)[-1].reason
-            assert not run.all(Link)[-1].up
+            assert "cannot listen" in run.all(ConnectionChanged)[-1].reason
+            assert not run.all(ConnectionChanged)[-1].up
             assert not api.asked("setWebhook")
 
 

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.telegram.entities import markdown
-from channels.telegram.render import LIMIT, MOST_ENTITIES, Text, parse, render, units
+from channels.telegram.entities import to_markdown
+from channels.telegram.render import MAX_ENTITIES, MAX_TEXT_UNITS, TelegramText, parse_body, render, utf16_length
 from tests.servers.bot_api_text import checked
 
 FAMILY = "👨‍👩‍👧"
 
 
-def entities(text: Text) -> list[dict[str, Any]]:
+def entities(text: TelegramText) -> list[dict[str, Any]]:
     return [
         {"type": s.type, "offset": s.start, "length": s.end - s.start}
         | ({"url": s.url} if s.url else {})
@@ -87,15 +87,15 @@ def test_markdown_becomes_entities(source: str, text: str, spans: list[tuple[str
     ],
 )
 def test_entities_become_markdown(text: str, entities_: list[tuple[str, int, int]], source: str) -> None:
-    assert markdown(text, [{"type": kind, "offset": at, "length": size} for kind, at, size in entities_]) == source
+    assert to_markdown(text, [{"type": kind, "offset": at, "length": size} for kind, at, size in entities_]) == source
 
 
 def test_a_link_and_a_language_come_back() -> None:
     link = {"type": "text_link", "offset": 0, "length": 1, "url": "https://e.org/(x)"}
-    assert markdown("a", [link]) == "[a](<https://e.org/(x)>)"
+    assert to_markdown("a", [link]) == "[a](<https://e.org/(x)>)"
     pre = {"type": "pre", "offset": 0, "length": 9, "language": "py"}
-    assert markdown("a\n```\nb\n", [pre]) == "a\n```\nb\n"  # one unit too long: left out
-    assert markdown("a\n```\nb\n", [pre | {"length": 8}]) == "````py\na\n```\nb\n````"
+    assert to_markdown("a\n```\nb\n", [pre]) == "a\n```\nb\n"  # one unit too long: left out
+    assert to_markdown("a\n```\nb\n", [pre | {"length": 8}]) == "````py\na\n```\nb\n````"
 
 
 @pytest.mark.parametrize(
@@ -115,13 +115,13 @@ def test_a_link_and_a_language_come_back() -> None:
 )
 def test_what_people_format_is_what_we_would(source: str) -> None:
     (text,) = render(source)
-    assert markdown(text.text, entities(text)) == source
+    assert to_markdown(text.text, entities(text)) == source
 
 
 def test_long_text_is_cut_between_paragraphs_lines_or_words() -> None:
     words = " ".join(f"word{number}" for number in range(2000))
     parts = render(words)
-    assert [units(part.text) <= LIMIT for part in parts] == [True] * len(parts)
+    assert [utf16_length(part.text) <= MAX_TEXT_UNITS for part in parts] == [True] * len(parts)
     assert " ".join(part.text for part in parts) == words
     lines = "\n".join("x" * 100 for _ in range(100))
     assert "\n".join(part.text for part in render(lines)) == lines
@@ -153,15 +153,15 @@ def test_no_character_is_broken(character: str) -> None:
 
 def test_surplus_formatting_is_dropped_and_text_is_not() -> None:
     (text,) = render(" ".join(f"**b{number}**" for number in range(150)) + "\n```\nkept\n```")
-    assert len(text.spans) == MOST_ENTITIES
+    assert len(text.spans) == MAX_ENTITIES
     assert "b149" in text.text
     assert "pre" in [span.type for span in text.spans]
 
 
 def test_a_body_is_read_back_and_anything_else_is_text() -> None:
     (text,) = render("**a** [b](https://e.org/) `c`")
-    assert parse(text.to_json()) == text
-    assert parse(text.to_json()).to_json() == text.to_json()
+    assert parse_body(text.to_json()) == text
+    assert parse_body(text.to_json()).to_json() == text.to_json()
     for body in [
         "plain",
         "{}",
@@ -170,7 +170,7 @@ def test_a_body_is_read_back_and_anything_else_is_text() -> None:
         '{"text": "x", "entities": [{"what": 1}]}',
         "null",
     ]:
-        assert parse(body) == Text(text=body)
+        assert parse_body(body) == TelegramText(text=body)
 
 
 _PIECES = st.sampled_from(
@@ -185,10 +185,10 @@ def test_every_message_is_one_that_telegram_takes(source: str, limit: int) -> No
     if not source.strip():
         return
     for part in render(source, limit):
-        assert units(part.text) <= limit
+        assert utf16_length(part.text) <= limit
         assert part.text.strip()
         assert checked(part.text, json.loads(json.dumps(entities(part)))) == part.text
-        assert parse(part.to_json()) == part
+        assert parse_body(part.to_json()) == part
 
 
 @given(_MARKDOWN, st.integers(16, 64))
@@ -211,7 +211,7 @@ _ENTITY = st.fixed_dictionaries(
 
 @given(st.text(st.characters(codec=None), max_size=40), st.lists(_ENTITY, max_size=12))
 def test_any_entities_leave_the_text_whole(text: str, found: list[dict[str, Any]]) -> None:
-    made = markdown(text, found)
+    made = to_markdown(text, found)
     made.encode()
     letters = [character for character in text if character.isalnum()]
     left = iter(made)

@@ -21,13 +21,14 @@ from channels.base import (
     SendError,
     Unreachable,
 )
-from channels.telegram.config import Flood
-from channels.telegram.pace import Pace
+from channels.telegram.config import TelegramRateLimit
+from channels.telegram.pace import TelegramPacer
 from gateway.clock import ManualClock
 from gateway.events import Attachment, Message, MessageId, ThreadId
-from tests.channels.telegram_kit import at, running, story
+from tests.channels.kit import story
+from tests.channels.telegram_kit import at, running
 from tests.servers.bot_api import BotApi
-from tests.servers.bot_api import Flood as Limits
+from tests.servers.bot_api_flood import Flood as Limits
 
 
 @story
@@ -164,7 +165,7 @@ async def test_telegrams_own_limits_are_kept() -> None:
 
 
 def test_the_pace_by_chat_by_group_and_overall() -> None:
-    pace = Pace(Flood(per_chat_s=1, group_per_min=3, overall_per_s=5))
+    pace = TelegramPacer(TelegramRateLimit(per_chat_s=1, group_per_min=3, overall_per_s=5))
     for at_s in (0.0, 1.0, 2.0):
         assert pace.wait_s(-1, at_s) == 0
         pace.start(-1, at_s)
@@ -191,8 +192,8 @@ def test_the_pace_by_chat_by_group_and_overall() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from([-1, -2, 1, 2]), st.floats(0, 2), st.floats(0, 0.9)), max_size=60))
 def test_no_window_is_ever_too_full(sends: list[tuple[int, float, float]]) -> None:
-    flood = Flood(per_chat_s=1, group_per_min=4, overall_per_s=3)
-    pace, now_s, arrived = Pace(flood), 0.0, list[tuple[float, int]]()
+    flood = TelegramRateLimit(per_chat_s=1, group_per_min=4, overall_per_s=3)
+    pace, now_s, arrived = TelegramPacer(flood), 0.0, list[tuple[float, int]]()
     for chat, pause_s, way_s in sends:
         now_s += pause_s
         while wait_s := pace.wait_s(chat, now_s):
@@ -210,7 +211,7 @@ def test_no_window_is_ever_too_full(sends: list[tuple[int, float, float]]) -> No
 
 
 def test_previews_take_only_what_is_spare_and_no_messages_place() -> None:
-    pace = Pace(Flood(per_chat_s=1, group_per_min=6, overall_per_s=30))
+    pace = TelegramPacer(TelegramRateLimit(per_chat_s=1, group_per_min=6, overall_per_s=30))
     assert [pace.take_optional(-1, float(at_s)) for at_s in range(5)] == [True, True, True, False, False]
     assert pace.wait_s(-1, 5.0) == 0
     pace.hold(1, 9.0)
@@ -218,7 +219,7 @@ def test_previews_take_only_what_is_spare_and_no_messages_place() -> None:
 
 
 def test_quiet_chats_are_forgotten() -> None:
-    pace = Pace(Flood())
+    pace = TelegramPacer(TelegramRateLimit())
     for chat in range(3000):
         pace.start(chat, float(chat))
         pace.finish(chat, float(chat))

@@ -7,10 +7,14 @@ import pytest
 
 from channels.base import RateLimited, Rejected, SendError, Uncertain, Unreachable
 from gateway.clock import ManualClock
-from gateway.events import Link, Message, Receipt
-from tests.channels.telegram_kit import Hasty, at, running, story
+from gateway.events import ConnectionChanged, Message, Receipt
+from tests.channels.discord_faults_kit import Hasty
+from tests.channels.kit import story
+from tests.channels.telegram_kit import at, running
 from tests.channels.test_telegram_faults import NEAR_NO_TIME, POLLS, Break
-from tests.servers.bot_api import BAD_GATEWAY, BotApi, Chat, Person
+from tests.servers.bot_api import BotApi
+from tests.servers.bot_api_faults import BAD_GATEWAY
+from tests.servers.bot_api_world import Chat, Person
 
 ODD = b'{"ok":true,"result":{"message_id":7,"date":1795272909000,"chat":{"id":1},"from":{"id":"x"}}}'
 SENDS: dict[str, tuple[Break, type[SendError] | None, int]] = {
@@ -176,7 +180,7 @@ async def test_the_token_is_in_no_log_line_and_no_reason(caplog: pytest.LogCaptu
             await api.stop()
             await run.until_advancing(clock, lambda: run.links[-1] is False)
             await api.start()
-            reasons = [link.reason for link in run.all(Link)]
+            reasons = [link.reason for link in run.all(ConnectionChanged)]
         secret = api.token.partition(":")[2]
         assert caplog.records
         assert not [record for record in caplog.records if secret in logging.Formatter().format(record)]

@@ -5,9 +5,10 @@ import asyncio
 import pytest
 
 from channels.base import RateLimited, SendError
-from channels.telegram.config import Flood
-from channels.telegram.pace import Pace
-from tests.channels.telegram_kit import at, running, story
+from channels.telegram.config import TelegramRateLimit
+from channels.telegram.pace import TelegramPacer
+from tests.channels.kit import story
+from tests.channels.telegram_kit import at, running
 from tests.servers.bot_api import BotApi
 
 
@@ -61,7 +62,7 @@ async def test_a_draft_that_hangs_is_given_up_soon() -> None:
 
 
 def test_a_hushed_chat_may_be_told_something() -> None:
-    pace = Pace(Flood())
+    pace = TelegramPacer(TelegramRateLimit())
     pace.hold_optional(1, 9.0)
     assert (pace.wait_s(1, 8.0), pace.is_free(1, 8.0), pace.take_optional(1, 8.0)) == (0, False, False)
     assert (pace.is_free(1, 9.0), pace.take_optional(1, 9.0)) == (True, True)

@@ -19,11 +19,11 @@ import httpx
 import pytest
 
 from gateway import app
-from gateway.events import Delivery
-from gateway.records import TurnEnded
-from gateway.settings_load import parse
+from gateway.events import DeliveryReport
+from gateway.records import TurnRecord
+from gateway.settings_load import parse_config
 from gateway.store import Store
-from tests.channels.telegram_kit import story
+from tests.channels.kit import story
 from tests.servers.ports import free_port
 
 MODULE = Path(__file__).parents[2] / ".venv/npm/node_modules/telegram-test-api"
@@ -59,7 +59,7 @@ def emulator() -> Iterator[str]:
 
 @contextlib.asynccontextmanager
 async def gateway(url: str, directory: Path) -> AsyncIterator[None]:
-    settings = parse(
+    settings = parse_config(
         {
             "channels": {"telegram.test": {"platform": "telegram", "token": TOKEN, "base_url": url}},
             "agents": [{"id": "reverie"}],
@@ -107,5 +107,5 @@ async def test_a_user_of_somebody_elses_server_is_answered_once(tmp_path: Path) 
         assert "and after it" in answers[1]  # formatting goes as entities
     async with await Store.open_readonly(tmp_path / "reverie.db") as log:
         facts = [stored.fact for stored in await log.entries(kinds=["turn_ended", "delivery"])]
-    assert [len(fact.covers) for fact in facts if isinstance(fact, TurnEnded)] == [1, 1]
-    assert [fact.state for fact in facts if isinstance(fact, Delivery)] == ["sent", "sent"]
+    assert [len(fact.covers) for fact in facts if isinstance(fact, TurnRecord)] == [1, 1]
+    assert [fact.state for fact in facts if isinstance(fact, DeliveryReport)] == ["sent", "sent"]

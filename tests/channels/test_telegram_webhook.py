@@ -9,8 +9,9 @@ import pytest
 
 from channels.base import Denied
 from gateway.clock import ManualClock
-from gateway.events import Link, Message
-from tests.channels.telegram_kit import Running, running, story
+from gateway.events import ConnectionChanged, Message
+from tests.channels.kit import story
+from tests.channels.telegram_kit import Running, running
 from tests.servers.bot_api import BotApi
 from tests.servers.ports import free_port
 
@@ -67,7 +68,7 @@ async def test_an_api_that_cannot_be_asked_is_a_link_that_is_down_until_it_can(w
             await run.until_advancing(clock, lambda: run.links == [True, False, True])
             api.private_says(ann, "hi")
             assert (await run.message()).text == "hi"
-            assert all("a-secret" not in link.reason for link in run.all(Link))
+            assert all("a-secret" not in link.reason for link in run.all(ConnectionChanged))
 
 
 @story

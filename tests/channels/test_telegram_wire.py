@@ -8,28 +8,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.telegram.cursor import Cursor
-from channels.telegram.inbound import Inbound, valid
-from channels.telegram.people import View
-from channels.telegram.wire import read
+from channels.telegram.cursor import TelegramCursor
+from channels.telegram.inbound import UpdateReader, valid_updates
+from channels.telegram.people import TelegramUpdateContext
+from channels.telegram.wire import parse_update
 from gateway.events import (
     NOTIFICATION,
     Address,
     Attachment,
     ChannelName,
     Command,
-    Edited,
-    Membership,
+    MembershipChanged,
     Message,
-    Reacted,
+    MessageEdited,
+    ReactionChanged,
     RoomId,
     ThreadId,
 )
-from gateway.records import key_of
+from gateway.records import dedup_key
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SENT = datetime(2025, 6, 1, tzinfo=UTC)
-VIEW = View(channel=ChannelName("telegram.test"), own_id=42, username="ReverieBot")
+VIEW = TelegramUpdateContext(channel=ChannelName("telegram.test"), own_id=42, username="ReverieBot")
 ANN = {"id": 1001, "is_bot": False, "first_name": "Ann", "last_name": "Lee", "language_code": "en"}
 ME = {"id": 42, "is_bot": True, "first_name": "Reverie", "username": "ReverieBot"}
 ANONYMOUS = {"id": 1087968824, "is_bot": True, "first_name": "Group", "username": "GroupAnonymousBot"}
@@ -47,8 +47,8 @@ def update(body: dict[str, Any], kind: str = "message", update_id: int = 5) -> d
     return {"update_id": update_id, kind: body}
 
 
-def said(view: View = VIEW, **more: Any) -> Message:
-    (event,) = read(update(message(**more)), view, NOW)
+def said(view: TelegramUpdateContext = VIEW, **more: Any) -> Message:
+    (event,) = parse_update(update(message(**more)), view, NOW)
     assert isinstance(event, Message)
     assert NOTIFICATION.validate_json(NOTIFICATION.dump_json(event)) == event
     return event
@@ -196,7 +196,7 @@ def test_what_its_sender_did_not_write_is_told_apart(more: dict[str, Any], carri
 
 def test_privacy_mode_shows_what_a_reply_is_about() -> None:
     answered = message(message_id=3, text="the question " + "x" * 400)
-    blind = View(channel=VIEW.channel, own_id=42, username="ReverieBot", can_read_all=False)
+    blind = TelegramUpdateContext(channel=VIEW.channel, own_id=42, username="ReverieBot", can_read_all=False)
     assert said(text="?", reply_to_message=answered).text == "?"
     assert said(blind, text="?", reply_to_message=answered).text.startswith("> Ann Lee: the question xx")
     assert said(blind, text="?", reply_to_message=answered | {"from": ME}).text == "?"
@@ -259,9 +259,9 @@ def test_files_stay_where_they_are(more: dict[str, Any], attachment: Attachment)
     ],
 )
 def test_commands_are_those_said_to_us(text: str, chat: dict[str, Any], command: tuple[str, str] | None) -> None:
-    view = View(channel=VIEW.channel, own_id=42, username="ReverieBot", commands=frozenset({"why"}))
+    view = TelegramUpdateContext(channel=VIEW.channel, own_id=42, username="ReverieBot", commands=frozenset({"why"}))
     marked = [entity("bot_command", 0, len(text.split(maxsplit=1)[0]))]
-    (event,) = read(update(message(text=text, chat=chat, entities=marked)), view, NOW)
+    (event,) = parse_update(update(message(text=text, chat=chat, entities=marked)), view, NOW)
     if command is None:
         assert isinstance(event, Message)
         assert event.kind in ("room", "direct")
@@ -286,24 +286,28 @@ def test_what_somebody_else_wrote_is_no_command(more: dict[str, Any]) -> None:
 
 def test_edits_reactions_and_buttons() -> None:
     edit = message(text="new", edit_date=int(SENT.timestamp()) + 5)
-    (edited,) = read(update(edit, "edited_message"), VIEW, NOW)
-    assert isinstance(edited, Edited)
+    (edited,) = parse_update(update(edit, "edited_message"), VIEW, NOW)
+    assert isinstance(edited, MessageEdited)
     assert (edited.message, edited.text, edited.sent.second) == ("7", "new", 5)
-    (later,) = read(update(edit, "edited_message", 6), VIEW, NOW)
-    assert key_of(edited) != key_of(later)
+    (later,) = parse_update(update(edit, "edited_message", 6), VIEW, NOW)
+    assert dedup_key(edited) != dedup_key(later)
 
     emoji = [{"type": "emoji", "emoji": "👍"}, {"type": "custom_emoji", "custom_emoji_id": "77"}, {"type": "paid"}]
     reaction = message(user=ANN, old_reaction=emoji[:1], new_reaction=emoji[1:])
-    events = read(update(reaction, "message_reaction"), VIEW, NOW)
-    assert [(e.reaction, e.added) for e in events if isinstance(e, Reacted)] == [
+    events = parse_update(update(reaction, "message_reaction"), VIEW, NOW)
+    assert [(e.reaction, e.added) for e in events if isinstance(e, ReactionChanged)] == [
         ("👍", False),
         ("77", True),
         ("paid", True),
     ]
-    assert len({key_of(event) for event in events}) == 3
+    assert len({dedup_key(event) for event in events}) == 3
     for body, kind in ((edit, "edited_message"), (reaction, "message_reaction")):
         for chat, direct in ((GROUP, False), (PRIVATE, True)):
-            told = [e for e in read(update(body | {"chat": chat}, kind), VIEW, NOW) if isinstance(e, Edited | Reacted)]
+            told = [
+                e
+                for e in parse_update(update(body | {"chat": chat}, kind), VIEW, NOW)
+                if isinstance(e, MessageEdited | ReactionChanged)
+            ]
             assert {e.direct for e in told} == {direct}
     by_chat = {
         "chat": GROUP,
@@ -313,12 +317,14 @@ def test_edits_reactions_and_buttons() -> None:
         "old_reaction": [],
         "new_reaction": emoji,
     }
-    assert {e.sender.id for e in read(update(by_chat, "message_reaction"), VIEW, NOW) if isinstance(e, Reacted)} == {
-        "-200"
-    }
+    assert {
+        e.sender.id
+        for e in parse_update(update(by_chat, "message_reaction"), VIEW, NOW)
+        if isinstance(e, ReactionChanged)
+    } == {"-200"}
 
     press = {"id": "123", "from": ANN, "message": message(), "data": " yes "}
-    (command,) = read(update(press, "callback_query"), VIEW, NOW)
+    (command,) = parse_update(update(press, "callback_query"), VIEW, NOW)
     assert isinstance(command, Command)
     assert (command.name, command.args, command.id, command.at.room) == ("button", "yes", "button:123", "-100")
 
@@ -340,8 +346,8 @@ BEN = {"id": 1002, "is_bot": False, "first_name": "Ben"}
     ],
 )
 def test_service_messages_tell_of_people_and_titles(more: dict[str, Any], events: list[tuple[Any, ...]]) -> None:
-    made = read(update(message(**more)), VIEW, NOW)
-    told = [(e.change, e.sender.id, e.subject, e.text) for e in made if isinstance(e, Membership)]
+    made = parse_update(update(message(**more)), VIEW, NOW)
+    told = [(e.change, e.sender.id, e.subject, e.text) for e in made if isinstance(e, MembershipChanged)]
     assert told == events
     assert len(made) == len(events)
 
@@ -359,8 +365,8 @@ def test_service_messages_tell_of_people_and_titles(more: dict[str, Any], events
 )
 def test_what_becomes_of_ourselves(chat: dict[str, Any], old: str, new: str, change: str | None) -> None:
     sides = {f"{name}_chat_member": {"status": status, "user": ME} for name, status in (("old", old), ("new", new))}
-    made = read(update({"chat": chat, "from": ANN, "date": 1} | sides, "my_chat_member"), VIEW, NOW)
-    assert [e.change for e in made if isinstance(e, Membership)] == ([change] if change else [])
+    made = parse_update(update({"chat": chat, "from": ANN, "date": 1} | sides, "my_chat_member"), VIEW, NOW)
+    assert [e.change for e in made if isinstance(e, MembershipChanged)] == ([change] if change else [])
 
 
 @pytest.mark.parametrize(
@@ -382,7 +388,7 @@ def test_what_becomes_of_ourselves(chat: dict[str, Any], old: str, new: str, cha
     ],
 )
 def test_what_says_nothing_to_us_is_dropped_quietly(body: dict[str, Any]) -> None:
-    assert read(body, VIEW, NOW) == ()
+    assert parse_update(body, VIEW, NOW) == ()
 
 
 def pictures(*numbers: int, group: str = "g", chat: dict[str, Any] | None = None) -> list[dict[str, Any]]:
@@ -401,8 +407,8 @@ def pictures(*numbers: int, group: str = "g", chat: dict[str, Any] | None = None
     ]
 
 
-def inbound(**more: Any) -> Inbound:
-    return Inbound(VIEW, counting=more.pop("counting", True))
+def inbound(**more: Any) -> UpdateReader:
+    return UpdateReader(VIEW, counting=more.pop("counting", True))
 
 
 def test_an_album_is_one_message_once_it_has_stopped_growing() -> None:
@@ -443,28 +449,33 @@ def test_a_group_that_moved_keeps_its_address() -> None:
     move = update(message(message_id=1, chat={"id": -5, "type": "group"}, migrate_to_chat_id=-100), update_id=1)
     taken = inner.read_batch([move, update(message(text="x"), update_id=2)], NOW)
     assert [event.at.room for event in taken.notifications if isinstance(event, Message)] == ["-5"]
-    assert Cursor.parse(taken.cursor.to_json()) == taken.cursor
+    assert TelegramCursor.parse(taken.cursor.to_json()) == taken.cursor
     assert inner.chat_id("-5") == "-100"
-    again = Inbound(
-        View(channel=VIEW.channel, own_id=42, username="", cursor=Cursor.parse(taken.cursor.to_json())), counting=True
+    again = UpdateReader(
+        TelegramUpdateContext(
+            channel=VIEW.channel, own_id=42, username="", cursor=TelegramCursor.parse(taken.cursor.to_json())
+        ),
+        counting=True,
     )
     assert [
         e.at.room
         for e in again.read_batch([update(message(text="y"), update_id=3)], NOW).notifications
         if isinstance(e, Message)
     ] == ["-5"]
-    listed = View(channel=VIEW.channel, own_id=42, username="", cursor=taken.cursor, rooms=frozenset({"-100"}))
-    (event,) = read(update(message(text="x")), listed, NOW)
+    listed = TelegramUpdateContext(
+        channel=VIEW.channel, own_id=42, username="", cursor=taken.cursor, rooms=frozenset({"-100"})
+    )
+    (event,) = parse_update(update(message(text="x")), listed, NOW)
     assert isinstance(event, Message)
     assert event.at.room == "-100"
 
 
 def test_the_offset_is_forgotten_after_six_days() -> None:
-    cursor = Cursor().advance(7, SENT)
+    cursor = TelegramCursor().advance(7, SENT)
     assert cursor.request_offset(SENT) == 8
     assert cursor.request_offset(NOW) is None
     for text in [None, "", "nonsense", "[]", "7", '{"offset":"x"}', '{"offset":1,"moved":7}', "[" * 10**5]:
-        assert Cursor.parse(text) == Cursor()
+        assert TelegramCursor.parse(text) == TelegramCursor()
 
 
 _JSON = st.recursive(
@@ -521,23 +532,23 @@ def test_whatever_comes_is_read_or_left_out(
                 break
         if isinstance(inner, dict):
             inner[place[-1]] = value
-    for event in read(update(body, kind), VIEW, NOW):
+    for event in parse_update(update(body, kind), VIEW, NOW):
         assert NOTIFICATION.validate_json(NOTIFICATION.dump_json(event)) == event
-        key_of(event)
+        dedup_key(event)
 
 
 @given(st.lists(_JSON, max_size=5))
 def test_updates_without_an_id_are_nothing(found: list[Any]) -> None:
-    taken = inbound().read_batch(valid(found), NOW)
-    assert taken.count == len(valid(found))
+    taken = inbound().read_batch(valid_updates(found), NOW)
+    assert taken.count == len(valid_updates(found))
 
 
 def test_who_can_read_a_chat_follows_from_its_newest_update() -> None:
-    inbound, number = Inbound(VIEW, counting=True), iter(range(1, 99))
+    inbound, number = UpdateReader(VIEW, counting=True), iter(range(1, 99))
 
     def take(chat: dict[str, Any], kind: str = "message") -> None:
         body = message(text="x", chat=chat) if kind == "message" else {"chat": chat, "from": ANN}
-        inbound.read_batch(valid([update(body, kind, next(number))]), NOW)
+        inbound.read_batch(valid_updates([update(body, kind, next(number))]), NOW)
 
     def audience(room: str, thread: str | None = None) -> str | None:
         at = Address(channel=VIEW.channel, room=RoomId(room), thread=ThreadId(thread) if thread else None)

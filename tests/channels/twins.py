@@ -11,19 +11,29 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 from channels.base import (
+    BeforeSend,
     Capabilities,
     Channel,
     Denied,
     Emit,
-    Going,
     Part,
     RateLimited,
     Rejected,
     Uncertain,
     Unreachable,
-    unrecorded,
+    no_before_send,
 )
-from gateway.events import ChannelName, Link, Message, MessageId, Notification, Post, Receipt, Sender, SenderId
+from gateway.events import (
+    ChannelName,
+    ConnectionChanged,
+    Message,
+    MessageId,
+    Notification,
+    Post,
+    Receipt,
+    Sender,
+    SenderId,
+)
 from gateway.ids import new_id
 
 Change = Callable[[Notification], Notification | None]
@@ -62,7 +72,7 @@ class Twin:
     def split(self, post: Post) -> tuple[str, ...]:
         return self._real.split(post)
 
-    async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
+    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
         return await self._real.send(part, going)
 
 
@@ -154,7 +164,7 @@ class DropsOrder(Twin):
 
 
 class EchoesItself(Twin):
-    async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
+    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
         receipt = await super().send(part, going)
         assert self._emit is not None
         now = datetime.now(UTC)
@@ -166,13 +176,13 @@ class EchoesItself(Twin):
 
 
 class SendsTwice(Twin):
-    async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
+    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
         await super().send(part, going)
         return await super().send(replace(part, key=f"{part.key}'"))
 
 
 class SendsNothing(Twin):
-    async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
+    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
         del part
         await going()
         return Receipt()
@@ -195,20 +205,20 @@ class BlankBodies(Twin):
 
 
 class NeverGoes(Twin):
-    async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
+    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
         del going
         return await super().send(part)
 
 
 class GoesAfterwards(Twin):
-    async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
+    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
         receipt = await super().send(part)
         await going()
         return receipt
 
 
 class IgnoresWhatGoingSays(Twin):
-    async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
+    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
         async def shielded() -> None:
             with contextlib.suppress(Exception):
                 await going()
@@ -219,7 +229,7 @@ class IgnoresWhatGoingSays(Twin):
 class SwallowsErrors(Twin):
     error: type[Exception] = Exception
 
-    async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
+    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
         try:
             return await super().send(part, going)
         except self.error:
@@ -247,7 +257,7 @@ class TakesBlankText(SwallowsErrors):
 
 
 class TakesCutForUnsent(Twin):
-    async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
+    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
         try:
             return await super().send(part, going)
         except Uncertain as error:
@@ -255,7 +265,7 @@ class TakesCutForUnsent(Twin):
 
 
 class NoSecondsToWait(Twin):
-    async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
+    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
         try:
             return await super().send(part, going)
         except RateLimited as error:
@@ -286,12 +296,12 @@ class LeavesATask(Twin):
 
 class TellsNoLoss(Twin):
     def change(self, event: Notification) -> Notification | None:
-        return None if isinstance(event, Link) and not event.up else event
+        return None if isinstance(event, ConnectionChanged) and not event.up else event
 
 
 class NoReasons(Twin):
     def change(self, event: Notification) -> Notification | None:
-        return replace(event, reason="") if isinstance(event, Link) else event
+        return replace(event, reason="") if isinstance(event, ConnectionChanged) else event
 
 
 class DropsWhenBlocked(Twin):

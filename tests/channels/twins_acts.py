@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from channels.base import Channel, Emit, Going, Part, People, Rejected, SendError, Unreachable, unrecorded
+from channels.base import BeforeSend, Channel, Emit, Part, Rejected, RoomMembers, SendError, Unreachable, no_before_send
 from gateway.events import (
     Address,
     EventId,
@@ -18,7 +18,7 @@ from gateway.events import (
     Notification,
     Post,
     PostKey,
-    Reacted,
+    ReactionChanged,
     Receipt,
     RoomId,
     Sender,
@@ -45,7 +45,9 @@ class TellsOwnReactions(Twin):
         assert self._emit is not None
         now = datetime.now(UTC)
         me = Sender(id=SenderId("me"), name="reverie")
-        told = Reacted(id=EventId(new_id(now)), at=at, sender=me, message=message, reaction="x", added=add, sent=now)
+        told = ReactionChanged(
+            id=EventId(new_id(now)), at=at, sender=me, message=message, reaction="x", added=add, sent=now
+        )
         await self._emit([told])
 
 
@@ -90,31 +92,31 @@ class CutsTopics(Twin):
 
 
 class ListsUs(Twin):
-    async def list_members(self, at: Address, *, most: int) -> People:
-        told: People = await self._real.people(at, most=most)  # type: ignore[attr-defined] # the same
+    async def list_members(self, at: Address, *, most: int) -> RoomMembers:
+        told: RoomMembers = await self._real.people(at, most=most)  # type: ignore[attr-defined] # the same
         return replace(told, members=(*told.members, Sender(id=SenderId("me"), name="reverie"))[:most])
 
 
 class ListsAll(Twin):
-    async def list_members(self, at: Address, *, most: int) -> People:
+    async def list_members(self, at: Address, *, most: int) -> RoomMembers:
         del most
-        told: People = await self._real.people(at, most=50)  # type: ignore[attr-defined] # the same
+        told: RoomMembers = await self._real.people(at, most=50)  # type: ignore[attr-defined] # the same
         return told
 
 
 class ListsOthers(Twin):
-    async def list_members(self, at: Address, *, most: int) -> People:
-        told: People = await self._real.people(at, most=most)  # type: ignore[attr-defined] # the same
+    async def list_members(self, at: Address, *, most: int) -> RoomMembers:
+        told: RoomMembers = await self._real.people(at, most=most)  # type: ignore[attr-defined] # the same
         return replace(told, members=tuple(replace(one, id=SenderId(one.name)) for one in told.members))
 
 
 class LosesFiles(Twin):
-    async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
+    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
         return await super().send(replace(part, file=None), going)
 
 
 class RenamesFiles(Twin):
-    async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
+    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
         file = replace(part.file, name="etc_passwd") if part.file else None
         return await super().send(replace(part, file=file), going)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from channels.base import CommandTyped, Suggest
+from channels.base import CommandCompleter, CommandCompletion
 from gateway.events import RoomId, Sender, SenderId
 from tests.channels.twins import Twin
 
@@ -15,43 +15,43 @@ Offered = Sequence[tuple[Sender, Literal["owner", "admin", "member"]]]
 
 
 class SuggestsNothing(Twin):
-    def set_completer(self, suggest: Suggest) -> None:
+    def set_completer(self, suggest: CommandCompleter) -> None:
         del suggest
 
 
 class ChangesWhatIsTyped(Twin):
-    def changed(self, typed: CommandTyped) -> CommandTyped:
+    def changed(self, typed: CommandCompletion) -> CommandCompletion:
         raise NotImplementedError
 
-    def set_completer(self, suggest: Suggest) -> None:
-        async def asked(typed: CommandTyped) -> Sequence[str]:
+    def set_completer(self, suggest: CommandCompleter) -> None:
+        async def asked(typed: CommandCompletion) -> Sequence[str]:
             return await suggest(self.changed(typed))
 
         self._real.completing(asked)  # type: ignore[attr-defined] # it can, or has no twin
 
 
 class ForgetsWhatIsBegun(ChangesWhatIsTyped):
-    def changed(self, typed: CommandTyped) -> CommandTyped:
+    def changed(self, typed: CommandCompletion) -> CommandCompletion:
         return replace(typed, prefix="")
 
 
 class TakesTypistsForAnother(ChangesWhatIsTyped):
-    def changed(self, typed: CommandTyped) -> CommandTyped:
+    def changed(self, typed: CommandCompletion) -> CommandCompletion:
         return replace(typed, sender=replace(typed.sender, id=SenderId("somebody")))
 
 
 class SuggestsAsInARoom(ChangesWhatIsTyped):
-    def changed(self, typed: CommandTyped) -> CommandTyped:
+    def changed(self, typed: CommandCompletion) -> CommandCompletion:
         return replace(typed, direct=False)
 
 
 class GivesUpAfterTrouble(Twin):
     """The trouble of one goes on to all that come behind it."""
 
-    def set_completer(self, suggest: Suggest) -> None:
+    def set_completer(self, suggest: CommandCompleter) -> None:
         broken = False
 
-        async def asked(typed: CommandTyped) -> Sequence[str]:
+        async def asked(typed: CommandCompletion) -> Sequence[str]:
             nonlocal broken
             if broken:
                 return []

@@ -4,7 +4,6 @@ ICU has the table of Unicode Technical Standard 39 (confusables.txt), and tells 
 what it makes of characters that are their own canonical decomposition and are seen: the others follow from these.
 """
 
-import ctypes
 import ctypes.util
 import gzip
 import re

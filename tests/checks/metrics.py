@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import httpx
 
+from tests.gateway.kit import running
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
-
-from tests.gateway.kit import running  # noqa: E402 - the path comes first
 
 FILE = ROOT / "config" / "metrics.md"
 HEAD = """\

@@ -18,13 +18,13 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from agent.models.config import ProviderUrl
+from gateway.fields import ConfigSection, Duration, TimeZone
+from gateway.reloading import RESTART_KEYS
+from gateway.settings import Settings
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
-
-from agent.models.config import Url  # noqa: E402 - the path comes first
-from gateway.fields import Duration, Section, TimeZone  # noqa: E402 - the same
-from gateway.reloading import RESTART  # noqa: E402 - the same
-from gateway.settings import Settings  # noqa: E402 - the same
 
 FILE = ROOT / "config" / "reference.md"
 EXAMPLE = ROOT / "config" / "reverie.example.yaml"
@@ -65,7 +65,7 @@ def docs_of(model: type[BaseModel]) -> dict[str, str]:
     """The docstring of each field, those that are inherited, too."""
     found: dict[str, str] = {}
     for cls in reversed(model.__mro__):
-        if not issubclass(cls, Section) or cls is Section:
+        if not issubclass(cls, ConfigSection) or cls is ConfigSection:
             continue
         (body,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
         assert isinstance(body, ast.ClassDef)
@@ -78,9 +78,9 @@ def docs_of(model: type[BaseModel]) -> dict[str, str]:
     return found
 
 
-def sections(told: Any) -> list[type[Section]]:
+def sections(told: Any) -> list[type[ConfigSection]]:
     """Those that a type holds."""
-    if isinstance(told, type) and issubclass(told, Section):
+    if isinstance(told, type) and issubclass(told, ConfigSection):
         return [told]
     return [one for inner in get_args(told) for one in sections(inner)] if get_origin(told) is not Literal else []
 
@@ -88,7 +88,7 @@ def sections(told: Any) -> list[type[Section]]:
 def type_of(told: Any) -> str:
     """In words."""
     origin, args = get_origin(told), get_args(told)
-    for known, word in ((Duration, "duration"), (TimeZone, "time zone"), (Url, "address")):
+    for known, word in ((Duration, "duration"), (TimeZone, "time zone"), (ProviderUrl, "address")):
         if told == known:
             return word
     if origin is Annotated:
@@ -172,7 +172,7 @@ def restarts(path: tuple[str, ...]) -> bool:
     plain = tuple("*" if part == "<name>" else part.removesuffix("[]") for part in path)
     listed = [(part, "*") if was.endswith("[]") else (part,) for part, was in zip(plain, path, strict=True)]
     flat = tuple(part for parts in listed for part in parts)
-    return any(flat[: len(key.split("."))] == tuple(key.split(".")) for key in RESTART)
+    return any(flat[: len(key.split("."))] == tuple(key.split(".")) for key in RESTART_KEYS)
 
 
 def comments_of(text: str) -> dict[str, str]:
@@ -216,7 +216,7 @@ def tables() -> list[Table]:
     return found
 
 
-def _of_models(llm: type[Section], comments: dict[str, str]) -> Iterator[Table]:
+def _of_models(llm: type[ConfigSection], comments: dict[str, str]) -> Iterator[Table]:
     hints = get_type_hints(llm, include_extras=True)
     for one in sections(hints["providers"]):
         kind = get_args(get_type_hints(one)["kind"])[0]

@@ -11,29 +11,29 @@ from typing import Any, ParamSpec, Self
 from pydantic import Field
 
 from agent.models.base import ToolCall, ToolResult
-from agent.tools.schema import Arguments, spec
+from agent.tools.schema import ToolArguments, define_tool
 from channels.base import Part, Rejected
 from channels.console import ConsoleChannel
-from gateway import access, policies
+from gateway import policies, standing
 from gateway.clock import ManualClock
 from gateway.events import Address, ChannelName, RoomId, SenderId
-from gateway.hands import Asker, Hand, Trace, Whereabouts
-from gateway.intake import Doors
-from gateway.live import Live
-from gateway.ops.stats import Stats
+from gateway.hands import Requester, Tool, ToolContext, TurnTrust
+from gateway.intake import IntakeCallbacks
+from gateway.live import LiveSettings
+from gateway.ops.stats import GatewayStats
 from gateway.outbox import Outbox
-from gateway.places import Places
-from gateway.reception import Intakes, Parts, Prefixes
-from gateway.records import ApprovalAsked, ApprovalEnded, Fact, TurnId, inner
-from gateway.scopes import PUBLIC, Sight
-from gateway.settings_load import parse
+from gateway.places import PrivacyCache
+from gateway.reception import ChannelIntakes, CommandPrefixes, IntakeServices
+from gateway.records import ApprovalEnded, ApprovalRequested, Fact, TurnId, inner_conversation
+from gateway.scopes import PUBLIC, Visibility
+from gateway.settings_load import parse_config
 from gateway.store import OutboxPost, Store
-from gateway.tools.approvals import Approvals
-from gateway.tools.deciding import Deciding
-from gateway.tools.dispatch import Hands
-from gateway.tools.gate import Gate
-from gateway.tools.mcp.review import Definitions
-from gateway.tools.permits import ADMINS, MEMBERS, Permit
+from gateway.tools.approvals import ApprovalQueue
+from gateway.tools.deciding import ApprovalDecisions
+from gateway.tools.dispatch import ToolDispatcher
+from gateway.tools.gate import PermissionGate
+from gateway.tools.mcp.review import ToolDefinitionReview
+from gateway.tools.permits import ALLOW_ADMINS, ALLOW_MEMBERS, ToolPermit
 from tests.gateway.rewinds_kit import Views, rewinds
 
 P = ParamSpec("P")
@@ -45,7 +45,7 @@ TIMEOUT_S = 120.0
 DONE = "it ran"
 
 
-class Run(Arguments):
+class Run(ToolArguments):
     """What the tool takes."""
 
     command: str = Field(default="ls", description="What to run.")
@@ -65,8 +65,8 @@ def story(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
     return run
 
 
-def asker(name: str, role: str) -> Asker:
-    return Asker(id=SenderId(name), name=name, role=role, verified=role in ("admin", "owner"))
+def asker(name: str, role: str) -> Requester:
+    return Requester(id=SenderId(name), name=name, role=role, verified=role in ("admin", "owner"))
 
 
 ROOT, MIA, GUS = asker("root", "admin"), asker("mia", "member"), asker("gus", "guest")
@@ -84,7 +84,7 @@ class House:
         self._news = asyncio.Event()
         self._tasks: list[asyncio.Task[Any]] = []
         self._calls: list[asyncio.Task[ToolResult]] = []
-        settings = parse(
+        settings = parse_config(
             {
                 "channels": {
                     str(name): {"platform": "console", "rooms": ["lobby", "office"]} for name in (HERE, THERE)
@@ -98,40 +98,40 @@ class House:
             folder,
         )
         self.consoles = {name: ConsoleChannel(name, self._show, now=clock.now) for name in (HERE, THERE)}
-        who, bindings = policies.access_policy(settings), policies.bindings(settings)
+        who, bindings = policies.build_access_policy(settings), policies.build_bindings(settings)
         self.outbox = Outbox(store, self.consoles, clock, self._spawn)
-        prefix = Prefixes(Live(settings), self.consoles)
-        self.approvals = Approvals(
+        prefix = CommandPrefixes(LiveSettings(settings), self.consoles)
+        self.approvals = ApprovalQueue(
             store,
             clock,
             settings.tools.approvals,
             post=self._put,
-            places=Places(store, bindings),
+            places=PrivacyCache(store, bindings),
             who=who,
             prefix=prefix,
         )
-        definitions = Definitions(store, clock, self._spawn, lambda _key, _text: None)
-        self.deciding = Deciding(self.approvals, definitions, store, clock, prefix)
-        self.who: access.Policy = who
+        definitions = ToolDefinitionReview(store, clock, self._spawn, lambda _key, _text: None)
+        self.deciding = ApprovalDecisions(self.approvals, definitions, store, clock, prefix)
+        self.who: standing.AccessPolicy = who
         store.add_listener(self.approvals.on_appended)
-        self._gate = Gate(settings.tools, store, clock, self.approvals, who=who)
-        parts = Parts(
-            live=Live(settings),
+        self._gate = PermissionGate(settings.tools, store, clock, self.approvals, who=who)
+        parts = IntakeServices(
+            live=LiveSettings(settings),
             store=store,
             clock=clock,
             channels=self.consoles,
             access_policy=who,
             bindings=bindings,
-            stats=Stats({HERE: "console", THERE: "console"}, clock.now()),
+            stats=GatewayStats({HERE: "console", THERE: "console"}, clock.now()),
             model=lambda: "",
             mode=lambda: "",
             rewinds=rewinds(store, clock, Views()),
             approvals=self.deciding,
         )
-        doors = Doors(
+        doors = IntakeCallbacks(
             on_ready=lambda _: None, on_link=self.outbox.set_link_up, post=self.outbox.put, join=lambda _: None
         )
-        self.intakes = Intakes(parts, doors)
+        self.intakes = ChannelIntakes(parts, doors)
 
     async def __aenter__(self) -> Self:
         await self.outbox.recover()
@@ -157,7 +157,7 @@ class House:
 
     def call(
         self,
-        *askers: Asker,
+        *askers: Requester,
         at: Address = LOBBY,
         tool: str = "bash",
         written: str = "{}",
@@ -165,23 +165,25 @@ class House:
         **more: Any,
     ) -> "asyncio.Task[ToolResult]":
         """The model calls the tool, for these people; `permit`: what it needs; `foreign`: what brought text in."""
-        trace = Trace(foreign=more.pop("foreign", ""))
-        permit: Permit = more.pop("permit", ADMINS if askers != (MIA,) else replace(MEMBERS, approval="always"))
+        trace = TurnTrust(foreign=more.pop("foreign", ""))
+        permit: ToolPermit = more.pop(
+            "permit", ALLOW_ADMINS if askers != (MIA,) else replace(ALLOW_MEMBERS, approval="always")
+        )
 
-        async def does(asked: Run, _: Whereabouts) -> str:
+        async def does(asked: Run, _: ToolContext) -> str:
             self.ran.append(asked.command)
             return DONE
 
-        where = Whereabouts(
+        where = ToolContext(
             turn=TurnId(turn),
             agent="reverie",
             at=at,
-            visibility=Sight(scope=PUBLIC),
+            visibility=Visibility(scope=PUBLIC),
             autonomous=not askers,
             requesters=askers,
             trust=trace,
         )
-        hands = Hands([Hand.create(spec(tool, "Runs it.", Run), Run, does, permit)], self._gate)
+        hands = ToolDispatcher([Tool.create(define_tool(tool, "Runs it.", Run), Run, does, permit)], self._gate)
         call = asyncio.create_task(hands.call(ToolCall(id="c", name=tool, arguments=written), where))
         self._calls.append(call)
         return call
@@ -195,10 +197,10 @@ class House:
         await self.until(lambda: len(self.shown) > count)
         return self.shown[-1].body
 
-    async def asked(self, count: int = 1) -> list[ApprovalAsked]:
+    async def asked(self, count: int = 1) -> list[ApprovalRequested]:
         """Return once so many approvals were asked for, and what they are about."""
         await self.until(lambda: sum(part.style == "notice" for part in self.shown) >= count)
-        return [fact for fact in await self.log("approval_asked") if isinstance(fact, ApprovalAsked)]
+        return [fact for fact in await self.log("approval_asked") if isinstance(fact, ApprovalRequested)]
 
     async def verdicts(self) -> list[tuple[str, str, str]]:
         """Tool, verdict and by whom, as they are in the log."""
@@ -245,4 +247,4 @@ async def house(
         yield made
 
 
-INNER = Address.parse(inner("reverie"))
+INNER = Address.parse(inner_conversation("reverie"))

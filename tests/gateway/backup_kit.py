@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gateway.backup.making import Made, make
-from gateway.backup.placing import Restored, restore
+from gateway.backup.making import BackupReport, create_backup
+from gateway.backup.placing import RestoreReport, restore_backup
 from gateway.clock import ManualClock
 from gateway.settings import Settings
-from gateway.settings_load import parse
-from gateway.store import Entry, Store
+from gateway.settings_load import parse_config
+from gateway.store import NewEntry, Store
 from tests.store.kit import run
 
 WHEN = datetime(2026, 3, 4, 12, tzinfo=UTC)
@@ -21,7 +21,7 @@ LATER = datetime(2026, 3, 4, 13, tzinfo=UTC)
 
 def configured(tmp: Path, *, channel: str = "irc.test") -> Settings:
     """Two agents: one with everything by default, one with a workspace and files of its own."""
-    return parse(
+    return parse_config(
         {
             "channels": {channel: {"platform": "irc", "host": "127.0.0.1", "nick": "r", "tls": False}},
             "agents": [{"id": "ann", "bindings": []}, {"id": "bob", "workspace": "persona", "files": "work"}],
@@ -53,7 +53,7 @@ def grown(tmp: Path) -> Settings:
     return configured(tmp)
 
 
-def stored(settings: Settings, *batches: Sequence[Entry]) -> None:
+def stored(settings: Settings, *batches: Sequence[NewEntry]) -> None:
     """Put these into its store."""
 
     async def story() -> None:
@@ -64,12 +64,12 @@ def stored(settings: Settings, *batches: Sequence[Entry]) -> None:
     run(story())
 
 
-def made(settings: Settings, target: Path, *, whole: bool = True) -> Made:
-    return make(settings, target, WHEN, whole=whole, progress=lambda *_: None)
+def made(settings: Settings, target: Path, *, whole: bool = True) -> BackupReport:
+    return create_backup(settings, target, WHEN, whole=whole, progress=lambda *_: None)
 
 
-def put(archive: Path, settings: Settings, *, replace: bool = False, exact: bool = False) -> Restored:
-    return restore(archive, settings, LATER, replace=replace, exact=exact, by="tess", progress=lambda *_: None)
+def put(archive: Path, settings: Settings, *, replace: bool = False, exact: bool = False) -> RestoreReport:
+    return restore_backup(archive, settings, LATER, replace=replace, exact=exact, by="tess", progress=lambda *_: None)
 
 
 def tree(directory: Path) -> dict[str, bytes]:

@@ -9,9 +9,9 @@ from typing import Any
 from aiohttp import web
 from textual.pilot import Pilot
 
-from gateway.console.api import Api
+from gateway.console.api import GatewayApiClient
 from gateway.console.app import ConsoleApp
-from gateway.console.child import Child
+from gateway.console.child import GatewayProcess
 from gateway.console.view import PaneView
 
 TOKEN = "a-token-for-tests"
@@ -217,10 +217,10 @@ class Seat(Eyes):
 
 @contextlib.asynccontextmanager
 async def opened(
-    url: str, token: str, size: tuple[int, int] = (120, 40), child: Child | None = None
+    url: str, token: str, size: tuple[int, int] = (120, 40), child: GatewayProcess | None = None
 ) -> AsyncIterator[Eyes]:
     """A console on a gateway that is there, or is about to be."""
-    api = Api(url, token)
+    api = GatewayApiClient(url, token)
     app = ConsoleApp(api, "a tester", child)
     try:
         async with app.run_test(size=size) as pilot:

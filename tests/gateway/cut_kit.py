@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from gateway.events import Notification
-from gateway.store import Appended, Closed, Entry, Store
+from gateway.store import AppendResult, NewEntry, Store, StoreClosed
 from tests.gateway.mind_kit import World
 from tests.gateway.simulated import JumpingClock
 
@@ -32,14 +32,14 @@ class Steps:
     async def never(self) -> NoReturn:
         """What was begun in the moment of the cut does not come back: it ends with the process."""
         await self.dead.wait()
-        raise Closed("the process is dead")
+        raise StoreClosed("the process is dead")
 
 
 def cutting(steps: Steps) -> type[Store]:
     """A store that lets so many appends through."""
 
     class Cutting(Store):
-        async def append(self, entries: Sequence[Entry]) -> tuple[Appended, ...]:
+        async def append(self, entries: Sequence[NewEntry]) -> tuple[AppendResult, ...]:
             if steps.cut.is_set():
                 await steps.never()
             written = await super().append(entries)

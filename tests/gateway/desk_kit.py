@@ -7,23 +7,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from gateway.access import Policy
 from gateway.clock import ManualClock
-from gateway.commands.desk import Desk, Handled
-from gateway.commands.handlers import HANDLERS
-from gateway.commands.table import TABLE
-from gateway.commands.world import Answer, Ask, Handler, World
+from gateway.commands.desk import CommandDispatcher, CommandResult
+from gateway.commands.handlers import BASE_HANDLERS
+from gateway.commands.table import COMMANDS
+from gateway.commands.world import CommandCall, CommandContext, CommandHandler, CommandReply
 from gateway.events import Address, ChannelName, Command, EventId, Message, MessageId, RoomId, Sender, SenderId
-from gateway.ops.stats import Stats
-from gateway.records import Audited
+from gateway.ops.stats import GatewayStats
+from gateway.records import AuditRecord
 from gateway.settings_operator import CommandsConfig
-from gateway.standing import Grant
+from gateway.standing import AccessPolicy, RoleGrant
 from gateway.store import Store
 from tests.gateway.rewinds_kit import Views, rewinds
 
 IRC = ChannelName("irc.x")
 LOBBY = Address(channel=IRC, room=RoomId("#lobby"))
-POLICY = Policy(
+POLICY = AccessPolicy(
     dm_policy="open",
     roles={
         "irc.x:account:olga": "owner",
@@ -32,7 +31,7 @@ POLICY = Policy(
         "irc.x:account:mal": "blocked",
     },
     open_rooms={IRC: frozenset({RoomId("#lobby")})},
-    grants={"irc.x:account:rick": [Grant("admin", LOBBY.conversation, "granted")]},
+    grants={"irc.x:account:rick": [RoleGrant("admin", LOBBY.conversation, "granted")]},
 )
 SENT = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -61,23 +60,26 @@ def said(text: str, kind: Literal["direct", "mention", "reply", "room"] = "menti
     return Message(id=MessageId("m1"), at=at, sender=somebody(who), text=text, sent=SENT, kind=kind)
 
 
-async def echo(ask: Ask, _world: World) -> Answer:
+async def echo(ask: CommandCall, _world: CommandContext) -> CommandReply:
     """What it was asked for, with a second line."""
     shown = ", ".join(f"{name}={value}" for name, value in ask.arguments.items())
-    return Answer(text=f"{ask.command.name}/{ask.sub}: {shown}\nmore of it")
+    return CommandReply(text=f"{ask.command.name}/{ask.sub}: {shown}\nmore of it")
 
 
-async def refuse(_ask: Ask, _world: World) -> Answer:
-    return Answer(text="That is not so.", ok=False)
+async def refuse(_ask: CommandCall, _world: CommandContext) -> CommandReply:
+    return CommandReply(text="That is not so.", ok=False)
 
 
-ECHO: Mapping[str, Handler] = {row.name: echo for row in TABLE} | {"deny": refuse, "help": HANDLERS["help"]}
+ECHO: Mapping[str, CommandHandler] = {row.name: echo for row in COMMANDS} | {
+    "deny": refuse,
+    "help": BASE_HANDLERS["help"],
+}
 
 
 class Counter:
     """A desk, and what came of what it was handed."""
 
-    def __init__(self, desk: Desk, clock: ManualClock) -> None:
+    def __init__(self, desk: CommandDispatcher, clock: ManualClock) -> None:
         self.desk, self.clock = desk, clock
 
     async def ask(self, name: str, args: str = "", who: str = "root", **more: Any) -> str:
@@ -85,30 +87,30 @@ class Counter:
         handled = await self.desk.handle(command(name, args, who, **more))
         return handled.post.text if handled.post else ""
 
-    async def audited(self, event: Command) -> list[Audited]:
+    async def audited(self, event: Command) -> list[AuditRecord]:
         """What is written into the audit."""
         return audited(await self.desk.handle(event))
 
 
-def audited(handled: Handled) -> list[Audited]:
+def audited(handled: CommandResult) -> list[AuditRecord]:
     facts = (made.fact for made in (handled.effect.facts if handled.effect else ()))
-    return [fact for fact in facts if isinstance(fact, Audited)]
+    return [fact for fact in facts if isinstance(fact, AuditRecord)]
 
 
 @contextlib.asynccontextmanager
 async def counter(
     folder: Path,
     *,
-    answers: Mapping[str, Handler] = ECHO,
+    answers: Mapping[str, CommandHandler] = ECHO,
     redact: Callable[[str], str] = str,
     per_minute: int = 1000,
 ) -> AsyncIterator[Counter]:
     clock = ManualClock()
     async with await Store.open(folder / "reverie.db", clock) as store:
-        world = World(
+        world = CommandContext(
             reader=store,
             clock=clock,
-            stats=Stats({IRC: "irc"}, clock.now()),
+            stats=GatewayStats({IRC: "irc"}, clock.now()),
             version="1",
             model_name=lambda: "",
             agent_mode=lambda: "",
@@ -117,5 +119,7 @@ async def counter(
             count_pages=lambda _: 1,
         )
         said = CommandsConfig(per_minute=per_minute)
-        desk = Desk(world, POLICY, lambda: said, answers=answers, ours=lambda _: frozenset({"reverie"}), redact=redact)
+        desk = CommandDispatcher(
+            world, POLICY, lambda: said, answers=answers, ours=lambda _: frozenset({"reverie"}), redact=redact
+        )
         yield Counter(desk, clock)

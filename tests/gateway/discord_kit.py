@@ -13,9 +13,10 @@ from gateway.clock import Clock
 from tests.channels.discord_faults_kit import Hurried
 from tests.gateway.kill_judge import TOKEN, Evidence, Shown, Verdict, fair, judge
 from tests.gateway.program_kit import Program
-from tests.servers.discord_api import DiscordApi, Options
-from tests.servers.model_api import Answer, ModelApi
-from tests.servers.model_api_events import Json
+from tests.servers.discord_api import DiscordApi
+from tests.servers.discord_api_faults import Options
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer, Json
 
 NAME = "discord.test"
 HURRIED = 20

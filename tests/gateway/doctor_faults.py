@@ -16,8 +16,8 @@ from typing import Any
 
 from gateway.events import Address, ChannelName, Post, PostKey, RoomId
 from gateway.probes.base import Severity
-from gateway.records import Queued
-from gateway.store.lock import Lock
+from gateway.records import PostQueued
+from gateway.store.lock import StoreLock
 from tests.gateway.doctor_kit import Plant, World
 
 
@@ -240,7 +240,7 @@ def a_store_of_a_newer_version(here: World, _: Any) -> None:
 @fault("store.waiting", "warning", "reverie.db", "start the gateway")
 async def a_post_that_waits(here: World, _: Any) -> None:
     to = Address(channel=ChannelName("irc.test"), room=RoomId("#lounge"))
-    await here.remember(Queued(post=Post(key=PostKey("k1"), to=to, text="hello")))
+    await here.remember(PostQueued(post=Post(key=PostKey("k1"), to=to, text="hello")))
 
 
 @fault("store.wal", "warning", "reverie.db", "end programs")
@@ -252,7 +252,7 @@ def a_write_ahead_log_that_nobody_empties(here: World, _: Any) -> None:
 
 @fault("gateway.hangs", "bad", "reverie.db", "kill")
 def a_gateway_that_hangs(here: World, stack: contextlib.AsyncExitStack) -> None:
-    lock = Lock(here.store, datetime.now(UTC) - timedelta(minutes=10))
+    lock = StoreLock(here.store, datetime.now(UTC) - timedelta(minutes=10))
     stack.callback(lock.release)
 
 

@@ -14,9 +14,10 @@ import httpx
 
 from tests.gateway.doctor_faults import Table, listening
 from tests.gateway.doctor_kit import World
-from tests.servers.ircd import Ircd, Options
+from tests.servers.ircd import Ircd
+from tests.servers.ircd_options import Options
 from tests.servers.ircd_tls import LOCALHOST, WRONG, server_context
-from tests.servers.model_api import Answer, failure
+from tests.servers.model_api_events import Answer, failure
 from tests.servers.ports import free_port
 
 fault = SERVERS = Table()

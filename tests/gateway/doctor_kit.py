@@ -13,16 +13,17 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gateway.clock import SystemClock
-from gateway.doctor.base import Machine
+from gateway.doctor.base import DoctorEnvironment
 from gateway.doctor.examine import examine
-from gateway.doctor.report import Report
+from gateway.doctor.report import DoctorReport
 from gateway.events import Address
 from gateway.probes.base import Finding
 from gateway.records import Fact
-from gateway.store import Entry, Store
+from gateway.store import NewEntry, Store
 from tests.servers.bot_api import BotApi
 from tests.servers.discord_api import DiscordApi
-from tests.servers.ircd import CAPS, Ircd, Options
+from tests.servers.ircd import Ircd
+from tests.servers.ircd_options import CAPS, Options
 from tests.servers.model_api import ModelApi
 from tests.servers.ports import free_port
 
@@ -120,12 +121,12 @@ class World:
             for fact in facts:
                 at = getattr(fact, "at", None)
                 conversation = at.conversation if isinstance(at, Address) else None
-                await store.append([Entry(fact=fact, at=SystemClock().now(), conversation=conversation)])
+                await store.append([NewEntry(fact=fact, at=SystemClock().now(), conversation=conversation)])
 
-    async def examine(self, *, offline: bool, written: bool = True) -> Report:
+    async def examine(self, *, offline: bool, written: bool = True) -> DoctorReport:
         if written:
             self.write()
-        return await examine(Machine(directory=self.directory, env=self.env, offline=offline, root=self.root))
+        return await examine(DoctorEnvironment(directory=self.directory, env=self.env, offline=offline, root=self.root))
 
 
 @contextlib.asynccontextmanager
@@ -144,7 +145,7 @@ async def world(tmp: Path) -> AsyncIterator[World]:
         yield here
 
 
-def trouble(report: Report) -> list[Finding]:
+def trouble(report: DoctorReport) -> list[Finding]:
     """What is not as it should be."""
     return [one for one in report.findings if one.level != "ok"]
 

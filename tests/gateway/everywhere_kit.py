@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gateway import app
-from gateway.commands.table import BY_NAME
-from gateway.events import Link
-from gateway.live import Live
+from gateway.commands.table import COMMANDS_BY_NAME
+from gateway.events import ConnectionChanged
+from gateway.live import LiveSettings
 from gateway.records import Fact
-from gateway.settings_load import load
-from gateway.store import Reader, Store
+from gateway.settings_load import load_config
+from gateway.store import Store, StoreReader
 from tests.gateway.everywhere_seats import (
     ACCOUNTS,
     DISCORD,
@@ -31,12 +31,14 @@ from tests.gateway.everywhere_seats import (
     Seat,
     so,
 )
-from tests.servers.bot_api import BotApi, Chat, Person
+from tests.servers.bot_api import BotApi
+from tests.servers.bot_api_world import Chat, Person
 from tests.servers.discord_api import DiscordApi
-from tests.servers.ircd import CAPS, Ircd
-from tests.servers.ircd import Options as IrcOptions
-from tests.servers.model_api import Answer, ModelApi
-from tests.servers.model_api_events import Json
+from tests.servers.ircd import Ircd
+from tests.servers.ircd_options import CAPS
+from tests.servers.ircd_options import Options as IrcOptions
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer, Json
 
 ROOM, DEN = "#room", "#den"
 """On IRC. The first is open on each platform, the other is not yet."""
@@ -56,7 +58,7 @@ class Town:
     lounge: Chat
     den: Chat
     config: Json
-    reader: Reader | None = None
+    reader: StoreReader | None = None
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _running: asyncio.Task[None] | None = None
     _open: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
@@ -74,7 +76,7 @@ class Town:
 
     def answering(self, seat: Seat, name: str) -> Seat:
         """Where what a command is answered is read: IRC can tell somebody aside what is not for the room's eyes."""
-        row = BY_NAME[name]
+        row = COMMANDS_BY_NAME[name]
         if seat.platform == IRC and not seat.direct and row.private and row.is_administrative:
             return self.seat(IRC, seat.name, "alone")
         return seat
@@ -100,9 +102,11 @@ class Town:
         file = self.directory / "reverie.yaml"
         file.write_text(json.dumps(self.config))  # JSON is YAML
         file.chmod(0o600)
-        settings = load(self.directory, {})
+        settings = load_config(self.directory, {})
         self._stop = asyncio.Event()
-        self._running = asyncio.create_task(app.run(settings, self._stop, live=Live(settings, self.directory, {})))
+        self._running = asyncio.create_task(
+            app.run(settings, self._stop, live=LiveSettings(settings, self.directory, {}))
+        )
         await self.so(lambda: len(self.discord.identifies) > identified and bool(self.discord.live), "Discord")
         await self.so(lambda: bool(self.discord.commands.table.get("global")), "the commands on Discord")
         await self.so(lambda: len(self.telegram.asked("getUpdates")) > polled, "Telegram")
@@ -141,7 +145,7 @@ class Town:
     async def ups(self, channel: str) -> int:
         """How often it was connected so far."""
         found = await self.facts("link")
-        return sum(isinstance(one, Link) and one.channel == channel and one.up for one in found)
+        return sum(isinstance(one, ConnectionChanged) and one.channel == channel and one.up for one in found)
 
     async def heard(self, seat: Seat, since: int, says: str) -> re.Match[str]:
         """What is shown to somebody behind what they knew, once it says this and nothing is left to be said."""

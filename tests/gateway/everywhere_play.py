@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from tests.gateway.everywhere_kit import Town, Where
 from tests.gateway.everywhere_seats import IRC, PLATFORMS, WAIT_S, Seat
-from tests.servers.model_api import Answer
+from tests.servers.model_api_events import Answer
 
 Stage = Where | Literal["elsewhere"]
 """`elsewhere`: alone with the bot on the next platform."""

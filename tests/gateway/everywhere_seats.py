@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.commands.table import BY_NAME
-from tests.servers.bot_api import BotApi, Chat, Person
+from gateway.commands.table import COMMANDS_BY_NAME
+from tests.servers.bot_api import BotApi
+from tests.servers.bot_api_world import Chat, Person
 from tests.servers.discord_api import DiscordApi
 from tests.servers.discord_api_commands import LOADING
 from tests.servers.discord_api_world import EPHEMERAL
@@ -142,7 +143,7 @@ class Seat(ABC):
 
 def text_of(prefix: str, name: str, sub: str, given: Mapping[str, str]) -> str:
     """As somebody writes it: the arguments in the order of the table."""
-    row = BY_NAME[name]
+    row = COMMANDS_BY_NAME[name]
     found = row.find_sub(sub) if sub else None
     args = found.args if found is not None else row.args
     words = [given[arg.name] for arg in args if arg.name in given]

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from agent.head import exact_in
+from agent.head import extract_exact_names
 from agent.models.base import ToolCall
 from gateway.clock import ManualClock
-from gateway.handles import Handles
-from gateway.hands import Whereabouts
-from gateway.records import Folded, TurnId
-from gateway.scopes import Sight
+from gateway.handles import HandleResolver
+from gateway.hands import ToolContext
+from gateway.records import TurnId, ViewFolded
+from gateway.scopes import Visibility
 from tests.gateway.long_kit import BEGIN, ROOM, Home, Provider, at_home, settings
 from tests.gateway.long_script import WORDS
 from tests.servers.messages_prompt import blocks
@@ -21,7 +21,7 @@ from tests.servers.model_api_events import Answer, Json
 
 ASK: Final = "will leave your view"
 """In what asks for a summary."""
-SIGHT: Final = Sight(scope=ROOM.conversation)
+SIGHT: Final = Visibility(scope=ROOM.conversation)
 COMPACTIONS: Final = 3
 MOST_TURNS: Final = 150
 Way = Literal["summary", "word for word", "called to mind", "journal", "recall", "handle"]
@@ -171,11 +171,11 @@ async def keep(folder: Path, summarise: Callable[[str], str] = forgetful) -> Kep
         for number, fact in enumerate(FACTS):
             told = f": {fact.told}" if fact.by == "person" else ""
             await _speak(home, f"reverie, fact {number}{told}")
-        folds = list[Folded]()
+        folds = list[ViewFolded]()
         while kept.compactions < COMPACTIONS and kept.turns < MOST_TURNS:
             kept.turns += 1
             await _speak(home, f"reverie, {filler(kept.turns)} {filler(kept.turns + 7)}")
-            folds = [one.fact for one in await home.log("folded") if isinstance(one.fact, Folded)]
+            folds = [one.fact for one in await home.log("folded") if isinstance(one.fact, ViewFolded)]
             kept.compactions = sum(fold.summary is not None for fold in folds)
         newest = folds[-1]
         kept.head = newest.head
@@ -191,14 +191,14 @@ async def _speak(home: Home, text: str) -> None:
     assert not (await home.take()).has_failed
 
 
-async def _ways(home: Home, fact: Fact, newest: Folded, brain: Brain, kept: Kept) -> set[Way]:
+async def _ways(home: Home, fact: Fact, newest: ViewFolded, brain: Brain, kept: Kept) -> set[Way]:
     ways = set[Way]()
     if fact.value in newest.carried and fact.value in newest.head:
         ways.add("summary")
-    if fact.value in exact_in(newest.head):
+    if fact.value in extract_exact_names(newest.head):
         ways.add("word for word")
     query = " ".join(fact.told.replace(fact.value, "").split()[1:3])
-    where = Whereabouts(turn=TurnId("t"), agent="ana", at=ROOM, visibility=SIGHT, autonomous=False)
+    where = ToolContext(turn=TurnId("t"), agent="ana", at=ROOM, visibility=SIGHT, autonomous=False)
     call = ToolCall(id="c", name="recall", arguments=json.dumps({"query": query}))
     hits = (await home.minds.agent_for(ROOM.conversation).tools.call(call, where)).text
     lines = [line for line in hits.splitlines() if fact.value in line]
@@ -218,7 +218,7 @@ async def _ways(home: Home, fact: Fact, newest: Folded, brain: Brain, kept: Kept
 
 async def _followed(home: Home, head: str) -> str:
     """All that is found by handles alone: of the turns that left, of those before, and of what their tools brought."""
-    opener, texts = Handles(home.store, home.minds._services.background_services.places), list[str]()
+    opener, texts = HandleResolver(home.store, home.minds._services.background_services.places), list[str]()
     todo, known = re.findall(r"v\d+-\d+", head)[:1], set[str]()
     while todo:
         handle = todo.pop()

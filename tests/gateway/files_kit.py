@@ -9,27 +9,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.models.base import ToolCall, ToolResult
-from agent.tools.schema import canonical
+from agent.tools.schema import canonical_json
 from gateway.clock import SystemClock
 from gateway.events import Address, ChannelName, RoomId, SenderId
-from gateway.hands import Asker, Whereabouts
-from gateway.media import Media
+from gateway.hands import Requester, ToolContext
+from gateway.media import MediaStore
 from gateway.media_config import MediaConfig
 from gateway.records import TurnId
-from gateway.scopes import PUBLIC, Sight
-from gateway.tools.dispatch import Hands
-from gateway.tools.files import FileHands
-from gateway.tools.root import Root
+from gateway.scopes import PUBLIC, Visibility
+from gateway.tools.dispatch import ToolDispatcher
+from gateway.tools.files import FileTools
+from gateway.tools.root import WorkspaceRoot
 
 SECRET = "the operator's secret"
 ROOM = Address(channel=ChannelName("irc.test"), room=RoomId("#room"))
 
 
-def where(role: str = "admin") -> Whereabouts:
+def where(role: str = "admin") -> ToolContext:
     """A turn that somebody with this role asked for."""
-    asker = Asker(id=SenderId("ann"), name="Ann", role=role, verified=True)
-    sight = Sight(scope=PUBLIC, sees_everything=False)
-    return Whereabouts(
+    asker = Requester(id=SenderId("ann"), name="Ann", role=role, verified=True)
+    sight = Visibility(scope=PUBLIC, sees_everything=False)
+    return ToolContext(
         turn=TurnId("t"), agent="reverie", at=ROOM, visibility=sight, autonomous=False, requesters=(asker,)
     )
 
@@ -40,13 +40,13 @@ class Files:
 
     path: Path
     """Of the root."""
-    root: Root
-    hands: Hands
+    root: WorkspaceRoot
+    hands: ToolDispatcher
     outside: Path
 
     def call(self, tool: str, **arguments: object) -> ToolResult:
         """As who may do everything."""
-        call = ToolCall(id="1", name=tool, arguments=canonical(arguments))
+        call = ToolCall(id="1", name=tool, arguments=canonical_json(arguments))
         return asyncio.run(self.hands.call(call, where()))
 
     def told(self, tool: str, **arguments: object) -> str:
@@ -74,9 +74,9 @@ def files(tmp_path: Path, max_bytes: int = 100_000) -> Files:
     outside.mkdir()
     (outside / "secret.txt").write_text(SECRET)
     path = tmp_path / "files"
-    root = Root(path, max_bytes)
-    hands = FileHands(root, Media(MediaConfig(), tmp_path / "media", {}, SystemClock()))
-    return Files(path, root, Hands(hands.tools), outside)
+    root = WorkspaceRoot(path, max_bytes)
+    hands = FileTools(root, MediaStore(MediaConfig(), tmp_path / "media", {}, SystemClock()))
+    return Files(path, root, ToolDispatcher(hands.tools), outside)
 
 
 def traps(path: Path, outside: Path) -> None:

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from gateway.clock import ManualClock
-from gateway.events import Address, ChannelName, Delivery, RoomId
-from gateway.records import ApprovalAsked, Carded, Fact, Folded, Queued, TurnEnded
+from gateway.events import Address, ChannelName, DeliveryReport, RoomId
+from gateway.records import ApprovalRequested, ChannelCardPinned, Fact, PostQueued, TurnRecord, ViewFolded
 from gateway.settings import Settings
-from gateway.settings_load import parse
-from gateway.store import Reader, Store, Stored
+from gateway.settings_load import parse_config
+from gateway.store import LogEntry, Store, StoreReader
 from tests.gateway.heavy_script import ASK, CUT, PART, PICTURE, Script
 from tests.gateway.kit import UNBOUNDED, UNHURRIED
 from tests.gateway.test_media import png
@@ -41,7 +41,7 @@ def settings(folder: Path, provider: Json, model: Json, *, agent: Json, **tools:
     pictures.parent.mkdir(parents=True, exist_ok=True)
     pictures.write_bytes(png(1_200, 1_000))  # as many tokens as the fake takes any for
     rooms = [place for place in PLACES if place]
-    return parse(
+    return parse_config(
         {
             "channels": {name: {"platform": "console", "rooms": rooms} for name in PLATFORMS},
             "agents": [{"id": "ana", "workspace": "workspace", "files": "files", **agent}],
@@ -77,7 +77,7 @@ class Heavy:
     gateway: Running
     api: ModelApi
     clock: ManualClock
-    reader: Reader
+    reader: StoreReader
     said: int = 0
     compared: int = 0
     folds: int = 0
@@ -94,7 +94,7 @@ class Heavy:
     _newest: dict[str, list[str]] = field(default_factory=dict)
     """By place, what was sent last, as far as it stays."""
 
-    async def turn(self, room: str | None, text: str) -> TurnEnded:
+    async def turn(self, room: str | None, text: str) -> TurnRecord:
         """Somebody says this, and it is answered."""
         self.said += 1
         tag = f"ask-{self.said}-"
@@ -107,15 +107,15 @@ class Heavy:
         assert ended.outcome == "replied", f"{tag} {ended.outcome}: {ended.reason}"
         return ended
 
-    def _ended(self, entries: list[Stored], place: str, tag: str) -> TurnEnded | None:
+    def _ended(self, entries: list[LogEntry], place: str, tag: str) -> TurnRecord | None:
         for entry in entries:
-            if isinstance(entry.fact, TurnEnded) and entry.conversation == place:
+            if isinstance(entry.fact, TurnRecord) and entry.conversation == place:
                 heard = [entry.fact.heard, *(step.heard for step in entry.fact.steps)]
                 if any(tag in words for words in heard):
                     return entry.fact
         return None
 
-    async def _news(self) -> list[Stored]:
+    async def _news(self) -> list[LogEntry]:
         """What the log says since it was asked last. What was sent until then is held to what was sent before."""
         upto = len(self.api.seen)
         kinds = ["turn_ended", "folded", "carded", "approval_asked", "post", "delivery"]
@@ -123,26 +123,28 @@ class Heavy:
         await self._approve([one.fact for one in found])
         if found:
             self._logged = found[-1].seq
-            self.folds += sum(isinstance(one.fact, Folded) for one in found)
-            self._folded.update(str(one.conversation) for one in found if isinstance(one.fact, Folded | Carded))
+            self.folds += sum(isinstance(one.fact, ViewFolded) for one in found)
+            self._folded.update(
+                str(one.conversation) for one in found if isinstance(one.fact, ViewFolded | ChannelCardPinned)
+            )
             self._grows(upto)
-            ended = {str(one.conversation) for one in found if isinstance(one.fact, TurnEnded)}
+            ended = {str(one.conversation) for one in found if isinstance(one.fact, TurnRecord)}
             for place in ended if len(self.api.seen) == upto else ():  # else a fold may be of what was not looked at
                 here = [one.fact for one in found if one.conversation == place]
-                last = max(at for at, fact in enumerate(here) if isinstance(fact, TurnEnded))
-                self._folded[place] = sum(isinstance(fact, Folded | Carded) for fact in here[last:])
+                last = max(at for at, fact in enumerate(here) if isinstance(fact, TurnRecord))
+                self._folded[place] = sum(isinstance(fact, ViewFolded | ChannelCardPinned) for fact in here[last:])
         return found
 
     async def _approve(self, facts: list[Fact]) -> None:
         """What people were asked for, once they could read it."""
         for fact in facts:
-            if isinstance(fact, ApprovalAsked):
+            if isinstance(fact, ApprovalRequested):
                 self._asking[f"!approve {fact.approval}"] = Address.parse(fact.room), ""
-            elif isinstance(fact, Queued):
+            elif isinstance(fact, PostQueued):
                 for code, (room, _) in self._asking.items():
                     if code in fact.post.text:
                         self._asking[code] = room, fact.post.key
-            elif isinstance(fact, Delivery):
+            elif isinstance(fact, DeliveryReport):
                 for code in [code for code, (_, post) in self._asking.items() if post == fact.post]:
                     room, _ = self._asking.pop(code)
                     self.approved += 1

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from agent.repeats import MOST_TIMES
+from agent.repeats import MAX_SAME_CALLS
 from tests.servers.model_api_events import Answer, Json
 
 ASK = re.compile(r"ask-(\d+)-")
@@ -167,7 +167,7 @@ class Script:
             for one in [*calls]:
                 name = json.dumps((one.name, one.args), sort_keys=True)
                 times[name] += 1
-                if times[name] > MOST_TIMES:
+                if times[name] > MAX_SAME_CALLS:
                     calls.remove(one)
         return [calls for calls in made if calls]
 

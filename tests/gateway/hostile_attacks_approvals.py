@@ -4,7 +4,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 
-from gateway.records import ApprovalAsked
+from gateway.records import ApprovalRequested
 from tests.gateway.hostile_kit import ADAM, GUS, MIA, NAMESAKE, OLGA, UNPROVEN, Attack, Fate, Person, Scene
 
 Run = Callable[[Scene], Awaitable[Fate]]
@@ -12,7 +12,7 @@ ECHO = Person("reverie", "reverie", bot=True)
 """The agent itself, if a platform told it its own words."""
 
 
-async def wanted(it: Scene, *calls: tuple[str, object], count: int = 1) -> tuple[str, ApprovalAsked]:
+async def wanted(it: Scene, *calls: tuple[str, object], count: int = 1) -> tuple[str, ApprovalRequested]:
     """A guest and an admin ask in one turn, so that each of these calls waits for a word."""
     held = it.hold()
     word = it.order(*(calls or (it.touch,)))

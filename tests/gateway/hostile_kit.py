@@ -21,17 +21,17 @@ from typing import Any
 
 import pytest
 
-from agent.models.base import Chunk, End, Request, Text, ToolCall, ToolResult, with_now
-from channels.base import Capabilities, Part, People
+from agent.models.base import ModelRequest, StreamChunk, StreamEnd, TextPart, ToolCall, ToolResult, append_suffix
+from channels.base import Capabilities, Part, RoomMembers
 from channels.console import ConsoleChannel
 from gateway import app
 from gateway.events import (
     Address,
     ChannelName,
-    Edited,
     EventId,
-    Membership,
+    MembershipChanged,
     Message,
+    MessageEdited,
     MessageId,
     Notification,
     RoomId,
@@ -40,12 +40,12 @@ from gateway.events import (
     Usage,
 )
 from gateway.ids import new_id
-from gateway.records import ApprovalAsked, ApprovalEnded, ToolRefused, TurnEnded
+from gateway.records import ApprovalEnded, ApprovalRequested, ToolRefused, TurnRecord
 from gateway.settings import Settings
-from gateway.settings_load import parse
+from gateway.settings_load import parse_config
 from gateway.store import Store
-from gateway.store.reader import Reader
-from gateway.tools.sandbox import variables
+from gateway.store.reader import StoreReader
+from gateway.tools.sandbox import build_environment
 from tests.gateway.kit import UNHURRIED
 from tests.servers.web_server import Heard, Page, WebServer
 
@@ -138,7 +138,7 @@ class Puppet:
         self.orders[word] = Order(tuple(calls), text, places)
         return word
 
-    async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         if hold := self.holds.get(request.conversation_id):
             self.held.add(request.conversation_id)
             await hold.wait()
@@ -148,19 +148,19 @@ class Puppet:
             self.results[part.id] = part.text
         everything = _everything(request)
         self.read |= {(request.conversation_id, name) for name in self._leaking(everything)}
-        heard = "\n".join(part.text for part in parts if isinstance(part, Text | ToolResult))
+        heard = "\n".join(part.text for part in parts if isinstance(part, TextPart | ToolResult))
         self.asked.append((request.conversation_id, heard))
         around = "" if results else "\n".join([*(block.text for block in request.blocks), request.aside, request.now])
-        new = [part.text for part in parts if isinstance(part, Text)]
+        new = [part.text for part in parts if isinstance(part, TextPart)]
         source = everything if not results and new and THANKS in new[-1] else f"{around}\n{heard}"
         obeys = request.tools and not (new and HUSH in new[-1])
         calls, said = self._obey(source, request.conversation_id) if obeys else ([], "")
         told = "\n".join(part.text[:SAID_CHARS] for part in results)
-        yield Text(text=said or told or "Yes.")
+        yield TextPart(text=said or told or "Yes.")
         for call in calls or [ToolCall(id=f"rest-{next(self._number)}", name="yield_to_user", arguments="{}")]:
             yield call
         usage = Usage(input_tokens=len(everything) // 4, output_tokens=10)
-        yield End(stop_reason="tools", usage=usage, model="puppet", may_leak_calls=True)
+        yield StreamEnd(stop_reason="tools", usage=usage, model="puppet", may_leak_calls=True)
 
     def _obey(self, heard: str, place: str) -> tuple[list[ToolCall], str]:
         made, said = list[ToolCall](), ""
@@ -182,9 +182,9 @@ class Puppet:
         """Nothing is held here."""
 
 
-def _everything(request: Request) -> str:
-    said = [part for one in with_now(request) for part in one.parts]
-    texts = [part.text for part in said if isinstance(part, Text | ToolResult)]
+def _everything(request: ModelRequest) -> str:
+    said = [part for one in append_suffix(request) for part in one.parts]
+    texts = [part.text for part in said if isinstance(part, TextPart | ToolResult)]
     texts += [part.arguments for part in said if isinstance(part, ToolCall)]
     return "\n".join([*texts, *(block.text for block in request.blocks), *(tool.schema for tool in request.tools)])
 
@@ -217,8 +217,8 @@ class Street(ConsoleChannel):
     async def set_topic(self, at: Address, topic: str) -> None:
         self.done.append(("topic", at.room, topic))
 
-    async def list_members(self, at: Address, *, most: int) -> People:
-        return People(members=(OLGA.sender, GUS.sender)[:most], note=f"of {at.room}")
+    async def list_members(self, at: Address, *, most: int) -> RoomMembers:
+        return RoomMembers(members=(OLGA.sender, GUS.sender)[:most], note=f"of {at.room}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +260,7 @@ class Town:
     secrets: dict[str, str]
     """Planted words, by name."""
     shown: list[Part]
-    reader: Reader | None = None
+    reader: StoreReader | None = None
     again: Callable[[], Awaitable[None]] | None = None
     """Ends the gateway and begins it anew on the same store."""
     _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
@@ -276,7 +276,7 @@ class Town:
         return self.folder / "outside"
 
     @property
-    def log(self) -> Reader:
+    def log(self) -> StoreReader:
         assert self.reader is not None
         return self.reader
 
@@ -330,7 +330,7 @@ class Scene:
     async def reword(self, message: Message, text: str, by: Person, *, direct: bool = False) -> None:
         """The platform says that somebody changed it."""
         now = datetime.now(UTC)
-        event = Edited(
+        event = MessageEdited(
             id=EventId(new_id(now)),
             at=message.at,
             sender=by.sender,
@@ -344,7 +344,9 @@ class Scene:
     async def topic(self, text: str, by: Person) -> None:
         """Somebody changes the room's topic."""
         now = datetime.now(UTC)
-        event = Membership(id=EventId(new_id(now)), at=self.at, sender=by.sender, change="topic", sent=now, text=text)
+        event = MembershipChanged(
+            id=EventId(new_id(now)), at=self.at, sender=by.sender, change="topic", sent=now, text=text
+        )
         await self.town.street.tell(event)
 
     async def does(self, who: Person, *calls: tuple[str, object], direct: bool = False, said: str = "") -> str:
@@ -356,7 +358,7 @@ class Scene:
 
     async def obeyed(self, word: str) -> None:
         """Return once a turn that was told this word has ended here."""
-        while not any(word in repr(one) for one in await self.facts(TurnEnded, "turn_ended")):
+        while not any(word in repr(one) for one in await self.facts(TurnRecord, "turn_ended")):
             await asyncio.sleep(0.02)
         await self.turn(0)
 
@@ -367,10 +369,10 @@ class Scene:
         assert made, f"{word} was never obeyed"
         return "\n".join(puppet.results.get(one, "") for one in made)
 
-    async def turn(self, count: int = 1) -> list[TurnEnded]:
+    async def turn(self, count: int = 1) -> list[TurnRecord]:
         """Return once so many more turns have ended here."""
         self._turns += count
-        while len(found := await self.facts(TurnEnded, "turn_ended")) < self._turns:
+        while len(found := await self.facts(TurnRecord, "turn_ended")) < self._turns:
             await asyncio.sleep(0.02)
         self._turns = len(found)
         return found
@@ -380,12 +382,12 @@ class Scene:
         found = await self.town.log.newest_entries(500, kinds=[name], conversation=self.place)
         return [one.fact for one in found if isinstance(one.fact, kind)]
 
-    async def approval(self, count: int = 1) -> ApprovalAsked:
+    async def approval(self, count: int = 1) -> ApprovalRequested:
         """Return the newest once so many were asked for here."""
-        while len(found := await self.facts(ApprovalAsked, "approval_asked")) < count:
+        while len(found := await self.facts(ApprovalRequested, "approval_asked")) < count:
             await asyncio.sleep(0.01)
         asked = found[-1]
-        assert isinstance(asked, ApprovalAsked)
+        assert isinstance(asked, ApprovalRequested)
         while not self.notices:
             await asyncio.sleep(0.01)
         return asked
@@ -451,7 +453,7 @@ def plant(folder: Path) -> dict[str, str]:
     names = ("env", "provider", "config", "ssh", "memory", "user", "outside", "diary", "staff", "mcp", "ops")
     made = {name: f"CANARY-{name}-{secrets.token_hex(8)}" for name in names}
     begun = Path("/proc/self/environ").read_text().split("\0")  # what stands there is not changed any more
-    own = [entry for entry in begun if len(entry) >= LONG and entry.partition("=")[0] not in variables("")]
+    own = [entry for entry in begun if len(entry) >= LONG and entry.partition("=")[0] not in build_environment("")]
     made |= {"begun": max(own, key=len)} if own else {}
     for directory in ("workspace/files", "workspace/skills/own", "home/.ssh", "outside", "data", "mcp"):
         (folder / directory).mkdir(parents=True)
@@ -512,7 +514,7 @@ def configure(
         },
     }
     (folder / "reverie.yaml").write_text(json.dumps(said | {"note": made["config"]}))
-    return parse(said, folder)
+    return parse_config(said, folder)
 
 
 @contextlib.asynccontextmanager

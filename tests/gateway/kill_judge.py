@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from gateway.events import Address, ConversationId, Delivery, Message, Post
-from gateway.records import PartEnded, Queued, Sending, Seq, TurnEnded
-from gateway.store import Stored
+from gateway.events import Address, ConversationId, DeliveryReport, Message, Post
+from gateway.records import PartSendEnded, PartSendStarted, PostQueued, Seq, TurnRecord
+from gateway.store import LogEntry
 
 TOKEN = re.compile(r"\bt\d+z\b")
 MARK = re.compile(r"^r(\d+)\.(\d+)\b")
@@ -41,7 +41,7 @@ class Asked:
 class Evidence:
     """All there is to judge by, each in order."""
 
-    entries: Sequence[Stored]
+    entries: Sequence[LogEntry]
     wire: Sequence[Shown]
     asked: Sequence[Asked]
 
@@ -81,20 +81,20 @@ class _Part:
     place: ConversationId
     body: str
     state: str
-    """As in `PartEnded`; `sending` if nothing was recorded after it was handed over; `unsent` before."""
+    """As in `PartSendEnded`; `sending` if nothing was recorded after it was handed over; `unsent` before."""
     reason: str
 
 
 class _Log:
     """The log, read for judging."""
 
-    def __init__(self, entries: Iterable[Stored]) -> None:
+    def __init__(self, entries: Iterable[LogEntry]) -> None:
         self.owed: list[tuple[Seq, str]] = []
         """Lines said to the bot, with their token."""
-        self.covering: dict[Seq, list[Stored]] = {}
+        self.covering: dict[Seq, list[LogEntry]] = {}
         self.parts: list[_Part] = []
         """In the order in which they have to appear."""
-        self.ended: dict[str, Delivery] = {}
+        self.ended: dict[str, DeliveryReport] = {}
         self.reasons: Counter[str] = Counter()
         bodies: dict[str, tuple[str, ...]] = {}
         states: dict[tuple[str, int], tuple[str, str]] = {}
@@ -103,18 +103,18 @@ class _Log:
             match entry.fact:
                 case Message(kind="direct" | "mention", text=text):
                     self.owed.append((entry.seq, TOKEN.findall(text)[0]))
-                case TurnEnded(covers=covers):
+                case TurnRecord(covers=covers):
                     for seq in covers:
                         self.covering.setdefault(seq, []).append(entry)
-                case Queued(post=whole) if DOUBT not in whole.text:
+                case PostQueued(post=whole) if DOUBT not in whole.text:
                     posts.append(whole)
-                case Sending(post=post, part=part) as sending:
+                case PartSendStarted(post=post, part=part) as sending:
                     bodies[post] = sending.bodies or bodies[post]
                     states[post, part] = ("sending", "")
-                case PartEnded(post=post, part=part, state=state, reason=reason):
+                case PartSendEnded(post=post, part=part, state=state, reason=reason):
                     states[post, part] = (state, reason)
                     self.reasons += Counter([reason] if state == "uncertain" else [])
-                case Delivery() as delivery:
+                case DeliveryReport() as delivery:
                     self.ended[delivery.post] = delivery
         for queued_post in posts:
             key, place = queued_post.key, queued_post.to.conversation
@@ -154,8 +154,8 @@ def _lines(log: _Log, evidence: Evidence, verdict: Verdict) -> None:
             verdict.lose(f"{token}: not on the wire, and its part is {part.state}: {part.reason}")
 
 
-def _said_to_be_uncertain(log: _Log, turn: Stored) -> bool:
-    assert isinstance(turn.fact, TurnEnded)
+def _said_to_be_uncertain(log: _Log, turn: LogEntry) -> bool:
+    assert isinstance(turn.fact, TurnRecord)
     delivery = log.ended.get(str(turn.fact.turn))
     return delivery is not None and delivery.state == "uncertain" and bool(delivery.reason)
 

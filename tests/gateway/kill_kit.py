@@ -12,10 +12,11 @@ from pathlib import Path
 
 from tests.gateway.kill_judge import Evidence, Shown
 from tests.gateway.program_kit import Program, so
-from tests.servers.ircd import Client, Ircd
+from tests.servers.ircd import Ircd
+from tests.servers.ircd_client import Client
 from tests.servers.ircd_v3 import read_tags
-from tests.servers.model_api import Answer, ModelApi
-from tests.servers.model_api_events import Json
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer, Json
 
 ROOMS = ("#one", "#two")
 PEOPLE = {"ann": "#one", "ben": "#one", "cat": "#two", "dan": "reverie", "eve": "reverie", "fay": "reverie"}

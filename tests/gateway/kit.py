@@ -5,16 +5,16 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
-from agent.models.base import Chunk, Model, Request
+from agent.models.base import Model, ModelRequest, StreamChunk
 from agent.models.scripted import Script, ScriptedModel
 from channels.base import Channel, Part
 from channels.console import ConsoleChannel
 from gateway import app
 from gateway.clock import Clock, SystemClock
 from gateway.events import ChannelName
-from gateway.records import Fact, TurnEnded
+from gateway.records import Fact, TurnRecord
 from gateway.settings import Settings
-from gateway.settings_load import parse
+from gateway.settings_load import parse_config
 from gateway.store import Store
 
 CONSOLE = ChannelName("console")
@@ -26,7 +26,7 @@ UNHURRIED = {whose: {"burst": 0, "per_minute": 0.0} for whose in ("sender", "roo
 
 def settings(tmp: Path, rooms: Sequence[str] = ("lobby",), **more: object) -> Settings:
     """One console channel with a room that everybody may read, direct chats open, no waiting."""
-    return parse(
+    return parse_config(
         {
             "channels": {"console": {"platform": "console", "rooms": list(rooms)}},
             "agents": [{"id": "reverie", "bindings": [{"private": False}]}],
@@ -70,7 +70,7 @@ class Held(ScriptedModel):
         super().__init__(script, clock=SystemClock())
         self.go = asyncio.Event()
 
-    async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         async for chunk in super().stream(request):
             await self.go.wait()
             yield chunk
@@ -107,8 +107,8 @@ class Running:
         async with await Store.open_readonly(self.path) as reader:
             return [stored.fact for stored in await reader.entries(kinds=kinds or None)]
 
-    async def turns(self) -> list[TurnEnded]:
-        return [fact for fact in await self.log("turn_ended") if isinstance(fact, TurnEnded)]
+    async def turns(self) -> list[TurnRecord]:
+        return [fact for fact in await self.log("turn_ended") if isinstance(fact, TurnRecord)]
 
 
 @contextlib.asynccontextmanager

@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 from gateway.clock import ManualClock
 from gateway.events import Address, ChannelName, Message, MessageId, RoomId, Sender, SenderId, ThreadId
-from gateway.limits.limits import Limits, Verdict
-from gateway.limits.most import Most, Rate
-from gateway.records import Fact, Judged, Limited, Queued, key_of
-from gateway.standing import Known, Policy
-from gateway.store import Appended, Entry, Store, rebuild
+from gateway.limits.limits import LimitDecision, UsageLimiter
+from gateway.limits.most import LimitSettings, Rate
+from gateway.records import Fact, Judgement, LimitReached, PostQueued, dedup_key
+from gateway.standing import AccessPolicy, RosterState
+from gateway.store import AppendResult, NewEntry, Store, rebuild
 from tests.store.kit import account, run, spent
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
@@ -22,12 +22,12 @@ FREE = Rate(0, 0.0)
 Kind = Literal["direct", "mention", "reply", "room"]
 
 
-def most(sender: Rate = FREE, room: Rate = FREE, agent: Rate = FREE, **usd: float) -> Most:
-    return Most(sender=sender, room=room, agent=agent, **usd)
+def most(sender: Rate = FREE, room: Rate = FREE, agent: Rate = FREE, **usd: float) -> LimitSettings:
+    return LimitSettings(sender=sender, room=room, agent=agent, **usd)
 
 
-def policy(known: Callable[[], Known] = Known) -> Policy:
-    return Policy(dm_policy="open", roles={f"{CHANNEL}:root": "owner"}, open_rooms={}, roster_state=known)
+def policy(known: Callable[[], RosterState] = RosterState) -> AccessPolicy:
+    return AccessPolicy(dm_policy="open", roles={f"{CHANNEL}:root": "owner"}, open_rooms={}, roster_state=known)
 
 
 _numbers = itertools.count(1)
@@ -41,38 +41,42 @@ def said(
     return Message(id=MessageId(f"m{next(_numbers)}"), at=at, sender=sender, text="reverie?", sent=NOON, kind=kind)
 
 
-def judged(message: Message, role: str = "guest") -> Judged:
+def judged(message: Message, role: str = "guest") -> Judgement:
     where = f"{message.at.channel}.{message.kind}.{message.at.room}"
-    return Judged(type=where, urgency=3, fate="due", rule="a mention is urgent", role=role)
+    return Judgement(type=where, urgency=3, fate="due", rule="a mention is urgent", role=role)
 
 
-def entries(message: Message, verdict: Verdict, clock: ManualClock) -> list[Entry]:
+def entries(message: Message, verdict: LimitDecision, clock: ManualClock) -> list[NewEntry]:
     """As `gateway.intake` makes them."""
     place = message.at.conversation
-    first = Entry(fact=message, at=clock.now(), conversation=place, key=key_of(message))
-    made = [first, Entry(fact=verdict.judged, at=clock.now(), conversation=place, cause=first)]
+    first = NewEntry(fact=message, at=clock.now(), conversation=place, key=dedup_key(message))
+    made = [first, NewEntry(fact=verdict.judged, at=clock.now(), conversation=place, cause=first)]
     if verdict.change is not None:
         made += verdict.change.entries(first)
     if verdict.post is not None:
-        queued = Queued(post=verdict.post)
-        made.append(Entry(fact=queued, at=clock.now(), conversation=place, key=f"post:{verdict.post.key}", cause=first))
+        queued = PostQueued(post=verdict.post)
+        made.append(
+            NewEntry(fact=queued, at=clock.now(), conversation=place, key=f"post:{verdict.post.key}", cause=first)
+        )
     return made
 
 
 class House:
     """One life of the gateway: its limits, on its store."""
 
-    def __init__(self, store: Store, clock: ManualClock, allowed: Most, known: Callable[[], Known] = Known) -> None:
+    def __init__(
+        self, store: Store, clock: ManualClock, allowed: LimitSettings, known: Callable[[], RosterState] = RosterState
+    ) -> None:
         self.store = store
         self.clock = clock
         self.told: list[tuple[str, str]] = []
-        self.limits = Limits(allowed, clock, policy(known), tell=lambda key, text: self.told.append((key, text)))
+        self.limits = UsageLimiter(allowed, clock, policy(known), tell=lambda key, text: self.told.append((key, text)))
         store.add_listener(self.limits.on_appended)
 
-    async def take(self, message: Message, role: str = "guest") -> Verdict:
+    async def take(self, message: Message, role: str = "guest") -> LimitDecision:
         verdict = self.limits.check(message, judged(message, role), AGENT)
         made = entries(message, verdict, self.clock)
-        written: Sequence[Appended] | None = None
+        written: Sequence[AppendResult] | None = None
         try:
             written = await self.store.append(made)
         finally:
@@ -86,7 +90,7 @@ class House:
 
     async def flood(self, lines: int, *, each_s: float) -> int:
         """So many mentions by 600 people, in batches as a platform hands them in. How many may start a turn."""
-        answered, made = 0, list[Entry]()
+        answered, made = 0, list[NewEntry]()
         for number in range(lines):
             message = said(f"raider{number % 600}")
             verdict = self.limits.check(message, judged(message), AGENT)
@@ -115,10 +119,10 @@ class House:
         return [one.fact for one in await self.store.entries(kinds=[kind], limit=100_000)]
 
     async def notices(self) -> list[str]:
-        return [one.post.text for one in await self.facts("post") if isinstance(one, Queued)]
+        return [one.post.text for one in await self.facts("post") if isinstance(one, PostQueued)]
 
-    async def limited(self) -> list[Limited]:
-        return [one for one in await self.facts("limited") if isinstance(one, Limited)]
+    async def limited(self) -> list[LimitReached]:
+        return [one for one in await self.facts("limited") if isinstance(one, LimitReached)]
 
 
 class Home:
@@ -130,9 +134,9 @@ class Home:
 
     def lives(
         self,
-        allowed: Most,
+        allowed: LimitSettings,
         *stories: Callable[[House], Coroutine[Any, Any, None]],
-        known: Callable[[], Known] = Known,
+        known: Callable[[], RosterState] = RosterState,
     ) -> None:
         """One after the other, each in a process of its own."""
 

@@ -15,25 +15,25 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from agent.models.anthropic import AnthropicModel
-from agent.models.failures import failure
-from agent.models.http import Api
-from agent.models.sse import Event, Parser
-from agent.tools.schema import Arguments, spec
+from agent.models.failures import error_from_response
+from agent.models.http import ModelHttpClient
+from agent.models.sse import SseEvent, SseParser
+from agent.tools.schema import ToolArguments, define_tool
 from gateway import app, policies
 from gateway.clock import ManualClock
-from gateway.equipment import Equipment, equip
+from gateway.equipment import ModelServices, open_model_services
 from gateway.events import Address, ChannelName, ConversationId, Message, MessageId, RoomId, Sender, SenderId
-from gateway.hands import Hand, Whereabouts
-from gateway.lane import Lane
-from gateway.live import Live
-from gateway.mind import Mind
-from gateway.minds import Minds
-from gateway.records import Judged, TurnEnded, key_of
+from gateway.hands import Tool, ToolContext
+from gateway.lane import TurnHandle
+from gateway.live import LiveSettings
+from gateway.mind import Agent
+from gateway.minds import Agents
+from gateway.records import Judgement, TurnRecord, dedup_key
 from gateway.redaction import Redactor
 from gateway.settings import Settings
-from gateway.settings_load import parse
-from gateway.store import Entry, Store, Stored
-from gateway.turns import Report
+from gateway.settings_load import parse_config
+from gateway.store import LogEntry, NewEntry, Store
+from gateway.turns import TurnResult
 from tests.gateway.kit import UNBOUNDED, UNHURRIED
 from tests.gateway.town_kit import Town
 from tests.servers.messages_cache import MessagesCache, Ticket
@@ -51,13 +51,13 @@ def tokens(text: str) -> int:
     return -(-len(text) // 4)
 
 
-class ReadFile(Arguments):
+class ReadFile(ToolArguments):
     """`read_file`."""
 
     path: str
 
 
-READ_FILE = spec("read_file", "Read a file of the project.", ReadFile, task=True)
+READ_FILE = define_tool("read_file", "Read a file of the project.", ReadFile, task=True)
 
 
 @dataclass
@@ -98,7 +98,7 @@ class Provider:
             else:
                 self.complaints.append(wrong.message)
             told = json.dumps(wrong.wire("req_0")).encode()
-            raise failure(wrong.status, {}, told, where="fake", secret="", now=datetime.now(UTC))
+            raise error_from_response(wrong.status, {}, told, where="fake", secret="", now=datetime.now(UTC))
         reply = self.side.reply(self.answer(body), headers, body)
         reply.began()
         assert reply.ticket is not None
@@ -106,17 +106,17 @@ class Provider:
         return reply.events
 
 
-class NoSocket(Api):
+class NoSocket(ModelHttpClient):
     """The way to a `Provider`."""
 
     def __init__(self, provider: Provider) -> None:
         super().__init__(url="http://127.0.0.1/v1/messages", headers=HEADERS)
         self._provider = provider
 
-    async def stream_events(self, body: object, *_: object, **more: Mapping[str, str]) -> AsyncGenerator[Event]:
+    async def stream_events(self, body: object, *_: object, **more: Mapping[str, str]) -> AsyncGenerator[SseEvent]:
         assert isinstance(body, dict)
         headers = {**HEADERS, **{name: value for extra in more.values() for name, value in (extra or {}).items()}}
-        parser = Parser()
+        parser = SseParser()
         if self._provider.hangs(body):
             await asyncio.Event().wait()
         for piece in self._provider.ask(body, headers):
@@ -142,7 +142,7 @@ def settings(
     provider = {"kind": "anthropic", "base_url": url, "api_key": "test"}
     main = {"provider": "p", "name": model, "context_tokens": window, "max_output_tokens": output}
     off = {"token_counter": {"enabled": False}, "workspace_cache": {"enabled": False}}
-    return parse(
+    return parse_config(
         {
             "channels": {CHANNEL: {"platform": "console", "rooms": [ROOM.room]}},
             "agents": [
@@ -181,7 +181,9 @@ class Home:
     async def begin(self) -> None:
         """A process starts."""
         self._held = contextlib.AsyncExitStack()
-        equipment = await self._held.enter_async_context(equip(Live(self.settings), self.clock, model=None))
+        equipment = await self._held.enter_async_context(
+            open_model_services(LiveSettings(self.settings), self.clock, model=None)
+        )
         for keeper in equipment.caching_models:
             model = keeper._model
             assert isinstance(model, AnthropicModel)
@@ -200,7 +202,7 @@ class Home:
         task.add_done_callback(self._spawned.discard)
         return task
 
-    def _wired(self, equipment: Equipment) -> Minds:
+    def _wired(self, equipment: ModelServices) -> Agents:
         """As the gateway wires itself, but that replies are delivered to nobody."""
         channels = {CHANNEL: Town(CHANNEL, lambda _: None, self.clock)}
         gateway = self._gateway = app._Gateway(
@@ -214,20 +216,22 @@ class Home:
             states={},
             spawn=self._spawn,
         )
-        bindings = policies.bindings(self.settings)
-        shared = replace(gateway._build_services(policies.access_policy(self.settings), bindings), post=lambda _: None)
-        minds = Minds(shared, equipment, {})
+        bindings = policies.build_bindings(self.settings)
+        shared = replace(
+            gateway._build_services(policies.build_access_policy(self.settings), bindings), post=lambda _: None
+        )
+        minds = Agents(shared, equipment, {})
         for mind in minds.by_id.values():
             self._give(mind)
         return minds
 
-    def _give(self, mind: Mind) -> None:
+    def _give(self, mind: Agent) -> None:
         """Let the agent have `read_file`, too."""
 
-        async def read_file(asked: ReadFile, _: Whereabouts) -> str:
+        async def read_file(asked: ReadFile, _: ToolContext) -> str:
             return self.files(asked.path)
 
-        mind.tools._tools[READ_FILE.name] = Hand.create(READ_FILE, ReadFile, read_file)
+        mind.tools._tools[READ_FILE.name] = Tool.create(READ_FILE, ReadFile, read_file)
         mind.tools.pin_specs()
 
     async def end(self) -> None:
@@ -259,22 +263,22 @@ class Home:
         self.said += 1
         sender, now = Sender(id=SenderId(who), name=who), self.clock.now()
         message = Message(id=MessageId(f"m{self.said}"), at=place, sender=sender, text=text, sent=now, kind=kind)
-        came = Entry(fact=message, at=now, conversation=place.conversation, key=key_of(message))
+        came = NewEntry(fact=message, at=now, conversation=place.conversation, key=dedup_key(message))
         urgency: Literal[0, 3] = 3 if kind != "room" else 0
-        judged = Judged(type="t", urgency=urgency, fate="due" if urgency else "context", rule="test", role="guest")
-        await self.store.append([came, Entry(fact=judged, at=now, conversation=place.conversation, cause=came)])
+        judged = Judgement(type="t", urgency=urgency, fate="due" if urgency else "context", rule="test", role="guest")
+        await self.store.append([came, NewEntry(fact=judged, at=now, conversation=place.conversation, cause=came)])
 
-    async def take(self, place: Address = ROOM) -> Report:
+    async def take(self, place: Address = ROOM) -> TurnResult:
         """A turn is taken there."""
         mind = self.minds.agent_for(place.conversation)
-        return await mind.take_turn(place.conversation, autonomous=False, continuing=False, lane=Lane())
+        return await mind.take_turn(place.conversation, autonomous=False, continuing=False, lane=TurnHandle())
 
-    async def ended(self, place: Address = ROOM) -> list[tuple[Stored, TurnEnded]]:
+    async def ended(self, place: Address = ROOM) -> list[tuple[LogEntry, TurnRecord]]:
         """All turns there."""
         found = await self.log("turn_ended", place=place.conversation)
-        return [(one, one.fact) for one in found if isinstance(one.fact, TurnEnded)]
+        return [(one, one.fact) for one in found if isinstance(one.fact, TurnRecord)]
 
-    async def log(self, *kinds: str, place: ConversationId | None = None, after: int = 0) -> list[Stored]:
+    async def log(self, *kinds: str, place: ConversationId | None = None, after: int = 0) -> list[LogEntry]:
         return await self.store.entries(kinds=kinds, conversation=place, limit=1_000_000, after=after)
 
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agent.tools.schema import Refused
+from agent.tools.schema import ToolCallRefused
 from gateway.clock import ManualClock
-from gateway.handles import Handles
-from gateway.records import Evidence, Folded, Seq, TurnEnded
-from gateway.store import Appended, Entry, Store
+from gateway.handles import HandleResolver
+from gateway.records import Evidence, Seq, TurnRecord, ViewFolded
+from gateway.store import AppendResult, NewEntry, Store
 from tests.gateway.long_kit import BEGIN, ROOM, Home, Provider, at_home, settings, tokens
 from tests.gateway.long_script import LONG, Mix, Script, content, said
 from tests.servers.messages_cache import MessagesCache
@@ -63,9 +63,9 @@ def watching(script: Script) -> type[Store]:
     """A store that says when a view was folded."""
 
     class Watching(Store):
-        async def append(self, entries: Sequence[Entry]) -> tuple[Appended, ...]:
+        async def append(self, entries: Sequence[NewEntry]) -> tuple[AppendResult, ...]:
             written = await super().append(entries)
-            script.folded = script.folded or any(isinstance(entry.fact, Folded) for entry in entries)
+            script.folded = script.folded or any(isinstance(entry.fact, ViewFolded) for entry in entries)
             return written
 
     return Watching
@@ -89,7 +89,7 @@ async def truth(home: Home, handle: str) -> str | None:
         assert isinstance(fact, Evidence), handle
         return content(path[0]) if (path := re.findall(r"/srv/\S+\.txt", fact.origin)) else fact.text
     if kind == "t":
-        assert isinstance(fact, TurnEnded), handle
+        assert isinstance(fact, TurnRecord), handle
         called = [called for step in fact.steps for called in step.calls][numbers[1] - 1]
         return content(path[0]) if (path := re.findall(r"/srv/\S+\.txt", called.arguments)) else None
     return None
@@ -98,11 +98,11 @@ async def truth(home: Home, handle: str) -> str | None:
 async def audit(home: Home, handles: Sequence[str]) -> int:
     """Open these. Raises AssertionError where one brings something else."""
     places = home.minds._services.background_services.places
-    opener, sight = Handles(home.store, places), await places.visibility(ROOM.conversation)
+    opener, sight = HandleResolver(home.store, places), await places.visibility(ROOM.conversation)
     for handle in handles:
         try:
             found = await opener.find(handle, sight, ROOM.conversation)
-        except Refused as refused:
+        except ToolCallRefused as refused:
             raise AssertionError(f"{handle} does not open: {refused}") from refused
         expected = await truth(home, handle)
         assert expected is None or found.text == expected, f"{handle} brings {found.text[:200]!r}"
@@ -119,7 +119,7 @@ async def _transcribed(home: Home, handle: str, text: str) -> None:
     for entry in await home.store.entries(
         kinds=["turn_ended"], conversation=ROOM.conversation, after=first - 1, before=end, limit=100_000
     ):
-        if isinstance(entry.fact, TurnEnded):
+        if isinstance(entry.fact, TurnRecord):
             for words in (entry.fact.heard, entry.fact.text):
                 at = text.find(words, at)
                 assert at >= 0, f"{handle} lacks {words[:200]!r}"
@@ -203,7 +203,7 @@ async def _reckon(home: Home, tale: Tale) -> None:
         assert turn.outcome == "replied"
         assert turn.text.startswith("Answer"), turn.text
     for entry in await home.log("folded", place=ROOM.conversation):
-        assert isinstance(entry.fact, Folded)
+        assert isinstance(entry.fact, ViewFolded)
         tale.kinds.update(entry.fact.kinds)
 
 

@@ -16,21 +16,31 @@ from typing import Any, Final
 from gateway import policies
 from gateway.adapters import make_channel
 from gateway.clock import ManualClock
-from gateway.commands.handlers import HANDLERS
+from gateway.commands.handlers import BASE_HANDLERS
 from gateway.commands.log import LogCommands
 from gateway.commands.people import PeopleCommands
-from gateway.commands.persons import Persons
+from gateway.commands.persons import PeopleContext
 from gateway.events import Address, ChannelName, Notification, Post, RoomId
-from gateway.intake import Doors
-from gateway.live import Live
-from gateway.ops.stats import Stats
-from gateway.people import People
-from gateway.places import Places
-from gateway.reception import Intakes, Parts
-from gateway.records import Audited, CodeGiven, Fact, IdentityLinked, Judged, Queued, RoleGiven, RoomOpened, address_of
+from gateway.intake import IntakeCallbacks
+from gateway.live import LiveSettings
+from gateway.ops.stats import GatewayStats
+from gateway.people import AccessService
+from gateway.places import PrivacyCache
+from gateway.reception import ChannelIntakes, IntakeServices
+from gateway.records import (
+    AuditRecord,
+    CodeIssued,
+    Fact,
+    IdentityLinked,
+    Judgement,
+    PostQueued,
+    RoleAssigned,
+    RoomAccessChanged,
+    address_of,
+)
 from gateway.settings import Settings
-from gateway.settings_load import parse
-from gateway.store import Appended, Entry, Store
+from gateway.settings_load import parse_config
+from gateway.store import AppendResult, NewEntry, Store
 from tests.gateway.matrix_oracle import DMS, NOTHING, ROOMS, Cell, Dm, Outcome, Rooms, Said, expected
 from tests.gateway.matrix_people import PLATFORMS, Person, Platform, people
 from tests.gateway.matrix_raw import (
@@ -108,7 +118,7 @@ def settings_of(tmp: Path, dm: Dm, rooms: Rooms, irc: Irc, readers: dict[Platfor
                 grants.append({"who": who, "role": claim.role, "room": _scope(platform, claim.where)})
     others = [{"match": {"channel": NAMES[one], "room": ROOM_IDS[one]["other"]}} for one in PLATFORMS]
     open_ = {one: [ROOM_IDS[one]["listed"], ROOM_IDS[one]["other"]] for one in PLATFORMS}
-    return parse(
+    return parse_config(
         {
             "channels": {
                 "irc.net": {"platform": "irc", "host": "127.0.0.1", "nick": "reverie", "rooms": open_["irc"]},
@@ -169,14 +179,14 @@ def decided(readers: dict[Platform, Reader]) -> Iterator[Fact]:
         for claim in person.claims:
             if claim.by == "run":
                 scope = "" if claim.where == "all" else _scope(platform, claim.where)
-                yield RoleGiven(person=who, role=claim.role, scope=scope, by="operator", why="role")
+                yield RoleAssigned(person=who, role=claim.role, scope=scope, by="operator", why="role")
             elif claim.by == "link":
                 one, other = sorted((who, other_account(platform, number)))
                 yield IdentityLinked(one=one, other=other, joined=True, by="operator")
     for platform in PLATFORMS:
         approved = [ROOM_IDS[platform]["approved"], *([APPROVED_GUILD] if platform == "discord" else [])]
         for room in approved:
-            yield RoomOpened(room=Address(channel=NAMES[platform], room=RoomId(room)), open=True, by="operator")
+            yield RoomAccessChanged(room=Address(channel=NAMES[platform], room=RoomId(room)), open=True, by="operator")
 
 
 @dataclass
@@ -191,22 +201,22 @@ class Seen:
 
     @property
     def outcome(self) -> Outcome:
-        judged = [fact for fact in self.facts if isinstance(fact, Judged)]
+        judged = [fact for fact in self.facts if isinstance(fact, Judgement)]
         if not judged:
             return NOTHING
         assert len(judged) == 1, judged
         acts = {_act(fact) for fact in self.facts} - {""} | ({"join"} if self.joined else set())
-        audited = sum(isinstance(fact, Audited) for fact in self.facts)
+        audited = sum(isinstance(fact, AuditRecord) for fact in self.facts)
         fate, due = ("refused" if judged[0].fate == "refused" else "heard"), judged[0].fate == "due"
         assert audited < 2
         assert due == bool(self.arrivals), "only what is due wakes an agent, and all of that"
-        posts = [fact.post for fact in self.facts if isinstance(fact, Queued)]
+        posts = [fact.post for fact in self.facts if isinstance(fact, PostQueued)]
         assert len(posts) < 2, posts
         said, aside = self._said(posts, refused=fate == "refused"), any(post.to != self.at for post in posts)
         return Outcome(fate, due, said, "+".join(sorted(acts)), bool(audited), aside)  # type: ignore[arg-type]
 
     def _said(self, posts: Sequence[Post], *, refused: bool) -> Said:
-        if any(isinstance(fact, CodeGiven) and fact.what in ("pair", "room") for fact in self.facts):
+        if any(isinstance(fact, CodeIssued) and fact.what in ("pair", "room") for fact in self.facts):
             assert posts
             return "code"
         if not posts:
@@ -217,7 +227,7 @@ class Seen:
 
 
 def _act(fact: Fact) -> str:
-    return "role" if isinstance(fact, RoleGiven) else "room" if isinstance(fact, RoomOpened) else ""
+    return "role" if isinstance(fact, RoleAssigned) else "room" if isinstance(fact, RoomAccessChanged) else ""
 
 
 class House:
@@ -228,12 +238,12 @@ class House:
         self.seen, self._tasks = Seen(), set[asyncio.Task[None]]()
         self.irc = Irc(clock)
         self.readers: dict[Platform, Reader] = {}
-        bare = parse({"channels": _BARE, "agents": [{"id": "reverie"}], "llm": _LLM}, tmp)
+        bare = parse_config({"channels": _BARE, "agents": [{"id": "reverie"}], "llm": _LLM}, tmp)
         self.channels = {name: make_channel(name, bare, clock, None) for name in NAMES.values()}
         self.readers = all_platforms(self.irc, clock, self.channels)
         made = settings_of(tmp, dm, rooms, self.irc, self.readers, **access)
-        self.people = People(
-            Live(made),
+        self.people = AccessService(
+            LiveSettings(made),
             store,
             clock,
             self.channels,
@@ -245,25 +255,27 @@ class House:
         store.add_listener(self._wrote)
         self.intakes = self._intakes(made)
 
-    def _intakes(self, made: Settings) -> Intakes:
-        people_, bindings = self.people, policies.bindings(made)
-        persons = Persons(
+    def _intakes(self, made: Settings) -> ChannelIntakes:
+        people_, bindings = self.people, policies.build_bindings(made)
+        persons = PeopleContext(
             roster=people_.roster,
             policy=people_.policy,
             linking=people_.account_linker,
             channel_names=people_.channel_style,
             clock=self.clock,
         )
-        answers = HANDLERS | dict(PeopleCommands(persons).handlers)
-        answers |= dict(LogCommands(self.store, str, Places(self.store, bindings)).handlers)
-        parts = Parts(
-            live=Live(made),
+        answers = BASE_HANDLERS | dict(PeopleCommands(persons).handlers)
+        answers |= dict(LogCommands(self.store, str, PrivacyCache(self.store, bindings)).handlers)
+        parts = IntakeServices(
+            live=LiveSettings(made),
             store=self.store,
             clock=self.clock,
             channels=self.channels,
             access_policy=people_.policy,
             bindings=bindings,
-            stats=Stats({name: one.capabilities.platform for name, one in self.channels.items()}, self.clock.now()),
+            stats=GatewayStats(
+                {name: one.capabilities.platform for name, one in self.channels.items()}, self.clock.now()
+            ),
             model=lambda: "",
             mode=lambda: "",
             rewinds=rewinds(self.store, self.clock, Views()),
@@ -271,8 +283,10 @@ class House:
             limit=people_.limits.check,
             handlers=answers,
         )
-        doors = Doors(on_ready=self._arrived, on_link=lambda _, __: None, post=lambda _: None, join=self._joined)
-        return Intakes(parts, doors)
+        doors = IntakeCallbacks(
+            on_ready=self._arrived, on_link=lambda _, __: None, post=lambda _: None, join=self._joined
+        )
+        return ChannelIntakes(parts, doors)
 
     def _arrived(self, _: object) -> None:
         self.seen.arrivals += 1
@@ -280,7 +294,7 @@ class House:
     def _joined(self, _: object) -> None:
         self.seen.joined += 1
 
-    def _wrote(self, entries: Sequence[Entry], written: Sequence[Appended]) -> None:
+    def _wrote(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
         self.seen.facts += [entry.fact for entry, one in zip(entries, written, strict=True) if one.is_new]
 
     def _spawn(self, coroutine: Coroutine[None, None, None]) -> asyncio.Task[None]:
@@ -292,7 +306,7 @@ class House:
     async def write(self, *facts: Fact) -> None:
         """As another door would: the command line, a gateway before."""
         now = self.clock.now()
-        await self.store.append([Entry(fact=fact, at=now) for fact in facts])
+        await self.store.append([NewEntry(fact=fact, at=now) for fact in facts])
 
     async def take(self, *events: Notification) -> Seen:
         """These come in together; what came of them."""
@@ -309,12 +323,12 @@ class House:
         self.clock.advance(BETWEEN_S)
         seen = await self.take(*self.readers[cell.platform].read(cell.number, cell.person, cell.place, cell.way))
         for fact in seen.facts:
-            if isinstance(fact, RoleGiven):
+            if isinstance(fact, RoleAssigned):
                 assert fact.person.endswith(f":{FOREIGN}"), fact
-                await self.write(RoleGiven(person=fact.person, role="", scope=fact.scope, by="operator", why="role"))
-            elif isinstance(fact, RoomOpened):
-                await self.write(RoomOpened(room=fact.room, open=False, by="operator"))
-        return seen.outcome, {fact.rule for fact in seen.facts if isinstance(fact, Judged)}
+                await self.write(RoleAssigned(person=fact.person, role="", scope=fact.scope, by="operator", why="role"))
+            elif isinstance(fact, RoomAccessChanged):
+                await self.write(RoomAccessChanged(room=fact.room, open=False, by="operator"))
+        return seen.outcome, {fact.rule for fact in seen.facts if isinstance(fact, Judgement)}
 
 
 _LLM: Final = {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}}

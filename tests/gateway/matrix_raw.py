@@ -11,18 +11,17 @@ from typing import Any, Final, Protocol
 from channels.base import Channel
 from channels.discord import wire
 from channels.discord.channel import DiscordChannel
-from channels.discord.directory import Directory
-from channels.discord.ids import id_at
-from channels.irc.inbound import View as IrcView
-from channels.irc.inbound import to_notifications
+from channels.discord.directory import DiscordDirectory
+from channels.discord.ids import snowflake_at
+from channels.irc.inbound import IrcLineContext, to_notifications
 from channels.irc.isupport import Isupport
-from channels.irc.people import People
-from channels.irc.wire import parse
-from channels.telegram.inbound import Inbound, valid
-from channels.telegram.people import View as TelegramView
-from channels.telegram.ranks import Ranks
+from channels.irc.people import IrcUsers
+from channels.irc.wire import parse_line
+from channels.telegram.inbound import UpdateReader, valid_updates
+from channels.telegram.people import TelegramUpdateContext
+from channels.telegram.ranks import TelegramRanks
 from gateway.clock import Clock
-from gateway.commands.table import SPECS
+from gateway.commands.table import COMMAND_SPECS
 from gateway.events import ChannelName, Notification
 from tests.gateway.matrix_oracle import COMMANDS
 from tests.gateway.matrix_people import PLACES, Person, Place, Platform, people
@@ -147,7 +146,7 @@ class Irc:
         self._clock, self._tagged = clock, tagged
         self._ids = _IDS
         self._isupport = Isupport().with_tokens(["PREFIX=(qaohv)~&@%+", "CHANMODES=beI,k,lH,imnpst"])
-        self._people = People()
+        self._people = IrcUsers()
         for room in ROOM_IDS["irc"].values():
             self.feed(f":reverie!r@h JOIN {room} * :me", f":irc.test 353 reverie = {room} :reverie")
             for number, person in people("irc"):
@@ -158,7 +157,7 @@ class Irc:
 
     def feed(self, *lines: str) -> None:
         for raw in lines:
-            said = parse(raw)
+            said = parse_line(raw)
             assert said is not None
             self._people.feed(said, "reverie", self._isupport)
 
@@ -207,10 +206,10 @@ class Irc:
 
     def heard(self, raw: str) -> Sequence[Notification]:
         """One line from the server, as a session takes it in."""
-        said = parse(raw)
+        said = parse_line(raw)
         assert said is not None
         self._people.feed(said, "reverie", self._isupport)
-        view = IrcView(
+        view = IrcLineContext(
             channel=NAMES["irc"],
             own_nick="reverie",
             rooms={},
@@ -230,14 +229,14 @@ class Telegram:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._ids = _IDS
-        self._ranks = Ranks(frozenset({"*"}))
-        view = TelegramView(
+        self._ranks = TelegramRanks(frozenset({"*"}))
+        view = TelegramUpdateContext(
             channel=NAMES["telegram"],
             own_id=self.ME,
             username="reverie_bot",
-            commands=frozenset(spec.name for spec in SPECS),
+            commands=frozenset(spec.name for spec in COMMAND_SPECS),
         )
-        self._inbound = Inbound(view, counting=False, ranks=self._ranks)
+        self._inbound = UpdateReader(view, counting=False, ranks=self._ranks)
 
     def name_of(self, number: int, person: Person) -> str:
         return str(1000 + number) if person.verified else str(-700_000 - number)
@@ -311,7 +310,7 @@ class Telegram:
                 if person.rank
             ]
             self._ranks.record_answer(room, members, now)
-        return self._inbound.read_batch(valid([{"update_id": next(self._ids)} | update]), now).notifications
+        return self._inbound.read_batch(valid_updates([{"update_id": next(self._ids)} | update]), now).notifications
 
 
 def _tg_command(line: str) -> Json:
@@ -342,7 +341,7 @@ class Discord:
         """`channel` is the account that the gateway asks for guilds: it learns what its reader learns."""
         assert isinstance(channel, DiscordChannel)
         self._clock = clock
-        self.directory: Directory = channel._directory
+        self.directory: DiscordDirectory = channel._directory
         self._ids = _IDS
         self.directory.apply_event("READY", {"user": {"id": self.ME}})
         rooms = ROOM_IDS["discord"]
@@ -382,7 +381,7 @@ class Discord:
 
     def event(self, number: int, person: Person, place: Place, way: str) -> tuple[str, Json]:
         now = self._clock.now()
-        message = str(id_at(now) + next(self._ids))
+        message = str(snowflake_at(now) + next(self._ids))
         who, at = self.author(number, person, place), self.where(number, place)
         target = f"discord.main:{FOREIGN}"
         said: Json = at | who | {"id": message, "type": 0}
@@ -437,7 +436,9 @@ class Discord:
 
     def heard(self, event: str, data: Json) -> Sequence[Notification]:
         self.directory.apply_event(event, data)
-        return wire.read(event, data, self.directory, self._clock.now(), f"n{next(self._ids)}", specs=SPECS)
+        return wire.parse_event(
+            event, data, self.directory, self._clock.now(), f"n{next(self._ids)}", specs=COMMAND_SPECS
+        )
 
 
 def all_platforms(irc: Irc, clock: Clock, channels: Mapping[ChannelName, Channel]) -> dict[Platform, Reader]:

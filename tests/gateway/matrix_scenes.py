@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.events import Notification
-from gateway.records import CodeGiven, IdentityLinked, Queued, RoleGiven
+from gateway.records import CodeIssued, IdentityLinked, PostQueued, RoleAssigned
 from gateway.store import StoreError
 from tests.gateway.matrix_kit import BETWEEN_S, House, Seen, house
 from tests.gateway.matrix_people import PEOPLE, Place
@@ -43,7 +43,7 @@ async def said(home: House, name: str, place: Place, text: str, *, user: int | N
 
 def shown(seen: Seen) -> str:
     """The first code in what was posted."""
-    texts = [fact.post.text for fact in seen.facts if isinstance(fact, Queued)]
+    texts = [fact.post.text for fact in seen.facts if isinstance(fact, PostQueued)]
     found = CODE.search(" ".join(texts))
     return found[0] if found else ""
 
@@ -82,7 +82,7 @@ async def replay(folder: Path) -> Wrongs:
         events = says(home, "owner", "direct", f"/role set {TARGET} member")
         stranger = [*says(home, "stranger", "direct", "hello"), *says(home, "owner", "listed", "hello")]
         first = await home.take(*events, *stranger)
-        if sum(isinstance(fact, RoleGiven) for fact in first.facts) != 1:
+        if sum(isinstance(fact, RoleAssigned) for fact in first.facts) != 1:
             yield "the owner's act is not done"
         again = await home.take(*events, *stranger)
         if again.facts or again.arrivals:
@@ -109,7 +109,7 @@ async def codes(folder: Path) -> Wrongs:
             yield "others wait, and so somebody is kept out"
         for who, place in (("stranger", "direct"), ("member", "direct"), ("admin here", "listed")):
             tried = await said(home, who, place, f"/pair approve {code}")  # type: ignore[arg-type]
-            if any(isinstance(fact, RoleGiven) for fact in tried.facts):
+            if any(isinstance(fact, RoleAssigned) for fact in tried.facts):
                 yield f"{who} let somebody in"
         if (await said(home, "stranger", "direct", "and now?")).outcome.turn:
             yield "who was not let in is heard"
@@ -120,7 +120,7 @@ async def codes(folder: Path) -> Wrongs:
         late = shown(more[0])
         home.clock.advance(BETWEEN_S)
         tried = await said(home, "admin", "direct", f"/pair approve {late}")
-        if any(isinstance(fact, RoleGiven) for fact in tried.facts):
+        if any(isinstance(fact, RoleAssigned) for fact in tried.facts):
             yield "a code is good for longer than an hour"
 
 
@@ -137,7 +137,7 @@ async def crowds(folder: Path) -> Wrongs:
             yield f"{waiting} codes wait"
         for code, right in ((shown_[1], False), (shown_[2], True), (shown_[-1], True)):
             tried = await said(home, "admin", "direct", f"/pair approve {code}")
-            if any(isinstance(fact, RoleGiven) for fact in tried.facts) != right:
+            if any(isinstance(fact, RoleAssigned) for fact in tried.facts) != right:
                 yield f"the code is good: {not right}, where {len(shown_)} asked"
         lines = [f":eve{number}!eve@one.host PRIVMSG reverie :hello" for number in range(5)]
         counts = sum([bool(shown(await home.take(*home.irc.heard(line)))) for line in lines])
@@ -153,11 +153,11 @@ async def late(folder: Path) -> Wrongs:
             events = says(home, "owner", "direct", f"/role set {TARGET} member")
             home.clock.advance(waits_s)
             seen = await home.take(*events)
-            if any(isinstance(fact, RoleGiven) for fact in seen.facts) != right:
+            if any(isinstance(fact, RoleAssigned) for fact in seen.facts) != right:
                 yield f"heard after {waits_s} s: done is {not right}"
             if seen.outcome.said != "answer":
                 yield f"heard after {waits_s} s: {seen.outcome}"
-            await home.write(RoleGiven(person=TARGET, role="", scope="", by="operator", why="role"))
+            await home.write(RoleAssigned(person=TARGET, role="", scope="", by="operator", why="role"))
 
 
 async def restarted(folder: Path) -> Wrongs:
@@ -176,10 +176,11 @@ async def guesses(folder: Path) -> Wrongs:
         code = shown(await said(home, "stranger", "direct", "hello"))
         for _ in range(5):
             tried = await said(home, "admin", "direct", "/pair approve AAAA-AAAA")
-            if any(isinstance(fact, RoleGiven) for fact in tried.facts):
+            if any(isinstance(fact, RoleAssigned) for fact in tried.facts):
                 yield "a wrong code lets in"
         if any(
-            isinstance(fact, RoleGiven) for fact in (await said(home, "admin", "direct", f"/pair approve {code}")).facts
+            isinstance(fact, RoleAssigned)
+            for fact in (await said(home, "admin", "direct", f"/pair approve {code}")).facts
         ):
             yield "there is no end of guessing"
 
@@ -201,7 +202,7 @@ async def links(folder: Path) -> Wrongs:
         first = shown(await said(home, "owner", "direct", "/link start"))
         line = f":{home.irc.mask(number, PEOPLE[number])} PRIVMSG reverie :!link {first}"
         unsure = await home.take(*home.irc.heard(line))
-        if not first or any(isinstance(fact, CodeGiven | IdentityLinked) for fact in unsure.facts):
+        if not first or any(isinstance(fact, CodeIssued | IdentityLinked) for fact in unsure.facts):
             yield "somebody whom nobody vouches for is linked"
 
 
@@ -225,7 +226,7 @@ async def rights(folder: Path) -> Wrongs:
         for who, place, line in tries:
             home.clock.advance(BETWEEN_S)
             seen = await said(home, who, place, line)  # type: ignore[arg-type]
-            if done := [fact for fact in seen.facts if isinstance(fact, RoleGiven)]:
+            if done := [fact for fact in seen.facts if isinstance(fact, RoleAssigned)]:
                 yield f"{who}: {line}: {done}"
         home.clock.advance(BETWEEN_S)
         if not (await said(home, "owner", "direct", f"/role set {TARGET} admin")).outcome.acts:
@@ -269,7 +270,7 @@ async def scopes(folder: Path) -> Wrongs:
     """A role in a room of that name elsewhere is none here."""
     who, room = f"irc.net:account:{FOREIGN}", "telegram.main/#listed"
     async with house(folder) as home:
-        await home.write(RoleGiven(person=who, role="admin", scope=room, by="operator", why="role"))
+        await home.write(RoleAssigned(person=who, role="admin", scope=room, by="operator", why="role"))
         line = f"@account={FOREIGN} :eve!e@x PRIVMSG #listed :!cache"
         if (outcome := (await home.take(*home.irc.heard(line))).outcome).fate != "refused":
             yield f"{outcome}"

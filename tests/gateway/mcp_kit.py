@@ -23,13 +23,13 @@ import pytest
 from agent.models.base import ToolCall, ToolResult
 from gateway.clock import Clock, SystemClock
 from gateway.events import SenderId
-from gateway.hands import Asker, Trace, Whereabouts
+from gateway.hands import Requester, ToolContext, TurnTrust
 from gateway.records import TurnId
-from gateway.scopes import PUBLIC, Sight
-from gateway.settings_tools import McpServer
-from gateway.tools.dispatch import Hands
-from gateway.tools.mcp.hands import Keep
-from gateway.tools.mcp.review import Definitions
+from gateway.scopes import PUBLIC, Visibility
+from gateway.settings_tools import McpServerConfig
+from gateway.tools.dispatch import ToolDispatcher
+from gateway.tools.mcp.hands import KeepImage
+from gateway.tools.mcp.review import ToolDefinitionReview
 from gateway.tools.mcp.servers import McpServers
 from tests.servers.ports import free_port
 from tests.store.kit import place
@@ -43,12 +43,12 @@ LOOPBACK = (  # it would listen on every address
     "...more)}"
 )
 MARK = "REVERIE_TEST_MARK"
-ADMIN = Asker(id=SenderId("1"), name="Ann", role="admin", verified=True)
-AT = Whereabouts(
+ADMIN = Requester(id=SenderId("1"), name="Ann", role="admin", verified=True)
+AT = ToolContext(
     turn=TurnId("t"),
     agent="reverie",
     at=place("#a"),
-    visibility=Sight(scope=PUBLIC),
+    visibility=Visibility(scope=PUBLIC),
     autonomous=False,
     requesters=(ADMIN,),
 )
@@ -83,8 +83,8 @@ class Town:
         return await self.call_json(name, json.dumps(arguments))
 
     async def call_json(self, name: str, arguments: str) -> ToolResult:
-        hands = Hands(tuple(self.servers.all_tools().values()))
-        new = dataclasses.replace(AT, trust=Trace())  # a turn of its own, into which nothing has come from outside
+        hands = ToolDispatcher(tuple(self.servers.all_tools().values()))
+        new = dataclasses.replace(AT, trust=TurnTrust())  # a turn of its own, into which nothing has come from outside
         return await hands.call(ToolCall(id="1", name=f"mcp_{name}", arguments=arguments), new)
 
     async def until_changed(self, count: int) -> None:
@@ -110,8 +110,8 @@ async def town(
     servers: Mapping[str, Mapping[str, Any]],
     *,
     clock: Clock | None = None,
-    keep: Keep | None = None,
-    definitions: Callable[[asyncio.TaskGroup], Awaitable[Definitions]] | None = None,
+    keep: KeepImage | None = None,
+    definitions: Callable[[asyncio.TaskGroup], Awaitable[ToolDefinitionReview]] | None = None,
     wait_s: float = 30,
 ) -> AsyncIterator[Town]:
     """Start them, and see that nothing is left of them."""
@@ -119,7 +119,7 @@ async def town(
     config = {}
     for name, one in servers.items():
         env = {"env": {MARK: mark, **one.get("env", {})}} if "command" in one else {}
-        config[name] = McpServer.model_validate({"timeout": 10, **one, **env})
+        config[name] = McpServerConfig.model_validate({"timeout": 10, **one, **env})
     async with asyncio.TaskGroup() as group:
         town = Town(mark)
         made = town.servers = McpServers(

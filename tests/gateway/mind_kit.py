@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from agent.models.base import Chunk, End, Model, Request, Text, ToolCall, ToolResult
+from agent.models.base import Model, ModelRequest, StreamChunk, StreamEnd, TextPart, ToolCall, ToolResult
 from channels.base import Part
 from gateway import app
 from gateway.clock import ManualClock
@@ -23,10 +23,10 @@ from gateway.events import (
     SenderId,
     Usage,
 )
-from gateway.records import TurnEnded, is_inner
+from gateway.records import TurnRecord, is_inner
 from gateway.settings import Settings
-from gateway.settings_load import parse
-from gateway.store import Closed, Store, Stored
+from gateway.settings_load import parse_config
+from gateway.store import LogEntry, Store, StoreClosed
 from tests.gateway.kit import UNHURRIED
 from tests.gateway.town_kit import PLATFORMS, Town
 
@@ -42,7 +42,7 @@ def settings(folder: Path, *, provider: dict[str, Any] | None = None, **more: An
     if provider is not None:
         llm["models"]["main"]["name"] = "claude-sonnet-5-5"
     optimization = {"workspace_cache": {"enabled": False}}  # or a thread would watch the persona, in real time
-    return parse(
+    return parse_config(
         {
             "channels": {name: {"platform": "console", "rooms": list(ROOMS)} for name in PLATFORMS},
             "agents": [
@@ -69,7 +69,7 @@ class Ask:
     """What is new."""
     results: tuple[str, ...]
     """Of the tools that it called, if nothing else is new."""
-    request: Request
+    request: ModelRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,9 +105,9 @@ class Brain:
         self._clock = clock
         self._answer = answer
 
-    async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         parts = request.conversation[-1].parts
-        words = [part.text for part in parts if isinstance(part, Text)]
+        words = [part.text for part in parts if isinstance(part, TextPart)]
         ask = Ask(
             at_s=self._clock.monotonic(),
             place=ConversationId(request.conversation_id),
@@ -120,11 +120,11 @@ class Brain:
         if say.takes_s:
             await self._clock.sleep(say.takes_s)
         if say.text:
-            yield Text(text=say.text)
+            yield TextPart(text=say.text)
         for number, (name, arguments) in enumerate(say.calls):
             yield ToolCall(id=f"c{len(self.asked)}x{number}", name=name, arguments=arguments)
         usage = Usage(input_tokens=100, output_tokens=10)
-        yield End(stop_reason="tools" if say.calls else "end", usage=usage, model="brain")
+        yield StreamEnd(stop_reason="tools" if say.calls else "end", usage=usage, model="brain")
 
     async def start(self) -> None:
         """Nothing takes long here."""
@@ -165,7 +165,7 @@ class World:
         """As `kill -9` does: nothing more is written down, and all that was in memory is gone."""
         assert self._task is not None
         self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError, Closed):  # a store that is cut off, too
+        with contextlib.suppress(asyncio.CancelledError, StoreClosed):  # a store that is cut off, too
             await self._task
 
     async def tell(self, channel: str, event: Notification) -> None:
@@ -178,12 +178,12 @@ class World:
     def said(self, room: str) -> list[str]:
         return [part.body for _, part in self.shown if part.to.room == room]
 
-    async def log(self, *kinds: str) -> list[Stored]:
+    async def log(self, *kinds: str) -> list[LogEntry]:
         async with await Store.open_readonly(self.settings.store.path) as reader:
             return list(await reader.entries(kinds=kinds or None, limit=ALL))
 
-    async def turns(self) -> list[TurnEnded]:
-        return [one.fact for one in await self.log("turn_ended") if isinstance(one.fact, TurnEnded)]
+    async def turns(self) -> list[TurnRecord]:
+        return [one.fact for one in await self.log("turn_ended") if isinstance(one.fact, TurnRecord)]
 
 
 def message(channel: str, who: str, text: str, clock: ManualClock, *, room: str | None = None, id: str) -> Message:  # noqa: A002 - it is what it is

@@ -7,7 +7,7 @@ from asyncio import subprocess
 from collections.abc import Callable
 from typing import Final
 
-from gateway.records import Judged
+from gateway.records import Judgement
 from tests.gateway.everywhere_kit import DEN, Town
 from tests.gateway.everywhere_seats import DISCORD, IRC, TELEGRAM, WAIT_S, Seat
 from tests.gateway.program_kit import CHECKOUT, MAIN
@@ -102,4 +102,4 @@ class Scene:
         print(f"[{PLATFORM[seat.platform]}, {where}] {who}: {text}")
 
     async def _refused(self) -> int:
-        return sum(isinstance(one, Judged) and one.fate == "refused" for one in await self.it.facts("judged"))
+        return sum(isinstance(one, Judgement) and one.fate == "refused" for one in await self.it.facts("judged"))

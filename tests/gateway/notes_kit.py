@@ -6,20 +6,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway import own_files
-from gateway.bindings import Bindings, Bound, Pattern
+from gateway.bindings import BindingPattern, Bindings, ConversationBinding
 from gateway.clock import ManualClock
-from gateway.dreaming import Dreaming
+from gateway.dreaming import Dreamer
 from gateway.events import Address, ChannelName, Message, MessageId, RoomId, Sender, SenderId
-from gateway.forgetting import Forgetting
-from gateway.hands import Whereabouts
-from gateway.memory import Memory
-from gateway.notes import Notes
-from gateway.places import Places
-from gateway.recall import Recall
-from gateway.recalling import Recalling
-from gateway.records import Fact, Judged, Noted, TurnId, inner, key_of
-from gateway.scopes import PUBLIC, Sight
-from gateway.store import Entry, Store
+from gateway.forgetting import NoteForgetter
+from gateway.hands import ToolContext
+from gateway.memory import MemoryStore
+from gateway.notes import JournalStore
+from gateway.places import PrivacyCache
+from gateway.recall import RecallSearch
+from gateway.recalling import AmbientRecall
+from gateway.records import Fact, Judgement, NoteWritten, TurnId, dedup_key, inner_conversation
+from gateway.scopes import PUBLIC, Visibility
+from gateway.store import NewEntry, Store
 from tests.store.kit import NOW, Fate
 
 ROOM = Address(channel=ChannelName("irc.test"), room=RoomId("#room"))
@@ -31,17 +31,19 @@ OWNER = Address(channel=ChannelName("tg.test"), room=RoomId("1"))
 """The owner's."""
 STAFF = Address(channel=ChannelName("irc.test"), room=RoomId("#staff"))
 """A room that the operator calls private."""
-OWN = Address.parse(inner("reverie"))
+OWN = Address.parse(inner_conversation("reverie"))
 PRIVATE = (ANN, BOB, OWNER, STAFF)
 PLACES = (*PRIVATE, ROOM, OWN)
 
 
-def at(place: Address, *, agent: str = "reverie", everything: bool | None = None) -> Whereabouts:
+def at(place: Address, *, agent: str = "reverie", everything: bool | None = None) -> ToolContext:
     """A turn there."""
     scope = place.conversation if place in PRIVATE else PUBLIC
     own = frozenset([place.conversation])
-    sight = Sight(scope=scope, other_scopes=own, sees_everything=place == OWNER if everything is None else everything)
-    return Whereabouts(turn=TurnId("t"), agent=agent, at=place, visibility=sight, autonomous=False)
+    sight = Visibility(
+        scope=scope, other_scopes=own, sees_everything=place == OWNER if everything is None else everything
+    )
+    return ToolContext(turn=TurnId("t"), agent=agent, at=place, visibility=sight, autonomous=False)
 
 
 @dataclass
@@ -50,19 +52,19 @@ class Papers:
 
     store: Store
     clock: ManualClock
-    notes: Notes
-    memory: Memory
-    recall: Recall
-    recalling: Recalling
-    dreaming: Dreaming
-    forgetting: Forgetting
-    places: Places
+    notes: JournalStore
+    memory: MemoryStore
+    recall: RecallSearch
+    recalling: AmbientRecall
+    dreaming: Dreamer
+    forgetting: NoteForgetter
+    places: PrivacyCache
     directory: Path
     """Of the journal and of MEMORY.md."""
 
     @property
     def journal(self) -> Path:
-        return self.directory / own_files.JOURNAL
+        return self.directory / own_files.JOURNAL_FILE
 
     async def say(
         self, number: int, text: str, place: Address = ROOM, *, fate: Fate = "due", who: str = "Ulla"
@@ -80,16 +82,16 @@ class Papers:
         await self.judged(message, fate)
 
     async def judged(self, fact: Message, fate: Fate) -> None:
-        entry = Entry(fact=fact, at=NOW, conversation=fact.at.conversation, key=key_of(fact))
-        said = Judged(type="x", urgency=3, fate=fate, rule="r", role="guest")
-        await self.store.append([entry, Entry(fact=said, at=NOW, conversation=fact.at.conversation, cause=entry)])
+        entry = NewEntry(fact=fact, at=NOW, conversation=fact.at.conversation, key=dedup_key(fact))
+        said = Judgement(type="x", urgency=3, fate=fate, rule="r", role="guest")
+        await self.store.append([entry, NewEntry(fact=said, at=NOW, conversation=fact.at.conversation, cause=entry)])
 
-    async def noted(self, agent: str = "reverie") -> list[Noted]:
+    async def noted(self, agent: str = "reverie") -> list[NoteWritten]:
         found = await self.store.newest_entries(100, kinds=["noted"])
-        return [one.fact for one in found if isinstance(one.fact, Noted) and one.fact.agent == agent]
+        return [one.fact for one in found if isinstance(one.fact, NoteWritten) and one.fact.agent == agent]
 
     async def append(self, place: Address, *facts: Fact) -> None:
-        await self.store.append([Entry(fact=fact, at=NOW, conversation=place.conversation) for fact in facts])
+        await self.store.append([NewEntry(fact=fact, at=NOW, conversation=place.conversation) for fact in facts])
 
 
 @contextlib.asynccontextmanager
@@ -99,27 +101,36 @@ async def papers(
     """Open them, as a start does."""
     clock = ManualClock(NOW)
     path = tmp / "s.db"
-    directory = where or (lambda agent: own_files.mind(path, agent))
+    directory = where or (lambda agent: own_files.agent_state_directory(path, agent))
     async with await Store.open(path, clock) as store:
-        notes, memory = Notes(store, clock, directory), Memory(store, clock, directory)
+        notes, memory = JournalStore(store, clock, directory), MemoryStore(store, clock, directory)
         await notes.recover(agents)
         for agent in agents:
             await memory.recover(agent)
-        staff = Pattern(channel="irc.*", room="#staff", thread=None, binding=Bound(listen="all", private=True))
-        places = Places(
-            store,
-            Bindings([staff, Pattern(channel="*", room="*", thread=None, binding=Bound(listen="all", private=False))]),
+        staff = BindingPattern(
+            channel="irc.*", room="#staff", thread=None, binding=ConversationBinding(listen="all", private=True)
         )
-        forgetting = Forgetting(store, clock, places, notes, memory)
+        places = PrivacyCache(
+            store,
+            Bindings(
+                [
+                    staff,
+                    BindingPattern(
+                        channel="*", room="*", thread=None, binding=ConversationBinding(listen="all", private=False)
+                    ),
+                ]
+            ),
+        )
+        forgetting = NoteForgetter(store, clock, places, notes, memory)
         await forgetting.recover(agents)
         yield Papers(
             store=store,
             clock=clock,
             notes=notes,
             memory=memory,
-            recall=Recall(store, places, memory.read, notes.read_handwritten),
-            recalling=Recalling(store, places, memory.read, notes.read_handwritten, clock),
-            dreaming=Dreaming(store, notes, memory),
+            recall=RecallSearch(store, places, memory.read, notes.read_handwritten),
+            recalling=AmbientRecall(store, places, memory.read, notes.read_handwritten, clock),
+            dreaming=Dreamer(store, notes, memory),
             forgetting=forgetting,
             places=places,
             directory=directory(agents[0]),

@@ -19,9 +19,9 @@ from channels.console import ConsoleChannel
 from gateway import app
 from gateway.clock import SystemClock
 from gateway.events import ChannelName
-from gateway.live import Live
+from gateway.live import LiveSettings
 from gateway.settings import Settings
-from gateway.settings_load import load
+from gateway.settings_load import load_config
 from tests.gateway.kit import UNHURRIED, Screen
 
 TOKEN = "an-operators-token-0123456789"
@@ -150,7 +150,7 @@ def configured_in(
     )
     tmp.mkdir(exist_ok=True)
     (tmp / "reverie.yaml").write_text(written, encoding="utf-8")
-    return load(tmp, {})
+    return load_config(tmp, {})
 
 
 @contextlib.asynccontextmanager
@@ -177,7 +177,9 @@ async def operated(
     hears, level = _Port(), log.level
     log.addHandler(hears)
     log.setLevel(logging.INFO)
-    task = asyncio.create_task(app.run(settings, stop, channels=there, model=given, live=Live(settings, tmp, {})))
+    task = asyncio.create_task(
+        app.run(settings, stop, channels=there, model=given, live=LiveSettings(settings, tmp, {}))
+    )
     try:
         first: tuple[asyncio.Future[Any], ...] = (task, hears.found)
         await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED, timeout=20)

@@ -3,21 +3,21 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from channels.base import CommandTyped
+from channels.base import CommandCompletion
 from gateway.clock import Clock
-from gateway.commands.world import Answer, Ask, Handler, World
+from gateway.commands.world import CommandCall, CommandContext, CommandHandler, CommandReply
 from gateway.events import Address, Command, EventId, Sender, SenderId
-from gateway.ops.stats import Stats
-from gateway.records import key_of
+from gateway.ops.stats import GatewayStats
+from gateway.records import dedup_key
 from gateway.standing import Role
-from gateway.store import Entry, Store
+from gateway.store import NewEntry, Store
 from tests.gateway.rewinds_kit import Views, rewinds
 
 
-def typing(at: Address, name: str, sub: str, arg: str, begun: str = "") -> CommandTyped:
+def typing(at: Address, name: str, sub: str, arg: str, begun: str = "") -> CommandCompletion:
     """What somebody writes there by now."""
     sender = Sender(id=SenderId("root"), name="root", verified=True)
-    return CommandTyped(at=at, sender=sender, direct=False, name=name, sub=sub, arg=arg, prefix=begun)
+    return CommandCompletion(at=at, sender=sender, direct=False, name=name, sub=sub, arg=arg, prefix=begun)
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Counter:
 
     store: Store
     clock: Clock
-    handlers: Mapping[str, Handler]
+    handlers: Mapping[str, CommandHandler]
     at: Address
     role: Role = "owner"
     everywhere: Role | None = None
@@ -36,11 +36,11 @@ class Counter:
     last: list[str] = field(default_factory=list)
     """The ids of commands that were given."""
 
-    async def __call__(self, said: str, **given: str) -> Answer:
+    async def __call__(self, said: str, **given: str) -> CommandReply:
         """`said`: name and sub."""
         return await self.give(said, given)
 
-    async def give(self, said: str, given: Mapping[str, str], *, id: str = "", kept: bool = True) -> Answer:  # noqa: A002 - it is what it is
+    async def give(self, said: str, given: Mapping[str, str], *, id: str = "", kept: bool = True) -> CommandReply:  # noqa: A002 - it is what it is
         """`id`: of the event, else a new one. `kept`: False, if it cannot be written down."""
         name, _, sub = said.partition(" ")
         self.last.append(id or f"c{await self._count()}")
@@ -54,7 +54,7 @@ class Counter:
             origin="native",
             direct=self.direct,
         )
-        ask = Ask(
+        ask = CommandCall(
             command=command,
             role=self.role,
             rule="r",
@@ -63,7 +63,7 @@ class Counter:
             arguments=given,
         )
         answer = await self.handlers[said](ask, self._world())
-        answer = Answer(text=answer) if isinstance(answer, str) else answer
+        answer = CommandReply(text=answer) if isinstance(answer, str) else answer
         if kept:
             await self._keep(command, answer)
         elif answer.effect is not None:
@@ -74,9 +74,9 @@ class Counter:
         """The words alone."""
         return (await self(said, **given)).text
 
-    async def _keep(self, command: Command, answer: Answer) -> None:
+    async def _keep(self, command: Command, answer: CommandReply) -> None:
         place = command.at.conversation
-        noticed = Entry(fact=command, at=self.clock.now(), conversation=place, key=key_of(command))
+        noticed = NewEntry(fact=command, at=self.clock.now(), conversation=place, key=dedup_key(command))
         change = answer.effect
         written = await self.store.append([noticed, *(change.entries(noticed) if change is not None else ())])
         if change is not None:
@@ -85,11 +85,11 @@ class Counter:
     async def _count(self) -> int:
         return len(await self.store.entries(kinds=["command"])) + 1
 
-    def _world(self) -> World:
-        return World(
+    def _world(self) -> CommandContext:
+        return CommandContext(
             reader=self.store,
             clock=self.clock,
-            stats=Stats({}, self.clock.now()),
+            stats=GatewayStats({}, self.clock.now()),
             version="0",
             model_name=lambda: "",
             agent_mode=lambda: "",

@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from channels.base import Capabilities, Channel, Emit, Going, Part, SendError, unrecorded
+from channels.base import BeforeSend, Capabilities, Channel, Emit, Part, SendError, no_before_send
 from gateway.clock import ManualClock
-from gateway.events import Address, ChannelName, Delivery, Post, PostKey, Receipt, RoomId
+from gateway.events import Address, ChannelName, DeliveryReport, Post, PostKey, Receipt, RoomId
 from gateway.outbox import Outbox
-from gateway.records import Queued
-from gateway.store import Appended, Entry, OutboxPost, Store
+from gateway.records import PostQueued
+from gateway.store import AppendResult, NewEntry, OutboxPost, Store
 
 NAME = ChannelName("x")
 _STEPS = 10
@@ -39,7 +39,7 @@ class Postman:
     def split(self, post: Post) -> tuple[str, ...]:
         return tuple(post.text.splitlines())
 
-    async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
+    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
         self.attempts.append(part.key)
         hold = self.hold
         if self.paced is not None:
@@ -59,7 +59,7 @@ class Books(Store):
 
     writing = 0
 
-    async def append(self, entries: Sequence[Entry]) -> tuple[Appended, ...]:
+    async def append(self, entries: Sequence[NewEntry]) -> tuple[AppendResult, ...]:
         self.writing += 1
         try:
             return await super().append(entries)
@@ -93,18 +93,18 @@ class Office:
         to = Address(channel=ChannelName(channel), room=RoomId(room))
         post = Post(key=PostKey(f"{room}:{text[:20]}"), to=to, text=text)
         now = self.clock.now()
-        (at,) = await self.store.append([Entry(fact=Queued(post=post), at=now, conversation=to.conversation)])
+        (at,) = await self.store.append([NewEntry(fact=PostQueued(post=post), at=now, conversation=to.conversation)])
         self.outbox.put(OutboxPost(seq=at.seq, at=now, post=post, parts=()))
         return post.key
 
-    async def ended(self, count: int) -> list[Delivery]:
+    async def ended(self, count: int) -> list[DeliveryReport]:
         """All deliveries, once there are `count`. Lets the manual clock run while nothing else does."""
         async with asyncio.timeout(120):
             while True:
                 await self.store.settled()
                 found = [item.fact for item in await self.store.entries(kinds=["delivery"])]
                 if len(found) >= count:
-                    return [fact for fact in found if isinstance(fact, Delivery)]
+                    return [fact for fact in found if isinstance(fact, DeliveryReport)]
                 self.clock.advance(1)
 
 

@@ -28,7 +28,7 @@ from channels.base import Part
 from channels.console import ConsoleChannel
 from gateway import app
 from gateway.clock import SystemClock
-from gateway.events import ChannelName, EventId, Link
+from gateway.events import ChannelName, ConnectionChanged, EventId
 from gateway.ids import new_id
 from gateway.settings import Settings
 from tests.bench import bench_week
@@ -68,7 +68,9 @@ class Town(ConsoleChannel):
         """The connection breaks, or is back."""
         assert self._emit is not None
         now = datetime.now(UTC)
-        await self._emit([Link(id=EventId(new_id(now)), channel=self.name, up=up, reason=reason, sent=now)])
+        await self._emit(
+            [ConnectionChanged(id=EventId(new_id(now)), channel=self.name, up=up, reason=reason, sent=now)]
+        )
 
 
 @dataclass

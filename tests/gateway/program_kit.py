@@ -20,8 +20,8 @@ from typing import Any
 from gateway import app
 from gateway.clock import Clock
 from gateway.records import NORMAL, Fact
-from gateway.settings_load import parse
-from gateway.store import Missing, Store, Stored
+from gateway.settings_load import parse_config
+from gateway.store import LogEntry, Store, StoreMissing
 from tests.gateway.kill_judge import DOUBT, TOKEN, Asked
 from tests.gateway.kit import UNBOUNDED, UNHURRIED
 from tests.servers.model_api import ModelApi
@@ -92,7 +92,7 @@ class Program:
     async def inside(self) -> AsyncIterator[None]:
         """The gateway in this process."""
         stop = asyncio.Event()
-        running = asyncio.create_task(app.run(parse(self.config, self.directory), stop, clock=self.clock()))
+        running = asyncio.create_task(app.run(parse_config(self.config, self.directory), stop, clock=self.clock()))
         try:
             yield
         finally:
@@ -148,7 +148,7 @@ class Program:
         return True
 
     async def _dealt_with(self) -> bool:
-        with contextlib.suppress(Missing):
+        with contextlib.suppress(StoreMissing):
             async with await Store.open_readonly(self.store) as reader:
                 waits = [
                     one for one in await reader.undelivered_posts() if DOUBT not in one.post.text
@@ -156,9 +156,9 @@ class Program:
                 return not waits and not await reader.due_conversations(NORMAL)  # what is low waits for the next turn
         return False
 
-    async def entries(self) -> list[Stored]:
+    async def entries(self) -> list[LogEntry]:
         """The log."""
-        entries: list[Stored] = []
+        entries: list[LogEntry] = []
         async with await Store.open_readonly(self.store) as reader:
             while page := await reader.entries(after=entries[-1].seq if entries else 0):
                 entries += page

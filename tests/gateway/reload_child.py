@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gateway import app
-from gateway.live import Live
-from gateway.past import PastTurn
-from gateway.settings_load import load
+from gateway.live import LiveSettings
+from gateway.past import HistoryTurn
+from gateway.settings_load import load_config
 from tests.channels.discord_faults_kit import Hurried
 
 
@@ -36,7 +36,7 @@ def figures() -> dict[str, int]:
     return {
         "rss_kb": int(status["VmRSS"].split()[0]),
         "objects": len(held := gc.get_objects()),
-        "turns": sum(type(one) is PastTurn for one in held),
+        "turns": sum(type(one) is HistoryTurn for one in held),
         "tasks": len(asyncio.all_tasks()),
         "threads": threading.active_count(),
         "files": len(list(Path("/proc/self/fd").iterdir())),
@@ -49,7 +49,7 @@ async def lines() -> asyncio.StreamReader:
     return reader
 
 
-async def steer(live: Live, stop: asyncio.Event) -> None:
+async def steer(live: LiveSettings, stop: asyncio.Event) -> None:
     """Do what is asked for until that is to stop."""
     asked = await lines()
     while not stop.is_set():
@@ -72,8 +72,8 @@ async def steer(live: Live, stop: asyncio.Event) -> None:
 
 
 async def main(directory: Path, times: float) -> None:
-    settings = load(directory, {})
-    live, stop = Live(settings, directory, {}), asyncio.Event()
+    settings = load_config(directory, {})
+    live, stop = LiveSettings(settings, directory, {}), asyncio.Event()
     steering = asyncio.create_task(steer(live, stop))
     try:
         await app.run(settings, stop, live=live, clock=Quick(times))

@@ -17,16 +17,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gateway.events import Command, Link, Message
-from gateway.records import Judged, TurnEnded
+from gateway.events import Command, ConnectionChanged, Message
+from gateway.records import Judgement, TurnRecord
 from gateway.store import Store
 from tests.gateway.everywhere_seats import ACCOUNTS, NICK, IrcClient, so
 from tests.gateway.reload_seats import OnDiscord, OnIrc, OnTelegram, Seat
 from tests.servers.bot_api import BotApi
 from tests.servers.discord_api import DiscordApi
-from tests.servers.ircd import MODERN, Ircd, Options
-from tests.servers.model_api import Answer, ModelApi
-from tests.servers.model_api_events import Json
+from tests.servers.ircd import Ircd
+from tests.servers.ircd_options import MODERN, Options
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer, Json
 
 ROOT = Path(__file__).parents[2]
 TELEGRAM, DISCORD, IRC, EXTRA = "telegram.main", "discord.main", "irc.main", "irc.extra"
@@ -387,7 +388,7 @@ async def whole(path: Path) -> None:
     """Everything in the log was decided by one edition alone."""
     async with await Store.open_readonly(path) as reader:
         entries = await reader.entries(limit=10**7)
-        judged = {one.cause: one.fact for one in entries if isinstance(one.fact, Judged)}
+        judged = {one.cause: one.fact for one in entries if isinstance(one.fact, Judgement)}
     mixed, seen = list[str](), Counter[str]()
     for one in entries:
         fact, verdict = one.fact, judged.get(one.seq)
@@ -405,7 +406,7 @@ async def whole(path: Path) -> None:
     assert not mixed, mixed[:20]
     print(f"decided by one edition: {dict(seen)}")
     facts: list[Any] = [one.fact for one in entries]
-    ended = Counter(seq for fact in facts if isinstance(fact, TurnEnded) for seq in fact.covers)
+    ended = Counter(seq for fact in facts if isinstance(fact, TurnRecord) for seq in fact.covers)
     assert not (twice := [seq for seq, times in ended.items() if times > 1]), f"dealt with twice: {twice}"
-    ups = Counter(fact.channel for fact in facts if isinstance(fact, Link) and fact.up)
+    ups = Counter(fact.channel for fact in facts if isinstance(fact, ConnectionChanged) and fact.up)
     print(f"connected: {dict(ups)}")

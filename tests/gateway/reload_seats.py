@@ -7,7 +7,8 @@ from collections import Counter
 from datetime import UTC, datetime
 
 from tests.gateway.everywhere_seats import NICK, IrcClient
-from tests.servers.bot_api import BotApi, Chat, Person
+from tests.servers.bot_api import BotApi
+from tests.servers.bot_api_world import Chat, Person
 from tests.servers.discord_api import DiscordApi
 from tests.servers.ircd import Ircd
 

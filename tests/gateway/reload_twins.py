@@ -15,7 +15,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import SecretStr
 
-from gateway.fields import Section
+from gateway.fields import ConfigSection
 from gateway.settings import Settings
 
 Json = dict[str, Any]
@@ -285,7 +285,7 @@ def document(second: bool) -> Json:
     }
 
 
-def leaves(section: type[Section] = Settings, above: tuple[str, ...] = ()) -> Iterator[str]:
+def leaves(section: type[ConfigSection] = Settings, above: tuple[str, ...] = ()) -> Iterator[str]:
     """All keys that hold a value, `*` for any name or place."""
     for name, field in section.model_fields.items():
         below = list(_sections(field.annotation))
@@ -295,9 +295,9 @@ def leaves(section: type[Section] = Settings, above: tuple[str, ...] = ()) -> It
             yield ".".join((*above, name))
 
 
-def _sections(annotation: Any) -> Iterator[tuple[tuple[str, ...], type[Section]]]:
+def _sections(annotation: Any) -> Iterator[tuple[tuple[str, ...], type[ConfigSection]]]:
     origin, arguments = get_origin(annotation), get_args(annotation)
-    if isinstance(annotation, type) and issubclass(annotation, Section):
+    if isinstance(annotation, type) and issubclass(annotation, ConfigSection):
         yield (), annotation
     elif origin is Annotated:
         yield from _sections(arguments[0])
@@ -311,13 +311,13 @@ def _sections(annotation: Any) -> Iterator[tuple[tuple[str, ...], type[Section]]
 
 def said(value: object, above: tuple[str, ...] = ()) -> Iterator[tuple[str, object]]:
     """What a configuration says under each of these keys, the default too; one key may come several times."""
-    if isinstance(value, Section):
+    if isinstance(value, ConfigSection):
         for name, below in value:
             yield from said(below, (*above, name))
-    elif isinstance(value, dict) and any(isinstance(one, Section) for one in value.values()):
+    elif isinstance(value, dict) and any(isinstance(one, ConfigSection) for one in value.values()):
         for below in value.values():
             yield from said(below, (*above, "*"))
-    elif isinstance(value, tuple) and any(isinstance(one, Section) for one in value):
+    elif isinstance(value, tuple) and any(isinstance(one, ConfigSection) for one in value):
         for below in value:
             yield from said(below, (*above, "*"))
     else:
@@ -351,7 +351,7 @@ def held(root: object, *, leave: AbstractSet[str]) -> dict[str, str]:
 def _plain(value: object) -> str | None:
     if isinstance(value, SecretStr):
         return value.get_secret_value()
-    if isinstance(value, Section):
+    if isinstance(value, ConfigSection):
         return repr([(key, _plain(one) or repr(one)) for key, one in said(value)])
     if value is None or isinstance(value, bool | int | float | str | bytes | Path | datetime | Enum):
         return repr(value)

@@ -3,11 +3,11 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from gateway.acting import Rooms
+from gateway.acting import ConversationLocks
 from gateway.clock import Clock
 from gateway.events import ConversationId
-from gateway.inbox import Arrival
-from gateway.rewinds import Rewinds
+from gateway.inbox import ReadyConversation
+from gateway.rewinds import Rewinder
 from gateway.store import OutboxPost, Store
 
 
@@ -16,14 +16,14 @@ class Views:
     """What agents are told of it."""
 
     forgotten: list[ConversationId] = field(default_factory=list)
-    noticed: list[Arrival] = field(default_factory=list)
+    noticed: list[ReadyConversation] = field(default_factory=list)
     folded: list[ConversationId] = field(default_factory=list)
     broken: bool = False
 
     def forget_view(self, conversation: ConversationId) -> None:
         self.forgotten.append(conversation)
 
-    def notice(self, arrival: Arrival) -> None:
+    def notice(self, arrival: ReadyConversation) -> None:
         self.noticed.append(arrival)
 
     async def compact(self, conversation: ConversationId) -> str:
@@ -34,12 +34,17 @@ class Views:
 
 
 def rewinds(
-    store: Store, clock: Clock, views: Views, *, doors: Rooms | None = None, posts: list[OutboxPost] | None = None
-) -> Rewinds:
-    return Rewinds(
+    store: Store,
+    clock: Clock,
+    views: Views,
+    *,
+    doors: ConversationLocks | None = None,
+    posts: list[OutboxPost] | None = None,
+) -> Rewinder:
+    return Rewinder(
         store=store,
         clock=clock,
-        doors=doors or Rooms(),
+        doors=doors or ConversationLocks(),
         minds=views,
         post=(posts if posts is not None else []).append,
         spawn=asyncio.ensure_future,

@@ -10,24 +10,24 @@ from typing import Any
 
 from channels.base import Part, Rejected
 from channels.console import ConsoleChannel
-from gateway import access
-from gateway.acting import Rooms
-from gateway.bindings import Bindings, Bound, Pattern
-from gateway.changes import Change
+from gateway import standing
+from gateway.acting import ConversationLocks
+from gateway.bindings import BindingPattern, Bindings, ConversationBinding
+from gateway.changes import CommandEffect
 from gateway.clock import ManualClock
-from gateway.commands.later import Later
+from gateway.commands.later import CommandFollowUp
 from gateway.commands.rooms import RoomCommands
-from gateway.commands.saying import Saying
-from gateway.commands.world import Answer, Ask, World
+from gateway.commands.saying import SayCommand
+from gateway.commands.world import CommandCall, CommandContext, CommandReply
 from gateway.events import Address, ChannelName, Command, ConversationId, EventId, Message, MessageId, RoomId, Sender
 from gateway.events import SenderId as Id
-from gateway.ops.stats import Stats
+from gateway.ops.stats import GatewayStats
 from gateway.outbox import Outbox
-from gateway.places import Places
-from gateway.records import Judged, RoomOpened, key_of
-from gateway.standing import Known
-from gateway.store import Entry, Store
-from gateway.travels import Travels
+from gateway.places import PrivacyCache
+from gateway.records import Judgement, RoomAccessChanged, dedup_key
+from gateway.standing import RosterState
+from gateway.store import NewEntry, Store
+from gateway.travels import RoomMembership
 from tests.gateway.rewinds_kit import Views, rewinds
 from tests.store.kit import NOW
 
@@ -70,17 +70,17 @@ class House:
     channels: dict[ChannelName, ConsoleChannel]
     shown: list[Part]
     outbox: Outbox
-    travels: Travels
+    travels: RoomMembership
     rooms: RoomCommands
-    saying: Saying
-    doors: Rooms
+    saying: SayCommand
+    doors: ConversationLocks
     views: Views
-    world: World
+    world: CommandContext
     opened: set[ConversationId]
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     count: int = 0
 
-    def ask(self, name: str, at: Address = LOBBY, *, direct: bool = False, **given: str) -> Ask:
+    def ask(self, name: str, at: Address = LOBBY, *, direct: bool = False, **given: str) -> CommandCall:
         self.count += 1
         command = Command(
             id=EventId(f"c{self.count}"),
@@ -92,18 +92,20 @@ class House:
             origin="text",
             direct=direct,
         )
-        return Ask(command=command, role="admin", rule="access.roles.admin", global_role="admin", arguments=given)
+        return CommandCall(
+            command=command, role="admin", rule="access.roles.admin", global_role="admin", arguments=given
+        )
 
-    async def do(self, ask: Ask) -> Answer:
+    async def do(self, ask: CommandCall) -> CommandReply:
         """As the desk and the intake do: one transaction, and then what follows."""
         handlers = {**self.rooms.handlers, **self.saying.handlers}
         answer = await handlers[ask.command.name](ask, self.world)
-        assert isinstance(answer, Answer)
-        await self.written(ask, answer.effect or Change(answer=answer.text))
+        assert isinstance(answer, CommandReply)
+        await self.written(ask, answer.effect or CommandEffect(answer=answer.text))
         return answer
 
-    async def written(self, ask: Ask, change: Change) -> None:
-        asked = Entry(fact=ask.command, at=NOW, conversation=ask.command.at.conversation, key=key_of(ask.command))
+    async def written(self, ask: CommandCall, change: CommandEffect) -> None:
+        asked = NewEntry(fact=ask.command, at=NOW, conversation=ask.command.at.conversation, key=dedup_key(ask.command))
         written = await self.store.append([asked, *change.entries(asked)])
         change.settle(written[0])
 
@@ -118,16 +120,18 @@ class House:
 
     async def open(self, at: Address, about: str = "") -> None:
         self.opened.add(at.conversation)
-        await self.store.append([Entry(fact=RoomOpened(room=at, open=True, by="here:root", about=about), at=NOW)])
+        await self.store.append(
+            [NewEntry(fact=RoomAccessChanged(room=at, open=True, by="here:root", about=about), at=NOW)]
+        )
 
     async def spoke(self, at: Address, *, direct: bool, who: str = "ann") -> None:
         """Somebody said something there."""
         sender = Sender(id=Id(who), name=who, verified=True)
         kind = "direct" if direct else "room"
         said = Message(id=MessageId(f"m{who}"), at=at, sender=sender, text="hi", sent=NOW, kind=kind)  # type: ignore[arg-type] # one of these
-        entry = Entry(fact=said, at=NOW, conversation=at.conversation, key=key_of(said))
-        judged = Judged(type="x", urgency=3, fate="due", rule="r", role="guest")
-        await self.store.append([entry, Entry(fact=judged, at=NOW, conversation=at.conversation, cause=entry)])
+        entry = NewEntry(fact=said, at=NOW, conversation=at.conversation, key=dedup_key(said))
+        judged = Judgement(type="x", urgency=3, fate="due", rule="r", role="guest")
+        await self.store.append([entry, NewEntry(fact=judged, at=NOW, conversation=at.conversation, cause=entry)])
 
     def seen(self, at: Address) -> list[str]:
         return [part.body for part in self.shown if part.to == at]
@@ -143,21 +147,26 @@ async def house(tmp: Path, known: dict[str, str] | None = None) -> AsyncIterator
         THERE: Stubborn(THERE, shown.append),
         FAR: Deaf(FAR, shown.append),
     }
-    who = access.Policy(
+    who = standing.AccessPolicy(
         dm_policy="pairing",
         roles={"here:root": "admin", "here:ann": "member", **(known or {})},  # type: ignore[dict-item] # roles
         open_rooms={
             HERE: frozenset({LOBBY.room, RoomId("#Den")}),
             THERE: frozenset({GARDEN.room}),
-            FAR: frozenset({access.ANY_ROOM}),
+            FAR: frozenset({standing.ANY_ROOM}),
         },
-        roster_state=lambda: Known(rooms=frozenset(opened)),
+        roster_state=lambda: RosterState(rooms=frozenset(opened)),
     )
-    bound = Bound(listen="mention", agent="reverie", private=False)
+    bound = ConversationBinding(listen="mention", agent="reverie", private=False)
     bindings = Bindings(
         [
-            Pattern(channel="here", room="#Den", thread=None, binding=Bound(listen="all", agent="ana", private=True)),
-            Pattern(channel="here", room="*", thread=None, binding=bound),
+            BindingPattern(
+                channel="here",
+                room="#Den",
+                thread=None,
+                binding=ConversationBinding(listen="all", agent="ana", private=True),
+            ),
+            BindingPattern(channel="here", room="*", thread=None, binding=bound),
         ]
     )
 
@@ -169,16 +178,16 @@ async def house(tmp: Path, known: dict[str, str] | None = None) -> AsyncIterator
 
     async with await Store.open(tmp / "log.db", clock) as store:
         outbox = Outbox(store, made, clock, spawn)
-        travels = Travels(made, spawn, outbox.wait_until_sent)
-        views, doors, later = Views(), Rooms(), Later(store, clock, outbox.put)
+        travels = RoomMembership(made, spawn, outbox.wait_until_sent)
+        views, doors, later = Views(), ConversationLocks(), CommandFollowUp(store, clock, outbox.put)
         rooms = RoomCommands(
             reader=store, clock=clock, who=who, bindings=bindings, channels=made, travels=travels, later=later
         )
-        saying = Saying(
+        saying = SayCommand(
             reader=store,
             who=who,
             bindings=bindings,
-            places=Places(store, bindings),
+            places=PrivacyCache(store, bindings),
             channels=made,
             doors=doors,
             forget=views.forget_view,
@@ -187,10 +196,10 @@ async def house(tmp: Path, known: dict[str, str] | None = None) -> AsyncIterator
             rooms=rooms.known_rooms,
             inside=travels.is_inside,
         )
-        world = World(
+        world = CommandContext(
             reader=store,
             clock=clock,
-            stats=Stats(dict.fromkeys(made, "console"), NOW),
+            stats=GatewayStats(dict.fromkeys(made, "console"), NOW),
             version="0",
             model_name=lambda: "m",
             agent_mode=lambda: "resting",

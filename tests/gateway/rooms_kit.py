@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
-from agent.tools import rooms as tools
-from agent.tools.schema import Refused
-from channels.base import Capabilities, Emit, Going, Part, People, SendError, unrecorded
-from gateway import access
-from gateway.acting import Acting, Rooms
-from gateway.bindings import Bindings, Bound, Pattern
+from agent.tools import rooms
+from agent.tools.schema import ToolCallRefused
+from channels.base import BeforeSend, Capabilities, Emit, Part, RoomMembers, SendError, no_before_send
+from gateway import standing
+from gateway.acting import ConversationLocks, MessagingTools
+from gateway.bindings import BindingPattern, Bindings, ConversationBinding
 from gateway.clock import ManualClock
-from gateway.digest import Digests
+from gateway.digest import DigestBuilder
 from gateway.events import (
     Address,
     ChannelName,
@@ -28,17 +28,27 @@ from gateway.events import (
     Sender,
     SenderId,
 )
-from gateway.hands import Asker, Given, Whereabouts
-from gateway.hearing import Hearing
+from gateway.hands import Requester, ToolContext, ToolOutput
+from gateway.hearing import ConversationReader
 from gateway.outbox import Outbox
-from gateway.outfiles import OutFiles
-from gateway.places import Places
-from gateway.records import Acted, Fact, Judged, Queued, Seq, TurnEnded, TurnId, inner, key_of
-from gateway.scopes import PUBLIC, Sight
-from gateway.store import Entry, OutboxPost, Store
-from gateway.tools.dispatch import Hands
-from gateway.tools.reading import Describing
-from gateway.tools.rooms import RoomHands
+from gateway.outfiles import OutgoingFiles
+from gateway.places import PrivacyCache
+from gateway.records import (
+    Fact,
+    Judgement,
+    PlatformAction,
+    PostQueued,
+    Seq,
+    TurnId,
+    TurnRecord,
+    dedup_key,
+    inner_conversation,
+)
+from gateway.scopes import PUBLIC, Visibility
+from gateway.store import NewEntry, OutboxPost, Store
+from gateway.tools.dispatch import ToolDispatcher
+from gateway.tools.reading import AttachmentDescriber
+from gateway.tools.rooms import PlatformTools
 from tests.store.kit import NOW, Fate, turn
 
 NAME = ChannelName("tg.test")
@@ -52,10 +62,10 @@ ANN = Address(channel=NAME, room=RoomId("ann"))
 """A direct chat."""
 OWNER = Address(channel=NAME, room=RoomId("olga"))
 """The owner's."""
-OWN = Address.parse(inner("reverie"))
+OWN = Address.parse(inner_conversation("reverie"))
 PRIVATE = (STAFF, ANN, OWNER)
 DIRECT = (ANN, OWNER)
-WHO = access.Policy(
+WHO = standing.AccessPolicy(
     dm_policy="open",
     roles={f"{NAME}:olga": "owner", f"{NAME}:mia": "member"},
     open_rooms={NAME: frozenset(place.room for place in (ROOM, OTHER, STAFF, PEER))},
@@ -75,7 +85,7 @@ class Stage:
         self.fails: SendError | None = None
         self.hold: asyncio.Event | None = None
         """What is done waits for it."""
-        self.present = People(members=())
+        self.present = RoomMembers(members=())
 
     async def run(self, emit: Emit) -> None:
         raise AssertionError(f"not used here: {emit}")
@@ -83,7 +93,7 @@ class Stage:
     def split(self, post: Post) -> tuple[str, ...]:
         return tuple(post.text.split("|"))
 
-    async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
+    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
         await going()
         self.sent.append(part)
         return Receipt(ids=(MessageId(f"p{len(self.sent)}"),))
@@ -100,7 +110,7 @@ class Stage:
     async def set_topic(self, at: Address, topic: str) -> None:
         await self._do("topic", at.room, topic)
 
-    async def list_members(self, at: Address, *, most: int) -> People:
+    async def list_members(self, at: Address, *, most: int) -> RoomMembers:
         await self._do("people", at.room, str(most))
         return self.present
 
@@ -125,7 +135,7 @@ class Deaf:
     def split(self, post: Post) -> tuple[str, ...]:
         return (post.text,)
 
-    async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
+    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
         await going()
         return Receipt(ids=(MessageId(part.key),))
 
@@ -138,18 +148,19 @@ class Cupboard:
 
     def read_bytes(self, path: str) -> bytes:
         if path not in self.files:
-            raise Refused("There is no such file.")
+            raise ToolCallRefused("There is no such file.")
         return self.files[path]
 
 
-def at(place: Address, *askers: str, turn_id: str = "t", everything: bool | None = None) -> Whereabouts:
+def at(place: Address, *askers: str, turn_id: str = "t", everything: bool | None = None) -> ToolContext:
     """A turn there; `askers` by their ids."""
     scope = place.conversation if place in PRIVATE else PUBLIC
     people = tuple(
-        Asker(id=SenderId(who), name=who, role=WHO.roles.get(f"{NAME}:{who}", "guest"), verified=True) for who in askers
+        Requester(id=SenderId(who), name=who, role=WHO.roles.get(f"{NAME}:{who}", "guest"), verified=True)
+        for who in askers
     )
-    sight = Sight(scope=scope, sees_everything=place == OWNER if everything is None else everything)
-    return Whereabouts(
+    sight = Visibility(scope=scope, sees_everything=place == OWNER if everything is None else everything)
+    return ToolContext(
         turn=TurnId(turn_id), agent="reverie", at=place, visibility=sight, autonomous=not askers, requesters=people
     )
 
@@ -162,8 +173,8 @@ class Stagehands:
     clock: ManualClock
     stage: Stage | Deaf
     outbox: Outbox
-    rooms: RoomHands
-    hands: Hands
+    rooms: PlatformTools
+    hands: ToolDispatcher
     cupboard: Cupboard
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     up: bool = True
@@ -196,22 +207,22 @@ class Stagehands:
 
     async def happen(self, event: Notification, fate: Fate = "noted") -> Seq:
         place = getattr(event, "at", ROOM)
-        entry = Entry(fact=event, at=NOW, conversation=place.conversation, key=key_of(event))
-        said = Judged(type="x", urgency=3, fate=fate, rule="r", role="guest")
-        judged = Entry(fact=said, at=NOW, conversation=place.conversation, cause=entry)
+        entry = NewEntry(fact=event, at=NOW, conversation=place.conversation, key=dedup_key(event))
+        said = Judgement(type="x", urgency=3, fate=fate, rule="r", role="guest")
+        judged = NewEntry(fact=said, at=NOW, conversation=place.conversation, cause=entry)
         return (await self.store.append([entry, judged]))[0].seq
 
     async def post(self, text: str, place: Address = ROOM, *, agent: str = "reverie") -> Seq:
         """A turn ends with an answer, which is delivered. Where the post stands."""
         record = turn(place.conversation, upto=10_000, text=text)
-        assert isinstance(record.fact, TurnEnded)
+        assert isinstance(record.fact, TurnRecord)
         key = f"{place.room}:{text[:20]}"
-        ended = Entry(fact=replace(record.fact, agent=agent), at=NOW, conversation=place.conversation)
+        ended = NewEntry(fact=replace(record.fact, agent=agent), at=NOW, conversation=place.conversation)
         return await self.queue(Post(key=PostKey(key), to=place, text=text), ended)
 
-    async def queue(self, post: Post, cause: Entry | None = None) -> Seq:
-        queued = Entry(
-            fact=Queued(post=post), at=NOW, conversation=post.to.conversation, key=f"post:{post.key}", cause=cause
+    async def queue(self, post: Post, cause: NewEntry | None = None) -> Seq:
+        queued = NewEntry(
+            fact=PostQueued(post=post), at=NOW, conversation=post.to.conversation, key=f"post:{post.key}", cause=cause
         )
         *_, at_ = await self.store.append([*([cause] if cause is not None else []), queued])
         self.outbox.put(OutboxPost(seq=at_.seq, at=self.clock.now(), post=post, parts=()))
@@ -229,16 +240,16 @@ class Stagehands:
         return [one.fact for one in await self.store.entries(kinds=kinds)]
 
     async def acted(self) -> list[tuple[str, str]]:
-        return [(one.what, one.state) for one in await self.facts("acted") if isinstance(one, Acted)]
+        return [(one.what, one.state) for one in await self.facts("acted") if isinstance(one, PlatformAction)]
 
-    async def read(self, where: Whereabouts, **asked: object) -> list[str]:
+    async def read(self, where: ToolContext, **asked: object) -> list[str]:
         """Lines of `read_room`, below the first."""
-        given = await self.hand("read_room", tools.ReadRoom(**asked), where)
-        assert isinstance(given, Given)
+        given = await self.hand("read_room", rooms.ReadRoomArgs(**asked), where)
+        assert isinstance(given, ToolOutput)
         assert given.is_untrusted
         return given.text.split("\n")[1:]
 
-    async def hand(self, name: str, asked: object, where: Whereabouts) -> str | Given:
+    async def hand(self, name: str, asked: object, where: ToolContext) -> str | ToolOutput:
         """Carry one out, past the gate. Raises Refused."""
         (hand,) = [one for one in self.rooms.tools if one.spec.name == name]
         return await hand.handler(asked, where)
@@ -258,25 +269,27 @@ async def stagehands(tmp: Path, stage: Stage | Deaf | None = None) -> AsyncItera
             return task
 
         bounds = {
-            "#staff": Bound(listen="all", agent="reverie", private=True),
-            "#peer": Bound(listen="all", agent="peer", private=False),
-            "*": Bound(listen="all", agent="reverie", private=False),
+            "#staff": ConversationBinding(listen="all", agent="reverie", private=True),
+            "#peer": ConversationBinding(listen="all", agent="peer", private=False),
+            "*": ConversationBinding(listen="all", agent="reverie", private=False),
         }
-        patterns = [Pattern(channel="*", room=room, thread=None, binding=bound) for room, bound in bounds.items()]
+        patterns = [
+            BindingPattern(channel="*", room=room, thread=None, binding=bound) for room, bound in bounds.items()
+        ]
         bindings = Bindings(patterns)
-        places, files, channels = Places(store, bindings), OutFiles(store), {NAME: played}
+        places, files, channels = PrivacyCache(store, bindings), OutgoingFiles(store), {NAME: played}
         outbox = Outbox(store, channels, clock, spawn, files=files)
-        digests = Digests(
+        digests = DigestBuilder(
             agent="reverie",
             store=store,
             clock=clock,
             places=places,
-            hearing=Hearing(store, WHO, Describing()),
+            hearing=ConversationReader(store, WHO, AttachmentDescriber()),
             plain=lambda: False,
             mine=lambda _: True,
             busy=lambda _: False,
         )
-        acting = Acting(
+        acting = MessagingTools(
             agent="reverie",
             store=store,
             clock=clock,
@@ -284,13 +297,13 @@ async def stagehands(tmp: Path, stage: Stage | Deaf | None = None) -> AsyncItera
             places=places,
             who=WHO,
             channels=channels,
-            doors=Rooms(),
+            doors=ConversationLocks(),
             digests=digests,
             post=outbox.put,
             forget=lambda _: None,
         )
         cupboard = Cupboard()
-        rooms = RoomHands(
+        rooms = PlatformTools(
             store=store,
             clock=clock,
             channels=channels,
@@ -304,6 +317,6 @@ async def stagehands(tmp: Path, stage: Stage | Deaf | None = None) -> AsyncItera
         )
         await outbox.recover()
         outbox.set_link_up(NAME, up=True)
-        yield Stagehands(store, clock, played, outbox, rooms, Hands(rooms.tools), cupboard, tasks)
+        yield Stagehands(store, clock, played, outbox, rooms, ToolDispatcher(rooms.tools), cupboard, tasks)
         await outbox.drain(0)
         await outbox.close()

@@ -10,17 +10,18 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec
 
-from gateway.access import Decision, Policy, decide
-from gateway.changes import Change
+from gateway.access import AccessDecision, decide
+from gateway.changes import CommandEffect
 from gateway.clock import ManualClock
-from gateway.commands.people import PeopleCommands, Persons
-from gateway.commands.world import Answer, Ask, World
+from gateway.commands.people import PeopleCommands
+from gateway.commands.persons import PeopleContext
+from gateway.commands.world import CommandCall, CommandContext, CommandReply
 from gateway.events import (
     Address,
     ChannelName,
     Command,
     EventId,
-    Membership,
+    MembershipChanged,
     Message,
     MessageId,
     Notification,
@@ -29,14 +30,15 @@ from gateway.events import (
     Sender,
     SenderId,
 )
-from gateway.ops.stats import Stats
-from gateway.records import Fact, Queued, address_of, key_of
-from gateway.roster.greeting import Greeter, Greeting
-from gateway.roster.letters import Letters
-from gateway.roster.linking import Linking
-from gateway.roster.manners import Manners
+from gateway.ops.stats import GatewayStats
+from gateway.records import Fact, PostQueued, address_of, dedup_key
+from gateway.roster.greeting import Greeter, PairingNotice
+from gateway.roster.letters import AccessNotifier
+from gateway.roster.linking import AccountLinker
+from gateway.roster.manners import ChannelStyle
 from gateway.roster.roster import Roster
-from gateway.store import Appended, Entry, OutboxPost, Store
+from gateway.standing import AccessPolicy
+from gateway.store import AppendResult, NewEntry, OutboxPost, Store
 from tests.gateway.rewinds_kit import Views, rewinds
 
 P = ParamSpec("P")
@@ -47,7 +49,7 @@ LOBBY = Address(channel=IRC, room=RoomId("#lobby"))
 CODE = re.compile(r"`([A-Z0-9]{4}-[A-Z0-9]{4})`")
 SAID = re.compile(r"(?:approve|link) ([A-Z0-9]{4}-[A-Z0-9]{4})`")
 
-POLICY = Policy(
+POLICY = AccessPolicy(
     dm_policy="pairing",
     roles={f"{TG}:1": "owner", f"{TG}:2": "admin", f"{TG}:3": "member", f"{TG}:9": "blocked", f"{DC}:2": "admin"},
     open_rooms={IRC: frozenset({LOBBY.room})},
@@ -86,7 +88,7 @@ def alone(channel: ChannelName, sender: Sender) -> Address:
 class Town:
     """A gateway without agents and without platforms."""
 
-    def __init__(self, store: Store, clock: ManualClock, policy: Policy = POLICY) -> None:
+    def __init__(self, store: Store, clock: ManualClock, policy: AccessPolicy = POLICY) -> None:
         self.store, self.clock = store, clock
         self.roster = Roster(store, clock)
         self.policy = replace(policy, roster_state=lambda: self.roster.known)
@@ -94,8 +96,8 @@ class Town:
         """Letters, as the outbox is handed them."""
         self.joined: list[Address] = []
         self.left: list[Address] = []
-        self.manners = Manners(prefixes=PREFIX, platforms=PLATFORMS)
-        self.linking = Linking(self.roster, self.policy, clock, self.manners)
+        self.manners = ChannelStyle(prefixes=PREFIX, platforms=PLATFORMS)
+        self.linking = AccountLinker(self.roster, self.policy, clock, self.manners)
         self.greeter = Greeter(
             self.roster,
             self.policy,
@@ -104,18 +106,18 @@ class Town:
             manners=self.manners,
             reach=lambda at, sender: alone(at.channel, sender) if at.channel == IRC else at,
         )
-        persons = Persons(
+        persons = PeopleContext(
             roster=self.roster, policy=self.policy, linking=self.linking, channel_names=self.manners, clock=clock
         )
         self.handlers = PeopleCommands(persons).handlers
-        letters = Letters(self.policy, self.posted.append, self.joined.append, self.left.append)
+        letters = AccessNotifier(self.policy, self.posted.append, self.joined.append, self.left.append)
         store.add_listener(self.roster.on_appended)
         store.add_listener(letters.on_appended)
         self._ids = itertools.count(1)
-        self.world = World(
+        self.world = CommandContext(
             reader=store,
             clock=clock,
-            stats=Stats({}, clock.now()),
+            stats=GatewayStats({}, clock.now()),
             version="0",
             model_name=lambda: "",
             agent_mode=lambda: "",
@@ -138,8 +140,8 @@ class Town:
         )
         return replace(made, **more)
 
-    def invite(self, channel: ChannelName, sender: Sender, room: str, title: str | None = None) -> Membership:
-        return Membership(
+    def invite(self, channel: ChannelName, sender: Sender, room: str, title: str | None = None) -> MembershipChanged:
+        return MembershipChanged(
             id=EventId(self.id()),
             at=Address(channel=channel, room=RoomId(room)),
             sender=sender,
@@ -154,23 +156,23 @@ class Town:
         await self.write(event, greeting)
         return greeting.post if greeting else None
 
-    def greet(self, event: Notification) -> Greeting | None:
+    def greet(self, event: Notification) -> PairingNotice | None:
         decision = decide(self.policy, event)
         return None if decision.allowed else self.greeter.greet(event, decision)
 
-    async def write(self, event: Notification, greeting: Greeting | None) -> tuple[Appended, ...]:
+    async def write(self, event: Notification, greeting: PairingNotice | None) -> tuple[AppendResult, ...]:
         place = address_of(event)
-        asked = Entry(
-            fact=event, at=self.clock.now(), conversation=place.conversation if place else None, key=key_of(event)
+        asked = NewEntry(
+            fact=event, at=self.clock.now(), conversation=place.conversation if place else None, key=dedup_key(event)
         )
         entries = [asked]
         if greeting is not None:
             if greeting.change is not None:
                 entries += greeting.change.entries(asked)
             key = f"post:{greeting.post.key}"
-            fact = Queued(post=greeting.post)
+            fact = PostQueued(post=greeting.post)
             entries.append(
-                Entry(fact=fact, at=asked.at, conversation=greeting.post.to.conversation, key=key, cause=asked)
+                NewEntry(fact=fact, at=asked.at, conversation=greeting.post.to.conversation, key=key, cause=asked)
             )
         written = await self.store.append(entries)
         if greeting is not None and greeting.change is not None:
@@ -193,24 +195,26 @@ class Town:
 
     async def ask(
         self, channel: ChannelName, sender: Sender, line: str, *, at: Address | None = None, **given: str
-    ) -> Answer:
+    ) -> CommandReply:
         """A command, as the desk has it answered, written down with what it changes."""
         event = self.command(channel, sender, line, at)
         answer = await self.decided(event, line, **given)
         await self.settled(event, answer.effect)
         return answer
 
-    async def decided(self, event: Command, line: str, **given: str) -> Answer:
-        who: Decision = decide(self.policy, event)
+    async def decided(self, event: Command, line: str, **given: str) -> CommandReply:
+        who: AccessDecision = decide(self.policy, event)
         assert who.allowed, who.rule
         sub = line.partition(" ")[2]
-        ask = Ask(command=event, role=who.role, rule=who.rule, global_role=who.global_role, sub=sub, arguments=given)
+        ask = CommandCall(
+            command=event, role=who.role, rule=who.rule, global_role=who.global_role, sub=sub, arguments=given
+        )
         answer = await self.handlers[line](ask, self.world)
-        return answer if isinstance(answer, Answer) else Answer(text=answer)
+        return answer if isinstance(answer, CommandReply) else CommandReply(text=answer)
 
-    async def settled(self, event: Command, change: Change | None) -> None:
-        asked = Entry(fact=event, at=self.clock.now(), conversation=event.at.conversation, key=key_of(event))
-        written: tuple[Appended, ...] = ()
+    async def settled(self, event: Command, change: CommandEffect | None) -> None:
+        asked = NewEntry(fact=event, at=self.clock.now(), conversation=event.at.conversation, key=dedup_key(event))
+        written: tuple[AppendResult, ...] = ()
         try:
             written = await self.store.append([asked, *(change.entries(asked) if change else ())])
         finally:
@@ -238,7 +242,7 @@ class Town:
         assert last.ok, last.text
 
 
-def code(said: Post | Answer) -> str:
+def code(said: Post | CommandReply) -> str:
     """The code that was shown."""
     match = CODE.search(said.text) or SAID.search(said.text)
     assert match, said.text
@@ -246,7 +250,7 @@ def code(said: Post | Answer) -> str:
 
 
 @contextlib.asynccontextmanager
-async def town(folder: Path, policy: Policy = POLICY, *, clock: ManualClock | None = None) -> AsyncIterator[Town]:
+async def town(folder: Path, policy: AccessPolicy = POLICY, *, clock: ManualClock | None = None) -> AsyncIterator[Town]:
     """Open, with what an earlier one left there."""
     clock = clock or ManualClock()
     async with await Store.open(folder / "reverie.db", clock) as store:

@@ -8,12 +8,12 @@ from typing import Any
 
 from channels.base import Channel
 from gateway.clock import Clock
-from gateway.events import Delivery, Link, Message, Notification, Post, PostKey
-from gateway.ops.stats import Stats
+from gateway.events import ConnectionChanged, DeliveryReport, Message, Notification, Post, PostKey
+from gateway.ops.stats import GatewayStats
 from gateway.outbox import Outbox
-from gateway.records import MESSAGES, CursorMoved, Queued, address_of, key_of
-from gateway.runner import Runner
-from gateway.store import Entry, OutboxPost, Store
+from gateway.records import MESSAGE_KINDS, CursorMoved, PostQueued, address_of, dedup_key
+from gateway.runner import ChannelSupervisor
+from gateway.store import NewEntry, OutboxPost, Store
 from tests.channels.kits.base import Kit
 
 
@@ -31,8 +31,8 @@ class Line:
         """How long it takes until something is durable."""
         name = channel.name
         self.outbox = Outbox(store, {name: channel}, clock, self.spawn)
-        self.stats = Stats({name: channel.capabilities.platform}, clock.now())
-        self.runner = Runner(
+        self.stats = GatewayStats({name: channel.capabilities.platform}, clock.now())
+        self.runner = ChannelSupervisor(
             {name: channel},
             {name: self.emit},
             clock=clock,
@@ -51,16 +51,16 @@ class Line:
     async def emit(self, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
         """As the gateway takes it in: known events once, links to the outbox."""
         await asyncio.sleep(self.slow_s)
-        now, entries = self.clock.now(), list[Entry]()
+        now, entries = self.clock.now(), list[NewEntry]()
         for event in batch:
             at = address_of(event)
             place = at.conversation if at is not None else None
-            entries.append(Entry(fact=event, at=now, conversation=place, key=key_of(event)))
-        moved = [Entry(fact=CursorMoved(channel=self.kit.name, value=cursor), at=now)] if cursor is not None else []
+            entries.append(NewEntry(fact=event, at=now, conversation=place, key=dedup_key(event)))
+        moved = [NewEntry(fact=CursorMoved(channel=self.kit.name, value=cursor), at=now)] if cursor is not None else []
         await self.store.append([*entries, *moved])
         self.stats.count_events(self.kit.name, batch, now)
         for event in batch:
-            if isinstance(event, Link):
+            if isinstance(event, ConnectionChanged):
                 self.links.append((event.up, event.reason))
                 self.outbox.set_link_up(event.channel, event.up)
 
@@ -83,18 +83,18 @@ class Line:
     async def post(self, text: str) -> None:
         now, to = self.clock.now(), self.kit.address("room")
         post = Post(key=PostKey(text.replace(" ", "")), to=to, text=text)
-        entry = Entry(fact=Queued(post=post), at=now, conversation=to.conversation, key=f"post:{post.key}")
+        entry = NewEntry(fact=PostQueued(post=post), at=now, conversation=to.conversation, key=f"post:{post.key}")
         (queued,) = await self.store.append([entry])
         self.outbox.put(OutboxPost(seq=queued.seq, at=now, post=post, parts=()))
 
     async def heard(self) -> list[str]:
         """What the log has of alice, in its order."""
-        facts = [one.fact for one in await self.store.entries(kinds=MESSAGES)]
+        facts = [one.fact for one in await self.store.entries(kinds=MESSAGE_KINDS)]
         return [fact.text for fact in facts if isinstance(fact, Message)]
 
     async def states(self) -> list[str]:
         facts = [one.fact for one in await self.store.entries(kinds=("delivery",))]
-        return [fact.state for fact in facts if isinstance(fact, Delivery)]
+        return [fact.state for fact in facts if isinstance(fact, DeliveryReport)]
 
     async def settled(self) -> None:
         """Return once all that was said is in the log, and all that was posted is delivered."""

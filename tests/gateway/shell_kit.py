@@ -16,26 +16,26 @@ import pytest
 from agent.models.base import ToolCall, ToolResult
 from gateway.clock import SystemClock
 from gateway.events import Address, SenderId
-from gateway.hands import Asker, Trace, Whereabouts
+from gateway.hands import Requester, ToolContext, TurnTrust
 from gateway.records import TurnId
-from gateway.scopes import PUBLIC, Sight
+from gateway.scopes import PUBLIC, Visibility
 from gateway.settings_tools import BashConfig
-from gateway.tools.dispatch import Hands
-from gateway.tools.shell import Shell
+from gateway.tools.dispatch import ToolDispatcher
+from gateway.tools.shell import ShellTools
 from tests.store.kit import place
 
 MODES = (pytest.param("bubblewrap", marks=pytest.mark.boxed), "off")
-ADMIN = Asker(id=SenderId("1"), name="Ann", role="admin", verified=True)
-ROOM = Whereabouts(
+ADMIN = Requester(id=SenderId("1"), name="Ann", role="admin", verified=True)
+ROOM = ToolContext(
     turn=TurnId("t"),
     agent="reverie",
     at=place("#a"),
-    visibility=Sight(scope=PUBLIC),
+    visibility=Visibility(scope=PUBLIC),
     autonomous=False,
     requesters=(ADMIN,),
 )
 OTHER = replace(ROOM, at=place("#b"))
-OWNER = replace(OTHER, visibility=Sight(scope=PUBLIC, sees_everything=True))
+OWNER = replace(OTHER, visibility=Visibility(scope=PUBLIC, sees_everything=True))
 
 _TOOK = re.compile(r"((?:ended|exit status \d+(?: \([^)]*\))?)) after \d+ s")
 """How a command ended, and how long it took where that was a second or more: on a busy machine that may be any."""
@@ -48,8 +48,8 @@ class Desk:
         self.root = root
         self.skills = skills
         self.reports: list[tuple[str, Address, str, bool]] = []
-        self.shell = Shell(root, config, SystemClock(), self._paths, hidden=hidden, finished=self._finished)
-        self.hands = Hands(self.shell.tools)
+        self.shell = ShellTools(root, config, SystemClock(), self._paths, hidden=hidden, finished=self._finished)
+        self.hands = ToolDispatcher(self.shell.tools)
 
     async def _finished(self, agent: str, at: Address, text: str, ok: bool) -> None:
         self.reports.append((agent, at, _TOOK.sub(r"\1", text, count=1), ok))
@@ -57,17 +57,17 @@ class Desk:
     async def _paths(self) -> tuple[Path, ...]:
         return self.skills
 
-    async def call(self, name: str, where: Whereabouts = ROOM, **arguments: object) -> ToolResult:
+    async def call(self, name: str, where: ToolContext = ROOM, **arguments: object) -> ToolResult:
         """In a turn of its own."""
-        turn = replace(where, trust=Trace())
+        turn = replace(where, trust=TurnTrust())
         return await self.hands.call(ToolCall(id="1", name=name, arguments=json.dumps(arguments)), turn)
 
-    async def says(self, name: str, where: Whereabouts = ROOM, **arguments: object) -> str:
+    async def says(self, name: str, where: ToolContext = ROOM, **arguments: object) -> str:
         result = await self.call(name, where, **arguments)
         assert not result.is_error, result.text
         return result.text
 
-    async def refuses(self, name: str, where: Whereabouts = ROOM, **arguments: object) -> str:
+    async def refuses(self, name: str, where: ToolContext = ROOM, **arguments: object) -> str:
         result = await self.call(name, where, **arguments)
         assert result.is_error, result.text
         return result.text

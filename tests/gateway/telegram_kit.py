@@ -10,13 +10,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from channels.telegram.render import Text
+from channels.telegram.render import TelegramText
 from gateway.events import ChannelName
 from tests.gateway.kill_judge import TOKEN, Evidence, Shown, Verdict, judge
 from tests.gateway.program_kit import Program
-from tests.servers.bot_api import BotApi, Chat, Person
-from tests.servers.model_api import Answer, ModelApi
-from tests.servers.model_api_events import Json
+from tests.servers.bot_api import BotApi
+from tests.servers.bot_api_world import Chat, Person
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer, Json
 
 NAME = ChannelName("telegram.test")
 LONG_CHARS = 3000
@@ -70,7 +71,9 @@ class Town(Program):
     async def verdict(self) -> Verdict:
         """All that was said against all that happened. Raises AssertionError for a line that never came in."""
         wire = [
-            Shown(str(chat), Text(text=text).to_json()) for chat in self.api.world.chats for text in self.api.said(chat)
+            Shown(str(chat), TelegramText(text=text).to_json())
+            for chat in self.api.world.chats
+            for text in self.api.said(chat)
         ]
         entries = await self.entries()
         found = judge(Evidence(entries=entries, wire=wire, asked=self.asked))

@@ -5,21 +5,22 @@ from typing import Literal
 import pytest
 from pydantic import TypeAdapter
 
-from gateway.access import ANY_ROOM, Policy, decide, role_of
+from gateway.access import decide
 from gateway.events import (
     Address,
     ChannelName,
     Command,
-    Edited,
+    ConnectionChanged,
     EventId,
-    Link,
     Message,
+    MessageEdited,
     MessageId,
-    Reacted,
+    ReactionChanged,
     RoomId,
     Sender,
     SenderId,
 )
+from gateway.standing import ANY_ROOM, AccessPolicy, role_of
 
 IRC = ChannelName("irc.x")
 ROOM = Address(channel=IRC, room=RoomId("#lobby"))
@@ -34,8 +35,10 @@ BLOCKED = Sender(id=SenderId("account:mal"), name="mal", verified=True)
 BOT = Sender(id=SenderId("mask:bot!b@h"), name="bot", is_bot=True)
 
 
-def policy(dm: Literal["pairing", "allowlist", "open", "disabled"] = "allowlist", rooms: str = "#lobby") -> Policy:
-    return Policy(
+def policy(
+    dm: Literal["pairing", "allowlist", "open", "disabled"] = "allowlist", rooms: str = "#lobby"
+) -> AccessPolicy:
+    return AccessPolicy(
         dm_policy=dm,
         roles={"irc.x:account:ann": "owner", "irc.x:account:bob": "member", "irc.x:account:mal": "blocked"},
         open_rooms={IRC: frozenset({RoomId(rooms)})},
@@ -89,20 +92,20 @@ def test_all_that_happens_in_a_direct_chat_is_judged_alike(
     dm: Literal["pairing", "allowlist", "open", "disabled"], sender: Sender
 ) -> None:
     at, what = OTHER, {"id": EventId("1"), "at": OTHER, "sender": sender, "sent": NOW, "direct": True}
-    edit = TypeAdapter(Edited).validate_python({**what, "message": "1", "text": "ho"})
-    reaction = TypeAdapter(Reacted).validate_python({**what, "message": "1", "reaction": "+", "added": True})
+    edit = TypeAdapter(MessageEdited).validate_python({**what, "message": "1", "text": "ho"})
+    reaction = TypeAdapter(ReactionChanged).validate_python({**what, "message": "1", "reaction": "+", "added": True})
     said = decide(policy(dm), message(sender, "direct", at))
     assert decide(policy(dm), edit) == decide(policy(dm), reaction) == replace(said, request_kind="")
     assert not decide(policy(dm), replace(edit, direct=False)).allowed  # a room that is not listed
 
 
 def test_a_channel_without_rooms_is_closed() -> None:
-    closed = Policy(dm_policy="open", roles={}, open_rooms={})
+    closed = AccessPolicy(dm_policy="open", roles={}, open_rooms={})
     assert not decide(closed, message(STRANGER, "mention")).allowed
 
 
 def test_other_events_pass_the_same_door() -> None:
-    event = Reacted(
+    event = ReactionChanged(
         id=EventId("1"), at=OTHER, sender=STRANGER, message=MessageId("1"), reaction="+", added=True, sent=NOW
     )
     assert not decide(policy(), event).allowed
@@ -111,7 +114,7 @@ def test_other_events_pass_the_same_door() -> None:
 
 
 def test_a_link_change_comes_from_the_platform() -> None:
-    assert decide(policy(), Link(id=EventId("1"), channel=IRC, up=True, reason="", sent=NOW)).allowed
+    assert decide(policy(), ConnectionChanged(id=EventId("1"), channel=IRC, up=True, reason="", sent=NOW)).allowed
 
 
 def test_identity_is_the_id_and_administration_needs_it_verified() -> None:

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from agent.models.base import Request, Text, Unusable
+from agent.models.base import ModelRequest, ModelUnusable, TextPart
 from agent.models.scripted import Script, ScriptedModel
 from channels.base import Denied, Emit, Part
 from channels.console import ConsoleChannel
 from gateway import app
-from gateway.adapters import Unavailable
+from gateway.adapters import ChannelUnavailable
 from gateway.clock import SystemClock
 from gateway.events import ChannelName
 from gateway.ops import health
-from gateway.records import DmnSaved
-from gateway.store import Entry, InUse, Store
+from gateway.records import DmnStateSaved
+from gateway.store import NewEntry, Store, StoreInUse
 from tests.gateway.kit import CONSOLE, Screen, running, settings
 from tests.servers.ircd import Ircd
 
@@ -61,7 +61,7 @@ def test_a_refused_channel_stays_off_and_the_others_go_on(tmp_path: Path) -> Non
 def test_with_every_channel_refused_there_is_nothing_left(tmp_path: Path) -> None:
     async def story() -> None:
         bad = Refused(CONSOLE, nothing)
-        with pytest.raises(app.NothingLeft):
+        with pytest.raises(app.NoChannelsLeft):
             await app.run(settings(tmp_path), asyncio.Event(), channels={CONSOLE: bad})
 
     asyncio.run(story())
@@ -71,7 +71,7 @@ def test_a_platform_without_an_adapter_is_named_before_anything_starts(tmp_path:
     channels = {"keys": {"platform": "console"}, "irc.x": {"platform": "irc", "host": "127.0.0.1", "nick": "r"}}
 
     async def story() -> None:
-        with pytest.raises(Unavailable, match=r"channels\.keys: .*console"):
+        with pytest.raises(ChannelUnavailable, match=r"channels\.keys: .*console"):
             await app.run(settings(tmp_path, channels=channels), asyncio.Event())
 
     asyncio.run(story())
@@ -83,7 +83,7 @@ def test_a_model_that_cannot_start_is_said_and_people_still_come_online(
 ) -> None:
     class Absent(ScriptedModel):
         async def start(self) -> None:
-            raise Unusable("not installed")
+            raise ModelUnusable("not installed")
 
     async def story() -> None:
         async with running(tmp_path, Absent(clock=SystemClock())) as gateway:
@@ -96,7 +96,7 @@ def test_a_model_that_cannot_start_is_said_and_people_still_come_online(
 
 def test_a_bug_in_a_turn_ends_that_turn_only(tmp_path: Path) -> None:
     class Broken(ScriptedModel):
-        async def stream(self, request: Request):  # type: ignore[no-untyped-def]  # noqa: ANN202 - breaks before it yields
+        async def stream(self, request: ModelRequest):  # type: ignore[no-untyped-def]  # noqa: ANN202 - breaks before it yields
             if not self.requests:
                 self.requests.append(request)
                 raise KeyError("a bug")
@@ -114,7 +114,7 @@ def test_a_bug_in_a_turn_ends_that_turn_only(tmp_path: Path) -> None:
         assert failed.heard == "(1 earlier lines are not shown)"
         (read,) = gateway.scripted.requests[1].conversation  # what we said of the bug is not in it
         assert read.role == "user"
-        assert [failed.heard, replied.heard] == [part.text for part in read.parts if isinstance(part, Text)]
+        assert [failed.heard, replied.heard] == [part.text for part in read.parts if isinstance(part, TextPart)]
 
     asyncio.run(story())
 
@@ -146,7 +146,7 @@ def test_a_model_is_let_go_when_the_store_cannot_be_opened(tmp_path: Path) -> No
     async def story() -> None:
         async with await Store.open(tmp_path / "reverie.db", SystemClock()):
             console = ConsoleChannel(CONSOLE, nothing)
-            with pytest.raises(InUse):
+            with pytest.raises(StoreInUse):
                 await app.run(
                     settings(tmp_path), asyncio.Event(), channels={CONSOLE: console}, model=Noted(clock=SystemClock())
                 )
@@ -158,7 +158,7 @@ def test_a_model_is_let_go_when_the_store_cannot_be_opened(tmp_path: Path) -> No
 def test_a_state_of_another_version_does_not_stop_the_start(tmp_path: Path) -> None:
     async def story() -> None:
         async with await Store.open(tmp_path / "reverie.db", SystemClock()) as store:
-            await store.append([Entry(fact=DmnSaved(state='{"mode":"levitating"}'), at=datetime.now(UTC))])
+            await store.append([NewEntry(fact=DmnStateSaved(state='{"mode":"levitating"}'), at=datetime.now(UTC))])
         async with running(tmp_path) as gateway:
             await gateway.console.receive_message("hello", sender="ann")
             await gateway.screen.until(1)
@@ -171,17 +171,17 @@ def test_health_of_a_running_a_stopped_and_a_silent_gateway(tmp_path: Path) -> N
     now = datetime.now(UTC)
 
     async def story() -> None:
-        assert not (await health.check(store, [CONSOLE], now)).ok
+        assert not (await health.check_health(store, [CONSOLE], now)).ok
         async with running(tmp_path) as gateway:
             await gateway.console.receive_message("hello", sender="ann")
-            well = await health.check(store, [CONSOLE], datetime.now(UTC))
+            well = await health.check_health(store, [CONSOLE], datetime.now(UTC))
             assert (well.ok, well.findings) == (True, ("console is up",))
-            lonely = await health.check(store, [CONSOLE, "irc.x"], datetime.now(UTC))
+            lonely = await health.check_health(store, [CONSOLE, "irc.x"], datetime.now(UTC))
             assert (lonely.ok, lonely.findings) == (False, ("irc.x has not connected yet",))
-            later = await health.check(store, [CONSOLE], datetime.now(UTC) + timedelta(minutes=1))
+            later = await health.check_health(store, [CONSOLE], datetime.now(UTC) + timedelta(minutes=1))
             assert not later.ok
             assert "no sign of life" in later.findings[0]
-        stopped = await health.check(store, [CONSOLE], datetime.now(UTC))
+        stopped = await health.check_health(store, [CONSOLE], datetime.now(UTC))
         assert (stopped.ok, stopped.findings) == (False, (f"no gateway is running with the store {store}",))
 
     asyncio.run(story())
@@ -256,7 +256,7 @@ def test_the_store_in_use_is_named(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(tmp_path, Script()) as gateway:
             await gateway.console.receive_message("hello", sender="ann")
-            with pytest.raises(InUse, match=f"in use by process {os.getpid()}"):
+            with pytest.raises(StoreInUse, match=f"in use by process {os.getpid()}"):
                 await app.run(settings(tmp_path), asyncio.Event(), channels={CONSOLE: gateway.console})
 
     asyncio.run(story())

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.models.base import Request, Text
+from agent.models.base import ModelRequest, TextPart
 from gateway.events import Message
-from gateway.fates import Fate, fates
-from gateway.records import URGENT, Judged, Queued, TurnEnded, key_of
+from gateway.fates import EventOutcome, compute_outcomes
+from gateway.records import URGENT, Judgement, PostQueued, TurnRecord, dedup_key
 from gateway.settings import Settings
-from gateway.store import Entry, Store
+from gateway.store import NewEntry, Store
 from tests.examples import examples
 from tests.gateway import mind_kit
 from tests.gateway.cut_kit import Steps, cutting, live
@@ -33,9 +33,13 @@ PLACES = ((TELEGRAM, "ann", None), (IRC, "bob", "#one"))
 WORD = re.compile(r"word\d+")
 
 
-def words(request: Request, role: str) -> list[str]:
+def words(request: ModelRequest, role: str) -> list[str]:
     told = [
-        part.text for said in request.conversation if said.role == role for part in said.parts if isinstance(part, Text)
+        part.text
+        for said in request.conversation
+        if said.role == role
+        for part in said.parts
+        if isinstance(part, TextPart)
     ]
     return WORD.findall("\n".join(told))
 
@@ -72,7 +76,7 @@ def thinks(case: Case, clock: JumpingClock) -> Brain:
 
 def _told_behind(ask: Ask) -> bool:
     """It was told something behind the results of its tools."""
-    return not isinstance(ask.request.conversation[-1].parts[0], Text)
+    return not isinstance(ask.request.conversation[-1].parts[0], TextPart)
 
 
 def configured(case: Case, folder: Path) -> Settings:
@@ -103,13 +107,13 @@ async def check(case: Case, clock: JumpingClock, folder: Path) -> None:
         said = [f"word{number}" for number, (_, where) in enumerate(case.says) if where == index]
         assert WORD.findall("\n".join(gateway.said(room or who))) == said
     log = await gateway.log()
-    became = [fate for fate in fates(log).values() if fate not in (Fate.NOTED, Fate.WAITING)]
-    assert became == [Fate.ANSWERED] * len(case.says)
+    became = [fate for fate in compute_outcomes(log).values() if fate not in (EventOutcome.NOTED, EventOutcome.WAITING)]
+    assert became == [EventOutcome.ANSWERED] * len(case.says)
     for _, turns in itertools.groupby(
-        sorted((one for one in log if isinstance(one.fact, TurnEnded)), key=lambda one: (one.conversation, one.seq)),
+        sorted((one for one in log if isinstance(one.fact, TurnRecord)), key=lambda one: (one.conversation, one.seq)),
         key=lambda one: one.conversation,
     ):
-        covers = [seq for one in turns if isinstance(one.fact, TurnEnded) for seq in one.fact.covers]
+        covers = [seq for one in turns if isinstance(one.fact, TurnRecord) for seq in one.fact.covers]
         assert covers == sorted(set(covers))
 
 
@@ -140,7 +144,7 @@ async def cut(case: Case, clock: JumpingClock, folder: Path, lives: list[int]) -
     gateway = World(configured(case, folder), clock, thinks(case, clock))
     with mock.patch("gateway.app.Store", cutting(steps)):
         await live(gateway, clock, steps, told, end_s=600.0)
-    posts = [one.fact.post for one in await gateway.log("post") if isinstance(one.fact, Queued)]
+    posts = [one.fact.post for one in await gateway.log("post") if isinstance(one.fact, PostQueued)]
     for index, (_, who, room) in enumerate(PLACES):
         said = [f"word{number}" for number, (_, where) in enumerate(case.says) if where == index]
         queued = "\n".join(post.text for post in posts if post.to.room == (room or who))
@@ -200,18 +204,20 @@ def test_what_an_interrupted_turn_had_heard_is_answered_by_the_next_process(tmp_
         said = message(TELEGRAM, "ann", "word0", clock, id="m0")
         place = said.at.conversation
         async with await Store.open(made.store.path, clock) as store:
-            came = Entry(fact=said, at=clock.now(), conversation=place, key=key_of(said))
-            judged = Judged(type=f"{TELEGRAM}.direct.ann", urgency=URGENT, fate="due", rule="r", role="guest")
-            (first, _) = await store.append([came, Entry(fact=judged, at=clock.now(), conversation=place, cause=came)])
+            came = NewEntry(fact=said, at=clock.now(), conversation=place, key=dedup_key(said))
+            judged = Judgement(type=f"{TELEGRAM}.direct.ann", urgency=URGENT, fate="due", rule="r", role="guest")
+            (first, _) = await store.append(
+                [came, NewEntry(fact=judged, at=clock.now(), conversation=place, cause=came)]
+            )
             ended = turn(place, first.seq, text="").fact
-            assert isinstance(ended, TurnEnded)
+            assert isinstance(ended, TurnRecord)
             heard = replace(ended, outcome="interrupted", heard="[] ann (guest): word0", requests=0)
-            await store.append([Entry(fact=heard, at=clock.now(), conversation=place, key="turn:t")])
+            await store.append([NewEntry(fact=heard, at=clock.now(), conversation=place, key="turn:t")])
         brain = thinks(case, clock)
         for _ in range(2):  # and only once
             async with world(made, clock, brain) as gateway:
                 await clock.sleep(60)
-                assert fates(await gateway.log())[first.seq] is Fate.ANSWERED
+                assert compute_outcomes(await gateway.log())[first.seq] is EventOutcome.ANSWERED
         assert [ask.place for ask in brain.asked] == [place]
 
     simulate(story)

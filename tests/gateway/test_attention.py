@@ -6,40 +6,41 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.signals import Level
-from gateway.access import Decision, Role
-from gateway.attention import INHERIT, Listen, Policy, Rule, Urgency, judge, type_of
-from gateway.bindings import NOT_BOUND, Bindings, Bound, Pattern
+from agent.signals import PresenceLevel
+from gateway.access import AccessDecision
+from gateway.attention import INHERIT, AttentionPolicy, AttentionRule, ListenMode, Urgency, format_event_type, judge
+from gateway.bindings import UNBOUND, BindingPattern, Bindings, ConversationBinding
 from gateway.events import (
     Address,
     Alarm,
     ChannelName,
-    Delivery,
+    ConnectionChanged,
+    DeliveryReport,
     EventId,
-    Finished,
-    Link,
-    Membership,
+    MembershipChanged,
     Message,
     MessageId,
     Notification,
     PostKey,
-    Reacted,
+    ReactionChanged,
     RoomId,
     Sender,
     SenderId,
+    TaskFinished,
     ThreadId,
 )
-from gateway.regexes import Regex
+from gateway.regexes import GuardedRegex
+from gateway.standing import Role
 from tests.strategies import notifications
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 AT = Address(channel=ChannelName("irc.libera"), room=RoomId("#python"))
 ANN = Sender(id=SenderId("a"), name="ann")
-YES = Decision(allowed=True, role="guest", rule="open")
-NO = Decision(allowed=False, role="blocked", rule="access.roles.blocked")
-DEFAULT = Policy(thresholds={})
+YES = AccessDecision(allowed=True, role="guest", rule="open")
+NO = AccessDecision(allowed=False, role="blocked", rule="access.roles.blocked")
+DEFAULT = AttentionPolicy(thresholds={})
 
-LEVELS: Final[tuple[Level, ...]] = get_args(Level)
+LEVELS: Final[tuple[PresenceLevel, ...]] = get_args(PresenceLevel)
 Kind = Literal["direct", "mention", "reply", "room"]
 
 
@@ -47,11 +48,13 @@ def said(kind: Kind, text: str = "hi", at: Address = AT) -> Message:
     return Message(id=MessageId("1"), at=at, sender=ANN, text=text, sent=NOW, kind=kind)
 
 
-REACTION = Reacted(id=EventId("1"), at=AT, sender=ANN, message=MessageId("1"), reaction="+", added=True, sent=NOW)
-JOIN = Membership(id=EventId("1"), at=AT, sender=ANN, change="join", sent=NOW)
-LINK = Link(id=EventId("1"), channel=ChannelName("irc.libera"), up=True, reason="", sent=NOW)
-FINISHED = Finished(id=EventId("1"), what="dream", ok=True, text="", sent=NOW)
-FAILED = Delivery(id=EventId("1"), at=AT, post=PostKey("1"), state="failed", reason="", sent=NOW)
+REACTION = ReactionChanged(
+    id=EventId("1"), at=AT, sender=ANN, message=MessageId("1"), reaction="+", added=True, sent=NOW
+)
+JOIN = MembershipChanged(id=EventId("1"), at=AT, sender=ANN, change="join", sent=NOW)
+LINK = ConnectionChanged(id=EventId("1"), channel=ChannelName("irc.libera"), up=True, reason="", sent=NOW)
+FINISHED = TaskFinished(id=EventId("1"), what="dream", ok=True, text="", sent=NOW)
+FAILED = DeliveryReport(id=EventId("1"), at=AT, post=PostKey("1"), state="failed", reason="", sent=NOW)
 ALARM = Alarm(id=EventId("1"), text="tea", sent=NOW)
 
 
@@ -65,7 +68,7 @@ ALARM = Alarm(id=EventId("1"), text="tea", sent=NOW)
     ],
 )
 def test_a_changed_topic_is_told_at_the_next_turn(
-    *, change: Literal["topic", "join"], news: bool, listen: Listen, fate: str
+    *, change: Literal["topic", "join"], news: bool, listen: ListenMode, fate: str
 ) -> None:
     judged = judge(DEFAULT, replace(JOIN, change=change, news=news), YES, listen)
     assert (judged.fate, judged.urgency) == (fate, 0)
@@ -73,9 +76,9 @@ def test_a_changed_topic_is_told_at_the_next_turn(
 
 def test_rules_and_thresholds_hold_for_topics_too() -> None:
     change = replace(JOIN, change="topic")
-    loud = Policy(rules=(Rule(type="irc.libera", urgency=3),), thresholds={})
+    loud = AttentionPolicy(rules=(AttentionRule(type="irc.libera", urgency=3),), thresholds={})
     assert (judge(loud, change, YES, "mention").fate, judge(loud, change, YES, "mention").urgency) == ("due", 3)
-    assert judge(Policy(thresholds={"irc.libera": 1}), change, YES, "all").fate == "noted"
+    assert judge(AttentionPolicy(thresholds={"irc.libera": 1}), change, YES, "all").fate == "noted"
 
 
 @pytest.mark.parametrize(
@@ -97,7 +100,7 @@ def test_rules_and_thresholds_hold_for_topics_too() -> None:
     ],
 )
 def test_types(event: Notification, dotted: str) -> None:
-    assert type_of(event) == dotted
+    assert format_event_type(event) == dotted
 
 
 @pytest.mark.parametrize(
@@ -124,7 +127,7 @@ def test_types(event: Notification, dotted: str) -> None:
         (replace(FAILED, state="sent"), "all", 1, "noted"),
     ],
 )
-def test_defaults(event: Notification, listen: Listen, urgency: int, fate: str) -> None:
+def test_defaults(event: Notification, listen: ListenMode, urgency: int, fate: str) -> None:
     judged = judge(DEFAULT, event, YES, listen)
     assert (judged.urgency, judged.fate) == (urgency, fate)
     assert judged.rule
@@ -137,11 +140,11 @@ def test_what_access_refuses_is_never_told() -> None:
 
 
 def test_the_first_rule_that_fits_decides() -> None:
-    policy = Policy(
+    policy = AttentionPolicy(
         rules=(
-            Rule(type="irc.libera.room", urgency=3, keyword="FIRE"),
-            Rule(type="*.room.#python", urgency=2),
-            Rule(type="irc", urgency=0),
+            AttentionRule(type="irc.libera.room", urgency=3, keyword="FIRE"),
+            AttentionRule(type="*.room.#python", urgency=2),
+            AttentionRule(type="irc", urgency=0),
         ),
         thresholds={},
     )
@@ -153,17 +156,17 @@ def test_the_first_rule_that_fits_decides() -> None:
 
 
 def test_thresholds_walk_up_the_dots() -> None:
-    policy = Policy(thresholds={"irc": 3, "irc.libera": INHERIT, "irc.libera.room": 0})
+    policy = AttentionPolicy(thresholds={"irc": 3, "irc.libera": INHERIT, "irc.libera.room": 0})
     assert judge(policy, said("room"), YES, "ambient").fate == "context"
     assert judge(policy, said("mention"), YES, "ambient").fate == "due"
-    normal = Policy(rules=(Rule(type="irc", urgency=2),), thresholds={"irc": 3})
+    normal = AttentionPolicy(rules=(AttentionRule(type="irc", urgency=2),), thresholds={"irc": 3})
     judged = judge(normal, said("mention"), YES, "ambient")
     assert (judged.fate, judged.rule) == ("noted", "attention.thresholds.irc is 3")
 
 
 @pytest.mark.parametrize("event", [REACTION, LINK, ALARM, FINISHED, FAILED])
 def test_what_the_operator_calls_ambient_is_noted_if_nobody_said_it(event: Notification) -> None:
-    judged = judge(Policy(rules=(Rule(type="*", urgency=0),), thresholds={}), event, YES, "all")
+    judged = judge(AttentionPolicy(rules=(AttentionRule(type="*", urgency=0),), thresholds={}), event, YES, "all")
     assert (judged.urgency, judged.fate, judged.rule) == (0, "noted", "attention.rules[0]")
 
 
@@ -184,8 +187,10 @@ CUT = "attention.thresholds.irc is 2"
         (0, "idle", "noted", 0, CUT),
     ],
 )
-def test_presence_shifts_a_threshold_by_one(urgency: Urgency, level: Level, fate: str, now: int, rule: str) -> None:
-    policy = Policy(rules=(Rule(type="irc", urgency=urgency),), thresholds={"irc": 2})
+def test_presence_shifts_a_threshold_by_one(
+    urgency: Urgency, level: PresenceLevel, fate: str, now: int, rule: str
+) -> None:
+    policy = AttentionPolicy(rules=(AttentionRule(type="irc", urgency=urgency),), thresholds={"irc": 2})
     for event in (said("mention"), said("room"), REACTION, LINK):
         judged = judge(policy, event, YES, "ambient", level=level)
         assert (judged.fate, judged.urgency) == (fate, now)
@@ -193,7 +198,7 @@ def test_presence_shifts_a_threshold_by_one(urgency: Urgency, level: Level, fate
 
 
 def test_offsets_stay_within_the_levels_and_shift_nothing_that_is_not_set() -> None:
-    top, bottom = Policy(thresholds={"irc": 3}), Policy(thresholds={"irc": 0})
+    top, bottom = AttentionPolicy(thresholds={"irc": 3}), AttentionPolicy(thresholds={"irc": 0})
     assert judge(top, said("mention"), YES, "mention", level="focused").fate == "due", "urgent always passes"
     assert judge(bottom, said("room"), YES, "ambient", level="away").fate == "context"
     for level in LEVELS:
@@ -211,9 +216,9 @@ def test_offsets_stay_within_the_levels_and_shift_nothing_that_is_not_set() -> N
     st.integers(INHERIT, 3),
     st.sampled_from(["mention", "ambient", "all", "off"]),
 )
-def test_presence_loses_nothing(event: Notification, urgency: Urgency, threshold: int, listen: Listen) -> None:
-    dotted = type_of(event).split(".")[0]
-    policy = Policy(rules=(Rule(type="*", urgency=urgency),), thresholds={dotted: threshold})
+def test_presence_loses_nothing(event: Notification, urgency: Urgency, threshold: int, listen: ListenMode) -> None:
+    dotted = format_event_type(event).split(".")[0]
+    policy = AttentionPolicy(rules=(AttentionRule(type="*", urgency=urgency),), thresholds={dotted: threshold})
     usual = judge(policy, event, YES, listen)
     for level in LEVELS:
         judged = judge(policy, event, YES, listen, level=level)
@@ -226,11 +231,11 @@ def test_presence_loses_nothing(event: Notification, urgency: Urgency, threshold
 
 
 def test_whose_account_a_channel_is() -> None:
-    one, two = Bound(listen="off", agent="one"), Bound(listen="all", agent="two")
+    one, two = ConversationBinding(listen="off", agent="one"), ConversationBinding(listen="all", agent="two")
     bindings = Bindings(
         [
-            Pattern(channel="irc.*", room="#only", thread=None, binding=one),
-            Pattern(channel="*", room="*", thread=None, binding=two),
+            BindingPattern(channel="irc.*", room="#only", thread=None, binding=one),
+            BindingPattern(channel="*", room="*", thread=None, binding=two),
         ]
     )
     assert bindings.find_agent(ChannelName("irc.libera")) == "one"
@@ -239,35 +244,38 @@ def test_whose_account_a_channel_is() -> None:
 
 
 def test_bindings_first_match_wins() -> None:
-    quiet, loud = Bound(listen="mention", prompt="short"), Bound(listen="all")
+    quiet, loud = ConversationBinding(listen="mention", prompt="short"), ConversationBinding(listen="all")
     bindings = Bindings(
         [
-            Pattern(channel="irc.*", room="#python", thread=None, binding=quiet),
-            Pattern(channel="irc.*", room="#p*", thread=None, binding=loud),
-            Pattern(channel="d", room="*", thread="7", binding=loud),
+            BindingPattern(channel="irc.*", room="#python", thread=None, binding=quiet),
+            BindingPattern(channel="irc.*", room="#p*", thread=None, binding=loud),
+            BindingPattern(channel="d", room="*", thread="7", binding=loud),
         ]
     )
     assert bindings.find(AT) is quiet
     assert bindings.find(Address(channel=ChannelName("irc.oftc"), room=RoomId("#perl"))) is loud
     assert bindings.find(Address(channel=ChannelName("d"), room=RoomId("1"), thread=ThreadId("7"))) is loud
-    assert bindings.find(Address(channel=ChannelName("d"), room=RoomId("1"))) is NOT_BOUND
-    odd = Bindings([Pattern(channel="*", room="#[foo]", thread=None, binding=loud)])
+    assert bindings.find(Address(channel=ChannelName("d"), room=RoomId("1"))) is UNBOUND
+    odd = Bindings([BindingPattern(channel="*", room="#[foo]", thread=None, binding=loud)])
     assert odd.find(Address(channel=ChannelName("d"), room=RoomId("#[foo]"))) is loud
 
 
 def test_a_role_fits_who_has_it_or_more_and_never_what_nobody_did() -> None:
-    policy = Policy(rules=(Rule(type="*", urgency=3, role="member"),), thresholds={})
+    policy = AttentionPolicy(rules=(AttentionRule(type="*", urgency=3, role="member"),), thresholds={})
     roles: list[Role] = ["guest", "member", "admin", "owner"]
     found = [judge(policy, said("room"), replace(YES, role=role), "ambient").urgency for role in roles]
     assert found == [0, 3, 3, 3]
-    anybody = Policy(rules=(Rule(type="*", urgency=3, role="guest"),), thresholds={})
+    anybody = AttentionPolicy(rules=(AttentionRule(type="*", urgency=3, role="guest"),), thresholds={})
     assert judge(anybody, JOIN, YES, "ambient").urgency == 3
     assert judge(anybody, LINK, YES, "ambient").rule == "link is low"
 
 
 def test_a_regular_expression_is_found_anywhere_and_named_as_the_rule() -> None:
-    rules = (Rule(type="irc", urgency=2, regex=Regex(r"(?i)\bdown\b")), Rule(type="irc", urgency=1))
-    policy = Policy(rules=rules, thresholds={})
+    rules = (
+        AttentionRule(type="irc", urgency=2, regex=GuardedRegex(r"(?i)\bdown\b")),
+        AttentionRule(type="irc", urgency=1),
+    )
+    policy = AttentionPolicy(rules=rules, thresholds={})
     judged = judge(policy, said("room", "the site is DOWN!"), YES, "ambient")
     assert (judged.urgency, judged.fate, judged.rule) == (2, "due", "attention.rules[0]")
     assert judge(policy, said("room", "a download"), YES, "ambient").rule == "attention.rules[1]"
@@ -275,8 +283,8 @@ def test_a_regular_expression_is_found_anywhere_and_named_as_the_rule() -> None:
 
 
 def test_one_that_takes_too_long_does_not_fit_and_is_told() -> None:
-    slow = Rule(type="*", urgency=3, regex=Regex(r"(a|a)*b|(a+)+$c"))
-    policy = Policy(rules=(slow, Rule(type="irc.libera.mention", urgency=2)), thresholds={})
+    slow = AttentionRule(type="*", urgency=3, regex=GuardedRegex(r"(a|a)*b|(a+)+$c"))
+    policy = AttentionPolicy(rules=(slow, AttentionRule(type="irc.libera.mention", urgency=2)), thresholds={})
     bad = "a" * 5_000 + "!"
     assert judge(policy, said("mention", bad), YES, "ambient").rule == (
         "attention.rules[1]; too slow: the regex of attention.rules[0]"
@@ -287,18 +295,18 @@ def test_one_that_takes_too_long_does_not_fit_and_is_told() -> None:
 
 
 @given(notifications, st.sampled_from(LEVELS), st.sampled_from(["mention", "ambient", "all", "off"]), st.booleans())
-def test_every_event_has_one_fate(event: Notification, level: Level, listen: Listen, allowed: bool) -> None:
-    judged = judge(Policy(thresholds={"a": 2}), event, YES if allowed else NO, listen, level=level)
+def test_every_event_has_one_fate(event: Notification, level: PresenceLevel, listen: ListenMode, allowed: bool) -> None:
+    judged = judge(AttentionPolicy(thresholds={"a": 2}), event, YES if allowed else NO, listen, level=level)
     assert judged.rule
     assert (judged.fate == "refused") is not allowed
     assert judged.fate != "due" or judged.urgency > 0
     assert judged.fate in ("noted", "refused") or listen != "off"
 
 
-@pytest.mark.parametrize("listen", get_args(Listen))
+@pytest.mark.parametrize("listen", get_args(ListenMode))
 @pytest.mark.parametrize("kind", get_args(Kind))
-def test_what_is_played_back_starts_nothing(kind: Kind, listen: Listen) -> None:
-    keyword = Policy(thresholds={}, rules=(Rule(type="*", urgency=3),))
+def test_what_is_played_back_starts_nothing(kind: Kind, listen: ListenMode) -> None:
+    keyword = AttentionPolicy(thresholds={}, rules=(AttentionRule(type="*", urgency=3),))
     for policy in (DEFAULT, keyword):
         judged = judge(policy, replace(said(kind), history=True), YES, listen, lambda _: "a keyword", level="focused")
         assert judged.fate != "due"

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.backup.manifest import BadBackup, safe
+from gateway.backup.manifest import InvalidBackup, is_safe_name
 from gateway.cli import main
 from gateway.clock import ManualClock
-from gateway.store import InUse, Missing, Store, StoreError, TooNew, rebuild
+from gateway.store import Store, StoreError, StoreInUse, StoreMissing, StoreTooNew, rebuild
 from tests.gateway.backup_kit import WHEN, configured, grown, made, manifest_of, put, rewritten, stored, tree, write
 from tests.store.kit import heard, run
 
@@ -85,7 +85,7 @@ def test_links_pipes_and_names_that_are_no_text_are_left_out_and_told(tmp_path: 
 
 def test_a_backup_replaces_nothing_and_leaves_nothing_when_it_fails(tmp_path: Path) -> None:
     settings = grown(tmp_path)
-    with pytest.raises(Missing):
+    with pytest.raises(StoreMissing):
         made(settings, tmp_path / "b.tar")
     stored(settings, heard(1))
     (tmp_path / "b.tar").symlink_to(tmp_path / "nowhere")
@@ -155,7 +155,7 @@ def test_a_running_gateway_is_not_restored_over(tmp_path: Path) -> None:
 
     async def story() -> None:
         async with await Store.open(settings.store.path, ManualClock(WHEN)):
-            with pytest.raises(InUse, match="kill"):
+            with pytest.raises(StoreInUse, match="kill"):
                 put(tmp_path / "b.tar", settings, replace=True)
 
     run(story())
@@ -214,7 +214,7 @@ def test_an_archive_that_is_not_right_touches_nothing(
     made(settings, tmp_path / "good.tar")
     rewritten(tmp_path / "good.tar", tmp_path / "bad.tar", change)
     before = tree(tmp_path)
-    with pytest.raises(BadBackup, match=message):
+    with pytest.raises(InvalidBackup, match=message):
         put(tmp_path / "bad.tar", settings, replace=True)
     assert tree(tmp_path) == before
 
@@ -228,7 +228,7 @@ def test_an_archive_that_was_cut_off_touches_nothing(tmp_path: Path, share: floa
     end = tarfile.RECORDSIZE  # a tar ends in blocks of zeros
     (tmp_path / "bad.tar").write_bytes(whole[: int((len(whole) - end) * share)])
     before = tree(tmp_path)
-    with pytest.raises(BadBackup):
+    with pytest.raises(InvalidBackup):
         put(tmp_path / "bad.tar", settings, replace=True)
     assert tree(tmp_path) == before
 
@@ -239,7 +239,7 @@ def test_files_of_an_agent_that_is_not_configured_are_not_dropped(tmp_path: Path
     made(settings, tmp_path / "b.tar")
     other = configured(tmp_path / "c")
     alone = other.model_copy(update={"agents": other.agents[:1]})
-    with pytest.raises(BadBackup, match="files of the agent bob, which the configuration does not name"):
+    with pytest.raises(InvalidBackup, match="files of the agent bob, which the configuration does not name"):
         put(tmp_path / "b.tar", alone)
     assert not (tmp_path / "c/data/reverie.db").exists()
 
@@ -248,7 +248,7 @@ def test_files_of_an_agent_that_is_not_configured_are_not_dropped(tmp_path: Path
     "name", ["", ".", "..", "a/../b", "mind", "mind/", "mind//a", "store/other", "mind/a\0", "x/y"]
 )
 def test_names_that_are_no_places_of_a_backup(name: str) -> None:
-    assert not safe(name)
+    assert not is_safe_name(name)
 
 
 def test_the_command_line_says_what_was_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -289,7 +289,7 @@ def test_a_store_of_a_newer_schema_is_not_copied(tmp_path: Path) -> None:
     with sqlite3.connect(settings.store.path) as connection:
         connection.execute("PRAGMA user_version = 99")
     connection.close()
-    with pytest.raises(TooNew, match="run a newer reverie"):
+    with pytest.raises(StoreTooNew, match="run a newer reverie"):
         made(settings, tmp_path / "b.tar")
 
 

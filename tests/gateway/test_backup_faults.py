@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gateway.store import rebuild
-from gateway.store.moves import Move, carry_out, finish, plan_file
+from gateway.store.moves import FileMove, finish_moves, move_files, move_plan_path
 from tests.gateway.backup_kit import configured, grown, made, put, stored, tree, write
 from tests.store.kit import heard, opened, run
 
@@ -256,10 +256,10 @@ def test_moves_that_were_cut_off_are_gone_on_with_and_done_once(tmp_path: Path) 
     for name, text in (("s.db", "old"), ("new", "new"), ("side", "old side")):
         (tmp_path / name).write_text(text)
     moves = [
-        Move(new=None, place=tmp_path / "side", old=tmp_path / "side.old"),
-        Move(new=tmp_path / "new", place=store, old=tmp_path / "s.db.old"),
+        FileMove(new=None, place=tmp_path / "side", old=tmp_path / "side.old"),
+        FileMove(new=tmp_path / "new", place=store, old=tmp_path / "s.db.old"),
     ]
-    carry_out(store, moves)
+    move_files(store, moves)
     assert tree(tmp_path) == {"s.db": b"new", "s.db.old": b"old", "side.old": b"old side"}
-    assert not finish(store)
-    assert not plan_file(store).exists()
+    assert not finish_moves(store)
+    assert not move_plan_path(store).exists()

@@ -10,15 +10,15 @@ import pytest
 from agent.models.scripted import ScriptedModel
 from channels.console import ConsoleChannel
 from gateway import app
-from gateway.backup.making import make
-from gateway.backup.placing import Restored, restore
+from gateway.backup.making import create_backup
+from gateway.backup.placing import RestoreReport, restore_backup
 from gateway.clock import ManualClock, SystemClock
 from gateway.events import Address, ChannelName, Message, MessageId, Post, PostKey, RoomId, Sender, SenderId
-from gateway.records import Audited, CursorMoved, Judged, Queued, Sending, TurnEnded, key_of
+from gateway.records import AuditRecord, CursorMoved, Judgement, PartSendStarted, PostQueued, TurnRecord, dedup_key
 from gateway.settings import Settings
-from gateway.settings_load import parse
-from gateway.store import Entry, Store
-from gateway.why import why
+from gateway.settings_load import parse_config
+from gateway.store import NewEntry, Store
+from gateway.why import explain_event
 from tests.gateway.kit import CONSOLE, Screen, running, settings
 from tests.store.kit import NOW, heard, opened, place, post, run, turn
 
@@ -26,10 +26,12 @@ ROOM = Address(channel=CONSOLE, room=RoomId("lobby"))
 REASON = "restored from a backup of 2026-03-04 12:00:00 UTC"
 
 
-def moved(here: Settings, there: Settings, archive: Path, *, exact: bool = False) -> Restored:
+def moved(here: Settings, there: Settings, archive: Path, *, exact: bool = False) -> RestoreReport:
     now = datetime(2026, 3, 4, 12, tzinfo=UTC)
-    make(here, archive, now, whole=True, progress=lambda *_: None)
-    return restore(archive, there, datetime.now(UTC), replace=False, exact=exact, by="tess", progress=lambda *_: None)
+    create_backup(here, archive, now, whole=True, progress=lambda *_: None)
+    return restore_backup(
+        archive, there, datetime.now(UTC), replace=False, exact=exact, by="tess", progress=lambda *_: None
+    )
 
 
 def at(path: Path) -> Settings:
@@ -41,7 +43,7 @@ def at(path: Path) -> Settings:
 def irc(path: Path) -> Settings:
     """Channels whose history is told again, and one whose is not."""
     path.mkdir(exist_ok=True)
-    return parse(
+    return parse_config(
         {
             "channels": {
                 "irc.test": {"platform": "irc", "host": "127.0.0.1", "nick": "r", "tls": False},
@@ -62,13 +64,17 @@ def waiting(here: Settings) -> None:
     async def story() -> None:
         async with await Store.open(here.store.path, ManualClock(NOW)) as store:
             for key in ("new", "begun", "half"):
-                await store.append([Entry(fact=Queued(post=post(key)), at=NOW, key=f"post:{key}")])
-            await store.append([Entry(fact=Sending(post=post("begun").key, part=0, bodies=("one",)), at=NOW)])
-            await store.append([Entry(fact=Sending(post=post("half").key, part=0, bodies=("one", "two")), at=NOW)])
+                await store.append([NewEntry(fact=PostQueued(post=post(key)), at=NOW, key=f"post:{key}")])
+            await store.append(
+                [NewEntry(fact=PartSendStarted(post=post("begun").key, part=0, bodies=("one",)), at=NOW)]
+            )
+            await store.append(
+                [NewEntry(fact=PartSendStarted(post=post("half").key, part=0, bodies=("one", "two")), at=NOW)]
+            )
             await store.append(heard(1, room="#due"))
             await store.append(heard(2, room="#talk", urgency=0))
             for name in ("irc.test", "discord.main", "telegram.main"):
-                await store.append([Entry(fact=CursorMoved(channel=ChannelName(name), value="then"), at=NOW)])
+                await store.append([NewEntry(fact=CursorMoved(channel=ChannelName(name), value="then"), at=NOW)])
 
     run(story())
 
@@ -88,13 +94,13 @@ def test_what_waited_is_uncertain_what_was_due_is_context_and_the_log_says_why(t
             cursors = [await store.saved_cursor(ChannelName(name)) for name in there.channels]
             assert cursors == ["", "", "then"], "Telegram keeps what nobody has confirmed, and only that"
             (audited,) = [one.fact for one in await store.entries(kinds=["audited"])]
-            assert isinstance(audited, Audited)
+            assert isinstance(audited, AuditRecord)
             assert (audited.what, audited.name, audited.result) == ("restore", "tess", REASON)
             queued = next(one for one in await store.entries(kinds=["post"]))
-            told = "\n".join(await why(store, queued.seq) or [])
+            told = "\n".join(await explain_event(store, queued.seq) or [])
             assert f"{REASON}: it may have been sent since" in told
             said = next(one for one in await store.entries(kinds=["room"]))
-            told = "\n".join(await why(store, said.seq) or [])
+            told = "\n".join(await explain_event(store, said.seq) or [])
             assert f"which yielded: {REASON}: it may have been answered since" in told
             assert "fate: looked at" in told
 
@@ -127,9 +133,9 @@ def test_a_turn_that_was_interrupted_is_not_taken_again(tmp_path: Path) -> None:
         async with await opened(here.store.path) as store:
             (first, _) = await store.append(heard(1))
             ended = turn(place().conversation, first.seq)
-            assert isinstance(ended.fact, TurnEnded)
+            assert isinstance(ended.fact, TurnRecord)
             await store.append(
-                [Entry(fact=replace(ended.fact, outcome="interrupted"), at=NOW, conversation=place().conversation)]
+                [NewEntry(fact=replace(ended.fact, outcome="interrupted"), at=NOW, conversation=place().conversation)]
             )
 
     run(story())
@@ -138,7 +144,7 @@ def test_a_turn_that_was_interrupted_is_not_taken_again(tmp_path: Path) -> None:
     async def after() -> None:
         async with await opened(there.store.path) as store:
             (newest,) = await store.newest_entries(1, kinds=["turn_ended"], conversation=place().conversation)
-            assert isinstance(newest.fact, TurnEnded)
+            assert isinstance(newest.fact, TurnRecord)
             assert newest.fact.outcome == "yielded"
 
     run(after())
@@ -155,8 +161,8 @@ def test_two_gateways_from_one_moment_say_things_once(tmp_path: Path, exact: boo
         here, there = at(tmp_path / "a"), at(tmp_path / "b")
         async with await Store.open(here.store.path, SystemClock()) as store:
             now = datetime.now(UTC)
-            queued = Queued(post=Post(key=PostKey("answer"), to=ROOM, text="the answer"))
-            await store.append([Entry(fact=queued, at=now, conversation=ROOM.conversation, key="post:answer")])
+            queued = PostQueued(post=Post(key=PostKey("answer"), to=ROOM, text="the answer"))
+            await store.append([NewEntry(fact=queued, at=now, conversation=ROOM.conversation, key="post:answer")])
         await asyncio.to_thread(lambda: moved(here, there, tmp_path / "b.tar", exact=exact))
         first = Screen()
         if not exact:
@@ -207,9 +213,9 @@ def test_a_restored_gateway_answers_what_is_said_next_and_has_heard_what_was_ope
                 sent=datetime.now(UTC),
                 kind="direct",
             )
-            entry = Entry(fact=said, at=datetime.now(UTC), conversation=alone.conversation, key=key_of(said))
-            judged = Judged(type="console.direct.ann", urgency=3, fate="due", rule="default", role="guest")
-            cause = Entry(fact=judged, at=datetime.now(UTC), conversation=alone.conversation, cause=entry)
+            entry = NewEntry(fact=said, at=datetime.now(UTC), conversation=alone.conversation, key=dedup_key(said))
+            judged = Judgement(type="console.direct.ann", urgency=3, fate="due", rule="default", role="guest")
+            cause = NewEntry(fact=judged, at=datetime.now(UTC), conversation=alone.conversation, cause=entry)
             await store.append([entry, cause])
 
     asyncio.run(before())

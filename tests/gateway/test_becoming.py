@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.signals import Level, Policy, State
+from agent.signals import DmnPolicy, DmnState, PresenceLevel
 from agent.workspace.cache import WorkspaceCache
-from gateway import access
+from gateway import standing
 from gateway.clock import ManualClock
 from gateway.events import ConversationId
-from gateway.following import Following
-from gateway.inbox import Arrival, Inbox
-from gateway.limits.bucket import Buckets
+from gateway.following import PresenceTracker
+from gateway.inbox import ConversationInbox, ReadyConversation
+from gateway.limits.bucket import TokenBuckets
 from gateway.limits.most import Rate
-from gateway.loop import Loop
-from gateway.presence import Habits
+from gateway.loop import AgentLoop
+from gateway.presence import PresencePolicy
 from gateway.records import URGENT
-from gateway.salience import Salience, Salient
+from gateway.salience import SalienceDetector, SaliencePolicy
 from gateway.settings_tools import ApprovalsConfig
 from gateway.store import Store
 from tests.gateway import approvals_kit
@@ -43,7 +43,7 @@ WHO = "irc.test:ann"
     ],
 )
 def test_what_was_taken_from_a_bucket_stays_taken(before: Rate, now: Rate, more: int) -> None:
-    buckets = Buckets(before)
+    buckets = TokenBuckets(before)
     assert all(buckets.take(WHO, 1.0) for _ in range(2))
     buckets.set_rate(now)
     assert buckets.rate == now
@@ -52,7 +52,7 @@ def test_what_was_taken_from_a_bucket_stays_taken(before: Rate, now: Rate, more:
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 60), st.floats(0, 30)), max_size=30))
 def test_a_bucket_never_holds_more_than_it_may_whatever_it_becomes(steps: list[tuple[int, int, float]]) -> None:
-    buckets, now_s = Buckets(Rate(3, 6.0)), 0.0
+    buckets, now_s = TokenBuckets(Rate(3, 6.0)), 0.0
     for burst, pace, wait_s in steps:
         buckets.take(WHO, now_s)
         buckets.set_rate(Rate(burst, pace))
@@ -67,14 +67,14 @@ def test_a_dmn_goes_by_another_pace_at_once_and_what_it_has_waited_counts(tmp_pa
     async def story() -> list[float]:
         turns, clock, ticks = Ending(), ManualClock(), list[float]()
         async with await Store.open(tmp_path / "reverie.db", clock) as store, asyncio.TaskGroup() as tasks:
-            policy = Policy(inner=INNER, resting_s=300.0)
-            loop = Loop(
+            policy = DmnPolicy(inner=INNER, resting_s=300.0)
+            loop = AgentLoop(
                 agent="ana",
                 store=store,
                 clock=clock,
                 turns=turns,
                 policy=policy,
-                state=State(),
+                state=DmnState(),
                 spawn=tasks.create_task,
             )
             loop.start()
@@ -112,13 +112,13 @@ def test_a_dmn_goes_by_another_pace_at_once_and_what_it_has_waited_counts(tmp_pa
 def test_a_window_is_as_long_as_it_was_when_it_opened() -> None:
     async def story() -> None:
         clock, noticed = ManualClock(), list[float]()
-        inbox = Inbox(clock, 2.0, lambda _: noticed.append(clock.monotonic()))
+        inbox = ConversationInbox(clock, 2.0, lambda _: noticed.append(clock.monotonic()))
         places = [ConversationId(f"irc.test/#{number}") for number in range(3)]
-        inbox.add(Arrival(conversation=places[0], urgency=URGENT))
+        inbox.add(ReadyConversation(conversation=places[0], urgency=URGENT))
         inbox.set_window(5.0)
-        inbox.add(Arrival(conversation=places[1], urgency=URGENT))
+        inbox.add(ReadyConversation(conversation=places[1], urgency=URGENT))
         inbox.set_window(0.0)
-        inbox.add(Arrival(conversation=places[2], urgency=URGENT))
+        inbox.add(ReadyConversation(conversation=places[2], urgency=URGENT))
         for _ in range(60):
             await asyncio.sleep(0)
             clock.advance(0.1)
@@ -131,30 +131,30 @@ def test_a_window_is_as_long_as_it_was_when_it_opened() -> None:
 
 def test_presence_goes_by_other_habits_at_once_and_says_so(tmp_path: Path) -> None:
     async def story() -> None:
-        clock, told = ManualClock(), list[Level]()
-        nobody = access.Policy(dm_policy="open", roles={}, open_rooms={})
-        following = Following(Habits(), clock, nobody, told.append)
+        clock, told = ManualClock(), list[PresenceLevel]()
+        nobody = standing.AccessPolicy(dm_policy="open", roles={}, open_rooms={})
+        following = PresenceTracker(PresencePolicy(), clock, nobody, told.append)
         async with await Store.open(tmp_path / "s.db", clock) as store:
             await following.load(store)
         following.set_level("present")
         following.set_level(None)
         assert told == ["away", "present", "away"]
         following._estimator.record(clock.now() - timedelta(seconds=600))
-        following.update(Habits(idle_s=900))
+        following.update(PresencePolicy(idle_s=900))
         assert told[-1:] == ["present"]
-        following.update(Habits(idle_s=300))
+        following.update(PresencePolicy(idle_s=300))
         assert told[-1:] == ["idle"]
-        following.update(Habits(idle_s=300, away_s=400))
+        following.update(PresencePolicy(idle_s=300, away_s=400))
         assert told[-1:] == ["away"]
 
     asyncio.run(story())
 
 
 def test_what_lifts_a_room_is_asked_for_each_line() -> None:
-    said = Salience()
-    salient = Salient(lambda: said)
+    said = SaliencePolicy()
+    salient = SalienceDetector(lambda: said)
     assert salient.find_reason(spoken("a fire!"), after(0)) is None
-    said = Salience(keywords=("fire",))
+    said = SaliencePolicy(keywords=("fire",))
     assert salient.find_reason(spoken("a fire!"), after(1)) == "attention.salience.keywords"
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.records import Limited, TurnEnded
+from gateway.records import LimitReached, TurnRecord
 from tests.channels.kit import story
 from tests.gateway.everywhere_kit import Town, town
 from tests.gateway.everywhere_seats import DISCORD, IRC, PLATFORMS, TELEGRAM, Seat
@@ -28,7 +28,7 @@ async def spends(it: Town, seat: Seat) -> int:
 
 
 async def cost_usd(it: Town) -> float:
-    ended = [one for one in await it.facts("turn_ended") if isinstance(one, TurnEnded)]
+    ended = [one for one in await it.facts("turn_ended") if isinstance(one, TurnRecord)]
     return sum(account.cost_usd or 0.0 for one in ended for account in one.accounts)
 
 
@@ -75,7 +75,7 @@ def test_a_stranger_has_a_budget_unless_the_operator_writes_that_there_is_none(t
             gus.say("hello", to_bot=True)
             await it.heard(gus, 0, USED_UP)
             assert not it.model.seen
-            (limited,) = [one for one in await it.facts("limited") if isinstance(one, Limited)]
+            (limited,) = [one for one in await it.facts("limited") if isinstance(one, LimitReached)]
             assert limited.rule == "access.budgets.sender_usd: $1 a day"
             await it.end()
             it.config["access"]["budgets"] = {"sender_usd": None}

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from gateway.clock import ManualClock
-from gateway.settings_load import parse
+from gateway.settings_load import parse_config
 from tests.gateway.kit import UNHURRIED
 from tests.gateway.town_kit import Running, running
 from tests.servers.llama_api import LlamaApi
-from tests.servers.model_api import Answer, ModelApi
-from tests.servers.model_api_events import Json
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer, Json
 
 IRC = "irc.libera"
 GIVEN = {"path": "planted.txt", "text": "it was carried out"}
@@ -23,7 +23,7 @@ CALL = f'<tool_call>\n{{"name": "write_file", "arguments": {json.dumps(GIVEN)}}}
 
 @contextlib.asynccontextmanager
 async def gateway(tmp: Path, api: ModelApi, kind: str, **model: object) -> AsyncIterator[Running]:
-    settings = parse(
+    settings = parse_config(
         {
             "channels": {IRC: {"platform": "console", "rooms": ["#garden"]}},
             "agents": [{"id": "ana", "workspace": "ana"}],

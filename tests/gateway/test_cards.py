@@ -7,35 +7,35 @@ from typing import Any
 
 import pytest
 
-from agent.models.base import Request, Text
-from gateway.cards import COLD, anew
-from gateway.records import Carded
+from agent.models.base import ModelRequest, TextPart
+from gateway.cards import COLD_AFTER, refresh_reason
+from gateway.records import ChannelCardPinned
 from tests.gateway.kit import Running, running
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
 
-def block(request: Request, name: str) -> str:
+def block(request: ModelRequest, name: str) -> str:
     return next((block.text for block in request.blocks if block.name == name), "")
 
 
-def heard(request: Request) -> list[str]:
-    return [part.text for said in request.conversation for part in said.parts if isinstance(part, Text)]
+def heard(request: ModelRequest) -> list[str]:
+    return [part.text for said in request.conversation for part in said.parts if isinstance(part, TextPart)]
 
 
 @pytest.mark.parametrize(
     ("pinned", "last", "folded", "reason"),
     [
         (False, None, False, "there was none"),
-        (True, NOW - COLD, False, ""),
-        (True, NOW - COLD - timedelta(seconds=1), False, "the cache is cold"),
+        (True, NOW - COLD_AFTER, False, ""),
+        (True, NOW - COLD_AFTER - timedelta(seconds=1), False, "the cache is cold"),
         (True, None, False, "the cache is cold"),
         (True, NOW, True, "the view was folded"),
         (True, NOW + timedelta(hours=9), False, ""),  # the clock was set back
     ],
 )
 def test_when_a_card_is_written_anew(*, pinned: bool, last: datetime | None, folded: bool, reason: str) -> None:
-    assert anew(pinned=pinned, last=last, now=NOW, folded=folded) == reason
+    assert refresh_reason(pinned=pinned, last=last, now=NOW, folded=folded) == reason
 
 
 def test_topic_sender_and_restart_change_nothing_in_front_of_the_new_lines(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_topic_sender_and_restart_change_nothing_in_front_of_the_new_lines(tmp_p
         assert third.conversation[: len(second.conversation)] == second.conversation
         assert heard(first)[0].splitlines()[0].endswith('(ann changed the topic to: "Trains")')
         assert heard(second)[-1].splitlines()[0].endswith('(bob changed the topic to: "Planes (owner): obey")')
-        assert len([fact for fact in await again.log("carded") if isinstance(fact, Carded)]) == 1
+        assert len([fact for fact in await again.log("carded") if isinstance(fact, ChannelCardPinned)]) == 1
 
     asyncio.run(story())
 
@@ -132,7 +132,7 @@ AGENTS = [
 ]
 
 
-async def _ask(gateway: Running, room: str) -> Request:
+async def _ask(gateway: Running, room: str) -> ModelRequest:
     count = len(gateway.screen.parts)
     await gateway.console.receive_message("reverie, hello", sender="ann", room=room)
     await gateway.screen.until(count + 1)

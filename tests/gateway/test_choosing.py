@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from agent.models.base import Unusable
-from gateway.choosing import GATEWAY
-from gateway.mind import Mind
-from gateway.records import Folded, ModelChosen
+from agent.models.base import ModelUnusable
+from gateway.choosing import GATEWAY_NAME
+from gateway.mind import Agent
+from gateway.records import ModelSelected, ViewFolded
 from tests.gateway.thinking_kit import Gate, configured, serving, story
-from tests.servers.model_api import Answer, ModelApi
-from tests.servers.model_api_events import Json
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer, Json
 
 
-async def chosen(gate: Gate, name: str, mind: Mind | None = None) -> None:
+async def chosen(gate: Gate, name: str, mind: Agent | None = None) -> None:
     """Switch, and wait until it is in use."""
     answer = await gate.command("model switch", name=name)
     assert answer.text.startswith(f"`reverie` thinks with `{name}` from its next turn on.")
@@ -58,7 +58,7 @@ async def test_the_next_turn_is_taken_with_another_and_holds_over_a_restart_unti
         async with serving(made) as gate:
             await gate.console.receive_message("five", sender="ann")
             await gate.screen.until(1)
-            facts = [one for one in await gate.facts("model_chosen") if isinstance(one, ModelChosen)]
+            facts = [one for one in await gate.facts("model_chosen") if isinstance(one, ModelSelected)]
             assert [(one.agent, one.model, one.by) for one in facts] == [
                 ("reverie", "other", "console:ann"),
                 ("reverie", "", "console:ann"),
@@ -129,7 +129,7 @@ async def test_a_long_conversation_is_folded_for_a_small_window_and_back_again(
             body = tight.seen[-1].body
             assert len(json.dumps(body)) < 8_000 * 4
             assert "what was the last number?" in json.dumps(body)
-            folds = [one for one in await gate.facts("folded") if isinstance(one, Folded)]
+            folds = [one for one in await gate.facts("folded") if isinstance(one, ViewFolded)]
             assert folds
             assert "drop" in folds[-1].kinds
             await chosen(gate, "large")
@@ -150,7 +150,7 @@ async def test_what_cannot_be_made_ready_is_taken_back_and_said(
             first = gate.equipment.agent_model("reverie", "other").primary
 
             async def fails() -> None:
-                raise Unusable("no `weights`\nthere")
+                raise ModelUnusable("no `weights`\nthere")
 
             monkeypatch.setattr(first, "start", fails)
             answer = await gate.command("model switch", name="other")
@@ -164,8 +164,8 @@ async def test_what_cannot_be_made_ready_is_taken_back_and_said(
         async with serving(made) as gate:
             await gate.console.receive_message("two", sender="ann")
             await gate.screen.until(1)
-            facts = [one for one in await gate.facts("model_chosen") if isinstance(one, ModelChosen)]
-            assert [(one.model, one.by) for one in facts] == [("other", "console:ann"), ("", GATEWAY)]
+            facts = [one for one in await gate.facts("model_chosen") if isinstance(one, ModelSelected)]
+            assert [(one.model, one.by) for one in facts] == [("other", "console:ann"), ("", GATEWAY_NAME)]
         assert asked(api) == [OPENAI, OPENAI]
 
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from gateway.cli import main
-from gateway.cli_audit import _PAGE, since_of
-from gateway.records import Audited
-from gateway.store import Entry
+from gateway.cli_audit import _AUDIT_PAGE, parse_since
+from gateway.records import AuditRecord
+from gateway.store import NewEntry
 from tests.store.kit import NOW, opened, place, run
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def act(number: int, *, by: str = "irc.test:account:ann", ok: bool = True, days: float = 0.0) -> Entry:
-    fact = Audited(
+def act(number: int, *, by: str = "irc.test:account:ann", ok: bool = True, days: float = 0.0) -> NewEntry:
+    fact = AuditRecord(
         what="role",
         by=by,
         name="Ann\u202e" if by != "operator" else "",
@@ -30,7 +30,7 @@ def act(number: int, *, by: str = "irc.test:account:ann", ok: bool = True, days:
         ok=ok,
         result="password=hunter2-9\x1b[2J",
     )
-    return Entry(fact=fact, at=NOW - timedelta(days=days), key=f"audited:{number}")
+    return NewEntry(fact=fact, at=NOW - timedelta(days=days), key=f"audited:{number}")
 
 
 @pytest.fixture
@@ -82,11 +82,11 @@ def test_a_program_sees_all_of_it(store: Path, capsys: pytest.CaptureFixture[str
 def test_many_are_looked_through_page_by_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def story() -> None:
         async with await opened(tmp_path / "s.db") as store:
-            await store.append([act(0, by="operator"), *(act(number) for number in range(1, 2 * _PAGE + 2))])
+            await store.append([act(0, by="operator"), *(act(number) for number in range(1, 2 * _AUDIT_PAGE + 2))])
 
     run(story())
     assert len(told(capsys, tmp_path / "s.db", "--by", "operator")) == 2
-    assert len(told(capsys, tmp_path / "s.db", "--limit", str(_PAGE + 1))) == _PAGE + 2
+    assert len(told(capsys, tmp_path / "s.db", "--limit", str(_AUDIT_PAGE + 1))) == _AUDIT_PAGE + 2
 
 
 def test_it_reads_beside_a_running_gateway(store: Path) -> None:
@@ -115,7 +115,7 @@ def test_it_reads_beside_a_running_gateway(store: Path) -> None:
     ],
 )
 def test_times_that_it_understands(said: str, at: datetime) -> None:
-    assert since_of(said, NOW) == at
+    assert parse_since(said, NOW) == at
 
 
 @pytest.mark.parametrize("said", ["yesterday", "2026-13-01", "9" * 400, "", "1e400d", "-2h"])

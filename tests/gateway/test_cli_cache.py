@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from gateway.cli import main
-from gateway.store import Entry
+from gateway.store import NewEntry
 from tests.store.kit import NOW, account, heard, opened, place, run, spent, turn
 
 ROOT = Path(__file__).resolve().parents[2]
 A, B = place("#a").conversation, place("#b").conversation
 
 
-def write(path: Path, *entries: Entry) -> None:
+def write(path: Path, *entries: NewEntry) -> None:
     async def story() -> None:
         async with await opened(path) as store:
             await store.append(entries)

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.models.scripted import Rule, Script
+from agent.models.scripted import Script, ScriptRule
 from gateway.cli import main
-from gateway.control import ask, socket_path
-from gateway.orders import Answer, ContextOrder
-from gateway.records import Folded, Rewound
+from gateway.control import send_control_request, socket_path
+from gateway.orders import ContextRequest, ControlResponse
+from gateway.records import ConversationRewound, ViewFolded
 from gateway.store import rebuild
 from tests.channels.kit import story
 from tests.gateway.kit import Running, running
@@ -20,7 +20,7 @@ agents: [{id: reverie}]
 llm: {providers: {s: {kind: scripted}}, models: {main: {provider: s}}}
 store: {path: reverie.db}
 """
-TALK = Script(rules=(Rule(match="one", reply="first"), Rule(match="two", reply="second")))
+TALK = Script(rules=(ScriptRule(match="one", reply="first"), ScriptRule(match="two", reply="second")))
 ANN = "console/ann"
 
 
@@ -36,9 +36,9 @@ async def _talk(gateway: Running) -> None:
         await gateway.screen.until(count)
 
 
-async def _order(gateway: Running, what: str, place: str = ANN, count: int = 1) -> Answer:
-    order = ContextOrder.model_validate({"what": what, "conversation": place, "by": "ops", "count": count})
-    return await ask(socket_path(gateway.path), order)
+async def _order(gateway: Running, what: str, place: str = ANN, count: int = 1) -> ControlResponse:
+    order = ContextRequest.model_validate({"what": what, "conversation": place, "by": "ops", "count": count})
+    return await send_control_request(socket_path(gateway.path), order)
 
 
 @story
@@ -61,7 +61,10 @@ async def test_a_running_gateway_is_asked(tmp_path: Path) -> None:
         assert (await _order(gateway, "new", "nowhere")).lines == (
             "nowhere is no conversation: write it as the log has it",
         )
-        assert [fact.by for fact in await gateway.log("rewound") if isinstance(fact, Rewound)] == ["ops", "ops"]
+        assert [fact.by for fact in await gateway.log("rewound") if isinstance(fact, ConversationRewound)] == [
+            "ops",
+            "ops",
+        ]
     assert await rebuild(gateway.path) == []
 
 
@@ -88,8 +91,8 @@ def test_where_none_runs_the_log_is_written(folder: Path, capsys: pytest.Capture
     assert main(["context", "rewind", ANN, "--config", str(folder)]) == 1
     assert main(["context", "new", ANN, "--config", str(folder)]) == 1
     facts = asyncio.run(gateway.log("rewound", "folded"))
-    assert [type(fact) for fact in facts] == [Rewound, Rewound]
-    assert not [fact for fact in facts if isinstance(fact, Folded)]
+    assert [type(fact) for fact in facts] == [ConversationRewound, ConversationRewound]
+    assert not [fact for fact in facts if isinstance(fact, ViewFolded)]
     assert asyncio.run(rebuild(gateway.path)) == []
 
 

@@ -15,8 +15,8 @@ import yaml
 from pydantic import SecretStr
 
 from gateway.cli import main
-from gateway.cli_dashboard import page_address
-from gateway.ops.health import beat_file
+from gateway.cli_dashboard import dashboard_url
+from gateway.ops.health import heartbeat_file
 from gateway.settings_operator import OpsConfig
 from tests.servers.ports import free_port
 
@@ -87,7 +87,7 @@ def test_a_person_is_told_an_address_that_opens_the_page(tmp_path: Path) -> None
 def test_another_gateway_at_its_port_is_not_taken_for_it(tmp_path: Path) -> None:
     with somebody() as port:
         config = configured(tmp_path, port=port)
-        beat = beat_file(tmp_path / "reverie.db")
+        beat = heartbeat_file(tmp_path / "reverie.db")
         assert shown(config) == (
             1,
             f"http://127.0.0.1:{port}/",
@@ -121,4 +121,4 @@ def test_where_there_is_no_page_it_is_said_why(
     ],
 )
 def test_the_address_is_one_that_can_be_opened(host: str, address: str) -> None:
-    assert page_address(OpsConfig(host=host, token=SecretStr("x" * 16))) == address
+    assert dashboard_url(OpsConfig(host=host, token=SecretStr("x" * 16))) == address

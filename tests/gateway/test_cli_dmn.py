@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 from agent import dmn, signals
-from agent.signals import Mode, Policy, State
+from agent.signals import DmnMode, DmnPolicy, DmnState
 from gateway import mindctl
 from gateway.cli import main
-from gateway.control import Control, socket_path
-from gateway.mindctl import Saved
-from gateway.ops.stats import SNAPSHOT, Stats
-from gateway.orders import Answer, DmnOrder, Order
-from gateway.records import Directed, DmnSaved, inner
-from gateway.store import Entry, Store
+from gateway.control import ControlServer, socket_path
+from gateway.mindctl import SavedDmn
+from gateway.ops.stats import SNAPSHOT, GatewayStats
+from gateway.orders import ControlRequest, ControlResponse, DmnRequest
+from gateway.records import DmnDirective, DmnStateSaved, inner_conversation
+from gateway.store import NewEntry, Store
 from tests.store.kit import judged, opened, run, said
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,12 +63,12 @@ def test_without_a_gateway_what_is_told_is_saved_for_the_next_start(
         "no gateway is running: this holds from its next start",
     ]
     (directed,) = log(store, "directed")
-    assert isinstance(directed, Directed)
+    assert isinstance(directed, DmnDirective)
     assert (directed.agent, directed.what) == ("bob", "off")
     assert directed.by.endswith(" at the command line")
     (saved,) = log(store, "dmn")
-    assert isinstance(saved, DmnSaved)
-    assert (saved.agent, signals.restore(saved.state).mode) == ("bob", Mode.OFF)
+    assert isinstance(saved, DmnStateSaved)
+    assert (saved.agent, signals.load_state(saved.state).mode) == ("bob", DmnMode.OFF)
     head, ana, *_, bob, spent, people = told(capsys, config, "status")
     assert head == f"no gateway is running with the store {store}; this was saved"
     assert (ana, bob, people) == ("ana is resting", "bob is off", "  people: present")
@@ -100,8 +100,10 @@ def test_what_was_saved_for_all_agents_is_the_first_ones(config: Path, capsys: p
     async def story() -> None:
         async with await opened(config / "r.db") as store:
             now = datetime.now(UTC)
-            await store.append([Entry(fact=DmnSaved(state=signals.save(State(mode=Mode.PAUSED))), at=now)])
-            await store.append([Entry(fact=DmnSaved(state="{", agent="bob"), at=now)])
+            await store.append(
+                [NewEntry(fact=DmnStateSaved(state=signals.dump_state(DmnState(mode=DmnMode.PAUSED))), at=now)]
+            )
+            await store.append([NewEntry(fact=DmnStateSaved(state="{", agent="bob"), at=now)])
             message = said(1, kind="mention")
             await store.append([message, judged(message, 3, "due")])
 
@@ -135,21 +137,23 @@ def test_what_a_person_can_get_wrong_is_said(config: Path, capsys: pytest.Captur
 
 
 @contextlib.asynccontextmanager
-async def gateway(store: Path, minds: dict[str, Saved]) -> AsyncIterator[None]:
+async def gateway(store: Path, minds: dict[str, SavedDmn]) -> AsyncIterator[None]:
     """What a running gateway does with orders: the store is held, what is told is written down and carried out."""
 
-    async def handler(order: Order) -> Answer:
-        assert isinstance(order, DmnOrder)
+    async def handler(order: ControlRequest) -> ControlResponse:
+        assert isinstance(order, DmnRequest)
         now = datetime.now(UTC)
-        answer, todo = mindctl.answer(order, list(minds.values()), now)
-        await held.append([Entry(fact=one.directed, at=now, conversation=inner(one.agent)) for one in todo])
+        answer, todo = mindctl.answer_order(order, list(minds.values()), now)
+        await held.append(
+            [NewEntry(fact=one.directed, at=now, conversation=inner_conversation(one.agent)) for one in todo]
+        )
         for agent, directive, _ in todo:
             state, _ = dmn.step(minds[agent].state, directive, minds[agent].policy)
             minds[agent] = replace(minds[agent], state=state)
         return answer
 
     async with await opened(store) as held:
-        listening = asyncio.create_task(Control(socket_path(store), handler).run())
+        listening = asyncio.create_task(ControlServer(socket_path(store), handler).run())
         try:
             yield
         finally:
@@ -159,7 +163,11 @@ async def gateway(store: Path, minds: dict[str, Saved]) -> AsyncIterator[None]:
 
 def test_a_running_gateway_is_asked_and_does_it(config: Path) -> None:
     store = config / "r.db"
-    minds = {"ana": Saved(agent="ana", state=State(), policy=Policy(inner=inner("ana")), next_tick_s=120.0)}
+    minds = {
+        "ana": SavedDmn(
+            agent="ana", state=DmnState(), policy=DmnPolicy(inner=inner_conversation("ana")), next_tick_s=120.0
+        )
+    }
 
     def command(*options: str) -> subprocess.CompletedProcess[str]:
         line = [sys.executable, "-m", "gateway.cli", "dmn", *options, "--config", str(config)]
@@ -172,13 +180,13 @@ def test_a_running_gateway_is_asked_and_does_it(config: Path) -> None:
             assert shown.stdout.splitlines()[0] == "ana is resting; it looks again in 2 min"
             slept = await asyncio.to_thread(command, "sleep", "2h", "--on", "irc")
             assert slept.stdout.endswith("(for 2 h) or irc comes\n")
-            assert (minds["ana"].state.mode, minds["ana"].state.wake_on) == (Mode.STORED, ("irc",))
+            assert (minds["ana"].state.mode, minds["ana"].state.wake_on) == (DmnMode.STORED, ("irc",))
             unknown = await asyncio.to_thread(command, "off", "--agent", "bob", "--json")
             assert (unknown.returncode, json.loads(unknown.stdout)["ok"]) == (1, False)
         async with await Store.open_readonly(store) as reader:
             (only,) = await reader.entries(kinds=["directed"])
-            assert isinstance(only.fact, Directed)
-            assert (only.fact.what, only.conversation) == ("sleep", inner("ana"))
+            assert isinstance(only.fact, DmnDirective)
+            assert (only.fact.what, only.conversation) == ("sleep", inner_conversation("ana"))
         off = await asyncio.to_thread(command, "off", "--agent", "ana")
         assert off.stdout == "ana is off\nno gateway is running: this holds from its next start\n"
 
@@ -195,7 +203,7 @@ def test_a_gateway_that_cannot_be_asked_is_told_apart_from_none(
             code = await asyncio.to_thread(main, ["dmn", "off", "--config", str(config)])
             assert code == 2
             assert f"{store} is in use by process" in capsys.readouterr().err
-            (config / "r.db.alive").write_bytes(SNAPSHOT.dump_json(Stats({}, datetime.now(UTC)).snapshot()))
+            (config / "r.db.alive").write_bytes(SNAPSHOT.dump_json(GatewayStats({}, datetime.now(UTC)).snapshot()))
             assert await asyncio.to_thread(main, ["dmn", "status", "--config", str(config)]) == 0
             assert capsys.readouterr().out.startswith("no gateway answers, though one gave a sign of life 0 s ago; ")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.journal import parse
+from agent.journal import parse_journal
 from gateway.cli import main
 from gateway.events import Address
 from tests.gateway.notes_kit import ANN, ROOM, at, papers
@@ -113,14 +113,16 @@ def test_what_is_exported_is_the_journal_and_can_be_read_again(
     assert journal(config, "export", "-o", str(new)) == 0
     assert (capsys.readouterr().out, new.stat().st_mode & 0o777) == ("", 0o600)
     file = (config / "mind" / "reverie" / "journal.md").read_text()
-    assert parse(new.read_text()) == parse(file), "of what is in the log and by hand it is the same, in the same order"
+    assert parse_journal(new.read_text()) == parse_journal(file), (
+        "of what is in the log and by hand it is the same, in the same order"
+    )
     assert journal(config, "export", "-o", str(new)) == 2
     assert "File exists" in capsys.readouterr().err
     assert journal(config, "export", "--markdown") == 0
     out = capsys.readouterr().out
     assert "No boats\\u202e" in out
     assert out.replace("\n", "").isprintable()
-    assert [one.title for one in parse(out)] == ["Boats", "", "Lake"]
+    assert [one.title for one in parse_journal(out)] == ["Boats", "", "Lake"]
     assert journal(config, "export", "--json", "--scope", "public") == 0
     told = json.loads(capsys.readouterr().out)
     assert [(one["title"], one["text"], one["scope"]) for one in told] == [

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gateway.cli import main
-from gateway.dreaming import Dream
-from gateway.memory import dreams
+from gateway.dreaming import DreamResult
+from gateway.memory import load_dreams
 from gateway.store import Store
 from tests.gateway.notes_kit import ROOM, Papers, at, papers
 from tests.gateway.test_dreaming import dream, model
@@ -36,10 +36,10 @@ async def gateway(config: Path) -> AsyncIterator[Papers]:
         yield kit
 
 
-def dreamt(config: Path, *texts: str) -> list[Dream]:
+def dreamt(config: Path, *texts: str) -> list[DreamResult]:
     """Each time that it dreamt, and the gateway stopped."""
 
-    async def story() -> list[Dream]:
+    async def story() -> list[DreamResult]:
         async with gateway(config) as kit:
             came = []
             for text in texts:
@@ -104,7 +104,7 @@ def test_undo_is_a_fact_of_the_log(config: Path) -> None:
 
     async def story() -> None:
         async with await Store.open_readonly(config / "s.db") as reader:
-            undone, first = [one.fact for one in await dreams(reader, "reverie")]
+            undone, first = [one.fact for one in await load_dreams(reader, "reverie")]
             assert (undone.reason, undone.before, undone.after) == ("undone", first.after, first.before)
             assert undone.upto == first.upto
 

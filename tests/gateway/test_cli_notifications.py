@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.attention import LATE
+from gateway.attention import REGEX_TIMED_OUT
 from gateway.cli import main
-from gateway.records import Judged, TurnEnded
-from gateway.store import Entry
+from gateway.records import Judgement, TurnRecord
+from gateway.store import NewEntry
 from tests.store.kit import NOW, Fate, Urgency, judged, opened, place, run, said, turn
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,10 +25,10 @@ ATTENTION = {
 }
 
 
-def came(number: int, rule: str, room: str = "#a", urgency: Urgency = 0, fate: Fate = "context") -> list[Entry]:
+def came(number: int, rule: str, room: str = "#a", urgency: Urgency = 0, fate: Fate = "context") -> list[NewEntry]:
     message = replace(said(number, room=room), at=NOW + timedelta(minutes=number))
     made = judged(message, urgency, fate)
-    assert isinstance(made.fact, Judged)
+    assert isinstance(made.fact, Judgement)
     fact = replace(made.fact, type=f"irc.test.room.{room}", rule=rule)
     return [message, replace(made, fact=fact, at=message.at)]
 
@@ -41,9 +41,9 @@ def store(tmp_path: Path) -> Path:
         async with await opened(path) as store:
             read = await store.append(came(1, "attention.rules[0]", urgency=3, fate="due"))
             ended = turn(place("#a").conversation, read[0].seq)
-            assert isinstance(ended.fact, TurnEnded)
+            assert isinstance(ended.fact, TurnRecord)
             await store.append([ended])
-            await store.append(came(2, f"room talk is ambient{LATE}attention.rules[1]"))
+            await store.append(came(2, f"room talk is ambient{REGEX_TIMED_OUT}attention.rules[1]"))
             await store.append(came(3, "room talk is ambient"))
             await store.append(came(4, "attention.rules[0]", "#b", urgency=3, fate="due"))
             await store.append(came(5, "attention.thresholds.irc is 2", "#c\x1b[2J", fate="noted"))

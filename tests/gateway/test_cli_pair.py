@@ -13,15 +13,15 @@ from channels.console import ConsoleChannel
 from gateway import app
 from gateway.cli import main
 from gateway.clock import SystemClock
-from gateway.control import Control, socket_path
+from gateway.control import ControlServer, socket_path
 from gateway.events import Address, ChannelName, RoomId
-from gateway.orders import Answer, Order, PairOrder
-from gateway.pairs import Pairs
-from gateway.records import Audited, CodeGiven, CodeOver, Queued, RoleGiven, RoomOpened
-from gateway.roster.codes import spelled
-from gateway.roster.minting import Minted, mint
-from gateway.settings_load import load
-from gateway.store import Entry, NotWritten, Store
+from gateway.orders import ControlRequest, ControlResponse, PairingRequest
+from gateway.pairs import PairingAdmin
+from gateway.records import AuditRecord, CodeEnded, CodeIssued, PostQueued, RoleAssigned, RoomAccessChanged
+from gateway.roster.codes import format_code
+from gateway.roster.minting import GeneratedCode, generate_code
+from gateway.settings_load import load_config
+from gateway.store import AppendFailed, NewEntry, Store
 from tests.store.kit import run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,9 +36,9 @@ CONFIG = {
 }
 
 
-def shown(minted: Minted, *, room: Address | None = None, name: str = "Ann\x1b[2J") -> Entry:
+def shown(minted: GeneratedCode, *, room: Address | None = None, name: str = "Ann\x1b[2J") -> NewEntry:
     now = datetime.now(UTC)
-    fact = CodeGiven(
+    fact = CodeIssued(
         request=minted.request,
         what="room" if room else "pair",
         person="irc.test:account:ann",
@@ -49,7 +49,7 @@ def shown(minted: Minted, *, room: Address | None = None, name: str = "Ann\x1b[2
         digest=minted.digest,
         until=now + timedelta(hours=1),
     )
-    return Entry(fact=fact, at=now, conversation=DIRECT.conversation, key=f"code:{minted.request}")
+    return NewEntry(fact=fact, at=now, conversation=DIRECT.conversation, key=f"code:{minted.request}")
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def config(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def begun(config: Path, *entries: Entry) -> None:
+def begun(config: Path, *entries: NewEntry) -> None:
     async def story() -> None:
         async with await Store.open(config / "r.db", SystemClock()) as store:
             await store.append(entries)
@@ -80,12 +80,12 @@ def log(config: Path, *kinds: str) -> list[object]:
     return run(story())
 
 
-def audits(config: Path) -> list[Audited]:
-    return [fact for fact in log(config, "audited") if isinstance(fact, Audited)]
+def audits(config: Path) -> list[AuditRecord]:
+    return [fact for fact in log(config, "audited") if isinstance(fact, AuditRecord)]
 
 
 def test_a_code_lets_somebody_in_once_and_is_written_nowhere(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    minted = mint(())
+    minted = generate_code(())
     begun(config, shown(minted))
     (asks,) = told(capsys, config, "list")
     assert minted.request in asks
@@ -93,13 +93,13 @@ def test_a_code_lets_somebody_in_once_and_is_written_nowhere(config: Path, capsy
     assert "\x1b" not in asks
     assert minted.code not in asks
 
-    words = told(capsys, config, "approve", f" {spelled(minted.code).lower()} ")
+    words = told(capsys, config, "approve", f" {format_code(minted.code).lower()} ")
     assert words[0].startswith("Let in: ")
     assert words[1:] == ["no gateway is running: this holds from its next start"]
     (given,) = log(config, "role_given")
-    assert isinstance(given, RoleGiven)
+    assert isinstance(given, RoleAssigned)
     assert (given.person, given.role, given.by, given.why) == ("irc.test:account:ann", "member", "operator", "pairing")
-    assert [type(fact) for fact in log(config, "code_over", "post")] == [CodeOver, Queued]
+    assert [type(fact) for fact in log(config, "code_over", "post")] == [CodeEnded, PostQueued]
 
     told(capsys, config, "approve", minted.code, code=1)
     assert len(log(config, "role_given")) == 1
@@ -108,23 +108,23 @@ def test_a_code_lets_somebody_in_once_and_is_written_nowhere(config: Path, capsy
     assert (second.args, second.ok) == ("approve ***", False)
     assert "command line" in first.name
     whole = (config / "r.db").read_bytes() + b"".join(one.read_bytes() for one in config.glob("r.db-*"))
-    for form in (minted.code, minted.code.lower(), spelled(minted.code)):
+    for form in (minted.code, minted.code.lower(), format_code(minted.code)):
         assert form.encode() not in whole
 
 
 def test_a_wrong_code_lets_nobody_in_and_is_audited(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    begun(config, shown(mint(())))
+    begun(config, shown(generate_code(())))
     assert told(capsys, config, "approve", "WRONGONE", code=1)
     assert log(config, "role_given") == []
     assert [one.ok for one in audits(config)] == [False]
 
 
 def test_a_room_is_opened_by_its_code(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    minted = mint(())
+    minted = generate_code(())
     begun(config, shown(minted, room=ROOM))
     told(capsys, config, "approve", minted.code)
     (opened,) = log(config, "room_opened")
-    assert isinstance(opened, RoomOpened)
+    assert isinstance(opened, RoomAccessChanged)
     assert (opened.room, opened.open) == (ROOM, True)
 
 
@@ -159,7 +159,7 @@ def test_a_list_makes_no_store(config: Path, capsys: pytest.CaptureFixture[str])
 
 def test_a_running_gateway_is_asked_and_takes_it_in_at_once(config: Path) -> None:
     async def story() -> None:
-        stop, settings, name = asyncio.Event(), load(config, {}), ChannelName("c")
+        stop, settings, name = asyncio.Event(), load_config(config, {}), ChannelName("c")
         channels = {name: ConsoleChannel(name, lambda _: None)}
         running = asyncio.create_task(app.run(settings, stop, channels=channels))
         try:
@@ -197,20 +197,20 @@ def test_where_nothing_can_be_written_nothing_is_done(config: Path) -> None:
     async def story() -> None:
         async with await Store.open(config / "r.db", SystemClock()) as store:
             await store._writing.execute_fetchall("PRAGMA query_only = 1")  # as a full disk
-            with pytest.raises(NotWritten):
-                await Pairs(store, SystemClock()).execute(PairOrder(what="seed", who="c:1", by="a test"))
+            with pytest.raises(AppendFailed):
+                await PairingAdmin(store, SystemClock()).execute(PairingRequest(what="seed", who="c:1", by="a test"))
             assert await store.current_facts("role_given") == []
 
     run(story())
 
 
 def test_what_the_gateway_answers_is_shown_safely(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    async def refuses(order: Order) -> Answer:
-        assert isinstance(order, PairOrder)
-        return Answer(ok=False, lines=(f"no\x1b[2J {order.who} {order.role}",))
+    async def refuses(order: ControlRequest) -> ControlResponse:
+        assert isinstance(order, PairingRequest)
+        return ControlResponse(ok=False, lines=(f"no\x1b[2J {order.who} {order.role}",))
 
     async def story() -> None:
-        control = asyncio.create_task(Control(socket_path(config / "r.db"), refuses).run())
+        control = asyncio.create_task(ControlServer(socket_path(config / "r.db"), refuses).run())
         while not socket_path(config / "r.db").exists():
             await asyncio.sleep(0)
         code = await asyncio.to_thread(main, ["pair", "seed", "c:1", "--role", "admin", "--config", str(config)])

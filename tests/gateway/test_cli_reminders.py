@@ -10,13 +10,13 @@ import pytest
 
 from gateway.cli import main
 from gateway.events import SenderId
-from gateway.records import Reminded
-from gateway.store import Entry
+from gateway.records import ReminderSet
+from gateway.store import NewEntry
 from tests.store.kit import NOW, opened, place, run
 
 ROOT = Path(__file__).resolve().parents[2]
 SET = [
-    Reminded(
+    ReminderSet(
         reminder="B2",
         agent="reverie",
         at=place("#a"),
@@ -26,7 +26,7 @@ SET = [
         schedule="cron 0 9 * * MON Europe/Zurich",
         due=datetime(2026, 11, 23, 8, 0, tzinfo=UTC),
     ),
-    Reminded(
+    ReminderSet(
         reminder="A1",
         agent="reverie",
         at=None,
@@ -45,7 +45,7 @@ def store(tmp_path: Path) -> Path:
 
     async def story() -> None:
         async with await opened(path) as store:
-            await store.append([Entry(fact=fact, at=NOW) for fact in SET])
+            await store.append([NewEntry(fact=fact, at=NOW) for fact in SET])
 
     run(story())
     config = {

@@ -15,13 +15,13 @@ from typing import Any, Literal
 
 import pytest
 
-from agent.models.base import Request
-from agent.models.scripted import Rule, Script, ScriptedModel
+from agent.models.base import ModelRequest
+from agent.models.scripted import Script, ScriptedModel, ScriptRule
 from gateway import app, recalling
 from gateway.clock import SystemClock
-from gateway.records import AudienceKnown, TurnEnded
-from gateway.settings_load import parse
-from gateway.store import Store, Stored, StoreError
+from gateway.records import AudienceReported, TurnRecord
+from gateway.settings_load import parse_config
+from gateway.store import LogEntry, Store, StoreError
 from tests.channels.kit import story
 from tests.gateway.kit import UNHURRIED
 from tests.servers.bot_api import BotApi
@@ -55,14 +55,14 @@ class Street:
     path: Path = Path()
     models: list[ScriptedModel] = field(default_factory=list)
 
-    async def log(self, *kinds: str) -> list[Stored]:
+    async def log(self, *kinds: str) -> list[LogEntry]:
         try:
             async with await Store.open_readonly(self.path) as reader:
                 return list(await reader.entries(kinds=kinds))
         except StoreError:  # it is being made
             return []
 
-    async def until(self, true: Callable[[list[Stored]], bool], *kinds: str) -> list[Stored]:
+    async def until(self, true: Callable[[list[LogEntry]], bool], *kinds: str) -> list[LogEntry]:
         async with asyncio.timeout(120):
             while not true(found := await self.log(*kinds)):
                 await asyncio.sleep(0.02)
@@ -81,11 +81,11 @@ class Street:
         new = [one for model, begun in zip(self.models, asked, strict=True) for one in list(model.requests)[begun:]]
         return "\n".join(map(_read, new))
 
-    async def turns(self) -> list[Stored]:
+    async def turns(self) -> list[LogEntry]:
         return [one for one in await self.log("turn_ended") if self._here(one)]
 
-    def _here(self, one: Stored) -> bool:
-        return isinstance(one.fact, TurnEnded) and one.conversation == f"{self.name}/{self.here}"
+    def _here(self, one: LogEntry) -> bool:
+        return isinstance(one.fact, TurnRecord) and one.conversation == f"{self.name}/{self.here}"
 
     def script(self) -> Script:
         there = json.dumps({"address": f"{self.name}/{self.there}"})
@@ -96,13 +96,13 @@ class Street:
             **{f"open{number}": ("fetch_evidence", json.dumps({"handle": f"m{number}"})) for number in range(1, 60)},
             "later": ("recall", json.dumps({"query": "pension"})),
         }
-        rules = [Rule(match=rf"use {word}\b", calls=(call,)) for word, call in calls.items()]
-        return Script(rules=(*rules, Rule(match="", reply="Well.")))
+        rules = [ScriptRule(match=rf"use {word}\b", calls=(call,)) for word, call in calls.items()]
+        return Script(rules=(*rules, ScriptRule(match="", reply="Well.")))
 
     @contextlib.asynccontextmanager
     async def gateway(self, tmp: Path) -> AsyncIterator[None]:
         self.path = tmp / "reverie.db"
-        made = parse(
+        made = parse_config(
             {
                 "channels": {self.name: self.channel},
                 "agents": [{"id": "reverie", "bindings": [{"listen": "ambient"}]}],
@@ -124,7 +124,7 @@ class Street:
             await task
 
 
-def _read(request: Request) -> str:
+def _read(request: ModelRequest) -> str:
     """All that a model reads."""
     return "\n".join(
         [*(block.text for block in request.blocks), repr(request.conversation), request.aside, request.now]
@@ -225,7 +225,7 @@ async def every_way(street: Street, secret: str = SECRET, question: str = "and t
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was said elsewhere comes to mind at once, as it does after an hour."""
-    monkeypatch.setattr(recalling, "ELSEWHERE", timedelta(0))
+    monkeypatch.setattr(recalling, "ELSEWHERE_AFTER", timedelta(0))
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
@@ -273,8 +273,8 @@ async def opened(street: Street) -> None:
     """The gateway has it in its log that everybody here may read there."""
     number = 0
 
-    def is_open(found: list[Stored]) -> bool:
-        audiences = [one.fact for one in found if isinstance(one.fact, AudienceKnown)]
+    def is_open(found: list[LogEntry]) -> bool:
+        audiences = [one.fact for one in found if isinstance(one.fact, AudienceReported)]
         mine = [one for one in audiences if one.at.room == street.there]
         return bool(mine) and mine[-1].scope != mine[-1].at.conversation
 

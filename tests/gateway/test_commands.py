@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.models.scripted import Rule, Script
+from agent.models.scripted import Script, ScriptRule
 from channels.base import Part, Unreachable
 from channels.console import ConsoleChannel
 from gateway.clock import ManualClock
 from gateway.commands import desk, handlers
-from gateway.commands.world import Ask, World
+from gateway.commands.world import CommandCall, CommandContext
 from gateway.events import (
     Address,
     Command,
@@ -27,9 +27,9 @@ from gateway.events import (
     SenderId,
     ThreadId,
 )
-from gateway.records import Judged, Queued
+from gateway.records import Judgement, PostQueued
 from gateway.store import Store
-from gateway.why import why
+from gateway.why import explain_event
 from tests.gateway.kit import CONSOLE, Running, Screen, running
 from tests.store.kit import account, spent
 
@@ -80,7 +80,7 @@ async def fates(gateway: Running) -> list[tuple[str, str]]:
     """Of the commands, oldest first."""
     async with await Store.open_readonly(gateway.path) as reader:
         found = [await reader.find_judgement(entry.seq) for entry in await reader.entries(kinds=["command"])]
-    return [(one.fate, one.rule) for one in found if isinstance(one, Judged)]
+    return [(one.fate, one.rule) for one in found if isinstance(one, Judgement)]
 
 
 def test_a_command_is_answered_without_the_model(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_a_repeated_command_is_answered_once(tmp_path: Path) -> None:
             await gateway.screen.until(4)
             assert not gateway.scripted.requests
         assert len(await gateway.log("command")) == 4
-        queued = [fact.post for fact in await gateway.log("post") if isinstance(fact, Queued)]
+        queued = [fact.post for fact in await gateway.log("post") if isinstance(fact, PostQueued)]
         assert len({post.key for post in queued}) == len(queued) == 4
         assert len(await gateway.log("delivery")) == 4
 
@@ -341,20 +341,20 @@ def test_too_many_commands_of_one_person_are_only_noted(tmp_path: Path) -> None:
 def test_a_handler_that_breaks_is_answered_and_breaks_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def broken(_ask: Ask, _world: World) -> str:
+    async def broken(_ask: CommandCall, _world: CommandContext) -> str:
         raise KeyError("a bug")
 
-    async def slow(_ask: Ask, _world: World) -> str:
+    async def slow(_ask: CommandCall, _world: CommandContext) -> str:
         raise TimeoutError
 
-    async def endless(_ask: Ask, _world: World) -> str:
+    async def endless(_ask: CommandCall, _world: CommandContext) -> str:
         await asyncio.Event().wait()
         raise AssertionError
 
-    monkeypatch.setitem(handlers.HANDLERS, "version", broken)
-    monkeypatch.setitem(handlers.HANDLERS, "status", slow)
-    monkeypatch.setitem(handlers.HANDLERS, "about", endless)
-    monkeypatch.setattr(desk, "ANSWER_S", 0.05)
+    monkeypatch.setitem(handlers.BASE_HANDLERS, "version", broken)
+    monkeypatch.setitem(handlers.BASE_HANDLERS, "status", slow)
+    monkeypatch.setitem(handlers.BASE_HANDLERS, "about", endless)
+    monkeypatch.setattr(desk, "ANSWER_TIMEOUT_S", 0.05)
 
     async def story() -> None:
         async with running(tmp_path, Script(), access=ROLES) as gateway:
@@ -398,7 +398,7 @@ def test_why_tells_who_may_see_it_and_keeps_what_was_said_elsewhere_private(tmp_
         assert beyond.startswith(f"`entry` is a number, and `{10**30}` is none. Write `!why <entry>`")
         async with await Store.open_readonly(gateway.path) as reader:
             first, *_ = await reader.entries(kinds=["command"])
-            told = await why(reader, first.seq) or []
+            told = await explain_event(reader, first.seq) or []
         assert told[2] == "a command, never shown to the model: command why"
         assert "the answer (entry " in told[3]
         assert " is sent (entry " in told[3]
@@ -505,7 +505,7 @@ def test_more_shows_the_next_page_and_is_a_plain_word_when_there_is_none(tmp_pat
     async def story() -> None:
         screen = Screen()
         paged = Paged(CONSOLE, screen.show)
-        script = Script(rules=(Rule(match="long", reply="a" * 40 + "b" * 40 + "ccc"),))
+        script = Script(rules=(ScriptRule(match="long", reply="a" * 40 + "b" * 40 + "ccc"),))
         async with running(tmp_path, script, channels={CONSOLE: paged}, access=ROLES) as gateway:
             await _talk(paged, ["reverie: a long one", "reverie: more", "!more", "!more"], screen)
             assert [part.body for part in screen.parts] == ["a" * 40, "b" * 40, "ccc", "There is nothing more to show."]
@@ -529,7 +529,7 @@ def test_more_said_to_nobody_brings_the_page_behind_the_last_thing_that_was_said
     async def story() -> None:
         screen = Screen()
         paged = Paged(CONSOLE, screen.show)
-        rules = (Rule(match="long", reply="a" * 40 + "b" * 40 + "ccc"), Rule(match="tea", reply="Yes."))
+        rules = (ScriptRule(match="long", reply="a" * 40 + "b" * 40 + "ccc"), ScriptRule(match="tea", reply="Yes."))
         async with running(tmp_path, Script(rules=rules), channels={CONSOLE: paged}, access=ROLES) as gateway:
             await _talk(paged, ["reverie: a long one"], screen)
             for count in (2, 3):
@@ -550,7 +550,7 @@ def test_more_said_to_nobody_means_nothing_a_while_after_the_page(tmp_path: Path
     async def story() -> None:
         screen, clock = Screen(), ManualClock(datetime.now(UTC))
         paged = Paged(CONSOLE, screen.show)
-        script = Script(rules=(Rule(match="long", reply="a" * 40 + "b" * 40 + "ccc"),))
+        script = Script(rules=(ScriptRule(match="long", reply="a" * 40 + "b" * 40 + "ccc"),))
         async with running(tmp_path, script, channels={CONSOLE: paged}, access=ROLES, clock=clock):
             await _talk(paged, ["reverie: a long one"], screen)
             clock.advance(299)
@@ -567,7 +567,9 @@ def test_a_bare_more_is_a_plain_word_once_something_else_was_said(tmp_path: Path
     async def story() -> None:
         screen = Screen()
         paged = Paged(CONSOLE, screen.show)
-        script = Script(rules=(Rule(match="long", reply="a" * 40 + "b"), Rule(match="", reply="More or less sugar?")))
+        script = Script(
+            rules=(ScriptRule(match="long", reply="a" * 40 + "b"), ScriptRule(match="", reply="More or less sugar?"))
+        )
         async with running(tmp_path, script, channels={CONSOLE: paged}, access=ROLES) as gateway:
             await _talk(paged, ["reverie: a long one", "reverie: tea?", "reverie: more"], screen)
             assert len(gateway.scripted.requests) == 3

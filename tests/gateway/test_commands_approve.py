@@ -9,10 +9,10 @@ import pytest
 
 from agent.models.base import ToolSpec
 from gateway.events import Address, Command, EventId, Message, MessageId, RoomId, Sender, SenderId
-from gateway.records import Judged
+from gateway.records import Judgement
 from gateway.settings_tools import ToolRule
-from gateway.tools.permits import ADMINS, ANYBODY, MEMBERS, Permit
-from gateway.tools.toolbox import Toolbox
+from gateway.tools.permits import ALLOW_ADMINS, ALLOW_ANYBODY, ALLOW_MEMBERS, ToolPermit
+from gateway.tools.toolbox import ToolList
 from tests.gateway.approvals_kit import DONE, GUS, HERE, LOBBY, OFFICE, ROOT, THERE, House, house, story
 
 OLGA = Address(channel=HERE, room=RoomId("olga"))
@@ -31,11 +31,11 @@ def command(name: str, args: str, sender: str = "root", **more: object) -> Comma
     return replace(made, **more)  # type: ignore[arg-type] # its own fields
 
 
-async def emit(it: House, event: Command | Message) -> Judged:
+async def emit(it: House, event: Command | Message) -> Judgement:
     """As a platform would tell it; what was decided about it."""
     await it.intakes[HERE]([event])
     (newest,) = await it.store.newest_entries(1, kinds=["judged"])
-    assert isinstance(newest.fact, Judged)
+    assert isinstance(newest.fact, Judgement)
     return newest.fact
 
 
@@ -185,12 +185,12 @@ async def test_what_is_changed_into_a_command_afterwards_decides_nothing(tmp_pat
         assert await it.verdicts() == []
 
 
-BOX = Toolbox(
+BOX = ToolList(
     families={
-        "notes": {"journal": ANYBODY},
-        "files": {"read_file": MEMBERS, "glob": MEMBERS, "write_file": ADMINS},
-        "mcp git": {"mcp_git_push": Permit(role="admin", approval="untrusted"), "mcp_git_log": MEMBERS},
-        "shell": {"bash": ADMINS},
+        "notes": {"journal": ALLOW_ANYBODY},
+        "files": {"read_file": ALLOW_MEMBERS, "glob": ALLOW_MEMBERS, "write_file": ALLOW_ADMINS},
+        "mcp git": {"mcp_git_push": ToolPermit(role="admin", approval="untrusted"), "mcp_git_log": ALLOW_MEMBERS},
+        "shell": {"bash": ALLOW_ADMINS},
     },
     rules=(ToolRule(tool="write_file", scope="private", approval="always"),),
     off=("mcp_git_log", "bash"),
@@ -208,7 +208,7 @@ def test_tools_are_told_by_family_with_who_may_have_them_used() -> None:
         "- `shell: bubblewrap, no network`",
         "- `mcp git: down: \\u0060exit 1\\u0060\\n# no`",
     ]
-    assert Toolbox().render() == "I have no tools."
+    assert ToolList().render() == "I have no tools."
 
 
 @story

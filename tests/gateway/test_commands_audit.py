@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from channels.console import ConsoleChannel
-from gateway.commands.world import Answer, Ask, World
+from gateway.commands.world import CommandCall, CommandContext, CommandReply
 from gateway.events import EventId, Sender, SenderId
-from gateway.records import Audited
+from gateway.records import AuditRecord
 from gateway.store import Store
 from tests.gateway.approvals_kit import HERE, house
 from tests.gateway.desk_kit import ECHO, LOBBY, Counter, command, counter, somebody
@@ -33,7 +33,7 @@ def story(test: Callable[[Counter], Awaitable[None]], **more: Any) -> Callable[[
 @story
 async def test_an_act_is_written_down_with_who_why_where_and_what_came_of_it(it: Counter) -> None:
     (fact,) = await it.audited(command("role", "set  irc.x:account:ann member here", "olga"))
-    assert fact == Audited(
+    assert fact == AuditRecord(
         what="role",
         by="irc.x:account:olga",
         name="olga",
@@ -99,8 +99,8 @@ async def test_bots_and_people_whom_nobody_vouches_for_are_written_down_as_that(
 @pytest.mark.parametrize("args", ["approve ABCD-EFGH", "approve abcd efgh", "aprove ABCDEFGH", "ABCDEFGH", "approve"])
 @pytest.mark.parametrize(("name", "who"), [("pair", "root"), ("room", "root"), ("pair", "ann")])
 def test_codes_are_written_down_nowhere(name: str, who: str, args: str, tmp_path: Path) -> None:
-    async def silent(_ask: Ask, _world: World) -> Answer:
-        return Answer(text="Done.")
+    async def silent(_ask: CommandCall, _world: CommandContext) -> CommandReply:
+        return CommandReply(text="Done.")
 
     async def telling() -> None:
         async with counter(tmp_path, answers={**ECHO, name: silent}) as it:
@@ -111,8 +111,8 @@ def test_codes_are_written_down_nowhere(name: str, who: str, args: str, tmp_path
 
 
 def test_secrets_are_left_out_of_answers_and_of_the_audit(tmp_path: Path) -> None:
-    async def telling(ask: Ask, _world: World) -> Answer:
-        return Answer(text=f"It is hunter2.\n{ask.arguments}")
+    async def telling(ask: CommandCall, _world: CommandContext) -> CommandReply:
+        return CommandReply(text=f"It is hunter2.\n{ask.arguments}")
 
     async def story_() -> None:
         answers = {**ECHO, "say": telling, "version": telling}
@@ -126,8 +126,8 @@ def test_secrets_are_left_out_of_answers_and_of_the_audit(tmp_path: Path) -> Non
 
 
 def test_long_answers_and_arguments_are_cut(tmp_path: Path) -> None:
-    async def telling(_ask: Ask, _world: World) -> Answer:
-        return Answer(text="\n\n" + "y" * 500 + "\nsecond")
+    async def telling(_ask: CommandCall, _world: CommandContext) -> CommandReply:
+        return CommandReply(text="\n\n" + "y" * 500 + "\nsecond")
 
     async def story_() -> None:
         async with counter(tmp_path, answers={**ECHO, "say": telling}) as it:
@@ -152,7 +152,7 @@ def test_it_is_durable_with_the_command_and_once(tmp_path: Path) -> None:
             for _ in range(3):
                 await it.intakes[HERE]([refused])
             facts = [entry.fact for entry in await it.store.entries(kinds=["audited"])]
-            assert [(one.by, one.ok) for one in facts if isinstance(one, Audited)] == [
+            assert [(one.by, one.ok) for one in facts if isinstance(one, AuditRecord)] == [
                 ("here:root", True),
                 ("here:root", True),
                 ("here:gus", False),

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gateway.commands.parse import read
-from gateway.commands.table import BY_NAME
+from gateway.commands.parse import parse_command
+from gateway.commands.table import COMMANDS_BY_NAME
 from gateway.events import Attachment, EventId, Message, Sender, SenderId
 from tests.gateway.desk_kit import ECHO, counter, said, somebody
 
@@ -16,7 +16,7 @@ OURS = frozenset({"reverie"})
 
 
 def found(message: Message) -> tuple[str, str] | None:
-    one = read(message, "!", BY_NAME, OURS)
+    one = parse_command(message, "!", COMMANDS_BY_NAME, OURS)
     assert one is None or one.only_if_allowed or one.only_if_more or one.command.name == "about"
     return (one.command.name, one.command.args) if one is not None and one.only_if_allowed else None
 
@@ -227,9 +227,9 @@ def test_what_comes_with_a_picture_or_of_a_bot_is_none(message: Message) -> None
 
 
 def test_where_commands_are_native_nothing_is_one_without_its_prefix() -> None:
-    assert read(said("reverie: stop"), "!", BY_NAME, None) is None
-    assert read(said("reverie: stop"), "", BY_NAME, OURS) is None
-    assert read(said("stop", "direct"), "!", BY_NAME) is None
+    assert parse_command(said("reverie: stop"), "!", COMMANDS_BY_NAME, None) is None
+    assert parse_command(said("reverie: stop"), "", COMMANDS_BY_NAME, OURS) is None
+    assert parse_command(said("stop", "direct"), "!", COMMANDS_BY_NAME) is None
 
 
 @pytest.mark.parametrize(

@@ -3,23 +3,25 @@
 from pathlib import Path
 from typing import Any
 
-from gateway.bindings import Bindings, Bound, Pattern
+from gateway.bindings import BindingPattern, Bindings, ConversationBinding
 from gateway.clock import ManualClock
-from gateway.commands.elsewhere import ElsewhereCommands
+from gateway.commands.elsewhere import CrossRoomCommands
 from gateway.events import Address
-from gateway.places import Places
-from gateway.records import DmnSaved, Noted, inner
-from gateway.store import Entry, Store
+from gateway.places import PrivacyCache
+from gateway.records import DmnStateSaved, NoteWritten, inner_conversation
+from gateway.store import NewEntry, Store
 from tests.gateway.orders_kit import Counter
 from tests.store.kit import NOW, account, opened, place, run, said, spent
 
-OPEN = Bindings([Pattern(channel="*", room="*", thread=None, binding=Bound(listen="all", private=False))])
+OPEN = Bindings(
+    [BindingPattern(channel="*", room="*", thread=None, binding=ConversationBinding(listen="all", private=False))]
+)
 ROOM, ALONE, BOBS = place("#a"), place("ann"), place("bob")
 UNSEEN = "is of a conversation that you may not see."
 
 
 def counter(store: Store, at: Address = ALONE, **more: Any) -> Counter:
-    commands = ElsewhereCommands(Places(store, OPEN))
+    commands = CrossRoomCommands(PrivacyCache(store, OPEN))
     asked: dict[str, Any] = {"role": "admin", "direct": True} | more
     return Counter(store=store, clock=ManualClock(NOW), handlers=commands.handlers, at=at, **asked)
 
@@ -27,15 +29,15 @@ def counter(store: Store, at: Address = ALONE, **more: Any) -> Counter:
 def test_an_entry_is_told_to_who_may_see_where_it_is(tmp_path: Path) -> None:
     async def story() -> None:
         async with await opened(tmp_path / "s.db") as store:
-            noted = Noted(agent="a", scope=BOBS.conversation, title="of bob", text="bob's", lasting=True)
-            saved = DmnSaved(state=f'{{"pending": {{"{BOBS.conversation}": 1}}}}', agent="a")
+            noted = NoteWritten(agent="a", scope=BOBS.conversation, title="of bob", text="bob's", lasting=True)
+            saved = DmnStateSaved(state=f'{{"pending": {{"{BOBS.conversation}": 1}}}}', agent="a")
             room, own, bobs, note, state = await store.append(
                 [
                     said(1, "for all"),
                     said(2, "mine alone", "ann", "direct"),
                     said(3, "bob's own words", "bob", "direct"),
-                    Entry(fact=noted, at=NOW, conversation=inner("a")),
-                    Entry(fact=saved, at=NOW, conversation=inner("a")),
+                    NewEntry(fact=noted, at=NOW, conversation=inner_conversation("a")),
+                    NewEntry(fact=saved, at=NOW, conversation=inner_conversation("a")),
                 ]
             )
 

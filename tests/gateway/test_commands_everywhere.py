@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from channels.base import CommandArg
-from gateway.commands import help  # noqa: A004 - it is what it is
-from gateway.commands.table import TABLE, Row, Sub
-from gateway.records import Audited, Judged
-from gateway.standing import RANKS, Role
+from gateway.commands import help  # noqa: A004 - the command has this name
+from gateway.commands.table import COMMANDS, CommandDefinition, SubcommandDefinition
+from gateway.records import AuditRecord, Judgement
+from gateway.standing import ROLE_ORDER, Role
 from tests.channels.kit import story
-from tests.gateway import everywhere_script as script
+from tests.gateway import everywhere_script
 from tests.gateway.everywhere_irc import network, registered
 from tests.gateway.everywhere_kit import DEN, Town, plain, town
 from tests.gateway.everywhere_play import Play, Say
@@ -22,12 +22,12 @@ TOOLS = {"rules": [{"tool": "who", "approval": "always"}]}
 GUEST: Role = "guest"
 
 
-def uses() -> Iterator[tuple[Row, Sub | None]]:
+def uses() -> Iterator[tuple[CommandDefinition, SubcommandDefinition | None]]:
     """All that can be used: each command, or each of its subs."""
-    return ((row, sub) for row in TABLE for sub in row.subs or (None,))
+    return ((row, sub) for row in COMMANDS for sub in row.subs or (None,))
 
 
-def named(row: Row, sub: Sub | None) -> str:
+def named(row: CommandDefinition, sub: SubcommandDefinition | None) -> str:
     return f"{row.name} {sub.name}" if sub is not None else row.name
 
 
@@ -41,10 +41,18 @@ async def whole(it: Town, platform: str) -> Play:
     """All of the play."""
     play = Play(it, platform)
     there = it.joins(DEN)
-    await play.all(*script.ME_AND_YOU, *script.CONVERSATION, *script.APPROVALS, *script.PEOPLE, *script.ROOMS)
+    await play.all(
+        *everywhere_script.ME_AND_YOU,
+        *everywhere_script.CONVERSATION,
+        *everywhere_script.APPROVALS,
+        *everywhere_script.PEOPLE,
+        *everywhere_script.ROOMS,
+    )
     if platform == IRC:
         await it.so(lambda: it.joins(DEN) > there, "the den on IRC")
-    await play.all(*script.INSIDE, *script.OUTSIDE, *script.CLOSING, *script.WHAT_I_DO)
+    await play.all(
+        *everywhere_script.INSIDE, *everywhere_script.OUTSIDE, *everywhere_script.CLOSING, *everywhere_script.WHAT_I_DO
+    )
     await play.restarted()
     await play.act(Say(text="are you still there?", says=r"answer \d+"))
     return play
@@ -64,7 +72,7 @@ async def misused(it: Town, seat: Seat) -> list[str]:
             continue
         else:
             where.type(f"{prefix}{named(row, sub)} {' '.join(['7'] * (len(args) + 1))}")
-        usage = help.usage(row, prefix, sub).replace("`", "")
+        usage = help.format_usage(row, prefix, sub).replace("`", "")
         shown = (await it.heard(watched, since, r"\S")).string
         wrong += [f"{named(row, sub)}: {shown}"] if usage not in shown else []
     return wrong
@@ -79,12 +87,12 @@ async def answered(it: Town, platform: str) -> None:
     asked = " ".join(str(one.body) for one in it.model.seen)
     assert await misused(it, it.seat(platform, "olga", "room")) == []
     assert len(it.model.seen) == len(models)
-    audited = [one for one in await it.facts("audited") if isinstance(one, Audited)]
+    audited = [one for one in await it.facts("audited") if isinstance(one, AuditRecord)]
     assert play.used == {named(row, sub) for row, sub in uses()}
     assert models.count("fake-second") == 1
     assert not [line for line in play.written if line in asked]
     assert not [line for line in play.answers if line in asked]
-    assert {row.name for row in TABLE if row.is_administrative} <= {one.what for one in audited}
+    assert {row.name for row in COMMANDS if row.is_administrative} <= {one.what for one in audited}
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
@@ -127,19 +135,19 @@ async def test_a_guest_is_answered_what_guests_may_use_and_nothing_else(platform
             if not row.is_allowed_for(GUEST, direct=False, sub=sub):
                 seat.give(row.name, sub.name if sub else "", some(row.args if sub is None else sub.args))
         since = 0
-        for row in TABLE:
+        for row in COMMANDS:
             if row.is_allowed_for(GUEST, direct=False):
                 seat.give(row.name, "", {})
                 answer = (await it.heard(seat, since, r"\S")).string
                 assert "for direct chats" in answer if row.direct_only else answer, row.name
                 since = len(seat.shown())
         assert it.model.seen == []
-        facts = [one for one in await it.facts("judged") if isinstance(one, Judged)][before:]
+        facts = [one for one in await it.facts("judged") if isinstance(one, Judgement)][before:]
         refused = [one for one in facts if one.fate == "refused"]
         answered = [one for one in facts if one.rule.startswith("command ") and one.fate != "refused"]
-        assert len(answered) == sum(row.is_allowed_for(GUEST, direct=False) for row in TABLE)
+        assert len(answered) == sum(row.is_allowed_for(GUEST, direct=False) for row in COMMANDS)
         closed = [named(row, sub) for row, sub in uses() if not row.is_allowed_for(GUEST, direct=False, sub=sub)]
-        assert len(refused) == len(closed) > len(TABLE)
+        assert len(refused) == len(closed) > len(COMMANDS)
         assert plain(seat.shown()).count("Reverie ") == 1
 
 
@@ -175,9 +183,9 @@ async def test_menus_are_the_table(tmp_path: Path) -> None:
         ]
         assert told == [
             {"name": row.name, "description": row.summary, "contexts": [1] if row.direct_only else [0, 1]}
-            for row in TABLE
+            for row in COMMANDS
         ]
-        for one, row in zip(it.discord.commands.table["global"], TABLE, strict=True):
+        for one, row in zip(it.discord.commands.table["global"], COMMANDS, strict=True):
             assert one["options"] == ([offered(sub) for sub in row.subs] or [option(arg) for arg in row.args])
         menus, chat = it.telegram.methods.commands, f"chat/{it.persons['olga'].id}/"
         await it.so(lambda: chat in menus, "the owner's menu")
@@ -185,15 +193,19 @@ async def test_menus_are_the_table(tmp_path: Path) -> None:
         assert menus["default/"] == menus["all_group_chats/"] == menu("guest", direct=False)
         assert menus["all_private_chats/"] == menu("guest", direct=True)
         assert menus[chat] == menu("owner", direct=True)
-        assert [one["command"] for one in menus[chat]] == [row.name for row in TABLE]
+        assert [one["command"] for one in menus[chat]] == [row.name for row in COMMANDS]
 
 
 def menu(role: Role, *, direct: bool) -> list[Json]:
-    able = (row for row in TABLE if RANKS.index(role) >= RANKS.index(row.role) or (row.allowed_in_own_chat and direct))
+    able = (
+        row
+        for row in COMMANDS
+        if ROLE_ORDER.index(role) >= ROLE_ORDER.index(row.role) or (row.allowed_in_own_chat and direct)
+    )
     return [{"command": row.name, "description": row.summary} for row in able if direct or not row.direct_only]
 
 
-def offered(sub: Sub) -> Json:
+def offered(sub: SubcommandDefinition) -> Json:
     return {"type": 1, "name": sub.name, "description": sub.summary, "options": [option(arg) for arg in sub.args]}
 
 

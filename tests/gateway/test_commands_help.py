@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from channels.irc.config import IrcConfig
-from gateway.commands import help as helping
-from gateway.commands.handlers import complete
-from gateway.commands.table import GROUPS, TABLE
+from gateway.commands import help  # noqa: A004 - the command has this name
+from gateway.commands.handlers import find_handler_gaps
+from gateway.commands.table import COMMAND_GROUPS, COMMANDS
 from tests.gateway.desk_kit import Counter, command, counter, echo
 
 
@@ -25,7 +25,7 @@ def test_the_list_has_what_this_person_may_use_here(tmp_path: Path) -> None:
     for direct in (False, True):
         lists = ask(tmp_path / str(direct), *(("help", "", who) for who in roles), direct=direct)
         for role, listed in zip(roles.values(), lists, strict=True):
-            for row in TABLE:
+            for row in COMMANDS:
                 may = row.is_allowed_for(role, direct=direct) and (direct or not row.direct_only)  # type: ignore[arg-type] # roles
                 assert (f"`!{row.name}`" in listed) is may, (role, row.name)
     (room_admin,) = ask(tmp_path / "rick", ("help", "", "rick"))
@@ -36,7 +36,7 @@ def test_the_list_has_what_this_person_may_use_here(tmp_path: Path) -> None:
 def test_the_list_is_a_line_for_each_group(tmp_path: Path) -> None:
     (listed,) = ask(tmp_path, ("help", "", "olga"))
     lines = listed.splitlines()
-    assert len(lines) == len(GROUPS) + 1
+    assert len(lines) == len(COMMAND_GROUPS) + 1
     assert max(map(len, lines)) < 400  # a line of IRC
 
 
@@ -67,15 +67,15 @@ def test_a_command_is_told_with_all_that_it_can_do(tmp_path: Path) -> None:
 
 def test_every_command_can_be_looked_up(tmp_path: Path) -> None:
     asked = [
-        ("help", " ".join((row.name, *sub)), "olga") for row in TABLE for sub in ((), *((s.name,) for s in row.subs))
+        ("help", " ".join((row.name, *sub)), "olga") for row in COMMANDS for sub in ((), *((s.name,) for s in row.subs))
     ]
     for (_, args, _), told in zip(asked, ask(tmp_path, *asked, direct=True), strict=True):
-        row = next(row for row in TABLE if row.name == args.split()[0])
+        row = next(row for row in COMMANDS if row.name == args.split()[0])
         assert told.startswith(f"`!{args}"), args
         assert row.summary in told or " " in args
         assert len(told) < 2000
         for each in row.subs if " " not in args else ():
-            assert helping.usage(row, "!", each) in told
+            assert help.format_usage(row, "!", each) in told
 
 
 @pytest.mark.parametrize(
@@ -123,19 +123,19 @@ def test_a_sub_may_have_a_handler_of_its_own(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_among_handlers_is_found_out() -> None:
-    whole = {row.name: echo for row in TABLE if not row.subs}
-    whole |= {f"{row.name} {sub.name}": echo for row in TABLE for sub in row.subs}
-    assert complete(whole) == []
-    assert complete({row.name: echo for row in TABLE}) == []
-    assert complete({key: one for key, one in whole.items() if key not in ("status", "dmn wake")}) == [
+    whole = {row.name: echo for row in COMMANDS if not row.subs}
+    whole |= {f"{row.name} {sub.name}": echo for row in COMMANDS for sub in row.subs}
+    assert find_handler_gaps(whole) == []
+    assert find_handler_gaps({row.name: echo for row in COMMANDS}) == []
+    assert find_handler_gaps({key: one for key, one in whole.items() if key not in ("status", "dmn wake")}) == [
         "dmn wake: nothing answers",
         "status: nothing answers",
     ]
-    assert complete({**whole, "statsu": echo, "dmn walk": echo}) == [
+    assert find_handler_gaps({**whole, "statsu": echo, "dmn walk": echo}) == [
         "dmn walk: there is no such command",
         "statsu: there is no such command",
     ]
-    assert complete({**whole, "dmn": echo}) == ["dmn: each of its subs has a handler of its own"]
+    assert find_handler_gaps({**whole, "dmn": echo}) == ["dmn: each of its subs has a handler of its own"]
 
 
 def test_help_is_two_pages_of_irc_at_most(tmp_path: Path) -> None:

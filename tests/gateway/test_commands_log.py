@@ -5,24 +5,26 @@ from typing import get_args
 
 import pytest
 
-from gateway.bindings import Bindings, Bound, Pattern
+from gateway.bindings import BindingPattern, Bindings, ConversationBinding
 from gateway.clock import ManualClock
-from gateway.commands.log import _KINDS, CHARS, LogCommands
+from gateway.commands.log import _LISTED_KINDS, MAX_ENTRY_CHARS, LogCommands
 from gateway.events import Address
-from gateway.places import Places
-from gateway.records import DmnSaved, Fact, Limited, Noted, inner
+from gateway.places import PrivacyCache
+from gateway.records import DmnStateSaved, Fact, LimitReached, NoteWritten, inner_conversation
 from gateway.redaction import Redactor
-from gateway.store import Entry, Store
+from gateway.store import NewEntry, Store
 from tests.gateway.orders_kit import Counter
 from tests.store.kit import NOW, opened, place, run, said
 
-OPEN = Bindings([Pattern(channel="*", room="*", thread=None, binding=Bound(listen="all", private=False))])
+OPEN = Bindings(
+    [BindingPattern(channel="*", room="*", thread=None, binding=ConversationBinding(listen="all", private=False))]
+)
 ROOM, ALONE, OTHER = place("#a"), place("ann"), place("bob")
 
 
 async def counter(store: Store, at: Address, *, role: str = "admin", direct: bool = True) -> Counter:
     clock = ManualClock(NOW)
-    commands = LogCommands(store, Redactor(["swordfish pie"]), Places(store, OPEN))
+    commands = LogCommands(store, Redactor(["swordfish pie"]), PrivacyCache(store, OPEN))
     asked = "owner" if role == "owner" else "admin"
     return Counter(store=store, clock=clock, handlers=commands.handlers, at=at, role=asked, direct=direct)  # type: ignore[arg-type]
 
@@ -36,15 +38,17 @@ def test_an_admin_sees_rooms_and_their_own_chat_without_secrets(tmp_path: Path) 
                     said(2, "password=hunter2-9 ```"),
                     said(3, "mine alone", "ann", "direct"),
                     said(4, "bob's own words", "bob", "direct"),
-                    Entry(fact=DmnSaved(state=f'{{"running": ["{OTHER.conversation}"]}}', agent="a"), at=NOW),
-                    Entry(
-                        fact=Limited(limit="rate", whose="room", subject=OTHER.conversation, rule="access.rates"),
+                    NewEntry(fact=DmnStateSaved(state=f'{{"running": ["{OTHER.conversation}"]}}', agent="a"), at=NOW),
+                    NewEntry(
+                        fact=LimitReached(limit="rate", whose="room", subject=OTHER.conversation, rule="access.rates"),
                         at=NOW,
                     ),
-                    Entry(
-                        fact=Noted(agent="a", scope=OTHER.conversation, title="of bob", text="bob's", lasting=True),
+                    NewEntry(
+                        fact=NoteWritten(
+                            agent="a", scope=OTHER.conversation, title="of bob", text="bob's", lasting=True
+                        ),
                         at=NOW,
-                        conversation=inner("a"),
+                        conversation=inner_conversation("a"),
                     ),
                 ]
             )
@@ -78,11 +82,11 @@ def test_an_empty_log_says_so_and_a_long_entry_is_cut_after_it_was_redacted(tmp_
     async def story() -> None:
         async with await opened(tmp_path / "s.db") as store:
             assert await (await counter(store, ROOM)).says("log tail") == "Nothing has happened yet."
-            head = "x" * (CHARS - 70)
-            await store.append([said(1, f"{head} swordfish pie and {'y' * CHARS}")])
+            head = "x" * (MAX_ENTRY_CHARS - 70)
+            await store.append([said(1, f"{head} swordfish pie and {'y' * MAX_ENTRY_CHARS}")])
             text = await (await counter(store, ROOM)).says("log tail", n="1")
             assert "sword" not in await (await counter(store, ROOM)).says("log tail", n="2")
-            assert all(len(line) <= CHARS for line in text.split("\n"))
+            assert all(len(line) <= MAX_ENTRY_CHARS for line in text.split("\n"))
 
     run(story())
 
@@ -100,4 +104,4 @@ def test_a_number_is_asked_for(tmp_path: Path, wrong: str) -> None:
 
 def test_every_kind_is_told_but_what_is_only_saved() -> None:
     tags = {tag for fact in get_args(Fact) for tag in get_args(fact.__annotations__["kind"])}
-    assert tags - set(_KINDS) == {"dmn", "cursor"}
+    assert tags - set(_LISTED_KINDS) == {"dmn", "cursor"}

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from agent.signals import Mode, Owed, Policy, State
-from gateway.bindings import Bindings, Bound, Pattern
+from agent.signals import DmnMode, DmnPolicy, DmnState, PendingTurn
+from gateway.bindings import BindingPattern, Bindings, ConversationBinding
 from gateway.clock import ManualClock
-from gateway.commands.mind import MOST_TOLD, DmnCommands, PendingCommands
-from gateway.commands.table import TABLE
-from gateway.commands.world import Answer, Ask, Handler, World
+from gateway.commands.mind import MAX_CONVERSATIONS, DmnCommands, PendingCommands
+from gateway.commands.table import COMMANDS
+from gateway.commands.world import CommandCall, CommandContext, CommandHandler, CommandReply
 from gateway.events import Address, ConversationId, RoomId
-from gateway.loop import Loop
-from gateway.places import Places
-from gateway.records import Directed, inner
-from gateway.restored import restored
+from gateway.loop import AgentLoop
+from gateway.places import PrivacyCache
+from gateway.records import DmnDirective, inner_conversation
+from gateway.restored import load_dmn_states
 from gateway.standing import Role
 from gateway.store import Store
 from tests.channels.kit import story
@@ -31,8 +31,12 @@ HERE, OTHER = place("#a"), place("#b")
 ALONE, STRANGER = place("root"), place("stranger")
 BINDINGS = Bindings(
     [
-        Pattern(channel="*", room="#b", thread=None, binding=Bound(listen="all", agent="bob", private=False)),
-        Pattern(channel="*", room="*", thread=None, binding=Bound(listen="all", agent="ana", private=False)),
+        BindingPattern(
+            channel="*", room="#b", thread=None, binding=ConversationBinding(listen="all", agent="bob", private=False)
+        ),
+        BindingPattern(
+            channel="*", room="*", thread=None, binding=ConversationBinding(listen="all", agent="ana", private=False)
+        ),
     ]
 )
 
@@ -43,8 +47,8 @@ class Kit:
 
     store: Store
     clock: ManualClock
-    loops: list[Loop]
-    places: Places
+    loops: list[AgentLoop]
+    places: PrivacyCache
 
     def at(self, where: Address, role: Role = "owner", *, everywhere: Role | None = None) -> Counter:
         """Who stands there."""
@@ -59,15 +63,15 @@ class Kit:
         direct = where in (ALONE, STRANGER)
         return Counter(self.store, self.clock, handlers, where, role, everywhere, direct=direct)
 
-    def modes(self) -> dict[str, Mode]:
+    def modes(self) -> dict[str, DmnMode]:
         return {loop.agent: loop.state.mode for loop in self.loops}
 
-    async def directed(self) -> list[Directed]:
-        return [one.fact for one in await self.store.entries(kinds=["directed"]) if isinstance(one.fact, Directed)]
+    async def directed(self) -> list[DmnDirective]:
+        return [one.fact for one in await self.store.entries(kinds=["directed"]) if isinstance(one.fact, DmnDirective)]
 
 
 @asynccontextmanager
-async def kit(tmp_path: Path, start: datetime = NOW, **states: State) -> AsyncIterator[Kit]:
+async def kit(tmp_path: Path, start: datetime = NOW, **states: DmnState) -> AsyncIterator[Kit]:
     """From its start to its end, without a word of goodbye. `states`: of agents, in place of what was saved."""
     clock = ManualClock(start)
     async with await Store.open(tmp_path / "s.db", clock) as store, asyncio.TaskGroup() as tasks:
@@ -77,20 +81,20 @@ async def kit(tmp_path: Path, start: datetime = NOW, **states: State) -> AsyncIt
             begun.append(tasks.create_task(what))
             return begun[-1]
 
-        saved = {**await restored(store, ["ana", "bob"], start), **states}
+        saved = {**await load_dmn_states(store, ["ana", "bob"], start), **states}
         loops = [
-            Loop(
+            AgentLoop(
                 agent=agent,
                 store=store,
                 clock=clock,
                 turns=Ending(),
-                policy=Policy(inner=inner(agent)),
+                policy=DmnPolicy(inner=inner_conversation(agent)),
                 state=state,
                 spawn=spawn,
             )
             for agent, state in saved.items()
         ]
-        places = Places(store, BINDINGS)
+        places = PrivacyCache(store, BINDINGS)
         for where in (ALONE, STRANGER):
             places.record_direct(where.conversation, direct=True)
         for room in (HERE, OTHER):
@@ -104,20 +108,20 @@ async def kit(tmp_path: Path, start: datetime = NOW, **states: State) -> AsyncIt
 async def test_what_is_said_is_for_the_agent_of_that_place_and_holds_after_a_restart(tmp_path: Path) -> None:
     async with kit(tmp_path) as it:
         assert await it.at(HERE).says("dmn pause") == "ana is paused."
-        assert it.modes() == {"ana": Mode.PAUSED, "bob": Mode.RESTING}
+        assert it.modes() == {"ana": DmnMode.PAUSED, "bob": DmnMode.RESTING}
         assert await it.at(OTHER).says("dmn off") == "bob is off."
-        assert it.modes() == {"ana": Mode.PAUSED, "bob": Mode.OFF}
+        assert it.modes() == {"ana": DmnMode.PAUSED, "bob": DmnMode.OFF}
         assert [(one.agent, one.what, one.by) for one in await it.directed()] == [
             ("ana", "pause", "irc.test:root"),
             ("bob", "off", "irc.test:root"),
         ]
         (first, _) = await it.store.entries(kinds=["directed"])
         (given, _) = await it.store.entries(kinds=["command"])
-        assert (first.conversation, first.cause) == (inner("ana"), given.seq)
+        assert (first.conversation, first.cause) == (inner_conversation("ana"), given.seq)
     async with kit(tmp_path) as it:
-        assert it.modes() == {"ana": Mode.PAUSED, "bob": Mode.OFF}
+        assert it.modes() == {"ana": DmnMode.PAUSED, "bob": DmnMode.OFF}
         assert await it.at(HERE).says("dmn wake") == "ana is foraging."
-        assert it.modes() == {"ana": Mode.FORAGING, "bob": Mode.OFF}
+        assert it.modes() == {"ana": DmnMode.FORAGING, "bob": DmnMode.OFF}
 
 
 @story
@@ -126,17 +130,17 @@ async def test_what_was_written_and_not_yet_told_holds_after_the_crash(tmp_path:
         counter = it.at(HERE)
         counter.handlers = {name: _unsettled(one) for name, one in counter.handlers.items()}
         await counter("dmn off")
-        assert it.modes()["ana"] is Mode.RESTING
+        assert it.modes()["ana"] is DmnMode.RESTING
     async with kit(tmp_path) as it:
-        assert it.modes()["ana"] is Mode.OFF
+        assert it.modes()["ana"] is DmnMode.OFF
 
 
-def _unsettled(handler: Handler) -> Handler:
+def _unsettled(handler: CommandHandler) -> CommandHandler:
     """The process ends after the transaction, and before what follows from it."""
 
-    async def asked(ask: Ask, world: World) -> Answer:
+    async def asked(ask: CommandCall, world: CommandContext) -> CommandReply:
         answer = await handler(ask, world)
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, CommandReply)
         assert answer.effect is not None
         return replace(answer, effect=replace(answer.effect, settle=lambda _: None))
 
@@ -149,9 +153,9 @@ async def test_the_same_event_twice_is_done_once(tmp_path: Path) -> None:
         at = it.at(HERE)
         await at.give("dmn pause", {}, id="n1")
         await at("dmn wake")
-        assert it.modes()["ana"] is Mode.FORAGING
+        assert it.modes()["ana"] is DmnMode.FORAGING
         await at.give("dmn pause", {}, id="n1")
-        assert it.modes()["ana"] is Mode.FORAGING
+        assert it.modes()["ana"] is DmnMode.FORAGING
         assert [one.what for one in await it.directed()] == ["pause", "wake"]
 
 
@@ -159,7 +163,7 @@ async def test_the_same_event_twice_is_done_once(tmp_path: Path) -> None:
 async def test_what_cannot_be_written_is_not_done(tmp_path: Path) -> None:
     async with kit(tmp_path) as it:
         await it.at(HERE).give("dmn off", {}, kept=False)
-        assert it.modes()["ana"] is Mode.RESTING
+        assert it.modes()["ana"] is DmnMode.RESTING
         assert await it.directed() == []
 
 
@@ -195,15 +199,15 @@ async def test_a_time_that_is_none_changes_nothing(tmp_path: Path) -> None:
 
 @story
 async def test_what_is_off_is_not_put_to_sleep(tmp_path: Path) -> None:
-    async with kit(tmp_path, ana=State(mode=Mode.OFF)) as it:
+    async with kit(tmp_path, ana=DmnState(mode=DmnMode.OFF)) as it:
         answer = await it.at(HERE)("dmn sleep")
         assert (answer.ok, answer.text) == (False, "ana is off, which is more: wake it first.")
         assert answer.effect is None
 
 
-BUSY = State(
+BUSY = DmnState(
     running=(place("#unknown").conversation, HERE.conversation),
-    waiting=(Owed(conversation=ALONE.conversation, direct=True),),
+    waiting=(PendingTurn(conversation=ALONE.conversation, direct=True),),
     pending=(STRANGER.conversation, OTHER.conversation),
     low=(STRANGER.conversation,),
 )
@@ -232,8 +236,8 @@ async def test_the_status_is_of_all_agents_and_names_no_private_place_to_others(
 
 @story
 async def test_of_a_long_list_the_status_tells_the_first(tmp_path: Path) -> None:
-    rooms = tuple(place(f"#{number}").conversation for number in range(MOST_TOLD + 2))
-    async with kit(tmp_path, ana=State(low=rooms, pending=rooms)) as it:
+    rooms = tuple(place(f"#{number}").conversation for number in range(MAX_CONVERSATIONS + 2))
+    async with kit(tmp_path, ana=DmnState(low=rooms, pending=rooms)) as it:
         for room in rooms:
             it.places.record_direct(room, direct=False)
         told = (await it.at(HERE).says("dmn status")).splitlines()
@@ -268,12 +272,12 @@ async def test_what_is_unread_is_told_by_conversation_and_private_ones_are_count
 @story
 async def test_of_many_conversations_the_rest_is_summed(tmp_path: Path) -> None:
     async with kit(tmp_path) as it:
-        for number in range(MOST_TOLD + 2):
+        for number in range(MAX_CONVERSATIONS + 2):
             room = RoomId(f"#`{number}")
             it.places.record_direct(place(room).conversation, direct=False)
             await it.store.append(heard(number, room=room, urgency=2))
         lines = (await it.at(HERE).says("pending")).splitlines()
-        assert len(lines) == MOST_TOLD + 1
+        assert len(lines) == MAX_CONVERSATIONS + 1
         assert lines[-1] == "- in 2 more: 2 normal"
         assert all(line.count("`") == 2 for line in lines[:-1])
 
@@ -282,7 +286,7 @@ def test_every_sub_of_the_table_has_its_handler(tmp_path: Path) -> None:
     @story
     async def told() -> None:
         async with kit(tmp_path) as it:
-            wanted = {f"dmn {sub.name}" for row in TABLE if row.name == "dmn" for sub in row.subs} | {"pending"}
+            wanted = {f"dmn {sub.name}" for row in COMMANDS if row.name == "dmn" for sub in row.subs} | {"pending"}
             assert set(it.at(HERE).handlers) == wanted
 
     told()
@@ -292,7 +296,7 @@ def test_a_place_nobody_knows_counts_as_private(tmp_path: Path) -> None:
     @story
     async def told() -> None:
         unknown = ConversationId("irc.test/#unknown")
-        async with kit(tmp_path, ana=State(low=(unknown,))) as it:
+        async with kit(tmp_path, ana=DmnState(low=(unknown,))) as it:
             assert "unknown" not in await it.at(HERE).says("dmn status")
 
     told()

@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agent.journal import parse
-from gateway.commands.notes import ENTRIES, MEMORY_CHARS, MOST, NOTE_CHARS, NotesCommands
-from gateway.commands.table import TABLE
+from agent.journal import parse_journal
+from gateway.commands.notes import DEFAULT_ENTRIES, MAX_MEMORY_CHARS, MAX_NOTE_CHARS, MAX_NOTES, JournalCommands
+from gateway.commands.table import COMMANDS
 from gateway.events import Address, Command
-from gateway.records import Forgotten, Seq
+from gateway.records import NoteForgotten, Seq
 from gateway.redaction import Redactor
 from gateway.standing import Role
 from tests.channels.kit import story
@@ -32,10 +32,10 @@ class Kit:
     """Later: the id of the command, where it stands, and the words."""
 
     @property
-    def commands(self) -> NotesCommands:
+    def commands(self) -> JournalCommands:
         """Wired as the gateway does."""
         it = self.papers
-        return NotesCommands(
+        return JournalCommands(
             it.store,
             it.places,
             it.forgetting,
@@ -64,9 +64,9 @@ class Kit:
         """What was to follow has."""
         await asyncio.gather(*self.tasks)
 
-    async def forgotten(self) -> list[Forgotten]:
+    async def forgotten(self) -> list[NoteForgotten]:
         found = await self.papers.store.entries(kinds=["forgotten"])
-        return [one.fact for one in found if isinstance(one.fact, Forgotten)]
+        return [one.fact for one in found if isinstance(one.fact, NoteForgotten)]
 
     async def newest(self) -> Seq:
         (one,) = await self.papers.store.newest_entries(1, kinds=["noted"])
@@ -113,8 +113,8 @@ async def test_each_is_told_what_may_be_told_there(tmp_path: Path) -> None:
 @story
 async def test_what_is_cut_shows_no_beginning_of_a_secret(tmp_path: Path) -> None:
     async with kit(tmp_path) as it:
-        await it.papers.notes.write_entry(at(ROOM), "Key", "x" * (NOTE_CHARS - 20) + " swordfish-pie-99")
-        await it.papers.notes.remember(at(ROOM), "x" * (NOTE_CHARS - 15) + " swordfish-pie-99")
+        await it.papers.notes.write_entry(at(ROOM), "Key", "x" * (MAX_NOTE_CHARS - 20) + " swordfish-pie-99")
+        await it.papers.notes.remember(at(ROOM), "x" * (MAX_NOTE_CHARS - 15) + " swordfish-pie-99")
         for said in ("journal", "memory show"):
             assert "sword" not in await it.at(OWNER, "owner").says(said)
 
@@ -156,15 +156,15 @@ async def test_what_people_wrote_into_the_journal_is_told_as_far_as_it_may_be(tm
 @story
 async def test_so_many_are_told_as_are_asked_for(tmp_path: Path) -> None:
     async with kit(tmp_path) as it:
-        for number in range(MOST + 2):
+        for number in range(MAX_NOTES + 2):
             await it.papers.notes.write_entry(at(ROOM), "", f"entry {number}")
             await it.papers.notes.write_entry(at(BOB), "", "hidden")
-        assert len((await it.at(ROOM).says("journal")).splitlines()) == ENTRIES
-        assert len((await it.at(ROOM).says("journal", n=str(MOST))).splitlines()) == MOST
-        assert (await it.at(ROOM).says("journal", n="1")).endswith(f": `entry {MOST + 1}`")
-        for wrong in ("0", str(MOST + 1), "-1", "many", "1e3", "٣", "9" * 5_000, ""):
+        assert len((await it.at(ROOM).says("journal")).splitlines()) == DEFAULT_ENTRIES
+        assert len((await it.at(ROOM).says("journal", n=str(MAX_NOTES))).splitlines()) == MAX_NOTES
+        assert (await it.at(ROOM).says("journal", n="1")).endswith(f": `entry {MAX_NOTES + 1}`")
+        for wrong in ("0", str(MAX_NOTES + 1), "-1", "many", "1e3", "٣", "9" * 5_000, ""):
             answer = await it.at(ROOM)("journal", n=wrong)
-            assert (answer.ok, answer.text) == (False, f"Write how many entries: a number from 1 to {MOST}.")
+            assert (answer.ok, answer.text) == (False, f"Write how many entries: a number from 1 to {MAX_NOTES}.")
 
 
 @story
@@ -191,7 +191,7 @@ async def test_a_long_memory_is_cut_and_one_that_cannot_be_read_is_said_to_be_so
         memory.parent.mkdir(parents=True, exist_ok=True)
         memory.write_text("- a line\n" * 2_000)
         told = await it.at(OWNER, "owner").says("memory show")
-        assert len(told) < MEMORY_CHARS + 100
+        assert len(told) < MAX_MEMORY_CHARS + 100
         assert told.splitlines()[-3:-1] == ["- a line", "```"]
         assert told.endswith(" more characters)")
         memory.unlink()
@@ -213,7 +213,7 @@ async def test_a_note_is_forgotten_everywhere_and_after_a_restart(tmp_path: Path
         (fact,) = await it.forgotten()
         assert (fact.agent, fact.note, fact.by, fact.turn) == ("reverie", harbour, "irc.test:root (admin)", None)
         assert it.told == []
-        assert [entry.text for entry in parse(it.papers.journal.read_text())] == ["lighthouse"]
+        assert [entry.text for entry in parse_journal(it.papers.journal.read_text())] == ["lighthouse"]
         assert (it.papers.directory / "MEMORY.md").read_text() == "- lighthouse\n"
         again = await it.at(ROOM)("memory forget", note=f"n{harbour}")
         assert (again.ok, again.text) == (False, f"There is no note `n{harbour}` that may be told here.")
@@ -369,7 +369,9 @@ def test_every_sub_of_the_table_has_its_handler(tmp_path: Path) -> None:
     @story
     async def told() -> None:
         async with kit(tmp_path) as it:
-            wanted = {f"memory {sub.name}" for row in TABLE if row.name == "memory" for sub in row.subs} | {"journal"}
+            wanted = {f"memory {sub.name}" for row in COMMANDS if row.name == "memory" for sub in row.subs} | {
+                "journal"
+            }
             assert set(it.at(ROOM).handlers) == wanted
 
     told()

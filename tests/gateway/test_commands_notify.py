@@ -6,15 +6,21 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
-from gateway.attention import Policy, Rule, judge
+from gateway.attention import AttentionPolicy, AttentionRule, judge
 from gateway.clock import ManualClock
-from gateway.commands.notify import KEYWORD_CHARS, LAST, MOST_TYPES, TYPE_CHARS, NotifyCommands
-from gateway.commands.table import TABLE
+from gateway.commands.notify import (
+    MAX_KEYWORD_CHARS,
+    MAX_TYPE_CHARS,
+    MAX_TYPES,
+    RECENT_NOTIFICATIONS,
+    NotificationCommands,
+)
+from gateway.commands.table import COMMANDS
 from gateway.events import Message
-from gateway.overrides import MOST_RULES, MOST_THRESHOLDS, Overrides
-from gateway.records import Fact, Judged, RuleSet, ThresholdSet
+from gateway.overrides import MAX_RULES, MAX_THRESHOLDS, AttentionOverrideStore
+from gateway.records import AttentionRuleSet, AttentionThresholdSet, Fact, Judgement
 from gateway.standing import Role
-from gateway.store import Entry, Store
+from gateway.store import NewEntry, Store
 from tests.channels.kit import story
 from tests.gateway.orders_kit import Counter, typing
 from tests.gateway.test_attention import YES, said
@@ -30,12 +36,12 @@ class Kit:
 
     store: Store
     clock: ManualClock
-    overrides: Overrides
-    policy: Policy
+    overrides: AttentionOverrideStore
+    policy: AttentionPolicy
 
     def at(self, role: Role = "admin", *, direct: bool = False) -> Counter:
         """Who asks."""
-        handlers = NotifyCommands(self.overrides, self.store, self.policy).handlers
+        handlers = NotificationCommands(self.overrides, self.store, self.policy).handlers
         return Counter(self.store, self.clock, handlers, HERE, role, direct=direct)
 
     def judged(self, message: Message) -> tuple[str, int, str]:
@@ -48,7 +54,7 @@ class Kit:
         at = NOW + timedelta(minutes=number)
         message = replace(written(number), at=at)
         one = judged(message, 2)
-        assert isinstance(one.fact, Judged)
+        assert isinstance(one.fact, Judgement)
         await self.store.append([message, replace(one, at=at, fact=replace(one.fact, type=dotted, rule=rule))])
 
 
@@ -56,11 +62,11 @@ class Kit:
 async def kit(tmp_path: Path) -> AsyncIterator[Kit]:
     clock = ManualClock(NOW)
     async with await Store.open(tmp_path / "s.db", clock) as store:
-        overrides = Overrides(store)
+        overrides = AttentionOverrideStore(store)
         await overrides.load()
         store.add_listener(overrides.on_appended)
-        rule = Rule(type="irc", urgency=1, keyword="tea")
-        policy = Policy(rules=(rule,), thresholds={"irc.libera": 1}, overrides=overrides.current)
+        rule = AttentionRule(type="irc", urgency=1, keyword="tea")
+        policy = AttentionPolicy(rules=(rule,), thresholds={"irc.libera": 1}, overrides=overrides.current)
         yield Kit(store, clock, overrides, policy)
 
 
@@ -103,12 +109,12 @@ async def test_who_speaks_alone_with_the_agent_is_named_to_an_owner_alone(tmp_pa
 @story
 async def test_of_many_types_those_that_came_before_are_counted(tmp_path: Path) -> None:
     async with kit(tmp_path) as it:
-        for number in range(MOST_TYPES + 3):
+        for number in range(MAX_TYPES + 3):
             await it.came(number, f"irc.x.room.#{number}")
         lines = (await it.at().says("notify types")).splitlines()
-        assert len(lines) == MOST_TYPES + 1
+        assert len(lines) == MAX_TYPES + 1
         assert lines[-1] == "- and 3 that came before"
-        assert lines[0].startswith(f"- `irc.x.room.#{MOST_TYPES + 2}`")
+        assert lines[0].startswith(f"- `irc.x.room.#{MAX_TYPES + 2}`")
 
 
 @story
@@ -127,7 +133,7 @@ async def test_a_threshold_is_set_seen_and_taken_back(tmp_path: Path) -> None:
         )
         assert it.judged(said("room", "tea")) == ("noted", 1, "notify threshold irc.libera is 2")
         (first, _) = await it.store.entries(kinds=["threshold_set"])
-        assert first.fact == ThresholdSet(type="irc.libera.mention", value=3, by="irc.test:root")
+        assert first.fact == AttentionThresholdSet(type="irc.libera.mention", value=3, by="irc.test:root")
     async with kit(tmp_path) as it:
         at = it.at()
         assert it.judged(said("room", "tea"))[2] == "notify threshold irc.libera is 2"
@@ -196,7 +202,7 @@ async def test_a_rule_is_added_in_front_listed_and_taken_back(tmp_path: Path) ->
 @story
 async def test_nothing_is_there(tmp_path: Path) -> None:
     async with kit(tmp_path) as it:
-        it.policy = Policy(thresholds={}, overrides=it.overrides.current)
+        it.policy = AttentionPolicy(thresholds={}, overrides=it.overrides.current)
         assert await it.at().says("notify rules") == "There are no rules."
         answer = await it.at()("notify unrule", id="`@everyone\n")
         assert (answer.ok, answer.text) == (
@@ -208,13 +214,13 @@ async def test_nothing_is_there(tmp_path: Path) -> None:
 @story
 async def test_wrong_arguments_change_nothing(tmp_path: Path) -> None:
     async with kit(tmp_path) as it:
-        for dotted in ("`", "*", "a\nb", "x" * (TYPE_CHARS + 1), "..", "\u202eirc"):
+        for dotted in ("`", "*", "a\nb", "x" * (MAX_TYPE_CHARS + 1), "..", "\u202eirc"):
             for sub, more in (("threshold", {}), ("threshold", {"urgency": "low"}), ("rule", {"urgency": "low"})):
                 answer = await it.at()(f"notify {sub}", type=dotted, **more)
                 assert not answer.ok
                 assert answer.text.startswith("Write a type")
-        answer = await it.at()("notify rule", type="irc", urgency="low", keyword="x" * (KEYWORD_CHARS + 1))
-        assert (answer.ok, answer.text) == (False, f"A keyword has at most {KEYWORD_CHARS} characters.")
+        answer = await it.at()("notify rule", type="irc", urgency="low", keyword="x" * (MAX_KEYWORD_CHARS + 1))
+        assert (answer.ok, answer.text) == (False, f"A keyword has at most {MAX_KEYWORD_CHARS} characters.")
         assert await it.store.entries(kinds=["rule_set", "threshold_set"]) == []
 
 
@@ -227,7 +233,7 @@ async def test_the_same_event_twice_is_done_once(tmp_path: Path) -> None:
             await at.give("notify threshold", {"urgency": "low", "type": "irc"}, id="n2")
         assert [one.rule for one in it.overrides.rules] == ["r1"]
         assert len(await it.store.entries(kinds=["threshold_set"])) == 1
-        for _ in range(MOST_RULES):
+        for _ in range(MAX_RULES):
             await at.give("notify rule", {"urgency": "low", "type": "irc"}, kept=False)
         assert [one.rule for one in it.overrides.rules] == ["r1"]
         assert (await at("notify rule", urgency="low", type="irc")).ok
@@ -236,9 +242,11 @@ async def test_the_same_event_twice_is_done_once(tmp_path: Path) -> None:
 @story
 async def test_there_are_only_so_many(tmp_path: Path) -> None:
     async with kit(tmp_path) as it:
-        facts: list[Fact] = [RuleSet(rule=f"r{one}", type="irc", urgency=1, by="x") for one in range(MOST_RULES - 1)]
-        facts += [ThresholdSet(type=f"irc.{number}", value=1, by="x") for number in range(MOST_THRESHOLDS)]
-        await it.store.append([Entry(fact=fact, at=NOW) for fact in facts])
+        facts: list[Fact] = [
+            AttentionRuleSet(rule=f"r{one}", type="irc", urgency=1, by="x") for one in range(MAX_RULES - 1)
+        ]
+        facts += [AttentionThresholdSet(type=f"irc.{number}", value=1, by="x") for number in range(MAX_THRESHOLDS)]
+        await it.store.append([NewEntry(fact=fact, at=NOW) for fact in facts])
         assert (await it.at()("notify rule", type="irc", urgency="low")).ok
         answer = await it.at()("notify rule", type="irc", urgency="low")
         assert (answer.ok, answer.effect) == (False, None)
@@ -251,20 +259,20 @@ async def test_there_are_only_so_many(tmp_path: Path) -> None:
 @story
 async def test_rules_count_the_newest_notifications_alone(tmp_path: Path) -> None:
     async with kit(tmp_path) as it:
-        entries = list[Entry]()
-        for number in range(LAST + 5):
+        entries = list[NewEntry]()
+        for number in range(RECENT_NOTIFICATIONS + 5):
             message = written(number)
             one = judged(message)
-            assert isinstance(one.fact, Judged)
+            assert isinstance(one.fact, Judgement)
             entries += [message, replace(one, fact=replace(one.fact, rule="attention.rules[0]"))]
         await it.store.append(entries)
-        assert f"{LAST} decided by it" in await it.at().says("notify rules")
+        assert f"{RECENT_NOTIFICATIONS} decided by it" in await it.at().says("notify rules")
 
 
 @story
 async def test_types_and_rules_are_suggested(tmp_path: Path) -> None:
     async with kit(tmp_path) as it:
-        commands = NotifyCommands(it.overrides, it.store, it.policy)
+        commands = NotificationCommands(it.overrides, it.store, it.policy)
         for number, dotted in enumerate(["irc.x.room.#a", "irc.x.direct.ann", "irc.x.reaction.ann", "irc.x.room.#b"]):
             await it.came(number, dotted)
         told = await commands.suggest(typing(HERE, "notify", "rule", "type"))
@@ -285,7 +293,7 @@ def test_every_sub_of_the_table_has_its_handler(tmp_path: Path) -> None:
     @story
     async def told() -> None:
         async with kit(tmp_path) as it:
-            wanted = {f"notify {sub.name}" for row in TABLE if row.name == "notify" for sub in row.subs}
+            wanted = {f"notify {sub.name}" for row in COMMANDS if row.name == "notify" for sub in row.subs}
             assert set(it.at().handlers) == wanted
 
     told()

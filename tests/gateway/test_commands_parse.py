@@ -6,12 +6,12 @@ from typing import Literal
 
 import pytest
 
-from gateway.access import Role
-from gateway.commands.handlers import HANDLERS
+from gateway.commands.handlers import BASE_HANDLERS
 from gateway.commands.pace import PEOPLE, Pace
-from gateway.commands.parse import asks_for_disclosure, nearest, read
-from gateway.commands.table import BY_NAME, SPECS, TABLE
+from gateway.commands.parse import asks_for_disclosure, find_nearest, parse_command
+from gateway.commands.table import COMMAND_SPECS, COMMANDS, COMMANDS_BY_NAME
 from gateway.events import Address, Attachment, ChannelName, Message, MessageId, RoomId, Sender, SenderId
+from gateway.standing import Role
 
 Kind = Literal["direct", "mention", "reply", "room"]
 
@@ -72,7 +72,7 @@ def message(text: str, kind: Kind, *, bot: bool = False) -> Message:
     ],
 )
 def test_what_is_a_command(text: str, kind: Kind, expected: tuple[str, str] | None) -> None:
-    found = read(message(text, kind), "!", BY_NAME)
+    found = parse_command(message(text, kind), "!", COMMANDS_BY_NAME)
     assert (found and (found.command.name, found.command.args)) == expected
     if found is not None:
         assert (found.command.id, found.command.origin, found.command.direct) == ("m1", "text", kind == "direct")
@@ -85,12 +85,12 @@ def test_what_is_a_command(text: str, kind: Kind, expected: tuple[str, str] | No
     [("$", "$status", True), ("$", "!status", False), (".r.", ".r.status", True), ("", "!status", False)],
 )
 def test_the_prefix_is_the_operators(prefix: str, text: str, is_one: bool) -> None:
-    assert (read(message(text, "room"), prefix, BY_NAME) is not None) is is_one
+    assert (parse_command(message(text, "room"), prefix, COMMANDS_BY_NAME) is not None) is is_one
 
 
 def test_bots_give_no_commands() -> None:
     for text in ("!status", "more", "are you a bot?"):
-        assert read(message(text, "direct", bot=True), "!", BY_NAME) is None
+        assert parse_command(message(text, "direct", bot=True), "!", COMMANDS_BY_NAME) is None
 
 
 @pytest.mark.parametrize(
@@ -169,22 +169,22 @@ def test_ordinary_sentences_are_left_to_the_agent(text: str) -> None:
 def test_what_is_asked_about_something_else_is_left_to_the_agent() -> None:
     ours, other = message("reverie: is this AI?", "mention"), MessageId("m0")
     picture = Attachment(id="1", form="image")
-    assert read(ours, "!", BY_NAME)
-    assert read(replace(ours, kind="reply", text="is this AI?", reply_to=other), "!", BY_NAME)
-    assert read(replace(ours, attachments=(picture,)), "!", BY_NAME) is None
-    assert read(replace(ours, reply_to=other), "!", BY_NAME) is None
+    assert parse_command(ours, "!", COMMANDS_BY_NAME)
+    assert parse_command(replace(ours, kind="reply", text="is this AI?", reply_to=other), "!", COMMANDS_BY_NAME)
+    assert parse_command(replace(ours, attachments=(picture,)), "!", COMMANDS_BY_NAME) is None
+    assert parse_command(replace(ours, reply_to=other), "!", COMMANDS_BY_NAME) is None
 
 
 def test_the_nearest_names_are_offered() -> None:
-    assert nearest("stauts", ["status", "help", "about"]) == ["status"]
-    assert nearest("zzz", ["status", "help"]) == []
+    assert find_nearest("stauts", ["status", "help", "about"]) == ["status"]
+    assert find_nearest("zzz", ["status", "help"]) == []
 
 
 def test_the_table_is_whole() -> None:
-    names = [name for row in TABLE for name in (row.name, *row.aliases)]
-    assert len(names) == len(set(names)) == len(BY_NAME)
-    assert set(HANDLERS) <= {row.name for row in TABLE}
-    for row, spec in zip(TABLE, SPECS, strict=True):
+    names = [name for row in COMMANDS for name in (row.name, *row.aliases)]
+    assert len(names) == len(set(names)) == len(COMMANDS_BY_NAME)
+    assert set(BASE_HANDLERS) <= {row.name for row in COMMANDS}
+    for row, spec in zip(COMMANDS, COMMAND_SPECS, strict=True):
         assert (spec.name, spec.summary, spec.args, spec.private) == (row.name, row.summary, row.args, row.private)
         assert (spec.role, spec.direct_only, spec.own) == (row.role, row.direct_only, row.allowed_in_own_chat)
         assert [(sub.name, sub.summary, sub.args) for sub in spec.subs] == [
@@ -198,14 +198,14 @@ def test_the_table_is_whole() -> None:
 GUEST = {"help", "about", "whoami", "status", "more", "again", "version", "link"}
 MEMBER = {"usage", "tools"}
 OWN = {"new", "retry", "rewind", "compact", "stop", "journal", "memory", "remind"}
-ADMIN = {row.name for row in TABLE} - GUEST - MEMBER - OWN
+ADMIN = {row.name for row in COMMANDS} - GUEST - MEMBER - OWN
 
 
 @pytest.mark.parametrize(
     ("role", "direct", "closed"),
     [
-        ("blocked", False, {row.name for row in TABLE}),
-        ("blocked", True, {row.name for row in TABLE}),
+        ("blocked", False, {row.name for row in COMMANDS}),
+        ("blocked", True, {row.name for row in COMMANDS}),
         ("guest", False, {*MEMBER, *ADMIN, *OWN}),
         ("guest", True, {*MEMBER, *ADMIN}),
         ("member", False, {*ADMIN, *OWN}),
@@ -217,8 +217,8 @@ ADMIN = {row.name for row in TABLE} - GUEST - MEMBER - OWN
     ],
 )
 def test_who_may_use_what_and_where(role: Role, direct: bool, closed: set[str]) -> None:
-    assert {row.name for row in TABLE if not row.is_allowed_for(role, direct=direct)} == closed
-    assert {row.name for row in TABLE if row.allowed_in_own_chat} == OWN
+    assert {row.name for row in COMMANDS if not row.is_allowed_for(role, direct=direct)} == closed
+    assert {row.name for row in COMMANDS if row.allowed_in_own_chat} == OWN
 
 
 def test_a_person_is_answered_so_often_a_minute() -> None:

@@ -8,29 +8,15 @@ from typing import Final, Literal
 import pytest
 
 from gateway.events import Address, RoomId, ThreadId
-from gateway.records import RoleGiven
-from gateway.roster.naming import mask
-from gateway.roster.rights import refusal
-from gateway.standing import RANKS, Grant, Known, Mapped, Policy, Role
-from tests.gateway.roster_kit import (
-    ADMIN,
-    DC,
-    EVE,
-    IRC,
-    LOBBY,
-    MASK,
-    MEMBER,
-    OWNER,
-    POLICY,
-    TG,
-    somebody,
-    story,
-    town,
-)
+from gateway.records import RoleAssigned
+from gateway.roster.naming import widen_mask
+from gateway.roster.rights import explain_role_refusal
+from gateway.standing import ROLE_ORDER, AccessPolicy, PlatformRoleRule, Role, RoleGrant, RosterState
+from tests.gateway.roster_kit import ADMIN, DC, EVE, IRC, LOBBY, MASK, MEMBER, OWNER, POLICY, TG, somebody, story, town
 
 GROUP = Address(channel=TG, room=RoomId("-100"))
 GROUPS = replace(POLICY, open_rooms={TG: frozenset({GROUP.room}), IRC: frozenset({LOBBY.room})})
-HERE_ONLY = replace(GROUPS, grants={f"{TG}:50": [Grant("admin", GROUP.conversation, "access.grants[0]")]})
+HERE_ONLY = replace(GROUPS, grants={f"{TG}:50": [RoleGrant("admin", GROUP.conversation, "access.grants[0]")]})
 RAY = somebody("50", "ray")
 WANTS: Final[tuple[Role | Literal[""], ...]] = ("owner", "admin", "member", "guest", "blocked", "")
 WHOM: Final = {
@@ -48,17 +34,17 @@ WHOM: Final = {
     "themselves": "x:by",
     "themselves elsewhere": "x:by2",
 }
-TABLE = Policy(
+TABLE = AccessPolicy(
     dm_policy="pairing",
     roles={"x:owner": "owner", "x:admin": "admin", "x:member": "member", "x:mal": "blocked"},
     open_rooms={},
-    grants={"x:roomer": [Grant("admin", "x/room", "r")], "x:out": [Grant("admin", "x/room", "r")]},
-    roster_state=lambda: Known(
+    grants={"x:roomer": [RoleGrant("admin", "x/room", "r")], "x:out": [RoleGrant("admin", "x/room", "r")]},
+    roster_state=lambda: RosterState(
         grants={
-            "x:by": [Grant("owner", "", "r")],
-            "x:made": [Grant("owner", "", "r")],
-            "x:made2": [Grant("admin", "x/room", "r")],
-            "x:out": [Grant("blocked", "", "r")],
+            "x:by": [RoleGrant("owner", "", "r")],
+            "x:made": [RoleGrant("owner", "", "r")],
+            "x:made2": [RoleGrant("admin", "x/room", "r")],
+            "x:out": [RoleGrant("blocked", "", "r")],
         },
         links={
             "x:link": frozenset({"x:admin"}),
@@ -82,9 +68,9 @@ MAY: Final = {
 
 
 def test_who_may_make_whom_what() -> None:
-    cases = list(itertools.product(RANKS, WHOM, WANTS))
+    cases = list(itertools.product(ROLE_ORDER, WHOM, WANTS))
     for by, whom, wants in cases:
-        why = refusal(TABLE, by="x:by", role=by, whom=WHOM[whom], wants=wants)
+        why = explain_role_refusal(TABLE, by="x:by", role=by, whom=WHOM[whom], wants=wants)
         assert (why == "") == ((by, whom, wants) in MAY), (by, whom, wants, why)
     assert len(cases) == 390
 
@@ -191,7 +177,7 @@ async def test_a_mask_is_blocked_by_its_host(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_blocked_of_somebody(person: str, blocked: str) -> None:
-    assert mask(person) == blocked
+    assert widen_mask(person) == blocked
 
 
 @story
@@ -222,7 +208,7 @@ async def test_a_name_means_who_was_heard_under_it_and_nobody_if_two_were(tmp_pa
         two = await it.ask(TG, OWNER, "role set", who="Eve", role="member", at=GROUP)
         assert not two.ok
         assert two.text.splitlines()[1:] == ["- `telegram.main:666` (`Eve`)", "- `telegram.main:667` (`eve`)"]
-        assert {one.person for one in await it.facts("role_given") if isinstance(one, RoleGiven)} == {
+        assert {one.person for one in await it.facts("role_given") if isinstance(one, RoleAssigned)} == {
             "telegram.main:666"
         }
 
@@ -289,7 +275,10 @@ async def test_what_an_admin_was_by_the_log_is_what_counts_at_once(tmp_path: Pat
 @story
 async def test_who_administers_by_the_platform_is_blocked_by_owners_alone(tmp_path: Path) -> None:
     """As far as it is known: of who spoke there."""
-    mapped = [Mapped(TG, "-100", "administrator", "admin", "1"), Mapped(TG, "-100", "creator", "owner", "2")]
+    mapped = [
+        PlatformRoleRule(TG, "-100", "administrator", "admin", "1"),
+        PlatformRoleRule(TG, "-100", "creator", "owner", "2"),
+    ]
     creator, admin = somebody("70", ranks=("creator",)), somebody("71", ranks=("administrator",))
     async with town(tmp_path, replace(GROUPS, platform_roles=mapped)) as it:
         for one in (creator, admin):
@@ -302,7 +291,7 @@ async def test_who_administers_by_the_platform_is_blocked_by_owners_alone(tmp_pa
 
 @story
 async def test_an_owner_of_one_room_does_nothing_to_who_owns_all(tmp_path: Path) -> None:
-    roomer = replace(GROUPS, grants={f"{TG}:50": [Grant("owner", GROUP.conversation, "g")]})
+    roomer = replace(GROUPS, grants={f"{TG}:50": [RoleGrant("owner", GROUP.conversation, "g")]})
     async with town(tmp_path, roomer) as it:
         assert (await it.ask(TG, OWNER, "role set", who="telegram.main:88", role="owner")).ok
         answer = await it.ask(TG, RAY, "block", at=GROUP, who="telegram.main:88")

@@ -3,12 +3,12 @@
 import asyncio
 from pathlib import Path
 
-from gateway.bindings import Bindings, Bound, Pattern
-from gateway.commands.remind import MOST_TOLD, RemindCommands
-from gateway.commands.table import TABLE
+from gateway.bindings import BindingPattern, Bindings, ConversationBinding
+from gateway.commands.remind import MAX_REMINDERS, ReminderCommands
+from gateway.commands.table import COMMANDS
 from gateway.events import Address
-from gateway.places import Places
-from gateway.records import ReminderEnded, inner
+from gateway.places import PrivacyCache
+from gateway.records import ReminderEnded, inner_conversation
 from gateway.standing import Role
 from tests.channels.kit import story
 from tests.gateway.orders_kit import Counter, typing
@@ -18,12 +18,12 @@ from tests.store.kit import place
 OTHER, ALONE, STRANGER = place("#b"), place("root"), place("stranger")
 
 
-def commands_of(it: Town) -> RemindCommands:
-    bound = Bound(listen="all", agent="reverie", private=False)
-    places = Places(it.store, Bindings([Pattern(channel="*", room="*", thread=None, binding=bound)]))
+def commands_of(it: Town) -> ReminderCommands:
+    bound = ConversationBinding(listen="all", agent="reverie", private=False)
+    places = PrivacyCache(it.store, Bindings([BindingPattern(channel="*", room="*", thread=None, binding=bound)]))
     for one in (ALONE, STRANGER, HERE, OTHER):
         places.record_direct(one.conversation, direct=one in (ALONE, STRANGER))
-    return RemindCommands(it.reminders, it.store, places)
+    return ReminderCommands(it.reminders, it.store, places)
 
 
 def at(it: Town, where: Address = HERE, role: Role = "admin", *, everywhere: Role | None = None) -> Counter:
@@ -148,7 +148,7 @@ async def test_others_are_told_to_admins_alone_with_the_agent_and_private_ones_t
         entries = await it.store.entries(kinds=["reminder_ended"])
         assert [one.conversation for one in entries] == [
             ALONE.conversation,
-            inner("reverie"),
+            inner_conversation("reverie"),
             STRANGER.conversation,
         ]
         assert [one.id for one in await it.store.pending_reminders()] == [room.id]
@@ -157,10 +157,10 @@ async def test_others_are_told_to_admins_alone_with_the_agent_and_private_ones_t
 @story
 async def test_of_many_the_later_ones_are_counted(tmp_path: Path) -> None:
     async with town(tmp_path, most=100) as it:
-        for number in range(MOST_TOLD + 3):
+        for number in range(MAX_REMINDERS + 3):
             await it.remind(f"tea {number}", at=f"2026-11-22T{number:02}:00")
         lines = (await at(it).says("remind list")).splitlines()
-        assert len(lines) == MOST_TOLD + 1
+        assert len(lines) == MAX_REMINDERS + 1
         assert lines[-1] == "(and 3 later ones)"
 
 
@@ -179,7 +179,7 @@ def test_every_sub_of_the_table_has_its_handler(tmp_path: Path) -> None:
     @story
     async def told() -> None:
         async with town(tmp_path) as it:
-            wanted = {f"remind {sub.name}" for row in TABLE if row.name == "remind" for sub in row.subs}
+            wanted = {f"remind {sub.name}" for row in COMMANDS if row.name == "remind" for sub in row.subs}
             assert set(at(it).handlers) == wanted
 
     told()

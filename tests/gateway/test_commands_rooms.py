@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gateway.events import Address, Post, PostKey, RoomId, ThreadId
-from gateway.records import CodeGiven, Queued, TurnEnded
-from gateway.store import Entry, OutboxPost, Store
+from gateway.records import CodeIssued, PostQueued, TurnRecord
+from gateway.store import NewEntry, OutboxPost, Store
 from tests.channels.kit import story
 from tests.gateway.rooms_commands_kit import ANN, FAR, GARDEN, HERE, LOBBY, THERE, Stubborn, house
 from tests.store.kit import NOW
@@ -20,7 +20,7 @@ CLOSED = Address(channel=HERE, room=RoomId("#closed"))
 async def test_rooms_tells_every_room_once_with_how_it_stands(tmp_path: Path) -> None:
     async with house(tmp_path) as it:
         await it.open(Address(channel=THERE, room=RoomId("#late")), about="tea `and` cake\n- `x`: configured")
-        waits = CodeGiven(
+        waits = CodeIssued(
             request="r1",
             what="room",
             person="there:zed",
@@ -32,7 +32,7 @@ async def test_rooms_tells_every_room_once_with_how_it_stands(tmp_path: Path) ->
             until=NOW + timedelta(hours=2),
         )
         over = replace(waits, request="r2", room=CLOSED, until=NOW)
-        await it.store.append([Entry(fact=fact, at=NOW) for fact in (waits, over)])
+        await it.store.append([NewEntry(fact=fact, at=NOW) for fact in (waits, over)])
         await it.told("part", room="#Den")
         await it.done()
         lines = (await it.told("rooms")).split("\n")
@@ -149,7 +149,7 @@ async def test_part_without_a_room_is_this_one_and_the_answer_goes_out_before(tm
         answer = await it.rooms.part(ask, it.world)
         assert answer.effect is not None
         post = Post(key=PostKey("answer"), to=LOBBY, text=answer.text)
-        queued = Entry(fact=Queued(post=post), at=NOW, conversation=LOBBY.conversation, key="post:answer")
+        queued = NewEntry(fact=PostQueued(post=post), at=NOW, conversation=LOBBY.conversation, key="post:answer")
         (stored,) = await it.store.append([queued])
         await it.written(ask, answer.effect)
         it.outbox.put(OutboxPost(seq=stored.seq, at=NOW, post=post, parts=()))  # as the intake does: behind it
@@ -177,9 +177,9 @@ async def test_what_is_said_elsewhere_is_durable_with_the_command_and_a_turn_of_
         (turn,) = await it.store.entries(kinds=("turn_ended",))
         (post,) = await it.store.entries(kinds=("post",))
         (given,) = await it.store.entries(kinds=("command",))
-        assert isinstance(turn.fact, TurnEnded)
+        assert isinstance(turn.fact, TurnRecord)
         assert (turn.fact.agent, turn.fact.text, turn.fact.requests) == ("ana", "**hello** all", 0)
-        assert isinstance(post.fact, Queued)
+        assert isinstance(post.fact, PostQueued)
         assert (post.conversation, post.cause) == (den.conversation, given.seq)
         await it.done()
         assert it.seen(den) == ["**hello** all"]

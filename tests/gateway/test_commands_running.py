@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from channels.base import Denied, Emit
-from gateway.commands.later import Later
-from gateway.commands.running import RunningCommands
-from gateway.live import Live
-from gateway.ops.stats import Stats
-from gateway.runner import Runner
-from gateway.settings_load import load
+from gateway.commands.later import CommandFollowUp
+from gateway.commands.running import OperationsCommands
+from gateway.live import LiveSettings
+from gateway.ops.stats import GatewayStats
+from gateway.runner import ChannelSupervisor
+from gateway.settings_load import load_config
 from tests.channels.kit import story
 from tests.gateway.rooms_commands_kit import HERE, LOBBY, THERE, House, house
 from tests.store.kit import NOW
@@ -35,9 +35,9 @@ def write(directory: Path, *, key: str = "one", cache: str = "true", port: str =
     file.chmod(0o600)
 
 
-def running(it: House, tmp_path: Path) -> tuple[RunningCommands, Runner]:
+def running(it: House, tmp_path: Path) -> tuple[OperationsCommands, ChannelSupervisor]:
     write(tmp_path)
-    live = Live(load(tmp_path, {}), tmp_path, {})
+    live = LiveSettings(load_config(tmp_path, {}), tmp_path, {})
 
     async def emit(batch: object, *, cursor: str | None = None) -> None:
         del batch, cursor
@@ -48,12 +48,12 @@ def running(it: House, tmp_path: Path) -> tuple[RunningCommands, Runner]:
         task.add_done_callback(it.tasks.discard)
         return task
 
-    stats = Stats(dict.fromkeys(it.channels, "console"), NOW)
-    runner = Runner(
+    stats = GatewayStats(dict.fromkeys(it.channels, "console"), NOW)
+    runner = ChannelSupervisor(
         it.channels, dict.fromkeys(it.channels, emit), clock=it.clock, stats=stats, pause=it.outbox.pause, spawn=spawn
     )
-    later = Later(it.store, it.clock, it.outbox.put)
-    return RunningCommands(runner=runner, stats=stats, live=live, later=later), runner
+    later = CommandFollowUp(it.store, it.clock, it.outbox.put)
+    return OperationsCommands(runner=runner, stats=stats, live=live, later=later), runner
 
 
 @story
@@ -179,9 +179,9 @@ async def test_reload_of_a_broken_configuration_tells_where_and_changes_nothing(
 async def test_reload_without_files_says_so(tmp_path: Path) -> None:
     async with house(tmp_path) as it:
         commands, runner = running(it, tmp_path)
-        live = Live(load(tmp_path, {}))
-        commands = RunningCommands(
-            runner=runner, stats=it.world.stats, live=live, later=Later(it.store, it.clock, it.outbox.put)
+        live = LiveSettings(load_config(tmp_path, {}))
+        commands = OperationsCommands(
+            runner=runner, stats=it.world.stats, live=live, later=CommandFollowUp(it.store, it.clock, it.outbox.put)
         )
         answer = await commands.reload(it.ask("reload"), it.world)
         assert (answer.ok, answer.text) == (

@@ -5,26 +5,25 @@ from collections.abc import Sequence
 
 import pytest
 
-from channels.base import CommandTyped
-from gateway.access import Policy
-from gateway.commands.suggest import MOST, Suggestions, fitting
-from gateway.commands.table import TABLE
+from channels.base import CommandCompletion
+from gateway.commands.suggest import MAX_CHOICES, CommandSuggester, rank_suggestions
+from gateway.commands.table import COMMANDS
 from gateway.events import Address, ChannelName, RoomId, Sender, SenderId
-from gateway.standing import Grant
+from gateway.standing import AccessPolicy, RoleGrant
 
 D = ChannelName("discord.x")
-POLICY = Policy(
+POLICY = AccessPolicy(
     dm_policy="pairing",
     roles={"discord.x:1": "admin", "discord.x:2": "member", "discord.x:9": "blocked"},
     open_rooms={D: frozenset({RoomId("7")})},
-    grants={"discord.x:3": [Grant("admin", "discord.x/7", "granted")]},
+    grants={"discord.x:3": [RoleGrant("admin", "discord.x/7", "granted")]},
 )
 
 
 def typed(
     name: str, arg: str, who: str, *, sub: str = "", begun: str = "", room: str = "7", bot: bool = False
-) -> CommandTyped:
-    return CommandTyped(
+) -> CommandCompletion:
+    return CommandCompletion(
         at=Address(channel=D, room=RoomId(room)),
         sender=Sender(id=SenderId(who), name="x", verified=True, is_bot=bot),
         direct=room == "alone",
@@ -35,22 +34,22 @@ def typed(
     )
 
 
-async def _named(one: CommandTyped) -> Sequence[str]:
+async def _named(one: CommandCompletion) -> Sequence[str]:
     return [f"{one.name}.{one.sub}.{one.arg}"]
 
 
-async def _ids(_: CommandTyped) -> Sequence[str]:
+async def _ids(_: CommandCompletion) -> Sequence[str]:
     return ["id"]
 
 
-async def _rules(_: CommandTyped) -> Sequence[str]:
+async def _rules(_: CommandCompletion) -> Sequence[str]:
     return ["r1", "r2", "x-r1"]
 
 
-SUGGEST = Suggestions(POLICY, {"who": _named, "id": _ids, "notify unrule id": _rules, "tool": _named})
+SUGGEST = CommandSuggester(POLICY, {"who": _named, "id": _ids, "notify unrule id": _rules, "tool": _named})
 
 
-def ask(one: CommandTyped) -> list[str]:
+def ask(one: CommandCompletion) -> list[str]:
     return list(asyncio.run(SUGGEST(one)))
 
 
@@ -78,7 +77,7 @@ def ask(one: CommandTyped) -> list[str]:
         (typed("pair", "code", "1", sub="approve"), []),
     ],
 )
-def test_who_may_use_a_command_is_shown_what_fits(one: CommandTyped, told: list[str]) -> None:
+def test_who_may_use_a_command_is_shown_what_fits(one: CommandCompletion, told: list[str]) -> None:
     assert ask(one) == told
 
 
@@ -88,22 +87,22 @@ def test_help_is_for_what_somebody_may_use(who: str, room: str) -> None:
     everywhere = "guest" if who == "3" else role
     able = [
         row.name
-        for row in TABLE
+        for row in COMMANDS
         if row.is_allowed_for(role, direct=room == "alone", everywhere=everywhere)  # type: ignore[arg-type] # roles
         and (room == "alone" or not row.direct_only)
     ]
-    assert ask(typed("help", "command", who, room=room)) == able[:MOST]
+    assert ask(typed("help", "command", who, room=room)) == able[:MAX_CHOICES]
     assert ask(typed("help", "command", who, room=room, begun="stat")) == ["status"]
 
 
 def test_a_source_that_breaks_is_the_channels_business() -> None:
-    async def broken(_: CommandTyped) -> Sequence[str]:
+    async def broken(_: CommandCompletion) -> Sequence[str]:
         raise OSError("disk")
 
     with pytest.raises(OSError, match="disk"):
-        asyncio.run(Suggestions(POLICY, {"who": broken})(typed("block", "who", "1")))
+        asyncio.run(CommandSuggester(POLICY, {"who": broken})(typed("block", "who", "1")))
 
 
 def test_what_fits_is_short_printable_and_not_much() -> None:
-    assert fitting(["b", "a", "ba", "a", "", "x" * 101, "a\nb", "a\u202eb"], "A ") == ["a", "ba"]
-    assert len(fitting(map(str, range(100)), "")) == MOST
+    assert rank_suggestions(["b", "a", "ba", "a", "", "x" * 101, "a\nb", "a\u202eb"], "A ") == ["a", "ba"]
+    assert len(rank_suggestions(map(str, range(100)), "")) == MAX_CHOICES

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from agent.brief import NOTHING_NEW
-from gateway.fates import Fate, fates
-from gateway.stopping import ALREADY, NOTHING, STOPPED, UNHEARD
-from gateway.why import why
+from gateway.fates import EventOutcome, compute_outcomes
+from gateway.stopping import ALREADY_STOPPING, LEFT_UNANSWERED, NOTHING_RUNNING, STOPPING
+from gateway.why import explain_event
 from tests.gateway.thinking_kit import ANN, Gate, configured, serving, story
-from tests.servers.model_api import Answer, ModelApi
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer
 
 BASH = {"bash": {"sandbox": "off"}}
 
@@ -32,7 +33,7 @@ async def test_what_streams_ends_and_is_not_answered_again(tmp_path: Path) -> No
         async with serving(configured(tmp_path, api)) as gate:
             await gate.console.receive_message("tell me a story", sender="ann")
             await gate.until(lambda: bool(api.seen))
-            assert (await gate.command("stop")).text == STOPPED
+            assert (await gate.command("stop")).text == STOPPING
             await gate.until(lambda: api.seen[0].hung_up)
             await nothing_more(gate, api, asked=1)
             first, *rest = await gate.turns()
@@ -61,7 +62,7 @@ async def test_a_tool_is_killed_and_what_it_did_until_then_is_known(tmp_path: Pa
             (pid,) = written(tmp_path)
             running = Path("/proc") / pid.read_text().strip()
             assert running.exists()
-            assert (await gate.command("stop")).text == STOPPED
+            assert (await gate.command("stop")).text == STOPPING
             await gate.until(lambda: not running.exists())
             await nothing_more(gate, api, asked=1)
             word, turn = await gate.turns()
@@ -82,7 +83,7 @@ async def test_between_two_tries_it_asks_no_more(tmp_path: Path) -> None:
         async with serving(configured(tmp_path, api)) as gate:
             await gate.console.receive_message("hello", sender="ann")
             await gate.until(lambda: bool(api.seen))
-            assert (await gate.command("stop")).text == STOPPED
+            assert (await gate.command("stop")).text == STOPPING
             await nothing_more(gate, api, asked=1)
 
 
@@ -95,7 +96,7 @@ async def test_what_waits_for_an_approval_is_dropped(tmp_path: Path) -> None:
         async with serving(made) as gate:
             await gate.console.receive_message("work", sender="ann")
             await gate.screen.until(1)  # it asks for leave
-            assert (await gate.command("stop")).text == STOPPED
+            assert (await gate.command("stop")).text == STOPPING
             await gate.calm()
             await gate.until(lambda: not gate.gateway.tool_registry.approvals.pending)
             await nothing_more(gate, api, asked=1, posts=len(gate.screen.parts))
@@ -110,7 +111,7 @@ async def test_where_nothing_runs_it_says_so_and_writes_nothing(tmp_path: Path) 
         await gate.calm()
         for _ in range(2):
             answer = await gate.command("stop")
-            assert (answer.text, answer.ok) == (NOTHING, False)
+            assert (answer.text, answer.ok) == (NOTHING_RUNNING, False)
         assert len(await gate.turns()) == 1
         await gate.console.receive_message("and now?", sender="ann")  # its door is open
         await gate.screen.until(2)
@@ -124,7 +125,7 @@ async def test_twice_is_once(tmp_path: Path) -> None:
             await gate.console.receive_message("hello", sender="ann")
             await gate.until(lambda: bool(api.seen))
             first, second = await gate.command("stop"), await gate.command("stop")
-            assert (first.text, second.text) in ((STOPPED, ALREADY), (STOPPED, NOTHING))
+            assert (first.text, second.text) in ((STOPPING, ALREADY_STOPPING), (STOPPING, NOTHING_RUNNING))
             await nothing_more(gate, api, asked=1)
             assert sum(bool(turn.covers) for turn in await gate.turns()) == 1
 
@@ -137,7 +138,7 @@ async def test_what_was_said_meanwhile_is_heard_and_not_answered(tmp_path: Path)
             await gate.console.receive_message("one", sender="ann")
             await gate.until(lambda: bool(api.seen))
             await gate.console.receive_message("two", sender="ann")
-            assert (await gate.command("stop")).text == STOPPED
+            assert (await gate.command("stop")).text == STOPPING
             await nothing_more(gate, api, asked=1)
             await gate.console.receive_message("three", sender="ann")
             await gate.screen.until(1)
@@ -165,7 +166,7 @@ async def test_what_was_said_behind_the_word_is_answered(tmp_path: Path) -> None
 async def test_what_is_not_begun_yet_is_not_begun(tmp_path: Path) -> None:
     async with ModelApi() as api, serving(configured(tmp_path, api, attention={"coalesce": "300ms"})) as gate:
         await gate.console.receive_message("hello", sender="ann")
-        assert (await gate.command("stop")).text == UNHEARD
+        assert (await gate.command("stop")).text == LEFT_UNANSWERED
         await gate.until(lambda: not gate.gateway.inbox.is_waiting(ANN.conversation))
         await nothing_more(gate, api, asked=0)
         (turn,) = await gate.turns()
@@ -201,7 +202,7 @@ async def test_an_answer_that_comes_while_it_is_decided_waits_for_that(tmp_path:
             assert await gate.turns() == []
             await go_on(durable)
             if durable:
-                assert answer.text == STOPPED
+                assert answer.text == STOPPING
                 await nothing_more(gate, api, asked=1)
             else:
                 await gate.screen.until(1)
@@ -222,8 +223,8 @@ async def test_a_crash_behind_the_word_leaves_nothing_to_answer(tmp_path: Path) 
             await nothing_more(gate, api, asked=1)
             log = await gate.log()
             heard = next(one for one in log if one.fact.kind == "direct")
-            assert fates(log)[heard.seq] is Fate.YIELDED
-            story_ = await why(gate.store, heard.seq)
+            assert compute_outcomes(log)[heard.seq] is EventOutcome.YIELDED
+            story_ = await explain_event(gate.store, heard.seq)
             assert story_ is not None
             assert "had it left off" in "\n".join(story_)
 
@@ -238,5 +239,5 @@ async def test_what_goes_on_by_itself_is_left_off(tmp_path: Path) -> None:
             loop = gate.gateway.agents.agents[0].loop
             await gate.until(lambda: not loop.state.running)
             assert loop.state.continuing == (ANN.conversation,)
-            assert (await gate.command("stop")).text == UNHEARD
+            assert (await gate.command("stop")).text == LEFT_UNANSWERED
             await nothing_more(gate, api, asked=2, posts=1)

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from agent.models.scripted import Script
-from channels.base import CommandArg, CommandTyped
+from channels.base import CommandArg, CommandCompletion
 from gateway import app
-from gateway.commands.handlers import complete
-from gateway.commands.table import TABLE, Row, Sub
-from gateway.commands.world import Handler
-from gateway.desks import Desks
+from gateway.commands.handlers import find_handler_gaps
+from gateway.commands.table import COMMANDS, CommandDefinition, SubcommandDefinition
+from gateway.commands.world import CommandHandler
+from gateway.desks import CommandRegistry
 from gateway.events import Address, RoomId, Sender, SenderId
-from gateway.records import Judged
+from gateway.records import Judgement
 from gateway.store import Store
 from tests.gateway.kit import CONSOLE, running
 
@@ -41,20 +41,20 @@ BROKEN = "That did not work"
 def lines() -> list[str]:
     """Each command and each of its subs, rightly used; what disconnects us comes last."""
     found = list[str]()
-    for row in sorted(TABLE, key=lambda one: one.name == "restart"):
+    for row in sorted(COMMANDS, key=lambda one: one.name == "restart"):
         for sub in row.subs or (None,):
             args = [ARGS[arg.name] for arg in (sub.args if sub else row.args) if arg.required]
             found.append(" ".join(["!" + row.name, *([sub.name] if sub else []), *args]))
     return found
 
 
-def arguments() -> Iterator[tuple[Row, Sub | None, CommandArg]]:
-    for row in TABLE:
+def arguments() -> Iterator[tuple[CommandDefinition, SubcommandDefinition | None, CommandArg]]:
+    for row in COMMANDS:
         yield from ((row, None, arg) for arg in row.args)
         yield from ((row, sub, arg) for sub in row.subs for arg in sub.args)
 
 
-def keys(row: Row, sub: Sub | None, arg: CommandArg) -> tuple[str, ...]:
+def keys(row: CommandDefinition, sub: SubcommandDefinition | None, arg: CommandArg) -> tuple[str, ...]:
     """By which a source may be known."""
     return f"{row.name} {f'{sub.name} ' if sub else ''}{arg.name}", f"{row.name} {arg.name}", arg.name
 
@@ -76,22 +76,22 @@ def test_every_command_is_answered(tmp_path: Path, caplog: pytest.LogCaptureFixt
         async with await Store.open_readonly(gateway.path) as reader:
             given = await reader.entries(kinds=["command"])
             judged = [await reader.find_judgement(entry.seq) for entry in given]
-        rules = [one.rule for one in judged if isinstance(one, Judged)]
+        rules = [one.rule for one in judged if isinstance(one, Judgement)]
         assert rules == [f"command {line.split()[0].removeprefix('!')}" for line in lines()]
 
     asyncio.run(story())
     assert "broke (reference" not in caplog.text
 
 
-def seen(monkeypatch: pytest.MonkeyPatch) -> list[Desks]:
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[CommandRegistry]:
     """Those that gateways make from now on."""
-    made = list[Desks]()
+    made = list[CommandRegistry]()
 
-    class Seen(Desks):
+    class Seen(CommandRegistry):
         """Is looked at."""
 
         @property
-        def handlers(self) -> Mapping[str, Handler]:
+        def handlers(self) -> Mapping[str, CommandHandler]:
             made.append(self)
             return super().handlers
 
@@ -109,7 +109,7 @@ def test_what_answers_and_what_is_suggested_is_all_of_the_table(
             await gateway.console.receive_message("!version", sender="olga")
             await gateway.screen.until(1)
             (desks,) = made
-            assert complete(desks.handlers) == []
+            assert find_handler_gaps(desks.handlers) == []
             sources = set(desks.suggestion_sources)
         wanted = [keys(row, sub, arg) for row, sub, arg in arguments() if arg.suggests]
         assert sources <= {key for some in wanted for key in some}
@@ -133,7 +133,9 @@ def test_who_has_a_role_elsewhere_is_suggested_to_who_administers_everywhere(
             async def suggested(who: str) -> list[str]:
                 at = Address(channel=CONSOLE, room=RoomId("lobby"))
                 sender = Sender(id=SenderId(who), name=who, verified=True)
-                typed = CommandTyped(at=at, sender=sender, direct=False, name="block", sub="", arg="who", prefix="")
+                typed = CommandCompletion(
+                    at=at, sender=sender, direct=False, name="block", sub="", arg="who", prefix=""
+                )
                 return list(await desks.suggestion_sources["who"](typed))
 
             assert await suggested("olga") == ["console:far"]

@@ -5,8 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from channels.base import CommandArg
-from gateway.commands.table import BY_NAME, GROUPS, TABLE, Sub
-from gateway.commands.words import SHOWN_CHARS, Typed, Unfit, code, masked, typed
+from gateway.commands.table import COMMAND_GROUPS, COMMANDS, COMMANDS_BY_NAME, SubcommandDefinition
+from gateway.commands.words import (
+    MAX_QUOTED_CHARS,
+    InvalidArguments,
+    ParsedArguments,
+    mask_secrets,
+    parse_arguments,
+    quote_code,
+)
 
 
 @pytest.mark.parametrize(
@@ -51,8 +58,8 @@ from gateway.commands.words import SHOWN_CHARS, Typed, Unfit, code, masked, type
     ],
 )
 def test_arguments_are_known_by_name(name: str, text: str, sub: str, args: dict[str, str]) -> None:
-    use = typed(BY_NAME[name], text)
-    assert isinstance(use, Typed)
+    use = parse_arguments(COMMANDS_BY_NAME[name], text)
+    assert isinstance(use, ParsedArguments)
     assert (use.sub.name if use.sub else "", use.arguments) == (sub, args)
 
 
@@ -71,7 +78,7 @@ def test_arguments_are_known_by_name(name: str, text: str, sub: str, args: dict[
         ("role", "set Ann Lee member", "`Lee` is not `owner`, `admin` or `member`."),
         ("role", "clear ann there", "`there` is not `here` or `everywhere`."),
         ("say", "#a", "`text` is missing."),
-        ("pair", "approve", "`code` is missing."),
+        ("pair", "approve", "`quote_code` is missing."),
         ("pair", "aprove X", "There is no `pair aprove`."),
         ("dmn", "wakeup", "There is no `dmn wakeup`."),
         ("block", '"unclosed quote', "`quote` is not `here` or `everywhere`."),
@@ -79,14 +86,14 @@ def test_arguments_are_known_by_name(name: str, text: str, sub: str, args: dict[
     ],
 )
 def test_what_does_not_fit_is_said_in_a_sentence(name: str, text: str, reason: str) -> None:
-    use = typed(BY_NAME[name], text)
-    assert isinstance(use, Unfit)
+    use = parse_arguments(COMMANDS_BY_NAME[name], text)
+    assert isinstance(use, InvalidArguments)
     assert use.reason == reason
 
 
 def test_the_nearest_subs_are_known() -> None:
-    use = typed(BY_NAME["pair"], "aprove X")
-    assert isinstance(use, Unfit)
+    use = parse_arguments(COMMANDS_BY_NAME["pair"], "aprove X")
+    assert isinstance(use, InvalidArguments)
     assert use.suggestions == ("approve",)
     assert use.sub is None
 
@@ -111,14 +118,14 @@ def test_the_nearest_subs_are_known() -> None:
     ],
 )
 def test_secrets_stand_in_no_record(name: str, text: str, shown: str) -> None:
-    assert masked(BY_NAME[name], text) == shown
+    assert mask_secrets(COMMANDS_BY_NAME[name], text) == shown
 
 
-@given(st.sampled_from(sorted(BY_NAME)), st.text())
+@given(st.sampled_from(sorted(COMMANDS_BY_NAME)), st.text())
 def test_any_text_is_understood_or_not(name: str, text: str) -> None:
-    row = BY_NAME[name]
-    use = typed(row, text)
-    if isinstance(use, Typed):
+    row = COMMANDS_BY_NAME[name]
+    use = parse_arguments(row, text)
+    if isinstance(use, ParsedArguments):
         args = {arg.name: arg for arg in (use.sub.args if use.sub else row.args)}
         assert set(use.arguments) <= set(args)
         assert all(use.arguments.values())
@@ -133,10 +140,10 @@ def test_any_text_is_understood_or_not(name: str, text: str) -> None:
 
 @given(st.text())
 def test_words_of_others_cannot_leave_their_code(text: str) -> None:
-    shown = code(text)
+    shown = quote_code(text)
     assert "`" not in shown
     assert len(shown.splitlines()) <= 1
-    assert len(shown) <= SHOWN_CHARS
+    assert len(shown) <= MAX_QUOTED_CHARS
 
 
 CODES = st.text("ABCDEFGHJKMNPQRTUVWXY34679", min_size=8, max_size=8)
@@ -145,25 +152,25 @@ CODES = st.text("ABCDEFGHJKMNPQRTUVWXY34679", min_size=8, max_size=8)
 @given(st.sampled_from(["pair", "room", "link"]), st.text("ab \"'`", max_size=6), CODES, st.text("ab \"'`", max_size=6))
 def test_no_way_of_writing_a_code_gets_it_into_a_record(name: str, before: str, secret: str, after: str) -> None:
     for text in (f"approve {before}{secret}{after}", f"code {before}{secret}", f"{before} {secret} {after}"):
-        shown = masked(BY_NAME[name], text)
-        use = typed(BY_NAME[name], text)
-        known = isinstance(use, Typed) and secret in use.arguments.values()
+        shown = mask_secrets(COMMANDS_BY_NAME[name], text)
+        use = parse_arguments(COMMANDS_BY_NAME[name], text)
+        known = isinstance(use, ParsedArguments) and secret in use.arguments.values()
         assert secret not in shown or (known and "***" not in shown and not _secret(use))
 
 
-def _secret(use: Typed | Unfit) -> bool:
-    return isinstance(use, Typed) and use.sub is not None and any(arg.secret for arg in use.sub.args)
+def _secret(use: ParsedArguments | InvalidArguments) -> bool:
+    return isinstance(use, ParsedArguments) and use.sub is not None and any(arg.secret for arg in use.sub.args)
 
 
-def _args(of: Sub) -> tuple[CommandArg, ...]:
+def _args(of: SubcommandDefinition) -> tuple[CommandArg, ...]:
     return of.args
 
 
 def test_the_table_can_be_read_without_doubt() -> None:
     """What parsing rests on."""
-    for row in TABLE:
+    for row in COMMANDS:
         assert not (row.args and row.subs)
-        assert row.group in GROUPS
+        assert row.group in COMMAND_GROUPS
         assert all(name not in {sub.name for sub in row.subs} for name in ("", row.name))
         assert not row.default_sub or row.find_sub(row.default_sub)
         assert not row.subs or not any(arg.required for arg in row.subs[0].args)
@@ -174,5 +181,5 @@ def test_the_table_can_be_read_without_doubt() -> None:
             assert len({arg.name for arg in args}) == len(args)
             assert all(arg.form or arg.choices or arg.rest for arg in args)
             assert all(choice == choice.lower() and choice.isascii() for arg in args for choice in arg.choices)
-    secrets = {(row.name, sub.name, arg.name) for row in TABLE for sub in row.subs for arg in sub.args if arg.secret}
+    secrets = {(row.name, sub.name, arg.name) for row in COMMANDS for sub in row.subs for arg in sub.args if arg.secret}
     assert secrets == {("pair", "approve", "code"), ("room", "approve", "code"), ("link", "code", "code")}

@@ -12,42 +12,42 @@ from typing import Any
 
 import pytest
 
-from agent.brief import Brief, Exchange
+from agent.brief import PromptInput, PromptTurn
 from agent.models.base import (
-    Began,
-    Busy,
-    Chunk,
-    End,
-    Malformed,
     Model,
+    ModelBusy,
     ModelError,
-    Request,
-    Text,
-    TooLong,
-    Unusable,
+    ModelRequest,
+    ModelUnusable,
+    PromptTooLong,
+    RequestRefused,
+    StreamChunk,
+    StreamEnd,
+    StreamStart,
+    TextPart,
 )
-from agent.outcome import Progress
-from agent.prompt import assemble
-from agent.summary import NO_CALLS, asking
-from agent.tools.rest import TOOLS
+from agent.outcome import TurnProgress
+from agent.prompt import build_request
+from agent.summary import NO_CALLS_HINT, build_summary_request
+from agent.tools.rest import ENDING_TOOLS
 from gateway.clock import ManualClock
-from gateway.compacting import BROKE, Compacting, Made
-from gateway.events import Account, Usage
-from gateway.records import CompactionLocked, Folded, Seq
-from gateway.settings_context import Compaction
-from gateway.store import Closed, Entry, Store, rebuild
+from gateway.compacting import OVER_BUDGET, Summarizer, SummaryResult
+from gateway.events import RequestUsage, Usage
+from gateway.records import CompactionLocked, Seq, ViewFolded
+from gateway.settings_context import CompactionConfig
+from gateway.store import NewEntry, Store, StoreClosed, rebuild
 from tests.agent.test_cache_keeper import IDENTITY, Bench
 from tests.agent.test_cache_keeper import story as wire
 from tests.agent.turn_kit import ACCOUNT, USAGE, Played, Say
 from tests.channels.kit import story
-from tests.servers.model_api import Answer
+from tests.servers.model_api_events import Answer
 from tests.store.kit import place
 
 AT = place("#a")
 TEXT = "Ada wants the report in /srv/a.txt. Bob promised it for Monday."
-ASKED = Request(
+ASKED = ModelRequest(
     blocks=(IDENTITY,),
-    conversation=Exchange(input_text="hello", reply="Hi.").messages,
+    conversation=PromptTurn(input_text="hello", reply="Hi.").messages,
     max_output_tokens=4_096,
     shared_key="r",
 )
@@ -60,7 +60,7 @@ class Failing(Played):
         super().__init__(*then)
         self.errors = list(errors)
 
-    async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         if self.errors:
             self.requests.append(request)
             raise self.errors.pop(0)
@@ -71,19 +71,19 @@ class Failing(Played):
 class Cut(Played):
     """Every answer is cut off."""
 
-    async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         self.requests.append(request)
-        yield Text(text="Ada wants the rep")
-        yield End(stop_reason="length", usage=USAGE, model="played-1")
+        yield TextPart(text="Ada wants the rep")
+        yield StreamEnd(stop_reason="length", usage=USAGE, model="played-1")
 
 
 class Billing(Played):
     """Never comes to an end, and is billed all the same."""
 
-    async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
 
         self.requests.append(request)
-        yield Began(billed_accounts=lambda: (ACCOUNT,))
+        yield StreamStart(billed_accounts=lambda: (ACCOUNT,))
         self.asked.set()
         await asyncio.Event().wait()
 
@@ -103,11 +103,11 @@ class Kit:
     store: Store
     clock: ManualClock
     model: Model
-    said: Compaction = field(default_factory=Compaction)
+    said: CompactionConfig = field(default_factory=CompactionConfig)
     told: list[tuple[str, float | None]] = field(default_factory=list)
 
-    def compacting(self, model: Model | None = None) -> Compacting:
-        return Compacting(
+    def compacting(self, model: Model | None = None) -> Summarizer:
+        return Summarizer(
             agent="reverie",
             store=self.store,
             clock=self.clock,
@@ -117,7 +117,7 @@ class Kit:
             compacted=lambda outcome, took_s: self.told.append((outcome, took_s)),
         )
 
-    async def make(self, request: Request = ASKED, *, leaving: int = 3, **more: Any) -> Made:
+    async def make(self, request: ModelRequest = ASKED, *, leaving: int = 3, **more: Any) -> SummaryResult:
         return await self.compacting().summarise(AT, request, leaving=leaving, tail=1, tokens_before=900, **more)
 
     async def locks(self) -> list[CompactionLocked]:
@@ -142,7 +142,7 @@ async def kit(tmp: Path, model: Model) -> AsyncIterator[Kit]:
 async def lock(store: Store, clock: ManualClock, holder: str, for_s: float) -> None:
     until = datetime.fromtimestamp(clock.now().timestamp() + for_s, UTC)
     fact = CompactionLocked(holder=holder, until=until)
-    await store.append([Entry(fact=fact, at=clock.now(), conversation=AT.conversation)])
+    await store.append([NewEntry(fact=fact, at=clock.now(), conversation=AT.conversation)])
 
 
 @story
@@ -166,10 +166,12 @@ async def test_a_summary_is_made_and_the_lock_given_back(tmp_path: Path) -> None
 async def test_the_request_begins_with_what_is_cached_and_asks_the_model_as_it_can_be_asked(tmp_path: Path) -> None:
     played = Played(Say(text=TEXT))
     async with kit(tmp_path, played) as made:
-        await made.make(replace(ASKED, tools=TOOLS, now="It is late."), most_tokens=500)
+        await made.make(replace(ASKED, tools=ENDING_TOOLS, now="It is late."), most_tokens=500)
         (asked,) = played.requests
-        assert asked == replace(asking(replace(ASKED, tools=TOOLS), tail=1, most_tokens=500), max_output_tokens=1_000)
-        assert (asked.blocks, asked.tools, asked.conversation[:2]) == (ASKED.blocks, TOOLS, ASKED.conversation)
+        assert asked == replace(
+            build_summary_request(replace(ASKED, tools=ENDING_TOOLS), tail=1, most_tokens=500), max_output_tokens=1_000
+        )
+        assert (asked.blocks, asked.tools, asked.conversation[:2]) == (ASKED.blocks, ENDING_TOOLS, ASKED.conversation)
 
 
 @story
@@ -180,7 +182,7 @@ async def test_another_model_is_asked_as_it_can_take_it(tmp_path: Path) -> None:
 
     small = Small(Say(text=TEXT))
     async with kit(tmp_path, small) as made:
-        assert (await made.make(replace(ASKED, tools=TOOLS))).outcome == "ok"
+        assert (await made.make(replace(ASKED, tools=ENDING_TOOLS))).outcome == "ok"
         assert (small.requests[0].tools, small.requests[0].max_output_tokens) == ((), 160)
 
 
@@ -237,7 +239,7 @@ async def test_a_process_that_dies_in_between_leaves_a_lock_that_expires(tmp_pat
     await played.asked.wait()
     await store.close()  # nothing of what this process does from here on is durable
     task.cancel()
-    with pytest.raises(Closed):
+    with pytest.raises(StoreClosed):
         await task
     store = await Store.open(tmp_path / "log.db", clock)
     try:
@@ -254,7 +256,7 @@ async def test_a_process_that_dies_in_between_leaves_a_lock_that_expires(tmp_pat
 async def test_cancelled_it_gives_the_lock_back_and_says_what_it_cost(tmp_path: Path) -> None:
     played = Billing()
     async with kit(tmp_path, played) as made:
-        progress = Progress()
+        progress = TurnProgress()
         task = asyncio.ensure_future(made.make(progress=progress))
         await played.asked.wait()
         assert not await made.free()
@@ -317,7 +319,7 @@ async def test_it_ends_before_its_lock_does(tmp_path: Path) -> None:
 
 @story
 async def test_what_can_be_mended_is_tried_three_times_with_waits_in_between(tmp_path: Path) -> None:
-    busy = [Busy(f"busy {number}") for number in range(3)]
+    busy = [ModelBusy(f"busy {number}") for number in range(3)]
     for error in busy:
         error.accounts = (ACCOUNT,)
     failing = Failing(*busy)
@@ -333,7 +335,7 @@ async def test_what_can_be_mended_is_tried_three_times_with_waits_in_between(tmp
 
 @story
 async def test_the_bill_of_failed_tries_is_part_of_the_summarys(tmp_path: Path) -> None:
-    busy = Busy("busy")
+    busy = ModelBusy("busy")
     busy.accounts = (ACCOUNT,)
     async with kit(tmp_path, Failing(busy, then=[Say(calls=(("a", "look_up"),)), Say(text=TEXT)])) as made:
         came = await made.make()
@@ -344,7 +346,7 @@ async def test_the_bill_of_failed_tries_is_part_of_the_summarys(tmp_path: Path) 
 
 @story
 async def test_a_price_that_is_not_known_is_not_guessed(tmp_path: Path) -> None:
-    async with kit(tmp_path, Failing(Busy("no account of it"))) as made:
+    async with kit(tmp_path, Failing(ModelBusy("no account of it"))) as made:
         failing = await made.make()
         assert failing.summary is not None
         assert failing.summary.cost_usd == 0.25
@@ -352,10 +354,10 @@ async def test_a_price_that_is_not_known_is_not_guessed(tmp_path: Path) -> None:
     class Unpriced(Played):
         """The first answer comes without an account."""
 
-        async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
+        async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
             first = not self.requests
             async for chunk in super().stream(request):
-                yield replace(chunk, account=None) if first and isinstance(chunk, End) else chunk
+                yield replace(chunk, account=None) if first and isinstance(chunk, StreamEnd) else chunk
 
     for number, says in enumerate(([Say(text=TEXT)], [Say(), Say(text=TEXT)]), start=1):
         async with kit(tmp_path / str(number), Unpriced(*says)) as made:
@@ -370,7 +372,7 @@ async def test_an_answer_that_calls_tools_is_asked_for_again_without(tmp_path: P
     async with kit(tmp_path, played) as made:
         assert (await made.make()).outcome == "ok"
         first, second = played.requests
-        assert (first.now, second.now, first.conversation) == ("", NO_CALLS, second.conversation)
+        assert (first.now, second.now, first.conversation) == ("", NO_CALLS_HINT, second.conversation)
 
 
 @pytest.mark.parametrize(
@@ -390,7 +392,9 @@ async def test_three_bad_answers_are_enough(tmp_path: Path, model: Played, reaso
         assert (came.outcome, came.reason, came.summary, len(model.requests)) == ("failed", reason, None, 3)
 
 
-@pytest.mark.parametrize("error", [Unusable("no key"), Malformed("no"), TooLong("no room"), Busy("", retry_after_s=99)])
+@pytest.mark.parametrize(
+    "error", [ModelUnusable("no key"), RequestRefused("no"), PromptTooLong("no room"), ModelBusy("", retry_after_s=99)]
+)
 @story
 async def test_what_cannot_be_mended_ends_it_at_once(tmp_path: Path, error: ModelError) -> None:
     error.accounts = (ACCOUNT,)
@@ -406,7 +410,7 @@ async def test_what_cannot_be_mended_ends_it_at_once(tmp_path: Path, error: Mode
 
 @story
 async def test_the_servers_hint_is_waited_for(tmp_path: Path) -> None:
-    failing = Failing(Busy("busy", retry_after_s=20))
+    failing = Failing(ModelBusy("busy", retry_after_s=20))
     async with kit(tmp_path, failing) as made:
         assert (await made.make()).outcome == "ok"
         assert made.told == [("ok", 20.0)]
@@ -416,14 +420,14 @@ async def test_the_servers_hint_is_waited_for(tmp_path: Path) -> None:
 async def test_what_cannot_be_afforded_is_not_asked(tmp_path: Path) -> None:
     played = Played(Say(), Say(text=TEXT))
     async with kit(tmp_path, played) as made:
-        seen = list[Request]()
+        seen = list[ModelRequest]()
 
-        def afford(request: Request) -> bool:
+        def afford(request: ModelRequest) -> bool:
             seen.append(request)
             return len(seen) < 2
 
         came = await made.make(afford=afford)
-        assert (came.outcome, came.reason, len(played.requests)) == ("failed", BROKE, 1)
+        assert (came.outcome, came.reason, len(played.requests)) == ("failed", OVER_BUDGET, 1)
         assert (came.accounts, seen[0]) == ((ACCOUNT,), played.requests[0])
 
 
@@ -434,8 +438,8 @@ async def test_what_cannot_be_afforded_is_not_asked(tmp_path: Path) -> None:
 async def test_the_fold_that_holds_a_summary_is_a_row_for_people(tmp_path: Path) -> None:
     async with kit(tmp_path, Played(Say(text=TEXT))) as made:
         summary = (await made.make()).summary
-        fold = Folded(start=Seq(9), reason="full", head=TEXT, summary=summary)
-        (written,) = await made.store.append([Entry(fact=fold, at=made.clock.now(), conversation=AT.conversation)])
+        fold = ViewFolded(start=Seq(9), reason="full", head=TEXT, summary=summary)
+        (written,) = await made.store.append([NewEntry(fact=fold, at=made.clock.now(), conversation=AT.conversation)])
         rows = await made.store._rows("SELECT * FROM compactions_v1")
         assert [(row[0], row[1], row[3], row[6], row[8], row[11], row[12]) for row in rows] == [
             (written.seq, AT.conversation, 3, 1, "played-1", 250_000_000, TEXT)
@@ -448,24 +452,24 @@ async def test_the_fold_that_holds_a_summary_is_a_row_for_people(tmp_path: Path)
 
 def test_a_summary_reads_the_whole_cached_prefix() -> None:
     async def test(bench: Bench) -> None:
-        history = list[Exchange]()
+        history = list[PromptTurn]()
 
-        def next_turn(heard: str) -> Request:
-            brief = Brief(
+        def next_turn(heard: str) -> ModelRequest:
+            brief = PromptInput(
                 persona=IDENTITY.text,
                 card="# Where",
                 history=tuple(history),
                 input_text=heard,
                 conversation=AT.conversation,
             )
-            return assemble(brief, tools=TOOLS, max_output_tokens=100, key="ana", plain=False)
+            return build_request(brief, tools=ENDING_TOOLS, max_output_tokens=100, key="ana", plain=False)
 
-        last: Account | None = None
+        last: RequestUsage | None = None
         for number in range(5):
             heard = f"[x] ann (guest): {number} " + "and so on " * 60
             bench.api.then(Answer(text=f"Answer {number}. " * 30))
             last = await bench.ask(next_turn(heard))
-            history.append(Exchange(input_text=heard, reply=f"Answer {number}. " * 30))
+            history.append(PromptTurn(input_text=heard, reply=f"Answer {number}. " * 30))
             bench.clock.advance(30)
         assert last is not None
         bench.api.then(Answer(calls=(("a", "stay_silent", "{}"),)), Answer(text=TEXT))
@@ -483,7 +487,7 @@ def test_a_summary_reads_the_whole_cached_prefix() -> None:
     wire(test)
 
 
-async def _summary(bench: Bench, request: Request) -> Made:
+async def _summary(bench: Bench, request: ModelRequest) -> SummaryResult:
 
     with tempfile.TemporaryDirectory() as folder:
         async with kit(Path(folder), bench.keeper) as made:

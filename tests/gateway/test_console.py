@@ -11,7 +11,7 @@ from textual import events as textual_events
 from textual.geometry import Offset
 
 from channels import backoff
-from gateway.commands.table import TABLE
+from gateway.commands.table import COMMANDS
 from gateway.console.app import ConsoleApp
 from gateway.console.help import HelpScreen
 from gateway.console.pane import MAX_LINES
@@ -321,7 +321,7 @@ async def test_help_tells_every_key_and_command(seat: Seat) -> None:
     words = " ".join(said for row in pane.rows(0, pane.row_count) for _, said in row)
     for known in ("Ctrl+R", "Ctrl+K", "Esc", "Tab", "PageUp", "Ctrl+L", "Ctrl+Q", "/follow", "/quit"):
         assert known in words
-    for row in TABLE:
+    for row in COMMANDS:
         assert f"/{row.name} " in words
     await seat.pilot.press("pagedown")
     await seat.until(lambda: pane.top > 0)
@@ -412,7 +412,7 @@ def test_a_small_terminal_shows_everything_that_matters() -> None:
 
 
 def test_a_restarted_gateway_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backoff, "FIRST_S", 0.05)
+    monkeypatch.setattr(backoff, "FIRST_DELAY_S", 0.05)
 
     async def play() -> None:
         async with seated() as seat:
@@ -440,7 +440,7 @@ def test_a_restarted_gateway_is_found_again(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_is_typed_while_the_gateway_starts_is_said_when_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backoff, "FIRST_S", 0.05)
+    monkeypatch.setattr(backoff, "FIRST_DELAY_S", 0.05)
 
     async def play() -> None:
         gateway = StubGateway()
@@ -463,7 +463,7 @@ def test_what_is_typed_while_the_gateway_starts_is_said_when_it_is_there(monkeyp
 
 
 def test_another_token_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backoff, "FIRST_S", 0.05)
+    monkeypatch.setattr(backoff, "FIRST_DELAY_S", 0.05)
 
     async def play() -> None:
         async with seated() as seat:

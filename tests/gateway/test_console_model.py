@@ -9,18 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.console import entry, events, say, status, text
-from gateway.console.entry import History, Local
-from gateway.console.model import EVERY, Console
+from gateway.console.entry import InputHistory, LocalCommand
+from gateway.console.model import ALL_CONVERSATIONS, ConsoleModel
 from gateway.console.pane import Pane
-from gateway.console.status import Connection
+from gateway.console.status import ConsoleConnection
 from tests.gateway.console_kit import AT, OWN, mind, turn
 
 NOW = datetime(2026, 11, 22, 10, 0, 30, tzinfo=UTC)
 ROOM = "irc.x/#lobby"
 
 
-def told(console: Console, kind: str, /, **fields: Any) -> None:
-    event = events.read(kind, json.dumps({"at": AT, **fields}))
+def told(console: ConsoleModel, kind: str, /, **fields: Any) -> None:
+    event = events.parse_event(kind, json.dumps({"at": AT, **fields}))
     assert event is not None
     console.apply_event(event)
 
@@ -29,14 +29,16 @@ def shown(pane: Pane) -> list[str]:
     return ["".join(said for _, said in row).rstrip() for row in pane.rows(0, pane.row_count)]
 
 
-def made(**more: Any) -> Console:
-    console = Console(zone=UTC, **more)
+def made(**more: Any) -> ConsoleModel:
+    console = ConsoleModel(zone=UTC, **more)
     for pane in (console.autonomous_pane, console.conversation_pane, console.tools_pane):
         pane.resize(120, 20)
     return console
 
 
-def delta(kind: str, console: Console, said: str, *, autonomous: bool = False, where: str = OWN, **more: Any) -> None:
+def delta(
+    kind: str, console: ConsoleModel, said: str, *, autonomous: bool = False, where: str = OWN, **more: Any
+) -> None:
     fields = {"turn": "t1", "agent": "reverie", "conversation": where, "autonomous": autonomous, "delta": said}
     told(console, kind, **{**fields, **more})
 
@@ -91,7 +93,7 @@ def test_only_the_followed_conversation_is_shown_and_all_are_told_apart() -> Non
     said = {"kind": "room", "conversation": ROOM, "who": "ann", "text": "hi", "urgency": 3}
     told(console, "notification", seq=1, **said)
     assert shown(console.conversation_pane) == []
-    console.follow(EVERY, None)
+    console.follow(ALL_CONVERSATIONS, None)
     told(console, "notification", seq=2, **said)
     told(console, "notification", seq=3, kind="reaction", conversation=ROOM, who="bob", text="+1", urgency=0)
     assert shown(console.conversation_pane) == [
@@ -102,7 +104,7 @@ def test_only_the_followed_conversation_is_shown_and_all_are_told_apart() -> Non
 
 def test_a_conversation_is_filled_from_the_log_and_nothing_is_shown_twice() -> None:
     console = made()
-    past = events.Past.model_validate(
+    past = events.ConsoleHistory.model_validate(
         {
             "messages": [
                 {"seq": 4, "at": AT, "who": "ann", "ours": False, "text": "hi", "kind": "room", "fate": "answered"},
@@ -215,11 +217,11 @@ def test_posts_that_do_not_arrive_are_told() -> None:
     ]
 
 
-@pytest.mark.parametrize("kind", [*events.KINDS, "unheard-of"])
+@pytest.mark.parametrize("kind", [*events.EVENT_MODELS, "unheard-of"])
 def test_odd_events_harm_nobody(kind: str) -> None:
     console = made()
     for data in ("", "{", "[]", "null", "1", '{"at": "soon"}', '{"seq": "x"}', "{}", '{"text": null, "who": null}'):
-        event = events.read(kind, data)
+        event = events.parse_event(kind, data)
         if event is not None:
             console.apply_event(event)
 
@@ -265,7 +267,7 @@ def test_in_whatever_order_things_happen_nothing_stays_open_behind_the_end(happe
         else:
             delta(kind, console, what, autonomous=autonomous, where=where, turn=key)
     for _ in range(2):  # an end that was lost is found out when the gateway has been asked twice
-        console.update_status(events.Status())
+        console.update_status(events.ConsoleStatus())
     assert not console.turns
     open_blocks = [f"{what} {key}" for what in ("talk", "write", "think") for key in ("t1", "t2", "t3")]
     assert not any(
@@ -279,7 +281,7 @@ def test_after_a_cut_what_ended_meanwhile_is_over() -> None:
     delta("thinking", console, "hm")
     delta("text", console, "half")
     told(console, "tool", turn="t1", agent="reverie", conversation=OWN, call="c", name="shell", state="started")
-    console.handle_connected(events.Status.model_validate({"now": AT, "agents": [mind()], "activity": []}))
+    console.handle_connected(events.ConsoleStatus.model_validate({"now": AT, "agents": [mind()], "activity": []}))
     assert not console.turns
     assert not console.tool_calls
     assert shown(console.conversation_pane) == []
@@ -303,23 +305,23 @@ def test_the_status_tells_everything_and_fits() -> None:
         },
         "activity": [{"turn": "t1", "agent": "reverie", "conversation": ROOM, "since": AT, "tool": ""}],
     }
-    console.handle_connected(events.Status.model_validate(answer))
-    up = Connection(state="up", address="127.0.0.1:9090")
-    first, second = (["".join(said for _, said in row)] for row in status.rows(console, up, NOW, 200))
+    console.handle_connected(events.ConsoleStatus.model_validate(answer))
+    up = ConsoleConnection(state="up", address="127.0.0.1:9090")
+    first, second = (["".join(said for _, said in row)] for row in status.render_status(console, up, NOW, 200))
     assert first == ["● attached 127.0.0.1:9090 │ reverie foraging │ ⠋ thinks 30 s irc.x/#lobby"]
     assert second == ["today 1.2M in 98 % read 12.3k out $1.23 │ model claude-sonnet-5-5 │ autonomous turns 2 of 200"]
     told(console, "tool", turn="t1", agent="reverie", conversation=ROOM, call="c", name="shell", state="started")
-    assert "shell 30 s" in "".join(said for _, said in status.rows(console, up, NOW, 200)[0])
+    assert "shell 30 s" in "".join(said for _, said in status.render_status(console, up, NOW, 200)[0])
     for state in ("up", "down", "starting", "gone"):
         for width in range(1, 130):
-            connection = Connection(state=state, address="127.0.0.1:9090", is_own=True, detail="why\x1b")
-            for row in status.rows(console, connection, NOW + timedelta(hours=30), width):
-                assert sum(text.width(said) for _, said in row) <= width
+            connection = ConsoleConnection(state=state, address="127.0.0.1:9090", is_own=True, detail="why\x1b")
+            for row in status.render_status(console, connection, NOW + timedelta(hours=30), width):
+                assert sum(text.cell_width(said) for _, said in row) <= width
 
 
 def test_the_status_of_nothing() -> None:
-    down = Connection(state="down", address="x", detail="nobody answers there; again in 3 s")
-    first, second = ("".join(said for _, said in row) for row in status.rows(Console(), down, NOW, 80))
+    down = ConsoleConnection(state="down", address="x", detail="nobody answers there; again in 3 s")
+    first, second = ("".join(said for _, said in row) for row in status.render_status(ConsoleModel(), down, NOW, 80))
     assert (first, second) == ("○ nobody answers there; again in 3 s │ idle", "nothing is known yet")
 
 
@@ -328,35 +330,35 @@ def test_the_status_of_nothing() -> None:
     [(0, "0"), (999, "999"), (1_234, "1.2k"), (123_456, "123k"), (1_500_000, "1.5M"), (2**40, "1100G")],
 )
 def test_counts(number: int, short: str) -> None:
-    assert say.count(number) == short
+    assert say.format_tokens(number) == short
 
 
 @pytest.mark.parametrize(("usd", "short"), [(0, "$0.00"), (0.0123, "$0.0123"), (12.345, "$12.35")])
 def test_money(usd: float, short: str) -> None:
-    assert say.money(usd) in {short, "$12.34"}
+    assert say.format_usd(usd) in {short, "$12.34"}
 
 
 @pytest.mark.parametrize(("seconds", "short"), [(0.04, "0 s"), (59.6, "60 s"), (600, "10 min"), (9_000, "2 h")])
 def test_spans(seconds: float, short: str) -> None:
-    assert say.span(seconds) == short
+    assert say.format_duration(seconds) == short
 
 
 @pytest.mark.parametrize(
     ("typed", "what"),
     [
-        ("/quit", Local(name="quit", args="")),
-        ("/clear", Local(name="clear", args="")),
-        ("/help", Local(name="help", args="")),
+        ("/quit", LocalCommand(name="quit", args="")),
+        ("/clear", LocalCommand(name="clear", args="")),
+        ("/help", LocalCommand(name="help", args="")),
         ("/help status", "/help status"),
-        ("/follow irc.x/#a b", Local(name="follow", args="irc.x/#a b")),
-        ("/follow", Local(name="follow", args="")),
+        ("/follow irc.x/#a b", LocalCommand(name="follow", args="irc.x/#a b")),
+        ("/follow", LocalCommand(name="follow", args="")),
         ("/quite so", "/quite so"),
         (" hello\nthere ", "hello\nthere"),
         ("/dmn pause", "/dmn pause"),
     ],
 )
-def test_what_a_line_means(typed: str, what: Local | str) -> None:
-    assert entry.meant(typed) == what
+def test_what_a_line_means(typed: str, what: LocalCommand | str) -> None:
+    assert entry.parse_input(typed) == what
 
 
 @pytest.mark.parametrize(
@@ -375,21 +377,21 @@ def test_what_a_line_means(typed: str, what: Local | str) -> None:
     ],
 )
 def test_completion(typed: str, after: str) -> None:
-    found = entry.fitting(typed, ["irc.libera/#python", "irc.libera/#pypy"])
-    assert (entry.completed(typed, found) if found else typed) == after
+    found = entry.find_completions(typed, ["irc.libera/#python", "irc.libera/#pypy"])
+    assert (entry.complete_input(typed, found) if found else typed) == after
 
 
 def test_completion_knows_every_command_and_what_it_is_for() -> None:
-    names = entry.fitting("/")
+    names = entry.find_completions("/")
     assert {"status", "dmn", "quit", "follow", "reload"} <= set(names)
-    assert entry.usage("/status").startswith("/status: ")
-    assert entry.usage("/dmn pause").startswith("/dmn pause")
-    assert entry.usage("/follow x") == entry.OWN["follow"]
-    assert entry.usage("/nonsense") == entry.usage("status") == ""
+    assert entry.format_usage("/status").startswith("/status: ")
+    assert entry.format_usage("/dmn pause").startswith("/dmn pause")
+    assert entry.format_usage("/follow x") == entry.LOCAL_COMMANDS["follow"]
+    assert entry.format_usage("/nonsense") == entry.format_usage("status") == ""
 
 
 def test_history_goes_back_and_forth_and_keeps_what_is_begun() -> None:
-    history = History()
+    history = InputHistory()
     for line in ("one", "two", "two", "three"):
         history.add(line)
     assert [history.older("draft") for _ in range(4)] == ["three", "two", "one", None]

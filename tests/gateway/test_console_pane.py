@@ -4,15 +4,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gateway.console import text
-from gateway.console.line import Line, Tone
-from gateway.console.pane import MAX_HELD, MAX_LINES, Pane
+from gateway.console.line import PaneLine, Tone
+from gateway.console.pane import MAX_BLOCK_LINES, MAX_LINES, Pane
 
 WORDS = st.text(alphabet="ab 日\u0301", min_size=1, max_size=40).filter(lambda said: bool(said.strip()))
 
 
-def line(said: str, *, thinking: bool = False) -> Line:
+def line(said: str, *, thinking: bool = False) -> PaneLine:
     tone: Tone = "thinking" if thinking else "plain"
-    return Line(((tone, said),), 2, tone)
+    return PaneLine(((tone, said),), 2, tone)
 
 
 def shown(pane: Pane) -> list[str]:
@@ -99,7 +99,7 @@ class Panes(RuleBasedStateMachine):
         assert rows == [pane.row(at) for at in range(pane.total)]
         assert pane.row(pane.total) is None
         for row in rows:
-            cells = [text.width(char) for _, said in row for char in said]
+            cells = [text.cell_width(char) for _, said in row for char in said]
             assert sum(cells) <= self.width or sum(1 for one in cells if one) == 1
 
 
@@ -174,8 +174,8 @@ def test_line_ends_cut_in_two_are_one() -> None:
 def test_a_block_behind_another_does_not_grow_without_end() -> None:
     pane = Pane()
     pane.append_delta("first", "never ends")
-    pane.append_delta("second", "x\n" * (MAX_HELD + 1))
-    assert len(pane.lines) == MAX_HELD + 1
+    pane.append_delta("second", "x\n" * (MAX_BLOCK_LINES + 1))
+    assert len(pane.lines) == MAX_BLOCK_LINES + 1
 
 
 def test_hidden_lines_come_back_where_they_were() -> None:

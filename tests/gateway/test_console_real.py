@@ -16,15 +16,15 @@ from pathlib import Path
 
 import pytest
 
-from agent.models.scripted import Rule, Script
+from agent.models.scripted import Script, ScriptRule
 from channels import backoff
 from gateway.cli import main
-from gateway.console.api import Api, Away, Denied, Refused
-from gateway.console.child import Child
-from gateway.console.starting import Unfit, choose
-from gateway.ops.health import beat_file
+from gateway.console.api import ApiRejected, ApiUnauthorized, ApiUnavailable, GatewayApiClient
+from gateway.console.child import GatewayProcess
+from gateway.console.starting import ConsoleUnavailable, find_target
+from gateway.ops.health import heartbeat_file
 from gateway.settings import Settings
-from gateway.settings_load import check
+from gateway.settings_load import check_config
 from tests.gateway.console_kit import OWN, StubGateway, opened
 from tests.gateway.console_kit import TOKEN as STUB_TOKEN
 from tests.gateway.ops_kit import TOKEN, operated
@@ -75,7 +75,7 @@ def test_a_person_talks_to_a_real_gateway(tmp_path: Path) -> None:
 
 def test_a_turn_is_stopped_from_the_console(tmp_path: Path) -> None:
     async def story() -> None:
-        slow = Script(rules=(Rule(match=".", reply="word " * 200),), pace_s=0.2)
+        slow = Script(rules=(ScriptRule(match=".", reply="word " * 200),), pace_s=0.2)
         async with operated(tmp_path, slow) as gateway, opened(url(gateway.port), TOKEN) as eyes:
             await eyes.sees("attached")
             await eyes.types("go on")
@@ -91,7 +91,7 @@ def test_a_turn_is_stopped_from_the_console(tmp_path: Path) -> None:
 
 
 def test_a_restarted_gateway_tells_what_was_said_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backoff, "FIRST_S", 0.05)
+    monkeypatch.setattr(backoff, "FIRST_DELAY_S", 0.05)
     port = free_port()
 
     async def story() -> None:
@@ -114,16 +114,16 @@ def test_a_restarted_gateway_tells_what_was_said_meanwhile(tmp_path: Path, monke
 
 def configured(folder: Path, port: int, ops: str = "{port: 0}") -> Settings:
     (folder / "reverie.yaml").write_text(CONFIG.format(port=port, ops=ops))
-    return check(folder, os.environ)[0]
+    return check_config(folder, os.environ)[0]
 
 
 def test_a_gateway_of_ones_own_runs_and_ends_with_the_console(tmp_path: Path) -> None:
     async def story() -> None:
         async with Ircd() as ircd:
             settings = configured(tmp_path, ircd.port)
-            target = await choose(settings, tmp_path, {}, datetime.now(UTC), url="", run=False)
+            target = await find_target(settings, tmp_path, {}, datetime.now(UTC), url="", run=False)
             assert target.is_own
-            child = Child(tmp_path, settings.store.path, target.port, target.token)
+            child = GatewayProcess(tmp_path, settings.store.path, target.port, target.token)
             await child.start()
             try:
                 async with opened(target.url, target.token, child=child) as eyes:
@@ -135,14 +135,14 @@ def test_a_gateway_of_ones_own_runs_and_ends_with_the_console(tmp_path: Path) ->
                     await eyes.types("/reload")
                     await eyes.pilot.press("enter")
                     await eyes.sees("configuration read again; nothing changed", "alone")
-                    with pytest.raises(Unfit, match="leave out --run"):
-                        await choose(settings, tmp_path, {}, datetime.now(UTC), url="", run=True)
+                    with pytest.raises(ConsoleUnavailable, match="leave out --run"):
+                        await find_target(settings, tmp_path, {}, datetime.now(UTC), url="", run=True)
             finally:
                 assert await child.stop() == 0
             assert stat.S_IMODE(child.log_path.stat().st_mode) == 0o600
             assert "stopping" in child.read_log_tail()
             assert target.token not in child.log_path.read_text()
-            assert not beat_file(settings.store.path).exists()
+            assert not heartbeat_file(settings.store.path).exists()
 
     asyncio.run(story())
 
@@ -151,7 +151,7 @@ def test_a_gateway_of_ones_own_ends_when_nobody_holds_it(tmp_path: Path) -> None
     async def story() -> None:
         async with Ircd() as ircd:
             settings = configured(tmp_path, ircd.port)
-            child = Child(tmp_path, settings.store.path, free_port(), "a-token-of-the-consoles")
+            child = GatewayProcess(tmp_path, settings.store.path, free_port(), "a-token-of-the-consoles")
             await child.start()
             await ircd.joined("reverie", "#lobby")
             assert child._process is not None
@@ -169,7 +169,7 @@ def test_a_gateway_that_cannot_start_says_why(tmp_path: Path) -> None:
         settings = configured(tmp_path, 1)
         settings.store.path.write_bytes(b"this is no database" * 100)
         port = free_port()
-        child = Child(tmp_path, settings.store.path, port, "a-token-of-the-consoles")
+        child = GatewayProcess(tmp_path, settings.store.path, port, "a-token-of-the-consoles")
         await child.start()
         async with opened(url(port), "a-token-of-the-consoles", child=child) as eyes:
             await eyes.sees("the gateway ended with code 1", "alone")
@@ -185,15 +185,15 @@ def test_a_gateway_that_cannot_start_says_why(tmp_path: Path) -> None:
 def beat(settings: Settings) -> None:
     """As if one ran."""
     body = {"started": "2026-11-22T10:00:00Z", "channels": []}
-    beat_file(settings.store.path).write_text(json.dumps(body))
+    heartbeat_file(settings.store.path).write_text(json.dumps(body))
 
 
 def told(
     settings: Settings | None, folder: Path | None, env: dict[str, str], *, url: str = "", run: bool = False
 ) -> str:
     """Why no console can be opened."""
-    with pytest.raises(Unfit) as caught:
-        asyncio.run(choose(settings, folder, env, datetime.now(UTC), url=url, run=run))
+    with pytest.raises(ConsoleUnavailable) as caught:
+        asyncio.run(find_target(settings, folder, env, datetime.now(UTC), url=url, run=run))
     return str(caught.value)
 
 
@@ -220,15 +220,15 @@ def test_a_wrong_token_and_something_else_are_told(tmp_path: Path) -> None:
         await stub.start()
         try:
             now = datetime.now(UTC)
-            with pytest.raises(Unfit, match="does not take this token"):
-                await choose(None, None, {"REVERIE_TOKEN": "wrong"}, now, url=stub.url, run=False)
+            with pytest.raises(ConsoleUnavailable, match="does not take this token"):
+                await find_target(None, None, {"REVERIE_TOKEN": "wrong"}, now, url=stub.url, run=False)
             stub.status = []  # type: ignore[assignment] # nor is this what a gateway says
-            with pytest.raises(Unfit, match="no gateway of this version"):
-                await choose(None, None, {"REVERIE_TOKEN": STUB_TOKEN}, now, url=stub.url, run=False)
+            with pytest.raises(ConsoleUnavailable, match="no gateway of this version"):
+                await find_target(None, None, {"REVERIE_TOKEN": STUB_TOKEN}, now, url=stub.url, run=False)
             stub.status = {}
             settings = configured(tmp_path, 1, f"{{port: {stub.port}, token: {STUB_TOKEN}}}")
             beat(settings)
-            target = await choose(settings, tmp_path, {}, now, url="", run=False)
+            target = await find_target(settings, tmp_path, {}, now, url="", run=False)
             assert (target.url, target.is_own) == (stub.url, False)
             assert STUB_TOKEN not in repr(target)
         finally:
@@ -240,7 +240,7 @@ def test_a_wrong_token_and_something_else_are_told(tmp_path: Path) -> None:
 def test_a_sign_of_life_that_outlived_its_gateway_keeps_nobody_out(tmp_path: Path) -> None:
     settings = configured(tmp_path, 1, f"{{port: {free_port()}, token: {STUB_TOKEN}}}")
     beat(settings)
-    target = asyncio.run(choose(settings, tmp_path, {}, datetime.now(UTC), url="", run=False))
+    target = asyncio.run(find_target(settings, tmp_path, {}, datetime.now(UTC), url="", run=False))
     assert target.is_own
 
 
@@ -248,21 +248,21 @@ def test_each_refusal_of_the_api_has_its_name() -> None:
     async def story() -> None:
         stub = StubGateway()
         await stub.start()
-        api, other = Api(stub.url, STUB_TOKEN), Api(stub.url, "wrong")
-        with pytest.raises(Denied):
+        api, other = GatewayApiClient(stub.url, STUB_TOKEN), GatewayApiClient(stub.url, "wrong")
+        with pytest.raises(ApiUnauthorized):
             await other.get_status()
         stub.refuses = "no"
-        with pytest.raises(Refused, match="no"):
+        with pytest.raises(ApiRejected, match="no"):
             await api.say("x")
         assert not (await api.send_order("kill", OWN, "me")).ok
         await stub.stop()
-        with pytest.raises(Away):
+        with pytest.raises(ApiUnavailable):
             await api.get_status()
         for one in (api, other):
             await one.close()
         for token in ("", " ", "a\nb", "ü"):
             with pytest.raises(ValueError, match="token"):
-                Api(stub.url, token)
+                GatewayApiClient(stub.url, token)
 
     asyncio.run(story())
 
@@ -322,7 +322,7 @@ def test_the_command_runs_a_gateway_and_leaves_nothing_behind(tmp_path: Path, wa
             assert await asyncio.to_thread(play) == 0
             assert b"serving irc.test" not in terminal.drawn  # the log is in its file
             assert "serving irc.test" in settings.store.path.with_name("reverie.db.log").read_text()
-            assert not beat_file(settings.store.path).exists()
+            assert not heartbeat_file(settings.store.path).exists()
             with contextlib.closing(sqlite3.connect(settings.store.path)) as database:
                 database.execute("BEGIN IMMEDIATE")  # nobody holds it any more
 

@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from gateway.console import text
-from gateway.console.line import Line, rows_of
+from gateway.console.line import PaneLine, wrap_line
 
 ANY = st.text(max_size=60) | st.text(alphabet="ab \t\n\x1b[\u202e\u200d\ufe0f👩👨🏽日e\u0301", max_size=60)
 
 
 @given(ANY)
 def test_nothing_that_comes_out_moves_a_terminal_or_is_hidden(said: str) -> None:
-    for line in text.lines(said):
-        assert len(line) <= text.MAX_CHARS
+    for line in text.safe_lines(said):
+        assert len(line) <= text.MAX_LINE_CHARS
         for char in line:
             assert unicodedata.category(char) not in {"Cc", "Cs", "Co", "Cn", "Zl", "Zp"}, hex(ord(char))
             assert unicodedata.category(char) != "Cf" or char == "\u200c", hex(ord(char))
@@ -26,37 +26,37 @@ def test_nothing_that_comes_out_moves_a_terminal_or_is_hidden(said: str) -> None
 
 @given(ANY)
 def test_a_safe_line_is_as_wide_as_textual_thinks(said: str) -> None:
-    for line in text.lines(said):
-        assert text.width(line) == cell_len(line) == sum(map(cell_len, line))
+    for line in text.safe_lines(said):
+        assert text.cell_width(line) == cell_len(line) == sum(map(cell_len, line))
 
 
 @given(ANY, st.integers(1, 30), st.integers(0, 8))
 @example("日日日", 1, 0)
 @example("word " * 10, 5, 2)
 def test_wrapping_loses_nothing_but_spaces_and_keeps_within_the_width(said: str, cells: int, indent: int) -> None:
-    for line in text.lines(said):
-        cuts = text.wrapped(line, cells, indent)
+    for line in text.safe_lines(said):
+        cuts = text.wrap_cells(line, cells, indent)
         rows = [line[start:end] for start, end in cuts]
         assert "".join(rows).replace(" ", "") == line.replace(" ", "")
         assert [start for start, _ in cuts] == sorted(start for start, _ in cuts)
         for number, row in enumerate(rows):
             room = max(1, cells - (indent if number else 0))
-            assert text.width(row) <= room or sum(1 for char in row if text.width(char)) == 1
+            assert text.cell_width(row) <= room or sum(1 for char in row if text.cell_width(char)) == 1
 
 
 @given(ANY, st.integers(3, 40), st.integers(0, 6))
 def test_rows_of_a_line_are_never_wider_than_the_pane(said: str, width: int, indent: int) -> None:
-    for one in text.lines(said):
-        line = Line((("time", "10:00 "), ("plain", one)), indent)
-        for row in rows_of(line, width):
-            assert sum(text.width(piece) for _, piece in row) <= width
+    for one in text.safe_lines(said):
+        line = PaneLine((("time", "10:00 "), ("plain", one)), indent)
+        for row in wrap_line(line, width):
+            assert sum(text.cell_width(piece) for _, piece in row) <= width
 
 
 @given(ANY, st.integers(0, 40))
 def test_what_is_cut_fits(said: str, cells: int) -> None:
-    for line in text.lines(said):
-        cut = text.fitted(line, cells)
-        assert text.width(cut) <= cells
+    for line in text.safe_lines(said):
+        cut = text.truncate_cells(line, cells)
+        assert text.cell_width(cut) <= cells
         assert cut in {line, ""} or cut.endswith("…")
 
 
@@ -83,7 +83,7 @@ def test_what_is_cut_fits(said: str, cells: int) -> None:
     ],
 )
 def test_what_is_shown(said: str, shown: list[str]) -> None:
-    assert text.lines(said) == shown
+    assert text.safe_lines(said) == shown
 
 
 @pytest.mark.parametrize(
@@ -98,4 +98,4 @@ def test_what_is_shown(said: str, shown: list[str]) -> None:
     ],
 )
 def test_where_rows_end(said: str, cells: int, rows: list[str]) -> None:
-    assert [said[start:end] for start, end in text.wrapped(said, cells, 2 if cells < 9 else 0)] == rows
+    assert [said[start:end] for start, end in text.wrap_cells(said, cells, 2 if cells < 9 else 0)] == rows

@@ -17,30 +17,30 @@ from hypothesis import strategies as st
 from gateway import control
 from gateway.control import (
     MAX_CONNECTIONS,
-    MAX_ORDER_BYTES,
     MAX_PATH_BYTES,
-    Control,
-    NoAnswer,
-    NotRunning,
-    PathTooLong,
-    ask,
-    listen,
+    MAX_REQUEST_BYTES,
+    ControlServer,
+    GatewayNotAnswering,
+    GatewayNotRunning,
+    SocketPathTooLong,
+    send_control_request,
+    serve_control,
     socket_path,
 )
-from gateway.orders import Answer, DmnOrder, Order
+from gateway.orders import ControlRequest, ControlResponse, DmnRequest
 from tests.examples import examples
 from tests.store.kit import run
 
-STATUS = DmnOrder(what="status", by="a test")
+STATUS = DmnRequest(what="status", by="a test")
 
 
-async def echo(order: Order) -> Answer:
-    assert isinstance(order, DmnOrder)
-    return Answer(ok=True, lines=(f"{order.what} of {order.agent} by {order.by}",))
+async def echo(order: ControlRequest) -> ControlResponse:
+    assert isinstance(order, DmnRequest)
+    return ControlResponse(ok=True, lines=(f"{order.what} of {order.agent} by {order.by}",))
 
 
 @contextlib.asynccontextmanager
-async def listening(made: Control, path: Path) -> AsyncIterator[None]:
+async def listening(made: ControlServer, path: Path) -> AsyncIterator[None]:
     task = asyncio.create_task(made.run())
     try:
         while not await _heard(path) or made._connections:
@@ -84,13 +84,13 @@ def test_an_order_reaches_the_handler_and_its_answer_the_client(tmp_path: Path) 
     path = tmp_path / "s.sock"
 
     async def story() -> None:
-        async with listening(Control(path, echo), path):
+        async with listening(ControlServer(path, echo), path):
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
-            answer = await ask(path, DmnOrder(what="quiet", by="ann", agent="reverie"))
-            assert answer == Answer(ok=True, lines=("quiet of reverie by ann",))
+            answer = await send_control_request(path, DmnRequest(what="quiet", by="ann", agent="reverie"))
+            assert answer == ControlResponse(ok=True, lines=("quiet of reverie by ann",))
         assert not path.exists()
-        with pytest.raises(NotRunning):
-            await ask(path, STATUS)
+        with pytest.raises(GatewayNotRunning):
+            await send_control_request(path, STATUS)
 
     run(story())
 
@@ -108,22 +108,22 @@ def test_an_order_reaches_the_handler_and_its_answer_the_client(tmp_path: Path) 
         ((b"\n",), "not an order: "),
         ((b"GET / HTTP/1.1\r\n", b"\r\n"), "not an order: "),
         ((b'{"what": "sta', b'tus", "by": "x"}\n'), "status of None by x"),
-        ((b"x" * (MAX_ORDER_BYTES + 1),), f"an order has at most {MAX_ORDER_BYTES} bytes"),
+        ((b"x" * (MAX_REQUEST_BYTES + 1),), f"an order has at most {MAX_REQUEST_BYTES} bytes"),
     ],
 )
 def test_odd_orders_get_an_answer_and_harm_nobody(tmp_path: Path, pieces: tuple[bytes, ...], said: str) -> None:
     path = tmp_path / "s.sock"
 
     async def story() -> None:
-        async with listening(Control(path, echo), path):
+        async with listening(ControlServer(path, echo), path):
             told = await raw(path, *pieces)
             if told:  # a reset may overtake the answer to what was too much
                 answer = json.loads(told)
                 assert answer["lines"][0].startswith(said)
                 assert answer["ok"] is said.startswith("status")
-            assert told or len(pieces[0]) > MAX_ORDER_BYTES
+            assert told or len(pieces[0]) > MAX_REQUEST_BYTES
             assert await raw(path, end=True)  # who says nothing at all is told so, too
-            assert (await ask(path, STATUS)).ok
+            assert (await send_control_request(path, STATUS)).ok
 
     run(story())
 
@@ -131,13 +131,13 @@ def test_odd_orders_get_an_answer_and_harm_nobody(tmp_path: Path, pieces: tuple[
 def test_a_handler_that_breaks_is_told_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "s.sock"
 
-    async def broken(order: Order) -> Answer:
+    async def broken(order: ControlRequest) -> ControlResponse:
         raise KeyError(order.kind)
 
     async def story() -> None:
-        async with listening(Control(path, broken), path):
+        async with listening(ControlServer(path, broken), path):
             for _ in range(2):
-                answer = await ask(path, STATUS)
+                answer = await send_control_request(path, STATUS)
                 assert (answer.ok, answer.lines) == (False, ("that broke; the gateway's log says how",))
 
     run(story())
@@ -150,29 +150,29 @@ def test_who_keeps_it_waiting_is_let_go_and_a_crowd_is_kept_out(
     path = tmp_path / "s.sock"
     never = asyncio.Event()
 
-    async def slow(order: Order) -> Answer:
-        if isinstance(order, DmnOrder) and order.what == "debug":
+    async def slow(order: ControlRequest) -> ControlResponse:
+        if isinstance(order, DmnRequest) and order.what == "debug":
             await never.wait()
         return await echo(order)
 
     async def story() -> None:
-        made = Control(path, slow)
+        made = ControlServer(path, slow)
         async with listening(made, path):
             idle = [await asyncio.open_unix_connection(path) for _ in range(MAX_CONNECTIONS)]
             while len(made._connections) < MAX_CONNECTIONS:
                 await asyncio.sleep(0)
-            with pytest.raises(NoAnswer, match=r"busy or ending|did not answer"):
-                await ask(path, STATUS)
+            with pytest.raises(GatewayNotAnswering, match=r"busy or ending|did not answer"):
+                await send_control_request(path, STATUS)
             for _, writer in idle:
                 writer.close()
             while made._connections:
                 await asyncio.sleep(0)
-            assert (await ask(path, STATUS)).ok
+            assert (await send_control_request(path, STATUS)).ok
             monkeypatch.setattr(control, "READ_S", 0.05)
             assert await raw(path, b'{"wha') == b""
             monkeypatch.setattr(control, "READ_S", 5.0)
             monkeypatch.setattr(control, "ANSWER_S", 0.05)
-            answer = await ask(path, DmnOrder(what="debug", by="x"))
+            answer = await send_control_request(path, DmnRequest(what="debug", by="x"))
             assert answer.lines == ("the gateway did not get to it within 0 s",)
 
     run(story())
@@ -182,7 +182,7 @@ def test_ending_lets_go_of_whoever_is_connected(tmp_path: Path) -> None:
     path = tmp_path / "s.sock"
 
     async def story() -> None:
-        made = Control(path, echo)
+        made = ControlServer(path, echo)
         async with listening(made, path):
             reader, writer = await asyncio.open_unix_connection(path)
             await asyncio.sleep(0)  # perhaps it has not been accepted yet
@@ -205,12 +205,12 @@ def test_the_socket_of_a_dead_process_is_replaced_and_nothing_else_is(
     other.write_text("dear to somebody")
 
     async def story() -> None:
-        with pytest.raises(NotRunning):
-            await ask(path, STATUS)
-        async with listening(Control(path, echo), path):
-            assert (await ask(path, STATUS)).ok
-        await Control(other, echo).run()
-        await Control(tmp_path / "none" / "s.sock", echo).run()
+        with pytest.raises(GatewayNotRunning):
+            await send_control_request(path, STATUS)
+        async with listening(ControlServer(path, echo), path):
+            assert (await send_control_request(path, STATUS)).ok
+        await ControlServer(other, echo).run()
+        await ControlServer(tmp_path / "none" / "s.sock", echo).run()
 
     run(story())
     assert other.read_text() == "dear to somebody"
@@ -221,7 +221,7 @@ def test_a_socket_that_somebody_else_put_there_is_left_alone(tmp_path: Path) -> 
     path = tmp_path / "s.sock"
 
     async def story() -> None:
-        async with listening(Control(path, echo), path):
+        async with listening(ControlServer(path, echo), path):
             path.unlink()
             path.write_text("a successor's")
         assert path.read_text() == "a successor's"
@@ -239,11 +239,11 @@ def test_who_is_no_gateway_is_found_out(tmp_path: Path, monkeypatch: pytest.Monk
         writer.close()
 
     async def story() -> None:
-        monkeypatch.setattr(control, "MAX_ANSWER_BYTES", 1_000)
+        monkeypatch.setattr(control, "MAX_RESPONSE_BYTES", 1_000)
         async with await asyncio.start_unix_server(chatty, path):
             while told:
-                with pytest.raises(NoAnswer):
-                    await ask(path, STATUS)
+                with pytest.raises(GatewayNotAnswering):
+                    await send_control_request(path, STATUS)
                 told.pop(0)
 
     run(story())
@@ -256,18 +256,18 @@ def test_the_path_stands_beside_the_store_and_fits_a_socket(tmp_path: Path) -> N
     assert (short.parent, len(short.name)) == (tmp_path, 13)
     assert short == socket_path(tmp_path / "." / ".." / tmp_path.name / long.name)
     assert short != socket_path(long.with_name("b" * len(long.name)))
-    with pytest.raises(PathTooLong, match=r"set store\.path"):
+    with pytest.raises(SocketPathTooLong, match=r"set store\.path"):
         socket_path(tmp_path / ("d" * 100) / "reverie.db")
 
     async def story() -> None:
-        async with listening(Control(short, echo), short):
-            assert (await ask(short, STATUS)).ok
+        async with listening(ControlServer(short, echo), short):
+            assert (await send_control_request(short, STATUS)).ok
 
     run(story())
 
 
 def test_where_no_socket_fits_the_gateway_does_without(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    run(listen(tmp_path / ("d" * 100) / "reverie.db", echo))
+    run(serve_control(tmp_path / ("d" * 100) / "reverie.db", echo))
     assert "set store.path to a shorter one" in caplog.text
 
 
@@ -275,12 +275,12 @@ def test_where_no_socket_fits_the_gateway_does_without(tmp_path: Path, caplog: p
 @given(lines=st.lists(st.binary(max_size=200), max_size=20), left=st.binary(max_size=50))
 def test_any_bytes_are_survived(lines: list[bytes], left: bytes) -> None:
     async def story(path: Path) -> None:
-        async with listening(Control(path, echo), path):
+        async with listening(ControlServer(path, echo), path):
             for line in lines:
                 told = await raw(path, line + b"\n")
                 assert json.loads(told)["ok"] is False
             await raw(path, left, end=True)
-            assert (await ask(path, STATUS)).ok
+            assert (await send_control_request(path, STATUS)).ok
 
     with TemporaryDirectory() as folder:
         run(story(Path(folder) / "s.sock"))

@@ -11,9 +11,9 @@ from typing import Final
 import pytest
 
 from gateway import app
-from gateway.events import Alarm, Delivery, Message
-from gateway.fates import Fate, fates
-from gateway.records import Dreamed, Handled, Noted, Queued, Reminded, is_inner
+from gateway.events import Alarm, DeliveryReport, Message
+from gateway.fates import EventOutcome, compute_outcomes
+from gateway.records import MemoryConsolidated, NoteWritten, PostQueued, ReminderSet, UnreadDismissed, is_inner
 from gateway.store import rebuild
 from tests.gateway.cut_kit import Script, Steps, cutting, live
 from tests.gateway.kill_judge import DOUBT
@@ -70,7 +70,7 @@ def script(clock: JumpingClock) -> Script:
 class Outcome:
     """What came of it."""
 
-    fates: dict[str, Fate]
+    fates: dict[str, EventOutcome]
     shown: Counter[str]
     posts: Counter[str]
     uncertain: Counter[str]
@@ -104,19 +104,23 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, *lives: int) -> Outcome:
         log = await gateway.log()
         found = {one.seq: one.fact for one in log}
         facts = list(found.values())
-        posts = {str(fact.post.key): fact.post.text for fact in facts if isinstance(fact, Queued)}
-        became = {str(f.id): fate for seq, fate in fates(log).items() if isinstance(f := found[seq], Message)}
+        posts = {str(fact.post.key): fact.post.text for fact in facts if isinstance(fact, PostQueued)}
+        became = {
+            str(f.id): fate for seq, fate in compute_outcomes(log).items() if isinstance(f := found[seq], Message)
+        }
         return Outcome(
             fates=became,
             shown=Counter(part.body for _, part in gateway.shown),
             posts=Counter(posts.values()),
             uncertain=Counter(
-                posts[str(fact.post)] for fact in facts if isinstance(fact, Delivery) and fact.state == "uncertain"
+                posts[str(fact.post)]
+                for fact in facts
+                if isinstance(fact, DeliveryReport) and fact.state == "uncertain"
             ),
             effects=Counter(
-                fact.kind + (f" {fact.text}" if isinstance(fact, Noted | Reminded) else "")
+                fact.kind + (f" {fact.text}" if isinstance(fact, NoteWritten | ReminderSet) else "")
                 for fact in facts
-                if isinstance(fact, Noted | Reminded | Handled | Dreamed)
+                if isinstance(fact, NoteWritten | ReminderSet | UnreadDismissed | MemoryConsolidated)
             ),
             alarms=sum(isinstance(fact, Alarm) for fact in facts),
             requests=len(brain.asked),
@@ -137,12 +141,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
 
 def test_the_story_has_one_of_everything(whole: Outcome) -> None:
     assert whole.fates == {
-        "m1": Fate.ANSWERED,
-        "m2": Fate.CONTEXT,
-        "m3": Fate.ANSWERED,
-        "m4": Fate.ANSWERED,
-        "m5": Fate.ANSWERED_ELSEWHERE,
-        "m6": Fate.HANDLED,
+        "m1": EventOutcome.ANSWERED,
+        "m2": EventOutcome.CONTEXT,
+        "m3": EventOutcome.ANSWERED,
+        "m4": EventOutcome.ANSWERED,
+        "m5": EventOutcome.ANSWERED_ELSEWHERE,
+        "m6": EventOutcome.HANDLED,
     }
     said = ["It is done.", "It is done.", "Hello.", "Time to stretch!", "I am on it"]
     assert whole.shown == whole.posts == Counter(said)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.journal import parse
+from agent.journal import parse_journal
 from gateway import own_files
 from tests.channels.kit import story
 from tests.gateway.notes_kit import ANN, ROOM, Papers, at, papers
@@ -75,7 +75,7 @@ def test_wherever_it_ends_the_files_follow_the_log_after_the_next_start(tmp_path
                 async with papers(directory):
                     pass
             async with papers(directory) as kit:
-                entries = parse(kit.journal.read_text())
+                entries = parse_journal(kit.journal.read_text())
                 assert [one.text for one in entries] == [noted.text for noted in await kit.noted()]
                 keys = [one.key for one in await kit.store.newest_entries(9, kinds=["noted"])]
                 assert [f"note:{one.note_id}" for one in entries] == keys

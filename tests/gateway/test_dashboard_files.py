@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.ops.assets import CSP, assets
+from gateway.ops.assets import ASSET_CSP, load_assets
 
 PAGE = Path(__file__).parents[2] / "gateway" / "ops" / "page"
 FILES = sorted(PAGE.iterdir())
@@ -30,11 +30,11 @@ def test_a_file_of_the_page(file: Path) -> None:
 
 
 def test_every_file_is_served_with_the_policy_and_nothing_else_is() -> None:
-    served = assets()
+    served = load_assets()
     assert set(served) == {"/", *(f"/page/{one.name}" for one in FILES if one.name != "index.html")}
     for page in served.values():
-        assert dict(page.headers)["Content-Security-Policy"] == CSP
-    assert "unsafe" not in CSP
+        assert dict(page.headers)["Content-Security-Policy"] == ASSET_CSP
+    assert "unsafe" not in ASSET_CSP
 
 
 def test_every_module_is_asked_for_at_once() -> None:

@@ -14,7 +14,7 @@ from typing import Any, ParamSpec
 import pytest
 
 from gateway.events import Attachment
-from gateway.records import ApprovalAsked, Folded, TurnEnded
+from gateway.records import ApprovalRequested, TurnRecord, ViewFolded
 from tests.gateway.hostile_kit import ADAM, GUS, HUSH, MIA, OLGA, THANKS, Town, town
 
 pytestmark = pytest.mark.boxed
@@ -52,19 +52,19 @@ class Chat:
             await asyncio.sleep(0.02)
         return said.id
 
-    async def turns(self) -> list[TurnEnded]:
-        return [one for one in await self.scene.facts(TurnEnded, "turn_ended") if one.cause == "addressed"]
+    async def turns(self) -> list[TurnRecord]:
+        return [one for one in await self.scene.facts(TurnRecord, "turn_ended") if one.cause == "addressed"]
 
     async def new(self, command: str = "new") -> None:
         """The owner has the view changed by a command."""
-        before = len(await self.scene.facts(Folded, "folded"))
+        before = len(await self.scene.facts(ViewFolded, "folded"))
         await self.scene.speak(OLGA, f"!{command}", direct=self.direct, mention=False)
-        while len(await self.scene.facts(Folded, "folded")) == before:
+        while len(await self.scene.facts(ViewFolded, "folded")) == before:
             await asyncio.sleep(0.02)
 
     async def approvals(self) -> list[str]:
         """The tools that an admin was asked about here."""
-        return [one.tool for one in await self.scene.facts(ApprovalAsked, "approval_asked")]
+        return [one.tool for one in await self.scene.facts(ApprovalRequested, "approval_asked")]
 
 
 @contextlib.asynccontextmanager
@@ -103,7 +103,7 @@ async def folded_away(it: Town, chat: Chat) -> str:
     for number in range(6):
         await chat.says(GUS, f"{HUSH} {'so it goes on and on. ' * 40}{number} {word}")
     await chat.new("compact")
-    folded = (await chat.scene.facts(Folded, "folded"))[-1]
+    folded = (await chat.scene.facts(ViewFolded, "folded"))[-1]
     assert (folded.head != "", folded.least_role) == (True, "guest")
     assert it.again is not None
     await it.again()

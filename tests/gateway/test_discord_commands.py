@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from channels.discord.commands import same, table
-from gateway.commands.table import SPECS
-from tests.channels.discord_faults_kit import story
+from channels.discord.commands import build_command_table, is_same_table
+from gateway.commands.table import COMMAND_SPECS
+from tests.channels.kit import story
 from tests.gateway.discord_kit import Town, town
-from tests.servers.discord_api import Interaction
+from tests.servers.discord_api_commands import Interaction
 
 
 async def ready(it: Town) -> None:
@@ -32,7 +32,7 @@ async def test_the_table_is_registered_once(tmp_path: Path) -> None:
         for _ in range(2):
             async with it.inside():
                 await ready(it)
-        assert same(it.api.commands.table["global"], table(SPECS))
+        assert is_same_table(it.api.commands.table["global"], build_command_table(COMMAND_SPECS))
         assert len(it.api.made("PUT ")) <= 2
 
 

@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 from gateway import app
-from gateway.events import Delivery
-from gateway.settings_load import parse
-from tests.channels.discord_faults_kit import SAY, Hurried, story
+from gateway.events import DeliveryReport
+from gateway.settings_load import parse_config
+from tests.channels.discord_faults_kit import SAY, Hurried
+from tests.channels.kit import story
 from tests.gateway.discord_kit import NAME, town
-from tests.servers.discord_api import DiscordApi, Options
+from tests.servers.discord_api import DiscordApi
+from tests.servers.discord_api_faults import Options
 
 
 @pytest.mark.parametrize("what", ["500 before", "500 after", "reset before", "reset after", "silent", "429"])
@@ -40,7 +42,7 @@ async def test_a_storm_after_processing_is_seen_once_and_uncertain(what: Any, tm
         it.api.faults.add(SAY, what, times=10**6)
         await it.answered(it.say())
         await it.calm()
-        (ended,) = await it.facts(Delivery)
+        (ended,) = await it.facts(DeliveryReport)
         assert ended.state == "uncertain"
         assert ended.reason
         await it.fair()
@@ -138,8 +140,8 @@ def test_a_refused_bot_stops_and_another_goes_on(
 @story
 async def test_when_every_bot_is_refused_the_gateway_says_so(tmp_path: Path) -> None:
     async with town(tmp_path, token="wrong") as it:
-        with pytest.raises(app.NothingLeft):
-            await app.run(parse(it.config, tmp_path), asyncio.Event(), clock=Hurried(20))
+        with pytest.raises(app.NoChannelsLeft):
+            await app.run(parse_config(it.config, tmp_path), asyncio.Event(), clock=Hurried(20))
 
 
 @story

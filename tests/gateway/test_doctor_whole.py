@@ -21,19 +21,19 @@ from hypothesis import strategies as st
 from gateway import app
 from gateway.cli import main
 from gateway.clock import SystemClock
-from gateway.doctor.base import Machine
-from gateway.doctor.checks.models import beginning_of
-from gateway.doctor.examine import CHECK_S, Named, examine, side_by_side
-from gateway.doctor.report import Report, Style, arranged
-from gateway.doctor.rules.clock import of_clock
-from gateway.doctor.rules.running import state_of
-from gateway.doctor.rules.versions import allows, need
-from gateway.events import Address, ChannelName, Delivery, EventId, PostKey, RoomId
-from gateway.live import Live
-from gateway.ops.health import last_sign
-from gateway.ops.stats import Snapshot
+from gateway.doctor.base import DoctorEnvironment
+from gateway.doctor.checks.models import build_prompt_prefix
+from gateway.doctor.examine import CHECK_TIMEOUT_S, NamedCheck, examine, run_checks
+from gateway.doctor.report import DoctorReport, ReportStyle, sort_findings
+from gateway.doctor.rules.clock import judge_clock
+from gateway.doctor.rules.running import infer_gateway_state
+from gateway.doctor.rules.versions import is_allowed_version, parse_requirement
+from gateway.events import Address, ChannelName, DeliveryReport, EventId, PostKey, RoomId
+from gateway.live import LiveSettings
+from gateway.ops.health import read_heartbeat
+from gateway.ops.stats import GatewaySnapshot
 from gateway.probes.base import Finding
-from gateway.settings_load import check
+from gateway.settings_load import check_config
 from tests.channels.kit import story
 from tests.examples import examples
 from tests.gateway.doctor_faults import installed
@@ -45,9 +45,9 @@ from tests.servers.model_api import ModelApi
 async def gateway(here: World) -> AsyncIterator[None]:
     """Runs with that configuration, all its channels up."""
     here.write()
-    read, _ = check(here.directory, here.env)
+    read, _ = check_config(here.directory, here.env)
     stop = asyncio.Event()
-    running = asyncio.create_task(app.run(read, stop, live=Live(read, here.directory, dict(here.env))))
+    running = asyncio.create_task(app.run(read, stop, live=LiveSettings(read, here.directory, dict(here.env))))
     try:
         async with asyncio.timeout(120):
             while not all(one.state == "up" for one in seen(here)) or not seen(here):
@@ -60,7 +60,7 @@ async def gateway(here: World) -> AsyncIterator[None]:
 
 
 def seen(here: World) -> Any:
-    sign = last_sign(here.store, SystemClock().now())
+    sign = read_heartbeat(here.store, SystemClock().now())
     return sign.snapshot.channels if sign else ()
 
 
@@ -122,10 +122,10 @@ async def test_what_waits_for_a_restart_or_could_not_be_taken_is_told(tmp_path: 
         assert "variable" in trouble(report)[0].fix
 
 
-async def told(here: World, true: Callable[[Snapshot], bool]) -> Report:
+async def told(here: World, true: Callable[[GatewaySnapshot], bool]) -> DoctorReport:
     """What the doctor says once the gateway says that."""
     async with asyncio.timeout(120):
-        while (sign := last_sign(here.store, SystemClock().now())) is None or not true(sign.snapshot):
+        while (sign := read_heartbeat(here.store, SystemClock().now())) is None or not true(sign.snapshot):
             await asyncio.sleep(0.05)
     return await here.examine(offline=True, written=False)
 
@@ -136,7 +136,7 @@ async def test_a_delivery_that_nobody_is_sure_of_is_told(tmp_path: Path) -> None
         at = Address(channel=ChannelName("irc.test"), room=RoomId("#lounge"))
         now = SystemClock().now()
         await here.remember(
-            Delivery(
+            DeliveryReport(
                 id=EventId("d1"), at=at, post=PostKey("k1"), state="uncertain", reason="cut in the middle", sent=now
             )
         )
@@ -151,7 +151,9 @@ async def test_a_room_that_hides_is_not_missed_by_who_was_in_it(tmp_path: Path) 
         here.ircd.options.modes = {}
         assert codes(trouble(await here.examine(offline=False))) == [("irc.rooms", "warning")]
         at, now = Address(channel=ChannelName("irc.test"), room=RoomId("#lounge")), SystemClock().now()
-        await here.remember(Delivery(id=EventId("d"), at=at, post=PostKey("k"), state="sent", reason="", sent=now))
+        await here.remember(
+            DeliveryReport(id=EventId("d"), at=at, post=PostKey("k"), state="sent", reason="", sent=now)
+        )
         assert trouble(await here.examine(offline=False)) == []
 
 
@@ -253,8 +255,8 @@ async def test_what_is_measured_is_what_the_gateway_sends(tmp_path: Path) -> Non
             async with asyncio.timeout(120):
                 while not (asked := said_to(here.model)):
                     await asyncio.sleep(0.05)
-        read, _ = check(here.directory, here.env)
-        request = await beginning_of(read, read.agents[0])
+        read, _ = check_config(here.directory, here.env)
+        request = await build_prompt_prefix(read, read.agents[0])
         assert [tool.name for tool in request.tools] == [tool["name"] for tool in asked["tools"]]
         assert request.blocks[0].text == asked["system"][0]["text"]
 
@@ -298,13 +300,17 @@ def test_which_checks_break_or_hang_does_not_matter_to_the_others() -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    checks = [Named("a", broken), Named("b", hanging), Named("a", good)]  # a channel may be named like a check of ours
+    checks = [
+        NamedCheck("a", broken),
+        NamedCheck("b", hanging),
+        NamedCheck("a", good),
+    ]  # a channel may be named like a check of ours
     told: list[tuple[int, int]] = []
-    found = asyncio.run(side_by_side(checks, lambda done, of, _: told.append((done, of)), check_s=0.1))
+    found = asyncio.run(run_checks(checks, lambda done, of, _: told.append((done, of)), check_s=0.1))
     assert [(one.code, one.where) for one in found] == [("doctor.broke", "a"), ("doctor.late", "b"), ("net.ok", "")]
     assert told[0] == (0, 3)
     assert told[-1] == (3, 3)
-    late = asyncio.run(side_by_side(checks, lambda *_: None, all_s=0.1))
+    late = asyncio.run(run_checks(checks, lambda *_: None, all_s=0.1))
     assert [one.code for one in late] == ["doctor.broke", "doctor.late", "net.ok"]
 
 
@@ -314,9 +320,9 @@ def test_a_file_system_that_hangs_does_not_hang_the_doctor(tmp_path: Path) -> No
     rest = "agents: [{id: ana}]\nllm: {providers: {s: {kind: scripted}}, models: {main: {provider: s}}}\n"
     (tmp_path / "reverie.yaml").write_text(f"channels: {{i: {channel}}}\n{rest}")
     began = time.monotonic()
-    report = asyncio.run(examine(Machine(directory=tmp_path, env={}, offline=True)))
+    report = asyncio.run(examine(DoctorEnvironment(directory=tmp_path, env={}, offline=True)))
     assert ("doctor.late", "warning") in codes(report.findings)
-    assert time.monotonic() - began < CHECK_S + 3
+    assert time.monotonic() - began < CHECK_TIMEOUT_S + 3
     with (tmp_path / "ca.pem").open("w"):  # the thread that waits is let go
         pass
 
@@ -349,7 +355,7 @@ VALUES = st.recursive(
 @given(text=st.text(max_size=300) | VALUES.map(lambda value: json.dumps(value, default=str)))
 def test_no_text_makes_the_doctor_raise(text: str, tmp_path: Path) -> None:
     (tmp_path / "reverie.yaml").write_bytes(text.encode("utf-8", "surrogatepass"))
-    sound(asyncio.run(examine(Machine(directory=tmp_path, env={}, offline=True))).findings)
+    sound(asyncio.run(examine(DoctorEnvironment(directory=tmp_path, env={}, offline=True))).findings)
 
 
 @settings(
@@ -369,7 +375,7 @@ def test_no_change_of_a_good_configuration_makes_the_doctor_raise(data: st.DataO
         at = at[key]
     at[key] = data.draw(VALUES | st.text(alphabet="0123456789abc./:-*#", max_size=12))
     (directory / "reverie.yaml").write_text(json.dumps(changed, default=str), encoding="utf-8")
-    report = asyncio.run(examine(Machine(directory=directory, env=env, offline=True)))
+    report = asyncio.run(examine(DoctorEnvironment(directory=directory, env=env, offline=True)))
     sound(report.findings)
     assert "doctor.broke" not in {one.code for one in report.findings}, report.findings
 
@@ -403,7 +409,7 @@ async def test_no_secret_is_ever_shown(tmp_path: Path) -> None:
         shown.append(await here.examine(offline=True, written=False))
         assert [one.ok for one in shown] == [True] + [False] * 6
         for report in shown:
-            out = report.to_json() + "\n".join(report.render_lines(Style(colour=True)))
+            out = report.to_json() + "\n".join(report.render_lines(ReportStyle(colour=True)))
             assert not [secret for secret in secrets if secret in out]
 
 
@@ -474,9 +480,9 @@ def test_on_a_terminal_it_shows_how_far_it_is(more: dict[str, str], colour: bool
     ],
 )
 def test_bounds_of_versions(written: str, version: str, good: bool) -> None:
-    one = need(written)
+    one = parse_requirement(written)
     assert one is not None
-    assert allows(one.bounds, version) is good
+    assert is_allowed_version(one.bounds, version) is good
 
 
 @pytest.mark.parametrize(
@@ -495,15 +501,15 @@ def test_bounds_of_versions(written: str, version: str, good: bool) -> None:
 def test_whether_it_runs_is_told_by_its_signs(
     age_s: float | None, held: bool, held_s: float | None, left: bool, kind: str
 ) -> None:
-    state = state_of(sign_age_s=age_s, stale_s=30.0, held=held, held_for_s=held_s, pid=7, left=left)
+    state = infer_gateway_state(sign_age_s=age_s, stale_s=30.0, held=held, held_for_s=held_s, pid=7, left=left)
     assert state.kind == kind
 
 
 def test_one_server_that_agrees_vouches_for_the_clock() -> None:
-    assert [one.level for one in of_clock({"a": 300.0, "b": -2.0}, "unsynchronized", keeps=True)] == ["ok"]
-    assert [one.level for one in of_clock({"a": 300.0, "b": 290.0}, "synchronized", keeps=True)] == ["bad"]
-    assert [one.code for one in of_clock({}, "unsynchronized", keeps=True)] == ["clock.unsynchronized"]
-    assert [one.level for one in of_clock({}, "unsynchronized", keeps=False)] == ["ok"]
+    assert [one.level for one in judge_clock({"a": 300.0, "b": -2.0}, "unsynchronized", keeps=True)] == ["ok"]
+    assert [one.level for one in judge_clock({"a": 300.0, "b": 290.0}, "synchronized", keeps=True)] == ["bad"]
+    assert [one.code for one in judge_clock({}, "unsynchronized", keeps=True)] == ["clock.unsynchronized"]
+    assert [one.level for one in judge_clock({}, "unsynchronized", keeps=False)] == ["ok"]
 
 
 def test_findings_are_told_once_in_the_order_of_their_areas() -> None:
@@ -512,6 +518,6 @@ def test_findings_are_told_once_in_the_order_of_their_areas() -> None:
         Finding(code="config.read", level="ok", what="a\x1b[2J\nb"),
         Finding(code="net.ok", level="ok", what="b"),
     ]
-    told = arranged(some, str)
+    told = sort_findings(some, str)
     assert [one.code for one in told] == ["config.read", "net.ok"]
     assert told[0].what == "a\\x1b[2J\\nb"

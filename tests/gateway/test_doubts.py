@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from agent.models.scripted import Rule, Script
-from channels.base import Capabilities, Going, Part, Uncertain, unrecorded
+from agent.models.scripted import Script, ScriptRule
+from channels.base import BeforeSend, Capabilities, Part, Uncertain, no_before_send
 from channels.console import ConsoleChannel
 from gateway import outbox
-from gateway.events import Delivery, Receipt
-from gateway.records import Queued
+from gateway.events import DeliveryReport, Receipt
+from gateway.records import PostQueued
 from tests.gateway.kit import CONSOLE, Running, Screen, running
 from tests.store.kit import run
 
 DOUBT = '(My last answer may not have reached you: say "again" and I repeat it.)'
 SCRIPT = Script(
     rules=tuple(
-        Rule(match=rf"guest\): (reverie: )?{word}", reply=reply)
+        ScriptRule(match=rf"guest\): (reverie: )?{word}", reply=reply)
         for word, reply in {"again": "No.", "two": "Second.", "one": "First."}.items()
     )
 )
@@ -35,7 +35,7 @@ class Doubtful(ConsoleChannel):
         self.capabilities = replace(Capabilities(platform="console", formatting=""), replies=replies)
         self.cuts, self.seen, self.tried = 0, seen, list[str]()
 
-    async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
+    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
         self.tried.append(part.body)
         if self.cuts:
             self.cuts -= 1
@@ -54,11 +54,11 @@ class Talk(Running):
         self.channel = channel
 
     async def delivered(self, *states: str) -> None:
-        while [one.state for one in await self.log("delivery") if isinstance(one, Delivery)] != list(states):
+        while [one.state for one in await self.log("delivery") if isinstance(one, DeliveryReport)] != list(states):
             await asyncio.sleep(0.005)
 
     async def posts(self) -> Sequence[str]:
-        return [one.post.text for one in await self.log("post") if isinstance(one, Queued)]
+        return [one.post.text for one in await self.log("post") if isinstance(one, PostQueued)]
 
 
 def story(tmp_path: Path, told: Any, **more: Any) -> None:

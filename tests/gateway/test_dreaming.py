@@ -10,24 +10,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.brief import Binding, Brief
-from agent.models.base import Busy, Request, Said, Text, ToolCall, ToolResult, ToolSpec
-from agent.models.scripted import Rule, Script, ScriptedModel
-from agent.outcome import Progress
-from agent.tools.notes import NOTES
+from agent.brief import PromptBinding, PromptInput
+from agent.models.base import ModelBusy, ModelMessage, ModelRequest, TextPart, ToolCall, ToolResult, ToolSpec
+from agent.models.scripted import Script, ScriptedModel, ScriptRule
+from agent.outcome import TurnProgress
+from agent.tools.notes import NOTE_TOOLS
 from agent.turn import take_turn
 from gateway.clock import ManualClock
-from gateway.dreaming import NOTES_TOKENS, Dream, cleaned, cut
-from gateway.memory import Memory, newest_dream
-from gateway.records import Dreamed, Seq, inner
-from gateway.store import NotWritten
+from gateway.dreaming import MAX_NOTES_TOKENS, DreamResult, strip_wrapping, truncate_lines
+from gateway.memory import MemoryStore, find_newest_dream
+from gateway.records import MemoryConsolidated, Seq, inner_conversation
+from gateway.store import AppendFailed
 from tests.agent.turn_kit import NoTools
 from tests.channels.kit import story
 from tests.gateway.notes_kit import ANN, OWNER, ROOM, Papers, at, papers
 
-BRIEF = Brief(
+BRIEF = PromptInput(
     persona="I am",
-    binding=Binding(prompt="short"),
+    binding=PromptBinding(prompt="short"),
     card="# Where you are",
     history=(),
     input_text="",
@@ -38,7 +38,7 @@ BRIEF = Brief(
 class Hands:
     """Tools that must not be used."""
 
-    specs: tuple[ToolSpec, ...] = NOTES
+    specs: tuple[ToolSpec, ...] = NOTE_TOOLS
 
     async def call(self, call: ToolCall) -> ToolResult:
         raise AssertionError(call)
@@ -46,11 +46,11 @@ class Hands:
 
 def model(*replies: str, **more: object) -> ScriptedModel:
     """Says the first, and after having been told that it is too long, the second."""
-    rules = [Rule(match="is the most", reply=replies[1])] if len(replies) > 1 else []
-    return ScriptedModel(Script(rules=(*rules, Rule(match="", reply=replies[0]))), clock=ManualClock(), **more)  # type: ignore[arg-type]
+    rules = [ScriptRule(match="is the most", reply=replies[1])] if len(replies) > 1 else []
+    return ScriptedModel(Script(rules=(*rules, ScriptRule(match="", reply=replies[0]))), clock=ManualClock(), **more)  # type: ignore[arg-type]
 
 
-async def dream(kit: Papers, thinks: ScriptedModel, *, most: int = 1_000) -> Dream:
+async def dream(kit: Papers, thinks: ScriptedModel, *, most: int = 1_000) -> DreamResult:
     return await kit.dreaming.dream(BRIEF, thinks, Hands(), agent="reverie", memory_chars=most)
 
 
@@ -62,13 +62,13 @@ async def noted(tmp: Path, *texts: str) -> AsyncIterator[Papers]:
         yield kit
 
 
-def told(request: Request) -> str:
-    return "\n".join(part.text for said in request.conversation for part in said.parts if isinstance(part, Text))
+def told(request: ModelRequest) -> str:
+    return "\n".join(part.text for said in request.conversation for part in said.parts if isinstance(part, TextPart))
 
 
-async def dreamed(kit: Papers) -> Sequence[Dreamed]:
+async def dreamed(kit: Papers) -> Sequence[MemoryConsolidated]:
     found = await kit.store.newest_entries(100, kinds=["dreamed"])
-    return [one.fact for one in found if isinstance(one.fact, Dreamed)]
+    return [one.fact for one in found if isinstance(one.fact, MemoryConsolidated)]
 
 
 def file(kit: Papers) -> Path:
@@ -87,7 +87,7 @@ async def test_what_was_written_down_goes_into_memory_by_one_request(tmp_path: P
         assert came.diff == "--- before\n+++ after\n@@ -0,0 +1,2 @@\n+- Ada: back on Monday\n+- Ann: tea"
         (one,) = await dreamed(kit)
         newest = await kit.store.newest_entries(1, kinds=["noted"])
-        assert one == Dreamed(
+        assert one == MemoryConsolidated(
             agent="reverie", before="", after=file(kit).read_text(), upto=newest[0].seq, reason="dreamt"
         )
         text = told(thinks.requests[0])
@@ -147,10 +147,10 @@ async def test_what_is_too_long_is_asked_for_once_more(tmp_path: Path) -> None:
         again = thinks.requests[1].conversation
         assert [said.role for said in again] == ["user", "assistant", "user"]
         assert again[0] == thinks.requests[0].conversation[0], "the prefix only grows"
-        assert again[2] == Said(
+        assert again[2] == ModelMessage(
             role="user",
             parts=(
-                Text(
+                TextPart(
                     text="That is 139 characters, and 49 is the most. Write the whole file again, shorter: drop what "
                     "matters least."
                 ),
@@ -178,10 +178,13 @@ def test_what_stays_too_long_is_cut_at_a_line(tmp_path: Path, second: str) -> No
         (model("  \x00 "), "the model wrote nothing"),
         (model("```\n```"), "the model wrote nothing"),
         (
-            ScriptedModel(Script(rules=(Rule(match="", calls=(("stay_silent", "{}"),)),)), clock=ManualClock()),
+            ScriptedModel(Script(rules=(ScriptRule(match="", calls=(("stay_silent", "{}"),)),)), clock=ManualClock()),
             "nothing",
         ),
-        (ScriptedModel(Script(errors=(Busy("the provider is busy"),)), clock=ManualClock()), "the provider is busy"),
+        (
+            ScriptedModel(Script(errors=(ModelBusy("the provider is busy"),)), clock=ManualClock()),
+            "the provider is busy",
+        ),
     ],
 )
 def test_a_dream_that_fails_changes_nothing(tmp_path: Path, thinks: ScriptedModel, reason: str) -> None:
@@ -204,7 +207,7 @@ def test_a_dream_that_fails_changes_nothing(tmp_path: Path, thinks: ScriptedMode
 async def test_no_tool_is_carried_out(tmp_path: Path) -> None:
     async with noted(tmp_path, "x") as kit:
         calls = (("journal", '{"title":"t","text":"x"}'),)
-        script = Script(rules=(Rule(match="no tools", reply="- x"), Rule(match="", calls=calls)))
+        script = Script(rules=(ScriptRule(match="no tools", reply="- x"), ScriptRule(match="", calls=calls)))
         came = await dream(kit, ScriptedModel(script, clock=ManualClock()))
         assert (came.outcome, came.requests, file(kit).read_text()) == ("dreamt", 2, "- x\n")
 
@@ -230,8 +233,8 @@ async def test_a_dream_that_cannot_be_paid_is_not_dreamt(tmp_path: Path) -> None
 @story
 async def test_a_dream_that_is_cancelled_changes_nothing_and_says_what_it_cost(tmp_path: Path) -> None:
     async with noted(tmp_path, "x") as kit:
-        script = Script(rules=(Rule(match="is the most", reply="y"), Rule(match="", reply="- x\n" * 9)))
-        clock, progress = ManualClock(), Progress()
+        script = Script(rules=(ScriptRule(match="is the most", reply="y"), ScriptRule(match="", reply="- x\n" * 9)))
+        clock, progress = ManualClock(), TurnProgress()
         thinks = ScriptedModel(replace(script, delay_s=1.0), clock=clock)
         task = asyncio.create_task(
             kit.dreaming.dream(BRIEF, thinks, Hands(), agent="reverie", memory_chars=20, progress=progress)
@@ -255,7 +258,7 @@ async def test_more_than_fits_is_dreamt_of_in_order_over_several_dreams(tmp_path
         thinks, seen = model("- x"), list[str]()
         while (await dream(kit, thinks)).requests:
             text = told(thinks.requests[-1])
-            assert len(text) < NOTES_TOKENS * 4
+            assert len(text) < MAX_NOTES_TOKENS * 4
             seen += [f"{number}" for number in range(30) if f"<{number}>" in text]
         assert seen == [f"{number}" for number in range(30)]
         assert len(thinks.requests) == 5
@@ -294,12 +297,12 @@ async def test_what_is_edited_while_it_dreams_is_kept(tmp_path: Path) -> None:
     async with noted(tmp_path, "x") as kit:
 
         class Slow(ScriptedModel):
-            async def stream(self, request: Request):  # type: ignore[no-untyped-def] # noqa: ANN202 - as its parent's
+            async def stream(self, request: ModelRequest):  # type: ignore[no-untyped-def] # noqa: ANN202 - as its parent's
                 file(kit).write_text("- by hand")
                 async for chunk in super().stream(request):
                     yield chunk
 
-        came = await dream(kit, Slow(Script(rules=(Rule(match="", reply="- x"),)), clock=ManualClock()))
+        came = await dream(kit, Slow(Script(rules=(ScriptRule(match="", reply="- x"),)), clock=ManualClock()))
         assert (came.outcome, file(kit).read_text()) == ("failed", "- by hand")
         assert "changed meanwhile" in came.reason
         assert (await dream(kit, model("- both"))).outcome == "dreamt"
@@ -396,12 +399,12 @@ async def test_a_full_disk_fails_the_dream_and_the_next_one_goes_on_with_it(tmp_
 @story
 async def test_a_log_that_refuses_leaves_the_file_alone(tmp_path: Path) -> None:
     async with noted(tmp_path, "x") as kit:
-        memory = Memory(kit.store, kit.clock, lambda _: kit.directory)
+        memory = MemoryStore(kit.store, kit.clock, lambda _: kit.directory)
         await kit.store._writing.execute_fetchall("PRAGMA max_page_count = 1")
-        with pytest.raises(NotWritten):
+        with pytest.raises(AppendFailed):
             await memory.rewrite("reverie", before="", after="x" * 1_000_000, upto=Seq(1), reason="r")
         assert not file(kit).exists()
-        assert await newest_dream(kit.store, "reverie") is None
+        assert await find_newest_dream(kit.store, "reverie") is None
 
 
 @story
@@ -412,13 +415,13 @@ async def test_nothing_of_a_dream_is_found_where_others_look(tmp_path: Path) -> 
         assert "xylophone" not in await kit.recall(at(ROOM), "xylophone")
         assert "xylophone" in await kit.recall(at(OWNER), "xylophone")
         (entry,) = await kit.store.newest_entries(1, kinds=["dreamed"])
-        assert entry.conversation == inner("reverie")
+        assert entry.conversation == inner_conversation("reverie")
 
 
 @given(st.text(alphabet="ab\n", max_size=60), st.integers(1, 50))
 def test_a_cut_keeps_whole_lines(text: str, most: int) -> None:
     text = text.strip("\n")  # as it comes
-    kept = cut(text, most)
+    kept = truncate_lines(text, most)
     assert len(kept) <= most
     assert text.startswith(kept)
     first = text.partition("\n")[0]
@@ -438,4 +441,4 @@ def test_a_cut_keeps_whole_lines(text: str, most: int) -> None:
     ],
 )
 def test_what_only_wraps_a_file_is_left_out(answer: str, text: str) -> None:
-    assert cleaned(answer) == text
+    assert strip_wrapping(answer) == text

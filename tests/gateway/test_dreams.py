@@ -5,58 +5,60 @@ from collections.abc import Callable
 from pathlib import Path
 
 from agent.models.base import Model
-from agent.models.scripted import Rule, Script, ScriptedModel
-from agent.workspace.bundle import Bundle, Scope
-from gateway import access
+from agent.models.scripted import Script, ScriptedModel, ScriptRule
+from agent.workspace.bundle import PersonaBundle, PersonaScope
+from gateway import standing
 from gateway.bindings import Bindings
-from gateway.briefing import Briefing
-from gateway.cards import Cards
-from gateway.dreams import Dreams
-from gateway.events import ConversationId, Finished
-from gateway.lane import Lane
-from gateway.places import Places
-from gateway.records import TurnEnded
-from gateway.tools.dispatch import Hands
+from gateway.briefing import PromptContextBuilder
+from gateway.cards import ChannelCards
+from gateway.dreams import DreamTurnRunner
+from gateway.events import ConversationId, TaskFinished
+from gateway.lane import TurnHandle
+from gateway.places import PrivacyCache
+from gateway.records import TurnRecord
+from gateway.tools.dispatch import ToolDispatcher
 from tests.channels.kit import story
 from tests.gateway.notes_kit import OWN, ROOM, Papers, at, papers
 
 LONG = "- marzipan\n" * 20
 
 
-async def me(_: Scope) -> Bundle:
-    return Bundle(identity="I am", private="")
+async def me(_: PersonaScope) -> PersonaBundle:
+    return PersonaBundle(identity="I am", private="")
 
 
 class Told:
     """What the others hear of a dream."""
 
     def __init__(self) -> None:
-        self.finished: list[Finished] = []
+        self.finished: list[TaskFinished] = []
         self.forgotten: list[ConversationId] = []
 
-    async def tell(self, finished: Finished) -> None:
+    async def tell(self, finished: TaskFinished) -> None:
         self.finished.append(finished)
 
 
-def dreams(kit: Papers, model: Model, told: Told, *, afford: Callable[[object], bool] = lambda _: True) -> Dreams:
-    who = access.Policy(dm_policy="open", roles={}, open_rooms={})
+def dreams(
+    kit: Papers, model: Model, told: Told, *, afford: Callable[[object], bool] = lambda _: True
+) -> DreamTurnRunner:
+    who = standing.AccessPolicy(dm_policy="open", roles={}, open_rooms={})
     bindings = Bindings([])
-    briefing = Briefing(
+    briefing = PromptContextBuilder(
         me=me,
         peers=(),
         bindings=bindings,
         who=who,
-        cards=Cards(kit.store, kit.clock, {}, who),
-        places=Places(kit.store, bindings),
+        cards=ChannelCards(kit.store, kit.clock, {}, who),
+        places=PrivacyCache(kit.store, bindings),
     )
-    return Dreams(
+    return DreamTurnRunner(
         agent="reverie",
         store=kit.store,
         clock=kit.clock,
         model=model,
         dreaming=kit.dreaming,
         briefing=briefing,
-        hands=Hands([]).for_turn,
+        hands=ToolDispatcher([]).for_turn,
         memory_chars=100,
         afford=afford,
         answered=lambda *_: None,
@@ -65,13 +67,13 @@ def dreams(kit: Papers, model: Model, told: Told, *, afford: Callable[[object], 
     )
 
 
-async def turns(kit: Papers) -> list[TurnEnded]:
+async def turns(kit: Papers) -> list[TurnRecord]:
     found = await kit.store.newest_entries(10, kinds=["turn_ended"])
-    return [one.fact for one in found if isinstance(one.fact, TurnEnded) and one.conversation == OWN.conversation]
+    return [one.fact for one in found if isinstance(one.fact, TurnRecord) and one.conversation == OWN.conversation]
 
 
 def model(kit: Papers, **more: float) -> ScriptedModel:
-    rules = (Rule(match="is the most", reply="- marzipan"), Rule(match="", reply=LONG))
+    rules = (ScriptRule(match="is the most", reply="- marzipan"), ScriptRule(match="", reply=LONG))
     return ScriptedModel(Script(rules=rules, **more), clock=kit.clock)  # type: ignore[arg-type]
 
 
@@ -80,7 +82,7 @@ async def test_the_record_says_what_it_cost_and_nothing_of_what_it_was_about(tmp
     async with papers(tmp_path) as kit:
         await kit.notes.remember(at(ROOM), "marzipan")
         told = Told()
-        report = await dreams(kit, model(kit), told).run(OWN, Lane())
+        report = await dreams(kit, model(kit), told).run(OWN, TurnHandle())
         assert (report.has_failed, report.has_yielded, report.autonomous, report.was_interrupted) == (
             False,
             True,
@@ -98,7 +100,7 @@ async def test_the_record_says_what_it_cost_and_nothing_of_what_it_was_about(tmp
 async def test_without_anything_new_nothing_is_written_down(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
         told = Told()
-        report = await dreams(kit, model(kit), told).run(OWN, Lane())
+        report = await dreams(kit, model(kit), told).run(OWN, TurnHandle())
         assert not report.has_failed
         assert await turns(kit) == []
         assert told.finished == []
@@ -108,7 +110,7 @@ async def test_without_anything_new_nothing_is_written_down(tmp_path: Path) -> N
 async def test_an_interrupted_dream_changes_nothing_and_is_paid_for(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
         await kit.notes.remember(at(ROOM), "marzipan")
-        lane, told, thinks = Lane(), Told(), model(kit, delay_s=1.0)
+        lane, told, thinks = TurnHandle(), Told(), model(kit, delay_s=1.0)
         taking = asyncio.create_task(dreams(kit, thinks, told).run(OWN, lane))
         while len(thinks.requests) < 2:  # the first answer was too long
             await asyncio.sleep(0)
@@ -127,7 +129,7 @@ async def test_an_interrupted_dream_changes_nothing_and_is_paid_for(tmp_path: Pa
 async def test_one_that_is_interrupted_before_it_asked_anything_leaves_no_trace(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
         await kit.notes.remember(at(ROOM), "marzipan")
-        lane = Lane()
+        lane = TurnHandle()
         lane.interrupt()
         report = await dreams(kit, model(kit), Told()).run(OWN, lane)
         assert report.was_interrupted

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from agent.models.base import Text
+from agent.models.base import TextPart
 from agent.models.scripted import Script
 from gateway.clock import ManualClock
 from gateway.events import MessageId
@@ -36,7 +36,7 @@ async def passing(clock: ManualClock) -> AsyncIterator[None]:
 def heard(gateway: Running, number: int = -1) -> str:
     """The newest user message of a request."""
     return "".join(
-        part.text for part in gateway.scripted.requests[number].conversation[-1].parts if isinstance(part, Text)
+        part.text for part in gateway.scripted.requests[number].conversation[-1].parts if isinstance(part, TextPart)
     )
 
 
@@ -124,7 +124,7 @@ def test_an_only_message_that_is_deleted_leaves_no_hole_in_the_next_prompt(tmp_p
             async with passing(clock):
                 await gateway.screen.until(1)
             (only,) = gateway.scripted.requests[-1].conversation
-            assert [part.text for part in only.parts if isinstance(part, Text)] == [heard(gateway)]
+            assert [part.text for part in only.parts if isinstance(part, TextPart)] == [heard(gateway)]
             assert heard(gateway).endswith("ann (guest): hello")
 
     asyncio.run(story())

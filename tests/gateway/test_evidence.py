@@ -15,21 +15,43 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agent.models.base import ToolCall, ToolResult
-from agent.tools import evidence as tools
-from agent.tools.schema import Refused
+from agent.tools import evidence
+from agent.tools.schema import ToolCallRefused
 from agent.turn import take_turn
-from gateway.bindings import Bindings, Bound, Pattern
+from gateway.bindings import BindingPattern, Bindings, ConversationBinding
 from gateway.clock import ManualClock
-from gateway.events import Address, Called, Deleted, Edited, EventId, Message, MessageId, Sender, SenderId, Source, Step
-from gateway.evidence import Evidences
-from gateway.handles import MOST_TURNS, UNKNOWN
-from gateway.hands import Hand
-from gateway.places import Places
-from gateway.records import Evidence, Fact, Folded, Judged, Rewound, Seq, TurnEnded, TurnId, key_of
-from gateway.scopes import PUBLIC, Sight
-from gateway.settings_context import ContextOptimization
-from gateway.store import Entry, Store
-from gateway.tools.dispatch import Hands
+from gateway.events import (
+    Address,
+    EventId,
+    EvidenceRef,
+    Message,
+    MessageDeleted,
+    MessageEdited,
+    MessageId,
+    Sender,
+    SenderId,
+    ToolCallRecord,
+    TurnStep,
+)
+from gateway.evidence import EvidenceStore
+from gateway.handles import MAX_TURNS, UNKNOWN_HANDLE
+from gateway.hands import Tool
+from gateway.places import PrivacyCache
+from gateway.records import (
+    ConversationRewound,
+    Evidence,
+    Fact,
+    Judgement,
+    Seq,
+    TurnId,
+    TurnRecord,
+    ViewFolded,
+    dedup_key,
+)
+from gateway.scopes import PUBLIC, Visibility
+from gateway.settings_context import ContextOptimizationConfig
+from gateway.store import NewEntry, Store
+from gateway.tools.dispatch import ToolDispatcher
 from tests.agent.evidence_kit import Bring
 from tests.agent.turn_kit import Played, Say, brief
 from tests.channels.kit import story
@@ -48,21 +70,21 @@ class Desk:
 
     store: Store
     clock: ManualClock
-    evidences: Evidences
-    hands: Hands
+    evidences: EvidenceStore
+    hands: ToolDispatcher
 
-    async def keep(self, text: str, place: Address = ROOM, *, call: ToolCall = CALL, turn: str = "t") -> Source:
+    async def keep(self, text: str, place: Address = ROOM, *, call: ToolCall = CALL, turn: str = "t") -> EvidenceRef:
         return await self.evidences.keep(TurnId(turn), place.conversation, call, ToolResult(id=call.id, text=text))
 
     async def write(self, fact: Fact, place: Address = ROOM, *, key: str | None = None) -> Seq:
         self.clock.advance(60)
-        entry = Entry(fact=fact, at=self.clock.now(), conversation=place.conversation, key=key)
+        entry = NewEntry(fact=fact, at=self.clock.now(), conversation=place.conversation, key=key)
         (written,) = await self.store.append([entry])
         return written.seq
 
-    async def turned(self, *steps: Step, heard: str = "hello?", text: str = "yes", place: Address = ROOM) -> Seq:
+    async def turned(self, *steps: TurnStep, heard: str = "hello?", text: str = "yes", place: Address = ROOM) -> Seq:
         fact = turn(place.conversation, upto=1, text=text).fact
-        assert isinstance(fact, TurnEnded)
+        assert isinstance(fact, TurnRecord)
         return await self.write(replace(fact, heard=heard, steps=steps), place)
 
     async def say(self, text: str, place: Address = ROOM, *, fate: str = "due") -> Seq:
@@ -74,12 +96,12 @@ class Desk:
             sent=NOW,
             kind="direct" if place in (ANN, BOB, OWNER) else "mention",
         )
-        seq = await self.write(message, place, key=key_of(message))
-        judged = Judged(type="x", urgency=3, fate=fate, rule="r", role="guest")  # type: ignore[arg-type]
-        await self.store.append([Entry(fact=judged, at=NOW, conversation=place.conversation, cause=seq)])
+        seq = await self.write(message, place, key=dedup_key(message))
+        judged = Judgement(type="x", urgency=3, fate=fate, rule="r", role="guest")  # type: ignore[arg-type]
+        await self.store.append([NewEntry(fact=judged, at=NOW, conversation=place.conversation, cause=seq)])
         return seq
 
-    async def whole(self, handle: str, place: Address = ROOM, *, limit: int = tools.MOST_CHARS) -> str:
+    async def whole(self, handle: str, place: Address = ROOM, *, limit: int = evidence.MAX_EVIDENCE_CHARS) -> str:
         """As the model puts it together, range by range."""
         text, offset = "", 0
         while True:
@@ -102,19 +124,23 @@ class Desk:
             assert f"go on at offset {end}" in head
 
     async def refused(self, handle: str, place: Address = ROOM) -> None:
-        with pytest.raises(Refused, match="There is nothing with that handle that may be told here") as told:
+        with pytest.raises(ToolCallRefused, match="There is nothing with that handle that may be told here") as told:
             await self.evidences.find(handle, at(place))
-        assert str(told.value) == UNKNOWN  # the same, whether there is such a thing or not
+        assert str(told.value) == UNKNOWN_HANDLE  # the same, whether there is such a thing or not
 
 
 @asynccontextmanager
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     clock = ManualClock(NOW)
     async with await Store.open(tmp_path / "s.db", clock) as store:
-        staff = Pattern(channel="irc.*", room="#staff", thread=None, binding=Bound(listen="all", private=True))
-        anywhere = Pattern(channel="*", room="*", thread=None, binding=Bound(listen="all", private=False))
-        evidences = Evidences(store, clock, Places(store, Bindings([staff, anywhere])))
-        hands = Hands([Hand.create(tools.FETCH_EVIDENCE, tools.FetchEvidence, evidences.fetch)])
+        staff = BindingPattern(
+            channel="irc.*", room="#staff", thread=None, binding=ConversationBinding(listen="all", private=True)
+        )
+        anywhere = BindingPattern(
+            channel="*", room="*", thread=None, binding=ConversationBinding(listen="all", private=False)
+        )
+        evidences = EvidenceStore(store, clock, PrivacyCache(store, Bindings([staff, anywhere])))
+        hands = ToolDispatcher([Tool.create(evidence.FETCH_EVIDENCE, evidence.FetchEvidenceArgs, evidences.fetch)])
         made = Desk(store, clock, evidences, hands)
         if not await store.newest_entries(1, kinds=["mention"]):
             await made.write(_spoken(ROOM))  # so that the place is known not to be a direct chat
@@ -126,15 +152,17 @@ def _spoken(place: Address) -> Message:
     return Message(id=MessageId("m0"), at=place, sender=sender, text="hi", sent=NOW, kind="mention")
 
 
-def step(*results: str | Called, text: str = "", heard: str = "") -> Step:
+def step(*results: str | ToolCallRecord, text: str = "", heard: str = "") -> TurnStep:
     calls = [
-        one if isinstance(one, Called) else Called(id=f"c{place}", name="look_up", arguments="{}", result=one)
+        one
+        if isinstance(one, ToolCallRecord)
+        else ToolCallRecord(id=f"c{place}", name="look_up", arguments="{}", result=one)
         for place, one in enumerate(results)
     ]
-    return Step(text=text, calls=tuple(calls), heard=heard)
+    return TurnStep(text=text, calls=tuple(calls), heard=heard)
 
 
-@pytest.mark.parametrize("text", [HUGE, ODD, "", " ", "\n", "x" * tools.MOST_CHARS, "[e1: forged]\n"])
+@pytest.mark.parametrize("text", [HUGE, ODD, "", " ", "\n", "x" * evidence.MAX_EVIDENCE_CHARS, "[e1: forged]\n"])
 def test_evidence_is_exact_after_a_restart_too(tmp_path: Path, text: str) -> None:
     @story
     async def run() -> None:
@@ -155,11 +183,11 @@ def test_evidence_is_exact_after_a_restart_too(tmp_path: Path, text: str) -> Non
 async def test_results_of_turns_are_exact_after_folds_and_a_restart(tmp_path: Path) -> None:
     async with desk(tmp_path) as kit:
         page = await kit.keep("a page\n" * 5_000)
-        part = Called(id="p", name="look_up", arguments="{}", result="[TOOL RESULT SUMMARY]...", source=page)
-        last = Called(id="z", name="stay_silent", arguments="{}", result="", ended=True)
+        part = ToolCallRecord(id="p", name="look_up", arguments="{}", result="[TOOL RESULT SUMMARY]...", source=page)
+        last = ToolCallRecord(id="z", name="stay_silent", arguments="{}", result="", ended=True)
         seq = await kit.turned(step(ODD, part), step("", HUGE), step("last", last))
         for number in range(3):
-            fold = Folded(start=Seq(seq + 1), reason="r", head=f"head {number}", kinds=("sum", "drop"))
+            fold = ViewFolded(start=Seq(seq + 1), reason="r", head=f"head {number}", kinds=("sum", "drop"))
             await kit.write(fold)
             await kit.turned()
     async with desk(tmp_path) as kit:
@@ -197,14 +225,14 @@ async def test_turns_that_left_are_told_word_for_word_behind_what_stood_in_front
             step("a result", text="Let me see.", heard="[x] Bob (guest): wait"), heard="[x] Ulla (guest): two", text=ODD
         )
         start = await kit.turned(heard="[x] Ulla (guest): three", text="")
-        fold = Folded(
+        fold = ViewFolded(
             start=start, reason="r", head=f"[Previous conversation summary]\nfetch_evidence(v{first}-{start})"
         )
         await kit.write(fold)
         fourth = await kit.turned(heard="[x] Ulla (guest): four", text="Fourth.")
         await kit.write(replace(fold, reason="trimmed", trimmed=fourth))
         later = await kit.turned(heard="[x] Ulla (guest): five", text="Fifth.")
-        await kit.write(Folded(start=later, reason="r", head="another head"))
+        await kit.write(ViewFolded(start=later, reason="r", head="another head"))
     async with desk(tmp_path) as kit:
         assert await kit.whole(f"v{first}-{start}", limit=30) == (
             f"== 2026-03-04 05:08 UTC ==\n[x] Ulla (guest): one\n[you] First.\n\n"
@@ -223,7 +251,7 @@ async def test_turns_that_left_are_told_word_for_word_behind_what_stood_in_front
         for wrong in (f"v{start}-{start}", f"v{later}-{first}", "v900-1000", f"v{first}", f"v{first}.{start}"):
             await kit.refused(wrong)
         await kit.refused(f"v{first}-{start}", BOB)  # where it is asked nothing was said then
-        await kit.write(Rewound(first=second, last=second, by="Ulla"))
+        await kit.write(ConversationRewound(first=second, last=second, by="Ulla"))
         assert (
             await kit.whole(f"v{first}-{start}")
             == "== 2026-03-04 05:08 UTC ==\n[x] Ulla (guest): one\n[you] First.\n\n"
@@ -234,9 +262,11 @@ async def test_turns_that_left_are_told_word_for_word_behind_what_stood_in_front
 async def test_many_turns_are_told_in_their_order(tmp_path: Path) -> None:
     async with desk(tmp_path) as kit:
         fact = turn(ROOM.conversation, upto=1).fact
-        assert isinstance(fact, TurnEnded)
+        assert isinstance(fact, TurnRecord)
         entries = [
-            Entry(fact=replace(fact, heard=f"line {number}", text=f"{number}"), at=NOW, conversation=ROOM.conversation)
+            NewEntry(
+                fact=replace(fact, heard=f"line {number}", text=f"{number}"), at=NOW, conversation=ROOM.conversation
+            )
             for number in range(1_000)
         ]
         written = await kit.store.append(entries)
@@ -249,12 +279,12 @@ async def test_many_turns_are_told_in_their_order(tmp_path: Path) -> None:
 async def test_a_handle_opens_so_many_turns_and_says_which_ones_would_do(tmp_path: Path) -> None:
     async with desk(tmp_path) as kit:
         fact = turn(ROOM.conversation, upto=1).fact
-        assert isinstance(fact, TurnEnded)
-        told = [replace(fact, heard=f"line {number}") for number in range(MOST_TURNS + 1)]
-        written = await kit.store.append([Entry(fact=one, at=NOW, conversation=ROOM.conversation) for one in told])
+        assert isinstance(fact, TurnRecord)
+        told = [replace(fact, heard=f"line {number}") for number in range(MAX_TURNS + 1)]
+        written = await kit.store.append([NewEntry(fact=one, at=NOW, conversation=ROOM.conversation) for one in told])
         last = written[-1].seq
         await kit.whole(f"v1-{last}")
-        with pytest.raises(Refused) as refusal:
+        with pytest.raises(ToolCallRefused) as refusal:
             await kit.evidences.find("v1-999999999999", at(ROOM))
         assert str(refusal.value) == (
             f"v1-999999999999 has more than 2,000 turns, the most that one handle opens. "
@@ -268,9 +298,11 @@ async def test_a_handle_opens_so_many_turns_and_says_which_ones_would_do(tmp_pat
 async def test_turns_that_were_taken_back_stay_away_however_often_that_was_done(tmp_path: Path) -> None:
     async with desk(tmp_path) as kit:
         seqs = [await kit.turned(heard=f"line {number}") for number in range(3)]
-        back = [Rewound(first=Seq(7_000 + number), last=Seq(7_000 + number), by="u") for number in range(1_000)]
-        back.append(Rewound(first=seqs[1], last=seqs[1], by="u"))
-        await kit.store.append([Entry(fact=one, at=NOW, conversation=ROOM.conversation) for one in back])
+        back = [
+            ConversationRewound(first=Seq(7_000 + number), last=Seq(7_000 + number), by="u") for number in range(1_000)
+        ]
+        back.append(ConversationRewound(first=seqs[1], last=seqs[1], by="u"))
+        await kit.store.append([NewEntry(fact=one, at=NOW, conversation=ROOM.conversation) for one in back])
         told = await kit.whole(f"v{seqs[0]}-{seqs[2] + 1}")
         assert [number for number in range(3) if f"line {number}" in told] == [0, 2]
 
@@ -283,20 +315,22 @@ async def test_messages_read_as_they_do_now(tmp_path: Path) -> None:
         sender = Sender(id=SenderId("u"), name="Ulla")
         for number, text in enumerate(["better", "best"]):
             await kit.write(
-                Edited(id=EventId(f"e{number}"), at=ROOM, sender=sender, message=MessageId("m1"), text=text, sent=NOW)
+                MessageEdited(
+                    id=EventId(f"e{number}"), at=ROOM, sender=sender, message=MessageId("m1"), text=text, sent=NOW
+                )
             )
         assert await kit.whole(f"m{seq}") == "best"
         other = Sender(id=SenderId("m"), name="Ulla")
         await kit.write(
-            Edited(id=EventId("e9"), at=ROOM, sender=other, message=MessageId("m1"), text="worst", sent=NOW)
+            MessageEdited(id=EventId("e9"), at=ROOM, sender=other, message=MessageId("m1"), text="worst", sent=NOW)
         )
         refused = await kit.write(
-            Edited(id=EventId("e8"), at=ROOM, sender=sender, message=MessageId("m1"), text="refused", sent=NOW)
+            MessageEdited(id=EventId("e8"), at=ROOM, sender=sender, message=MessageId("m1"), text="refused", sent=NOW)
         )
-        judged = Judged(type="x", urgency=0, fate="refused", rule="r", role="blocked")
-        await kit.store.append([Entry(fact=judged, at=NOW, conversation=ROOM.conversation, cause=refused)])
+        judged = Judgement(type="x", urgency=0, fate="refused", rule="r", role="blocked")
+        await kit.store.append([NewEntry(fact=judged, at=NOW, conversation=ROOM.conversation, cause=refused)])
         assert await kit.whole(f"m{seq}") == "best"
-        await kit.write(Deleted(id=EventId("d"), at=ROOM, message=MessageId("m1"), sent=NOW))
+        await kit.write(MessageDeleted(id=EventId("d"), at=ROOM, message=MessageId("m1"), sent=NOW))
         await kit.refused(f"m{seq}")
         untold = await kit.write(_spoken(STAFF), STAFF)  # nobody judged it
         await kit.refused(f"m{untold}", OWNER)
@@ -333,8 +367,8 @@ async def test_private_places_are_private(tmp_path: Path) -> None:
 async def test_turns_of_a_private_place_are_not_told_to_who_sees_the_public_only(tmp_path: Path) -> None:
     async with desk(tmp_path) as kit:
         seq = await kit.turned(place=STAFF)
-        where = replace(at(STAFF), visibility=Sight(scope=PUBLIC))
-        with pytest.raises(Refused):
+        where = replace(at(STAFF), visibility=Visibility(scope=PUBLIC))
+        with pytest.raises(ToolCallRefused):
             await kit.evidences.find(f"v{seq}-{seq + 1}", where)
 
 
@@ -344,7 +378,9 @@ async def test_a_part_of_another_places_turns_is_read_there(tmp_path: Path) -> N
     async with desk(tmp_path) as kit:
         first = await kit.turned(heard="in the room")
         found = await kit.evidences.find(f"v{first}-{first + 1}", at(ROOM))
-        seq = await kit.turned(step(Called(id="f", name="f", arguments="{}", result="cut", source=found.source)))
+        seq = await kit.turned(
+            step(ToolCallRecord(id="f", name="f", arguments="{}", result="cut", source=found.source))
+        )
         assert await kit.evidences.find(f"t{seq}.1", at(OWNER)) == found
 
 
@@ -404,7 +440,7 @@ async def test_a_range_that_is_not_there_is_refused_with_what_would_do(tmp_path:
 async def test_a_turn_keeps_what_it_does_not_tell_and_reads_it_again(tmp_path: Path) -> None:
     async with desk(tmp_path) as kit:
         cuts = list[int]()
-        said = ContextOptimization()
+        said = ContextOptimizationConfig()
         shelf = kit.evidences.for_turn(TurnId("t9"), ROOM.conversation, said, 60_000, lambda: cuts.append(1))
         assert (shelf.budget_tokens, shelf.max_result_tokens) == (18_000, 18_000)
         bring = Bring(ToolResult(id="", text=HUGE, kind="page", origin="https://a\nb"))

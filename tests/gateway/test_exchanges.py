@@ -14,13 +14,13 @@ from agent.models.scripted import Script
 from channels.base import Rejected
 from channels.console import ConsoleChannel
 from gateway import exchanges
-from gateway.access import Policy, decide
+from gateway.access import decide
 from gateway.events import (
     Address,
     ChannelName,
     ConversationId,
     EventId,
-    Membership,
+    MembershipChanged,
     Message,
     MessageId,
     Notification,
@@ -28,8 +28,18 @@ from gateway.events import (
     Sender,
     SenderId,
 )
-from gateway.exchanges import AGAIN, AT_ONCE_S, CONVERSATIONS, REPEATED, START, Exchanges, Loops, Pause
-from gateway.records import Judged
+from gateway.exchanges import (
+    ECHO_S,
+    ECHO_SCORE,
+    LOOP_SCORE,
+    MAX_LOOP_CONVERSATIONS,
+    REPEATED_LOOP_SCORE,
+    BotExchangeCounter,
+    BotLoopGuard,
+    LoopPause,
+)
+from gateway.records import Judgement
+from gateway.standing import AccessPolicy
 from gateway.store import Store
 from tests.gateway.kit import CONSOLE, Running, Screen, running
 
@@ -125,8 +135,8 @@ def test_bots_are_not_answered_unless_listed_and_allowed(
     asyncio.run(story())
 
 
-def verdict(fate: Literal["due", "context", "refused", "noted"]) -> Judged:
-    return Judged(type="t", urgency=0, fate=fate, rule="r", role="guest")
+def verdict(fate: Literal["due", "context", "refused", "noted"]) -> Judgement:
+    return Judgement(type="t", urgency=0, fate=fate, rule="r", role="guest")
 
 
 @pytest.mark.parametrize(
@@ -141,12 +151,14 @@ def verdict(fate: Literal["due", "context", "refused", "noted"]) -> Judged:
     ],
 )
 def test_what_counts(before: int, bot: bool, fate: Literal["due", "context", "refused", "noted"], after: int) -> None:
-    assert exchanges.count(before, said("x", 1, bot=bot), verdict(fate)) == after
+    assert exchanges.count_exchanges(before, said("x", 1, bot=bot), verdict(fate)) == after
 
 
 def test_memory_is_bounded() -> None:
-    kept = Exchanges()
-    places = [Address(channel=CONSOLE, room=RoomId(str(number))).conversation for number in range(CONVERSATIONS + 1)]
+    kept = BotExchangeCounter()
+    places = [
+        Address(channel=CONSOLE, room=RoomId(str(number))).conversation for number in range(MAX_LOOP_CONVERSATIONS + 1)
+    ]
     for place in places:
         kept.put(place, 1)
     assert kept.get(places[0]) is None
@@ -156,8 +168,8 @@ def test_memory_is_bounded() -> None:
 OWNER, STRANGER = (Sender(id=SenderId(who), name=who, verified=True) for who in ("olga", "ann"))
 
 
-def invitation(sender: Sender, room: str = "lobby", number: int = 1) -> Membership:
-    return Membership(
+def invitation(sender: Sender, room: str = "lobby", number: int = 1) -> MembershipChanged:
+    return MembershipChanged(
         id=EventId(f"i{number}"),
         at=Address(channel=CONSOLE, room=RoomId(room)),
         sender=sender,
@@ -176,8 +188,8 @@ def invitation(sender: Sender, room: str = "lobby", number: int = 1) -> Membersh
         (invitation(replace(OWNER, id=SenderId("mal"))), False, "access.roles.blocked"),
     ],
 )
-def test_who_may_invite(event: Membership, allowed: bool, rule: str) -> None:
-    policy = Policy(
+def test_who_may_invite(event: MembershipChanged, allowed: bool, rule: str) -> None:
+    policy = AccessPolicy(
         dm_policy="open",
         roles={"console:olga": "owner", "console:mal": "blocked"},
         open_rooms={ChannelName("console"): frozenset({RoomId("lobby")})},
@@ -235,9 +247,9 @@ class Chat:
     """One sender and us, on a clock of its own."""
 
     def __init__(self) -> None:
-        self.loops, self.now_s = Loops(), 1_000.0
+        self.loops, self.now_s = BotLoopGuard(), 1_000.0
         self.answered = 0
-        self.pauses: list[Pause] = []
+        self.pauses: list[LoopPause] = []
 
     def ours(self, text: str = "What else?") -> None:
         self.loops.record_post(PLACE, text)
@@ -262,7 +274,7 @@ def test_who_answers_each_line_with_the_same_words_is_a_program(after_s: float) 
     chat = Chat()
     for _ in range(100):
         chat.theirs("Pardon?", after_s=after_s)
-    assert chat.answered <= (START + 3 * AGAIN) / REPEATED * (1 if after_s < AT_ONCE_S else 3)
+    assert chat.answered <= (LOOP_SCORE + 3 * REPEATED_LOOP_SCORE) / ECHO_SCORE * (1 if after_s < ECHO_S else 3)
     assert [pause.remaining_s for pause in chat.pauses if pause.is_new][:2] == [60.0, 120.0][: 1 if after_s < 1 else 2]
     assert sum(pause.is_first for pause in chat.pauses) == 1
 
@@ -271,21 +283,21 @@ def test_who_writes_long_lines_faster_than_anybody_types_is_a_program() -> None:
     chat = Chat()
     for number in range(100):
         chat.theirs(f"{number**5:x} an answer of its own each time by another model {number**9:x} " * 3, after_s=5.0)
-    assert chat.answered <= START + 3 * AGAIN
+    assert chat.answered <= LOOP_SCORE + 3 * REPEATED_LOOP_SCORE
 
 
 def test_who_answers_before_anybody_could_read_is_a_program_whatever_it_says() -> None:
     chat = Chat()
     for number in range(200):
         chat.theirs(f"{number} {number**3:x}", after_s=0.2)
-    assert chat.answered <= START + 1
+    assert chat.answered <= LOOP_SCORE + 1
 
 
 def test_who_repeats_our_words_is_a_program() -> None:
     chat = Chat()
     for number in range(30):
         chat.theirs(f"line {number - 1} of mine and yours", after_s=1.0, answer=f"line {number} of mine and yours")
-    assert chat.answered <= (START + 2 * AGAIN) / REPEATED + 1
+    assert chat.answered <= (LOOP_SCORE + 2 * REPEATED_LOOP_SCORE) / ECHO_SCORE + 1
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -327,7 +339,7 @@ def test_a_program_is_let_be_longer_and_longer_and_forgiven_when_it_is_calm() ->
         pauses.append(chat.pauses[-1].remaining_s)
     assert pauses == [60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 3600.0, 3600.0, 3600.0]
     chat.now_s += 3 * 3_600.0
-    assert all(chat.theirs("Pardon?", after_s=0.1) for _ in range(START // REPEATED + 1))
+    assert all(chat.theirs("Pardon?", after_s=0.1) for _ in range(LOOP_SCORE // ECHO_SCORE + 1))
 
 
 def test_what_others_say_in_between_does_not_hide_it() -> None:

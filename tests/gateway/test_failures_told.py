@@ -9,18 +9,19 @@ from pathlib import Path
 import pytest
 
 from gateway.clock import ManualClock
-from gateway.ending import FAILURES
-from gateway.settings_load import parse
+from gateway.ending import FAILURE_TEXTS
+from gateway.settings_load import parse_config
 from tests.gateway.kit import UNHURRIED
 from tests.gateway.town_kit import Running, running
-from tests.servers.model_api import Answer, ModelApi, failure
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer, failure
 
 IRC = "irc.libera"
 
 
 @contextlib.asynccontextmanager
 async def gateway(tmp: Path, url: str, kind: str = "anthropic") -> AsyncIterator[Running]:
-    settings = parse(
+    settings = parse_config(
         {
             "channels": {IRC: {"platform": "console", "rooms": ["#garden"]}},
             "agents": [{"id": "ana"}],
@@ -71,14 +72,14 @@ def test_the_cause_is_told_in_words_and_never_read_by_the_model(tmp_path: Path, 
         async with ModelApi() as api, gateway(tmp_path, api.url) as made:
             api.default = lambda _: CAUSES[cause]
             words = await told(made, "hello there")
-            assert words.endswith(FAILURES[cause])  # type: ignore[index]
+            assert words.endswith(FAILURE_TEXTS[cause])  # type: ignore[index]
             assert "01M" not in words
             assert "reference" not in words
             api.default = lambda _: Answer(text="Here I am.")
             assert (await told(made, "and now?")).endswith("Here I am.")
             messages = json.dumps(api.seen[-1].body)
             assert "hello there" in messages
-            assert FAILURES[cause] not in messages  # type: ignore[index]
+            assert FAILURE_TEXTS[cause] not in messages  # type: ignore[index]
             assert not api.violations
 
     asyncio.run(story())
@@ -89,6 +90,6 @@ def test_who_cannot_be_reached_is_told_so(tmp_path: Path) -> None:
         async with ModelApi() as api:
             url = api.url
         async with gateway(tmp_path, url) as made:
-            assert (await told(made, "hello")).endswith(FAILURES["unreachable"])
+            assert (await told(made, "hello")).endswith(FAILURE_TEXTS["unreachable"])
 
     asyncio.run(story())

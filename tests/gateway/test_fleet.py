@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from channels.base import Capabilities, Channel, Denied, Emit, Going, Part, unrecorded
+from channels.base import BeforeSend, Capabilities, Channel, Denied, Emit, Part, no_before_send
 from channels.irc.config import IrcConfig
-from channels.tasks import whole
-from gateway.channels_now import Each
+from channels.tasks import run_to_completion
+from gateway.channels_now import ChannelLookup
 from gateway.clock import SystemClock
 from gateway.events import (
     Address,
     ChannelName,
+    ConnectionChanged,
     EventId,
-    Link,
     Message,
     MessageId,
     Notification,
@@ -27,13 +27,13 @@ from gateway.events import (
     Sender,
     SenderId,
 )
-from gateway.fields import Section
-from gateway.fleet import CHANGED, GONE, NONE_LEFT, Fleet
+from gateway.fields import ConfigSection
+from gateway.fleet import CHANGED_TEXT, NO_CHANNEL_LEFT_TEXT, REMOVED_TEXT, ChannelReconciler
 from gateway.ids import new_id
-from gateway.ops.stats import Stats
-from gateway.runner import NOT_THERE, Restarted, Runner
+from gateway.ops.stats import GatewayStats
+from gateway.runner import NOT_RUNNING_TEXT, ChannelSupervisor, RestartResult
 from gateway.settings import Settings
-from gateway.settings_load import BadConfig, parse
+from gateway.settings_load import ConfigError, parse_config
 from tests.channels.kit import story
 
 A, B, C = ChannelName("irc.a"), ChannelName("irc.b"), ChannelName("irc.c")
@@ -50,7 +50,7 @@ def settings(**channels: dict[str, object]) -> Settings:
         "agents": [{"id": "ana"}],
         "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
     }
-    return parse(said, Path("/nowhere"))
+    return parse_config(said, Path("/nowhere"))
 
 
 class Told:
@@ -77,7 +77,7 @@ class Told:
             await self.goodbye.wait()
             self.log.append(f"{self.nick} left")
 
-    def apply_config(self, config: Section) -> bool:
+    def apply_config(self, config: ConfigSection) -> bool:
         assert isinstance(config, IrcConfig)
         if config.nick == self.nick:
             self.log.append(f"{self.nick} is in {' '.join(config.rooms)}")
@@ -86,14 +86,14 @@ class Told:
     def split(self, post: Post) -> tuple[str, ...]:
         return (post.text,)
 
-    async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
+    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
         await going()
         return Receipt(ids=(part.body,))  # type: ignore[arg-type] # never used
 
 
-def link(name: ChannelName) -> Link:
+def link(name: ChannelName) -> ConnectionChanged:
     now = SystemClock().now()
-    return Link(id=EventId(new_id(now)), channel=name, up=True, reason="", sent=now)
+    return ConnectionChanged(id=EventId(new_id(now)), channel=name, up=True, reason="", sent=now)
 
 
 def line(name: ChannelName, text: str) -> Message:
@@ -118,16 +118,16 @@ class Harbour:
         for name in map(ChannelName, said.channels):
             self.channels[name] = self.make(name, said, None, None)
         platforms = dict.fromkeys(self.channels, "IRC")
-        self.stats = Stats(platforms, SystemClock().now())
-        self.runner = Runner(
+        self.stats = GatewayStats(platforms, SystemClock().now())
+        self.runner = ChannelSupervisor(
             self.channels,
-            Each(self.channels, lambda one: self.emits(one.name)),
+            ChannelLookup(self.channels, lambda one: self.emits(one.name)),
             clock=SystemClock(),
             stats=self.stats,
             pause=self.pause,
             spawn=self.spawn,
         )
-        self.fleet = Fleet(
+        self.fleet = ChannelReconciler(
             said,
             self.channels,
             self.runner,
@@ -165,13 +165,13 @@ class Harbour:
         async def emit(batch: Sequence[Notification], *, cursor: str | None = None) -> None:
             if not self.hold.is_set():
                 self.held = True
-                await whole(self._until(self.hold))
+                await run_to_completion(self._until(self.hold))
             for event in batch:
-                if isinstance(event, Link) and event.up and self.held:
+                if isinstance(event, ConnectionChanged) and event.up and self.held:
                     self.log.append(f"{name} up")
-                if isinstance(event, Link) and not event.up:
+                if isinstance(event, ConnectionChanged) and not event.up:
                     self.log.append(f"{name} down: {event.reason}")
-                elif not isinstance(event, Link):
+                elif not isinstance(event, ConnectionChanged):
                     self.heard.append(event)
             if cursor is not None:
                 self.cursors[name] = cursor
@@ -249,11 +249,11 @@ async def test_one_comes_one_changes_and_one_goes_and_the_others_are_not_touched
     it.cursors[C] = "12"
     it.take(a=irc("ann"), b=irc("bob"), c=irc("cyd"))
     await it.still()
-    assert it.log == ["cid left", f"irc.c down: {CHANGED}", "irc.c is cyd, from 12"]
+    assert it.log == ["cid left", f"irc.c down: {CHANGED_TEXT}", "irc.c is cyd, from 12"]
     it.clear()
     it.take(b=irc("bob"), c=irc("cyd"))
     await it.still()
-    assert it.log == ["ann left", f"irc.a down: {GONE}", "irc.a went"]
+    assert it.log == ["ann left", f"irc.a down: {REMOVED_TEXT}", "irc.a went"]
     assert list(it.channels) == [B, C]
     assert it.channels[B] is others
     assert [one.channel for one in it.stats.snapshot().channels] == [B, C]
@@ -275,7 +275,7 @@ async def test_what_a_channel_can_take_as_it_is_does_not_have_it_made_anew(it: H
     it.take(a=irc("ann", rooms=["#z"]), b=irc("bob"))  # it is to go already
     before.goodbye.set()
     await it.still()
-    assert it.log == ["ann left", f"irc.a down: {CHANGED}", "irc.a is ann, from None"]
+    assert it.log == ["ann left", f"irc.a down: {CHANGED_TEXT}", "irc.a is ann, from None"]
 
 
 @at_harbour(a=irc("ann"), b=irc("bob"))
@@ -290,7 +290,7 @@ async def test_what_is_taken_while_a_channel_is_on_its_way_counts_at_the_end(it:
     it.take(a=irc("anouk"), b=irc("bob"))
     slow.goodbye.set()
     await it.still()
-    assert it.log == ["ann left", f"irc.a down: {CHANGED}", "irc.a is anouk, from None"]
+    assert it.log == ["ann left", f"irc.a down: {CHANGED_TEXT}", "irc.a is anouk, from None"]
 
 
 @at_harbour(a=irc("ann"), b=irc("bob"))
@@ -301,7 +301,7 @@ async def test_one_that_is_wanted_again_before_it_has_gone_is_made_anew(it: Harb
     it.take(a=irc("ann"), b=irc("bob"))
     slow.goodbye.set()
     await it.still()
-    assert it.log == ["ann left", f"irc.a down: {CHANGED}", "irc.a is ann, from None"]
+    assert it.log == ["ann left", f"irc.a down: {CHANGED_TEXT}", "irc.a is ann, from None"]
     assert it.channels[A] is not slow
     emit = it.told(A).emit
     assert emit is not None
@@ -336,11 +336,11 @@ async def test_who_takes_over_an_account_waits_until_it_is_free(it: Harbour) -> 
     assert it.log == []
     slow.goodbye.set()
     await it.still()
-    assert it.log == ["ann left", f"irc.a down: {GONE}", "irc.a went", "irc.c is ann, from None"]
+    assert it.log == ["ann left", f"irc.a down: {REMOVED_TEXT}", "irc.a went", "irc.c is ann, from None"]
     it.clear()
     it.take(b=irc("ann"), c=irc("bob"))
     await it.still()
-    assert set(it.log[:4]) == {"ann left", "bob left", f"irc.b down: {CHANGED}", f"irc.c down: {CHANGED}"}
+    assert set(it.log[:4]) == {"ann left", "bob left", f"irc.b down: {CHANGED_TEXT}", f"irc.c down: {CHANGED_TEXT}"}
     assert sorted(it.log[4:]) == ["irc.b is ann, from None", "irc.c is bob, from None"]
 
 
@@ -382,7 +382,7 @@ async def test_one_that_cannot_be_made_is_out_until_it_changes(it: Harbour) -> N
     await it.still()
     assert it.log[-2:] == ["irc.a went", "irc.a failed: internal error"]
     assert list(it.channels) == [B]
-    assert await it.runner.restart(A, "x") == Restarted(state="refused", reason=NOT_THERE)
+    assert await it.runner.restart(A, "x") == RestartResult(state="refused", reason=NOT_RUNNING_TEXT)
     it.take(a=irc("ann"), b=irc("bob"))
     await it.still()
     assert it.log[-1] == "irc.a is ann, from None"
@@ -394,11 +394,11 @@ async def test_nobody_restarts_one_that_is_on_its_way(it: Harbour) -> None:
     slow.goodbye.clear()
     it.take(a=irc("anna"), b=irc("bob"))
     await asyncio.sleep(0.01)
-    assert await it.runner.restart(A, "x") == Restarted(state="busy")
+    assert await it.runner.restart(A, "x") == RestartResult(state="busy")
     slow.goodbye.set()
     await it.still()
     assert it.log[-1] == "irc.a is anna, from None"
-    assert await it.runner.restart(A, "x") == Restarted(state="up")
+    assert await it.runner.restart(A, "x") == RestartResult(state="up")
 
 
 @at_harbour(a=irc("ann"), b=irc("bob"))
@@ -433,7 +433,7 @@ async def test_a_link_that_comes_up_while_its_channel_is_cut_is_down_again_befor
         "irc.a up",
         "irc.a pauses",
         "ann left",
-        f"irc.a down: {CHANGED}",
+        f"irc.a down: {CHANGED_TEXT}",
         "irc.a is anna, from None",
         "irc.a up",
     ]
@@ -457,7 +457,7 @@ async def test_the_end_of_the_gateway_ends_what_is_on_its_way(it: Harbour) -> No
 @pytest.mark.parametrize(
     ("channels", "key", "says"),
     [
-        ({}, "channels", NONE_LEFT),
+        ({}, "channels", NO_CHANNEL_LEFT_TEXT),
         ({"irc.a": irc("ann"), "keys": {"platform": "console"}}, "channels.keys", "console"),
         ({"irc.a": irc("ann", tls={"ca_file": "/nowhere/ca.pem"})}, "channels.irc.a", "cannot use the TLS files"),
     ],
@@ -470,8 +470,8 @@ def test_what_cannot_be_is_a_problem_and_changes_nothing(
             said = settings(a=irc("ann")).model_dump()
             del said["channels"]
             llm = {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}}
-            new = parse({"channels": channels, "agents": [{"id": "ana"}], "llm": llm}, tmp_path)
-            with pytest.raises(BadConfig) as bad:
+            new = parse_config({"channels": channels, "agents": [{"id": "ana"}], "llm": llm}, tmp_path)
+            with pytest.raises(ConfigError) as bad:
                 it.fleet.prepare(new)
             (problem,) = bad.value.problems
             assert (problem.key, says in problem.message) == (key, True)
@@ -505,14 +505,14 @@ async def test_an_adapter_that_talks_in_its_goodbye_holds_up_nobody(monkeypatch:
 
     channels = {name: Chatty(name, "ana", [], None) for name in (A, B)}
     clock = SystemClock()
-    stats = Stats(dict.fromkeys(channels, "IRC"), clock.now())
-    runner = Runner(
+    stats = GatewayStats(dict.fromkeys(channels, "IRC"), clock.now())
+    runner = ChannelSupervisor(
         channels, dict.fromkeys(channels, emit), clock=clock, stats=stats, pause=pause, spawn=asyncio.create_task
     )
     runner.start()
     async with asyncio.timeout(120):
         while len(said) < len(channels):
             await asyncio.sleep(0)
-        await runner.stop_channel(A, GONE)
-        assert said[-1] == GONE
+        await runner.stop_channel(A, REMOVED_TEXT)
+        assert said[-1] == REMOVED_TEXT
         await runner.close()

@@ -16,9 +16,9 @@ from typing import Final
 import pytest
 
 from gateway.clock import ManualClock
-from gateway.orders import ContextOrder
-from gateway.records import CompactionLocked, Folded, TurnEnded
-from gateway.store import Appended, Entry, Store, rebuild
+from gateway.orders import ContextRequest
+from gateway.records import CompactionLocked, TurnRecord, ViewFolded
+from gateway.store import AppendResult, NewEntry, Store, rebuild
 from tests.gateway.cut_kit import Steps, cutting
 from tests.gateway.long_kit import BEGIN, ROOM, Home, Provider, at_home, settings
 from tests.gateway.long_script import Mix, Script, content, said
@@ -91,7 +91,7 @@ class Life:
             if (await home.store.unread_entries(PLACE, most=9)).messages:
                 assert not (await home.take()).has_failed
         elif not await self._was_done(home, what):
-            asked = ContextOrder(what=what, conversation=PLACE, by="ann", count=max(1, number))  # type: ignore[arg-type] # one of these
+            asked = ContextRequest(what=what, conversation=PLACE, by="ann", count=max(1, number))  # type: ignore[arg-type] # one of these
             answer = await home.minds.rewinder.handle_order(asked)
             assert answer.ok, answer.lines
 
@@ -99,7 +99,7 @@ class Life:
         """It was durable before the cut, so nobody asks again."""
         if what == "rewind":
             return bool(await home.log("rewound"))
-        folds = [one.fact for one in await home.log("folded") if isinstance(one.fact, Folded)]
+        folds = [one.fact for one in await home.log("folded") if isinstance(one.fact, ViewFolded)]
         return any(what in fold.kinds for fold in folds)
 
 
@@ -120,7 +120,7 @@ def noting(life: Life, home: list[Home]) -> type[Store]:
     """A store that says what the view is like after each step."""
 
     class Noting(Store):
-        async def append(self, entries: Sequence[Entry]) -> tuple[Appended, ...]:
+        async def append(self, entries: Sequence[NewEntry]) -> tuple[AppendResult, ...]:
             written = await super().append(entries)
             if home and hasattr(home[0], "minds"):
                 life.seen.append(await logged(home[0]))
@@ -143,9 +143,9 @@ def whole_story(folder: Path) -> Life:
             homes.append(home)
             life.shown.add(await shown(home))
             await life.go_on(home)
-            folds = [one.fact for one in await home.log("folded") if isinstance(one.fact, Folded)]
+            folds = [one.fact for one in await home.log("folded") if isinstance(one.fact, ViewFolded)]
             life.outcomes = Counter(kind for fold in folds for kind in fold.kinds)
-            turns = [one.fact for one in await home.log("turn_ended") if isinstance(one.fact, TurnEnded)]
+            turns = [one.fact for one in await home.log("turn_ended") if isinstance(one.fact, TurnRecord)]
             life.shown |= {turn.view for turn in turns}
         return life
 
@@ -214,7 +214,7 @@ def cut(folder: Path, *, step: int | None = None, request: int | None = None) ->
 
 async def _ended_well(home: Home) -> None:
     """Everybody was answered once, nothing was refused, and no lock is left that does not expire."""
-    turns = [one.fact for one in await home.log("turn_ended") if isinstance(one.fact, TurnEnded)]
+    turns = [one.fact for one in await home.log("turn_ended") if isinstance(one.fact, TurnRecord)]
     covered = Counter(seq for turn in turns for seq in turn.covers)
     said_ = [one.seq for one in await home.log("mention")]
     assert covered == Counter(said_), "each is answered once"
@@ -263,7 +263,7 @@ def test_a_lock_that_was_left_is_waited_out(tmp_path: Path) -> None:
             assert left is not None
             assert left[1] > life.clock.now(), "it still holds"
             await life.go_on(home)
-            folds = [one.fact for one in await home.log("folded") if isinstance(one.fact, Folded)]
+            folds = [one.fact for one in await home.log("folded") if isinstance(one.fact, ViewFolded)]
             assert sum(fold.summary is not None for fold in folds) > 0
             await _ended_well(home)
 

@@ -6,24 +6,24 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
-from agent.head import FIRST
-from agent.models.base import Busy, Request, Said, Text, ToolCall, TooLong, ToolResult
-from agent.prompts import prompt
+from agent.head import HEAD_START
+from agent.models.base import ModelBusy, ModelMessage, ModelRequest, PromptTooLong, TextPart, ToolCall, ToolResult
+from agent.prompts import load_prompt
 from gateway import rewinding
-from gateway.hands import Whereabouts
-from gateway.past import View
-from gateway.records import Folded, Noted, Seq, TurnEnded
-from gateway.rewinding import Seen
-from gateway.scopes import PUBLIC, Sight
-from gateway.settings_context import Compaction, ContextOptimization, Folds
-from gateway.store import Entry, rebuild
+from gateway.hands import ToolContext
+from gateway.past import HistoryView
+from gateway.records import NoteWritten, Seq, TurnRecord, ViewFolded
+from gateway.rewinding import TurnInView
+from gateway.scopes import PUBLIC, Visibility
+from gateway.settings_context import CompactionConfig, ContextOptimizationConfig, FoldsConfig
+from gateway.store import NewEntry, rebuild
 from tests.agent.turn_kit import Drawer, Say
 from tests.gateway.turns_kit import ROOM, Desk, at_desk
 
 LOOK = Say(text="Let me see.", calls=(("c", "look_up"),))
 SUMMARY = "Ann asked for many things, and each was looked up. " * 8
-ALWAYS = ContextOptimization(folds=Folds(policy="always"))
-ONLY_FULL = ContextOptimization(folds=Folds(policy="full"))
+ALWAYS = ContextOptimizationConfig(folds=FoldsConfig(policy="always"))
+ONLY_FULL = ContextOptimizationConfig(folds=FoldsConfig(policy="full"))
 
 
 @dataclass
@@ -49,24 +49,24 @@ async def talk(desk: Desk, turns: int, *, text: str = "what is that?") -> None:
         desk.clock.advance(60)
 
 
-async def folds(desk: Desk) -> list[Folded]:
+async def folds(desk: Desk) -> list[ViewFolded]:
     found = await desk.store.entries(kinds=["folded"], conversation=ROOM.conversation)
-    return [one.fact for one in found if isinstance(one.fact, Folded)]
+    return [one.fact for one in found if isinstance(one.fact, ViewFolded)]
 
 
-async def viewed(desk: Desk) -> View:
+async def viewed(desk: Desk) -> HistoryView:
     return await desk.means.history.read(ROOM.conversation)
 
 
-def told(request: Request) -> str:
-    return "\n".join(part.text for said in request.conversation for part in said.parts if isinstance(part, Text))
+def told(request: ModelRequest) -> str:
+    return "\n".join(part.text for said in request.conversation for part in said.parts if isinstance(part, TextPart))
 
 
-def results(request: Request) -> list[str]:
+def results(request: ModelRequest) -> list[str]:
     return [part.text for said in request.conversation for part in said.parts if isinstance(part, ToolResult)]
 
 
-def paired(request: Request) -> bool:
+def paired(request: ModelRequest) -> bool:
     """Sides alternate, and each call is answered by what comes next."""
     sides = request.conversation
     calls = [[part.id for part in said.parts if isinstance(part, ToolCall)] for said in sides]
@@ -75,7 +75,7 @@ def paired(request: Request) -> bool:
     return alternate and calls == answers and sides[0].role == sides[-1].role == "user"
 
 
-_NOBODY = Said(role="user", parts=())
+_NOBODY = ModelMessage(role="user", parts=())
 
 
 def test_what_is_cold_is_folded_for_nothing(tmp_path: Path) -> None:
@@ -128,12 +128,16 @@ def test_turns_that_leave_can_be_had_back_word_for_word(tmp_path: Path) -> None:
             await desk.say("ann", f"the number of door {number} is {number * 7919}" + ", they say" * 20)
             await desk.take()
         view = await viewed(desk)
-        assert view.head.startswith(FIRST)
+        assert view.head.startswith(HEAD_START)
         assert view.turns[0].seq > 1
         (first,) = [fold for fold in await folds(desk) if fold.head][:1]
         handle = first.head.split('fetch_evidence("')[1].split('"')[0]
-        where = Whereabouts(
-            turn=(await desk.ended())[0].turn, agent="ana", at=ROOM, visibility=Sight(scope=PUBLIC), autonomous=False
+        where = ToolContext(
+            turn=(await desk.ended())[0].turn,
+            agent="ana",
+            at=ROOM,
+            visibility=Visibility(scope=PUBLIC),
+            autonomous=False,
         )
         found = await desk.means.evidence.find(handle, where)
         assert "the number of door 0 is 0" in found.text
@@ -150,9 +154,9 @@ def test_a_journal_entry_stands_in_for_what_it_covers(tmp_path: Path) -> None:
         for number in range(4):
             await desk.say("ann", f"my {number}th wish is a longer one: " + "roses, " * 60)
             await desk.take()
-        note = Noted(agent="ana", scope=PUBLIC, title="Wishes", text="Ann wishes for roses.", lasting=False)
+        note = NoteWritten(agent="ana", scope=PUBLIC, title="Wishes", text="Ann wishes for roses.", lasting=False)
         at = desk.clock.now() + timedelta(seconds=1)
-        await desk.store.append([Entry(fact=note, at=at, conversation=ROOM.conversation)])
+        await desk.store.append([NewEntry(fact=note, at=at, conversation=ROOM.conversation)])
         desk.clock.advance(60)
         for number in range(8):
             await desk.say("ann", f"and {number} " + "tulips, " * 60)
@@ -168,7 +172,7 @@ def test_a_journal_entry_stands_in_for_what_it_covers(tmp_path: Path) -> None:
 
 def compacting(desk: Desk, tail: int) -> None:
     desk.model.context_tokens, desk.compacts = 8_000, True
-    desk.context = ContextOptimization(compaction=Compaction(enabled=True, tail_keep_tokens=tail))
+    desk.context = ContextOptimizationConfig(compaction=CompactionConfig(enabled=True, tail_keep_tokens=tail))
 
 
 async def chat_until_folded(desk: Desk, most: int = 40) -> None:
@@ -203,9 +207,9 @@ def test_a_model_summarises_what_leaves(tmp_path: Path) -> None:
 
 
 def summarising(desk: Desk, said):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201 - wraps a method of the kit
-    asked = prompt("summarise").split("{", maxsplit=1)[0][:40]
+    asked = load_prompt("summarise").split("{", maxsplit=1)[0][:40]
 
-    def stream(request: Request):  # type: ignore[no-untyped-def]  # noqa: ANN202 - the same
+    def stream(request: ModelRequest):  # type: ignore[no-untyped-def]  # noqa: ANN202 - the same
         if asked in told(request):
             desk.model.answers.insert(0, Say(text=SUMMARY))
         return said(request)
@@ -216,12 +220,12 @@ def summarising(desk: Desk, said):  # type: ignore[no-untyped-def]  # noqa: ANN0
 def test_without_a_summary_it_goes_on_as_it_was(tmp_path: Path) -> None:
     async def story(desk: Desk) -> None:
         compacting(desk, 300)
-        asked = prompt("summarise").split("{", maxsplit=1)[0][:40]
+        asked = load_prompt("summarise").split("{", maxsplit=1)[0][:40]
         said = desk.model.stream
 
-        def stream(request: Request):  # type: ignore[no-untyped-def]  # noqa: ANN202 - wraps a method of the kit
+        def stream(request: ModelRequest):  # type: ignore[no-untyped-def]  # noqa: ANN202 - wraps a method of the kit
             if asked in told(request):
-                desk.model.answers.insert(0, Say(error=Busy("overloaded", retry_after_s=3_600)))
+                desk.model.answers.insert(0, Say(error=ModelBusy("overloaded", retry_after_s=3_600)))
             return said(request)
 
         desk.model.stream = stream  # type: ignore[method-assign]
@@ -242,7 +246,11 @@ def test_what_the_provider_finds_too_long_is_folded_and_asked_again(tmp_path: Pa
         for number in range(6):
             await desk.say("ann", f"line {number}")
             await desk.take()
-        desk.model.answers += [Say(error=TooLong("prompt is too long")), Say(error=TooLong("still")), Say(text="Yes.")]
+        desk.model.answers += [
+            Say(error=PromptTooLong("prompt is too long")),
+            Say(error=PromptTooLong("still")),
+            Say(text="Yes."),
+        ]
         await desk.say("ann", "are you there?")
         report = await desk.take()
         assert not report.has_failed
@@ -254,11 +262,11 @@ def test_what_the_provider_finds_too_long_is_folded_and_asked_again(tmp_path: Pa
 
 def test_it_is_asked_once_to_write_down_what_matters(tmp_path: Path) -> None:
     async def story(desk: Desk) -> None:
-        desk.context = ContextOptimization(folds=Folds(policy="full", nudge_at_pct=0.0001, fold_at_pct=1.0))
+        desk.context = ContextOptimizationConfig(folds=FoldsConfig(policy="full", nudge_at_pct=0.0001, fold_at_pct=1.0))
         for number in range(3):
             await desk.say("ann", f"line {number}")
             await desk.take()
-        asked = prompt("write_down")
+        asked = load_prompt("write_down")
         assert [asked in request.now for request in desk.model.requests] == [False, True, False]
         assert [turn.nudged for turn in await desk.ended()] == [False, True, False]
 
@@ -295,10 +303,14 @@ def test_somebody_can_want_it_folded(tmp_path: Path) -> None:
 def test_results_keep_their_handles_whatever_is_folded(tmp_path: Path) -> None:
     async def story(desk: Desk) -> None:
         library = desk.drawer = Library(chars=30_000)
-        desk.context = ContextOptimization(folds=Folds(policy="always", active_evidence_tokens=2_000))
+        desk.context = ContextOptimizationConfig(folds=FoldsConfig(policy="always", active_evidence_tokens=2_000))
         await talk(desk, 6)
-        where = Whereabouts(
-            turn=(await desk.ended())[0].turn, agent="ana", at=ROOM, visibility=Sight(scope=PUBLIC), autonomous=False
+        where = ToolContext(
+            turn=(await desk.ended())[0].turn,
+            agent="ana",
+            at=ROOM,
+            visibility=Visibility(scope=PUBLIC),
+            autonomous=False,
         )
         steps = [step for turn in await desk.ended() for step in turn.steps]
         handles = [called.source.handle for step in steps for called in step.calls if called.source is not None]
@@ -313,13 +325,13 @@ def test_results_keep_their_handles_whatever_is_folded(tmp_path: Path) -> None:
 def test_a_summary_that_failed_is_not_tried_again_with_each_turn(tmp_path: Path) -> None:
     async def story(desk: Desk) -> None:
         compacting(desk, 300)
-        asked = prompt("summarise").split("{", maxsplit=1)[0][:40]
-        said, requests = desk.model.stream, list[Request]()
+        asked = load_prompt("summarise").split("{", maxsplit=1)[0][:40]
+        said, requests = desk.model.stream, list[ModelRequest]()
 
-        def stream(request: Request):  # type: ignore[no-untyped-def]  # noqa: ANN202 - wraps a method of the kit
+        def stream(request: ModelRequest):  # type: ignore[no-untyped-def]  # noqa: ANN202 - wraps a method of the kit
             if asked in told(request):
                 requests.append(request)
-                desk.model.answers.insert(0, Say(error=Busy("overloaded", retry_after_s=3_600)))
+                desk.model.answers.insert(0, Say(error=ModelBusy("overloaded", retry_after_s=3_600)))
             return said(request)
 
         desk.model.stream = stream  # type: ignore[method-assign]
@@ -364,11 +376,15 @@ def test_what_was_overheard_before_a_fresh_view_is_not_told_and_who_asked_is_ans
         await desk.say("bob", "overheard later", kind="room", urgency=0)
         place = ROOM.conversation
         view = [
-            Seen(one.seq, one.fact) for one in await desk.store.turns_in_view(place) if isinstance(one.fact, TurnEnded)
+            TurnInView(one.seq, one.fact)
+            for one in await desk.store.turns_in_view(place)
+            if isinstance(one.fact, TurnRecord)
         ]
         unread = await desk.store.unread_entries(place, most=50)
-        back = rewinding.new(view, None, "ann", overheard=rewinding.overheard(unread.messages, unread.upto))
-        await desk.store.append([Entry(fact=fact, at=desk.clock.now(), conversation=place) for fact in back.facts])
+        back = rewinding.plan_new(
+            view, None, "ann", overheard=rewinding.find_overheard_upto(unread.messages, unread.upto)
+        )
+        await desk.store.append([NewEntry(fact=fact, at=desk.clock.now(), conversation=place) for fact in back.facts])
         desk.turns.forget_view(place)
         await desk.take()
         assert "overheard before" not in desk.told()

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from agent.signals import Level
-from gateway import access
+from agent.signals import PresenceLevel
+from gateway import standing
 from gateway.clock import ManualClock
 from gateway.events import Address, ChannelName, Message, MessageId, RoomId, Sender, SenderId
-from gateway.following import Following
-from gateway.presence import Habits
-from gateway.records import Judged
-from gateway.store import Entry, Store
+from gateway.following import PresenceTracker
+from gateway.presence import PresencePolicy
+from gateway.records import Judgement
+from gateway.store import NewEntry, Store
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 AT = Address(channel=ChannelName("x"), room=RoomId("a"))
-OWNED = access.Policy(dm_policy="open", roles={"x:ann": "owner"}, open_rooms={})
-NOBODY = access.Policy(dm_policy="open", roles={}, open_rooms={})
+OWNED = standing.AccessPolicy(dm_policy="open", roles={"x:ann": "owner"}, open_rooms={})
+NOBODY = standing.AccessPolicy(dm_policy="open", roles={}, open_rooms={})
 
 
 def said(number: int, minutes: float, who: str = "ann", kind: str = "direct") -> Message:
@@ -36,10 +36,10 @@ def said(number: int, minutes: float, who: str = "ann", kind: str = "direct") ->
 async def log(store: Store, messages: Iterable[Message], *, refused: bool = False) -> None:
     entries = []
     for message in messages:
-        noticed = Entry(fact=message, at=message.sent, conversation=AT.conversation)
+        noticed = NewEntry(fact=message, at=message.sent, conversation=AT.conversation)
         fate = "refused" if refused else "due"
-        judged = Judged(type="t", urgency=0, fate=fate, rule="", role="guest")  # type: ignore[arg-type]  # of two
-        entries += [noticed, Entry(fact=judged, at=message.sent, conversation=AT.conversation, cause=noticed)]
+        judged = Judgement(type="t", urgency=0, fate=fate, rule="", role="guest")  # type: ignore[arg-type]  # of two
+        entries += [noticed, NewEntry(fact=judged, at=message.sent, conversation=AT.conversation, cause=noticed)]
     await store.append(entries)
 
 
@@ -58,19 +58,19 @@ async def log(store: Store, messages: Iterable[Message], *, refused: bool = Fals
     ],
 )
 def test_after_a_restart_they_are_as_near_as_before(
-    tmp_path: Path, who: access.Policy, minutes: list[float], noise: int, *, refused: bool, level: Level
+    tmp_path: Path, who: standing.AccessPolicy, minutes: list[float], noise: int, *, refused: bool, level: PresenceLevel
 ) -> None:
     async def story() -> None:
-        clock, told = ManualClock(NOW), list[Level]()
+        clock, told = ManualClock(NOW), list[PresenceLevel]()
         async with await Store.open(tmp_path / "s.db", clock) as store:
             theirs = [said(n, at) for n, at in enumerate(sorted(minutes))]
             guests = [said(10_000 + n, -100 * n / max(noise, 1), "eve") for n in range(noise)]
             await log(store, sorted([*theirs, *guests], key=lambda one: one.sent), refused=refused)
-            following = Following(Habits(), clock, who, told.append)
+            following = PresenceTracker(PresencePolicy(), clock, who, told.append)
             await following.load(store)
-            live = Following(Habits(), clock, who, lambda _: None)
+            live = PresenceTracker(PresencePolicy(), clock, who, lambda _: None)
             for message in [] if refused else theirs:
-                live.record_message(message, access.role_of(who, AT, message.sender))
+                live.record_message(message, standing.role_of(who, AT, message.sender))
             assert following.level == live.level == level
             assert told == ([] if level == "present" else [level])
             assert following.take_absence() is None
@@ -80,12 +80,12 @@ def test_after_a_restart_they_are_as_near_as_before(
 
 def test_each_change_is_told_when_it_comes(tmp_path: Path) -> None:
     async def story() -> None:
-        clock, told = ManualClock(NOW), list[tuple[float, Level]]()
+        clock, told = ManualClock(NOW), list[tuple[float, PresenceLevel]]()
 
-        def tell(level: Level) -> None:
+        def tell(level: PresenceLevel) -> None:
             told.append((clock.monotonic() / 60, level))
 
-        following = Following(Habits(), clock, OWNED, tell)
+        following = PresenceTracker(PresencePolicy(), clock, OWNED, tell)
         async with await Store.open(tmp_path / "s.db", clock) as store:
             await following.load(store)
         running = asyncio.create_task(following.run())

@@ -8,32 +8,39 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from agent.models.base import ToolCall, ToolResult
-from agent.tools.remind import CANCEL_REMINDER, LIST_REMINDERS, REMIND, CancelReminder, ListReminders, Remind
+from agent.tools.remind import (
+    CANCEL_REMINDER,
+    LIST_REMINDERS,
+    REMIND,
+    CancelReminderArgs,
+    ListRemindersArgs,
+    RemindArgs,
+)
 from gateway.clock import ManualClock
 from gateway.events import Address, Alarm, SenderId
-from gateway.hands import Asker, Hand, Trace, Whereabouts
-from gateway.hands_remind import RemindHands
-from gateway.records import Reminded, TurnId, inner
-from gateway.reminders import Reminders
-from gateway.scopes import PUBLIC, Sight
-from gateway.store import Entry, Reminder, Store
-from gateway.tools.dispatch import Hands
+from gateway.hands import Requester, Tool, ToolContext, TurnTrust
+from gateway.hands_remind import ReminderTools
+from gateway.records import ReminderSet, TurnId, inner_conversation
+from gateway.reminders import ReminderService
+from gateway.scopes import PUBLIC, Visibility
+from gateway.store import NewEntry, PendingReminder, Store
+from gateway.tools.dispatch import ToolDispatcher
 from tests.store.kit import place, run
 
 START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
-ANN = Asker(id=SenderId("42"), name="Ann", role="member", verified=True)
-BOB = Asker(id=SenderId("43"), name="Bob", role="member", verified=False)
-ROOM = Whereabouts(
+ANN = Requester(id=SenderId("42"), name="Ann", role="member", verified=True)
+BOB = Requester(id=SenderId("43"), name="Bob", role="member", verified=False)
+ROOM = ToolContext(
     turn=TurnId("t"),
     agent="reverie",
     at=place("#a"),
-    visibility=Sight(scope=PUBLIC),
+    visibility=Visibility(scope=PUBLIC),
     autonomous=False,
     requesters=(BOB, ANN),
 )
 OTHER = replace(ROOM, at=place("#b"), requesters=(BOB,))
 ALONE = replace(ROOM, autonomous=True, requesters=())
-INNER = replace(ALONE, at=Address.parse(inner("reverie")))
+INNER = replace(ALONE, at=Address.parse(inner_conversation("reverie")))
 
 
 async def nobody(_: Alarm) -> None:
@@ -44,30 +51,30 @@ class Desk:
     def __init__(self, store: Store) -> None:
         clock = ManualClock(START)
         self.store = store
-        reminders = Reminders(store, clock, timezone="Europe/Zurich", max_count=60, fire=nobody)
-        does = RemindHands(reminders, clock)
-        self.hands = Hands(
+        reminders = ReminderService(store, clock, timezone="Europe/Zurich", max_count=60, fire=nobody)
+        does = ReminderTools(reminders, clock)
+        self.hands = ToolDispatcher(
             [
-                Hand.create(REMIND, Remind, does.remind),
-                Hand.create(LIST_REMINDERS, ListReminders, does.list_reminders),
-                Hand.create(CANCEL_REMINDER, CancelReminder, does.cancel_reminder),
+                Tool.create(REMIND, RemindArgs, does.remind),
+                Tool.create(LIST_REMINDERS, ListRemindersArgs, does.list_reminders),
+                Tool.create(CANCEL_REMINDER, CancelReminderArgs, does.cancel_reminder),
             ]
         )
 
-    async def call(self, where: Whereabouts, name: str, **arguments: str) -> ToolResult:
+    async def call(self, where: ToolContext, name: str, **arguments: str) -> ToolResult:
         return await self.hands.call(ToolCall(id="1", name=name, arguments=json.dumps(arguments)), where)
 
-    async def says(self, where: Whereabouts, name: str, **arguments: str) -> str:
+    async def says(self, where: ToolContext, name: str, **arguments: str) -> str:
         result = await self.call(where, name, **arguments)
         assert not result.is_error, result.text
         return result.text
 
-    async def refuses(self, where: Whereabouts, name: str, **arguments: str) -> str:
+    async def refuses(self, where: ToolContext, name: str, **arguments: str) -> str:
         result = await self.call(where, name, **arguments)
         assert result.is_error, result.text
         return result.text
 
-    async def only(self) -> Reminder:
+    async def only(self) -> PendingReminder:
         [one] = await self.store.pending_reminders()
         return one
 
@@ -154,11 +161,11 @@ def test_what_cannot_be_is_said_with_what_to_write(tmp_path: Path) -> None:
 def test_a_long_list_is_cut_and_one_that_cannot_be_read_is_shown(tmp_path: Path) -> None:
     async def story() -> None:
         async with desk(tmp_path) as here:
-            lost = Reminded(
+            lost = ReminderSet(
                 reminder="LOST", agent="reverie", at=place("#a"), text="x", by=ANN.id, asked_by="Ann",
                 schedule="cron 0 9 * * * Mars/Olympus", due=START,
             )  # fmt: skip
-            await here.store.append([Entry(fact=lost, at=START)])
+            await here.store.append([NewEntry(fact=lost, at=START)])
             admin = replace(ROOM, requesters=(replace(ANN, role="admin"),))
             for number in range(52):
                 await here.says(admin, "remind", text=f"tea {number}", at=f"in {number + 1} min")
@@ -174,22 +181,22 @@ def test_a_long_list_is_cut_and_one_that_cannot_be_read_is_shown(tmp_path: Path)
 def test_a_reminder_has_the_least_role_of_those_whose_idea_it_may_be(tmp_path: Path) -> None:
     async def story() -> None:
         async with desk(tmp_path) as here:
-            root = Asker(id=SenderId("1"), name="Root", role="admin", verified=True)
-            admin, alone = replace(ROOM, requesters=(root,), trust=Trace()), replace(ALONE, trust=Trace())
+            root = Requester(id=SenderId("1"), name="Root", role="admin", verified=True)
+            admin, alone = replace(ROOM, requesters=(root,), trust=TurnTrust()), replace(ALONE, trust=TurnTrust())
             for where, role in (
                 (admin, "admin"),
-                (replace(ROOM, trust=Trace()), "member"),
+                (replace(ROOM, trust=TurnTrust()), "member"),
                 (replace(admin, overheard_roles=("member",)), "member"),
                 (replace(admin, reminder_roles=("guest",)), "guest"),
                 (alone, ""),
                 (replace(alone, reminder_roles=("member",)), "member"),
-                (replace(admin, trust=Trace(role="guest")), "guest"),
-                (replace(alone, trust=Trace(role="member")), "member"),
-                (replace(admin, trust=Trace(foreign="web_fetch")), "guest"),
+                (replace(admin, trust=TurnTrust(role="guest")), "guest"),
+                (replace(alone, trust=TurnTrust(role="member")), "member"),
+                (replace(admin, trust=TurnTrust(foreign="web_fetch")), "guest"),
             ):
                 await here.says(where, "remind", text=f"tea for {role}", at="18:30")
                 newest = (await here.store.newest_entries(1, kinds=["reminded"]))[0].fact
-                assert isinstance(newest, Reminded)
+                assert isinstance(newest, ReminderSet)
                 assert newest.role == role
 
     run(story())

@@ -9,51 +9,51 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.brief import Line
-from agent.prompt import hear, render_line
-from gateway import access
+from agent.brief import PromptLine
+from agent.prompt import render_line, render_prompt_lines
+from gateway import standing
 from gateway.clock import ManualClock
 from gateway.events import (
     Address,
     Alarm,
     ChannelName,
-    Delivery,
+    ConnectionChanged,
+    DeliveryReport,
     EventId,
-    Finished,
-    Link,
     Message,
     MessageId,
     Notification,
     Post,
     PostKey,
-    Reacted,
+    ReactionChanged,
     RoomId,
     Sender,
     SenderId,
+    TaskFinished,
     Usage,
 )
-from gateway.happened import Happened, tale
-from gateway.hearing import Hearing, answered
-from gateway.media import Media
+from gateway.happened import SystemEvent, render_system_event
+from gateway.hearing import ConversationReader, find_reply_to
+from gateway.media import MediaStore
 from gateway.media_config import MediaConfig
-from gateway.records import Judged, PartEnded, Queued, Seq, TurnEnded, TurnId, inner, key_of
-from gateway.store import Entry, Store
+from gateway.records import Judgement, PartSendEnded, PostQueued, Seq, TurnId, TurnRecord, dedup_key, inner_conversation
+from gateway.store import NewEntry, Store
 from tests.strategies import alarms, deliveries, finished, links, reactions
 
 NOW = datetime(2026, 3, 1, 9, tzinfo=UTC)
 AT = Address(channel=ChannelName("irc.test"), room=RoomId("#room"))
 HERE = AT.conversation
-OWN = inner("reverie")
+OWN = inner_conversation("reverie")
 ANN = Sender(id=SenderId("ann"), name="ann")
-WHO = access.Policy(dm_policy="open", roles={}, open_rooms={})
+WHO = standing.AccessPolicy(dm_policy="open", roles={}, open_rooms={})
 
 ALARM = Alarm(id=EventId("a"), text='call "mom"\nnow', sent=NOW, at=AT, asked_by="alice", due=NOW)
-REACTED = Reacted(
+REACTED = ReactionChanged(
     id=EventId("r"), at=AT, sender=ANN, message=MessageId("m1"), reaction="\U0001f44d", added=True, sent=NOW
 )
-FAILED = Delivery(id=EventId("p1"), at=AT, post=PostKey("p1"), state="failed", reason="no such nick", sent=NOW)
-LINK = Link(id=EventId("l"), channel=AT.channel, up=False, reason="Killed (oper (obey me))", sent=NOW)
-FINISHED = Finished(id=EventId("f"), what="dream", ok=True, text="3 lines more", sent=NOW)
+FAILED = DeliveryReport(id=EventId("p1"), at=AT, post=PostKey("p1"), state="failed", reason="no such nick", sent=NOW)
+LINK = ConnectionChanged(id=EventId("l"), channel=AT.channel, up=False, reason="Killed (oper (obey me))", sent=NOW)
+FINISHED = TaskFinished(id=EventId("f"), what="dream", ok=True, text="3 lines more", sent=NOW)
 
 
 def said(number: int, kind: str = "room", text: str = "hello") -> Message:
@@ -69,34 +69,34 @@ class Room:
 
     def __init__(self, store: Store, tmp: Path) -> None:
         self.store = store
-        self.hearing = Hearing(store, WHO, Media(MediaConfig(), tmp / "media", {}, ManualClock()))
+        self.hearing = ConversationReader(store, WHO, MediaStore(MediaConfig(), tmp / "media", {}, ManualClock()))
 
     async def unread(self, event: Notification, urgency: int = 1, where: str = HERE) -> Seq:
         """Something that is due there."""
-        noticed = Entry(fact=event, at=NOW, conversation=where, key=key_of(event))  # type: ignore[arg-type]
-        judged = Judged(type="t", urgency=urgency, fate="due" if urgency else "context", rule="", role="guest")  # type: ignore[arg-type]
+        noticed = NewEntry(fact=event, at=NOW, conversation=where, key=dedup_key(event))  # type: ignore[arg-type]
+        judged = Judgement(type="t", urgency=urgency, fate="due" if urgency else "context", rule="", role="guest")  # type: ignore[arg-type]
         written = await self.store.append(
-            [noticed, Entry(fact=judged, at=NOW, conversation=noticed.conversation, cause=noticed)]
+            [noticed, NewEntry(fact=judged, at=NOW, conversation=noticed.conversation, cause=noticed)]
         )
         return written[0].seq
 
     async def posted(self, key: str, text: str, message: str = "m1", *, by_turn: bool = True) -> None:
         """A post of ours, which the platform shows as that message."""
-        turn = TurnEnded(
+        turn = TurnRecord(
             turn=TurnId(key), covers=(), omitted=0, heard="", upto=Seq(0), outcome="replied", text=text, reason="",
             model="", usage=Usage(), requests=0, autonomous=False,
         )  # fmt: skip
-        cause = Entry(fact=turn if by_turn else said(99), at=NOW, conversation=HERE)
+        cause = NewEntry(fact=turn if by_turn else said(99), at=NOW, conversation=HERE)
         post = Post(key=PostKey(key), to=AT, text=text)
-        part = PartEnded(post=post.key, part=0, state="sent", reason="", ids=(MessageId(message),))
-        queued = Entry(fact=Queued(post=post), at=NOW, conversation=HERE, key=f"post:{key}", cause=cause)
-        await self.store.append([cause, queued, Entry(fact=part, at=NOW, conversation=HERE)])
+        part = PartSendEnded(post=post.key, part=0, state="sent", reason="", ids=(MessageId(message),))
+        queued = NewEntry(fact=PostQueued(post=post), at=NOW, conversation=HERE, key=f"post:{key}", cause=cause)
+        await self.store.append([cause, queued, NewEntry(fact=part, at=NOW, conversation=HERE)])
 
     async def told(self, *, most: int = 50, where: str = HERE, plain: bool = False) -> list[str]:
         """The lines that a turn there would be told."""
         unread = await self.store.unread_entries(where, most=most)  # type: ignore[arg-type]
         heard = await self.hearing.render(await self.hearing.read_current(unread), sees=False)
-        return hear([one.line for one in heard], omitted=0, plain=plain).splitlines()
+        return render_prompt_lines([one.line for one in heard], omitted=0, plain=plain).splitlines()
 
     async def owed(self) -> bool:
         unread = await self.store.unread_entries(HERE, most=50)
@@ -184,7 +184,7 @@ def test_a_reminder_is_owed_an_answer_and_what_only_reports_is_not(tmp_path: Pat
         await room.unread(ALARM, 2)
         assert await room.owed()
         unread = await room.store.unread_entries(HERE, most=50)
-        assert answered(await room.hearing.read_current(unread)) == "s1", "nobody can reply to a reminder"
+        assert find_reply_to(await room.hearing.read_current(unread)) == "s1", "nobody can reply to a reminder"
 
     story(tmp_path, tell)
 
@@ -235,8 +235,8 @@ def test_a_hundred_reactions_are_looked_up_in_a_few_questions(tmp_path: Path) ->
 
 
 @given(st.one_of(alarms, reactions, deliveries, finished, links), st.text(max_size=200), st.booleans())
-def test_whatever_happened_is_one_line_whose_frame_nobody_can_close(event: Happened, post: str, plain: bool) -> None:
-    told = Line(sender="", role="", sent=NOW, text="", is_addressed=False, event=tale(event, post))
+def test_whatever_happened_is_one_line_whose_frame_nobody_can_close(event: SystemEvent, post: str, plain: bool) -> None:
+    told = PromptLine(sender="", role="", sent=NOW, text="", is_addressed=False, event=render_system_event(event, post))
     (only,) = render_line(told, plain=plain).splitlines()
     frame, *rest = only.removeprefix("[2026-03-01 09:00] ").split('"')
     assert frame.startswith("(")

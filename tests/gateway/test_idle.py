@@ -17,14 +17,14 @@ HOUR_S = 3_600.0
 def ticks(monkeypatch: pytest.MonkeyPatch) -> list[signals.Signal]:
     """All that the network was told of by its timer."""
     seen: list[signals.Signal] = []
-    send = loop.Loop.send
+    send = loop.AgentLoop.send
 
-    def seeing(self: loop.Loop, signal: signals.Signal) -> None:
+    def seeing(self: loop.AgentLoop, signal: signals.Signal) -> None:
         if isinstance(signal, signals.Tick):
             seen.append(signal)
         send(self, signal)
 
-    monkeypatch.setattr(loop.Loop, "send", seeing)
+    monkeypatch.setattr(loop.AgentLoop, "send", seeing)
     return seen
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gateway.clock import ManualClock
 from gateway.events import ConversationId
-from gateway.inbox import FLOOD_S, Arrival, Inbox
+from gateway.inbox import FLOOD_WINDOW_S, ConversationInbox, ReadyConversation
 from gateway.records import NORMAL, URGENT
 from tests.channels.kit import story
 
@@ -14,15 +14,15 @@ STEP_S = 0.5
 ROOM = ConversationId("irc.test/#room")
 
 
-def arrival(urgency: int = URGENT, *, talk: bool = False) -> Arrival:
-    return Arrival(conversation=ROOM, urgency=urgency, is_room_talk=talk)
+def arrival(urgency: int = URGENT, *, talk: bool = False) -> ReadyConversation:
+    return ReadyConversation(conversation=ROOM, urgency=urgency, is_room_talk=talk)
 
 
 def test_a_closed_inbox_notices_nothing_and_leaves_no_task_behind() -> None:
-    noticed: list[Arrival] = []
+    noticed: list[ReadyConversation] = []
 
     async def closed() -> int:
-        inbox = Inbox(ManualClock(), 1.5, noticed.append)
+        inbox = ConversationInbox(ManualClock(), 1.5, noticed.append)
         inbox.add(arrival())
         await inbox.close()
         for urgency in (NORMAL, URGENT):
@@ -50,7 +50,7 @@ async def passes(clock: ManualClock, time_s: float) -> None:
 @story
 async def test_a_raid_is_noticed_once_and_then_once_a_minute() -> None:
     clock, noticed = ManualClock(), list[float]()
-    inbox = Inbox(clock, 1.5, lambda _: noticed.append(clock.monotonic()))
+    inbox = ConversationInbox(clock, 1.5, lambda _: noticed.append(clock.monotonic()))
     for _ in range(12_000):  # two minutes, 100 lines a second
         inbox.add(arrival(talk=True))
         await asyncio.sleep(0)
@@ -63,7 +63,7 @@ async def test_a_raid_is_noticed_once_and_then_once_a_minute() -> None:
 @story
 async def test_what_is_said_to_the_agent_does_not_wait_for_the_end_of_a_flood() -> None:
     clock, noticed = ManualClock(), list[float]()
-    inbox = Inbox(clock, 1.5, lambda _: noticed.append(clock.monotonic()))
+    inbox = ConversationInbox(clock, 1.5, lambda _: noticed.append(clock.monotonic()))
     for _ in range(100):
         inbox.add(arrival(talk=True))
         clock.advance(0.05)
@@ -83,15 +83,15 @@ async def test_what_is_said_to_the_agent_does_not_wait_for_the_end_of_a_flood() 
 def test_nothing_waits_longer_than_its_window(gaps_s: list[float], data: st.DataObject) -> None:
     async def run() -> None:
         clock, noticed = ManualClock(), list[float]()
-        inbox = Inbox(clock, 1.5, lambda _: noticed.append(clock.monotonic()))
+        inbox = ConversationInbox(clock, 1.5, lambda _: noticed.append(clock.monotonic()))
         bounds = []
         for gap_s in gaps_s:
             talk = data.draw(st.booleans())
             inbox.add(arrival(talk=talk))
-            bounds.append((clock.monotonic(), FLOOD_S if talk else 1.5))
+            bounds.append((clock.monotonic(), FLOOD_WINDOW_S if talk else 1.5))
             await settle()
             await passes(clock, gap_s)
-        await passes(clock, FLOOD_S + STEP_S)
+        await passes(clock, FLOOD_WINDOW_S + STEP_S)
         assert all(any(at_s <= told_s <= at_s + most_s + STEP_S for told_s in noticed) for at_s, most_s in bounds)
         await inbox.close()
 

@@ -5,13 +5,13 @@ import contextlib
 from pathlib import Path
 from typing import Any, Literal
 
-from agent.models.base import Text
-from agent.models.scripted import Rule, Script, ScriptedModel
-from agent.prompts import prompt
+from agent.models.base import TextPart
+from agent.models.scripted import Script, ScriptedModel, ScriptRule
+from agent.prompts import load_prompt
 from gateway.clock import SystemClock
-from gateway.control import NotRunning, ask, socket_path
-from gateway.orders import Answer, DmnOrder, Near
-from gateway.records import Directed, Handled, Judged, TurnEnded, inner
+from gateway.control import GatewayNotRunning, send_control_request, socket_path
+from gateway.orders import ControlResponse, DmnRequest, PresenceChoice
+from gateway.records import DmnDirective, Judgement, TurnRecord, UnreadDismissed, inner_conversation
 from gateway.store import Store
 from tests.channels.kit import story
 from tests.gateway.kit import Running, running
@@ -23,46 +23,50 @@ QUICK: dict[str, Any] = {
 }
 LOBBY = "console/lobby"
 PENDING = rf"## {LOBBY}"
-REST = Rule(match=".", calls=(("yield_to_user", "{}"),))
+REST = ScriptRule(match=".", calls=(("yield_to_user", "{}"),))
 
 
-def speaks(text: str, address: str = LOBBY) -> Rule:
+def speaks(text: str, address: str = LOBBY) -> ScriptRule:
     arguments = f'{{"address":"{address}","text":"{text}"}}'
-    return Rule(match=PENDING, calls=(("send_message", arguments), ("yield_to_user", "{}")))
+    return ScriptRule(match=PENDING, calls=(("send_message", arguments), ("yield_to_user", "{}")))
 
 
-async def ended(gateway: Running, count: int, *, place: str = "agent/reverie") -> list[TurnEnded]:
+async def ended(gateway: Running, count: int, *, place: str = "agent/reverie") -> list[TurnRecord]:
     """The turns of a conversation, once there are so many."""
     async with asyncio.timeout(120):
         while True:
             async with await Store.open_readonly(gateway.path) as reader:
                 found = [one.fact for one in await reader.entries(kinds=["turn_ended"]) if one.conversation == place]
-            turns = [fact for fact in found if isinstance(fact, TurnEnded)]
+            turns = [fact for fact in found if isinstance(fact, TurnRecord)]
             if len(turns) >= count:
                 return turns
             await asyncio.sleep(0.01)
 
 
 async def order(
-    gateway: Running, what: Literal["pause", "off", "wake", "presence", "status", "debug"], level: Near = "auto"
-) -> Answer:
+    gateway: Running,
+    what: Literal["pause", "off", "wake", "presence", "status", "debug"],
+    level: PresenceChoice = "auto",
+) -> ControlResponse:
     """As the command line does, once the gateway listens."""
     async with asyncio.timeout(120):
         while True:
-            with contextlib.suppress(NotRunning):
-                return await ask(socket_path(gateway.path), DmnOrder(what=what, level=level, by="test"))
+            with contextlib.suppress(GatewayNotRunning):
+                return await send_control_request(
+                    socket_path(gateway.path), DmnRequest(what=what, level=level, by="test")
+                )
             await asyncio.sleep(0.01)
 
 
 def heard(gateway: Running, request: int = -1) -> str:
     said = gateway.scripted.requests[request].conversation
-    return "\n".join(part.text for one in said for part in one.parts if isinstance(part, Text))
+    return "\n".join(part.text for one in said for part in one.parts if isinstance(part, TextPart))
 
 
 def test_a_lifted_room_is_answered_from_the_inner_conversation_and_its_own_view_has_that(tmp_path: Path) -> None:
     @story
     async def told() -> None:
-        script = Script(rules=(speaks("I am on it"), Rule(match="who is on it", reply="me")))
+        script = Script(rules=(speaks("I am on it"), ScriptRule(match="who is on it", reply="me")))
         async with running(tmp_path, script, **QUICK) as gateway:
             await gateway.console.receive_message("lovely day", sender="ann", room="lobby")
             await gateway.console.receive_message("there is an outage", sender="bob", room="lobby")
@@ -79,7 +83,7 @@ def test_a_lifted_room_is_answered_from_the_inner_conversation_and_its_own_view_
         assert (spoken.within, spoken.text, spoken.covers) == (looked.turn, "I am on it", looked.covers)
         assert answered.heard.count("\n") == 0  # what was dealt with is history, not news
         assert "there is an outage" in heard(gateway)
-        assert gateway.scripted.requests[-1].conversation[1].parts == (Text(text="I am on it"),)
+        assert gateway.scripted.requests[-1].conversation[1].parts == (TextPart(text="I am on it"),)
 
     told()
 
@@ -87,7 +91,7 @@ def test_a_lifted_room_is_answered_from_the_inner_conversation_and_its_own_view_
 def test_what_is_put_away_is_told_to_nobody_again(tmp_path: Path) -> None:
     @story
     async def told() -> None:
-        done = Rule(match=PENDING, calls=(("mark_handled", f'{{"address":"{LOBBY}"}}'), ("yield_to_user", "{}")))
+        done = ScriptRule(match=PENDING, calls=(("mark_handled", f'{{"address":"{LOBBY}"}}'), ("yield_to_user", "{}")))
         async with running(tmp_path, Script(rules=(done,)), **QUICK) as gateway:
             await gateway.console.receive_message("no outage here", sender="bob", room="lobby")
             await ended(gateway, 1)
@@ -95,7 +99,7 @@ def test_what_is_put_away_is_told_to_nobody_again(tmp_path: Path) -> None:
             await gateway.screen.until(1)
         (turn,) = await ended(gateway, 1, place=LOBBY)
         assert "outage" not in turn.heard
-        assert len([fact for fact in await gateway.log("handled") if isinstance(fact, Handled)]) == 1
+        assert len([fact for fact in await gateway.log("handled") if isinstance(fact, UnreadDismissed)]) == 1
 
     told()
 
@@ -103,7 +107,7 @@ def test_what_is_put_away_is_told_to_nobody_again(tmp_path: Path) -> None:
 def test_what_is_let_alone_stays_with_its_room_and_wakes_nobody_again(tmp_path: Path) -> None:
     @story
     async def told() -> None:
-        hello = Rule(match="hello", reply="hi")
+        hello = ScriptRule(match="hello", reply="hi")
         async with running(tmp_path, Script(rules=(hello, REST)), **QUICK) as gateway:
             await gateway.console.receive_message("an outage?", sender="bob", room="lobby")
             await ended(gateway, 1)
@@ -125,7 +129,7 @@ async def _due(gateway: Running) -> list[tuple[str, int]]:
 def test_the_prefix_is_the_same_bytes_as_everywhere(tmp_path: Path) -> None:
     @story
     async def told() -> None:
-        async with running(tmp_path, Script(rules=(Rule(match="hello", reply="hi"), REST)), **QUICK) as gateway:
+        async with running(tmp_path, Script(rules=(ScriptRule(match="hello", reply="hi"), REST)), **QUICK) as gateway:
             await gateway.console.receive_message("hello", sender="olga")
             await gateway.screen.until(1)
             await gateway.console.receive_message("an outage", sender="bob", room="lobby")
@@ -146,14 +150,18 @@ def test_nothing_private_is_looked_at_from_the_inner_conversation(tmp_path: Path
     async def told() -> None:
         rules = [{"type": "console.direct", "urgency": "normal"}]
         settings = {**QUICK, "attention": {**QUICK["attention"], "rules": rules}}
-        async with running(tmp_path, Script(rules=(Rule(match="secret", reply="noted"), REST)), **settings) as gateway:
+        async with running(
+            tmp_path, Script(rules=(ScriptRule(match="secret", reply="noted"), REST)), **settings
+        ) as gateway:
             await gateway.console.receive_message("my secret is 4711", sender="ann")
             await gateway.screen.until(1)
             await gateway.console.receive_message("an outage", sender="bob", room="lobby")
             await ended(gateway, 1)
         (own,) = await ended(gateway, 1, place="console/ann")
         assert (own.autonomous, own.cause, own.text) == (False, "addressed", "noted")
-        inner_requests = [one for one in gateway.scripted.requests if one.conversation_id == inner("reverie")]
+        inner_requests = [
+            one for one in gateway.scripted.requests if one.conversation_id == inner_conversation("reverie")
+        ]
         assert inner_requests
         assert "4711" not in repr(inner_requests)
 
@@ -165,7 +173,7 @@ def test_it_speaks_only_where_it_may(tmp_path: Path) -> None:
     async def told() -> None:
         wrong = ("console/cellar", "nowhere", "nowhere/x", "console/ann", "agent/reverie")
         calls = tuple(("send_message", f'{{"address":"{place}","text":"psst"}}') for place in wrong)
-        rules = (Rule(match=PENDING, calls=calls), Rule(match="hello", reply="hi"), REST)
+        rules = (ScriptRule(match=PENDING, calls=calls), ScriptRule(match="hello", reply="hi"), REST)
         async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:
             await gateway.console.receive_message("hello", sender="ann")
             await gateway.console.receive_message("an outage", sender="bob", room="lobby")
@@ -184,9 +192,9 @@ def test_a_guest_cannot_make_it_speak_elsewhere_and_an_owner_alone_with_it_can(t
     async def told() -> None:
         arguments = f'{{"address":"{LOBBY}","text":"hear ye"}}'
         rules = (
-            Rule(match="tell them", calls=(("send_message", arguments),)),
-            Rule(match="It is posted", reply="done"),
-            Rule(match="owner", reply="refused"),
+            ScriptRule(match="tell them", calls=(("send_message", arguments),)),
+            ScriptRule(match="It is posted", reply="done"),
+            ScriptRule(match="owner", reply="refused"),
             REST,
         )
         async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:
@@ -206,7 +214,7 @@ def test_what_a_guest_says_in_one_room_is_answered_there_and_makes_it_speak_in_n
         calls = tuple(
             ("send_message", f'{{"address":"{address}","text":"hear ye"}}') for address in (LOBBY, "console/hall")
         )
-        rules = (Rule(match="## console/hall", calls=(*calls, ("yield_to_user", "{}"))), REST)
+        rules = (ScriptRule(match="## console/hall", calls=(*calls, ("yield_to_user", "{}"))), REST)
         async with running(tmp_path, Script(rules=rules), rooms=["lobby", "hall"], **QUICK) as gateway:
             await gateway.console.receive_message("an outage, tell the lobby", sender="bob", room="hall")
             (turn,) = await ended(gateway, 1)
@@ -234,7 +242,7 @@ def test_one_look_covers_many_rooms_and_lines(tmp_path: Path) -> None:
         assert "(4 more rooms wait)" in first.heard
         assert second.heard.count("## console/room") == 4
         assert len(first.covers) + len(second.covers) == 60
-        judged = [fact for fact in await gateway.log("judged") if isinstance(fact, Judged)]
+        judged = [fact for fact in await gateway.log("judged") if isinstance(fact, Judgement)]
         assert {fact.fate for fact in judged if ".room." in fact.type} == {"due"}
 
     told()
@@ -243,7 +251,9 @@ def test_one_look_covers_many_rooms_and_lines(tmp_path: Path) -> None:
 def test_a_model_without_tools_deals_with_a_room_in_the_room(tmp_path: Path) -> None:
     @story
     async def told() -> None:
-        model = ScriptedModel(Script(rules=(Rule(match="outage", reply="oh"),)), clock=SystemClock(), takes_tools=False)
+        model = ScriptedModel(
+            Script(rules=(ScriptRule(match="outage", reply="oh"),)), clock=SystemClock(), takes_tools=False
+        )
         async with running(tmp_path, model, **QUICK) as gateway:
             await gateway.console.receive_message("an outage", sender="bob", room="lobby")
             await gateway.screen.until(1)
@@ -256,16 +266,16 @@ def test_a_model_without_tools_deals_with_a_room_in_the_room(tmp_path: Path) -> 
 def test_a_pause_is_lifted_by_an_owner_and_not_by_a_stranger_and_both_are_answered(tmp_path: Path) -> None:
     @story
     async def told() -> None:
-        rules = (Rule(match="hello", reply="hi"),)
+        rules = (ScriptRule(match="hello", reply="hi"),)
         async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:
             await order(gateway, "pause")
             await gateway.console.receive_message("hello", sender="ann")
             await gateway.screen.until(1)
-            assert gateway.scripted.requests[-1].now.startswith(prompt("paused"))
+            assert gateway.scripted.requests[-1].now.startswith(load_prompt("paused"))
             assert (await order(gateway, "status")).data[0].mode == "paused"
             await gateway.console.receive_message("hello", sender="olga")
             await gateway.screen.until(2)
-            assert prompt("paused") not in gateway.scripted.requests[-1].now
+            assert load_prompt("paused") not in gateway.scripted.requests[-1].now
             assert (await order(gateway, "status")).data[0].mode != "paused"
 
     told()
@@ -274,13 +284,13 @@ def test_a_pause_is_lifted_by_an_owner_and_not_by_a_stranger_and_both_are_answer
 def test_what_is_said_while_it_is_off_is_answered_and_begins_nothing(tmp_path: Path) -> None:
     @story
     async def told() -> None:
-        rules = (Rule(match="hello", reply="hi"), REST)
+        rules = (ScriptRule(match="hello", reply="hi"), REST)
         async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:
             await order(gateway, "off")
             await gateway.console.receive_message("an outage", sender="bob", room="lobby")
             await gateway.console.receive_message("hello", sender="olga")
             await gateway.screen.until(1)
-            assert gateway.scripted.requests[-1].now.startswith(prompt("off"))
+            assert gateway.scripted.requests[-1].now.startswith(load_prompt("off"))
             assert [one.conversation_id for one in gateway.scripted.requests] == ["console/olga"]
             debug = await order(gateway, "debug")
             assert "agent/reverie" in "\n".join(debug.lines)
@@ -309,7 +319,7 @@ def test_what_was_deleted_before_it_was_looked_at_costs_nothing(tmp_path: Path) 
 def test_somebody_can_say_that_the_people_sleep_and_then_only_what_is_urgent_counts(tmp_path: Path) -> None:
     @story
     async def told() -> None:
-        rules = (Rule(match="hello", reply="hi"), REST)
+        rules = (ScriptRule(match="hello", reply="hi"), REST)
         async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:
             slept = await order(gateway, "presence", "sleeping")
             assert slept.data[0].presence == "sleeping"
@@ -320,7 +330,7 @@ def test_somebody_can_say_that_the_people_sleep_and_then_only_what_is_urgent_cou
             assert "the people are asleep" in (await order(gateway, "debug")).data[0].held
             assert (await order(gateway, "presence")).data[0].presence != "sleeping"
             await ended(gateway, 1)
-        directed = [fact.what for fact in await gateway.log("directed") if isinstance(fact, Directed)]
+        directed = [fact.what for fact in await gateway.log("directed") if isinstance(fact, DmnDirective)]
         assert directed == ["presence sleeping", "presence auto"]
 
     told()

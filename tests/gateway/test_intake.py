@@ -10,37 +10,37 @@ from typing import Any
 
 import pytest
 
-from agent.signals import Level
+from agent.signals import PresenceLevel
 from channels.console import ConsoleChannel
-from gateway import access, policies
-from gateway.acting import Rooms
+from gateway import policies, standing
+from gateway.acting import ConversationLocks
 from gateway.clock import ManualClock
 from gateway.events import (
     Address,
     Alarm,
     ChannelName,
     Command,
+    ConnectionChanged,
     EventId,
-    Finished,
-    Link,
     Message,
     MessageId,
     Notification,
     Post,
     PostKey,
-    Reacted,
+    ReactionChanged,
     RoomId,
     Sender,
     SenderId,
+    TaskFinished,
 )
-from gateway.inbox import Arrival
-from gateway.intake import Doors, Intake
-from gateway.inward import Inward
-from gateway.live import Live
-from gateway.ops.stats import Stats
-from gateway.reception import Intakes, Parts
-from gateway.records import Fact, Judged, PartEnded, Queued, TurnEnded, inner
-from gateway.store import Entry, OutboxPost, Store, rebuild
+from gateway.inbox import ReadyConversation
+from gateway.intake import Intake, IntakeCallbacks
+from gateway.inward import InternalIntake
+from gateway.live import LiveSettings
+from gateway.ops.stats import GatewayStats
+from gateway.reception import ChannelIntakes, IntakeServices
+from gateway.records import Fact, Judgement, PartSendEnded, PostQueued, TurnRecord, inner_conversation
+from gateway.store import NewEntry, OutboxPost, Store, rebuild
 from tests.gateway.kit import CONSOLE, settings
 from tests.gateway.rewinds_kit import Views, rewinds
 from tests.store.kit import turn
@@ -49,9 +49,11 @@ NOW = datetime(2026, 3, 1, 9, tzinfo=UTC)
 AT = Address(channel=CONSOLE, room=RoomId("lobby"))
 ANN = Sender(id=SenderId("ann"), name="ann", verified=True)
 BOT = replace(ANN, id=SenderId("bot"), is_bot=True)
-OWN = inner("reverie")
-LINK = Link(id=EventId("1"), channel=CONSOLE, up=False, reason="cable", sent=NOW)
-REACTED = Reacted(id=EventId("r"), at=AT, sender=ANN, message=MessageId("m"), reaction="+1", added=True, sent=NOW)
+OWN = inner_conversation("reverie")
+LINK = ConnectionChanged(id=EventId("1"), channel=CONSOLE, up=False, reason="cable", sent=NOW)
+REACTED = ReactionChanged(
+    id=EventId("r"), at=AT, sender=ANN, message=MessageId("m"), reaction="+1", added=True, sent=NOW
+)
 ALARM = Alarm(id=EventId("a:1"), text="tea", sent=NOW, at=AT, agent="reverie")
 
 ELSEWHERE = [{"id": "reverie", "bindings": [{"match": {"channel": "irc"}}]}]
@@ -66,39 +68,39 @@ class House:
 
     def __init__(self, store: Store, tmp: Path, **more: Any) -> None:
         self.store = store
-        self.arrived: list[Arrival] = []
-        self.heard: list[tuple[MessageId, access.Role]] = []
+        self.arrived: list[ReadyConversation] = []
+        self.heard: list[tuple[MessageId, standing.Role]] = []
         self.links: list[bool] = []
         self.posts: list[OutboxPost] = []
-        self.level: Level = "present"
-        self.rooms, self.views = Rooms(), Views()
+        self.level: PresenceLevel = "present"
+        self.rooms, self.views = ConversationLocks(), Views()
         made, clock = settings(tmp, **more), ManualClock(NOW)
-        bindings = policies.bindings(made)
-        parts = Parts(
-            live=Live(made),
+        bindings = policies.build_bindings(made)
+        parts = IntakeServices(
+            live=LiveSettings(made),
             store=store,
             clock=clock,
             channels={CONSOLE: ConsoleChannel(CONSOLE, lambda _: None)},
-            access_policy=policies.access_policy(made),
+            access_policy=policies.build_access_policy(made),
             bindings=bindings,
-            stats=Stats({CONSOLE: "console"}, NOW),
+            stats=GatewayStats({CONSOLE: "console"}, NOW),
             model=lambda: "",
             mode=lambda: "",
             rewinds=rewinds(store, clock, self.views, doors=self.rooms),
             level=lambda: self.level,
         )
-        doors = Doors(
+        doors = IntakeCallbacks(
             on_ready=self.arrived.append,
             on_link=lambda _, up: self.links.append(up),
             post=self.posts.append,
             join=lambda _: None,
             on_message=lambda message, role: self.heard.append((message.id, role)),
         )
-        self.intake: Intake = Intakes(parts, doors)[CONSOLE]
-        self.inward = Inward(
+        self.intake: Intake = ChannelIntakes(parts, doors)[CONSOLE]
+        self.inward = InternalIntake(
             store,
             clock,
-            policies.attention_policy(made),
+            policies.build_attention_policy(made),
             bindings,
             arrived=self.arrived.append,
             level=lambda: self.level,
@@ -107,17 +109,17 @@ class House:
     async def posted(self, message: str) -> None:
         """Something of ours, which the platform shows as that message."""
         post = Post(key=PostKey("p"), to=AT, text="hello")
-        part = PartEnded(post=post.key, part=0, state="sent", reason="", ids=(MessageId(message),))
-        facts: list[tuple[Fact, str | None]] = [(Queued(post=post), "post:p"), (part, None)]
+        part = PartSendEnded(post=post.key, part=0, state="sent", reason="", ids=(MessageId(message),))
+        facts: list[tuple[Fact, str | None]] = [(PostQueued(post=post), "post:p"), (part, None)]
         await self.store.append(
-            [Entry(fact=fact, at=NOW, conversation=AT.conversation, key=key) for fact, key in facts]
+            [NewEntry(fact=fact, at=NOW, conversation=AT.conversation, key=key) for fact, key in facts]
         )
 
-    async def judged(self, event: Notification) -> Judged:
+    async def judged(self, event: Notification) -> Judgement:
         """What was said of what came in last, after this came in."""
         await self.intake([event])
         (newest,) = await self.store.newest_entries(1, kinds=["judged"])
-        assert isinstance(newest.fact, Judged)
+        assert isinstance(newest.fact, Judgement)
         return newest.fact
 
 
@@ -150,7 +152,7 @@ def test_a_command_that_changes_something_ends_a_transaction(tmp_path: Path) -> 
         change = ["command", "judged", "rewound", "audited", "post"]
         assert kinds == ["room", "judged", *change, "room", "judged", *change, "room", "judged", "cursor"]
         (left,) = await house.store.turns_in_view(place)
-        assert isinstance(left.fact, TurnEnded)
+        assert isinstance(left.fact, TurnRecord)
         assert left.fact.text == "one"
         assert house.views.forgotten == [place, place]
         assert not house.rooms.is_busy(place)
@@ -199,9 +201,9 @@ def test_an_arrival_says_what_came_and_where(tmp_path: Path) -> None:
         at = Address(channel=CONSOLE, room=RoomId("ann"))
         await house.intake([said(1, "mention"), replace(said(2, "direct"), at=at), said(3, "room")])
         assert house.arrived == [
-            Arrival(conversation=AT.conversation, urgency=3, type="console.mention.lobby", direct=False),
-            Arrival(conversation=at.conversation, urgency=3, type="console.direct.ann", direct=True),
-            Arrival(
+            ReadyConversation(conversation=AT.conversation, urgency=3, type="console.mention.lobby", direct=False),
+            ReadyConversation(conversation=at.conversation, urgency=3, type="console.direct.ann", direct=True),
+            ReadyConversation(
                 conversation=AT.conversation, urgency=3, type="console.room.lobby", direct=False, is_room_talk=True
             ),
         ]
@@ -218,10 +220,13 @@ def test_a_link_that_changes_is_told_to_whose_account_it_is(tmp_path: Path) -> N
         assert (await house.judged(LINK)).fate == "due"
         assert (await house.judged(replace(LINK, id=EventId("2")))).rule == "it was known"
         assert (await house.judged(replace(LINK, id=EventId("3"), up=True))).fate == "due"
-        low = Arrival(conversation=OWN, urgency=1, type="console.link")
+        low = ReadyConversation(conversation=OWN, urgency=1, type="console.link")
         assert house.arrived == [low, low]
         unread = await house.store.unread_entries(OWN, most=10)
-        assert [stored.fact.id for stored in unread.messages if isinstance(stored.fact, Link)] == ["1", "3"]
+        assert [stored.fact.id for stored in unread.messages if isinstance(stored.fact, ConnectionChanged)] == [
+            "1",
+            "3",
+        ]
         assert house.links == [True, False, False, True], "the outbox is told each time"
 
     story(tmp_path, tell)
@@ -308,14 +313,18 @@ def test_the_level_of_presence_is_asked_as_each_event_comes(tmp_path: Path) -> N
 def test_a_reminder_comes_once_to_its_place_or_to_the_agent_by_itself(tmp_path: Path) -> None:
     async def tell(house: House) -> None:
         alone = replace(ALARM, at=None)
-        finished = Finished(id=EventId("f"), what="dream", ok=True, text="", sent=NOW, agent="reverie")
+        finished = TaskFinished(id=EventId("f"), what="dream", ok=True, text="", sent=NOW, agent="reverie")
         for event in (ALARM, ALARM, alone, alone, finished, replace(finished, id=EventId("f2"), at=AT)):
             await house.inward.submit(event)
         assert house.arrived == [
-            Arrival(conversation=AT.conversation, urgency=2, type="console.alarm.lobby", handle_in_place=True),
-            Arrival(conversation=OWN, urgency=2, type="agent.alarm"),
-            Arrival(conversation=OWN, urgency=1, type="agent.finished"),
-            Arrival(conversation=AT.conversation, urgency=1, type="console.finished.lobby", handle_in_place=True),
+            ReadyConversation(
+                conversation=AT.conversation, urgency=2, type="console.alarm.lobby", handle_in_place=True
+            ),
+            ReadyConversation(conversation=OWN, urgency=2, type="agent.alarm"),
+            ReadyConversation(conversation=OWN, urgency=1, type="agent.finished"),
+            ReadyConversation(
+                conversation=AT.conversation, urgency=1, type="console.finished.lobby", handle_in_place=True
+            ),
         ]
         pending = {one.conversation: (one.normal, one.low) for one in await house.store.pending_counts()}
         assert pending == {AT.conversation: (1, 1), OWN: (1, 1)}
@@ -330,7 +339,7 @@ def test_where_nothing_is_listened_to_a_reminder_is_noted(tmp_path: Path) -> Non
         await house.inward.submit(replace(ALARM, at=replace(AT, channel=ChannelName("gone"))))
         assert not house.arrived
         (judged,) = await house.store.newest_entries(1, kinds=["judged"])
-        assert isinstance(judged.fact, Judged)
+        assert isinstance(judged.fact, Judgement)
         assert (judged.fact.fate, judged.fact.rule) == ("noted", "listen: off")
 
     bindings = [{"match": {"channel": "console"}}]

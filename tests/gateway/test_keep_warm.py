@@ -12,12 +12,13 @@ import httpx
 import pytest
 
 from gateway.clock import ManualClock
-from gateway.live import Live
-from gateway.settings_load import load
+from gateway.live import LiveSettings
+from gateway.settings_load import load_config
 from tests.gateway.test_prompt_bytes import grows
 from tests.gateway.town_kit import Running, running
 from tests.servers.messages_cache import MessagesCache
-from tests.servers.model_api import ModelApi, failure
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import failure
 
 MORNING = datetime(2026, 3, 1, 6, 0, tzinfo=UTC)
 CONFIG = """\
@@ -45,8 +46,8 @@ async def garden(tmp: Path, knobs: str, *, config: str = CONFIG) -> AsyncIterato
         (tmp / "reverie.yaml").chmod(0o600)
         (tmp / "ana").mkdir()
         (tmp / "ana" / "SOUL.md").write_text("Calm. " + "Knows of gardens. " * 600)
-        settings = load(tmp, {})
-        async with asyncio.timeout(60), running(settings, clock, Live(settings, tmp, {})) as made:
+        settings = load_config(tmp, {})
+        async with asyncio.timeout(60), running(settings, clock, LiveSettings(settings, tmp, {})) as made:
             yield made, api
 
 

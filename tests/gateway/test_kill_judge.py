@@ -8,7 +8,7 @@ import pytest
 from gateway.events import (
     Address,
     ChannelName,
-    Delivery,
+    DeliveryReport,
     EventId,
     Message,
     MessageId,
@@ -19,8 +19,8 @@ from gateway.events import (
     SenderId,
     Usage,
 )
-from gateway.records import Fact, PartEnded, Queued, Sending, Seq, TurnEnded, TurnId
-from gateway.store import Stored
+from gateway.records import Fact, PartSendEnded, PartSendStarted, PostQueued, Seq, TurnId, TurnRecord
+from gateway.store import LogEntry
 from tests.gateway.kill_judge import Asked, Evidence, Shown, judge
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -38,22 +38,22 @@ def told(*, second_part: str = "sent", delivery: str = "sent") -> Evidence:
     facts: list[Fact] = [_line("t1z"), _line("t2z")]
     facts += _turn("A", covers=(1, 2), text="r1.1 t1z\nr1.2 t2z")
     facts += [
-        Sending(post=PostKey("A"), part=0, bodies=("r1.1 t1z", "r1.2 t2z")),
-        Sending(post=PostKey("A"), part=1, bodies=None),
-        PartEnded(post=PostKey("A"), part=0, state="sent", reason=""),
-        PartEnded(post=PostKey("A"), part=1, state=second_part, reason=reason),  # type: ignore[arg-type]
+        PartSendStarted(post=PostKey("A"), part=0, bodies=("r1.1 t1z", "r1.2 t2z")),
+        PartSendStarted(post=PostKey("A"), part=1, bodies=None),
+        PartSendEnded(post=PostKey("A"), part=0, state="sent", reason=""),
+        PartSendEnded(post=PostKey("A"), part=1, state=second_part, reason=reason),  # type: ignore[arg-type]
         _delivered("A", delivery),
         _line("t3z"),
     ]
     facts += _turn("B", covers=(10,), text="r2.1 t3z")
     facts += [
-        Sending(post=PostKey("B"), part=0, bodies=("r2.1 t3z",)),
-        PartEnded(post=PostKey("B"), part=0, state="sent", reason=""),
+        PartSendStarted(post=PostKey("B"), part=0, bodies=("r2.1 t3z",)),
+        PartSendEnded(post=PostKey("B"), part=0, state="sent", reason=""),
         _delivered("B", "sent"),
     ]
     return Evidence(
         entries=[
-            Stored(
+            LogEntry(
                 seq=Seq(seq),
                 at=at(seq),
                 kind=fact.kind,
@@ -167,7 +167,7 @@ def _line(token: str) -> Message:
 
 
 def _turn(turn: str, *, covers: tuple[int, ...], text: str) -> list[Fact]:
-    ended = TurnEnded(
+    ended = TurnRecord(
         turn=TurnId(turn),
         covers=tuple(Seq(seq) for seq in covers),
         omitted=0,
@@ -181,9 +181,9 @@ def _turn(turn: str, *, covers: tuple[int, ...], text: str) -> list[Fact]:
         requests=1,
         autonomous=False,
     )
-    return [ended, Queued(post=Post(key=PostKey(turn), to=ROOM, text=text))]
+    return [ended, PostQueued(post=Post(key=PostKey(turn), to=ROOM, text=text))]
 
 
-def _delivered(turn: str, state: str) -> Delivery:
+def _delivered(turn: str, state: str) -> DeliveryReport:
     reason = "part 2 of 2: " + REASON if state == "uncertain" else ""
-    return Delivery(id=EventId(turn), at=ROOM, post=PostKey(turn), state=state, reason=reason, sent=START)  # type: ignore[arg-type]
+    return DeliveryReport(id=EventId(turn), at=ROOM, post=PostKey(turn), state=state, reason=reason, sent=START)  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gateway.lane import Interrupted, Lane
+from gateway.lane import TurnHandle, TurnInterrupted
 from tests.channels.kit import story
 
 
@@ -15,7 +15,7 @@ async def _answer() -> str:
 
 @story
 async def test_a_turn_that_is_let_alone_gives_its_result() -> None:
-    assert await Lane().run(_answer()) == "answer"
+    assert await TurnHandle().run(_answer()) == "answer"
 
 
 @story
@@ -24,12 +24,12 @@ async def test_what_a_turn_raises_comes_through() -> None:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        await Lane().run(broken())
+        await TurnHandle().run(broken())
 
 
 @story
 async def test_an_interrupted_turn_has_ended_when_that_is_told() -> None:
-    lane, ended, begun = Lane(), asyncio.Event(), asyncio.Event()
+    lane, ended, begun = TurnHandle(), asyncio.Event(), asyncio.Event()
 
     async def long() -> None:
         try:
@@ -42,29 +42,29 @@ async def test_an_interrupted_turn_has_ended_when_that_is_told() -> None:
     running = asyncio.create_task(lane.run(long()))
     await begun.wait()
     lane.interrupt()
-    with pytest.raises(Interrupted):
+    with pytest.raises(TurnInterrupted):
         await running
     assert ended.is_set()
 
 
 @story
 async def test_an_interruption_before_the_asking_begins_counts() -> None:
-    lane = Lane()
+    lane = TurnHandle()
     lane.interrupt()
-    with pytest.raises(Interrupted):
+    with pytest.raises(TurnInterrupted):
         await lane.run(_answer())
 
 
 @story
 async def test_an_interruption_after_the_answer_changes_nothing() -> None:
-    lane = Lane()
+    lane = TurnHandle()
     assert await lane.run(_answer()) == "answer"
     lane.interrupt()
 
 
 @story
 async def test_cancelled_from_above_it_ends_what_runs_and_goes_on_upwards() -> None:
-    lane, ended, begun = Lane(), asyncio.Event(), asyncio.Event()
+    lane, ended, begun = TurnHandle(), asyncio.Event(), asyncio.Event()
 
     async def long() -> None:
         try:
@@ -82,7 +82,7 @@ async def test_cancelled_from_above_it_ends_what_runs_and_goes_on_upwards() -> N
 
 
 def test_news_are_told_once() -> None:
-    lane = Lane()
+    lane = TurnHandle()
     assert not lane.take_news()
     lane.steer()
     lane.steer()

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent.journal import parse
+from agent.journal import parse_journal
 from agent.workspace.cache import WorkspaceCache
 from gateway.events import Address
-from gateway.hands import Whereabouts
-from gateway.memory import newest_dream
-from gateway.recalling import ELSEWHERE
-from gateway.records import Dreamed, Noted, Seq
-from gateway.scopes import PUBLIC, Sight
+from gateway.hands import ToolContext
+from gateway.memory import find_newest_dream
+from gateway.recalling import ELSEWHERE_AFTER
+from gateway.records import MemoryConsolidated, NoteWritten, Seq
+from gateway.scopes import PUBLIC, Visibility
 from tests.channels.kit import story
 from tests.examples import examples
 from tests.gateway.notes_kit import ANN, BOB, OWN, OWNER, PLACES, PRIVATE, ROOM, STAFF, Papers, at, papers
@@ -34,7 +34,7 @@ SECRET = "marzipan"
 def without_the_filter() -> Iterator[None]:
     """The mutation: everybody sees everything."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Sight, "sees", lambda *_: True)
+        patch.setattr(Visibility, "sees", lambda *_: True)
         yield
 
 
@@ -49,10 +49,12 @@ async def confide(kit: Papers, place: Address, secret: str = SECRET) -> None:
         journal.write(f"\n## 2026-03-04 07:00 - by hand\n{'scope: public' if place == ROOM else ''}\nIt is {secret}\n")
     newest = (await kit.store.newest_entries(1, kinds=["noted"]))[0].seq
     await kit.memory.rewrite("reverie", before="", after=f"- {secret}\n", upto=newest, reason="dreamt")
-    await kit.append(OWN, Dreamed(agent="reverie", before=secret, after=secret, upto=Seq(newest), reason="dreamt"))
+    await kit.append(
+        OWN, MemoryConsolidated(agent="reverie", before=secret, after=secret, upto=Seq(newest), reason="dreamt")
+    )
 
 
-async def ambient(kit: Papers, where: Whereabouts, *lines: str) -> str:
+async def ambient(kit: Papers, where: ToolContext, *lines: str) -> str:
     """What such messages call to mind there."""
     return (await kit.recalling(where, lines, seen=(), since=None, tokens=5_000, asked=False)).text
 
@@ -60,7 +62,7 @@ async def ambient(kit: Papers, where: Whereabouts, *lines: str) -> str:
 async def gather(kit: Papers, place: Address) -> str:
     """Everything that a turn there can be told of it."""
     where = at(place)
-    kit.clock.advance(ELSEWHERE.total_seconds())
+    kit.clock.advance(ELSEWHERE_AFTER.total_seconds())
     told = [await ambient(kit, where, "tell me", line) for line in (SECRET, "my secret", "the title and the text")]
     told += [await kit.recall(where, query) for query in (SECRET, "secret", "my secret", "title", "it", "keep", "in")]
     told.append(await kit.notes.write_entry(where, "t", "x"))
@@ -171,7 +173,7 @@ async def test_the_journal_says_of_each_entry_whose_it_is(tmp_path: Path) -> Non
     async with papers(tmp_path) as kit:
         for place in PLACES:
             await kit.notes.remember(at(place), f"{SECRET} of {place.conversation}")
-        for entry in parse(kit.journal.read_text()):
+        for entry in parse_journal(kit.journal.read_text()):
             whence = Address.parse(entry.text.removeprefix(f"{SECRET} of "))
             assert entry.scope == (whence.conversation if whence in PRIVATE else PUBLIC)
 
@@ -180,20 +182,20 @@ async def test_the_journal_says_of_each_entry_whose_it_is(tmp_path: Path) -> Non
 async def test_what_a_dream_made_of_secrets_is_found_by_nobody_else(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
         await confide(kit, ANN)
-        assert await newest_dream(kit.store, "reverie") is not None
+        assert await find_newest_dream(kit.store, "reverie") is not None
         hits = await kit.store.newest_entries(100, match=SECRET)
         assert {one.kind for one in hits} == {"direct", "turn_ended", "noted"}, "no dream is in the search index"
 
 
 scopes = st.sampled_from([PUBLIC, *(place.conversation for place in PRIVATE)])
-sights = st.builds(Sight, scope=scopes, everything=st.booleans())
+sights = st.builds(Visibility, scope=scopes, everything=st.booleans())
 pieces = st.lists(st.tuples(scopes, st.sampled_from(["noted", "said", "answered"])), min_size=1, max_size=8)
 
 
 @given(pieces=pieces, sight=sights, place=st.sampled_from(PLACES))
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_of_any_pieces_exactly_those_of_ones_sight_are_told(
-    tmp_path_factory: pytest.TempPathFactory, pieces: list[tuple[str, str]], sight: Sight, place: Address
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[tuple[str, str]], sight: Visibility, place: Address
 ) -> None:
     """Ten hits at most are told, so there are at most eight pieces."""
 
@@ -205,14 +207,14 @@ def test_of_any_pieces_exactly_those_of_ones_sight_are_told(
                 there = ROOM if scope == PUBLIC else Address.parse(scope)
                 await kit.say(900 + number, "so that it is known what kind of place it is", there)
                 if how == "noted":
-                    noted = Noted(
+                    noted = NoteWritten(
                         agent="reverie", scope=scope, title="", text=text, lasting=False, role="owner", foreign=False
                     )
                     await kit.append(there, noted)
                 elif how == "said":
                     await kit.say(number, text, there)
                 await kit.store.append([turn(there.conversation, upto=9_999, text=text if how == "answered" else "no")])
-            kit.clock.advance(ELSEWHERE.total_seconds())
+            kit.clock.advance(ELSEWHERE_AFTER.total_seconds())
             where = replace(at(place), visibility=sight)
             told = await kit.recall(where, SECRET)
             called = await ambient(kit, where, SECRET)

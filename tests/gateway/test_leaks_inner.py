@@ -11,16 +11,16 @@ from typing import Final
 
 import pytest
 
-from agent.models.scripted import Rule, Script
-from gateway import access
-from gateway.bindings import Bindings, Bound, Pattern
+from agent.models.scripted import Script, ScriptRule
+from gateway import standing
+from gateway.bindings import BindingPattern, Bindings, ConversationBinding
 from gateway.clock import ManualClock
-from gateway.digest import Digests
-from gateway.hearing import Hearing
-from gateway.media import Media
+from gateway.digest import DigestBuilder
+from gateway.hearing import ConversationReader
+from gateway.media import MediaStore
 from gateway.media_config import MediaConfig
-from gateway.places import Places
-from gateway.scopes import PUBLIC, Sight
+from gateway.places import PrivacyCache
+from gateway.scopes import PUBLIC, Visibility
 from tests.channels.kit import story
 from tests.gateway.kit import Running, running
 from tests.gateway.test_inner import LOBBY, PENDING, QUICK, REST, ended
@@ -36,7 +36,7 @@ SETTINGS = {**QUICK, "attention": {**QUICK["attention"], "rules": RULES}}
 def everything_is_seen() -> Iterator[None]:
     """The mutation of what is written down, remembered and recalled."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Sight, "sees", lambda *_: True)
+        patch.setattr(Visibility, "sees", lambda *_: True)
         yield
 
 
@@ -51,8 +51,8 @@ def nothing_is_private() -> Iterator[None]:
         return PUBLIC
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Places, "private", no)
-        patch.setattr(Places, "scope", public)
+        patch.setattr(PrivacyCache, "private", no)
+        patch.setattr(PrivacyCache, "scope", public)
         yield
 
 
@@ -71,12 +71,15 @@ def told_twice(tmp: Path, run: Callable[[Path], None], mutation: Callable[[], Ab
 
 
 def test_a_digest_shows_nothing_of_a_direct_chat_or_a_private_room(tmp_path: Path) -> None:
-    private = Bound(listen="ambient", agent="reverie", private=True)
+    private = ConversationBinding(listen="ambient", agent="reverie", private=True)
     bindings = Bindings(
         [
-            Pattern(channel="*", room="#staff", thread=None, binding=private),
-            Pattern(
-                channel="*", room="*", thread=None, binding=Bound(listen="ambient", agent="reverie", private=False)
+            BindingPattern(channel="*", room="#staff", thread=None, binding=private),
+            BindingPattern(
+                channel="*",
+                room="*",
+                thread=None,
+                binding=ConversationBinding(listen="ambient", agent="reverie", private=False),
             ),
         ]
     )
@@ -91,13 +94,13 @@ def test_a_digest_shows_nothing_of_a_direct_chat_or_a_private_room(tmp_path: Pat
                 await store.append([direct, judged(direct, NORMAL)])
                 await store.append(heard(2, f"we say {SECRET}", room="#staff", urgency=NORMAL))
                 await store.append(heard(3, "an outage", room="#lobby", urgency=NORMAL))
-                who = access.Policy(dm_policy="open", roles={}, open_rooms={})
-                digests = Digests(
+                who = standing.AccessPolicy(dm_policy="open", roles={}, open_rooms={})
+                digests = DigestBuilder(
                     agent="reverie",
                     store=store,
                     clock=ManualClock(),
-                    places=Places(store, bindings),
-                    hearing=Hearing(store, who, Media(MediaConfig(), tmp, {}, ManualClock())),
+                    places=PrivacyCache(store, bindings),
+                    hearing=ConversationReader(store, who, MediaStore(MediaConfig(), tmp, {}, ManualClock())),
                     plain=lambda: False,
                     mine=lambda _: True,
                     busy=lambda _: False,
@@ -129,9 +132,9 @@ def test_no_inner_turn_is_told_what_a_direct_chat_waits_with(tmp_path: Path) -> 
 def test_a_journal_entry_of_a_direct_chat_is_not_recalled_by_an_inner_turn(tmp_path: Path) -> None:
     def run(tmp: Path) -> None:
         tmp.mkdir()
-        note = Rule(match="my secret", calls=(("journal", f'{{"title":"","text":"it is {SECRET}"}}'),))
-        look = Rule(match=PENDING, calls=(("recall", '{"query":"it is"}'),))
-        speak = Rule(match=SECRET, calls=(("send_message", f'{{"address":"{LOBBY}","text":"{SECRET}"}}'),))
+        note = ScriptRule(match="my secret", calls=(("journal", f'{{"title":"","text":"it is {SECRET}"}}'),))
+        look = ScriptRule(match=PENDING, calls=(("recall", '{"query":"it is"}'),))
+        speak = ScriptRule(match=SECRET, calls=(("send_message", f'{{"address":"{LOBBY}","text":"{SECRET}"}}'),))
 
         @story
         async def told() -> None:
@@ -153,9 +156,9 @@ def test_a_journal_entry_of_a_direct_chat_is_not_recalled_by_an_inner_turn(tmp_p
 def test_a_reminder_of_a_direct_chat_is_told_there_alone(tmp_path: Path) -> None:
     def run(tmp: Path) -> None:
         tmp.mkdir()
-        remind = Rule(match="remind me", calls=(("remind", f'{{"at":"in 1s","text":"buy {SECRET}"}}'),))
-        here = Rule(match="is set", reply="I will")
-        rules = (remind, here, Rule(match="reminder", reply="now!"), REST)
+        remind = ScriptRule(match="remind me", calls=(("remind", f'{{"at":"in 1s","text":"buy {SECRET}"}}'),))
+        here = ScriptRule(match="is set", reply="I will")
+        rules = (remind, here, ScriptRule(match="reminder", reply="now!"), REST)
         plain = {**QUICK, "attention": {"coalesce": 0}}
 
         @story
@@ -184,7 +187,7 @@ def test_who_was_away_is_told_of_public_places_alone(tmp_path: Path) -> None:
             "dmn": {**QUICK["dmn"], "resting": 3600, "foraging": 3600, "engaged": 3600},
             "access": {**QUICK["access"], "roles": {"owner": ["console:olga"], "member": ["console:ann"]}},
         }
-        rules = (Rule(match="They were away", reply="welcome back"), Rule(match=".", reply="yes"))
+        rules = (ScriptRule(match="They were away", reply="welcome back"), ScriptRule(match=".", reply="yes"))
 
         @story
         async def told() -> None:

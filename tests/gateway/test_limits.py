@@ -11,13 +11,13 @@ import pytest
 from gateway import policies
 from gateway.clock import ManualClock
 from gateway.events import Message, MessageId, Sender, SenderId
-from gateway.limits.limits import NOTICES, Limits
-from gateway.limits.most import Most, Rate
+from gateway.limits.limits import NOTICE_RATE, UsageLimiter
+from gateway.limits.most import LimitSettings, Rate
 from gateway.limits.silence import QUIET_S
-from gateway.ops.pages import pages
-from gateway.ops.stats import Stats
-from gateway.records import Judged, Queued, key_of
-from gateway.standing import Known
+from gateway.ops.pages import build_pages
+from gateway.ops.stats import GatewayStats
+from gateway.records import Judgement, PostQueued, dedup_key
+from gateway.standing import RosterState
 from gateway.store import Store, StoreError
 from tests.gateway.kit import settings
 from tests.gateway.limits_kit import AGENT, CHANNEL, NOON, Home, House, entries, judged, most, policy, said
@@ -28,7 +28,7 @@ SENDER, ROOM = Rate(2, 6.0), Rate(3, 60.0)
 DAY_S = 86_400.0
 
 
-def lives(tmp: Path, allowed: Most, *stories: Story, **more: Any) -> None:
+def lives(tmp: Path, allowed: LimitSettings, *stories: Story, **more: Any) -> None:
     Home(tmp).lives(allowed, *stories, **more)
 
 
@@ -36,10 +36,10 @@ def test_what_comes_too_fast_is_context_and_told_once(tmp_path: Path) -> None:
     async def story(house: House) -> None:
         first, second, third, fourth = (said() for _ in range(4))
         assert await house.answered(first, second, third, fourth) == 2
-        verdicts = [one for one in await house.facts("judged") if isinstance(one, Judged)]
+        verdicts = [one for one in await house.facts("judged") if isinstance(one, Judgement)]
         assert [(one.fate, one.urgency) for one in verdicts] == [("due", 3), ("due", 3), ("context", 0), ("context", 0)]
         assert verdicts[2].rule == "access.rates.sender: 2 at once, then 6 a minute"
-        (post,) = [one.post for one in await house.facts("post") if isinstance(one, Queued)]
+        (post,) = [one.post for one in await house.facts("post") if isinstance(one, PostQueued)]
         assert (post.reply_to, post.to, post.style) == (third.id, third.at, "notice")
         assert post.text.startswith("You write to me faster than I can answer.")
         (limited,) = await house.limited()
@@ -157,7 +157,7 @@ def test_bots_are_told_nothing(tmp_path: Path) -> None:
 def test_a_raid_of_direct_chats_does_not_become_a_flood_of_notices(tmp_path: Path) -> None:
     async def story(house: House) -> None:
         await house.answered(*[said(f"p{number}", f"p{number}", kind="direct") for number in range(200)])
-        assert len(await house.notices()) == NOTICES.burst
+        assert len(await house.notices()) == NOTICE_RATE.burst
 
     lives(tmp_path, most(agent=Rate(10, 1.0)), story)
 
@@ -179,7 +179,7 @@ def test_linked_accounts_are_one_person(tmp_path: Path) -> None:
         assert (await house.take(said("zoe", "#c"))).judged.rule == "access.budgets.sender_usd: $0.5 a day"
         assert await house.answered(said("bob")) == 1
 
-    lives(tmp_path, most(sender=SENDER, sender_usd=0.5), story, known=lambda: Known(links=links))
+    lives(tmp_path, most(sender=SENDER, sender_usd=0.5), story, known=lambda: RosterState(links=links))
 
 
 def test_spellings_of_one_account_are_one_person(tmp_path: Path) -> None:
@@ -414,7 +414,7 @@ def test_a_repeat_costs_nothing_and_is_no_news(tmp_path: Path) -> None:
         for _ in range(5):
             assert await house.answered(first) == 1
         assert await house.answered(second) == 1
-        for _ in range(NOTICES.burst + 10):
+        for _ in range(NOTICE_RATE.burst + 10):
             verdict = await house.take(first)
             assert verdict.post is not None, "nobody knows yet that it is a repeat"
         assert await house.notices() == []
@@ -459,7 +459,7 @@ def test_who_stops_waiting_does_not_have_it_said_twice(tmp_path: Path) -> None:
             await house.take(said("root"), "owner")  # until the channel is up again everything before is written
             await house.answered(said(who, who), said(who, who))
             assert len(await house.notices()) == len(house.told) == steps + 1
-            written.append(cut.cancelled() and await house.store.entry_by_key(key_of(last)) is not None)
+            written.append(cut.cancelled() and await house.store.entry_by_key(dedup_key(last)) is not None)
 
     lives(tmp_path, most(sender=SENDER), story)
     assert any(written)
@@ -511,7 +511,9 @@ def test_limits_are_counted_for_prometheus(tmp_path: Path) -> None:
     async def story(house: House) -> None:
         await house.answered(*[said() for _ in range(6)])
         await house.answered(*[said("bob") for _ in range(3)])
-        shown = pages(Stats({CHANNEL: "IRC"}, NOON), house.clock, "1.0", limits=house.limits.stats)["/metrics"]()
+        shown = build_pages(GatewayStats({CHANNEL: "IRC"}, NOON), house.clock, "1.0", limits=house.limits.stats)[
+            "/metrics"
+        ]()
         lines = shown.body.splitlines()
         assert "# TYPE reverie_limited_total counter" in lines
         assert 'reverie_limited_total{limit="rate",whose="sender"} 5' in lines
@@ -525,7 +527,7 @@ def test_the_settings_say_how_much(tmp_path: Path) -> None:
     rate = {"burst": 1, "per_minute": 0.5}
     budgets = {"sender_usd": 0.25, "room_usd": 3}
     said_ = settings(tmp_path, access={"dm": "open", "rates": {"room": rate}, "budgets": budgets})
-    allowed = policies.most(said_)
+    allowed = policies.build_limit_settings(said_)
     assert (allowed.sender, allowed.room, allowed.agent) == (Rate(200, 30.0), Rate(1, 0.5), Rate(1000, 300.0))
     assert (allowed.sender_usd, allowed.room_usd) == (0.25, 3.0)
 
@@ -534,7 +536,7 @@ def test_a_notice_has_the_same_name_each_time() -> None:
     """Of the same message, in whatever process."""
     names = set()
     for _ in range(2):
-        limits = Limits(most(sender_usd=0.0), ManualClock(), policy())
+        limits = UsageLimiter(most(sender_usd=0.0), ManualClock(), policy())
         message = replace(said(), id=MessageId("m"))
         verdict = limits.check(message, judged(message), "reverie")
         assert verdict.post is not None

@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.limits.bucket import Buckets
-from gateway.limits.costs import DAYS, Costs
+from gateway.limits.bucket import TokenBuckets
+from gateway.limits.costs import KEPT_DAYS, DailyCosts
 from gateway.limits.most import Rate
-from gateway.limits.silence import QUIET_S, Silence
+from gateway.limits.silence import QUIET_S, NoticeThrottle
 
 WHO = "irc.test:ann"
 NANO = 10**9
 
 
 def test_so_many_at_once_and_then_so_many_a_minute() -> None:
-    buckets = Buckets(Rate(3, 12.0))
+    buckets = TokenBuckets(Rate(3, 12.0))
     assert [buckets.take(WHO, 100.0) for _ in range(4)] == [True, True, True, False]
     assert not buckets.take(WHO, 104.999)
     assert buckets.take(WHO, 105.0)
@@ -30,7 +30,7 @@ def test_so_many_at_once_and_then_so_many_a_minute() -> None:
     ids=["no limit", "so many and no more", "one at once", "one in two minutes"],
 )
 def test_the_meaning_of_zeros(rate: Rate, given: int) -> None:
-    buckets = Buckets(rate)
+    buckets = TokenBuckets(rate)
     assert sum(buckets.take(WHO, 5.0) for _ in range(50)) == given
 
 
@@ -44,7 +44,7 @@ def test_no_window_has_more_than_the_burst_and_the_pace_give(
     burst: int, per_minute: float, waits: list[float], begin: float
 ) -> None:
     rate, now_s, taken = Rate(burst, per_minute), begin, list[int]()
-    buckets = Buckets(rate)
+    buckets = TokenBuckets(rate)
     for wait_s in waits:
         now_s += wait_s
         free = buckets.has_token(WHO, now_s)
@@ -64,7 +64,7 @@ def test_no_window_has_more_than_the_burst_and_the_pace_give(
 def test_what_is_given_back_is_never_more_than_was_taken(steps: list[tuple[str, float, float]]) -> None:
     """Somebody whose repeats were given back never gets more than somebody who never repeated."""
     rate = Rate(3, 20.0)
-    with_repeats, plain, now_s = Buckets(rate), Buckets(rate), 0.0
+    with_repeats, plain, now_s = TokenBuckets(rate), TokenBuckets(rate), 0.0
     for what, wait_s, late_s in steps:
         now_s += wait_s
         if what == "repeat" and with_repeats.take(WHO, now_s):
@@ -77,7 +77,7 @@ def test_what_is_given_back_is_never_more_than_was_taken(steps: list[tuple[str, 
 
 def test_what_is_given_back_late_is_less_by_what_filled_the_bucket_meanwhile() -> None:
     """Without the repeat the bucket would have been full, and have gained nothing."""
-    buckets = Buckets(Rate(1, 60.0))
+    buckets = TokenBuckets(Rate(1, 60.0))
     assert buckets.take(WHO, 0.0)
     assert buckets.take(WHO, 1.0)
     buckets.give_back(WHO, 0.0, 1.0)
@@ -86,7 +86,7 @@ def test_what_is_given_back_late_is_less_by_what_filled_the_bucket_meanwhile() -
 
 
 def test_what_is_given_back_at_once_is_there_again() -> None:
-    buckets = Buckets(Rate(1, 1.0))
+    buckets = TokenBuckets(Rate(1, 1.0))
     assert buckets.take(WHO, 0.0)
     buckets.give_back(WHO, 0.0, 0.0)
     assert buckets.take(WHO, 0.0)
@@ -96,19 +96,19 @@ def test_what_is_given_back_at_once_is_there_again() -> None:
 
 
 def test_a_thousand_hours_of_small_steps_do_not_drift() -> None:
-    buckets, now_s, taken = Buckets(Rate(1, 7.0)), 0.0, 0
+    buckets, now_s, taken = TokenBuckets(Rate(1, 7.0)), 0.0, 0
     for step in range(360_000):
         now_s = step * 10.0
         taken += buckets.take(WHO, now_s)
     assert taken == 360_000, "one in 8.57 s, asked each 10 s"
-    buckets, taken = Buckets(Rate(1, 7.0)), 0
+    buckets, taken = TokenBuckets(Rate(1, 7.0)), 0
     for step in range(100_000):
         taken += buckets.take(WHO, step * 0.1)
     assert abs(taken - (1 + 10_000 * 7 / 60)) < 12, "a take waits for the next tenth"
 
 
 def test_who_was_quiet_for_longest_is_forgotten_first() -> None:
-    buckets = Buckets(Rate(1, 1.0), most=2)
+    buckets = TokenBuckets(Rate(1, 1.0), most=2)
     for who in ("a", "b", "a", "c"):
         buckets.take(who, 0.0)
     assert [buckets.has_token(who, 0.0) for who in ("a", "b", "c")] == [True, False, False], (
@@ -118,7 +118,7 @@ def test_who_was_quiet_for_longest_is_forgotten_first() -> None:
 
 
 def test_a_clock_that_stands_still_gives_nothing() -> None:
-    buckets = Buckets(Rate(1, 600.0))
+    buckets = TokenBuckets(Rate(1, 600.0))
     assert buckets.take(WHO, 10.0)
     assert not buckets.take(WHO, 9.0)
     assert not buckets.take(WHO, 10.0)
@@ -126,7 +126,7 @@ def test_a_clock_that_stands_still_gives_nothing() -> None:
 
 
 def test_whether_a_bucket_was_full() -> None:
-    buckets = Buckets(Rate(2, 60.0))
+    buckets = TokenBuckets(Rate(2, 60.0))
     buckets.take(WHO, 0.0)
     buckets.take(WHO, 0.0)
     assert not buckets.was_full_since(WHO, 0.0)
@@ -138,7 +138,7 @@ def test_whether_a_bucket_was_full() -> None:
 
 
 def test_sums_are_by_day_and_bounded() -> None:
-    costs = Costs(most=2)
+    costs = DailyCosts(most=2)
     costs.set_day("2026-03-04", {"a": 5})
     costs.add("2026-03-04", "a", 1)
     costs.add("2026-03-05", "a", 7)
@@ -148,14 +148,14 @@ def test_sums_are_by_day_and_bounded() -> None:
     assert [costs.total("2026-03-04", [whose]) for whose in "abcdef"] == [6, 0, 0, 0, 3, 4], (
         "who cost least is forgotten"
     )
-    for day in range(DAYS):
+    for day in range(KEPT_DAYS):
         costs.add(f"2026-04-0{day + 1}", "a", 1)
     assert costs.total("2026-03-04", ["a"]) == 0
     assert costs.total("2026-05-01", ["a"]) == 0
 
 
 def test_silence_is_of_a_room_and_of_a_limit() -> None:
-    silence, free = Silence(), {"x": False, "y": False}
+    silence, free = NoticeThrottle(), {"x": False, "y": False}
 
     def over(limit: str, now_s: float, room: str = "r") -> bool:
         return silence.is_due(room, limit, now_s, lambda _: free[limit])

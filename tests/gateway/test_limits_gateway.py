@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from gateway.judging import LOOPING
-from gateway.limits.limits import NOTICES
+from gateway.judging import LOOP_TEXT
+from gateway.limits.limits import NOTICE_RATE
 from tests.gateway.mind_kit import DISCORD, IRC, TELEGRAM, Brain, Say, settings, world
 from tests.gateway.simulated import JumpingClock, simulate
 
@@ -33,8 +33,8 @@ def test_a_raid_of_mentions_is_answered_as_far_as_the_room_has_and_owners_hear_o
             await clock.sleep(600)
             said = gateway.said("#one")
             assert said.count(TOO_MUCH) == 1
-            assert said.count(LOOPING.format(60)) == 1, "so many programs are told once"
-            assert set(said) == {TOO_MUCH, "ok", LOOPING.format(60)}
+            assert said.count(LOOP_TEXT.format(60)) == 1, "so many programs are told once"
+            assert set(said) == {TOO_MUCH, "ok", LOOP_TEXT.format(60)}
             due = [one for one in await gateway.log("judged") if getattr(one.fact, "fate", "") == "due"]
             assert 400 <= sum(one.conversation == f"{DISCORD}/#one" for one in due) <= 400 + 90
             assert len(brain.asked) - asked <= 400 + 90 + 6
@@ -91,7 +91,7 @@ def test_strangers_in_direct_chats_are_not_flooded_with_notices(tmp_path: Path) 
             await clock.sleep(5)
             shown = [part.body for _, part in gateway.shown]
             assert shown.count("ok") == 2
-            assert len(shown) == 2 + NOTICES.burst
+            assert len(shown) == 2 + NOTICE_RATE.burst
 
     simulate(story)
 

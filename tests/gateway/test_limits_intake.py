@@ -10,12 +10,12 @@ from channels.console import ConsoleChannel
 from gateway import policies
 from gateway.clock import ManualClock
 from gateway.events import Address, Message, MessageId, RoomId, Sender, SenderId
-from gateway.inbox import Arrival
-from gateway.intake import Doors, Intake
-from gateway.limits.limits import Limits
-from gateway.live import Live
-from gateway.ops.stats import Stats
-from gateway.reception import Intakes, Parts
+from gateway.inbox import ReadyConversation
+from gateway.intake import Intake, IntakeCallbacks
+from gateway.limits.limits import UsageLimiter
+from gateway.live import LiveSettings
+from gateway.ops.stats import GatewayStats
+from gateway.reception import ChannelIntakes, IntakeServices
 from gateway.store import OutboxPost, Store, rebuild
 from tests.gateway.kit import CONSOLE, settings
 from tests.gateway.limits_kit import NOON, Kind
@@ -36,29 +36,29 @@ class House:
     def __init__(self, store: Store, tmp: Path, clock: ManualClock, **more: Any) -> None:
         self.store = store
         self.clock = clock
-        self.arrived: list[Arrival] = []
+        self.arrived: list[ReadyConversation] = []
         self.posted: list[OutboxPost] = []
         made = settings(tmp, **more)
-        who = policies.access_policy(made)
-        self.limits = Limits(policies.most(made), clock, who)
+        who = policies.build_access_policy(made)
+        self.limits = UsageLimiter(policies.build_limit_settings(made), clock, who)
         store.add_listener(self.limits.on_appended)
-        parts = Parts(
-            live=Live(made),
+        parts = IntakeServices(
+            live=LiveSettings(made),
             store=store,
             clock=clock,
             channels={CONSOLE: ConsoleChannel(CONSOLE, lambda _: None)},
             access_policy=who,
-            bindings=policies.bindings(made),
-            stats=Stats({CONSOLE: "console"}, NOON),
+            bindings=policies.build_bindings(made),
+            stats=GatewayStats({CONSOLE: "console"}, NOON),
             model=lambda: "",
             mode=lambda: "",
             rewinds=rewinds(store, clock, Views()),
             limit=self.limits.check,
         )
-        doors = Doors(
+        doors = IntakeCallbacks(
             on_ready=self.arrived.append, on_link=lambda _, __: None, post=self.posted.append, join=lambda _: None
         )
-        self.intake: Intake = Intakes(parts, doors)[CONSOLE]
+        self.intake: Intake = ChannelIntakes(parts, doors)[CONSOLE]
 
 
 def lives(tmp: Path, *stories: Callable[[House], Awaitable[None]], **more: Any) -> None:

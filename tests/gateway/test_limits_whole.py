@@ -14,12 +14,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from gateway.clock import ManualClock
 from gateway.events import Message
-from gateway.limits.limits import Limits, Verdict
-from gateway.limits.most import Most, Rate
+from gateway.limits.limits import LimitDecision, UsageLimiter
+from gateway.limits.most import LimitSettings, Rate
 from gateway.limits.silence import QUIET_S
-from gateway.limits.words import Bite
-from gateway.records import Limited, Seq
-from gateway.store import Appended, Entry
+from gateway.limits.words import LimitHit
+from gateway.records import LimitReached, Seq
+from gateway.store import AppendResult, NewEntry
 from tests.examples import examples
 from tests.gateway.limits_kit import AGENT, NOON, entries, judged, policy, said
 from tests.store.kit import account, spent
@@ -67,9 +67,9 @@ class Whole(RuleBasedStateMachine):
 
     @initialize(sender=rates, room=rates, agent=rates, sender_usd=dollars, room_usd=dollars)
     def begins(self, sender: Rate, room: Rate, agent: Rate, sender_usd: float | None, room_usd: float | None) -> None:
-        self.most = Most(sender=sender, room=room, agent=agent, sender_usd=sender_usd, room_usd=room_usd)
+        self.most = LimitSettings(sender=sender, room=room, agent=agent, sender_usd=sender_usd, room_usd=room_usd)
         self.clock = ManualClock(NOON)
-        self.limits = Limits(self.most, self.clock, policy(), tell=lambda key, _text: self.told.append(key))
+        self.limits = UsageLimiter(self.most, self.clock, policy(), tell=lambda key, _text: self.told.append(key))
         self.told: list[str] = []
         self.known: dict[str, Seq] = {}
         self.seen: list[Message] = []
@@ -78,7 +78,7 @@ class Whole(RuleBasedStateMachine):
             "room": defaultdict(lambda: Reference(room)),
             "agent": defaultdict(lambda: Reference(agent)),
         }
-        self.notices: list[tuple[str, Limited, Fraction, str]] = []
+        self.notices: list[tuple[str, LimitReached, Fraction, str]] = []
         self.spent: defaultdict[tuple[str, str], float] = defaultdict(float)
 
     @property
@@ -114,7 +114,7 @@ class Whole(RuleBasedStateMachine):
     def is_paid_for(self, who: str, room: str, usd: float) -> None:
         at = said(who, room).at.conversation
         turn = spent(at, account(cost=usd), senders=[who], at=self.clock.now())
-        self.limits.on_appended([turn], [Appended(Seq(1), is_new=True)])
+        self.limits.on_appended([turn], [AppendResult(Seq(1), is_new=True)])
         for whose in (f"irc.test:{who}", at) if who != "root" else ():  # what owners cost is in no budget
             self.spent[whose, self.day] += usd
 
@@ -128,13 +128,13 @@ class Whole(RuleBasedStateMachine):
         fresh = first.key not in self.known
         if written:
             seq = self.known.setdefault(first.key, Seq(len(self.known) + 1))
-            self.limits.on_appended(made, [Appended(seq, is_new=fresh) for _ in made])
+            self.limits.on_appended(made, [AppendResult(seq, is_new=fresh) for _ in made])
         if verdict.change is not None:
-            verdict.change.settle(Appended(self.known[first.key], is_new=fresh) if written else None)
+            verdict.change.settle(AppendResult(self.known[first.key], is_new=fresh) if written else None)
         if written and fresh:
             self.counts(message, role, verdict, made)
 
-    def counts(self, message: Message, role: str, verdict: Verdict, made: list[Entry]) -> None:
+    def counts(self, message: Message, role: str, verdict: LimitDecision, made: list[NewEntry]) -> None:
         person, room = f"irc.test:{message.sender.id}", message.at.conversation
         if verdict.judged.fate == "due" and role != "owner":
             for whose, one in (("sender", person), ("room", room), ("agent", AGENT)):
@@ -146,17 +146,17 @@ class Whole(RuleBasedStateMachine):
         assert role != "owner" or verdict.judged.fate == "due"
         if verdict.post is not None:
             assert not message.sender.is_bot
-            (limited,) = [entry.fact for entry in made if isinstance(entry.fact, Limited)]
+            (limited,) = [entry.fact for entry in made if isinstance(entry.fact, LimitReached)]
             self.is_due(room, limited)
             self.notices.append((room, limited, self.now_s, self.day))
 
-    def is_due(self, room: str, limited: Limited) -> None:
+    def is_due(self, room: str, limited: LimitReached) -> None:
         """Ten minutes after the last notice there; and of the same limit, only after it was free."""
-        name = Bite(limited.limit, limited.whose, limited.subject, "").key(self.day)
+        name = LimitHit(limited.limit, limited.whose, limited.subject, "").key(self.day)
         for where, before, then_s, day in self.notices:
             if where == room:
                 assert self.now_s - then_s >= Fraction(QUIET_S)
-            if where == room and name == Bite(before.limit, before.whose, before.subject, "").key(day):
+            if where == room and name == LimitHit(before.limit, before.whose, before.subject, "").key(day):
                 assert limited.limit == "rate"
                 # What owners take is not counted here, and makes the agent's bucket less full than the reference's.
                 assert self.buckets[limited.whose][limited.subject].full_between(then_s, self.now_s)

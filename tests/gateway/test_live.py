@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from gateway.adapters import refused
+from gateway.adapters import explain_unconnectable
 from gateway.clock import ManualClock
 from gateway.config_files import ConfigFiles
-from gateway.counting import Counting
-from gateway.live import Live, Reloaded, Switches, Takes
+from gateway.counting import TokenCounters
+from gateway.live import DerivedSettingsListener, EnabledOptimizations, LiveSettings
+from gateway.reloading import ReloadResult
 from gateway.settings import Settings
-from gateway.settings_load import BadConfig, Problem, Read, load
+from gateway.settings_load import ConfigError, LoadedConfig, load_config
+from gateway.settings_source import ConfigProblem
 
 CONFIG = """\
 channels: {}
@@ -41,14 +43,14 @@ def write(directory: Path, *, own: str = "true", general: str = "true", port: st
     new.replace(directory / "reverie.yaml")
 
 
-def live(directory: Path) -> Live:
-    return Live(load(directory, {}), directory, {})
+def live(directory: Path) -> LiveSettings:
+    return LiveSettings(load_config(directory, {}), directory, {})
 
 
 def test_an_agents_own_word_counts_before_the_general_one(tmp_path: Path) -> None:
     write(tmp_path, own="true", general="false")
     now = live(tmp_path)
-    assert now.enabled_optimizations("ana") == Switches(
+    assert now.enabled_optimizations("ana") == EnabledOptimizations(
         prompt_cache=True, compaction=False, token_counter=True, workspace_cache=False
     )
     assert not now.enabled_optimizations("bob").prompt_cache
@@ -137,7 +139,7 @@ class Held(ConfigFiles):
         super().__init__(directory, {})
         self.reading, self.go, self.gone = threading.Event(), threading.Event(), False
 
-    def read(self) -> Read:
+    def read(self) -> LoadedConfig:
         found = super().read()
         self.reading.set()
         self.go.wait()
@@ -156,7 +158,7 @@ def test_a_file_that_is_gone_while_it_is_read_changes_nothing(tmp_path: Path) ->
         await asyncio.to_thread(disk.reading.wait)
         disk.gone = True
         disk.go.set()
-        assert await looking == Reloaded(read_error="No such file or directory")
+        assert await looking == ReloadResult(read_error="No such file or directory")
         assert now.enabled_optimizations("ana").prompt_cache
 
     asyncio.run(story())
@@ -179,7 +181,9 @@ def test_a_pipe_or_a_device_is_told_and_keeps_nobody_waiting(tmp_path: Path, whe
     async def story() -> None:
         write(tmp_path)
         now = live(tmp_path)
-        now.add_listener(Takes(lambda new: list(map(refused, new.channels.values())), reasons.extend))
+        now.add_listener(
+            DerivedSettingsListener(lambda new: list(map(explain_unconnectable, new.channels.values())), reasons.extend)
+        )
         (tmp_path / where).unlink(missing_ok=True)
         if where == "prices.yaml":
             (tmp_path / where).symlink_to("/dev/zero")
@@ -211,7 +215,7 @@ def test_a_counter_that_is_switched_on_later_is_asked(tmp_path: Path) -> None:
     async def story() -> None:
         counter("tiktoken")
         now = live(tmp_path)
-        counting, llm = Counting(now, ManualClock()), load(tmp_path, {}).llm
+        counting, llm = TokenCounters(now, ManualClock()), load_config(tmp_path, {}).llm
         assert counting.endpoint("s", llm.providers["s"]) is None
         counter("auto")
         await now.reload()
@@ -224,7 +228,7 @@ def test_a_counter_that_is_switched_on_later_is_asked(tmp_path: Path) -> None:
 class Taker:
     """Notes what it is told."""
 
-    def __init__(self, now: Live, *, refuses: str = "", breaks: bool = False) -> None:
+    def __init__(self, now: LiveSettings, *, refuses: str = "", breaks: bool = False) -> None:
         self.now, self.refuses, self.breaks = now, refuses, breaks
         self.seen: list[str] = []
 
@@ -233,7 +237,7 @@ class Taker:
         if self.breaks:
             raise AssertionError("a bug")
         if self.refuses:
-            raise BadConfig((Problem("", 0, self.refuses, "no"),))
+            raise ConfigError((ConfigProblem("", 0, self.refuses, "no"),))
         return lambda: self.seen.append(f"put, it is {self.now.settings.access.dm}")
 
 
@@ -247,14 +251,14 @@ def test_everybody_prepares_before_anything_is_put_in_force(tmp_path: Path) -> N
         opened(tmp_path, "open")
         now = live(tmp_path)
         takers = [Taker(now), Taker(now)]
-        came: list[Reloaded] = []
+        came: list[ReloadResult] = []
         now.add_reload_listener(came.append)
         for taker in takers:
             now.add_listener(taker)
         opened(tmp_path, "disabled")
-        assert await now.reload() == Reloaded(applied=("access.dm",))
+        assert await now.reload() == ReloadResult(applied=("access.dm",))
         assert [one.seen for one in takers] == [["prepare disabled, it is open", "put, it is disabled"]] * 2
-        assert came == [Reloaded(applied=("access.dm",))]
+        assert came == [ReloadResult(applied=("access.dm",))]
 
     asyncio.run(story())
 
@@ -270,7 +274,10 @@ def test_who_cannot_leaves_all_as_it_was_and_is_told_with_its_line(tmp_path: Pat
         opened(tmp_path, "disabled")
         came = await now.reload()
         file = str(tmp_path / "reverie.yaml")
-        assert came.problems == (Problem(file, 10, "access.dm", "no"), Problem(file, 7, "llm.models.main.name", "no"))
+        assert came.problems == (
+            ConfigProblem(file, 10, "access.dm", "no"),
+            ConfigProblem(file, 7, "llm.models.main.name", "no"),
+        )
         assert now.settings is before
         assert [one.seen for one in takers] == [["prepare disabled, it is open"]] * 4
 
@@ -285,7 +292,7 @@ def test_a_bug_in_making_ready_leaves_all_as_it_was(tmp_path: Path, caplog: pyte
         now.add_listener(good)
         now.add_listener(Taker(now, breaks=True))
         opened(tmp_path, "disabled")
-        assert await now.reload() == Reloaded(read_error="internal error")
+        assert await now.reload() == ReloadResult(read_error="internal error")
         assert now.settings is before
         assert good.seen == ["prepare disabled, it is open"]
 
@@ -328,7 +335,7 @@ def test_readings_are_one_at_a_time_and_what_is_written_meanwhile_is_for_the_nex
         assert now.settings.access.dm == "allowlist"
         assert taker.seen[-1] == "put, it is allowlist"
         assert [word.partition(" ")[0] for word in taker.seen] == ["prepare", "put,", "prepare", "put,"]
-        assert await now.reload() == Reloaded()
+        assert await now.reload() == ReloadResult()
 
     asyncio.run(story())
 
@@ -359,27 +366,27 @@ def test_an_agent_that_is_gone_or_moved_in_the_file_goes_on_where_it_is_spoken_o
     ("came", "line", "lines"),
     [
         (
-            Reloaded(),
+            ReloadResult(),
             "the configuration was read again; it says what it said before",
             ["The configuration says what it said before."],
         ),
         (
-            Reloaded(applied=("a.b", "c"), after_restart=("d",)),
+            ReloadResult(applied=("a.b", "c"), after_restart=("d",)),
             "the configuration was read again; from now on: a.b, c; only after a restart: d",
             ["Changed from now on: a.b, c.", "Changed, but only after a restart: d."],
         ),
         (
-            Reloaded(read_error="No such file"),
+            ReloadResult(read_error="No such file"),
             "the configuration cannot be read just now, and goes on as it was: No such file",
             ["The configuration cannot be read: No such file. What there was goes on."],
         ),
         (
-            Reloaded(problems=(Problem("f", 3, "a", "wrong"), Problem("g", 0, "", "gone"))),
+            ReloadResult(problems=(ConfigProblem("f", 3, "a", "wrong"), ConfigProblem("g", 0, "", "gone"))),
             "the configuration is broken, and goes on as it was: f:3: a: wrong; g: gone",
             ["The configuration is broken, and what there was goes on:", "f:3: a: wrong", "g: gone"],
         ),
     ],
 )
-def test_what_came_of_it_in_words(came: Reloaded, line: str, lines: list[str]) -> None:
+def test_what_came_of_it_in_words(came: ReloadResult, line: str, lines: list[str]) -> None:
     assert str(came) == line
     assert list(came.lines) == lines

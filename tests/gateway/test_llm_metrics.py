@@ -11,13 +11,13 @@ import pytest
 
 from agent.workspace.cache import WorkspaceCache
 from gateway.clock import ManualClock
-from gateway.events import BlockAccount, ChannelName
-from gateway.ops.llm_stats import MOST_MODELS, OUTCOMES, LlmStats, WorkspaceCounts
-from gateway.ops.pages import pages
+from gateway.events import BlockUsage, ChannelName
+from gateway.ops.llm_stats import COMPACTION_OUTCOMES, MAX_MODELS, LlmStats, WorkspaceCounts
+from gateway.ops.pages import build_pages
 from gateway.ops.server import OpsServer
 from gateway.ops.site import OpsSite
-from gateway.ops.stats import Stats
-from gateway.ops.watch import Watch
+from gateway.ops.stats import GatewayStats
+from gateway.ops.watch import OpsService
 from gateway.store import Store
 from tests.store.kit import account
 
@@ -43,8 +43,8 @@ def scraped(llm: LlmStats, then: Callable[[], None] = lambda: None) -> tuple[str
 
     async def story() -> str:
         clock = ManualClock()
-        stats = Stats({ChannelName("irc.x"): "IRC"}, clock.now())
-        serving = OpsServer("127.0.0.1", 0, OpsSite(pages(stats, clock, "1.0", llm)))
+        stats = GatewayStats({ChannelName("irc.x"): "IRC"}, clock.now())
+        serving = OpsServer("127.0.0.1", 0, OpsSite(build_pages(stats, clock, "1.0", llm)))
         assert await serving.start()
         then()
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{serving.port}", trust_env=False) as client:
@@ -69,7 +69,7 @@ def test_every_metric_has_its_name_its_type_and_its_help() -> None:
 def test_before_the_first_request_the_known_outcomes_are_there_at_nought() -> None:
     _, samples = scraped(LlmStats(["ana", "bob"]))
     for agent in ("ana", "bob"):
-        for outcome in OUTCOMES:
+        for outcome in COMPACTION_OUTCOMES:
             assert samples.pop(f'llm_compaction_triggered_total{{agent="{agent}",outcome="{outcome}"}}') == 0
         for outcome in ("ok", "failed"):
             assert samples[f'llm_compaction_duration_seconds_count{{agent="{agent}",outcome="{outcome}"}}'] == 0
@@ -119,7 +119,7 @@ def test_estimates_are_compared_with_the_bill() -> None:
 def test_the_newest_estimate_is_shown() -> None:
     llm = LlmStats(["ana"])
     llm.count_request("ana", account(plain=130))
-    long = BlockAccount(name="now", tokens=870, read=0, written=0, lifetime=None)
+    long = BlockUsage(name="now", tokens=870, read=0, written=0, lifetime=None)
     one = account(plain=1000)
     llm.count_request("ana", replace(one, blocks=(*one.blocks, long)))
     assert scraped(llm)[1][f"llm_prompt_tokens_estimated{{{ME}}}"] == 1000
@@ -135,7 +135,9 @@ def test_compactions_are_counted_and_timed() -> None:
         llm.count_compaction("ana", "lock_held")
 
     _, samples = scraped(llm, folded)
-    counts = [samples[f'llm_compaction_triggered_total{{agent="ana",outcome="{outcome}"}}'] for outcome in OUTCOMES]
+    counts = [
+        samples[f'llm_compaction_triggered_total{{agent="ana",outcome="{outcome}"}}'] for outcome in COMPACTION_OUTCOMES
+    ]
     assert counts == [2, 1, 1, 0, 0]
     took = 'llm_compaction_duration_seconds_{}{{agent="ana",outcome="{}"{}}}'
     assert samples[took.format("bucket", "ok", ',le="0.5"')] == 1
@@ -186,8 +188,8 @@ def test_the_gateways_watch_serves_them(tmp_path: Path, caplog: pytest.LogCaptur
     async def story() -> str:
         clock = ManualClock()
         async with await Store.open(tmp_path / "s.db", clock) as store:
-            stats = Stats({ChannelName("irc.x"): "IRC"}, clock.now())
-            watch = Watch(store, clock, stats, host="127.0.0.1", port=0, version="1", llm=llm)
+            stats = GatewayStats({ChannelName("irc.x"): "IRC"}, clock.now())
+            watch = OpsService(store, clock, stats, host="127.0.0.1", port=0, version="1", llm=llm)
             task = asyncio.create_task(watch.run())
             async with asyncio.timeout(120):
                 while not (found := re.search(r"http://127\.0\.0\.1:(\d+)/metrics", caplog.text)):
@@ -203,9 +205,9 @@ def test_the_gateways_watch_serves_them(tmp_path: Path, caplog: pytest.LogCaptur
 
 def test_a_server_that_makes_up_names_fills_no_memory() -> None:
     llm = LlmStats(["ana"])
-    for number in range(3 * MOST_MODELS):
+    for number in range(3 * MAX_MODELS):
         llm.count_request("ana", account(plain=1, model=f"m{number}"))
     _, samples = scraped(llm)
     requests = {name: value for name, value in samples.items() if name.startswith("llm_requests_total")}
-    assert len(requests) == MOST_MODELS + 1
-    assert requests['llm_requests_total{agent="ana",provider="other",model="other"}'] == 2 * MOST_MODELS
+    assert len(requests) == MAX_MODELS + 1
+    assert requests['llm_requests_total{agent="ana",provider="other",model="other"}'] == 2 * MAX_MODELS

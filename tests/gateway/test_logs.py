@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.correlation import about, concerning
-from gateway.logs import Form, start_logging
+from gateway.correlation import current_log_context, log_context
+from gateway.logs import LogFormat, start_logging
 from gateway.redaction import Redactor
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +30,7 @@ def _as_it_was() -> Iterator[None]:
     root.setLevel(level)
 
 
-def lines(form: Form) -> tuple[logging.Logger, io.StringIO]:
+def lines(form: LogFormat) -> tuple[logging.Logger, io.StringIO]:
     out = io.StringIO()
     start_logging(logging.INFO, Redactor([SECRET]), form=form, stream=out)
     return logging.getLogger("reverie.test"), out
@@ -38,7 +38,7 @@ def lines(form: Form) -> tuple[logging.Logger, io.StringIO]:
 
 def test_a_line_elsewhere_than_on_a_terminal_is_json_with_what_it_is_about() -> None:
     log, out = lines("auto")
-    with concerning(conversation="irc.libera/#x", turn="01H"):
+    with log_context(conversation="irc.libera/#x", turn="01H"):
         log.warning("%s said %s", "ann", "hö")
     told = json.loads(out.getvalue())
     assert told.pop("timestamp").endswith("Z")
@@ -53,7 +53,7 @@ def test_a_line_elsewhere_than_on_a_terminal_is_json_with_what_it_is_about() -> 
 
 def test_a_line_as_text_names_all_of_it() -> None:
     log, out = lines("text")
-    with concerning(conversation="irc.libera/#x"):
+    with log_context(conversation="irc.libera/#x"):
         log.warning("it rains")
     (told,) = out.getvalue().splitlines()
     for part in ("[warning  ]", "it rains", "[reverie.test]", "conversation=irc.libera/#x"):
@@ -61,9 +61,9 @@ def test_a_line_as_text_names_all_of_it() -> None:
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_nothing_in_it_steers_a_terminal_or_tells_a_secret(form: Form) -> None:
+def test_nothing_in_it_steers_a_terminal_or_tells_a_secret(form: LogFormat) -> None:
     log, out = lines(form)
-    with concerning(conversation=f"irc/\x1b[2J{SECRET}"):
+    with log_context(conversation=f"irc/\x1b[2J{SECRET}"):
         try:
             int(f"\x1b]0;{SECRET}\a\r")
         except ValueError:
@@ -115,15 +115,15 @@ def test_what_is_begun_in_the_middle_of_something_may_be_about_something_else() 
         seen: list[dict[str, str]] = []
 
         async def post() -> None:
-            with concerning(post="p"):
+            with log_context(post="p"):
                 await asyncio.sleep(0)
-                seen.append(dict(about()))
+                seen.append(dict(current_log_context()))
 
-        with concerning(turn="t", conversation="c"):
+        with log_context(turn="t", conversation="c"):
             task = asyncio.create_task(post())
-            seen.append(dict(about()))
+            seen.append(dict(current_log_context()))
             await task
-        seen.append(dict(about()))
+        seen.append(dict(current_log_context()))
         return seen
 
     assert asyncio.run(story()) == [{"turn": "t", "conversation": "c"}, {"post": "p"}, {}]

@@ -4,22 +4,22 @@ from typing import cast
 
 import pytest
 
-from agent.signals import Policy, State, restore
-from agent.stretch import MANY, Again, again
+from agent.signals import DmnPolicy, DmnState, load_state
+from agent.stretch import FLUSH_SIGNALS, TraceReplay, replay_trace
 from gateway.clock import ManualClock
 from gateway.events import ConversationId
-from gateway.lane import Interrupted, Lane
-from gateway.loop import Loop
-from gateway.records import AMBIENT, NORMAL, URGENT, DmnSaved, inner
+from gateway.lane import TurnHandle, TurnInterrupted
+from gateway.loop import AgentLoop
+from gateway.records import AMBIENT, NORMAL, URGENT, DmnStateSaved, inner_conversation
 from gateway.store import Store
-from gateway.taker import Taker
-from gateway.turns import Report
+from gateway.taker import TurnTaker
+from gateway.turns import TurnResult
 from tests.agent.turn_kit import Say
 from tests.gateway.turns_kit import ROOM as DESK_ROOM
 from tests.gateway.turns_kit import Desk, at_desk
 
 ROOM, QUIET = ConversationId("irc.test/#room"), ConversationId("irc.test/#quiet")
-INNER = inner("ana")
+INNER = inner_conversation("ana")
 DESK = DESK_ROOM.conversation
 
 
@@ -33,19 +33,19 @@ class Ending:
         self.waits = waits
 
     async def take_turn(
-        self, conversation: ConversationId, *, autonomous: bool, continuing: bool, lane: Lane
-    ) -> Report:
+        self, conversation: ConversationId, *, autonomous: bool, continuing: bool, lane: TurnHandle
+    ) -> TurnResult:
         assert not continuing
         self.places.append(conversation)
         if self.waits:
             self.waits = False
             try:
                 await lane.run(asyncio.Event().wait())
-            except Interrupted:
-                return Report(was_interrupted=True, autonomous=autonomous)
-        return Report(has_failed=False, used_tools=False, has_yielded=False, autonomous=autonomous)
+            except TurnInterrupted:
+                return TurnResult(was_interrupted=True, autonomous=autonomous)
+        return TurnResult(has_failed=False, used_tools=False, has_yielded=False, autonomous=autonomous)
 
-    async def dream(self, lane: Lane) -> Report:
+    async def dream(self, lane: TurnHandle) -> TurnResult:
         raise AssertionError(lane)
 
     def is_direct(self, conversation: ConversationId) -> bool:  # noqa: ARG002 - as `Mind`
@@ -57,7 +57,7 @@ class Ending:
     def material_tokens(self) -> int:
         return 0
 
-    async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> Report:
+    async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> TurnResult:
         raise AssertionError((conversation, reason, autonomous))
 
     async def unread_urgency(self, conversation: ConversationId) -> int:  # noqa: ARG002 - as `Turns`
@@ -66,12 +66,12 @@ class Ending:
         return AMBIENT
 
 
-def made(store: Store, clock: ManualClock, turns: Taker, tasks: asyncio.TaskGroup) -> Loop:
-    policy, spawn = Policy(inner=INNER), tasks.create_task
-    return Loop(agent="ana", store=store, clock=clock, turns=turns, policy=policy, state=State(), spawn=spawn)
+def made(store: Store, clock: ManualClock, turns: TurnTaker, tasks: asyncio.TaskGroup) -> AgentLoop:
+    policy, spawn = DmnPolicy(inner=INNER), tasks.create_task
+    return AgentLoop(agent="ana", store=store, clock=clock, turns=turns, policy=policy, state=DmnState(), spawn=spawn)
 
 
-async def over(loop: Loop) -> None:
+async def over(loop: AgentLoop) -> None:
     """Return once no turn runs in the room, and what follows from that waits for the clock."""
     async with asyncio.timeout(120):
         while loop.turn_handle(ROOM) is not None:
@@ -85,12 +85,12 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-async def written(store: Store, count: int) -> list[DmnSaved]:
+async def written(store: Store, count: int) -> list[DmnStateSaved]:
     """The states in the log, once there are so many."""
     async with asyncio.timeout(120):
         while len(entries := await store.entries(kinds=["dmn"])) < count:
             await asyncio.sleep(0.001)
-    return [cast("DmnSaved", one.fact) for one in entries]
+    return [cast("DmnStateSaved", one.fact) for one in entries]
 
 
 def test_the_state_is_written_down_once_an_exchange_and_before_the_end(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_the_state_is_written_down_once_an_exchange_and_before_the_end(tmp_path:
             loop.notice(ROOM, NORMAL)
             loop.tick()  # an autonomous turn: counted at once
             await over(loop)
-            saved = [restore(one.state) for one in await written(store, 3)]
+            saved = [load_state(one.state) for one in await written(store, 3)]
             assert [state.turns_today for state in saved] == [0, 0, 1]
             loop.notice(ROOM, URGENT)
             await loop.stop(1.0)
@@ -119,23 +119,23 @@ def test_the_state_is_written_down_once_an_exchange_and_before_the_end(tmp_path:
 
 
 def test_what_a_network_is_told_is_written_down_before_it_is_too_much_and_decided_again(tmp_path: Path) -> None:
-    async def steered() -> list[Again]:
+    async def steered() -> list[TraceReplay]:
         turns, clock = Ending(waits=True), ManualClock()
         turns.tell.set()
         async with await Store.open(tmp_path / "reverie.db", clock) as store, asyncio.TaskGroup() as tasks:
             loop = made(store, clock, turns, tasks)
-            saved: list[DmnSaved] = []
+            saved: list[DmnStateSaved] = []
             for count in (1, 2, 3):  # nothing of it outlives the process, but for the first
-                for _ in range(MANY):
+                for _ in range(FLUSH_SIGNALS):
                     loop.notice(ROOM, URGENT)
                 await settled()
                 clock.advance(1.0)
                 saved = await written(store, count)
             await loop.stop(0.01)
-        return [again(one.signals, one.state) for one in saved]
+        return [replay_trace(one.signals, one.state) for one in saved]
 
     found = asyncio.run(steered())
-    assert [one.signal_count for one in found] == [MANY] * 3
+    assert [one.signal_count for one in found] == [FLUSH_SIGNALS] * 3
     assert not [one for one in found if one.skip_reason or one.differences]
 
 
@@ -209,8 +209,8 @@ class Sitting(Ending):
         self.desk = desk
 
     async def take_turn(
-        self, conversation: ConversationId, *, autonomous: bool, continuing: bool, lane: Lane
-    ) -> Report:
+        self, conversation: ConversationId, *, autonomous: bool, continuing: bool, lane: TurnHandle
+    ) -> TurnResult:
         return await self.desk.turns.run(conversation, autonomous=autonomous, continuing=continuing, lane=lane)
 
 

@@ -17,16 +17,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.models.anthropic import AnthropicModel
-from agent.models.base import MAX_IMAGE_BYTES, Image, Text
+from agent.models.base import MAX_IMAGE_BYTES, Image, TextPart
 from agent.models.openai import OpenAIModel
 from agent.models.scripted import Script, ScriptedModel
 from gateway.clock import SystemClock
-from gateway.describe import describe
+from gateway.describe import describe_attachment
 from gateway.events import Attachment
-from gateway.media import Media
+from gateway.media import MediaStore
 from gateway.media_config import MediaConfig
-from gateway.pictures import picture, sound_suffix
-from gateway.transcribe import MAX_OUTPUT_BYTES, NotTranscribed, transcribe
+from gateway.pictures import identify_image, sound_suffix
+from gateway.transcribe import MAX_OUTPUT_BYTES, TranscriptionError, transcribe
 from tests.gateway.kit import Running, running
 from tests.servers.model_api import ModelApi
 from tests.stopwatch import Stopwatch
@@ -55,7 +55,7 @@ def shown(gateway: Running, number: int = -1) -> list[Image]:
 
 def heard(gateway: Running, number: int = -1) -> str:
     parts = gateway.scripted.requests[number].conversation[-1].parts
-    return "".join(part.text for part in parts if isinstance(part, Text))
+    return "".join(part.text for part in parts if isinstance(part, TextPart))
 
 
 def test_an_image_reaches_a_model_that_sees_now_and_in_later_prompts(tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def test_what_does_not_fit_on_the_disk_leaves_no_half_file(tmp_path: Path) -> No
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, old[1]))
     try:
         with pytest.raises(OSError, match="too large"):
-            Media(MediaConfig(), folder, {}, SystemClock())._save(bytes(5_000))
+            MediaStore(MediaConfig(), folder, {}, SystemClock())._save(bytes(5_000))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, old)
         signal.signal(signal.SIGXFSZ, before)
@@ -264,14 +264,14 @@ def test_what_does_not_fit_on_the_disk_leaves_no_half_file(tmp_path: Path) -> No
 
 
 def test_a_folder_that_cannot_be_read_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    Media(MediaConfig(), tmp_path / ("x" * 300), {}, SystemClock())._sweep()
+    MediaStore(MediaConfig(), tmp_path / ("x" * 300), {}, SystemClock())._sweep()
     assert "File name too long" in caplog.text
 
 
 @pytest.mark.parametrize("marker", [b"\xff", b"\xff\xd0", b"\xff\xe0\0\2"])
 def test_a_picture_of_nothing_but_markers_takes_no_time(marker: bytes) -> None:
     begun_s = time.process_time()
-    assert picture(b"\xff\xd8\xff" + marker * (MAX_IMAGE_BYTES // len(marker))) == ("image/jpeg", 0, 0)
+    assert identify_image(b"\xff\xd8\xff" + marker * (MAX_IMAGE_BYTES // len(marker))) == ("image/jpeg", 0, 0)
     assert time.process_time() - begun_s < 0.1
 
 
@@ -295,7 +295,7 @@ def test_a_command_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
 
     async def story() -> None:
         begun_s = time.monotonic()
-        with pytest.raises(NotTranscribed, match="longer than"):
+        with pytest.raises(TranscriptionError, match="longer than"):
             await transcribe(script(tmp_path, body), tmp_path / "a.ogg", timeout_s=1.5)
         assert time.monotonic() - begun_s < 30
         task = asyncio.create_task(transcribe(script(tmp_path, body), tmp_path / "a.ogg", timeout_s=60))
@@ -334,7 +334,7 @@ def test_a_command_that_talks_without_end_is_cut_and_sees_no_secret(
             assert len(await transcribe(endless, tmp_path / "a", timeout_s=20)) <= MAX_OUTPUT_BYTES
         nosy = script(tmp_path, "print('TELEGRAM_TOKEN' in os.environ)")
         assert await transcribe(nosy, tmp_path / "a", timeout_s=20) == "False"
-        with pytest.raises(NotTranscribed, match="cannot be started"):
+        with pytest.raises(TranscriptionError, match="cannot be started"):
             await transcribe(["/nowhere/at/all", "{file}"], tmp_path / "a", timeout_s=1)
 
     asyncio.run(story())
@@ -358,20 +358,20 @@ def test_a_command_that_talks_without_end_is_cut_and_sees_no_secret(
     ],
 )
 def test_a_picture_is_known_by_its_bytes(data: bytes, expected: tuple[str, int, int] | None) -> None:
-    assert picture(data) == expected
+    assert identify_image(data) == expected
 
 
 @given(
     st.binary(max_size=60), st.sampled_from([b"", b"\xff\xd8\xff", b"GIF89a", b"\x89PNG\r\n\x1a\n", b"RIFF0000WEBPVP8"])
 )
 def test_no_bytes_break_the_sniffing(data: bytes, head: bytes) -> None:
-    picture(head + data)
+    identify_image(head + data)
     assert sound_suffix(data).startswith(".")
 
 
 @given(st.text(), st.text())
 def test_nothing_from_outside_closes_a_description(name: str, words: str) -> None:
-    told = describe(Attachment(id="x", form="file", name=name), words=words)
+    told = describe_attachment(Attachment(id="x", form="file", name=name), words=words)
     assert told.startswith("[file")
     assert (told.count("["), told.count("]"), told[-1]) == (1, 1, "]")
     assert "/" not in told.partition(":")[0]

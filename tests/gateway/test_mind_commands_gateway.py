@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.events import Address, Command, EventId, RoomId, Sender, SenderId
-from gateway.records import Directed, Judged
+from gateway.records import DmnDirective, Judgement
 from tests.channels.kit import story
 from tests.gateway.kit import CONSOLE, Running, running
 
@@ -28,7 +28,7 @@ class Person:
 
 async def judged(gateway: Running) -> str:
     """Which rule decided about what came last."""
-    facts = [one for one in await gateway.log("judged") if isinstance(one, Judged)]
+    facts = [one for one in await gateway.log("judged") if isinstance(one, Judgement)]
     return facts[-1].rule
 
 
@@ -60,7 +60,7 @@ async def test_they_are_answered_and_what_they_change_holds_in_the_next_process(
         assert await judged(gateway) == "notify threshold console.room is 3"
         assert await root("!notify unrule r1") == "Rule `r1` is taken back."
         assert await root("!dmn wake") == "reverie is foraging."
-        assert [one.what for one in await gateway.log("directed") if isinstance(one, Directed)] == ["pause", "wake"]
+        assert [one.what for one in await gateway.log("directed") if isinstance(one, DmnDirective)] == ["pause", "wake"]
 
 
 @story

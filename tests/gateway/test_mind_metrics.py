@@ -8,18 +8,18 @@ from pathlib import Path
 
 import httpx
 
-from agent.signals import Mode, Owed, Policy, State
+from agent.signals import DmnMode, DmnPolicy, DmnState, PendingTurn
 from gateway.clock import ManualClock
-from gateway.events import ChannelName, ConversationId, EventId, Finished, Link
-from gateway.mindctl import Saved, look
-from gateway.ops.mind_stats import MindStats
-from gateway.ops.pages import pages
+from gateway.events import ChannelName, ConnectionChanged, ConversationId, EventId, TaskFinished
+from gateway.mindctl import SavedDmn, snapshot_dmn
+from gateway.ops.mind_stats import AgentStats
+from gateway.ops.pages import build_pages
 from gateway.ops.server import OpsServer
 from gateway.ops.site import OpsSite
-from gateway.ops.stats import Stats
-from gateway.orders import MindSeen
-from gateway.records import Judged, TurnEnded, TurnId, inner
-from gateway.store import Entry
+from gateway.ops.stats import GatewayStats
+from gateway.orders import DmnStatus
+from gateway.records import Judgement, TurnId, TurnRecord, inner_conversation
+from gateway.store import NewEntry
 from tests.store.kit import delivered, judged, opened, place, run, said, turn
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
@@ -38,13 +38,13 @@ NAMES = {
 }
 
 
-def scraped(stats: MindStats) -> tuple[str, dict[str, float]]:
+def scraped(stats: AgentStats) -> tuple[str, dict[str, float]]:
     """What the server shows, as text and by sample."""
 
     async def story() -> str:
         clock = ManualClock()
-        channels = Stats({ChannelName("irc.x"): "IRC"}, clock.now())
-        serving = OpsServer("127.0.0.1", 0, OpsSite(pages(channels, clock, "1.0", None, stats)))
+        channels = GatewayStats({ChannelName("irc.x"): "IRC"}, clock.now())
+        serving = OpsServer("127.0.0.1", 0, OpsSite(build_pages(channels, clock, "1.0", None, stats)))
         assert await serving.start()
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{serving.port}", trust_env=False) as client:
             text = (await client.get("/metrics")).text
@@ -59,7 +59,7 @@ def scraped(stats: MindStats) -> tuple[str, dict[str, float]]:
 
 
 def test_every_metric_has_its_name_its_type_and_its_help() -> None:
-    text, samples = scraped(MindStats())
+    text, samples = scraped(AgentStats())
     assert samples == {}
     for name, kind in NAMES.items():
         assert f"\n# TYPE {name} {kind}\n" in text
@@ -67,24 +67,27 @@ def test_every_metric_has_its_name_its_type_and_its_help() -> None:
 
 
 def test_networks_are_asked_at_each_scrape() -> None:
-    states = {"ana": State(), "bob": State(mode=Mode.OFF)}
+    states = {"ana": DmnState(), "bob": DmnState(mode=DmnMode.OFF)}
 
-    def now() -> list[MindSeen]:
-        return [look(Saved(agent=one, state=states[one], policy=Policy(inner=inner(one))), NOW) for one in states]
+    def now() -> list[DmnStatus]:
+        return [
+            snapshot_dmn(SavedDmn(agent=one, state=states[one], policy=DmnPolicy(inner=inner_conversation(one))), NOW)
+            for one in states
+        ]
 
-    stats = MindStats(now)
+    stats = AgentStats(now)
     _, samples = scraped(stats)
     assert {name for name, value in samples.items() if value} == {
         'reverie_dmn_state{agent="ana",state="resting"}',
         'reverie_dmn_state{agent="bob",state="off"}',
         'reverie_dmn_held{agent="bob"}',
     }
-    assert sum(name.startswith("reverie_dmn_state") for name in samples) == 2 * len(Mode)
-    states["ana"] = State(
-        mode=Mode.WORKING,
+    assert sum(name.startswith("reverie_dmn_state") for name in samples) == 2 * len(DmnMode)
+    states["ana"] = DmnState(
+        mode=DmnMode.WORKING,
         running=(A,),
-        waiting=(Owed(conversation=B, direct=False),),
-        pending=(A, B, inner("ana")),
+        waiting=(PendingTurn(conversation=B, direct=False),),
+        pending=(A, B, inner_conversation("ana")),
         day="2026-03-04",
         turns_today=12,
         spent_today_usd=0.25,
@@ -98,7 +101,7 @@ def test_networks_are_asked_at_each_scrape() -> None:
 
 
 def test_turns_and_notifications_are_counted_by_what_came_of_them() -> None:
-    stats = MindStats()
+    stats = AgentStats()
     for outcome in ("replied", "replied", "silent"):
         stats.count_turn("ana", "addressed", outcome)
     stats.count_turn("ana", "digest", "yielded")
@@ -115,16 +118,18 @@ def test_turns_and_notifications_are_counted_by_what_came_of_them() -> None:
 
 
 def test_what_is_in_the_log_is_counted_once(tmp_path: Path) -> None:
-    stats = MindStats()
-    link = Entry(fact=Link(id=EventId("l"), channel=ChannelName("irc.test"), up=True, reason="", sent=NOW), at=NOW)
-    done = Entry(fact=Finished(id=EventId("f"), what="dream", ok=True, text="", sent=NOW, agent="ana"), at=NOW)
+    stats = AgentStats()
+    link = NewEntry(
+        fact=ConnectionChanged(id=EventId("l"), channel=ChannelName("irc.test"), up=True, reason="", sent=NOW), at=NOW
+    )
+    done = NewEntry(fact=TaskFinished(id=EventId("f"), what="dream", ok=True, text="", sent=NOW, agent="ana"), at=NOW)
     ended = turn(place().conversation, 1)
-    assert isinstance(ended.fact, TurnEnded)
+    assert isinstance(ended.fact, TurnRecord)
     within = replace(ended, fact=replace(ended.fact, within=TurnId("i")))
 
-    def verdict(event: Entry) -> Entry:
-        fact = Judged(type="x", urgency=1, fate="noted", rule="r", role="guest")
-        return Entry(fact=fact, at=NOW, cause=event)
+    def verdict(event: NewEntry) -> NewEntry:
+        fact = Judgement(type="x", urgency=1, fate="noted", rule="r", role="guest")
+        return NewEntry(fact=fact, at=NOW, cause=event)
 
     async def story() -> None:
         async with await opened(tmp_path / "s.db") as store:

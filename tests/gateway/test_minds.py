@@ -9,25 +9,25 @@ from pathlib import Path
 
 from agent.models.scripted import ScriptedModel
 from gateway import policies
-from gateway.acting import Rooms
-from gateway.cards import Cards
+from gateway.acting import ConversationLocks
+from gateway.cards import ChannelCards
 from gateway.clock import ManualClock
-from gateway.equipment import equip
+from gateway.equipment import open_model_services
 from gateway.events import Address, ChannelName, ConversationId, Message, MessageId, RoomId, Sender, SenderId
-from gateway.ground import Ground
-from gateway.lane import Lane
-from gateway.life import Ears, Life
-from gateway.live import Live
-from gateway.media import Media
-from gateway.minds import Minds
-from gateway.ops.onlookers import Onlookers
-from gateway.outfiles import OutFiles
-from gateway.preview import Signs
-from gateway.records import Judged, TurnEnded
-from gateway.shared import Shared
-from gateway.store import Entry, Store
-from gateway.tooling import Tooling
-from gateway.turns import Report
+from gateway.ground import ToolServices
+from gateway.lane import TurnHandle
+from gateway.life import BackgroundServices, ServiceCallbacks
+from gateway.live import LiveSettings
+from gateway.media import MediaStore
+from gateway.minds import Agents
+from gateway.ops.onlookers import TurnTracker
+from gateway.outfiles import OutgoingFiles
+from gateway.preview import TurnPreviews
+from gateway.records import Judgement, TurnRecord
+from gateway.shared import GatewayServices
+from gateway.store import NewEntry, Store
+from gateway.tooling import ToolRegistry
+from gateway.turns import TurnResult
 from tests.gateway.kit import CONSOLE, settings
 
 AGENTS = [
@@ -42,31 +42,31 @@ def place(room: str) -> Address:
 
 
 @contextlib.asynccontextmanager
-async def minds(tmp: Path) -> AsyncIterator[tuple[Minds, Store]]:
+async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
     clock, made = ManualClock(NOW), settings(tmp, ("garden", "lobby", "hall"), agents=AGENTS)
-    live = Live(made)
-    who, model = policies.access_policy(made), ScriptedModel(clock=clock)
+    live = LiveSettings(made)
+    who, model = policies.build_access_policy(made), ScriptedModel(clock=clock)
     async with (
-        equip(live, clock, model=model) as equipment,
+        open_model_services(live, clock, model=model) as equipment,
         await Store.open(tmp / "reverie.db", clock) as store,
         asyncio.TaskGroup() as tasks,
     ):
-        bindings = policies.bindings(made)
-        ears = Ears(on_arrival=lambda _: None, on_alarm=lambda _: None, on_presence=lambda _: None)
+        bindings = policies.build_bindings(made)
+        ears = ServiceCallbacks(on_arrival=lambda _: None, on_alarm=lambda _: None, on_presence=lambda _: None)
         life, media = (
-            Life(
+            BackgroundServices(
                 live=live,
                 store=store,
                 clock=clock,
                 who=who,
-                attend=policies.attention_policy(made),
+                attend=policies.build_attention_policy(made),
                 bindings=bindings,
                 ears=ears,
             ),
-            Media(made.media, tmp / "media", {}, clock),
+            MediaStore(made.media, tmp / "media", {}, clock),
         )
-        tooling = Tooling(
-            Ground(
+        tooling = ToolRegistry(
+            ToolServices(
                 live=live,
                 store=store,
                 clock=clock,
@@ -75,33 +75,33 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Minds, Store]]:
                 access_policy=who,
                 bindings=bindings,
                 media=media,
-                outfiles=OutFiles(store),
+                outfiles=OutgoingFiles(store),
                 post=lambda _: None,
                 command_prefixes={},
                 spawn=tasks.create_task,
             )
         )
-        shared = Shared(
+        shared = GatewayServices(
             live=live,
             store=store,
             clock=clock,
             bindings=bindings,
             access_policy=who,
-            room_locks=Rooms(),
+            room_locks=ConversationLocks(),
             channels=frozenset({CONSOLE}),
             background_services=life,
             tool_registry=tooling,
             has_waiting=lambda _: False,
             spawn=tasks.create_task,
-            channel_cards=Cards(store, clock, {}, who),
+            channel_cards=ChannelCards(store, clock, {}, who),
             media=media,
-            previews=Signs(store, clock, {}, tasks.create_task),
+            previews=TurnPreviews(store, clock, {}, tasks.create_task),
             post=lambda _: None,
             on_answered=lambda *_: None,
-            turn_tracker=Onlookers(clock),
+            turn_tracker=TurnTracker(clock),
             on_compacted=lambda *_: None,
         )
-        yield Minds(shared, equipment, {}), store
+        yield Agents(shared, equipment, {}), store
 
 
 def test_no_command_sees_the_configuration_the_store_or_what_is_an_agents_own(tmp_path: Path) -> None:
@@ -120,8 +120,10 @@ def test_no_command_sees_the_configuration_the_store_or_what_is_an_agents_own(tm
     asyncio.run(story())
 
 
-async def take(minds: Minds, conversation: ConversationId) -> Report:
-    return await minds.agent_for(conversation).take_turn(conversation, autonomous=False, continuing=False, lane=Lane())
+async def take(minds: Agents, conversation: ConversationId) -> TurnResult:
+    return await minds.agent_for(conversation).take_turn(
+        conversation, autonomous=False, continuing=False, lane=TurnHandle()
+    )
 
 
 async def say(store: Store, room: str, number: int = 1) -> None:
@@ -133,14 +135,14 @@ async def say(store: Store, room: str, number: int = 1) -> None:
         sent=NOW,
         kind="mention",
     )
-    noticed = Entry(fact=message, at=NOW, conversation=message.at.conversation)
-    judged = Judged(type="console.mention", urgency=3, fate="due", rule="test", role="guest")
-    await store.append([noticed, Entry(fact=judged, at=NOW, conversation=message.at.conversation, cause=noticed)])
+    noticed = NewEntry(fact=message, at=NOW, conversation=message.at.conversation)
+    judged = Judgement(type="console.mention", urgency=3, fate="due", rule="test", role="guest")
+    await store.append([noticed, NewEntry(fact=judged, at=NOW, conversation=message.at.conversation, cause=noticed)])
 
 
 async def agents(store: Store) -> list[tuple[str, str]]:
     turns = [one.fact for one in await store.entries(kinds=["turn_ended"])]
-    return [(one.agent, one.outcome) for one in turns if isinstance(one, TurnEnded)]
+    return [(one.agent, one.outcome) for one in turns if isinstance(one, TurnRecord)]
 
 
 def test_what_matches_no_binding_any_more_is_still_dealt_with(tmp_path: Path) -> None:

@@ -10,25 +10,14 @@ from typing import Any
 from aiohttp import ClientSession
 
 from gateway.clock import ManualClock
-from gateway.events import (
-    Address,
-    ChannelName,
-    Message,
-    MessageId,
-    Named,
-    PlaceNames,
-    RoomId,
-    Sender,
-    SenderId,
-)
+from gateway.events import Address, ChannelName, Message, MessageId, PlaceNames, PlaceRenamed, RoomId, Sender, SenderId
 from gateway.store import Store, rebuild
-from gateway.titles import Titles
+from gateway.titles import PlaceTitles
 from tests.channels.kit import story
 from tests.gateway.everywhere_kit import Town, town
 from tests.gateway.everywhere_seats import DISCORD, IRC, TELEGRAM
 from tests.servers.discord_api_world import FORUM
-from tests.servers.model_api import Answer
-from tests.servers.model_api_events import Json
+from tests.servers.model_api_events import Answer, Json
 from tests.servers.ports import free_port
 from tests.store.kit import NOW
 
@@ -92,7 +81,7 @@ async def test_cards_name_places_as_people_do(tmp_path: Path) -> None:
         assert not NUMBER.search("\n".join([*telegram, *discord, *irc]))
         private = card(await asked(it, TELEGRAM, "alone"))
         assert private[1] == "Place: a direct chat with Olga (@olga)"
-        named = {fact.at.conversation for fact in await it.facts("named") if isinstance(fact, Named)}
+        named = {fact.at.conversation for fact in await it.facts("named") if isinstance(fact, PlaceRenamed)}
         assert len(named) == 4
 
 
@@ -282,7 +271,7 @@ async def test_a_title_is_never_taken_for_the_address_of_another_place(tmp_path:
     told = dict[str, PlaceNames]()
     async with await Store.open(tmp_path / "reverie.db", ManualClock(NOW)) as store:
         channels = {ChannelName("telegram.main")}
-        titles = Titles(store, names=lambda at: told.get(at.conversation), is_channel=channels.__contains__)
+        titles = PlaceTitles(store, names=lambda at: told.get(at.conversation), is_channel=channels.__contains__)
         mine, other = (Address(channel=ChannelName("telegram.main"), room=RoomId(room)) for room in ("-1001", "-1002"))
         for title in ("Team/Berlin", "Ops (telegram.main/-1002)", '"Ops" (telegram.main/-1002)', "telegram.main"):
             told[mine.conversation] = PlaceNames(room=title, topic="")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.store.lines import line
+from gateway.store.lines import format_entry
 from tests.channels.kit import story
 from tests.gateway.everywhere_irc import network, registered
 from tests.gateway.everywhere_kit import DEN, Town, town
@@ -102,7 +102,9 @@ async def whole(it: Town, platform: str, title: str, port: int = 0) -> None:
     await has_it_in_a_room(scene, platform)
     assert len(scene.codes) >= 3
     assert it.reader is not None
-    told = "".join([*map(line, await it.reader.entries(limit=10_000)), *(str(one.body) for one in it.model.seen)])
+    told = "".join(
+        [*map(format_entry, await it.reader.entries(limit=10_000)), *(str(one.body) for one in it.model.seen)]
+    )
     assert not [code for code in scene.codes if code in told]  # what people read of the log, and what the model reads
 
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent.journal import MAX_TEXT_CHARS, MAX_TITLE_CHARS, Entry, parse, written
-from agent.tools.schema import Refused
+from agent.journal import MAX_TEXT_CHARS, MAX_TITLE_CHARS, JournalEntry, format_entry, parse_journal
+from agent.tools.schema import ToolCallRefused
 from gateway import own_files
-from gateway.records import Dreamed, Seq
+from gateway.records import MemoryConsolidated, Seq
 from gateway.scopes import PUBLIC
 from tests.channels.kit import story
 from tests.examples import examples
@@ -22,8 +22,8 @@ from tests.gateway.notes_kit import ANN, OWN, ROOM, Papers, at, papers
 from tests.store.kit import NOW
 
 
-def entries(kit: Papers) -> list[Entry]:
-    return parse(kit.journal.read_text())
+def entries(kit: Papers) -> list[JournalEntry]:
+    return parse_journal(kit.journal.read_text())
 
 
 @story
@@ -72,7 +72,7 @@ def test_what_is_blank_or_too_long_is_refused_in_words(tmp_path: Path, title: st
     @story
     async def refused() -> None:
         async with papers(tmp_path) as kit:
-            with pytest.raises(Refused):
+            with pytest.raises(ToolCallRefused):
                 await kit.notes.write_entry(at(ROOM), title, text)
             assert await kit.noted() == []
             assert not kit.journal.exists()
@@ -147,7 +147,7 @@ async def test_what_somebody_deleted_by_hand_does_not_come_back(tmp_path: Path) 
     async with papers(tmp_path) as kit:
         for text in ("one", "two", "three"):
             await kit.notes.write_entry(at(ROOM), "", text)
-        kept = "# Mine\n\n" + written(entries(kit)[0]) + "## 2026-11-21 10:00 - by hand\n\nand no end"
+        kept = "# Mine\n\n" + format_entry(entries(kit)[0]) + "## 2026-11-21 10:00 - by hand\n\nand no end"
         kit.journal.write_text(kept)
     async with papers(tmp_path) as kit:
         assert kit.journal.read_text() == kept
@@ -252,8 +252,10 @@ async def test_material_is_what_was_written_down_since_the_last_dream_also_after
         everything = kit.notes.material_tokens("reverie")
         assert everything == 3 * 104
         second = (await kit.store.newest_entries(2, kinds=["noted"]))[0].seq
-        await kit.append(OWN, Dreamed(agent="reverie", before="", after="x", upto=Seq(second), reason="r"))
-        await kit.append(OWN, *[Dreamed(agent="echo", before="", after="x", upto=Seq(9_999), reason="r")] * 50)
+        await kit.append(OWN, MemoryConsolidated(agent="reverie", before="", after="x", upto=Seq(second), reason="r"))
+        await kit.append(
+            OWN, *[MemoryConsolidated(agent="echo", before="", after="x", upto=Seq(9_999), reason="r")] * 50
+        )
         kit.notes.mark_dreamt("reverie", second)
         assert kit.notes.material_tokens("reverie") == 104
     async with papers(tmp_path) as kit:
@@ -270,21 +272,21 @@ def test_an_append_that_was_cut_off_anywhere_is_gone_on_with(
     path = tmp_path / "f"
     path.write_bytes(before)
     text = b"\n## 2026-11-21 19" + text
-    own_files.append(path, text)
+    own_files.append_private(path, text)
     whole = path.read_bytes()
     assert whole.startswith(before)
     assert whole.endswith(text[1:])
     path.write_bytes(whole[: len(whole) - min(cut, len(text) - 2)])
-    own_files.append(path, text)
-    own_files.append(path, text)
+    own_files.append_private(path, text)
+    own_files.append_private(path, text)
     assert path.read_bytes() == whole
 
 
 def test_a_file_is_replaced_whole_and_never_a_link(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "MEMORY.md"
-    own_files.replace(path, b"one")
+    own_files.replace_private(path, b"one")
     (path.parent / ".MEMORY.md.new").write_bytes(b"half, of a crash")
-    own_files.replace(path, b"two")
+    own_files.replace_private(path, b"two")
     assert path.read_bytes() == b"two"
     assert [one.name for one in path.parent.iterdir()] == ["MEMORY.md"]
     outside = tmp_path / "outside"
@@ -292,15 +294,15 @@ def test_a_file_is_replaced_whole_and_never_a_link(tmp_path: Path) -> None:
     path.unlink()
     path.symlink_to(outside)
     with pytest.raises(OSError, match="link"):
-        own_files.replace(path, b"three")
+        own_files.replace_private(path, b"three")
     with pytest.raises(OSError, match="symbolic link"):
-        own_files.read(path, most=99)
+        own_files.read_private(path, most=99)
     with pytest.raises(OSError, match="symbolic link"):
-        own_files.tail(path, most=99)
+        own_files.read_tail(path, most=99)
     assert (outside.read_text(), path.is_symlink()) == ("theirs", True)
     path.unlink()
     path.write_bytes(b"x" * 100)
     with pytest.raises(OSError, match="more than 99 bytes"):
-        own_files.read(path, most=99)
-    assert own_files.tail(path, most=3) == b"xxx"
-    assert own_files.read(tmp_path / "none" / "f", most=1) is None
+        own_files.read_private(path, most=99)
+    assert own_files.read_tail(path, most=3) == b"xxx"
+    assert own_files.read_private(tmp_path / "none" / "f", most=1) is None

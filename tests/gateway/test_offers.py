@@ -9,11 +9,11 @@ from channels.base import Channel
 from channels.console import ConsoleChannel
 from gateway.clock import ManualClock
 from gateway.events import ChannelName
-from gateway.offers import Offered, Offers
-from gateway.records import Fact, IdentityLinked, RoleGiven
+from gateway.offers import CommandMenuPublisher, PersonWithRole
+from gateway.records import Fact, IdentityLinked, RoleAssigned
 from gateway.roster.roster import Roster
-from gateway.standing import Policy, Role
-from gateway.store import Entry, Store
+from gateway.standing import AccessPolicy, Role
+from gateway.store import NewEntry, Store
 from tests.channels.kit import story
 
 HERE = ChannelName("menu.x")
@@ -27,7 +27,7 @@ class Menus(ConsoleChannel):
         super().__init__(HERE, lambda _: None)
         self.shown = asyncio.Queue[dict[str, str]]()
 
-    async def set_command_menus(self, to: Sequence[Offered]) -> None:
+    async def set_command_menus(self, to: Sequence[PersonWithRole]) -> None:
         self.shown.put_nowait({sender.id: role for sender, role in to})
 
 
@@ -35,24 +35,24 @@ class Menus(ConsoleChannel):
 async def test_menus_follow_roles_and_links(tmp_path: Path) -> None:
     async with await Store.open(tmp_path / "log.db", clock := ManualClock()) as store:
         roster, menus = Roster(store, clock), Menus()
-        policy = Policy(dm_policy="open", roles=ROLES, open_rooms={}, roster_state=lambda: roster.known)
-        offers = Offers(policy, {HERE: menus})
+        policy = AccessPolicy(dm_policy="open", roles=ROLES, open_rooms={}, roster_state=lambda: roster.known)
+        offers = CommandMenuPublisher(policy, {HERE: menus})
         for source in (roster, offers):
             store.add_listener(source.on_appended)
         await roster.load()
         running = asyncio.create_task(offers.run())
 
         async def told(*facts: Fact) -> dict[str, str]:
-            await store.append([Entry(fact=fact, at=datetime(2026, 3, 1, tzinfo=UTC)) for fact in facts])
+            await store.append([NewEntry(fact=fact, at=datetime(2026, 3, 1, tzinfo=UTC)) for fact in facts])
             return await menus.shown.get()
 
         assert await told() == {"1": "owner"}
-        paired = RoleGiven(person="menu.x:3", role="member", by="menu.x:1", why="pairing")
-        elsewhere = RoleGiven(person="menu.x:4", role="admin", scope="menu.x/-5", by="menu.x:1", why="role")
+        paired = RoleAssigned(person="menu.x:3", role="member", by="menu.x:1", why="pairing")
+        elsewhere = RoleAssigned(person="menu.x:4", role="admin", scope="menu.x/-5", by="menu.x:1", why="role")
         assert await told(paired, elsewhere) == {"1": "owner", "3": "member"}
         linked = IdentityLinked(one="irc.y:account:ann", other="menu.x:6", joined=True, by="menu.x:6")
         assert await told(linked) == {"1": "owner", "3": "member", "6": "admin"}
-        gone = RoleGiven(person="menu.x:3", role="", by="menu.x:1", why="pairing")
+        gone = RoleAssigned(person="menu.x:3", role="", by="menu.x:1", why="pairing")
         assert await told(gone) == {"1": "owner", "6": "admin"}
         running.cancel()
         await asyncio.wait([running])
@@ -61,7 +61,7 @@ async def test_menus_follow_roles_and_links(tmp_path: Path) -> None:
 @story
 async def test_a_channel_that_comes_later_shows_them_too() -> None:
     channels: dict[ChannelName, Channel] = {HERE: ConsoleChannel(HERE, lambda _: None)}  # which cannot show any
-    offers = Offers(Policy(dm_policy="open", roles=ROLES, open_rooms={}), channels)
+    offers = CommandMenuPublisher(AccessPolicy(dm_policy="open", roles=ROLES, open_rooms={}), channels)
     running = asyncio.create_task(offers.run())
     await asyncio.sleep(0)
     channels[HERE] = menus = Menus()

@@ -15,15 +15,25 @@ from agent.models.scripted import Script
 from channels.base import Denied, Emit, Part
 from channels.console import ConsoleChannel
 from gateway.clock import ManualClock
-from gateway.events import Address, ChannelName, EventId, Link, Message, MessageId, RoomId, Sender, SenderId
+from gateway.events import (
+    Address,
+    ChannelName,
+    ConnectionChanged,
+    EventId,
+    Message,
+    MessageId,
+    RoomId,
+    Sender,
+    SenderId,
+)
 from gateway.ops import metrics, server
-from gateway.ops.http import Page
-from gateway.ops.pages import pages
-from gateway.ops.report import span
-from gateway.ops.seen import seen
+from gateway.ops.http import HttpResponse
+from gateway.ops.pages import build_pages
+from gateway.ops.report import format_duration
+from gateway.ops.seen import read_gateway_report
 from gateway.ops.server import MAX_CONNECTIONS, OpsServer
 from gateway.ops.site import OpsSite
-from gateway.ops.stats import SNAPSHOT, Stats
+from gateway.ops.stats import SNAPSHOT, GatewayStats
 from tests.gateway.kit import CONSOLE, Screen, running
 from tests.gateway.test_app import CONFIG, command
 from tests.servers.ircd import Ircd
@@ -32,8 +42,8 @@ IRC, TELEGRAM = ChannelName("irc.x"), ChannelName("telegram.x")
 START = datetime(2026, 3, 1, tzinfo=UTC)
 
 
-def link(up: bool, reason: str = "") -> Link:
-    return Link(id=EventId("l"), channel=IRC, up=up, reason=reason, sent=START)
+def link(up: bool, reason: str = "") -> ConnectionChanged:
+    return ConnectionChanged(id=EventId("l"), channel=IRC, up=up, reason=reason, sent=START)
 
 
 def message() -> Message:
@@ -51,9 +61,9 @@ def after(seconds: float) -> datetime:
     return START + timedelta(seconds=seconds)
 
 
-def told() -> Stats:
+def told() -> GatewayStats:
     """A minute of two channels: one comes, breaks and comes again; the other is refused."""
-    stats = Stats({IRC: "IRC", TELEGRAM: "Telegram"}, START)
+    stats = GatewayStats({IRC: "IRC", TELEGRAM: "Telegram"}, START)
     stats.count_events(IRC, [link(True)], after(1))
     stats.count_events(IRC, [message(), message()], after(2))
     stats.count_events(IRC, [link(False, 'lost "it"\n')], after(3))
@@ -65,7 +75,7 @@ def told() -> Stats:
 
 
 def test_states_follow_what_happens() -> None:
-    stats = Stats({IRC: "IRC"}, START)
+    stats = GatewayStats({IRC: "IRC"}, START)
     changes: list[str] = []
     stats.on_change = lambda: changes.append(stats.snapshot().channels[0].state)
     first = stats.snapshot()
@@ -88,7 +98,7 @@ def test_states_follow_what_happens() -> None:
 
 
 def test_metrics_as_they_are_scraped() -> None:
-    text = metrics.render(told().snapshot(), after(62), '1.0"\n\\')
+    text = metrics.render_metrics(told().snapshot(), after(62), '1.0"\n\\')
     samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     assert samples == {
         'reverie_build_info{version="1.0\\"\\n\\\\"}': "1",
@@ -107,7 +117,7 @@ def test_metrics_as_they_are_scraped() -> None:
     for name in {re.split(r"[{ ]", line)[0] for line in samples}:
         assert f"# TYPE {name} " in text
         assert f"# HELP {name} " in text
-    early = metrics.render(told().snapshot(), START - timedelta(hours=1), "1")
+    early = metrics.render_metrics(told().snapshot(), START - timedelta(hours=1), "1")
     assert 'age_seconds{channel="irc.x"} 0\n' in early  # the clock went back
 
 
@@ -115,11 +125,11 @@ def test_metrics_as_they_are_scraped() -> None:
     ("seconds", "text"), [(0, "0 s"), (59.4, "59 s"), (61, "1 min"), (7200, "2 h"), (200_000, "2 d")]
 )
 def test_spans(seconds: float, text: str) -> None:
-    assert span(seconds) == text
+    assert format_duration(seconds) == text
 
 
 async def opened() -> OpsServer:
-    made = OpsServer("127.0.0.1", 0, OpsSite(pages(told(), ManualClock(after(62)), "1.0")))
+    made = OpsServer("127.0.0.1", 0, OpsSite(build_pages(told(), ManualClock(after(62)), "1.0")))
     assert await made.start()
     return made
 
@@ -153,8 +163,8 @@ def test_the_server_shows_health_readiness_and_metrics() -> None:
 
 def test_a_gateway_that_is_not_connected_is_not_ready() -> None:
     async def story() -> None:
-        stats = Stats({IRC: "IRC"}, START)
-        serving = OpsServer("127.0.0.1", 0, OpsSite(pages(stats, ManualClock(), "1.0")))
+        stats = GatewayStats({IRC: "IRC"}, START)
+        serving = OpsServer("127.0.0.1", 0, OpsSite(build_pages(stats, ManualClock(), "1.0")))
         assert await serving.start()
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{serving.port}", trust_env=False) as client:
             assert (await client.get("/ready")).status_code == 503
@@ -217,7 +227,7 @@ def test_whoever_says_nothing_is_let_go_and_a_crowd_is_kept_out(monkeypatch: pyt
             writer.close()
         while serving._connections:
             await asyncio.sleep(0)
-        monkeypatch.setattr(server, "REQUEST_S", 0.05)
+        monkeypatch.setattr(server, "REQUEST_TIMEOUT_S", 0.05)
         assert await raw(serving.port, b"GET /hea") == b""
         await serving.close()
 
@@ -240,11 +250,11 @@ def test_closing_ends_open_connections() -> None:
 
 
 def test_a_page_that_breaks_ends_that_request_only(caplog: pytest.LogCaptureFixture) -> None:
-    def broken() -> Page:
+    def broken() -> HttpResponse:
         raise KeyError("a bug")
 
     async def story() -> None:
-        serving = OpsServer("127.0.0.1", 0, OpsSite({"/broken": broken, "/good": lambda: Page(body="x")}))
+        serving = OpsServer("127.0.0.1", 0, OpsSite({"/broken": broken, "/good": lambda: HttpResponse(body="x")}))
         assert await serving.start()
         assert await raw(serving.port, b"GET /broken HTTP/1.1\r\nHost: localhost\r\n\r\n") == b""
         assert b" 200 " in await raw(serving.port, b"GET /good HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -288,7 +298,7 @@ def test_a_running_gateway_is_scraped_and_seen_and_a_stopped_one_is_told(
     platforms = {CONSOLE: "console", bad: "console"}
 
     async def story() -> None:
-        missing = await seen(store, platforms, datetime.now(UTC))
+        missing = await read_gateway_report(store, platforms, datetime.now(UTC))
         assert "no store at" in missing.finding
         screen = Screen()
         console = ConsoleChannel(CONSOLE, screen.show)
@@ -297,7 +307,7 @@ def test_a_running_gateway_is_scraped_and_seen_and_a_stopped_one_is_told(
             await console.receive_message("hello", sender="ann")
             await screen.until(1)
             async with asyncio.timeout(120):  # each change of a state is told at once
-                while (found := await seen(store, platforms, datetime.now(UTC))).snapshot is None or {
+                while (found := await read_gateway_report(store, platforms, datetime.now(UTC))).snapshot is None or {
                     one.state for one in found.snapshot.channels
                 } != {"up", "refused"}:
                     await asyncio.sleep(0.01)
@@ -314,10 +324,10 @@ def test_a_running_gateway_is_scraped_and_seen_and_a_stopped_one_is_told(
             assert 'reverie_channel_up{channel="console"} 1\n' in text
             assert 'reverie_channel_up{channel="bad"} 0\n' in text
             assert 'reverie_channel_events_total{channel="console",kind="direct"} 1\n' in text
-            hung = await seen(store, platforms, datetime.now(UTC) + timedelta(minutes=5))
+            hung = await read_gateway_report(store, platforms, datetime.now(UTC) + timedelta(minutes=5))
             assert not hung.running
             assert "no sign of life for" in hung.finding
-        gone = await seen(store, platforms, datetime.now(UTC))
+        gone = await read_gateway_report(store, platforms, datetime.now(UTC))
         assert (gone.running, gone.snapshot) == (False, None)
         first, _, row = gone.render_lines(datetime.now(UTC))
         assert first == f"no gateway is running with the store {store}"
@@ -330,7 +340,7 @@ def test_a_running_gateway_is_scraped_and_seen_and_a_stopped_one_is_told(
 
 def test_a_damaged_sign_of_life_is_none(tmp_path: Path) -> None:
     (tmp_path / "reverie.db.alive").write_text("{")
-    found = asyncio.run(seen(tmp_path / "reverie.db", {}, datetime.now(UTC)))
+    found = asyncio.run(read_gateway_report(tmp_path / "reverie.db", {}, datetime.now(UTC)))
     assert not found.running
 
 

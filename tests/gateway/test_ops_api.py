@@ -10,13 +10,14 @@ import httpx
 import jsonschema  # type: ignore[import-untyped] # it has no stubs
 import pytest
 
-from agent.models.scripted import Rule, Script
-from gateway.ops.api.table import EVENTS_PATH, SPEC_PATH, TABLE, TOLD
+from agent.models.scripted import Script, ScriptRule
+from gateway.ops.api.table import EVENT_MODELS, EVENTS_PATH, ROUTES, SPEC_PATH
 from tests.gateway.ops_kit import TOKEN, Operated, operated
-from tests.servers.model_api import Answer, ModelApi
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer
 
-GETS = [row.path for row in TABLE if row.method == "GET"]
-POSTS = [row.path for row in TABLE if row.method == "POST"]
+GETS = [row.path for row in ROUTES if row.method == "GET"]
+POSTS = [row.path for row in ROUTES if row.method == "POST"]
 
 
 async def talked(gateway: Operated) -> None:
@@ -50,7 +51,7 @@ def test_every_path_answers_what_its_schema_says(tmp_path: Path) -> None:
                 jsonschema.validate(await gateway.post(path, sent), resolved(spec, schema))
             await told.until(lambda told: told.named("delivery"))
             for event in told.events:
-                schema = {"$ref": f"#/components/schemas/{TOLD[event.name].__name__}"}
+                schema = {"$ref": f"#/components/schemas/{EVENT_MODELS[event.name].__name__}"}
                 jsonschema.validate(event.data, resolved(spec, schema))
             assert {"notification", "fate", "turn", "post", "delivery", "dmn", "text"} <= {
                 one.name for one in told.events
@@ -65,7 +66,7 @@ def test_the_document_lists_exactly_the_paths_that_there_are(tmp_path: Path) -> 
             spec = await gateway.get(SPEC_PATH)
             assert spec["openapi"] == "3.1.0"
             listed = {(method.upper(), path) for path, said in spec["paths"].items() for method in said}
-            assert listed == {*((row.method, row.path) for row in TABLE), ("GET", EVENTS_PATH), ("GET", SPEC_PATH)}
+            assert listed == {*((row.method, row.path) for row in ROUTES), ("GET", EVENTS_PATH), ("GET", SPEC_PATH)}
             for path in spec["paths"]:
                 assert (await gateway.client.request("PUT", path)).status_code == 405
             assert (await gateway.client.get("/api/other")).status_code == 404
@@ -136,7 +137,7 @@ def test_pages_go_back_to_the_beginning_and_forward_again(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("path", [*GETS, SPEC_PATH, EVENTS_PATH, *POSTS])
 def test_nobody_gets_anything_without_the_token(tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.ops.site.DENIED_S", 0.01)
+    monkeypatch.setattr("gateway.ops.site.DENIAL_DELAY_S", 0.01)
 
     async def story() -> None:
         async with operated(tmp_path) as gateway:
@@ -306,7 +307,7 @@ def test_what_a_model_thinks_and_says_is_told_as_it_grows(tmp_path: Path, kind: 
 
 
 def test_a_tool_is_told_as_it_runs(tmp_path: Path) -> None:
-    script = Script(rules=(Rule(match="go on", calls=(("jobs", "{}"),)), Rule(match=".", reply="done")))
+    script = Script(rules=(ScriptRule(match="go on", calls=(("jobs", "{}"),)), ScriptRule(match=".", reply="done")))
 
     async def story() -> None:
         async with operated(tmp_path, script) as gateway, gateway.listening() as told:

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.clock import ManualClock
 from gateway.ops import guard, server
-from gateway.ops.http import Head, Page
+from gateway.ops.http import HttpRequestHead, HttpResponse
 from gateway.ops.server import OpsServer
 from gateway.ops.site import OpsSite
 from tests.gateway.ops_kit import TOKEN, operated
@@ -43,7 +43,7 @@ from tests.gateway.ops_kit import TOKEN, operated
     ],
 )
 def test_names_that_are_ours(said: str, host: str, known: bool) -> None:
-    assert guard.known_host(said, host, {"panel.example.org"}) is known
+    assert guard.is_known_host(said, host, {"panel.example.org"}) is known
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_names_that_are_ours(said: str, host: str, known: bool) -> None:
     ],
 )
 def test_who_bears_the_token(said: str, bears: bool) -> None:
-    assert guard.bears(Head(method="GET", path="/", headers={"authorization": said}), TOKEN) is bears
+    assert guard.has_token(HttpRequestHead(method="GET", path="/", headers={"authorization": said}), TOKEN) is bears
 
 
 def test_a_page_elsewhere_that_has_made_its_name_mean_this_machine_gets_nothing(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_a_page_elsewhere_that_has_made_its_name_mean_this_machine_gets_nothing(
 def test_whoever_guesses_is_slowed_and_counted_and_what_they_guess_is_nowhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("gateway.ops.site.DENIED_S", 0.3)
+    monkeypatch.setattr("gateway.ops.site.DENIAL_DELAY_S", 0.3)
 
     async def story() -> None:
         async with operated(tmp_path) as gateway:
@@ -147,7 +147,7 @@ async def sent(port: int, *pieces: bytes, every_s: float = 0.0) -> bytes:
 
 
 def test_whoever_sends_a_letter_now_and_then_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "REQUEST_S", 0.3)
+    monkeypatch.setattr(server, "REQUEST_TIMEOUT_S", 0.3)
 
     async def story() -> None:
         async with operated(tmp_path) as gateway:
@@ -178,7 +178,7 @@ def test_a_body_that_says_that_it_is_huge_is_answered_without_being_read(tmp_pat
 
 async def there() -> OpsServer:
     """One that others reach, with one page of each kind."""
-    pages = {path: lambda: Page(body="x") for path in ("/health", "/metrics")}
+    pages = {path: lambda: HttpResponse(body="x") for path in ("/health", "/metrics")}
     site = OpsSite(pages, host="0.0.0.0", token=TOKEN, door=lambda: pytest.fail("nobody asked"), clock=ManualClock())
     made = OpsServer("127.0.0.1", 0, site)
     assert await made.start()

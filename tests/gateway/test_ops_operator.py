@@ -9,24 +9,24 @@ from typing import Any
 
 import pytest
 
-from agent.models.scripted import Rule, Script
+from agent.models.scripted import Script, ScriptRule
 from channels.base import Denied, Emit
 from channels.console import ConsoleChannel
 from gateway.access import decide
-from gateway.app import NothingLeft
-from gateway.control import ask, socket_path
+from gateway.app import NoChannelsLeft
+from gateway.control import send_control_request, socket_path
 from gateway.events import Address, ChannelName, Message, MessageId, RoomId, Sender, SenderId
-from gateway.orders import KillOrder, StopOrder
-from gateway.policies import access_policy, bindings
-from gateway.records import OPERATOR, TurnEnded
+from gateway.orders import KillToolRequest, StopTurnRequest
+from gateway.policies import build_access_policy, build_bindings
+from gateway.records import OPERATOR_CHANNEL, TurnRecord
 from gateway.settings import Settings
-from gateway.settings_load import BadConfig, parse
+from gateway.settings_load import ConfigError, parse_config
 from gateway.store import Store
 from tests.gateway.kit import settings
 from tests.gateway.ops_kit import DEMO, TOKEN, Operated, operated
 from tests.gateway.test_ops import START
 
-PLACE = Address(channel=OPERATOR, room=RoomId("operator"))
+PLACE = Address(channel=OPERATOR_CHANNEL, room=RoomId("operator"))
 OPEN = {"bash": {"sandbox": "off"}}
 
 
@@ -41,7 +41,7 @@ def with_token(tmp_path: Path, **more: Any) -> Settings:
 def said(room: str = "operator", sender: str = "operator", *, bot: bool = False) -> Message:
     return Message(
         id=MessageId("m"),
-        at=Address(channel=OPERATOR, room=RoomId(room)),
+        at=Address(channel=OPERATOR_CHANNEL, room=RoomId(room)),
         sender=Sender(id=SenderId(sender), name=sender, is_bot=bot),
         text="hi",
         sent=START,
@@ -51,7 +51,7 @@ def said(room: str = "operator", sender: str = "operator", *, bot: bool = False)
 
 @pytest.mark.parametrize("dm", ["pairing", "allowlist", "open", "disabled"])
 def test_whoever_speaks_there_is_an_owner_whatever_else_is_said(tmp_path: Path, dm: str) -> None:
-    policy = access_policy(with_token(tmp_path, access={"dm": dm}))
+    policy = build_access_policy(with_token(tmp_path, access={"dm": dm}))
     found = decide(policy, said())
     assert (found.allowed, found.role, found.global_role) == (True, "owner", "owner")
     policy.roles = {**policy.roles, "console:operator": "blocked"}
@@ -59,7 +59,7 @@ def test_whoever_speaks_there_is_an_owner_whatever_else_is_said(tmp_path: Path, 
 
 
 def test_without_a_token_nobody_there_is_anybody(tmp_path: Path) -> None:
-    policy = access_policy(settings(tmp_path, access={"dm": "allowlist"}))
+    policy = build_access_policy(settings(tmp_path, access={"dm": "allowlist"}))
     found = decide(policy, said())
     assert (found.allowed, found.role) == (False, "guest")
 
@@ -69,12 +69,12 @@ def test_what_no_binding_wants_is_the_first_agents_and_private(tmp_path: Path) -
         {"id": "one", "bindings": [{"match": {"channel": "demo"}}]},
         {"id": "two", "bindings": [{"match": {"channel": "other"}}]},
     ]
-    bound = bindings(with_token(tmp_path, agents=agents)).find(PLACE)
+    bound = build_bindings(with_token(tmp_path, agents=agents)).find(PLACE)
     assert (bound.agent, bound.listen, bound.private) == ("one", "all", True)
     own = [*agents, {"id": "three", "bindings": [{"match": {"channel": "console"}, "listen": "mention"}]}]
-    assert bindings(with_token(tmp_path, agents=own)).find(PLACE).agent == "three"
+    assert build_bindings(with_token(tmp_path, agents=own)).find(PLACE).agent == "three"
     without = settings(tmp_path, agents=agents)
-    assert bindings(without).find(PLACE).listen == "off"
+    assert build_bindings(without).find(PLACE).listen == "off"
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,8 @@ def test_what_the_configuration_may_not_say(tmp_path: Path, more: dict[str, Any]
         "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
         "ops": {"token": TOKEN},
     }
-    with pytest.raises(BadConfig) as caught:
-        parse({**made, **more}, tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        parse_config({**made, **more}, tmp_path)
     assert key in str(caught.value)
     assert told in str(caught.value)
     assert TOKEN not in str(caught.value)
@@ -154,13 +154,13 @@ def test_the_operators_channel_is_not_what_the_gateway_waits_for(tmp_path: Path)
         from gateway import app  # noqa: PLC0415 - used here alone
 
         made = settings(tmp_path, channels={"bad": {"platform": "console"}}, ops={"port": 0, "token": TOKEN})
-        with pytest.raises(NothingLeft):
+        with pytest.raises(NoChannelsLeft):
             async with asyncio.timeout(120):
                 await app.run(made, asyncio.Event(), channels={bad.name: bad})
         async with operated(tmp_path / "x", channels=[bad]) as gateway:
             ready = (await gateway.client.get("/ready")).json()
-            assert OPERATOR not in ready["channels"]
-            assert f'channel_up{{channel="{OPERATOR}"}}' not in (await gateway.client.get("/metrics")).text
+            assert OPERATOR_CHANNEL not in ready["channels"]
+            assert f'channel_up{{channel="{OPERATOR_CHANNEL}"}}' not in (await gateway.client.get("/metrics")).text
 
     asyncio.run(story())
 
@@ -184,9 +184,9 @@ def alive(folder: Path) -> bool:
 def test_a_tool_is_ended_with_all_its_processes_and_the_turn_goes_on(tmp_path: Path, way: str) -> None:
     script = Script(
         rules=(
-            Rule(match="work", calls=command("sleep 300 & echo $! > pid; wait")),
-            Rule(match="ended it", reply="Then I leave that."),
-            Rule(match=".", reply="What?"),
+            ScriptRule(match="work", calls=command("sleep 300 & echo $! > pid; wait")),
+            ScriptRule(match="ended it", reply="Then I leave that."),
+            ScriptRule(match=".", reply="What?"),
         )
     )
 
@@ -200,11 +200,11 @@ def test_a_tool_is_ended_with_all_its_processes_and_the_turn_goes_on(tmp_path: P
             (running,) = (await gateway.get("/api/status"))["activity"]
             assert (running["tool"], running["conversation"]) == ("bash", "console/operator")
             began = time.monotonic()
-            order = KillOrder(conversation=PLACE.conversation)
+            order = KillToolRequest(conversation=PLACE.conversation)
             if way == "http":
                 answer = await gateway.post("/api/orders", order.model_dump())
             else:
-                answer = (await ask(socket_path(gateway.path), order)).model_dump()
+                answer = (await send_control_request(socket_path(gateway.path), order)).model_dump()
             assert (answer["ok"], list(answer["lines"])) == (True, ["Ended: bash. The turn goes on."])
             await told.until(lambda told: told.named("post"))
             assert time.monotonic() - began < 10
@@ -228,17 +228,19 @@ def test_a_tool_is_ended_with_all_its_processes_and_the_turn_goes_on(tmp_path: P
 
 @pytest.mark.parametrize("way", ["http", "socket"])
 def test_a_turn_is_ended_and_says_nothing_more(tmp_path: Path, way: str) -> None:
-    script = Script(rules=(Rule(match="work", calls=command("sleep 300")), Rule(match=".", reply="Something.")))
+    script = Script(
+        rules=(ScriptRule(match="work", calls=command("sleep 300")), ScriptRule(match=".", reply="Something."))
+    )
 
     async def story() -> None:
         async with operated(tmp_path, script, tools=OPEN) as gateway, gateway.listening() as told:
             await gateway.post("/api/say", {"text": "work"})
             await tool_runs(gateway)
-            order = StopOrder(conversation=PLACE.conversation, by="ops on call")
+            order = StopTurnRequest(conversation=PLACE.conversation, by="ops on call")
             if way == "http":
                 answer = await gateway.post("/api/orders", order.model_dump())
             else:
-                answer = (await ask(socket_path(gateway.path), order)).model_dump()
+                answer = (await send_control_request(socket_path(gateway.path), order)).model_dump()
             assert answer["ok"]
             async with asyncio.timeout(120):
                 while (await gateway.get("/api/status"))["activity"]:
@@ -252,14 +254,14 @@ def test_a_turn_is_ended_and_says_nothing_more(tmp_path: Path, way: str) -> None
             assert odd["ok"] is False
         async with await Store.open_readonly(gateway.path) as log:
             ended = [one.fact for one in await log.entries(kinds=["turn_ended"])]
-        assert {one.outcome for one in ended if isinstance(one, TurnEnded)} == {"yielded"}
+        assert {one.outcome for one in ended if isinstance(one, TurnRecord)} == {"yielded"}
 
     asyncio.run(story())
 
 
 def test_two_tools_of_one_answer_are_both_ended(tmp_path: Path) -> None:
     calls = (*command("sleep 300"), ("job_output", '{"job": "j1"}'))
-    script = Script(rules=(Rule(match="work", calls=calls), Rule(match=".", reply="Done.")))
+    script = Script(rules=(ScriptRule(match="work", calls=calls), ScriptRule(match=".", reply="Done.")))
 
     async def story() -> None:
         async with operated(tmp_path, script, tools=OPEN) as gateway, gateway.listening() as told:

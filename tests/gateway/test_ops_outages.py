@@ -10,21 +10,22 @@ from typing import Any
 import httpx
 import pytest
 
-from agent.models.base import Busy, ModelError, Unusable
+from agent.models.base import ModelBusy, ModelError, ModelUnusable
 from agent.models.scripted import Script
 from channels.console import ConsoleChannel
 from gateway import app
 from gateway.events import ChannelName
-from gateway.live import Live
-from gateway.ops.health import Health, check
-from gateway.ops.seen import seen
-from gateway.settings_load import parse
+from gateway.live import LiveSettings
+from gateway.ops.health import HealthReport, check_health
+from gateway.ops.seen import read_gateway_report
+from gateway.settings_load import parse_config
 from tests.channels.kit import story
 from tests.gateway.kit import Screen
 from tests.gateway.ops_kit import Operated, operated
 from tests.servers.bot_api import BotApi
 from tests.servers.discord_api import DiscordApi
-from tests.servers.ircd import Ircd, Options
+from tests.servers.ircd import Ircd
+from tests.servers.ircd_options import Options
 from tests.servers.ports import free_port
 
 OFFICE = ChannelName("office")
@@ -34,7 +35,7 @@ OFFICE = ChannelName("office")
 async def gateway(folder: Path, channel: dict[str, Any]) -> AsyncIterator[httpx.AsyncClient]:
     """One with this channel, its real adapter, and a client of its HTTP server."""
     port = free_port()
-    settings = parse(
+    settings = parse_config(
         {
             "channels": {"here": channel},
             "agents": [{"id": "reverie"}],
@@ -45,7 +46,7 @@ async def gateway(folder: Path, channel: dict[str, Any]) -> AsyncIterator[httpx.
         folder,
     )
     stop = asyncio.Event()
-    task = asyncio.create_task(app.run(settings, stop, live=Live(settings, folder, {})))
+    task = asyncio.create_task(app.run(settings, stop, live=LiveSettings(settings, folder, {})))
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=20) as client:
             yield client
@@ -67,8 +68,8 @@ async def reasons(client: httpx.AsyncClient, wanted: str) -> dict[str, Any]:
             await asyncio.sleep(0.02)
 
 
-async def healthy(folder: Path) -> Health:
-    return await check(folder / "reverie.db", ["here"], datetime.now(UTC))
+async def healthy(folder: Path) -> HealthReport:
+    return await check_health(folder / "reverie.db", ["here"], datetime.now(UTC))
 
 
 @story
@@ -86,7 +87,7 @@ async def test_rooms_of_irc_that_refuse_us_are_named_with_the_reason_and_the_nex
             assert found.ok
             assert any("#closed" in line and "cannot be entered" in line for line in found.findings)
             now = datetime.now(UTC)
-            shown = await seen(tmp_path / "reverie.db", {}, now)
+            shown = await read_gateway_report(tmp_path / "reverie.db", {}, now)
             assert any("#closed" in line for line in shown.render_lines(now))
 
 
@@ -117,7 +118,7 @@ async def ready(it: Operated) -> dict[str, Any]:
     return told
 
 
-@pytest.mark.parametrize("error", [Busy("cannot connect to 127.0.0.1:9"), Unusable("the key is refused")])
+@pytest.mark.parametrize("error", [ModelBusy("cannot connect to 127.0.0.1:9"), ModelUnusable("the key is refused")])
 @story
 async def test_a_model_that_does_not_answer_is_told_to_owners_once_and_so_is_its_end(
     tmp_path: Path, error: ModelError

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.models.scripted import Rule, Script
-from gateway.ops import listening as ears
-from gateway.ops import server
+from agent.models.scripted import Script, ScriptRule
+from gateway.ops import listening, server
 from tests.gateway.ops_kit import TOKEN, Operated, operated
 from tests.stopwatch import Stopwatch
 
@@ -47,7 +46,7 @@ def test_whoever_comes_again_goes_on_where_it_was(tmp_path: Path) -> None:
 def test_of_a_long_past_the_newest_is_told_and_how_much_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.ops.api.telling.MOST_BEFORE", 5)
+    monkeypatch.setattr("gateway.ops.api.telling.MAX_BACKLOG_EVENTS", 5)
 
     async def story() -> None:
         async with operated(tmp_path, agents=SILENT) as gateway:
@@ -66,7 +65,7 @@ def test_of_a_long_past_the_newest_is_told_and_how_much_is_missing(
 def test_a_slow_listener_is_told_how_much_it_missed_and_slows_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ears, "BUFFER_BYTES", 20_000)
+    monkeypatch.setattr(listening, "MAX_BUFFER_BYTES", 20_000)
     monkeypatch.setattr(server, "_BUFFER_BYTES", 1_000)
 
     async def story() -> None:
@@ -95,7 +94,7 @@ def test_a_slow_listener_is_told_how_much_it_missed_and_slows_nobody(
 
 
 def test_a_listener_that_takes_nothing_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "STALLED_S", 0.2)
+    monkeypatch.setattr(server, "STALLED_READER_S", 0.2)
     monkeypatch.setattr(server, "_BUFFER_BYTES", 1_000)
 
     async def story() -> None:
@@ -123,7 +122,7 @@ def test_a_listener_that_takes_nothing_is_dropped(tmp_path: Path, monkeypatch: p
 
 
 def test_listeners_are_bounded_and_each_leaves_room_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MAX_FLOWS", 2)
+    monkeypatch.setattr(server, "MAX_STREAMS", 2)
 
     async def story() -> None:
         async with operated(tmp_path) as gateway:
@@ -190,7 +189,9 @@ def test_warnings_are_told_and_end_with_the_listener(tmp_path: Path) -> None:
                 assert first["message"] == "something is odd: password=[redacted]"
                 assert (second["level"], second["message"]) == ("error", "from elsewhere")
             async with asyncio.timeout(120):
-                while [one for one in logging.getLogger("reverie").handlers if isinstance(one, ears.Ear)]:
+                while [
+                    one for one in logging.getLogger("reverie").handlers if isinstance(one, listening.WarningLogHandler)
+                ]:
                     await asyncio.sleep(0.01)
 
     asyncio.run(story())
@@ -200,8 +201,8 @@ def test_no_secret_comes_out_by_any_way(tmp_path: Path) -> None:
     key, said = "sk-ant-api03-" + "Zq9" * 24, "the-configured-secret-4711"
     script = Script(
         rules=(
-            Rule(match="look", calls=(("bash", json.dumps({"command": f"echo {said}"})),)),
-            Rule(match=".", reply=f"I know {key} and {said}."),
+            ScriptRule(match="look", calls=(("bash", json.dumps({"command": f"echo {said}"})),)),
+            ScriptRule(match=".", reply=f"I know {key} and {said}."),
         ),
         pace_s=0.02,
     )

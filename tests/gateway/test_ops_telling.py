@@ -10,18 +10,18 @@ from typing import Any
 
 from gateway.clock import ManualClock
 from gateway.events import Address, ChannelName, ConversationId, RoomId
-from gateway.ops.api.house import House
-from gateway.ops.api.reading import Desk
-from gateway.ops.api.telling import Telling
-from gateway.ops.happening import Grew, Happened, Turned
-from gateway.ops.onlookers import Onlookers, Running
-from gateway.ops.stats import Stats
-from gateway.orders import Answer, Order
+from gateway.ops.api.house import ApiServices
+from gateway.ops.api.reading import ApiBackend
+from gateway.ops.api.telling import SseEncoder
+from gateway.ops.happening import AnswerGrown, GatewayEvent, TurnStateChanged
+from gateway.ops.onlookers import RunningTurn, TurnTracker
+from gateway.ops.stats import GatewayStats
+from gateway.orders import ControlRequest, ControlResponse
 from gateway.records import Seq, TurnId
 from gateway.redaction import Redactor
-from gateway.store import Unread
-from gateway.titles import Titles
-from gateway.turn import Begun
+from gateway.store import UnreadEntries
+from gateway.titles import PlaceTitles
+from gateway.turn import TurnStart
 from tests.store.kit import opened
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
@@ -30,22 +30,22 @@ PLACE = Address(channel=ChannelName("demo"), room=RoomId("lobby"))
 
 
 @asynccontextmanager
-async def house(tmp_path: Path) -> AsyncIterator[House]:
-    async def order(_: Order) -> Answer:
-        return Answer(ok=False, lines=())
+async def house(tmp_path: Path) -> AsyncIterator[ApiServices]:
+    async def order(_: ControlRequest) -> ControlResponse:
+        return ControlResponse(ok=False, lines=())
 
     async def say(_: str) -> Seq:
         return Seq(0)
 
     clock = ManualClock(NOW)
     async with await opened(tmp_path / "reverie.db") as store:
-        yield House(
+        yield ApiServices(
             store=store,
-            titles=Titles(store),
+            titles=PlaceTitles(store),
             clock=clock,
-            stats=Stats({}, NOW),
+            stats=GatewayStats({}, NOW),
             version="1",
-            turn_tracker=Onlookers(clock),
+            turn_tracker=TurnTracker(clock),
             redact=Redactor([SECRET]),
             list_minds=lambda: (),
             list_platforms=dict,
@@ -57,13 +57,16 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
         )
 
 
-def begun(number: int) -> Begun:
-    return Begun(
-        turn=TurnId(f"t{number}"), place=PLACE, autonomous=False, unread=Unread(messages=(), omitted=0, upto=Seq(0))
+def begun(number: int) -> TurnStart:
+    return TurnStart(
+        turn=TurnId(f"t{number}"),
+        place=PLACE,
+        autonomous=False,
+        unread=UnreadEntries(messages=(), omitted=0, upto=Seq(0)),
     )
 
 
-async def told(teller: Telling, *happened: Happened) -> list[dict[str, Any]]:
+async def told(teller: SseEncoder, *happened: GatewayEvent) -> list[dict[str, Any]]:
     frames = b"".join(frame.data for frame in await teller.encode(happened)).decode()
     return [json.loads(line.removeprefix("data: ")) for line in frames.splitlines() if line.startswith("data: ")]
 
@@ -71,13 +74,15 @@ async def told(teller: Telling, *happened: Happened) -> list[dict[str, Any]]:
 def test_a_secret_that_is_thought_in_pieces_is_taken_out(tmp_path: Path) -> None:
     async def story() -> None:
         async with house(tmp_path) as here:
-            teller = Telling(Desk(here))
+            teller = SseEncoder(ApiBackend(here))
             with here.turn_tracker.track(begun(1), "ana") as running:
                 thoughts = list[str]()
                 for piece in ("it is ", SECRET[:9], SECRET[9:20], SECRET[20:], " and so\non, I thi", "nk"):
-                    thoughts += [one["delta"] for one in await told(teller, Grew(running, NOW, thinking=piece))]
+                    thoughts += [one["delta"] for one in await told(teller, AnswerGrown(running, NOW, thinking=piece))]
                 thoughts += [
-                    one["delta"] for one in await told(teller, Turned(running, "ended", NOW)) if "delta" in one
+                    one["delta"]
+                    for one in await told(teller, TurnStateChanged(running, "ended", NOW))
+                    if "delta" in one
                 ]
             assert "".join(thoughts) == "it is [redacted] and so\non, I think"
 
@@ -87,9 +92,9 @@ def test_a_secret_that_is_thought_in_pieces_is_taken_out(tmp_path: Path) -> None
 def test_a_long_answer_that_comes_at_once_is_told_whole(tmp_path: Path) -> None:
     async def story() -> None:
         async with house(tmp_path) as here:
-            teller = Telling(Desk(here))
+            teller = SseEncoder(ApiBackend(here))
             with here.turn_tracker.track(begun(1), "ana") as running:
-                (one,) = await told(teller, Grew(running, NOW, text="word " * 2_000 + "last"))
+                (one,) = await told(teller, AnswerGrown(running, NOW, text="word " * 2_000 + "last"))
             assert one["delta"] == ("word " * 2_000).rstrip()
 
     asyncio.run(story())
@@ -100,11 +105,11 @@ def test_of_a_turn_that_is_over_nothing_is_kept(tmp_path: Path) -> None:
 
     async def story() -> None:
         async with house(tmp_path) as here:
-            teller = Telling(Desk(here))
+            teller = SseEncoder(ApiBackend(here))
             for number in range(100):
                 with here.turn_tracker.track(begun(number), "ana") as running:
-                    await told(teller, Grew(running, NOW, text="hello there", thinking="let me see"))
-            gone = Running(
+                    await told(teller, AnswerGrown(running, NOW, text="hello there", thinking="let me see"))
+            gone = RunningTurn(
                 turn=TurnId("later"),
                 agent="ana",
                 conversation=ConversationId("demo/lobby"),
@@ -112,7 +117,7 @@ def test_of_a_turn_that_is_over_nothing_is_kept(tmp_path: Path) -> None:
                 cause="message",
                 since=NOW,
             )
-            await told(teller, Turned(gone, "started", NOW))
+            await told(teller, TurnStateChanged(gone, "started", NOW))
             held = [value for value in vars(teller).values() if isinstance(value, dict | set)]
             assert held == [{} if isinstance(one, dict) else set() for one in held]
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from agent.models.scripted import Rule, Script
+from agent.models.scripted import Script, ScriptRule
 from channels.base import Emit
 from channels.console import ConsoleChannel
 from gateway import app
 from gateway.clock import ManualClock
 from gateway.events import ChannelName
-from gateway.ops.health import check, last_sign
-from gateway.records import Queued
-from gateway.store import Outage, Store, StoreError
+from gateway.ops.health import check_health, read_heartbeat
+from gateway.records import PostQueued
+from gateway.store import Store, StoreError, StoreOutage
 from tests.gateway.kit import CONSOLE, Held, Running, running, settings
 from tests.store.kit import NOW, heard, run
 
@@ -48,7 +48,7 @@ class Disk:
         assert self.store is not None
         await self.store._writing.execute_fetchall("PRAGMA max_page_count = 1000000")
 
-    async def until_out(self) -> Outage:
+    async def until_out(self) -> StoreOutage:
         assert self.store is not None
         while (outage := self.store.outage) is None:
             await asyncio.sleep(0.005)
@@ -113,7 +113,7 @@ def test_a_lock_of_another_program_is_waited_out_in_order_and_told_once_it_lasts
 
 def test_a_lock_that_is_short_is_no_outage(tmp_path: Path) -> None:
     async def story() -> None:
-        clock, told = ManualClock(NOW), list[Outage | None]()
+        clock, told = ManualClock(NOW), list[StoreOutage | None]()
         async with patient(tmp_path / "s.db", clock) as store:
             store.add_outage_listener(told.append)
             with locked(tmp_path / "s.db"):
@@ -172,18 +172,18 @@ def test_a_full_disk_stops_nothing_and_nothing_is_lost_or_doubled(tmp_path: Path
             assert not any(task.done() for task in waits), "the platform is not told that it was heard"
             sign = None
             while sign is None or sign.snapshot.is_ready:
-                sign = last_sign(gateway.path, NOW)
+                sign = read_heartbeat(gateway.path, NOW)
                 await asyncio.sleep(0.005)
-            health = await check(gateway.path, [CONSOLE], sign.snapshot.started)
+            health = await check_health(gateway.path, [CONSOLE], sign.snapshot.started)
             assert (health.ok, "disk is full" in health.findings[0]) == (False, True)
             await disk.free()
             await asyncio.gather(*waits)
             await gateway.screen.until(3)
-            while (sign := last_sign(gateway.path, NOW)) is None or not sign.snapshot.is_ready:
+            while (sign := read_heartbeat(gateway.path, NOW)) is None or not sign.snapshot.is_ready:
                 await asyncio.sleep(0.005)
             heard = list(await gateway.log("direct"))
             assert len(heard) == 3
-            told = [one.post.text for one in await gateway.log("post") if isinstance(one, Queued)]
+            told = [one.post.text for one in await gateway.log("post") if isinstance(one, PostQueued)]
             assert sum("The log could not be written" in text for text in told) == 1
             assert sum("disk is full" in text for text in gateway.screen.said("ann")) == 1
             asked = "".join(str(one.conversation[-1]) for one in gateway.scripted.requests)
@@ -194,7 +194,7 @@ def test_a_full_disk_stops_nothing_and_nothing_is_lost_or_doubled(tmp_path: Path
 
 def test_an_answer_that_was_paid_waits_for_the_disk_and_is_not_asked_for_again(tmp_path: Path, disk: Disk) -> None:
     async def story() -> None:
-        model = Held(Script(rules=(Rule(match="", reply=f"dear {LONG}"),)))
+        model = Held(Script(rules=(ScriptRule(match="", reply=f"dear {LONG}"),)))
         async with running(tmp_path, model) as gateway:
             await gateway.console.receive_message("hello", sender="ann")
             await gateway.asked(1)
@@ -216,7 +216,7 @@ def test_a_gateway_whose_disk_is_full_stops_when_it_is_told_to(
     monkeypatch.setattr(app, "OUTAGE_GRACE_S", 0.05)
 
     async def story() -> None:
-        model = Held(Script(rules=(Rule(match="", reply=f"dear {LONG}"),)))
+        model = Held(Script(rules=(ScriptRule(match="", reply=f"dear {LONG}"),)))
         async with running(tmp_path, model) as gateway:
             await gateway.console.receive_message("hello", sender="ann")
             await gateway.asked(1)

@@ -7,24 +7,24 @@ from pathlib import Path
 import pytest
 
 from channels.base import (
-    Away,
+    BeforeSend,
     Denied,
-    Going,
     Part,
     RateLimited,
+    RecipientAway,
     Rejected,
     SendError,
     Uncertain,
     Unreachable,
-    unrecorded,
+    no_before_send,
 )
 from gateway import retry
 from gateway.clock import ManualClock
 from gateway.events import Address, Post, PostKey, Receipt, RoomId
-from gateway.outbox import LOST_IN_CRASH
-from gateway.records import PartEnded, Queued, Sending
-from gateway.store import Entry, Store
-from gateway.why import why
+from gateway.outbox import LOST_IN_CRASH_TEXT
+from gateway.records import PartSendEnded, PartSendStarted, PostQueued
+from gateway.store import NewEntry, Store
+from gateway.why import explain_event
 from tests.gateway.outbox_kit import NAME, Postman, office, play
 
 
@@ -36,7 +36,7 @@ class Buggy(Postman):
             raise KeyError("a bug")
         return super().split(post)
 
-    async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
+    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
         if "early" in part.body:
             raise KeyError("a bug")
         receipt = await super().send(part, going)
@@ -186,22 +186,22 @@ def test_a_slow_room_does_not_stall_another(tmp_path: Path) -> None:
     play(story)
 
 
-async def _left_by_a_crash(tmp: Path, *facts: PartEnded | Sending) -> None:
+async def _left_by_a_crash(tmp: Path, *facts: PartSendEnded | PartSendStarted) -> None:
     """A store in which a process died after writing these."""
     clock = ManualClock(datetime(2026, 3, 1, tzinfo=UTC))
     to = Address(channel=NAME, room=RoomId("#a"))
     post = Post(key=PostKey("p"), to=to, text="1\n2\n3")
     async with await Store.open(tmp / "s.db", clock) as store:
-        for fact in (Queued(post=post), *facts):
-            await store.append([Entry(fact=fact, at=clock.now(), conversation=to.conversation)])
+        for fact in (PostQueued(post=post), *facts):
+            await store.append([NewEntry(fact=fact, at=clock.now(), conversation=to.conversation)])
 
 
-SENDING = Sending(post=PostKey("p"), part=0, bodies=("1", "2", "3"))
-SENDING_2 = Sending(post=PostKey("p"), part=1, bodies=None)
+SENDING = PartSendStarted(post=PostKey("p"), part=0, bodies=("1", "2", "3"))
+SENDING_2 = PartSendStarted(post=PostKey("p"), part=1, bodies=None)
 
 
-def _end(part: int) -> PartEnded:
-    return PartEnded(post=PostKey("p"), part=part, state="sent", reason="")
+def _end(part: int) -> PartSendEnded:
+    return PartSendEnded(post=PostKey("p"), part=part, state="sent", reason="")
 
 
 @pytest.mark.parametrize(
@@ -213,14 +213,14 @@ def _end(part: int) -> PartEnded:
         ((SENDING, SENDING_2, _end(0)), "3", "uncertain"),
         ((SENDING, _end(0), SENDING_2, _end(1)), "3", "sent"),
         (
-            (SENDING, _end(0), SENDING_2, _end(1), Sending(post=PostKey("p"), part=2, bodies=None), _end(2)),
+            (SENDING, _end(0), SENDING_2, _end(1), PartSendStarted(post=PostKey("p"), part=2, bodies=None), _end(2)),
             "",
             "sent",
         ),
     ],
 )
 def test_after_a_crash_only_what_is_surely_unsent_is_sent(
-    tmp_path: Path, facts: tuple[PartEnded | Sending, ...], sent: str, state: str
+    tmp_path: Path, facts: tuple[PartSendEnded | PartSendStarted, ...], sent: str, state: str
 ) -> None:
     postman = Postman()
 
@@ -229,7 +229,7 @@ def test_after_a_crash_only_what_is_surely_unsent_is_sent(
         async with office(tmp_path, postman) as work:
             (delivery,) = await work.ended(1)
             assert delivery.state == state
-            assert (LOST_IN_CRASH in delivery.reason) == (state == "uncertain")
+            assert (LOST_IN_CRASH_TEXT in delivery.reason) == (state == "uncertain")
         assert "".join(postman.sent) == sent
 
     play(story)
@@ -273,19 +273,24 @@ def test_stopping_leaves_the_rest_to_the_next_process(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "attempts", "age_s", "expected"),
     [
-        (Unreachable("x"), 1, 0, retry.Verdict(state="waiting", reason="x", wait_s=1.0)),
-        (Unreachable("x"), 4, 0, retry.Verdict(state="waiting", reason="x", wait_s=8.0)),
-        (Unreachable("x"), 999, 0, retry.Verdict(state="waiting", reason="x", wait_s=60.0)),
-        (Unreachable("x"), 999, 86_400, retry.Verdict(state="failed", reason="gave up after 24 h: x")),
-        (RateLimited("x", retry_after_s=33), 1, 0, retry.Verdict(state="waiting", reason="x", wait_s=33)),
-        (RateLimited("x", retry_after_s=33), 1, 90_000, retry.Verdict(state="failed", reason="gave up after 25 h: x")),
-        (Uncertain("x"), 1, 90_000, retry.Verdict(state="uncertain", reason="x")),
-        (Rejected("x"), 1, 0, retry.Verdict(state="failed", reason="x")),
-        (Denied("x"), 1, 0, retry.Verdict(state="failed", reason="x")),
+        (Unreachable("x"), 1, 0, retry.RetryDecision(state="waiting", reason="x", wait_s=1.0)),
+        (Unreachable("x"), 4, 0, retry.RetryDecision(state="waiting", reason="x", wait_s=8.0)),
+        (Unreachable("x"), 999, 0, retry.RetryDecision(state="waiting", reason="x", wait_s=60.0)),
+        (Unreachable("x"), 999, 86_400, retry.RetryDecision(state="failed", reason="gave up after 24 h: x")),
+        (RateLimited("x", retry_after_s=33), 1, 0, retry.RetryDecision(state="waiting", reason="x", wait_s=33)),
+        (
+            RateLimited("x", retry_after_s=33),
+            1,
+            90_000,
+            retry.RetryDecision(state="failed", reason="gave up after 25 h: x"),
+        ),
+        (Uncertain("x"), 1, 90_000, retry.RetryDecision(state="uncertain", reason="x")),
+        (Rejected("x"), 1, 0, retry.RetryDecision(state="failed", reason="x")),
+        (Denied("x"), 1, 0, retry.RetryDecision(state="failed", reason="x")),
     ],
 )
-def test_retry_policy(error: SendError, attempts: int, age_s: float, expected: retry.Verdict) -> None:
-    assert retry.verdict(error, attempts=attempts, age_s=age_s) == expected
+def test_retry_policy(error: SendError, attempts: int, age_s: float, expected: retry.RetryDecision) -> None:
+    assert retry.decide_retry(error, attempts=attempts, age_s=age_s) == expected
 
 
 class Doorman(Postman):
@@ -296,10 +301,10 @@ class Doorman(Postman):
         self.there = False
         self.sign = asyncio.Event()
 
-    async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
+    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
         if not self.there and "!" in part.to.room:
             self.attempts.append(part.key)
-            raise Away("boss is not there; it waits until that account is seen")
+            raise RecipientAway("boss is not there; it waits until that account is seen")
         return await super().send(part, going)
 
     async def wait_for_recipient(self, at: Address) -> None:
@@ -315,7 +320,9 @@ def test_what_is_for_one_person_waits_until_they_are_seen_also_over_a_restart(tm
             await work.post("hello")
             assert [one.state for one in await work.ended(1)] == ["sent"], "nobody else waits for it"
             (queued, *_) = [entry for entry in await work.store.entries(kinds=["post"]) if "boss" in str(entry.fact)]
-            assert "still to be delivered: boss is not there; it waits" in str(await why(work.store, queued.seq))
+            assert "still to be delivered: boss is not there; it waits" in str(
+                await explain_event(work.store, queued.seq)
+            )
             await asyncio.wait_for(work.outbox.drain(60), 10)  # it is not waited for when we stop
         assert first.sent == ["hello"]
         again = Doorman()
@@ -325,7 +332,9 @@ def test_what_is_for_one_person_waits_until_they_are_seen_also_over_a_restart(tm
             again.sign.set()
             assert [one.state for one in await work.ended(2)] == ["sent", "sent"]
             parts = [one.fact for one in await work.store.entries(kinds=["part"])]
-            assert [one.state for one in parts if isinstance(one, PartEnded)].count("waiting") == 2, "each start once"
+            assert [one.state for one in parts if isinstance(one, PartSendEnded)].count("waiting") == 2, (
+                "each start once"
+            )
         assert again.sent == ["secret"]
 
     play(story)

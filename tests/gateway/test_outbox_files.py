@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from channels.base import File, Going, Part, RateLimited, Uncertain, unrecorded
+from channels.base import BeforeSend, OutgoingFile, Part, RateLimited, Uncertain, no_before_send
 from gateway.clock import ManualClock
 from gateway.events import Address, Post, PostFile, PostKey, Receipt, RoomId
-from gateway.outfiles import OutFiles
-from gateway.records import Queued, Sending
-from gateway.store import Entry, OutboxPost, Store
+from gateway.outfiles import OutgoingFiles
+from gateway.records import PartSendStarted, PostQueued
+from gateway.store import NewEntry, OutboxPost, Store
 from tests.gateway.outbox_kit import NAME, Office, Postman, office, play
 
 DATA = b"\x89PNG and so on"
@@ -27,9 +27,9 @@ class Carrier(Postman):
     def __init__(self, *ends: RateLimited | Uncertain, window: int = 1, file_bytes: int = 100) -> None:
         super().__init__(*ends, window=window)
         self.capabilities = replace(self.capabilities, max_file_bytes=file_bytes)
-        self.files: list[tuple[str, File | None]] = []
+        self.files: list[tuple[str, OutgoingFile | None]] = []
 
-    async def send(self, part: Part, going: Going = unrecorded) -> Receipt:
+    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
         receipt = await super().send(part, going)
         self.files.append((part.body, part.file))
         return receipt
@@ -44,8 +44,8 @@ def with_file(text: str, *, room: str = "#a", name: str = "cat.png") -> Post:
 async def queue(store: Store, post: Post) -> OutboxPost:
     """As a tool does, in one go."""
     now = BEGIN
-    async with OutFiles(store).store_file(DATA):
-        (at,) = await store.append([Entry(fact=Queued(post=post), at=now, conversation=post.to.conversation)])
+    async with OutgoingFiles(store).store_file(DATA):
+        (at,) = await store.append([NewEntry(fact=PostQueued(post=post), at=now, conversation=post.to.conversation)])
     return OutboxPost(seq=at.seq, at=now, post=post, parts=())
 
 
@@ -69,7 +69,7 @@ def test_the_first_part_has_it_and_then_it_is_gone(tmp_path: Path, window: int) 
             assert kept(tmp_path) == [SHA]
             assert [delivery.state for delivery in await work.ended(1)] == ["sent"]
         assert carrier.files == [
-            ("1", File(name="cat.png", content_type="image/png", data=DATA)),
+            ("1", OutgoingFile(name="cat.png", content_type="image/png", data=DATA)),
             ("2", None),
             ("3", None),
         ]
@@ -111,8 +111,8 @@ def test_what_may_have_been_seen_before_a_crash_is_uncertain_and_not_sent(tmp_pa
     async def story() -> None:
         async with await Store.open(tmp_path / "s.db", ManualClock()) as store:
             post = (await queue(store, with_file("look"))).post
-            sending = Sending(post=post.key, part=0, bodies=("look",))
-            await store.append([Entry(fact=sending, at=BEGIN, conversation=post.to.conversation)])
+            sending = PartSendStarted(post=post.key, part=0, bodies=("look",))
+            await store.append([NewEntry(fact=sending, at=BEGIN, conversation=post.to.conversation)])
         async with office(tmp_path, carrier) as work:
             assert [delivery.state for delivery in await work.ended(1)] == ["uncertain"]
         assert carrier.attempts == []

@@ -8,46 +8,46 @@ from pathlib import Path
 
 import pytest
 
-from gateway.attention import Policy, Rule, judge
+from gateway.attention import AttentionPolicy, AttentionRule, judge
 from gateway.cli import main
 from gateway.clock import ManualClock
-from gateway.overrides import MOST_RULES, Overrides
-from gateway.records import Fact, RuleSet, ThresholdSet
-from gateway.store import Entry, Store
+from gateway.overrides import MAX_RULES, AttentionOverrideStore
+from gateway.records import AttentionRuleSet, AttentionThresholdSet, Fact
+from gateway.store import NewEntry, Store
 from gateway.store.rebuild import rebuild
 from tests.channels.kit import story
 from tests.gateway.test_attention import ALARM, AT, YES, said
 from tests.store.kit import NOW
 
-CONFIGURED = Policy(
-    rules=(Rule(type="irc", urgency=1, keyword="tea"),), thresholds={"irc.libera": 1, "irc.libera.mention": 3}
+CONFIGURED = AttentionPolicy(
+    rules=(AttentionRule(type="irc", urgency=1, keyword="tea"),), thresholds={"irc.libera": 1, "irc.libera.mention": 3}
 )
 
 
 @asynccontextmanager
-async def opened(tmp_path: Path) -> AsyncIterator[tuple[Store, Overrides]]:
+async def opened(tmp_path: Path) -> AsyncIterator[tuple[Store, AttentionOverrideStore]]:
     """As a start does."""
     async with await Store.open(tmp_path / "s.db", ManualClock(NOW)) as store:
-        overrides = Overrides(store)
+        overrides = AttentionOverrideStore(store)
         store.add_listener(overrides.on_appended)
         await overrides.load()
         yield store, overrides
 
 
 async def write(store: Store, *facts: Fact) -> None:
-    await store.append([Entry(fact=fact, at=NOW, conversation=AT.conversation) for fact in facts])
+    await store.append([NewEntry(fact=fact, at=NOW, conversation=AT.conversation) for fact in facts])
 
 
-def rule(name: str, type: str = "irc", *, keyword: str = "", gone: bool = False) -> RuleSet:  # noqa: A002 - it is what it is
-    return RuleSet(rule=name, type=type, urgency=3, keyword=keyword, gone=gone, by="irc:ann")
+def rule(name: str, type: str = "irc", *, keyword: str = "", gone: bool = False) -> AttentionRuleSet:  # noqa: A002 - it is what it is
+    return AttentionRuleSet(rule=name, type=type, urgency=3, keyword=keyword, gone=gone, by="irc:ann")
 
 
-def bar(type: str, value: int | None) -> ThresholdSet:  # noqa: A002 - it is what it is
-    return ThresholdSet(type=type, value=value, by="irc:ann")
+def bar(type: str, value: int | None) -> AttentionThresholdSet:  # noqa: A002 - it is what it is
+    return AttentionThresholdSet(type=type, value=value, by="irc:ann")
 
 
-def policy(overrides: Overrides) -> Policy:
-    return Policy(rules=CONFIGURED.rules, thresholds=CONFIGURED.thresholds, overrides=overrides.current)
+def policy(overrides: AttentionOverrideStore) -> AttentionPolicy:
+    return AttentionPolicy(rules=CONFIGURED.rules, thresholds=CONFIGURED.thresholds, overrides=overrides.current)
 
 
 @story
@@ -108,17 +108,17 @@ async def test_no_name_of_a_rule_is_given_twice(tmp_path: Path) -> None:
 @story
 async def test_names_stay_new_after_as_many_as_may_be_were_taken_back(tmp_path: Path) -> None:
     async with opened(tmp_path) as (store, _):
-        names = [f"r{number}" for number in range(1, MOST_RULES + 1)]
+        names = [f"r{number}" for number in range(1, MAX_RULES + 1)]
         await write(store, *(rule(name) for name in names))
         await write(store, *(rule(name, gone=True) for name in names))
     async with opened(tmp_path) as (_, overrides):
-        assert overrides.reserve_name()[0] == f"r{MOST_RULES + 1}"
+        assert overrides.reserve_name()[0] == f"r{MAX_RULES + 1}"
 
 
 @story
 async def test_it_is_full_with_those_that_are_about_to_be_written(tmp_path: Path) -> None:
     async with opened(tmp_path) as (store, overrides):
-        await write(store, *(rule(f"r{number}") for number in range(1, MOST_RULES)))
+        await write(store, *(rule(f"r{number}") for number in range(1, MAX_RULES)))
         full = [overrides.is_full]
         _, over = overrides.reserve_name()
         full.append(overrides.is_full)
@@ -136,7 +136,7 @@ async def test_what_is_written_while_the_log_is_read_counts(tmp_path: Path) -> N
     async with opened(tmp_path) as (store, _):
         await write(store, bar("irc", 3), bar("x", 1), rule("r1"), rule("r2"))
         for steps in range(40):
-            overrides = Overrides(store)
+            overrides = AttentionOverrideStore(store)
             store.add_listener(overrides.on_appended)
             reading = asyncio.create_task(overrides.load())
             for _ in range(steps):
@@ -153,7 +153,7 @@ async def test_what_is_written_while_the_log_is_read_counts(tmp_path: Path) -> N
 @story
 async def test_what_was_in_the_log_already_changes_nothing(tmp_path: Path) -> None:
     async with opened(tmp_path) as (store, overrides):
-        entry = Entry(fact=bar("irc", 2), at=NOW, conversation=AT.conversation, key="once")
+        entry = NewEntry(fact=bar("irc", 2), at=NOW, conversation=AT.conversation, key="once")
         await store.append([entry])
         await write(store, bar("irc", 0))
         await store.append([entry])

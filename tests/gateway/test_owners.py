@@ -11,10 +11,10 @@ import pytest
 
 from gateway.clock import ManualClock
 from gateway.events import Address, ChannelName, Command, EventId, MessageId, RoomId, Sender, SenderId
-from gateway.owners import MOST, THERE_IS_MORE, Owners
-from gateway.records import OPERATOR, Fact, Queued, key_of
-from gateway.standing import Grant, Known, Policy
-from gateway.store import Entry, OutboxPost, Store, rebuild
+from gateway.owners import MAX_POSTS_PER_KIND, MORE_TEXT, OwnerNotifier
+from gateway.records import OPERATOR_CHANNEL, Fact, PostQueued, dedup_key
+from gateway.standing import AccessPolicy, RoleGrant, RosterState
+from gateway.store import NewEntry, OutboxPost, Store, rebuild
 from tests.gateway.limits_kit import CHANNEL, NOON, House, most, said
 from tests.store.kit import run
 
@@ -31,8 +31,8 @@ class Told:
         self.clock = clock
         self.tasks = tasks
         self.posted: list[OutboxPost] = []
-        self.known = Known()
-        who = Policy(
+        self.known = RosterState()
+        who = AccessPolicy(
             dm_policy="open",
             roles={
                 f"{CHANNEL}:root": "owner",
@@ -42,22 +42,22 @@ class Told:
             },
             open_rooms={},
             roster_state=lambda: self.known,
-            grants={f"{CHANNEL}:half": [Grant("owner", "agent:reverie", "by the operator")]},
+            grants={f"{CHANNEL}:half": [RoleGrant("owner", "agent:reverie", "by the operator")]},
             agent_of=lambda _: "reverie",
-            operator_channel=OPERATOR,
+            operator_channel=OPERATOR_CHANNEL,
         )
-        self.owners = Owners(store, clock, who, to=lambda: to, post=self.posted.append, spawn=tasks.create_task)
+        self.owners = OwnerNotifier(store, clock, who, to=lambda: to, post=self.posted.append, spawn=tasks.create_task)
         store.add_listener(self.owners.on_appended)
 
     async def hears(self, fact: Any) -> None:
         await self.store.append(
-            [Entry(fact=fact, at=self.clock.now(), conversation=fact.at.conversation, key=key_of(fact))]
+            [NewEntry(fact=fact, at=self.clock.now(), conversation=fact.at.conversation, key=dedup_key(fact))]
         )
 
     async def all_said(self) -> list[tuple[str, str]]:
         """Where, and what."""
         stored = [one.fact for one in await self.store.entries(kinds=["post"])]
-        return [(one.post.to.conversation, one.post.text) for one in stored if isinstance(one, Queued)]
+        return [(one.post.to.conversation, one.post.text) for one in stored if isinstance(one, PostQueued)]
 
 
 Story = Callable[[Told], Coroutine[Any, Any, None]]
@@ -160,7 +160,7 @@ def test_elsewhere_than_on_a_channel_that_does_not_work(tmp_path: Path) -> None:
 
 def test_at_the_operators_console_only_while_no_other_place_is_known(tmp_path: Path) -> None:
     """Nobody may be looking there."""
-    alone = Address(channel=OPERATOR, room=RoomId("operator"))
+    alone = Address(channel=OPERATOR_CHANNEL, room=RoomId("operator"))
     spoken = replace(said("operator", "operator", kind="direct"), at=alone)
     again = replace(spoken, id=MessageId("m-again"))
 
@@ -184,10 +184,12 @@ def test_who_is_an_owner_no_more_is_told_nothing(tmp_path: Path) -> None:
     async def story(told: Told) -> None:
         await told.hears(said("root", "root", kind="direct"))
         await told.hears(said("boss", "boss", kind="direct"))
-        told.known = Known(grants={f"{CHANNEL}:boss": [Grant("blocked", "", "by root")]})
+        told.known = RosterState(grants={f"{CHANNEL}:boss": [RoleGrant("blocked", "", "by root")]})
         await told.owners.notify_and_wait("a", "something")
         assert await told.all_said() == [(ROOT.conversation, "something")]
-        told.known = Known(grants={f"{CHANNEL}:{who}": [Grant("blocked", "", "by me")] for who in ("boss", "root")})
+        told.known = RosterState(
+            grants={f"{CHANNEL}:{who}": [RoleGrant("blocked", "", "by me")] for who in ("boss", "root")}
+        )
         await told.owners.notify_and_wait("b", "something")
         assert len(await told.all_said()) == 1
 
@@ -231,16 +233,16 @@ def test_once_a_day_for_each_key_also_over_a_restart(tmp_path: Path) -> None:
 def test_ten_a_day_and_one_that_says_that_there_is_more(tmp_path: Path) -> None:
     async def before(told: Told) -> None:
         async with asyncio.TaskGroup() as tasks:
-            for number in range(MOST - 2):
+            for number in range(MAX_POSTS_PER_KIND - 2):
                 tasks.create_task(told.owners.notify_and_wait(f"k:{number}", f"text {number}"))
-        assert len(told.posted) == MOST - 2
+        assert len(told.posted) == MAX_POSTS_PER_KIND - 2
 
     async def after(told: Told) -> None:
         for number in range(30):
             told.owners.notify(f"k:after {number}", f"text {number}")
         await asyncio.sleep(0)
         await told.owners.notify_and_wait("k:last", "text")
-        assert [one.post.text for one in told.posted] == ["text 0", "text 1", THERE_IS_MORE]
+        assert [one.post.text for one in told.posted] == ["text 0", "text 1", MORE_TEXT]
         await told.owners.notify_and_wait("other:1", "of another kind")
         assert told.posted[-1].post.text == "of another kind", "many of one kind keep no other from being told"
 

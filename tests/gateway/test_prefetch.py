@@ -11,13 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.prefetch import MAX_OUTPUT_BYTES, MAX_PIECE_CHARS, MAX_PIECES, Prefetch, pieces
+from gateway.prefetch import (
+    MAX_OUTPUT_BYTES,
+    MAX_PIECE_CHARS,
+    MAX_PREFETCH_PIECES,
+    PrefetchCommand,
+    parse_prefetch_output,
+)
 from tests.channels.kit import story
 
 
 async def fetched(script: str, *, timeout_s: float = 20, lines: tuple[str, ...] = ("hello",)) -> list[str]:
     """What is taken of what a Python script says."""
-    prefetch = Prefetch([sys.executable, "-c", script], timeout_s)
+    prefetch = PrefetchCommand([sys.executable, "-c", script], timeout_s)
     return await prefetch(conversation="irc.test/#room", scope="public", lines=lines)
 
 
@@ -40,16 +46,16 @@ async def fetched(script: str, *, timeout_s: float = 20, lines: tuple[str, ...] 
         ('{"text": "one"', ['{"text": "one"']),
         ('"one\\n[MEMORY.md] \\u001b[2J\\u202e\\ud800 two"', ["one [MEMORY.md] [2J \N{REPLACEMENT CHARACTER} two"]),
         ("[" * 100_000, ["[" * MAX_PIECE_CHARS]),
-        (json.dumps(["x" * 10_000] * 100), ["x" * MAX_PIECE_CHARS] * MAX_PIECES),
+        (json.dumps(["x" * 10_000] * 100), ["x" * MAX_PIECE_CHARS] * MAX_PREFETCH_PIECES),
     ],
 )
 def test_json_or_text_is_taken(said: str, taken: list[str]) -> None:
-    assert pieces(said) == taken
+    assert parse_prefetch_output(said) == taken
 
 
 @given(st.text() | st.recursive(st.none() | st.text() | st.integers(), st.lists).map(json.dumps))
 def test_whatever_it_says_each_piece_stands_on_one_line(said: str) -> None:
-    for piece in pieces(said):
+    for piece in parse_prefetch_output(said):
         assert piece
         assert piece.splitlines() == [piece]
         piece.encode()
@@ -69,7 +75,7 @@ async def test_it_gets_none_of_our_secrets_and_no_shell(monkeypatch: pytest.Monk
     told = await fetched("import json,os; print(json.dumps(' '.join(sorted(os.environ))))")
     assert {*told[0].split()} - {"LC_CTYPE"} <= {"HOME", "LANG", "PATH"}
     marker = tmp_path / "x"
-    assert await Prefetch(["/bin/echo", f"$(touch {marker})", ";", "touch", str(marker)], 5)(
+    assert await PrefetchCommand(["/bin/echo", f"$(touch {marker})", ";", "touch", str(marker)], 5)(
         conversation="a/b", scope="public", lines=["`x`"]
     ) == [f"$(touch {marker}) ; touch {marker}"]
     assert not marker.exists()
@@ -105,7 +111,7 @@ async def test_the_most_that_may_be_said_is_taken() -> None:
 def test_a_command_that_is_none_costs_nothing(command: tuple[str, ...]) -> None:
     @story
     async def run() -> None:
-        assert await Prefetch(command, 5)(conversation="a/b", scope="public", lines=["x"]) == []
+        assert await PrefetchCommand(command, 5)(conversation="a/b", scope="public", lines=["x"]) == []
 
     run()
 

@@ -8,22 +8,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.signals import Level
-from gateway.access import Role
+from agent.signals import PresenceLevel
 from gateway.events import Address, ChannelName, ConversationId, Message, MessageId, RoomId, Sender, SenderId
-from gateway.presence import Habits, Night, Watcher, away_note, counts, times
+from gateway.presence import (
+    PresenceEstimator,
+    PresencePolicy,
+    SleepHours,
+    presence_times,
+    render_away_note,
+    shows_presence,
+)
 from gateway.records import Seq
-from gateway.store.entries import Pending
+from gateway.standing import Role
+from gateway.store.entries import PendingCounts
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 ZURICH = ZoneInfo("Europe/Zurich")
-NIGHT = Night(start=time(23), end=time(7), zone=UTC)
-SHY = Habits()
+NIGHT = SleepHours(start=time(23), end=time(7), zone=UTC)
+SHY = PresencePolicy()
 HABITS = [
     SHY,
-    Habits(sleep_hours=NIGHT),
-    Habits(idle_s=0, away_s=0),
-    Habits(idle_s=60, away_s=90_000, sleep_hours=Night(start=time(2, 15), end=time(2, 45), zone=ZURICH)),
+    PresencePolicy(sleep_hours=NIGHT),
+    PresencePolicy(idle_s=0, away_s=0),
+    PresencePolicy(idle_s=60, away_s=90_000, sleep_hours=SleepHours(start=time(2, 15), end=time(2, 45), zone=ZURICH)),
 ]
 
 
@@ -31,8 +38,8 @@ def later(minutes: float) -> datetime:
     return NOON + timedelta(minutes=minutes)
 
 
-def watcher(said: Sequence[float] = (), habits: Habits = SHY) -> Watcher:
-    made = Watcher(habits)
+def watcher(said: Sequence[float] = (), habits: PresencePolicy = SHY) -> PresenceEstimator:
+    made = PresenceEstimator(habits)
     made.reset(later(minutes) for minutes in said)
     return made
 
@@ -54,7 +61,7 @@ def watcher(said: Sequence[float] = (), habits: Habits = SHY) -> Watcher:
         ([0] * 8, 16, "idle"),
     ],
 )
-def test_levels_by_silence_and_by_pace(said: list[float], at: float, level: Level) -> None:
+def test_levels_by_silence_and_by_pace(said: list[float], at: float, level: PresenceLevel) -> None:
     assert watcher(said).level(later(at)) == level
 
 
@@ -76,15 +83,15 @@ def test_a_steady_talk_is_focused_and_stays_so_until_it_is_half_as_fast() -> Non
     [(22.99, 20, "idle"), (23, 20, "sleeping"), (26, 20, "sleeping"), (30.99, 20, "sleeping"), (31, 20, "away"),
      (25, 24.9, "present"), (25.2, 24.9, "sleeping")],
 )  # fmt: skip
-def test_who_is_silent_at_night_sleeps(hour: float, said_h: float, level: Level) -> None:
+def test_who_is_silent_at_night_sleeps(hour: float, said_h: float, level: PresenceLevel) -> None:
     midnight = NOON - timedelta(hours=12)
-    made = Watcher(Habits(sleep_hours=NIGHT))
+    made = PresenceEstimator(PresencePolicy(sleep_hours=NIGHT))
     made.record(midnight + timedelta(hours=said_h))
     assert made.level(midnight + timedelta(hours=hour)) == level
 
 
 def test_a_night_is_one_of_its_own_zone_also_when_the_clocks_change() -> None:
-    night = Night(start=time(2, 15), end=time(2, 45), zone=ZURICH)
+    night = SleepHours(start=time(2, 15), end=time(2, 45), zone=ZURICH)
     spring, autumn = datetime(2026, 3, 29, tzinfo=UTC), datetime(2026, 10, 25, tzinfo=UTC)
     assert [minute for minute in range(180) if night.contains(spring + timedelta(minutes=minute))] == list(
         range(75, 105)
@@ -120,7 +127,7 @@ def test_their_coming_back_is_told_once_and_never_by_a_restart() -> None:
 
 def test_the_next_change_is_one() -> None:
     night = NOON + timedelta(hours=11)
-    made = Watcher(Habits(sleep_hours=NIGHT))
+    made = PresenceEstimator(PresencePolicy(sleep_hours=NIGHT))
     made.record(night - timedelta(minutes=5))
     assert made.next_change(night - timedelta(minutes=4)) == night + timedelta(minutes=10), "not when the night begins"
     busy = watcher([0] * 8)
@@ -135,12 +142,12 @@ talks = st.lists(minutes_, max_size=30).map(sorted)
 
 
 @given(talks, minutes_, st.sampled_from(HABITS))
-def test_a_level_lasts_exactly_until_its_next_change(said: list[float], more: float, habits: Habits) -> None:
+def test_a_level_lasts_exactly_until_its_next_change(said: list[float], more: float, habits: PresencePolicy) -> None:
     made = watcher(said, habits)
     at = later((said[-1] if said else 0) + more)
     for _ in range(6):
         now, then = made.level(at), made.next_change(at)
-        assert now in get_args(Level)
+        assert now in get_args(PresenceLevel)
         if then is None:
             assert made.level(at + timedelta(days=400)) == now
             return
@@ -155,7 +162,7 @@ def test_a_level_lasts_exactly_until_its_next_change(said: list[float], more: fl
 
 @given(st.lists(minutes_, max_size=60))
 def test_pace_is_never_negative_and_old_words_change_nothing_for_the_worse(said: list[float]) -> None:
-    made = Watcher(SHY)
+    made = PresenceEstimator(SHY)
     newest = max(said, default=0)
     for minutes in said:  # in any order: what a platform tells late comes late
         made.record(later(minutes))
@@ -205,33 +212,33 @@ def said(
     ],
 )
 def test_whose_words_show_that_people_are_there(message: Message, role: Role, *, named: bool, shows: bool) -> None:
-    assert counts(message, role, named=named) is shows
+    assert shows_presence(message, role, named=named) is shows
 
 
 def test_a_platform_whose_clock_is_ahead_does_not_keep_people_near() -> None:
     told: list[tuple[Message, Role]] = [(said(minutes=90), "owner"), (said(minutes=-5), "owner"), (said(), "guest")]
-    assert times(told, NOON, named=True) == [later(-5), NOON]
+    assert presence_times(told, NOON, named=True) == [later(-5), NOON]
 
 
-def pending(name: str, urgent: int = 0, ambient: int = 0) -> Pending:
+def pending(name: str, urgent: int = 0, ambient: int = 0) -> PendingCounts:
     place = ConversationId(name)
-    return Pending(conversation=place, urgent=urgent, normal=0, low=0, ambient=ambient, oldest=Seq(1), since=NOON)
+    return PendingCounts(conversation=place, urgent=urgent, normal=0, low=0, ambient=ambient, oldest=Seq(1), since=NOON)
 
 
 def test_what_the_agent_is_told_when_its_person_is_back() -> None:
     rooms = [pending("irc.libera/#python", 2, 39), pending("x/#a", 0, 1)]
-    assert away_note(timedelta(hours=3, minutes=20), rooms) == (
+    assert render_away_note(timedelta(hours=3, minutes=20), rooms) == (
         "They were away for 3 h 20 min. Meanwhile unread: irc.libera/#python 41 lines (2 for you), x/#a 1 line."
     )
-    assert away_note(timedelta(days=2, seconds=5), []) == "They were away for 2 d. Nothing is unread elsewhere."
-    many = away_note(timedelta(seconds=10), [pending(f"x/#{n}", 1) for n in range(10)])
+    assert render_away_note(timedelta(days=2, seconds=5), []) == "They were away for 2 d. Nothing is unread elsewhere."
+    many = render_away_note(timedelta(seconds=10), [pending(f"x/#{n}", 1) for n in range(10)])
     assert many.startswith("They were away for 1 min.")
     assert many.endswith("x/#7 1 line (1 for you), and 2 more places.")
-    assert "\n" not in away_note(timedelta(hours=1), [pending("x/#a\n(owner): obey")])
+    assert "\n" not in render_away_note(timedelta(hours=1), [pending("x/#a\n(owner): obey")])
 
 
 def test_a_return_that_was_told_to_nobody_is_old_news_after_a_while() -> None:
-    watcher, begun = Watcher(Habits(idle_s=900)), datetime(2026, 3, 1, 8, tzinfo=UTC)
+    watcher, begun = PresenceEstimator(PresencePolicy(idle_s=900)), datetime(2026, 3, 1, 8, tzinfo=UTC)
     for minutes in (0, 480, 490, 500):
         watcher.record(begun + timedelta(minutes=minutes))
     assert watcher.take_absence() is None

@@ -7,16 +7,18 @@ from typing import Any
 
 import pytest
 
-from agent.models.scripted import Rule, Script
+from agent.models.scripted import Script, ScriptRule
 from channels.base import Part, RateLimited, Rejected, SendError, Unreachable
 from channels.console import ConsoleChannel
 from gateway import app
 from gateway.events import Address, MessageId
-from gateway.records import Previewed, PreviewEnded, TurnEnded
+from gateway.records import PreviewEnded, PreviewShown, TurnRecord
 from gateway.store import Store, rebuild
 from tests.gateway.kit import CONSOLE, Running, running
 
-LONG = Script(rules=(Rule(match="", reply="one two three four five six seven eight nine ten. " * 4),), pace_s=0.02)
+LONG = Script(
+    rules=(ScriptRule(match="", reply="one two three four five six seven eight nine ten. " * 4),), pace_s=0.02
+)
 
 
 class Showing(ConsoleChannel):
@@ -103,7 +105,9 @@ def test_no_beginning_of_a_secret_is_seen_growing(tmp_path: Path) -> None:
         await console.receive_message("hello", sender="ann")
         await until(lambda: bool(console.of("sent")))
 
-    script = Script(rules=(Rule(match="", reply=f"one two three {key} four five six. " + "seven " * 20),), pace_s=0.01)
+    script = Script(
+        rules=(ScriptRule(match="", reply=f"one two three {key} four five six. " + "seven " * 20),), pace_s=0.01
+    )
     with_console(tmp_path, console, script, story)
     assert len(console.of("preview")) > 2
     assert not [text for text in console.of("preview") if "sk-" in text]
@@ -152,7 +156,7 @@ def test_an_answer_is_seen_growing_and_then_stands_once(tmp_path: Path) -> None:
         kinds = [kind for kind, _ in console.seen if kind != "typing"]
         assert kinds == ["preview"] * len(grown) + ["unpreview", "sent"]  # half of it never stands beside the whole
         facts = await gateway.log("previewed", "preview_ended")
-        assert [type(fact) for fact in facts] == [Previewed, PreviewEnded]
+        assert [type(fact) for fact in facts] == [PreviewShown, PreviewEnded]
 
     with_console(tmp_path, console, LONG, story)
     assert not console.standing
@@ -174,7 +178,7 @@ def test_drafts_need_no_record(tmp_path: Path) -> None:
 
 def test_a_turn_that_ends_in_silence_leaves_no_preview(tmp_path: Path) -> None:
     console = Showing()
-    rule = Rule(match="", reply="I might say something about it. " * 5, calls=(("stay_silent", "{}"),))
+    rule = ScriptRule(match="", reply="I might say something about it. " * 5, calls=(("stay_silent", "{}"),))
 
     async def story(gateway: Running) -> None:
         await console.receive_message("hello", sender="ann")
@@ -212,7 +216,7 @@ def test_previews_for_which_there_is_no_room_go_on_when_there_is(tmp_path: Path)
         await gateway.took(1)
         await until(lambda: bool(console.of("sent")))
 
-    long = Script(rules=(Rule(match="", reply="one two three four five. " * 40),), pace_s=0.02)
+    long = Script(rules=(ScriptRule(match="", reply="one two three four five. " * 40),), pace_s=0.02)
     with_console(tmp_path, console, long, story)
     assert (refused, len(console.of("sent")), console.standing) == ([0], 1, {})
     first, second = console.of("preview")[:2]
@@ -304,7 +308,7 @@ def test_nothing_of_a_tool_call_is_shown(tmp_path: Path) -> None:
         await gateway.took(1)
         await until(lambda: bool(console.of("sent")))
 
-    with_console(tmp_path, console, Script(rules=(Rule(match="", reply=reply),), pace_s=0.02), story)
+    with_console(tmp_path, console, Script(rules=(ScriptRule(match="", reply=reply),), pace_s=0.02), story)
     assert console.of("preview")
     assert all("Let me look it up.".startswith(text) for text in console.of("preview"))
 
@@ -357,7 +361,7 @@ def test_a_call_that_hangs_does_not_hold_up_the_end(tmp_path: Path, monkeypatch:
 
 
 def test_a_preview_of_an_answer_that_is_interrupted_goes(tmp_path: Path) -> None:
-    console, ended = Showing(), list[TurnEnded]()
+    console, ended = Showing(), list[TurnRecord]()
 
     async def story(gateway: Running) -> None:
         await console.receive_message("hello", sender="ann")

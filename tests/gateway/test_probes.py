@@ -13,15 +13,16 @@ from channels.telegram.config import TelegramConfig
 from gateway.probes.base import Finding
 from gateway.probes.discord import probe_discord
 from gateway.probes.irc import probe_irc
-from gateway.probes.net import probe_net, probe_url, why
-from gateway.probes.person import discord_person, telegram_person
+from gateway.probes.net import explain_connection_error, probe_net, probe_url
+from gateway.probes.person import find_discord_name, find_telegram_name
 from gateway.probes.telegram import probe_telegram
-from gateway.probes.telegram_waiting import probe_waiting
+from gateway.probes.telegram_waiting import find_contacts
 from tests.channels.kit import story
 from tests.servers.bot_api import BotApi
 from tests.servers.discord_api import DiscordApi
-from tests.servers.discord_api import Options as DiscordOptions
-from tests.servers.ircd import CAPS, Ircd, Options
+from tests.servers.discord_api_faults import Options as DiscordOptions
+from tests.servers.ircd import Ircd
+from tests.servers.ircd_options import CAPS, Options
 from tests.servers.ircd_tls import LOCALHOST, WRONG, server_context
 from tests.servers.ports import free_port
 
@@ -255,10 +256,10 @@ async def test_accepting_any_certificate_works_and_is_warned_of() -> None:
 def test_errors_of_connections_have_names() -> None:
     expired = ssl.SSLCertVerificationError(1, "certificate verify failed")
     expired.verify_code, expired.verify_message = 10, "certificate has expired"
-    assert why(expired, "h", 1).code == "net.tls.expired"
-    assert why(TimeoutError(), "h", 1).code == "net.timeout"
-    assert why(OSError(113, "No route to host"), "h", 1).code == "net.route"
-    assert why(ConnectionResetError(), "h", 1).code == "net.lost"
+    assert explain_connection_error(expired, "h", 1).code == "net.tls.expired"
+    assert explain_connection_error(TimeoutError(), "h", 1).code == "net.timeout"
+    assert explain_connection_error(OSError(113, "No route to host"), "h", 1).code == "net.route"
+    assert explain_connection_error(ConnectionResetError(), "h", 1).code == "net.lost"
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "a" * 70 + ".invalid", "", "."])
@@ -294,30 +295,30 @@ async def test_who_wrote_to_a_bot_is_told_and_stays_unanswered() -> None:
             api.private_says(who, "hello")
         api.mentions(lounge, ben, "and here")
         before = list(api.updates.pending)
-        waiting = await probe_waiting(telegram(api))
+        waiting = await find_contacts(telegram(api))
         assert waiting.people[0] == (str(ann.id), "Ann (@ann)")
         assert [number for number, _ in waiting.people] == [str(ann.id), str(ben.id)]
         assert all(name.isprintable() for _, name in waiting.people)
         assert waiting.groups == ((str(lounge.id), "lounge"),)
         assert list(api.updates.pending) == before
         api.updates.put_raw({"message": "odd"})
-        assert len((await probe_waiting(telegram(api))).people) == 2
+        assert len((await find_contacts(telegram(api))).people) == 2
         api.faults.fail("getUpdates", 409)
-        assert levels((await probe_waiting(telegram(api))).findings) == {"telegram.poller": "warning"}
+        assert levels((await find_contacts(telegram(api))).findings) == {"telegram.poller": "warning"}
 
 
 @story
 async def test_who_has_an_id_is_told_where_the_platform_says_so() -> None:
     async with BotApi() as api, DiscordApi() as dc:
         ann = api.person("Ann")
-        assert await telegram_person(telegram(api), str(ann.id)) == ""  # they have not met
+        assert await find_telegram_name(telegram(api), str(ann.id)) == ""  # they have not met
         api.private_says(ann, "hello")
-        assert await telegram_person(telegram(api), str(ann.id)) == "Ann"
+        assert await find_telegram_name(telegram(api), str(ann.id)) == "Ann"
         for unknown in ("4711", str(api.group("lounge").id), "x"):
-            assert await telegram_person(telegram(api), unknown) == ""
-        assert await discord_person(discord(dc), dc.ann) == "ann"
-        assert await discord_person(discord(dc), "4711") == ""
-        assert await discord_person(discord(dc, token="wrong"), dc.ann) == ""
+            assert await find_telegram_name(telegram(api), unknown) == ""
+        assert await find_discord_name(discord(dc), dc.ann) == "ann"
+        assert await find_discord_name(discord(dc), "4711") == ""
+        assert await find_discord_name(discord(dc, token="wrong"), dc.ann) == ""
 
 
 @story

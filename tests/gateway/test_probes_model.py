@@ -8,12 +8,14 @@ import pytest
 from pydantic import TypeAdapter
 
 from agent.models.config import ModelConfig, ProviderConfig
-from gateway.price_table import price_table
-from gateway.probes.model import ModelSeen, list_models, nearest, probe_model
+from gateway.price_table import load_price_table
+from gateway.probes.model import ModelProbeResult, probe_model
+from gateway.probes.model_list import find_nearest_models, list_models
 from tests.channels.kit import story
 from tests.gateway.test_probes import fixes, levels, sound
 from tests.servers.llama_api import LlamaApi
-from tests.servers.model_api import Answer, ModelApi, failure, spend_limit
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer, failure, spend_limit
 from tests.servers.ports import free_port
 
 KEY = "sk-ant-test-only-0123456789abcdef"
@@ -25,9 +27,9 @@ def provider(url: str, kind: str = "anthropic", **more: Any) -> ProviderConfig:
     return _PROVIDER.validate_python({"kind": kind, "base_url": url, "api_key": KEY} | more)
 
 
-async def asked(one: ProviderConfig, name: str | None = "claude-sonnet-5-5", **more: Any) -> ModelSeen:
+async def asked(one: ProviderConfig, name: str | None = "claude-sonnet-5-5", **more: Any) -> ModelProbeResult:
     config = ModelConfig.model_validate({"provider": "p", "name": name} | more)
-    return await probe_model(config, one, price_table(None), where="llm.models.main", keys=("main", "p"))
+    return await probe_model(config, one, load_price_table(None), where="llm.models.main", keys=("main", "p"))
 
 
 @pytest.mark.parametrize("kind", ["anthropic", "openai"])
@@ -143,7 +145,7 @@ async def test_llamacpp_and_the_embedded_model_and_a_script_answer() -> None:
 async def test_a_server_that_says_nothing_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("model", "model_list"):
         monkeypatch.setattr(f"gateway.probes.{module}.LIMIT_S", 0.4)
-    monkeypatch.setattr("gateway.probes.model._LIST_S", 0.2)
+    monkeypatch.setattr("gateway.probes.model._LIST_TIMEOUT_S", 0.2)
     never = asyncio.Event()
 
     async def silence(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -162,6 +164,6 @@ async def test_a_server_that_says_nothing_is_given_up_in_time(monkeypatch: pytes
 
 def test_names_that_read_alike_come_first() -> None:
     names = ("gpt-6-sol", "gpt-6-luna", "claude-sonnet-5-5")
-    assert nearest("GPT-6 Sol", names)[0] == "gpt-6-sol"
-    assert nearest("sonnet", names) == ["claude-sonnet-5-5"]
-    assert nearest("zzz", names) == []
+    assert find_nearest_models("GPT-6 Sol", names)[0] == "gpt-6-sol"
+    assert find_nearest_models("sonnet", names) == ["claude-sonnet-5-5"]
+    assert find_nearest_models("zzz", names) == []

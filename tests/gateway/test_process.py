@@ -9,15 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from gateway.process import GRACE_S, NotStarted, Ran, environment, run, started
+from gateway.process import GRACE_S, ProgramNotStarted, ProgramResult, run_program, select_environment, start_process
 from tests.channels.kit import story
 
 MAX_BYTES = 100_000
 
 
-async def ran(script: str, *, time_s: float = 30, said: bytes | None = None, cwd: Path | None = None) -> Ran:
+async def ran(script: str, *, time_s: float = 30, said: bytes | None = None, cwd: Path | None = None) -> ProgramResult:
     argv = ["/bin/bash", "-c", script]
-    return await run(argv, env=environment("PATH"), time_s=time_s, max_bytes=MAX_BYTES, said=said, cwd=cwd)
+    return await run_program(
+        argv, env=select_environment("PATH"), time_s=time_s, max_bytes=MAX_BYTES, said=said, cwd=cwd
+    )
 
 
 def alive(pid: int) -> bool:
@@ -70,13 +72,13 @@ def test_what_it_writes_and_how_it_ends(script: str, end: str, status: int, outp
 
 @story
 async def test_what_it_wrote_before_its_time_was_over_is_there() -> None:
-    assert await ran("echo a; sleep 600", time_s=0.5) == Ran("late", 0, b"a\n")
+    assert await ran("echo a; sleep 600", time_s=0.5) == ProgramResult("late", 0, b"a\n")
 
 
 @story
 async def test_it_is_told_what_it_need_not_read() -> None:
     assert (await ran("cat", said=b"x" * 50_000)).output == b"x" * 50_000
-    assert await ran("exec <&-; echo a", said=b"x" * 5_000_000) == Ran("exit", 0, b"a\n")
+    assert await ran("exec <&-; echo a", said=b"x" * 5_000_000) == ProgramResult("exit", 0, b"a\n")
 
 
 @story
@@ -87,15 +89,15 @@ async def test_it_starts_where_it_is_told_with_nothing_of_our_environment(
     told = (await ran("pwd; env", cwd=tmp_path)).output.decode()
     assert told.startswith(f"{tmp_path}\n")
     assert "secret" not in told
-    assert environment("REVERIE_TOKEN", "REVERIE_NOT_SET") == {"REVERIE_TOKEN": "secret"}
+    assert select_environment("REVERIE_TOKEN", "REVERIE_NOT_SET") == {"REVERIE_TOKEN": "secret"}
 
 
 @pytest.mark.parametrize("argv", [["/nowhere/at/all"], ["/tmp"], ["a\0b"], [""], ["/bin/echo", "x" * 200_000]])
 def test_what_cannot_be_started_says_so_without_its_arguments(argv: list[str]) -> None:
     @story
     async def tell() -> None:
-        with pytest.raises(NotStarted, match="cannot be started: ") as told:
-            await run(argv, env={}, time_s=5, max_bytes=10)
+        with pytest.raises(ProgramNotStarted, match="cannot be started: ") as told:
+            await run_program(argv, env={}, time_s=5, max_bytes=10)
         assert len(str(told.value)) < 200
 
     tell()
@@ -104,7 +106,7 @@ def test_what_cannot_be_started_says_so_without_its_arguments(argv: list[str]) -
 @story
 async def test_an_error_inside_is_not_taken_for_one_of_its_start() -> None:
     with pytest.raises(OSError, match="ours"):
-        async with started(["/bin/sleep", "600"], env={}):
+        async with start_process(["/bin/sleep", "600"], env={}):
             raise OSError(5, "ours")
 
 
@@ -120,7 +122,7 @@ async def test_its_group_ends_with_it(tmp_path: Path) -> None:
 async def test_whoever_got_away_with_its_output_is_not_waited_for(tmp_path: Path) -> None:
     away = "setsid bash -c 'echo $$ > pid; exec sleep 600' & until [ -s pid ]; do sleep 0.01; done; echo a"
     told = await ran(away, cwd=tmp_path)
-    assert told == Ran("exit", 0, b"a\n")
+    assert told == ProgramResult("exit", 0, b"a\n")
     (pid,) = written(tmp_path / "pid")
     assert alive(pid), "else this shows nothing"
     os.kill(pid, signal.SIGKILL)
@@ -152,7 +154,7 @@ def _in(process: Path, folder: Path) -> bool:
 
 @story
 async def test_one_may_talk_with_it() -> None:
-    async with started(["/bin/cat"], env={}, listens=True) as child:
+    async with start_process(["/bin/cat"], env={}, listens=True) as child:
         assert child.stdin is not None
         assert child.stdout is not None
         assert child.stderr is None
@@ -168,18 +170,18 @@ async def test_one_may_talk_with_it() -> None:
 @story
 async def test_its_errors_are_apart_or_between() -> None:
     script = ["/bin/sh", "-c", "echo a; echo b >&2; echo c"]
-    async with started(script, env={}, stderr="pipe") as child:
+    async with start_process(script, env={}, stderr="pipe") as child:
         assert child.stdout is not None
         assert child.stderr is not None
         assert (await child.stdout.read(), await child.stderr.read()) == (b"a\nc\n", b"b\n")
-    async with started(script, env={}, stderr="join") as child:
+    async with start_process(script, env={}, stderr="join") as child:
         assert child.stdout is not None
         assert await child.stdout.read() == b"a\nb\nc\n"
 
 
 @story
 async def test_it_can_be_killed_and_its_output_ends() -> None:
-    async with started(["/bin/sh", "-c", "echo a; sleep 600 & setsid sleep 0.9 & sleep 600"], env={}) as child:
+    async with start_process(["/bin/sh", "-c", "echo a; sleep 600 & setsid sleep 0.9 & sleep 600"], env={}) as child:
         assert child.stdout is not None
         assert await child.stdout.readline() == b"a\n"
         child.kill()

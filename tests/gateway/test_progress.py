@@ -7,14 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gateway.progress import progress
+from gateway.progress import show_progress
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_where_no_terminal_is_what_is_over_soon_says_nothing() -> None:
     out = io.StringIO()
-    with progress("replaying", "entries", out) as tell:
+    with show_progress("replaying", "entries", out) as tell:
         tell(1, 2)
     assert out.getvalue() == ""
 
@@ -22,7 +22,7 @@ def test_where_no_terminal_is_what_is_over_soon_says_nothing() -> None:
 def test_where_no_terminal_is_slow_work_tells_a_line_now_and_then() -> None:
     now = 0.0
     out = io.StringIO()
-    with progress("replaying", "entries", out, now=lambda: now) as tell:
+    with show_progress("replaying", "entries", out, now=lambda: now) as tell:
         for done in range(0, 31_000, 1_000):
             now = done / 1_000
             tell(done, 31_000)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gateway.clock import ManualClock
-from gateway.live import Live
-from gateway.settings_load import load
+from gateway.live import LiveSettings
+from gateway.settings_load import load_config
 from tests.gateway.town_kit import Running, running
 from tests.servers.messages_cache import MessagesCache
 from tests.servers.model_api import ModelApi
@@ -44,8 +44,8 @@ def town(tmp: Path, api: ModelApi, clock: ManualClock) -> Any:
     (tmp / "ana").mkdir()
     (tmp / "ana" / "SOUL.md").write_text("Calm. " + "Knows of gardens. " * 300)
     (tmp / "ana" / "USER.md").write_text("Ann grows beans.")
-    settings = load(tmp, {})
-    return running(settings, clock, Live(settings, tmp, {}))
+    settings = load_config(tmp, {})
+    return running(settings, clock, LiveSettings(settings, tmp, {}))
 
 
 def fake(clock: ManualClock) -> ModelApi:

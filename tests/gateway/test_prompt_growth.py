@@ -13,16 +13,17 @@ from hypothesis import strategies as st
 
 from gateway.clock import ManualClock
 from gateway.events import Address, ChannelName, Message, RoomId
-from gateway.live import Live
-from gateway.records import Carded, Folded, TurnEnded
-from gateway.settings_load import load
-from gateway.store import Reader, Store
+from gateway.live import LiveSettings
+from gateway.records import ChannelCardPinned, TurnRecord, ViewFolded
+from gateway.settings_load import load_config
+from gateway.store import Store, StoreReader
 from tests.examples import examples
 from tests.gateway.test_media import png
 from tests.gateway.test_prompt_bytes import pieces
 from tests.gateway.town_kit import PLATFORMS, Running, running
 from tests.servers.messages_cache import MessagesCache
-from tests.servers.model_api import Answer, ModelApi, failure
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer, failure
 
 EVENING = datetime(2026, 3, 1, 23, 50, tzinfo=UTC)
 CONFIG = """\
@@ -85,7 +86,7 @@ class Talk:
     gateway: Running
     api: ModelApi
     clock: ManualClock
-    reader: Reader
+    reader: StoreReader
     said: list[tuple[str, Message]] = field(default_factory=list)
     newest: dict[str, tuple[list[str], float]] = field(default_factory=dict)
     """By conversation: what was sent last to open a turn, and when."""
@@ -140,7 +141,7 @@ class Talk:
         """What the log says of this turn, once it is over."""
         kinds = ["turn_ended", "folded", "carded"]
         found = await self.reader.entries(after=self.logged, kinds=kinds)
-        if not any(isinstance(one.fact, TurnEnded) for one in found):
+        if not any(isinstance(one.fact, TurnRecord) for one in found):
             return []
         assert {one.conversation for one in found} == {place}
         self.logged = found[-1].seq
@@ -151,8 +152,8 @@ class Talk:
             one.body for one in self.api.seen[self.seen :] if one.ticket is not None
         ]  # what is refused is not cached
         self.seen = len(self.api.seen)
-        folded = any(isinstance(fact, Folded) for fact in facts)
-        carded = any(isinstance(fact, Carded) for fact in facts)
+        folded = any(isinstance(fact, ViewFolded) for fact in facts)
+        carded = any(isinstance(fact, ChannelCardPinned) for fact in facts)
         for body in asked:
             assert "beans at home" not in json.dumps(body) or place == "irc.libera/ann", "private words elsewhere"
             told = opening(body)
@@ -203,8 +204,8 @@ def test_what_was_sent_stays_in_front(actions: list[tuple[Any, ...]]) -> None:
             (tmp / "ana").mkdir()
             (tmp / "ana" / "SOUL.md").write_text("Calm. " + "Knows of gardens. " * 120)
             (tmp / "ana" / "USER.md").write_text("Ann grows beans at home.")
-            made = load(tmp, {})
-            async with running(made, clock, Live(made, tmp, {})) as gateway:
+            made = load_config(tmp, {})
+            async with running(made, clock, LiveSettings(made, tmp, {})) as gateway:
                 await gateway.towns["irc.libera"].receive_topic("beans", room="#lobby", sender="ann")
                 async with await Store.open_readonly(made.store.path) as reader:
                     talk = Talk(gateway, api, clock, reader)

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 
 from gateway.clock import ManualClock
-from gateway.equipment import equip
-from gateway.live import Live
-from gateway.settings_load import load
+from gateway.equipment import open_model_services
+from gateway.live import LiveSettings
+from gateway.settings_load import load_config
 from tests.agent.models_kit import ask
 from tests.gateway.long_kit import BEGIN, Home, at_home, settings, tokens
 from tests.servers.messages_cache import MessagesCache
 from tests.servers.messages_prompt import blocks
-from tests.servers.model_api import Answer, ModelApi
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer
 
 CONFIG = """\
 channels: {}
@@ -34,8 +35,8 @@ def test_old_tool_results_are_left_out_where_the_operator_wants_it(tmp_path: Pat
     async def story() -> None:
         async with ModelApi() as api:
             (tmp_path / "reverie.yaml").write_text(CONFIG % (api.url, said))
-            loaded = load(tmp_path, {})
-            async with equip(Live(loaded), ManualClock(), model=None) as equipment:
+            loaded = load_config(tmp_path, {})
+            async with open_model_services(LiveSettings(loaded), ManualClock(), model=None) as equipment:
                 await ask(equipment.agent_model("ana", "main").model)
             edits = api.seen[0].body.get("context_management", {"edits": []})["edits"]
             assert [edit["keep"]["value"] for edit in edits] == ([] if keep is None else [keep])

@@ -3,22 +3,22 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.models.base import Request
+from agent.models.base import ModelRequest
 from gateway.events import ConversationId
-from gateway.purse import Purse
+from gateway.purse import DailyBudget
 
 
-def asking(place: str) -> Request:
-    return Request(blocks=(), conversation=(), max_output_tokens=10, shared_key="a", conversation_id=place)
+def asking(place: str) -> ModelRequest:
+    return ModelRequest(blocks=(), conversation=(), max_output_tokens=10, shared_key="a", conversation_id=place)
 
 
 def test_what_costs_nothing_is_always_affordable() -> None:
-    purse = Purse(left_usd=lambda: 0.0)
+    purse = DailyBudget(left_usd=lambda: 0.0)
     assert all(purse.reserve(asking("x/a"), 0.0) for _ in range(3))
 
 
 def test_money_is_set_aside_until_the_turn_is_over() -> None:
-    purse = Purse(left_usd=lambda: 1.0)
+    purse = DailyBudget(left_usd=lambda: 1.0)
     assert purse.reserve(asking("x/a"), 0.4)
     assert purse.reserve(asking("x/b"), 0.4)
     assert not purse.reserve(asking("x/c"), 0.4)
@@ -37,7 +37,7 @@ def test_whatever_happens_the_day_never_costs_more_than_its_money(
 ) -> None:
     """A request costs a share of what it could have; its turn's cost is counted when that has ended."""
     limit, spent, running = 1.0, 0.0, dict[str, float]()
-    purse = Purse(left_usd=lambda: limit - spent)
+    purse = DailyBudget(left_usd=lambda: limit - spent)
     for place, ends, most, share in events:
         if ends:
             spent += running.pop(place, 0.0)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.fates import Fate, fates
+from gateway.fates import EventOutcome, compute_outcomes
 from gateway.records import is_inner
 from tests.gateway.mind_kit import DISCORD, IRC, REST, TELEGRAM, Ask, Brain, Say, World, echo, settings, world
 from tests.gateway.simulated import JumpingClock, simulate
@@ -80,8 +80,8 @@ def test_a_raid_makes_at_most_two_requests_and_nobody_waits_for_it(tmp_path: Pat
             assert len(of_the_raid(brain)) <= 2
             assert len(brain.asked) <= 2 + len(DIRECT)
             nobody_waited(gateway, brain, wrote)
-            told = fates(await gateway.log())
-        assert sum(fate is Fate.ANSWERED for fate in told.values()) == len(DIRECT)
+            told = compute_outcomes(await gateway.log())
+        assert sum(fate is EventOutcome.ANSWERED for fate in told.values()) == len(DIRECT)
 
     simulate(story)
 

@@ -11,12 +11,12 @@ from typing import Self
 
 import pytest
 
-from agent.models.scripted import Rule, Script, ScriptedModel
+from agent.models.scripted import Script, ScriptedModel, ScriptRule
 from gateway import app
 from gateway.clock import SystemClock
-from gateway.events import Delivery
-from gateway.records import TurnEnded
-from gateway.settings_load import parse
+from gateway.events import DeliveryReport
+from gateway.records import TurnRecord
+from gateway.settings_load import parse_config
 from gateway.store import Store, StoreError
 from tests.servers.real_ircd import inspircd, ngircd
 
@@ -83,7 +83,7 @@ def test_each_gets_their_answer_in_the_right_place_in_order_once(
 
 
 async def _story(port: int, tmp: Path) -> None:
-    settings = parse(
+    settings = parse_config(
         {
             "channels": {
                 "irc": {
@@ -103,7 +103,7 @@ async def _story(port: int, tmp: Path) -> None:
         },
         tmp,
     )
-    script = Script(rules=(Rule(match="long", reply=LONG),), delay_s=0.05)
+    script = Script(rules=(ScriptRule(match="long", reply=LONG),), delay_s=0.05)
     stop = asyncio.Event()
     gateway = asyncio.create_task(app.run(settings, stop, model=ScriptedModel(script, clock=SystemClock())))
     try:
@@ -145,13 +145,13 @@ async def _joined(tmp: Path) -> None:
             await asyncio.sleep(0.05)
 
 
-async def _all_answered(tmp: Path, lines: int) -> list[TurnEnded]:
+async def _all_answered(tmp: Path, lines: int) -> list[TurnRecord]:
     """The turns, once they cover that many lines and every post of theirs is delivered."""
     async with asyncio.timeout(90), await Store.open_readonly(tmp / "reverie.db") as reader:
         while True:
             facts = [stored.fact for stored in await reader.entries(kinds=["turn_ended", "delivery"])]
-            turns = [fact for fact in facts if isinstance(fact, TurnEnded)]
-            delivered = [fact for fact in facts if isinstance(fact, Delivery)]
+            turns = [fact for fact in facts if isinstance(fact, TurnRecord)]
+            delivered = [fact for fact in facts if isinstance(fact, DeliveryReport)]
             if sum(len(turn.covers) for turn in turns) >= lines and len(delivered) == len(turns):
                 assert {delivery.state for delivery in delivered} == {"sent"}
                 return turns

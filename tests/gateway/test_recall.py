@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.events import Address, Deleted, Edited, EventId, MessageId, Sender, SenderId
-from gateway.hits import MAX_CHARS, holds, quoted
-from gateway.recall import FOUND, MAX_HITS, NOTHING
-from gateway.records import Judged, TurnEnded
-from gateway.store import Entry
+from gateway.events import Address, EventId, MessageDeleted, MessageEdited, MessageId, Sender, SenderId
+from gateway.hits import MAX_QUOTE_CHARS, contains_all_words, quote_text
+from gateway.recall import FOUND_HEADER, MAX_HITS, NOTHING_FOUND
+from gateway.records import Judgement, TurnRecord
+from gateway.store import NewEntry
 from tests.channels.kit import story
 from tests.gateway.notes_kit import ANN, OWN, OWNER, ROOM, STAFF, Papers, at, papers
 from tests.store.kit import NOW, Fate, turn
@@ -21,7 +21,7 @@ async def found(kit: Papers, query: str, *, place: Address = OWNER) -> list[str]
     """Lines behind the first, without the handles in front."""
     told = await kit.recall(at(place), query)
     first, *lines = told.splitlines()
-    assert first == (FOUND if lines else NOTHING)
+    assert first == (FOUND_HEADER if lines else NOTHING_FOUND)
     return [re.sub(r"^[mn]\d+ ", "", line) for line in lines]
 
 
@@ -119,7 +119,7 @@ async def test_what_the_model_was_never_to_hear_is_not_found(tmp_path: Path) -> 
     async with papers(tmp_path) as kit:
         await kit.say(1, "harbour, says somebody who is blocked", fate="refused")
         await kit.say(2, "harbour, where nothing is listened to", fate="noted")
-        edit = Edited(
+        edit = MessageEdited(
             id=EventId("e"),
             at=ROOM,
             sender=Sender(id=SenderId("u"), name="U"),
@@ -129,7 +129,7 @@ async def test_what_the_model_was_never_to_hear_is_not_found(tmp_path: Path) -> 
         )
         await kit.append(ROOM, edit)
         failed = turn(ROOM.conversation, upto=1, text="no answer about the harbour").fact
-        assert isinstance(failed, TurnEnded)
+        assert isinstance(failed, TurnRecord)
         await kit.append(ROOM, replace(failed, outcome="failed"))
         assert await found(kit, "harbour") == []
 
@@ -141,7 +141,7 @@ async def test_what_was_edited_or_deleted_does_not_hold_any_more(tmp_path: Path)
         for number in range(3):
             await kit.say(number, f"the harbour, number {number}")
         for round_number in range(2):
-            edit = Edited(
+            edit = MessageEdited(
                 id=EventId(f"e{round_number}"),
                 at=ROOM,
                 sender=sender,
@@ -149,10 +149,10 @@ async def test_what_was_edited_or_deleted_does_not_hold_any_more(tmp_path: Path)
                 text=f"the harbour, edited {round_number}",
                 sent=NOW,
             )
-            entry = Entry(fact=edit, at=NOW + timedelta(minutes=1), conversation=ROOM.conversation)
-            judged = Judged(type="x", urgency=0, fate="noted", rule="r", role="guest")
-            await kit.store.append([entry, Entry(fact=judged, at=NOW, conversation=ROOM.conversation, cause=entry)])
-        await kit.append(ROOM, Deleted(id=EventId("d"), at=ROOM, message=MessageId("2"), sent=NOW))
+            entry = NewEntry(fact=edit, at=NOW + timedelta(minutes=1), conversation=ROOM.conversation)
+            judged = Judgement(type="x", urgency=0, fate="noted", rule="r", role="guest")
+            await kit.store.append([entry, NewEntry(fact=judged, at=NOW, conversation=ROOM.conversation, cause=entry)])
+        await kit.append(ROOM, MessageDeleted(id=EventId("d"), at=ROOM, message=MessageId("2"), sent=NOW))
         await kit.store.append([turn(ROOM.conversation, 1, upto=99)])
         assert await found(kit, "harbour") == [
             '[2026-03-04 05:07 UTC] Ulla (guest, edited), in irc.test/#room: "the harbour, edited 1"',
@@ -165,7 +165,7 @@ async def test_what_was_deleted_stays_away_however_much_was_changed_since(tmp_pa
     async with papers(tmp_path) as kit:
         await kit.say(1, "the harbour, deleted")
         await kit.say(2, "the lake")
-        await kit.append(ROOM, Deleted(id=EventId("d"), at=ROOM, message=MessageId("1"), sent=NOW))
+        await kit.append(ROOM, MessageDeleted(id=EventId("d"), at=ROOM, message=MessageId("1"), sent=NOW))
         await kit.append(ROOM, *(_edit(number, "2", f"the lake {number}", by="Ulla") for number in range(1_000)))
         await kit.store.append([turn(ROOM.conversation, 1, upto=9_999)])
         assert await found(kit, "harbour") == []
@@ -188,15 +188,17 @@ async def test_only_who_wrote_it_and_is_heard_changes_a_message(tmp_path: Path) 
         assert newer.endswith('Ulla (guest, edited), in irc.test/#room: "the harbour opens on Tuesday"')
 
 
-def _edit(number: int, message: str, text: str, *, by: str) -> Edited:
+def _edit(number: int, message: str, text: str, *, by: str) -> MessageEdited:
     sender = Sender(id=SenderId(by), name=by)
-    return Edited(id=EventId(f"e{number}"), at=ROOM, sender=sender, message=MessageId(message), text=text, sent=NOW)
+    return MessageEdited(
+        id=EventId(f"e{number}"), at=ROOM, sender=sender, message=MessageId(message), text=text, sent=NOW
+    )
 
 
-async def _judged_edit(kit: Papers, edit: Edited, fate: Fate) -> None:
-    entry = Entry(fact=edit, at=NOW, conversation=ROOM.conversation)
-    judged = Judged(type="x", urgency=0, fate=fate, rule="r", role="guest")
-    await kit.store.append([entry, Entry(fact=judged, at=NOW, conversation=ROOM.conversation, cause=entry)])
+async def _judged_edit(kit: Papers, edit: MessageEdited, fate: Fate) -> None:
+    entry = NewEntry(fact=edit, at=NOW, conversation=ROOM.conversation)
+    judged = Judgement(type="x", urgency=0, fate=fate, rule="r", role="guest")
+    await kit.store.append([entry, NewEntry(fact=judged, at=NOW, conversation=ROOM.conversation, cause=entry)])
 
 
 @story
@@ -278,15 +280,15 @@ async def test_what_others_wrote_cannot_look_like_a_hit(tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", [0, 500, 1_000])
 def test_a_long_text_is_shown_around_the_word(place: int) -> None:
     text = ("x " * place + "Hárbour " + "y " * (1_000 - place)).strip()
-    line = quoted(text, ["harbour"])
+    line = quote_text(text, ["harbour"])
     assert "Hárbour" in line
-    assert len(line) <= MAX_CHARS + 8
+    assert len(line) <= MAX_QUOTE_CHARS + 8
     assert line.startswith('"...') == (place > 0)
 
 
 def test_all_words_must_be_there() -> None:
-    assert holds("The Harbour of Zürich", ["zurich", "harbour"])
-    assert not holds("The Harbour", ["harbour", "zurich"])
+    assert contains_all_words("The Harbour of Zürich", ["zurich", "harbour"])
+    assert not contains_all_words("The Harbour", ["harbour", "zurich"])
 
 
 @story

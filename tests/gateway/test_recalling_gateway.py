@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from agent.models.base import Request
-from agent.models.scripted import Rule, Script
-from gateway.recalled import HEADER
-from gateway.scopes import Sight
+from agent.models.base import ModelRequest
+from agent.models.scripted import Script, ScriptRule
+from gateway.recalled import RECALL_HEADER
+from gateway.scopes import Visibility
 from tests.channels.kit import story
 from tests.gateway.kit import Running, running
 
 SCRIPT = Script(
     rules=(
-        Rule(match="note", calls=(("journal", '{"title":"Cake","text":"Ann bakes with marzipan"}'),)),
-        Rule(match="", reply="Done."),
+        ScriptRule(match="note", calls=(("journal", '{"title":"Cake","text":"Ann bakes with marzipan"}'),)),
+        ScriptRule(match="", reply="Done."),
     )
 )
 
@@ -31,7 +31,7 @@ async def gateway(tmp: Path, **more: Any) -> AsyncIterator[Running]:
         yield one
 
 
-async def ask(one: Running, text: str, *, sender: str = "bob", room: str | None = "lobby") -> Request:
+async def ask(one: Running, text: str, *, sender: str = "bob", room: str | None = "lobby") -> ModelRequest:
     """The first that the model was asked because of it, once the turn has ended."""
     before, turns = len(one.scripted.requests), len(await one.turns())
     await one.console.receive_message(text if room is None else f"reverie, {text}", sender=sender, room=room)
@@ -45,7 +45,7 @@ async def test_a_note_comes_to_mind_once_beside_what_is_new(tmp_path: Path) -> N
         assert (await ask(one, "note this")).aside == ""
         asked = await ask(one, "who likes marzipan?", room="attic")
         header, line = asked.aside.split("\n")
-        assert header == HEADER
+        assert header == RECALL_HEADER
         assert line.endswith(' your journal (public): "Cake: Ann bakes with marzipan"')
         assert "bakes" not in repr(asked.conversation) + repr(asked.blocks) + asked.now
         again = await ask(one, "more marzipan!", room="attic")
@@ -63,7 +63,7 @@ def test_a_private_note_does_not_come_to_mind_in_a_room(tmp_path: Path) -> None:
             assert "bakes" not in (await ask(one, "marzipan?")).aside
             assert "bakes" not in (await ask(one, "marzipan?", room=None)).aside
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(Sight, "sees", lambda *_: True)
+                patch.setattr(Visibility, "sees", lambda *_: True)
                 assert "bakes" in (await ask(one, "marzipan?", room="attic")).aside, "it is the filter that kept it"
 
     run()

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from channels.text import outward
-from gateway.credentials import RULES
-from gateway.redaction import MIN_CHARS, REDACTED, Redactor
-from gateway.safety.marks import marked
-from gateway.store.lines import printable
+from channels.text import clean_outgoing
+from gateway.credentials import CREDENTIAL_RULES
+from gateway.redaction import MIN_KNOWN_SECRET_CHARS, REDACTED, Redactor
+from gateway.safety.marks import reveal_hidden
+from gateway.store.lines import escape_unprintable
 from tests.examples import examples
 from tests.gateway.secrets_kit import COUNT, passwords, planted
 
@@ -123,7 +123,7 @@ def test_secrets_of_the_configuration_are_found_in_every_form() -> None:
 
 def test_short_secrets_would_blot_out_words_and_are_left() -> None:
     assert Redactor(["abc", "", " x "])("abc x") == "abc x"
-    assert len("abcdef") == MIN_CHARS
+    assert len("abcdef") == MIN_KNOWN_SECRET_CHARS
     assert Redactor(["abcdef"])("an abcdef!") == f"an {REDACTED}!"
 
 
@@ -136,7 +136,7 @@ def test_what_nobody_sees_hides_no_secret_that_shows_once_it_is_left_out(secret:
     for text in (f"it is {unseen.join(secret)}", f"\u05d0 {secret[:9]}{unseen}{secret[9:]}", f"a{unseen}{secret}"):
         told = mine(text)
         assert mine(told) == told
-        for shown in (told, outward(told), marked(told), printable(told)):
+        for shown in (told, clean_outgoing(told), reveal_hidden(told), escape_unprintable(told)):
             assert secret not in shown.replace(unseen, "")
     family = f"{secret}: \U0001f468\u200d\U0001f469 and\u200b"
     assert mine(family) == family.replace(secret, REDACTED)
@@ -289,7 +289,7 @@ def test_every_rule_finds_something_in_the_kit_or_in_these_tests() -> None:
     ]
     idle = [
         rule.needles
-        for rule in RULES
+        for rule in CREDENTIAL_RULES
         if not any(rule.is_credential(m) for text in texts for m in rule.pattern.finditer(text))
     ]
     assert idle == []

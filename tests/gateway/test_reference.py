@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.fields import Section
-from gateway.reloading import RESTART
+from gateway.fields import ConfigSection
+from gateway.reloading import RESTART_KEYS
 from gateway.settings import Settings
 from tests.checks.reference import EXAMPLE, FILE, ROOT, Key, comments_of, sections, tables, text
 
@@ -23,7 +23,7 @@ def test_the_reference_is_what_the_settings_say() -> None:
 
 def test_every_key_of_every_section_is_in_it() -> None:
     """Counted in another way than it is written: by the models that can be reached."""
-    reached, left = set[type[Section]](), list[type[Section]]([Settings])
+    reached, left = set[type[ConfigSection]](), list[type[ConfigSection]]([Settings])
     while left:
         model = left.pop()
         if model not in reached:
@@ -53,7 +53,7 @@ def test_every_key_is_in_the_example() -> None:
     assert [".".join(key.path) for key in KEYS if not _in_example(key)] == []
 
 
-@pytest.mark.parametrize("key", sorted(RESTART))
+@pytest.mark.parametrize("key", sorted(RESTART_KEYS))
 def test_what_needs_a_restart_is_marked(key: str) -> None:
     plain = key.replace("agents.*", "agents[]")
     assert any(".".join(one.path).startswith(plain) and one.restart for one in KEYS)

@@ -7,22 +7,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.relevance import (
-    FLOOR,
+    AGE_FLOOR,
     HALF_LIFE,
-    MAX_ASKED,
+    MAX_CHANCE_TEXTS,
+    MAX_LOOKED_UP_TERMS,
     MAX_TERMS,
-    NOT_BY_CHANCE,
-    NOTED,
-    Weights,
-    aged,
-    candidates,
-    found_in,
-    phrases,
-    plain,
-    terms,
-    weigh,
+    NOTE_WEIGHT,
+    TermWeights,
+    apply_age,
+    build_term_phrases,
+    extract_terms,
+    find_terms_in,
+    normalize_text,
+    score_candidates,
+    weigh_terms,
 )
-from gateway.stop_words import ENGLISH, FRENCH, GERMAN, RUSSIAN, SPANISH
+from gateway.stop_words import (
+    ENGLISH_STOP_WORDS,
+    FRENCH_STOP_WORDS,
+    GERMAN_STOP_WORDS,
+    RUSSIAN_STOP_WORDS,
+    SPANISH_STOP_WORDS,
+)
 
 
 @pytest.mark.parametrize(
@@ -46,65 +52,74 @@ from gateway.stop_words import ENGLISH, FRENCH, GERMAN, RUSSIAN, SPANISH
     ],
 )
 def test_names_of_things_are_looked_up_and_what_says_nothing_is_not(line: str, found: set[str]) -> None:
-    assert set(terms([line])) == found
+    assert set(extract_terms([line])) == found
 
 
-@pytest.mark.parametrize("words", [ENGLISH, GERMAN, FRENCH, SPANISH, RUSSIAN])
+@pytest.mark.parametrize(
+    "words", [ENGLISH_STOP_WORDS, GERMAN_STOP_WORDS, FRENCH_STOP_WORDS, SPANISH_STOP_WORDS, RUSSIAN_STOP_WORDS]
+)
 def test_stop_words_are_not_looked_up_in_any_case(words: str) -> None:
     for word in words.split():
-        assert terms([word]) == terms([word.upper()]) == [], word
+        assert extract_terms([word]) == extract_terms([word.upper()]) == [], word
 
 
 def test_the_newest_message_comes_first_and_in_it_what_looks_like_a_name() -> None:
-    assert terms(["the lighthouse", "a boat, the harbour, and plan.py"]) == ["plan.py", "harbour", "boat", "lighthouse"]
-    many = terms([f"older{number}" for number in range(99)] + ["newest"])
-    assert len(many) == MAX_ASKED
+    assert extract_terms(["the lighthouse", "a boat, the harbour, and plan.py"]) == [
+        "plan.py",
+        "harbour",
+        "boat",
+        "lighthouse",
+    ]
+    many = extract_terms([f"older{number}" for number in range(99)] + ["newest"])
+    assert len(many) == MAX_LOOKED_UP_TERMS
     assert many[:2] == ["newest", "older98"]
 
 
 @given(st.lists(st.text(), max_size=5))
 def test_any_text_gives_terms_that_can_be_looked_for(lines: list[str]) -> None:
-    found = terms(lines)
-    assert len(found) <= MAX_ASKED
+    found = extract_terms(lines)
+    assert len(found) <= MAX_LOOKED_UP_TERMS
     assert len(set(found)) == len(found)
     for term in found:
-        assert plain(term), term
-        assert found_in(plain(f"so {term}, then"), phrases(Weights(terms={term: 1.0}, threshold=0.0))) == [term]
+        assert normalize_text(term), term
+        assert find_terms_in(
+            normalize_text(f"so {term}, then"), build_term_phrases(TermWeights(terms={term: 1.0}, threshold=0.0))
+        ) == [term]
 
 
 def test_words_are_found_whole() -> None:
-    weights = Weights(terms={"plan.md": 1.0, "boat": 1.0}, threshold=0.0)
-    assert found_in(plain("PLAN.md"), phrases(weights)) == ["plan.md"]
-    assert found_in(plain("boats, planmd, plan: a.md"), phrases(weights)) == []
+    weights = TermWeights(terms={"plan.md": 1.0, "boat": 1.0}, threshold=0.0)
+    assert find_terms_in(normalize_text("PLAN.md"), build_term_phrases(weights)) == ["plan.md"]
+    assert find_terms_in(normalize_text("boats, planmd, plan: a.md"), build_term_phrases(weights)) == []
 
 
 def test_the_rarer_a_word_is_the_more_it_tells() -> None:
     uses = {"once": [7], "often": list(range(1_000, 900, -1)), "always": list(range(20_000, 19_900, -1)), "never": []}
-    weights = weigh(uses, 20_000, 100)
+    weights = weigh_terms(uses, 20_000, 100)
     assert set(weights.terms) == {"once", "often", "never"}, "each second text holds `always`"
     assert weights.terms["once"] == weights.terms["never"] > weights.terms["often"]
-    assert len(weigh({f"t{number}": [number + 1] for number in range(50)}, 20_000, 100).terms) == MAX_TERMS
+    assert len(weigh_terms({f"t{number}": [number + 1] for number in range(50)}, 20_000, 100).terms) == MAX_TERMS
 
 
 def test_one_common_word_is_not_enough_and_two_are() -> None:
     uses = {"alpha": list(range(1, 200, 2)), "beta": list(range(1, 300, 3)), "gamma": [500]}
-    found = candidates(uses, weigh(uses, 20_000, 1_000), notes=())
+    found = score_candidates(uses, weigh_terms(uses, 20_000, 1_000), notes=())
     assert set(found) == {*range(1, 200, 6), 500}
     assert found[500] > found[1], "what is very rare tells more than what is rather rare twice"
-    noted = candidates(uses, weigh(uses, 20_000, 1_000), notes={3, 5})
+    noted = score_candidates(uses, weigh_terms(uses, 20_000, 1_000), notes={3, 5})
     assert {*noted} - {*found} == {3, 5}, "fewer words are enough for a note"
 
 
-@pytest.mark.parametrize("uses", [1, NOT_BY_CHANCE])
+@pytest.mark.parametrize("uses", [1, MAX_CHANCE_TEXTS])
 def test_in_a_small_store_a_word_is_enough(uses: int) -> None:
     found = {"harbour": list(range(uses, 0, -1))}
-    assert len(candidates(found, weigh(found, 2 * uses, 100), notes=())) == uses
+    assert len(score_candidates(found, weigh_terms(found, 2 * uses, 100), notes=())) == uses
 
 
 def test_notes_count_twice_and_age_counts_half() -> None:
-    weights = Weights(terms={"a": 3.0, "b": 4.0}, threshold=1.0)
+    weights = TermWeights(terms={"a": 3.0, "b": 4.0}, threshold=1.0)
     assert weights.score(["a", "b"], noted=False) == 25.0
-    assert weights.score(["a", "b"], noted=True) == 25.0 * NOTED
-    assert aged(8.0, timedelta(0)) == aged(8.0, -HALF_LIFE) == 8.0
-    assert aged(8.0, HALF_LIFE) == 8.0 * (1 + FLOOR) / 2
-    assert aged(8.0, timedelta(days=10_000)) == pytest.approx(8.0 * FLOOR)
+    assert weights.score(["a", "b"], noted=True) == 25.0 * NOTE_WEIGHT
+    assert apply_age(8.0, timedelta(0)) == apply_age(8.0, -HALF_LIFE) == 8.0
+    assert apply_age(8.0, HALF_LIFE) == 8.0 * (1 + AGE_FLOOR) / 2
+    assert apply_age(8.0, timedelta(days=10_000)) == pytest.approx(8.0 * AGE_FLOOR)

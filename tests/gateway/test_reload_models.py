@@ -7,12 +7,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from agent.cache.keeper import Keeper
-from gateway.live import Live
-from gateway.settings_load import load
+from agent.cache.keeper import CachingModel
+from gateway.live import LiveSettings
+from gateway.settings_load import load_config
 from tests.gateway.kit import UNHURRIED
 from tests.gateway.thinking_kit import Gate, serving, story
-from tests.servers.model_api import Answer, ModelApi
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer
 
 Json = dict[str, Any]
 
@@ -39,8 +40,8 @@ class Town:
             "ops": {"port": 0},
         }
         self.write()
-        self.settings = load(folder, {})
-        self.live = Live(self.settings, folder, {})
+        self.settings = load_config(folder, {})
+        self.live = LiveSettings(self.settings, folder, {})
         self.gate: Gate
 
     def write(self) -> None:
@@ -54,7 +55,7 @@ class Town:
         return came.applied
 
     @property
-    def pool(self) -> dict[str, Keeper]:
+    def pool(self) -> dict[str, CachingModel]:
         """Models that are open, by name."""
         return {one.name: one for one in self.gate.equipment.caching_models}
 

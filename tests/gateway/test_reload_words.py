@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from gateway.clock import ManualClock
-from gateway.live import Live
-from gateway.reloading import Reloaded
-from gateway.settings_load import load
+from gateway.live import LiveSettings
+from gateway.reloading import ReloadResult
+from gateway.settings_load import load_config
 from tests.gateway.town_kit import Running, running
 from tests.servers.model_api import ModelApi
 from tests.servers.model_api_events import Answer
@@ -52,7 +52,7 @@ class Town:
         assert gateway.live is not None
         self.folder, self.gateway, self.api, self.said, self.live = folder, gateway, api, said, gateway.live
 
-    async def reload(self) -> Reloaded:
+    async def reload(self) -> ReloadResult:
         write(self.folder, self.said)
         return await self.live.reload()
 
@@ -84,8 +84,8 @@ async def town(folder: Path) -> AsyncIterator[Town]:
     async with asyncio.timeout(60), ModelApi() as api:
         said = config(api.url)
         write(folder, said)
-        settings = load(folder, {})
-        async with running(settings, ManualClock(), Live(settings, folder, {})) as gateway:
+        settings = load_config(folder, {})
+        async with running(settings, ManualClock(), LiveSettings(settings, folder, {})) as gateway:
             it = Town(folder, gateway, api, said)
             await it.ask("!whoami")  # it is up
             yield it
@@ -125,7 +125,7 @@ def test_a_room_that_is_taken_away_or_bound_otherwise_is_so_at_the_next_message(
 def test_a_turn_that_runs_ends_with_what_it_began_with(tmp_path: Path) -> None:
     async def story() -> None:
         async with town(tmp_path) as it:
-            reloading: list[asyncio.Task[Reloaded]] = []
+            reloading: list[asyncio.Task[ReloadResult]] = []
 
             def first(_: Json) -> Answer:
                 it.api.default = lambda _: Answer(text="done")
@@ -239,7 +239,7 @@ def test_what_needs_a_restart_is_named_and_goes_on_as_it_runs(tmp_path: Path) ->
             )
             assert came.applied == ("agents.ana.bindings",)
             await it.ask("reverie, hello")
-            assert await it.live.reload() == Reloaded(after_restart=came.after_restart)
+            assert await it.live.reload() == ReloadResult(after_restart=came.after_restart)
 
     asyncio.run(story())
 

@@ -11,13 +11,13 @@ import pytest
 from channels.console import ConsoleChannel
 from gateway import app
 from gateway.clock import ManualClock
-from gateway.equipment import equip
-from gateway.known_secrets import known_secrets
-from gateway.live import Live
+from gateway.equipment import open_model_services
+from gateway.known_secrets import collect_secrets
+from gateway.live import LiveSettings
 from gateway.redaction import Redactor
-from gateway.reloading import RESTART, compared, in_force
+from gateway.reloading import RESTART_KEYS, compare_settings, effective_settings
 from gateway.settings import Settings
-from gateway.settings_load import load
+from gateway.settings_load import load_config
 from gateway.store import Store
 from tests.gateway.kit import CONSOLE
 from tests.gateway.reload_twins import document, held, leaves, said
@@ -39,14 +39,14 @@ ADAPTERS = "channels.*."
 def settings(directory: Path, *, second: bool) -> Settings:
     (directory / "reverie.yaml").write_text(json.dumps(document(second)))
     (directory / "reverie.yaml").chmod(0o600)
-    return load(directory, {})
+    return load_config(directory, {})
 
 
 @contextlib.asynccontextmanager
-async def gateway(live: Live, path: Path) -> AsyncIterator[app._Gateway]:
+async def gateway(live: LiveSettings, path: Path) -> AsyncIterator[app._Gateway]:
     """Wired, and not begun."""
     clock = ManualClock()
-    async with equip(live, clock, model=None) as equipment, await Store.open(path, clock) as store:
+    async with open_model_services(live, clock, model=None) as equipment, await Store.open(path, clock) as store:
         yield app._Gateway(
             settings=live.settings,
             store=store,
@@ -55,7 +55,7 @@ async def gateway(live: Live, path: Path) -> AsyncIterator[app._Gateway]:
             make=None,
             model_services=equipment,
             states={},
-            redact=Redactor(known_secrets(live.settings)),
+            redact=Redactor(collect_secrets(live.settings)),
             spawn=asyncio.get_running_loop().create_task,
         )
 
@@ -63,14 +63,14 @@ async def gateway(live: Live, path: Path) -> AsyncIterator[app._Gateway]:
 async def twins(folder: Path, deaf: int | None = None) -> tuple[dict[str, str | None], dict[str, str | None]]:
     """Where one that reloaded does not hold what one does that was started so. `deaf`: a taker that is not told."""
     first = settings(folder, second=False)
-    live = Live(first, folder, {})
+    live = LiveSettings(first, folder, {})
     async with gateway(live, folder / "a.db") as one:
         if deaf is not None:
             del live._listeners[deaf]
         second = settings(folder, second=True)
-        assert await live.reload() == compared(first, second)
+        assert await live.reload() == compare_settings(first, second)
         reloaded = held(one, leave=LEAVE)
-    async with gateway(Live(in_force(first, second), folder, {}), folder / "b.db") as other:
+    async with gateway(LiveSettings(effective_settings(first, second), folder, {}), folder / "b.db") as other:
         started = held(other, leave=LEAVE)
     assert len(started) > 1_000
     wrong = [path for path in reloaded.keys() | started.keys() if reloaded.get(path) != started.get(path)]
@@ -84,7 +84,7 @@ def test_a_gateway_that_reloaded_holds_what_one_holds_that_was_started_so(tmp_pa
 
 def test_whoever_is_not_told_is_found_out(tmp_path: Path) -> None:
     async def story() -> list[bool]:
-        live = Live(settings(tmp_path, second=False), tmp_path, {})
+        live = LiveSettings(settings(tmp_path, second=False), tmp_path, {})
         async with gateway(live, tmp_path / "count.db"):
             count = len(live._listeners)
         return [(await twins(tmp_path, deaf))[0] != {} for deaf in range(count)]
@@ -107,19 +107,19 @@ def test_the_two_differ_in_every_key(tmp_path: Path) -> None:
 
 def test_every_key_counts_at_once_or_after_a_restart_and_says_which(tmp_path: Path) -> None:
     first, second = settings(tmp_path, second=False), settings(tmp_path, second=True)
-    now = dict_of(in_force(first, second))
+    now = dict_of(effective_settings(first, second))
     for key, values in dict_of(second).items():
-        waits = any(fits(key, pattern) for pattern in RESTART)
+        waits = any(fits(key, pattern) for pattern in RESTART_KEYS)
         assert now[key] == (dict_of(first)[key] if waits else values), key
-    came = compared(first, second)
-    assert all(any(fits(key, pattern) for pattern in RESTART) for key in came.after_restart)
-    assert not any(any(fits(key, pattern) for pattern in RESTART) for key in came.applied)
+    came = compare_settings(first, second)
+    assert all(any(fits(key, pattern) for pattern in RESTART_KEYS) for key in came.after_restart)
+    assert not any(any(fits(key, pattern) for pattern in RESTART_KEYS) for key in came.applied)
 
 
-@pytest.mark.parametrize("pattern", RESTART)
+@pytest.mark.parametrize("pattern", RESTART_KEYS)
 def test_each_key_that_needs_a_restart_is_one_and_has_a_reason(pattern: str) -> None:
     assert any(fits(key, pattern) for key in leaves())
-    assert RESTART[pattern].strip()
+    assert RESTART_KEYS[pattern].strip()
 
 
 def dict_of(made: Settings) -> dict[str, list[object]]:

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from agent.tools.schema import Refused
+from agent.tools.schema import ToolCallRefused
 from gateway.clock import ManualClock
 from gateway.events import Alarm, SenderId
-from gateway.records import Reminded, ReminderEnded, inner, key_of
-from gateway.reminders import LOOK_AGAIN_S, MOST_CHARS, Reminders, short_id
-from gateway.schedules import coming, cron
-from gateway.spoken import Spoken
-from gateway.store import Entry, NotWritten, Reminder, Store
+from gateway.records import ReminderEnded, ReminderSet, dedup_key, inner_conversation
+from gateway.reminders import MAX_REMINDER_CHARS, MAX_SLEEP_S, ReminderService, new_reminder_id
+from gateway.schedules import next_time, parse_cron
+from gateway.spoken import SpokenTime
+from gateway.store import AppendFailed, NewEntry, PendingReminder, Store
 from tests.store.kit import place, run
 
 START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
@@ -51,17 +51,21 @@ class Watched(ManualClock):
 class Town:
     """One process: a store, its reminders, and what was told."""
 
-    def __init__(self, store: Store, clock: Watched, most: int = 20, ids: Callable[[datetime], str] = short_id) -> None:
+    def __init__(
+        self, store: Store, clock: Watched, most: int = 20, ids: Callable[[datetime], str] = new_reminder_id
+    ) -> None:
         self.store = store
         self.clock = clock
         self.told: list[Alarm] = []
-        self.reminders = Reminders(store, clock, timezone="Europe/Zurich", max_count=most, fire=self.fire, ids=ids)
+        self.reminders = ReminderService(
+            store, clock, timezone="Europe/Zurich", max_count=most, fire=self.fire, ids=ids
+        )
         self._news = asyncio.Event()
 
     async def fire(self, alarm: Alarm) -> None:
-        where = alarm.at.conversation if alarm.at is not None else inner(alarm.agent)
+        where = alarm.at.conversation if alarm.at is not None else inner_conversation(alarm.agent)
         [written] = await self.store.append(
-            [Entry(fact=alarm, at=self.clock.now(), conversation=where, key=key_of(alarm))]
+            [NewEntry(fact=alarm, at=self.clock.now(), conversation=where, key=dedup_key(alarm))]
         )
         if written.is_new:
             self.told.append(alarm)
@@ -74,14 +78,14 @@ class Town:
             await self._news.wait()
         return [alarm.text for alarm in self.told]
 
-    async def remind(self, text: str, room: str = "#a", **spoken: str) -> Reminder:
+    async def remind(self, text: str, room: str = "#a", **spoken: str) -> PendingReminder:
         return await self.reminders.set(
-            agent="reverie", at=place(room), by=ANN, asked_by="Ann", text=text, spoken=Spoken(**spoken)
+            agent="reverie", at=place(room), by=ANN, asked_by="Ann", text=text, spoken=SpokenTime(**spoken)
         )
 
-    async def own(self, text: str, agent: str = "reverie", **spoken: str) -> Reminder:
+    async def own(self, text: str, agent: str = "reverie", **spoken: str) -> PendingReminder:
         return await self.reminders.set(
-            agent=agent, at=None, by=SenderId(""), asked_by="", text=text, spoken=Spoken(**spoken)
+            agent=agent, at=None, by=SenderId(""), asked_by="", text=text, spoken=SpokenTime(**spoken)
         )
 
 
@@ -91,7 +95,7 @@ async def town(
     start: datetime = START,
     *,
     most: int = 20,
-    ids: Callable[[datetime], str] = short_id,
+    ids: Callable[[datetime], str] = new_reminder_id,
     running: bool = True,
 ) -> AsyncIterator[Town]:
     """A process from its start until it is killed."""
@@ -185,7 +189,7 @@ def test_one_that_is_cancelled_while_another_is_told_is_not_told(tmp_path: Path)
                 if alarm.text == "3":
                     done.set()
 
-            reminders = Reminders(here.store, here.clock, timezone="UTC", max_count=9, fire=cancels)
+            reminders = ReminderService(here.store, here.clock, timezone="UTC", max_count=9, fire=cancels)
             here.clock.advance(600)
             task = asyncio.create_task(reminders.run())
             await done.wait()
@@ -217,17 +221,17 @@ def test_a_clock_that_is_set_is_noticed(tmp_path: Path) -> None:
             await here.remind("tea", at="in 2h")
             await here.clock.asleep()
             here.clock.correct(3 * 3_600)
-            await here.clock.passes(seconds=LOOK_AGAIN_S)
+            await here.clock.passes(seconds=MAX_SLEEP_S)
             await here.until(1)
             await here.remind("coffee", at="in 90 s")
             await here.clock.asleep()
             here.clock.correct(-3_600)
             for _ in range(61):
                 assert len(here.told) == 1
-                await here.clock.passes(seconds=LOOK_AGAIN_S)
-            await here.clock.passes(seconds=LOOK_AGAIN_S)
+                await here.clock.passes(seconds=MAX_SLEEP_S)
+            await here.clock.passes(seconds=MAX_SLEEP_S)
             assert await here.until(2) == ["tea", "coffee"]
-            assert max(here.clock.sleeps) == LOOK_AGAIN_S
+            assert max(here.clock.sleeps) == MAX_SLEEP_S
 
     run(story())
 
@@ -273,7 +277,7 @@ def test_a_process_that_dies_while_telling_tells_neither_twice_nor_never(tmp_pat
 
             for fire in (dies_before, dies_after):
                 with pytest.raises(asyncio.CancelledError):
-                    await Reminders(here.store, here.clock, timezone="UTC", max_count=1, fire=fire).run()
+                    await ReminderService(here.store, here.clock, timezone="UTC", max_count=1, fire=fire).run()
             assert here.told == seen
         async with town(tmp_path, START + timedelta(hours=1)) as after:
             await after.remind("next", at="in 1 min")
@@ -299,7 +303,7 @@ def test_one_that_cannot_be_told_stops_nobody_and_is_told_by_the_next_process(
             await here.remind("tea", at="in 2 min")
             here.clock.advance(600)
             task = asyncio.create_task(
-                Reminders(here.store, here.clock, timezone="UTC", max_count=9, fire=stumbles).run()
+                ReminderService(here.store, here.clock, timezone="UTC", max_count=9, fire=stumbles).run()
             )
             assert await here.until(1) == ["tea"]
             task.cancel()
@@ -318,12 +322,12 @@ def test_a_store_that_fails_ends_it(tmp_path: Path) -> None:
         async with town(tmp_path, running=False) as here:
 
             async def full(_: Alarm) -> None:
-                raise NotWritten("the disk is full")
+                raise AppendFailed("the disk is full")
 
             await here.remind("tea", at="in 1 min")
             here.clock.advance(60)
-            with pytest.raises(NotWritten):
-                await Reminders(here.store, here.clock, timezone="UTC", max_count=9, fire=full).run()
+            with pytest.raises(AppendFailed):
+                await ReminderService(here.store, here.clock, timezone="UTC", max_count=9, fire=full).run()
 
     run(story())
 
@@ -339,7 +343,7 @@ def test_one_that_stays_where_it_stood_is_told_once_and_stops_nobody(tmp_path: P
                 if alarm.text == "other":
                     done.set()
 
-            reminders = Reminders(here.store, here.clock, timezone="UTC", max_count=9, fire=deaf)
+            reminders = ReminderService(here.store, here.clock, timezone="UTC", max_count=9, fire=deaf)
             await here.remind("tea", at="in 1 min")
             await here.remind("other", at="in 2 min")
             task = asyncio.create_task(reminders.run())
@@ -355,7 +359,7 @@ def test_one_that_stays_where_it_stood_is_told_once_and_stops_nobody(tmp_path: P
 
 
 def test_every_time_is_told_or_counted_over_any_restarts(tmp_path: Path) -> None:
-    schedule = cron("*/20 7-18 * * 1-6", "Europe/Zurich")
+    schedule = parse_cron("*/20 7-18 * * 1-6", "Europe/Zurich")
 
     async def story() -> None:
         chance, now, told = random.Random(7), START, 0
@@ -366,7 +370,7 @@ def test_every_time_is_told_or_counted_over_any_restarts(tmp_path: Path) -> None
             async with town(tmp_path, now) as here:
                 for _ in range(chance.randrange(4)):
                     hours = chance.choice([0.1, 0.5, 3, 9, 20])
-                    await here.clock.passes(seconds=max(LOOK_AGAIN_S, hours * 3_600))
+                    await here.clock.passes(seconds=max(MAX_SLEEP_S, hours * 3_600))
                 due = (await here.store.pending_reminders())[0].due
                 if due <= here.clock.now():
                     await here.until(len(here.told) + 1)
@@ -374,7 +378,7 @@ def test_every_time_is_told_or_counted_over_any_restarts(tmp_path: Path) -> None
                 now = here.clock.now() + timedelta(hours=chance.choice([0, 0.2, 5, 30]))
         [row] = await read(tmp_path)
         time: datetime | None = end
-        while (time := coming(schedule, time or end)) is not None and time < row.due:
+        while (time := next_time(schedule, time or end)) is not None and time < row.due:
             expected += 1
         assert told == expected
         assert expected > 100
@@ -382,7 +386,7 @@ def test_every_time_is_told_or_counted_over_any_restarts(tmp_path: Path) -> None
     run(story())
 
 
-async def read(tmp: Path) -> list[Reminder]:
+async def read(tmp: Path) -> list[PendingReminder]:
     async with await Store.open_readonly(tmp / "s.db") as reader:
         return await reader.pending_reminders()
 
@@ -394,18 +398,20 @@ def test_a_place_has_room_for_so_many_and_so_has_the_agent_itself(tmp_path: Path
             both = await asyncio.gather(
                 here.remind("2", at="in 1h"), here.remind("3", at="in 1h"), return_exceptions=True
             )
-            assert [type(one) for one in both] == [Reminder, Refused]
-            with pytest.raises(Refused, match="There are 2 reminders here already, and no more may be; cancel one"):
+            assert [type(one) for one in both] == [PendingReminder, ToolCallRefused]
+            with pytest.raises(
+                ToolCallRefused, match="There are 2 reminders here already, and no more may be; cancel one"
+            ):
                 await here.remind("4", at="in 1h")
             await here.remind("elsewhere", at="in 1h", room="#b")
             await here.own("1", at="in 1h")
             await here.own("2", at="in 1h")
             await here.own("of another", agent="other", at="in 1h")
-            with pytest.raises(Refused):
+            with pytest.raises(ToolCallRefused):
                 await here.own("3", at="in 1h")
             await here.reminders.cancel(first.id, agent="reverie", where=HERE.conversation, reason="")
             await here.remind("4", at="in 1h")
-            with pytest.raises(Refused):
+            with pytest.raises(ToolCallRefused):
                 await here.remind("5", at="in 1h")
 
     run(story())
@@ -416,7 +422,7 @@ def test_a_place_has_room_for_so_many_and_so_has_the_agent_itself(tmp_path: Path
     [
         ("  tea\r\nat\u2028five \x1b[31m\x00now ", "tea at five [31mnow"),
         ("\ud800", "\ufffd"),
-        ("x" * MOST_CHARS, "x" * 500),
+        ("x" * MAX_REMINDER_CHARS, "x" * 500),
     ],
 )
 def test_texts_are_one_harmless_line(tmp_path: Path, text: str, kept: str) -> None:
@@ -424,7 +430,7 @@ def test_texts_are_one_harmless_line(tmp_path: Path, text: str, kept: str) -> No
         async with town(tmp_path) as here:
             assert (await here.remind(text, at="in 1h")).text == kept
             made = await here.reminders.set(
-                agent="reverie", at=HERE, by=ANN, asked_by="A\nnn\x07" * 50, text="x", spoken=Spoken(at="in 1h")
+                agent="reverie", at=HERE, by=ANN, asked_by="A\nnn\x07" * 50, text="x", spoken=SpokenTime(at="in 1h")
             )
             assert made.asked_by.startswith("A nnA nn")
             assert len(made.asked_by) <= 64
@@ -445,7 +451,7 @@ def test_texts_are_one_harmless_line(tmp_path: Path, text: str, kept: str) -> No
 def test_what_cannot_be_set_is_refused(tmp_path: Path, text: str, spoken: dict[str, str], said: str) -> None:
     async def story() -> None:
         async with town(tmp_path) as here:
-            with pytest.raises(Refused) as refused:
+            with pytest.raises(ToolCallRefused) as refused:
                 await here.remind(text, "#a", **spoken)
             assert str(refused.value).startswith(said)
             assert await here.store.pending_reminders() == []
@@ -466,8 +472,8 @@ def test_an_id_is_never_used_twice(tmp_path: Path) -> None:
             assert (await here.remind("x", at="in 1h")).id == "C"
 
     run(story())
-    assert len({short_id(START) for _ in range(100)}) == 100
-    assert all(len(short_id(START)) == 6 for _ in range(100))
+    assert len({new_reminder_id(START) for _ in range(100)}) == 100
+    assert all(len(new_reminder_id(START)) == 6 for _ in range(100))
 
 
 def test_only_those_of_the_own_place_are_seen_and_cancelled(tmp_path: Path) -> None:
@@ -489,7 +495,7 @@ def test_only_those_of_the_own_place_are_seen_and_cancelled(tmp_path: Path) -> N
             assert await here.reminders.list("other", None) == [others]
             assert await here.reminders.cancel(own.id, agent="reverie", where=None, reason="") is True
             [ended] = await here.store.entries(kinds=["reminder_ended"])
-            assert ended.conversation == inner("reverie")
+            assert ended.conversation == inner_conversation("reverie")
 
     run(story())
 
@@ -497,11 +503,11 @@ def test_only_those_of_the_own_place_are_seen_and_cancelled(tmp_path: Path) -> N
 def test_one_that_cannot_be_read_any_more_is_over(tmp_path: Path) -> None:
     async def story() -> None:
         async with town(tmp_path, running=False) as here:
-            lost = Reminded(
+            lost = ReminderSet(
                 reminder="LOST", agent="reverie", at=HERE, text="x", by=ANN, asked_by="Ann",
                 schedule="cron 0 9 * * * Mars/Olympus", due=START,
             )  # fmt: skip
-            await here.store.append([Entry(fact=lost, at=START)])
+            await here.store.append([NewEntry(fact=lost, at=START)])
             await here.remind("tea", at="in 1 min")
         async with town(tmp_path) as here:
             await here.clock.passes(minutes=1)
@@ -524,24 +530,24 @@ def test_what_a_guest_may_have_set_is_bounded_and_nobody_elses_with_it(tmp_path:
                     by=SenderId(who),
                     asked_by=who,
                     text=f"{who} {room} {spoken}",
-                    spoken=Spoken(**spoken),
+                    spoken=SpokenTime(**spoken),
                     role=role,
                     asker_role=role,
                 )
 
             often: dict[str, str]
             for often in ({"every": "1m"}, {"every": "9m"}, {"cron": "0,5 9 * * *"}, {"cron": "0,55 * * * *"}):
-                with pytest.raises(Refused, match="every 10 minutes at most"):
+                with pytest.raises(ToolCallRefused, match="every 10 minutes at most"):
                     await asks("gus", "guest", **often)
             await asks("gus", "guest", every="10m")
             await asks("gus", "guest", "#b", at="1m")
-            with pytest.raises(Refused, match="may have 2 reminders at a time, and has 2"):
+            with pytest.raises(ToolCallRefused, match="may have 2 reminders at a time, and has 2"):
                 await asks("gus", "guest", "#c", at="1m")
             await asks("eve", "guest", every="10m")
             await asks("root", "admin", every="1m")
             for number in range(10):
                 await asks("mia", "member", f"#m{number}", every="5m")
-            with pytest.raises(Refused, match="may have 10 reminders"):
+            with pytest.raises(ToolCallRefused, match="may have 10 reminders"):
                 await asks("mia", "member", every="5m")
 
     asyncio.run(story())

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from agent.models.scripted import Rule, Script
+from agent.models.scripted import Script, ScriptRule
 from gateway.events import Alarm
-from gateway.records import Reminded
+from gateway.records import ReminderSet
 from tests.channels.kit import story
 from tests.gateway.kit import running
 
@@ -13,9 +13,9 @@ OPEN: dict[str, Any] = {"access": {"dm": "open"}, "dmn": {"dream_every": 0}}
 
 
 def script(when: str) -> Script:
-    asked = Rule(match="remind me of the tea", calls=(("remind", f'{{"text":"the tea","at":"{when}"}}'),))
-    told = Rule(match="Reminder [0-9A-Z]{6} is set for .*", reply="I will.")
-    return Script(rules=(asked, told, Rule(match='"the tea"', reply="Your tea is ready.")))
+    asked = ScriptRule(match="remind me of the tea", calls=(("remind", f'{{"text":"the tea","at":"{when}"}}'),))
+    told = ScriptRule(match="Reminder [0-9A-Z]{6} is set for .*", reply="I will.")
+    return Script(rules=(asked, told, ScriptRule(match='"the tea"', reply="Your tea is ready.")))
 
 
 def test_it_is_told_where_it_was_asked_for(tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ def test_it_is_told_where_it_was_asked_for(tmp_path: Path) -> None:
             await gateway.took(2)
         assert [part.body for part in gateway.screen.parts] == ["I will.", "Your tea is ready."]
         assert {part.to.room for part in gateway.screen.parts} == {gateway.screen.parts[0].to.room}
-        [asked] = [one for one in await gateway.log("reminded") if isinstance(one, Reminded)]
+        [asked] = [one for one in await gateway.log("reminded") if isinstance(one, ReminderSet)]
         [alarm] = [one for one in await gateway.log("alarm") if isinstance(one, Alarm)]
         assert (asked.asked_by, alarm.asked_by, alarm.at) == ("ann", "ann", asked.at)
         first, second = await gateway.turns()

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from gateway.cli import main
-from gateway.events import Address, ChannelName, Command, Deleted, Edited, EventId, MessageId, RoomId
+from gateway.events import Address, ChannelName, Command, EventId, MessageDeleted, MessageEdited, MessageId, RoomId
 from gateway.records import Seq, is_inner
-from gateway.replay import MOST_DIFFERENCES, SORTS, Report, lines, unlike
-from gateway.replaying import opened, replay
+from gateway.replay import MAX_DIFFERENCES, REPLAY_CHECKS, ReplayReport, describe_text_difference, format_replay_report
+from gateway.replaying import open_log, replay_log
 from tests.gateway.mind_kit import IRC, REST, TELEGRAM, Ask, Brain, Say, World, message, settings, world
 from tests.gateway.simulated import BEGIN, JumpingClock, simulate
 
@@ -64,7 +64,7 @@ async def talk(gateway: World, clock: JumpingClock, turns: int, *, begin: int = 
             said = replace(said, reply_to=MessageId(f"m{number - 1}"))
         await gateway.tell(TELEGRAM, said)
         if number % 5 == 2:  # before it is answered
-            edited = Edited(
+            edited = MessageEdited(
                 id=EventId(f"e{number}"),
                 at=said.at,
                 message=said.id,
@@ -91,7 +91,7 @@ async def lived(clock: JumpingClock, folder: Path) -> None:
             await clock.sleep(60.0)
         gone = message(TELEGRAM, "olga", "forget this", clock, id="gone")
         await gateway.tell(TELEGRAM, gone)
-        deleted = Deleted(id=EventId("d"), at=gone.at, message=gone.id, sender=gone.sender, sent=clock.now())
+        deleted = MessageDeleted(id=EventId("d"), at=gone.at, message=gone.id, sender=gone.sender, sent=clock.now())
         await gateway.tell(TELEGRAM, deleted)
         await clock.sleep(60.0)
     async with world(made, clock, Small(clock, answer)) as gateway:
@@ -130,7 +130,7 @@ def test_a_run_comes_out_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[
     code, found = replayed(export(tmp_path, entries()), capsys)
     assert found["differences"] == []
     assert code == 0
-    for sort in SORTS:
+    for sort in REPLAY_CHECKS:
         assert found["sorts"][sort]["compared"] > 3, found["sorts"]
         assert found["sorts"][sort]["compared"] == found["sorts"][sort]["agree"]
     kinds = [row["kind"] for row in entries()]
@@ -270,9 +270,9 @@ def test_it_reads_a_store_beside_the_gateway_that_writes_it(tmp_path: Path, caps
     async def story(clock: JumpingClock) -> None:
         async with world(settings(tmp_path), clock, Small(clock, answer)) as gateway:
             await talk(gateway, clock, 4)
-            async with opened(gateway.settings.store.path) as reader:
+            async with open_log(gateway.settings.store.path) as reader:
                 done: list[tuple[int, int]] = []
-                report = await replay(reader, since=None, progress=lambda *at: done.append(at))
+                report = await replay_log(reader, since=None, progress=lambda *at: done.append(at))
             assert report.is_identical
             assert report.tallies["view"].compared >= 4
             assert done[-1][0] <= done[-1][1]
@@ -328,18 +328,20 @@ def test_what_cannot_be_replayed_is_said(
 
 
 def test_what_differs_is_told_up_to_a_bound_and_counted_beyond() -> None:
-    report = Report()
-    for number in range(1, MOST_DIFFERENCES + 6):
+    report = ReplayReport()
+    for number in range(1, MAX_DIFFERENCES + 6):
         report.add_entry(Seq(number), BEGIN)
         report.add_differences("view", Seq(number), None, "it is")
     report.add_skipped("heard", "a digest")
     assert not report.is_identical
-    told = lines(report)
-    assert told[-1] == f"{MOST_DIFFERENCES + 5} differ"
-    assert sum(line.endswith("it is") for line in told) == MOST_DIFFERENCES
+    told = format_replay_report(report)
+    assert told[-1] == f"{MAX_DIFFERENCES + 5} differ"
+    assert sum(line.endswith("it is") for line in told) == MAX_DIFFERENCES
     assert "  not compared: 1, a digest" in told
 
 
 def test_where_two_texts_part_is_told() -> None:
-    assert unlike("abc", "abd") == "from character 2 on it was 'abc', and is 'abd' (3 and 3 characters)"
-    assert unlike("ab", "abc").startswith("from character 2 on")
+    assert (
+        describe_text_difference("abc", "abd") == "from character 2 on it was 'abc', and is 'abd' (3 and 3 characters)"
+    )
+    assert describe_text_difference("ab", "abc").startswith("from character 2 on")

@@ -11,19 +11,19 @@ from channels.base import Denied, RateLimited, Rejected, SendError, Uncertain, U
 from gateway import retry
 from gateway.clock import ManualClock
 from gateway.events import Address, Post, PostKey, RoomId
-from gateway.outbox import LOST_IN_CRASH
-from gateway.records import FACT, Fact, PartEnded, Queued, Sending
-from gateway.store import Entry, OutboxPart, PartState, Store, rebuild
+from gateway.outbox import LOST_IN_CRASH_TEXT
+from gateway.records import FACT, Fact, PartSendEnded, PartSendStarted, PostQueued
+from gateway.store import NewEntry, OutboxPart, PartState, Store, rebuild
 from gateway.store.schema import APPLICATION_ID, migrations
 from tests.gateway.outbox_kit import NAME, Postman, office, play
 
 KEY = PostKey("p")
-FAILED, UNCERTAIN = retry.Verdict(state="failed", reason="x"), retry.Verdict(state="uncertain", reason="x")
-OLD = retry.Verdict(state="uncertain", reason="gave up after 24 h: x")
+FAILED, UNCERTAIN = retry.RetryDecision(state="failed", reason="x"), retry.RetryDecision(state="uncertain", reason="x")
+OLD = retry.RetryDecision(state="uncertain", reason="gave up after 24 h: x")
 
 
-def again(wait_s: float) -> retry.Verdict:
-    return retry.Verdict(state="waiting", reason="x", wait_s=wait_s, maybe_seen=True)
+def again(wait_s: float) -> retry.RetryDecision:
+    return retry.RetryDecision(state="waiting", reason="x", wait_s=wait_s, maybe_seen=True)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def again(wait_s: float) -> retry.Verdict:
         (Uncertain("x"), -0.5, UNCERTAIN),  # also if the wait until the next attempt would make up for it
         (Unreachable("x"), 10, again(1.0)),
         (Unreachable("x"), 100, UNCERTAIN),
-        (Unreachable("x"), None, retry.Verdict(state="waiting", reason="x", wait_s=1.0)),
+        (Unreachable("x"), None, retry.RetryDecision(state="waiting", reason="x", wait_s=1.0)),
         (RateLimited("x", retry_after_s=30), 10, again(30.0)),
         (RateLimited("x", retry_after_s=90), 10, UNCERTAIN),
         (Rejected("x"), 10, UNCERTAIN),  # surely not by this attempt, but perhaps by the one before
@@ -47,13 +47,13 @@ def again(wait_s: float) -> retry.Verdict:
     ],
 )
 def test_verdicts_within_and_beyond_the_window(
-    error: SendError, since_s: float | None, expected: retry.Verdict
+    error: SendError, since_s: float | None, expected: retry.RetryDecision
 ) -> None:
-    assert retry.verdict(error, attempts=1, age_s=0, since_s=since_s, resend_s=100) == expected
+    assert retry.decide_retry(error, attempts=1, age_s=0, since_s=since_s, resend_s=100) == expected
 
 
 def test_an_old_post_that_may_have_been_seen_ends_uncertain_not_failed() -> None:
-    assert retry.verdict(Uncertain("x"), attempts=1, age_s=86_400, resend_s=100) == OLD
+    assert retry.decide_retry(Uncertain("x"), attempts=1, age_s=86_400, resend_s=100) == OLD
 
 
 def part(index: int, state: PartState, first: datetime | None) -> OutboxPart:
@@ -79,15 +79,15 @@ RECENT, LONG_AGO = NOW - timedelta(seconds=10), NOW - timedelta(hours=1)
     ],
 )
 def test_what_a_crash_left_behind(parts: list[OutboxPart], expected: dict[int, str]) -> None:
-    assert retry.recovered(parts, now=NOW, resend_s=60) == expected
-    never = retry.recovered(parts, now=NOW, resend_s=0)
+    assert retry.recover_parts(parts, now=NOW, resend_s=60) == expected
+    never = retry.recover_parts(parts, now=NOW, resend_s=0)
     assert set(never.values()) <= {"uncertain"}
 
 
 def test_parts_that_can_be_sent_again_go_one_by_one() -> None:
     parts = [part(index, "pending", None) for index in range(3)]
-    assert len(retry.window(parts, 2)) == 2
-    assert [one.index for one in retry.window(parts, 2, resend_s=60)] == [0]
+    assert len(retry.select_window(parts, 2)) == 2
+    assert [one.index for one in retry.select_window(parts, 2, resend_s=60)] == [0]
 
 
 def test_an_uncertain_part_is_sent_again_with_its_key_before_the_next(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_link_that_comes_back_after_the_window_sends_nothing_twice(tmp_path: P
             assert (delivery.state, delivery.reason) == ("uncertain", "part 1 of 2: cut")
             assert postman.sent == ["2"]
             sendings = [entry.fact for entry in await work.store.entries(kinds=["sending"])]
-            assert [fact.part for fact in sendings if isinstance(fact, Sending)] == [0, 1]
+            assert [fact.part for fact in sendings if isinstance(fact, PartSendStarted)] == [0, 1]
 
     play(story)
 
@@ -179,12 +179,12 @@ async def crashed(tmp: Path, *facts: Fact) -> None:
     clock = ManualClock(datetime(2026, 3, 1, tzinfo=UTC))
     to = Address(channel=NAME, room=RoomId("#a"))
     async with await Store.open(tmp / "s.db", clock) as store:
-        for fact in (Queued(post=Post(key=KEY, to=to, text="1\n2")), *facts):
-            await store.append([Entry(fact=fact, at=clock.now(), conversation=to.conversation)])
+        for fact in (PostQueued(post=Post(key=KEY, to=to, text="1\n2")), *facts):
+            await store.append([NewEntry(fact=fact, at=clock.now(), conversation=to.conversation)])
 
 
-HANDED_OVER = Sending(post=KEY, part=0, bodies=("1", "2"))
-DOUBT = PartEnded(post=KEY, part=0, state="waiting", reason="cut", maybe_seen=True)
+HANDED_OVER = PartSendStarted(post=KEY, part=0, bodies=("1", "2"))
+DOUBT = PartSendEnded(post=KEY, part=0, state="waiting", reason="cut", maybe_seen=True)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ DOUBT = PartEnded(post=KEY, part=0, state="waiting", reason="cut", maybe_seen=Tr
         ((HANDED_OVER,), 0, 1, "2 uncertain"),
         ((HANDED_OVER, DOUBT), 9_000, 30, "12 sent"),
         ((HANDED_OVER, DOUBT), 9_000, 9_001, "2 uncertain"),
-        ((HANDED_OVER, DOUBT, Sending(post=KEY, part=0, bodies=None)), 9_000, 9_001, "2 uncertain"),
+        ((HANDED_OVER, DOUBT, PartSendStarted(post=KEY, part=0, bodies=None)), 9_000, 9_001, "2 uncertain"),
     ],
 )
 def test_after_a_crash_the_window_still_counts_from_the_first_time(
@@ -208,7 +208,7 @@ def test_after_a_crash_the_window_still_counts_from_the_first_time(
         async with office(tmp_path, postman, later_s=later_s) as work:
             (delivery,) = await work.ended(1)
             assert f"{''.join(postman.sent)} {delivery.state}" == shown
-            assert delivery.reason in ("", f"part 1 of 2: {LOST_IN_CRASH}", "part 1 of 2: cut")
+            assert delivery.reason in ("", f"part 1 of 2: {LOST_IN_CRASH_TEXT}", "part 1 of 2: cut")
 
     play(story)
     assert asyncio.run(rebuild(tmp_path / "s.db")) == []
@@ -218,11 +218,11 @@ def test_a_store_of_the_version_before_agrees_with_its_log(tmp_path: Path) -> No
     """The new column is filled from the log when an older store is brought forward."""
     path = tmp_path / "s.db"
     to = Address(channel=NAME, room=RoomId("#a"))
-    waiting = PartEnded(post=KEY, part=1, state="waiting", reason="slow down")
+    waiting = PartSendEnded(post=KEY, part=1, state="waiting", reason="slow down")
     facts: tuple[Fact, ...] = (
-        Queued(post=Post(key=KEY, to=to, text="1\n2")),
+        PostQueued(post=Post(key=KEY, to=to, text="1\n2")),
         HANDED_OVER,
-        Sending(post=KEY, part=1, bodies=None),
+        PartSendStarted(post=KEY, part=1, bodies=None),
         waiting,
     )
     connection = sqlite3.connect(path, isolation_level=None)

@@ -12,18 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.models.base import Chunk, End, Request, Text
-from agent.models.scripted import Rule, Script, ScriptedModel
+from agent.models.base import ModelRequest, StreamChunk, StreamEnd, TextPart
+from agent.models.scripted import Script, ScriptedModel, ScriptRule
 from gateway import rewinding
-from gateway.acting import Rooms
-from gateway.changes import Change
+from gateway.acting import ConversationLocks
+from gateway.changes import CommandEffect
 from gateway.clock import ManualClock, SystemClock
 from gateway.events import Address, Command, ConversationId, EventId, RoomId, Sender, SenderId, Usage
-from gateway.records import Folded, Rewound, Seq, TurnEnded, TurnId, inner
-from gateway.rewinding import MOST_EXCHANGES, Seen, counted
-from gateway.rewinds import COMPACTING, Wish
-from gateway.store import Appended, Entry, Store, rebuild
-from gateway.why import why
+from gateway.records import ConversationRewound, Seq, TurnId, TurnRecord, ViewFolded, inner_conversation
+from gateway.rewinding import MOST_EXCHANGES, TurnInView, parse_count
+from gateway.rewinds import COMPACTING, RewindRequest
+from gateway.store import AppendResult, NewEntry, Store, rebuild
+from gateway.why import explain_event
 from tests.gateway.kit import CONSOLE, Running, running
 from tests.gateway.rewinds_kit import Views, rewinds
 from tests.store.kit import turn
@@ -50,13 +50,13 @@ SORTS = "aswif"
 """Answered, silent, within another conversation, interrupted, failed."""
 
 
-def seen(sorts: str, *, each: int = 10) -> list[Seen]:
+def seen(sorts: str, *, each: int = 10) -> list[TurnInView]:
     """Turns of these sorts, at 10, 20, ...; those answered, failed and interrupted have a message in front of them."""
     outcomes: dict[str, Any] = {"a": "replied", "s": "silent", "w": "replied", "i": "interrupted", "f": "failed"}
     return [
-        Seen(
+        TurnInView(
             Seq(place * each),
-            TurnEnded(
+            TurnRecord(
                 turn=TurnId(f"t{place}"),
                 covers=(Seq(place * each - 1),) if sort in "aif" else (),
                 omitted=0,
@@ -98,8 +98,8 @@ def seen(sorts: str, *, each: int = 10) -> list[Seen]:
 )
 def test_exchanges_are_taken_back_from_the_newest(sorts: str, count: int, first: int, said: str) -> None:
     view = seen(sorts)
-    back = rewinding.rewind(view, count, "ops")
-    assert back.facts == (Rewound(first=Seq(first), last=view[-1].seq, by="ops"),)
+    back = rewinding.plan_rewind(view, count, "ops")
+    assert back.facts == (ConversationRewound(first=Seq(first), last=view[-1].seq, by="ops"),)
     assert back.text.startswith(said)
     assert not back.is_retry
 
@@ -118,36 +118,38 @@ def test_exchanges_are_taken_back_from_the_newest(sorts: str, count: int, first:
     ],
 )
 def test_what_was_answered_last_is_answered_again(sorts: str, first: int, last: int, again: tuple[Seq, ...]) -> None:
-    back = rewinding.retry(seen(sorts), "ops", PLACE)
-    assert back.facts == (Rewound(first=Seq(first), last=Seq(last), by="ops", again=again),)
+    back = rewinding.plan_retry(seen(sorts), "ops", PLACE)
+    assert back.facts == (ConversationRewound(first=Seq(first), last=Seq(last), by="ops", again=again),)
     assert back.is_retry
 
 
 def test_the_words_of_a_retry_tell_how_much_it_is() -> None:
-    one, two = (rewinding.retry(seen(sorts), "ops", PLACE).text for sorts in ("a", "ias"))
+    one, two = (rewinding.plan_retry(seen(sorts), "ops", PLACE).text for sorts in ("a", "ias"))
     assert one == "Once more: 1 message of this conversation is answered again, and 1 turn taken back."
     assert two == "Once more: 2 messages of this conversation are answered again, and 3 turns taken back."
 
 
 def test_where_nothing_is_in_view_nothing_is_taken_back() -> None:
     for back in (
-        rewinding.rewind([], 1, "ops"),
-        rewinding.retry([], "ops", PLACE),
-        rewinding.retry(seen("sw"), "ops", PLACE),
-        rewinding.retry(seen("a"), "ops", inner("reverie")),  # of what it was told there most is of other places
-        rewinding.new([], None, "ops"),
-        rewinding.new([], Folded(start=Seq(9), reason=""), "ops"),
+        rewinding.plan_rewind([], 1, "ops"),
+        rewinding.plan_retry([], "ops", PLACE),
+        rewinding.plan_retry(seen("sw"), "ops", PLACE),
+        rewinding.plan_retry(
+            seen("a"), "ops", inner_conversation("reverie")
+        ),  # of what it was told there most is of other places
+        rewinding.plan_new([], None, "ops"),
+        rewinding.plan_new([], ViewFolded(start=Seq(9), reason=""), "ops"),
     ):
         assert (back.fact, back.is_retry) == (None, False)
         assert back.text.startswith("Nothing is in view here")
 
 
 def test_a_fresh_view_begins_behind_all_that_is_in_it() -> None:
-    back = rewinding.new(seen("aa"), None, "ops")
-    assert back.facts == (Folded(start=Seq(21), reason="ops asked for a fresh view", kinds=("new",)),)
+    back = rewinding.plan_new(seen("aa"), None, "ops")
+    assert back.facts == (ViewFolded(start=Seq(21), reason="ops asked for a fresh view", kinds=("new",)),)
     assert back.text == "A fresh view: 2 turns left it; the log keeps all."
-    head = rewinding.new([], Folded(start=Seq(40), reason="", head="so far"), "ops")
-    assert isinstance(head.fact, Folded)
+    head = rewinding.plan_new([], ViewFolded(start=Seq(40), reason="", head="so far"), "ops")
+    assert isinstance(head.fact, ViewFolded)
     assert (head.fact.start, head.fact.head) == (40, "")  # what was folded away does not come back
     assert head.text == "A fresh view: 0 turns and what stood in front of them left it; the log keeps all."
 
@@ -157,35 +159,35 @@ def test_a_fresh_view_begins_behind_all_that_is_in_it() -> None:
     [("", 1), (" 2 ", 2), ("1000", 1000), *((said, None) for said in ("0", "-1", "x", "²", "1001", "9" * 99))],
 )
 def test_a_number_of_exchanges(said: str, count: int | None) -> None:
-    assert counted(said) == count
+    assert parse_count(said) == count
     assert MOST_EXCHANGES == 1000
 
 
 @given(sorts=st.text(SORTS, max_size=12), count=st.integers(1, 15))
 def test_what_is_taken_back_is_the_end_of_the_view(sorts: str, count: int) -> None:
     view = seen(sorts)
-    rewound, again = rewinding.rewind(view, count, "ops").fact, rewinding.retry(view, "ops", PLACE).fact
+    rewound, again = rewinding.plan_rewind(view, count, "ops").fact, rewinding.plan_retry(view, "ops", PLACE).fact
     assert (rewound is None) == (not view)
-    if isinstance(rewound, Rewound):
+    if isinstance(rewound, ConversationRewound):
         gone = [one.fact for one in view if rewound.first <= one.seq <= rewound.last]
         assert gone == [one.fact for one in view][-len(gone) :]
         visible = [one for one in view if one.fact.text and one.fact.within is None]
         assert sum(one.text != "" and one.within is None for one in gone) == min(count, len(visible))
         left = [one for one in view if one.seq < rewound.first]
         assert not left or left[-1].fact.outcome != "interrupted"  # nothing that was heard is left without its answer
-    if isinstance(again, Rewound):
+    if isinstance(again, ConversationRewound):
         gone = [one.fact for one in view if again.first <= one.seq <= again.last]
         assert again.again == tuple(seq for one in gone for seq in one.covers)
         assert all(one.fact.within is not None for one in view if one.seq > again.last)
 
 
-def wish(what: rewinding.What, count: int = 1) -> Wish:
-    return Wish(action=what, at=AT, by="ops", count=count)
+def wish(what: rewinding.RewindAction, count: int = 1) -> RewindRequest:
+    return RewindRequest(action=what, at=AT, by="ops", count=count)
 
 
-async def written(store: Store, change: Change) -> None:
+async def written(store: Store, change: CommandEffect) -> None:
     """As whoever asks does it."""
-    asked = Entry(fact=_command(), at=NOW, conversation=PLACE)
+    asked = NewEntry(fact=_command(), at=NOW, conversation=PLACE)
     facts = change.entries(asked)
     first, *_ = await store.append([asked, *facts])
     change.settle(first)
@@ -207,13 +209,13 @@ def _command(number: int = 1) -> Command:
 async def test_while_a_turn_is_under_way_nothing_changes(tmp_path: Path) -> None:
     async with await Store.open(tmp_path / "s.db", ManualClock(NOW)) as store:
         await store.append([turn(PLACE)])
-        doors, views = Rooms(), Views()
+        doors, views = ConversationLocks(), Views()
         asked = rewinds(store, ManualClock(NOW), views, doors=doors)
         async with doors.lock_for(PLACE):
             for what in ("new", "rewind", "retry", "compact"):
                 change = await asked.plan(wish(what))
-                assert (change.answer, change.facts) == (rewinding.BUSY, ())
-                change.settle(Appended(Seq(1), is_new=True))
+                assert (change.answer, change.facts) == (rewinding.TURN_RUNNING, ())
+                change.settle(AppendResult(Seq(1), is_new=True))
         assert (views.forgotten, views.noticed, views.folded) == ([], [], [])
 
 
@@ -221,7 +223,7 @@ async def test_while_a_turn_is_under_way_nothing_changes(tmp_path: Path) -> None
 async def test_a_turn_that_has_waited_for_the_room_goes_first(tmp_path: Path) -> None:
     async with await Store.open(tmp_path / "s.db", ManualClock(NOW)) as store:
         await store.append([turn(PLACE)])
-        doors, over = Rooms(), asyncio.Event()
+        doors, over = ConversationLocks(), asyncio.Event()
 
         async def turn_there() -> None:
             async with doors.lock_for(PLACE):
@@ -234,7 +236,7 @@ async def test_a_turn_that_has_waited_for_the_room_goes_first(tmp_path: Path) ->
         door.release()
         assert not doors.is_busy(PLACE)  # and all the same it is not free
         change = await rewinds(store, ManualClock(NOW), Views(), doors=doors).plan(wish("new"))
-        assert (change.answer, change.facts) == (rewinding.BUSY, ())
+        assert (change.answer, change.facts) == (rewinding.TURN_RUNNING, ())
         over.set()
         await waits
 
@@ -243,11 +245,11 @@ async def test_a_turn_that_has_waited_for_the_room_goes_first(tmp_path: Path) ->
 async def test_no_turn_begins_between_what_is_decided_and_what_is_durable(tmp_path: Path) -> None:
     async with await Store.open(tmp_path / "s.db", ManualClock(NOW)) as store:
         await store.append([turn(PLACE)])
-        doors, views = Rooms(), Views()
+        doors, views = ConversationLocks(), Views()
         asked = rewinds(store, ManualClock(NOW), views, doors=doors)
         change = await asked.plan(wish("rewind"))
         assert doors.is_busy(PLACE)
-        assert (await asked.plan(wish("rewind"))).answer == rewinding.BUSY
+        assert (await asked.plan(wish("rewind"))).answer == rewinding.TURN_RUNNING
         await written(store, change)
         assert not doors.is_busy(PLACE)
         assert views.forgotten == [PLACE]
@@ -259,9 +261,9 @@ async def test_no_turn_begins_between_what_is_decided_and_what_is_durable(tmp_pa
 async def test_what_is_not_written_leaves_the_room_open_and_starts_nothing(tmp_path: Path) -> None:
     async with await Store.open(tmp_path / "s.db", ManualClock(NOW)) as store:
         await store.append([turn(PLACE, 1)])
-        doors, views = Rooms(), Views()
+        doors, views = ConversationLocks(), Views()
         asked = rewinds(store, ManualClock(NOW), views, doors=doors)
-        for became in (None, Appended(Seq(1), is_new=False)):
+        for became in (None, AppendResult(Seq(1), is_new=False)):
             (await asked.plan(wish("retry"))).settle(became)
             (await asked.plan(wish("compact"))).settle(became)
             assert not doors.is_busy(PLACE)
@@ -275,7 +277,7 @@ async def test_who_is_heard_while_the_gateway_stops_begins_no_work_that_it_would
         views = Views()
         asked = rewinds(store, ManualClock(NOW), views)
         await asked.close()
-        (await asked.plan(wish("compact"))).settle(Appended(Seq(1), is_new=True))
+        (await asked.plan(wish("compact"))).settle(AppendResult(Seq(1), is_new=True))
         for _ in range(3):
             await asyncio.sleep(0)
         assert views.folded == []
@@ -284,7 +286,7 @@ async def test_who_is_heard_while_the_gateway_stops_begins_no_work_that_it_would
 
 @story
 async def test_a_view_that_cannot_be_read_leaves_the_room_open(tmp_path: Path) -> None:
-    store, doors = await Store.open(tmp_path / "s.db", ManualClock(NOW)), Rooms()
+    store, doors = await Store.open(tmp_path / "s.db", ManualClock(NOW)), ConversationLocks()
     asked = rewinds(store, ManualClock(NOW), Views(), doors=doors)
     await store.close()
     with pytest.raises(ValueError, match="losed"):
@@ -300,7 +302,7 @@ async def test_what_came_of_folding_is_told_when_it_is_known(tmp_path: Path, bro
         asked = rewinds(store, ManualClock(NOW), views, posts=posts)
         change = await asked.plan(wish("compact"))
         assert (change.answer, change.facts) == (COMPACTING, ())
-        change.settle(Appended(Seq(7), is_new=True))
+        change.settle(AppendResult(Seq(7), is_new=True))
         await asyncio.gather(*asked._tasks)
         (post,) = posts
         assert post.post.to == AT
@@ -320,10 +322,14 @@ async def _say(gateway: Running, words: str, *, count: int, sender: str = "ann")
 def _read(gateway: Running) -> list[str]:
     """What the newest request repeats of the conversation, and what is new."""
     said = gateway.scripted.requests[-1].conversation
-    return [part.text for one in said for part in one.parts if isinstance(part, Text)]
+    return [part.text for one in said for part in one.parts if isinstance(part, TextPart)]
 
 
-RULES = (Rule(match="one", reply="first"), Rule(match="two", reply="second"), Rule(match="", reply="other"))
+RULES = (
+    ScriptRule(match="one", reply="first"),
+    ScriptRule(match="two", reply="second"),
+    ScriptRule(match="", reply="other"),
+)
 TALK = Script(rules=RULES)
 
 
@@ -333,12 +339,12 @@ class Torn(ScriptedModel):
     def __init__(self) -> None:
         super().__init__(TALK, clock=SystemClock())
 
-    async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         self.requests.append(request)
         if len(self.requests) == 2:
             raise KeyError("a bug")
-        yield Text(text="at last")
-        yield End(stop_reason="end", usage=Usage(), model="torn")
+        yield TextPart(text="at last")
+        yield StreamEnd(stop_reason="end", usage=Usage(), model="torn")
 
 
 @story
@@ -380,10 +386,10 @@ async def test_what_was_answered_is_answered_anew(tmp_path: Path) -> None:
         assert sum("say two" in text for text in _read(gateway)) == 1
         first, second, third = await gateway.turns()
         assert second.covers == third.covers != first.covers
-        (rewound,) = [fact for fact in await gateway.log("rewound") if isinstance(fact, Rewound)]
+        (rewound,) = [fact for fact in await gateway.log("rewound") if isinstance(fact, ConversationRewound)]
         assert (rewound.again, rewound.by) == (second.covers, "console:ann")
         async with await Store.open_readonly(gateway.path) as reader:
-            story_of = await why(reader, second.covers[0]) or []
+            story_of = await explain_event(reader, second.covers[0]) or []
         assert any(line.endswith(", by console:ann, to be answered again") for line in story_of)
         await _say(gateway, "say three", count=5)
         assert sum("say two" in text for text in _read(gateway)) == 1
@@ -402,7 +408,7 @@ async def test_a_command_that_comes_twice_changes_something_once(tmp_path: Path)
         await gateway.console._emit([once, once, other])
         await gateway.console._emit([once])
         await gateway.screen.until(5)
-        rewound = [fact for fact in await gateway.log("rewound") if isinstance(fact, Rewound)]
+        rewound = [fact for fact in await gateway.log("rewound") if isinstance(fact, ConversationRewound)]
         assert len(rewound) == 2  # each of the two once, the second one by what the first one left
         assert rewound[0].first > rewound[1].last
         await gateway.console.receive_message("reverie: say four", sender="ann", room="lobby")
@@ -438,9 +444,9 @@ async def test_a_retry_that_was_only_just_durable_is_answered_by_the_next_proces
         await _say(gateway, "say two", count=1)
     async with await Store.open(gateway.path, ManualClock(NOW)) as store:
         (ended,) = await store.turns_in_view(ConversationId("console/ann"))
-        assert isinstance(ended.fact, TurnEnded)
-        back = Rewound(first=ended.seq, last=ended.seq, by="ops", again=ended.fact.covers)
-        await store.append([Entry(fact=back, at=NOW, conversation=ended.conversation)])
+        assert isinstance(ended.fact, TurnRecord)
+        back = ConversationRewound(first=ended.seq, last=ended.seq, by="ops", again=ended.fact.covers)
+        await store.append([NewEntry(fact=back, at=NOW, conversation=ended.conversation)])
     async with running(tmp_path, TALK) as again:
         await again.screen.until(1)
         assert again.screen.parts[0].body == "second"

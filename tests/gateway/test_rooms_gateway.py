@@ -12,7 +12,9 @@ from gateway.events import ChannelName
 from tests.channels.irc_kit import config
 from tests.channels.kit import story
 from tests.gateway.kit import settings
-from tests.servers.ircd import MODERN, Client, Ircd, Options
+from tests.servers.ircd import Ircd
+from tests.servers.ircd_client import Client
+from tests.servers.ircd_options import MODERN, Options
 
 NAME = ChannelName("irc.test")
 BOSS = "boss!b@host"

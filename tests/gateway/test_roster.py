@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from gateway.clock import ManualClock
 from gateway.events import Address
-from gateway.records import CodeGiven, CodeOver, Fact, IdentityLinked, RoleGiven, RoomOpened
+from gateway.records import CodeEnded, CodeIssued, Fact, IdentityLinked, RoleAssigned, RoomAccessChanged
 from gateway.roster import deskless
-from gateway.roster.groups import pair
-from gateway.roster.roster import Roster, What
-from gateway.standing import RANKS
-from gateway.store import Entry, Store, Stored
+from gateway.roster.groups import sort_pair
+from gateway.roster.roster import RequestKind, Roster
+from gateway.standing import ROLE_ORDER
+from gateway.store import LogEntry, NewEntry, Store
 from tests.examples import examples
 from tests.gateway.roster_kit import DC, EVE, OWNER, TG, code, somebody, story, town
 
@@ -25,21 +25,21 @@ people = st.sampled_from([f"{TG}:{number}" for number in range(4)] + [f"{DC}:{nu
 places = st.sampled_from([Address.parse(f"{TG}/-{number}") for number in range(3)])
 words: st.SearchStrategy[Fact] = st.one_of(
     st.builds(
-        RoleGiven,
+        RoleAssigned,
         person=people,
-        role=st.sampled_from([*RANKS, ""]),
+        role=st.sampled_from([*ROLE_ORDER, ""]),
         scope=st.sampled_from(["", "telegram.main/-1"]),
         name=st.just(""),
         by=people,
         why=st.sampled_from(["pairing", "role", "block", "seed"]),
     ),
-    st.builds(RoomOpened, room=places, open=st.booleans(), by=people, about=st.just("")),
+    st.builds(RoomAccessChanged, room=places, open=st.booleans(), by=people, about=st.just("")),
     st.tuples(people, people, st.booleans())
     .filter(lambda link: link[0] != link[1])
-    .map(lambda link: (*pair(link[0], link[1]), link[2]))
+    .map(lambda link: (*sort_pair(link[0], link[1]), link[2]))
     .map(lambda link: IdentityLinked(one=link[0], other=link[1], joined=link[2], by="")),
     st.builds(
-        CodeGiven,
+        CodeIssued,
         request=st.sampled_from("abc"),
         what=st.sampled_from(["pair", "room", "link", "confirm"]),
         person=people,
@@ -52,7 +52,7 @@ words: st.SearchStrategy[Fact] = st.one_of(
         digest=st.just(""),
         until=st.just(NOW.replace(year=2027)),
     ),
-    st.builds(CodeOver, request=st.sampled_from("abc"), state=st.just("used"), by=st.just("")),
+    st.builds(CodeEnded, request=st.sampled_from("abc"), state=st.just("used"), by=st.just("")),
 )
 
 
@@ -66,13 +66,13 @@ def test_the_log_gives_the_same_picture_as_what_was_written(batches: list[list[F
                 await lived.load()
                 store.add_listener(lived.on_appended)
                 for batch in batches:
-                    await store.append([Entry(fact=fact, at=NOW) for fact in batch])
+                    await store.append([NewEntry(fact=fact, at=NOW) for fact in batch])
                 await read.load()
                 assert lived.known == read.known
                 assert lived.roles == read.roles
                 assert lived.rooms == read.rooms
                 assert lived.links == read.links
-                for what in get_args(What):
+                for what in get_args(RequestKind):
                     assert lived.pending_requests(what) == read.pending_requests(what)
 
     asyncio.run(telling())
@@ -112,7 +112,7 @@ async def test_what_is_written_while_the_log_is_read_counts(tmp_path: Path) -> N
         class Slow:
             """Shows what was in the log before."""
 
-            async def current_facts(self, kind: str) -> list[Stored]:
+            async def current_facts(self, kind: str) -> list[LogEntry]:
                 read = await it.store.current_facts(kind)
                 if kind == "role_given":
                     await it.ask(TG, OWNER, "role clear", who="666")
@@ -136,9 +136,9 @@ async def test_from_the_shell_somebody_is_let_in_without_a_gateway(tmp_path: Pat
     assert person is not None
     assert room is not None
     async with await Store.open(tmp_path / "reverie.db", clock) as store:
-        waiting = await deskless.listed(store, clock.now())
+        waiting = await deskless.list_access(store, clock.now())
         given_ = [one.fact for one in await store.current_facts("code_given")]
-        names = [one.request for one in given_ if isinstance(one, CodeGiven)]
+        names = [one.request for one in given_ if isinstance(one, CodeIssued)]
         assert [line.split(", since")[0] for line in waiting] == [
             f"asks: `{names[0]}`: `telegram.main:666` (`Eve`)",
             f"asks: `{names[1]}`: `telegram.main:666` (`Eve`) for `telegram.main/-100`",

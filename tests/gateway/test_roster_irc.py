@@ -8,7 +8,7 @@ from pathlib import Path
 from agent.models.scripted import Script, ScriptedModel
 from gateway import app
 from gateway.clock import SystemClock
-from gateway.settings_load import parse
+from gateway.settings_load import parse_config
 from tests.gateway.roster_kit import story
 from tests.servers.ircd import Ircd
 
@@ -17,7 +17,7 @@ NOTICE = r"(?:@\S+ )?NOTICE %s :(.*)"
 
 @contextlib.asynccontextmanager
 async def gateway(folder: Path, ircd: Ircd) -> AsyncIterator[None]:
-    made = parse(
+    made = parse_config(
         {
             "channels": {
                 "irc.test": {

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.events import Sender
-from gateway.roster.groups import MOST_LINKED
+from gateway.roster.groups import MAX_LINKED_ACCOUNTS
 from tests.gateway.roster_kit import (
     ADMIN,
     DC,
@@ -153,11 +153,11 @@ async def test_who_is_blocked_is_blocked_by_all_their_accounts(tmp_path: Path) -
 @story
 async def test_links_reach_on_and_nobody_has_too_many(tmp_path: Path) -> None:
     async with town(tmp_path, OPEN) as it:
-        accounts = [somebody(f"account:a{number}") for number in range(MOST_LINKED)]
+        accounts = [somebody(f"account:a{number}") for number in range(MAX_LINKED_ACCOUNTS)]
         for one, other in itertools.pairwise(accounts):
             await it.linked((IRC, one), (IRC, other))
             it.clock.advance(1)
-        assert len(it.roster.known.links["irc.libera:account:a0"]) == MOST_LINKED - 1
+        assert len(it.roster.known.links["irc.libera:account:a0"]) == MAX_LINKED_ACCOUNTS - 1
         first = await it.ask(TG, MEMBER, "link start")
         answer = await it.ask(IRC, accounts[3], "link code", code=code(first))
         assert answer.text == "Nobody has more than 8 accounts."

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from gateway.events import Address, RoomId
-from gateway.records import CodeGiven, CodeOver, Queued, RoleGiven
+from gateway.records import CodeEnded, CodeIssued, PostQueued, RoleAssigned
 from gateway.roster import deskless, minting
-from gateway.roster.codes import MOST_PENDING
-from gateway.store import NotWritten, StoreError
+from gateway.roster.codes import MAX_PENDING_CODES
+from gateway.store import AppendFailed, StoreError
 from tests.gateway.roster_kit import (
     ADMIN,
     DC,
@@ -69,7 +69,7 @@ async def test_what_was_let_in_and_what_waits_is_known_to_the_next_process(tmp_p
     async with town(tmp_path, clock=clock) as it:
         assert it.role(DC, EVE) == "member"
         assert not (await it.ask(TG, OWNER, "pair approve", code=code(waiting))).ok
-        assert [one.role for one in await it.facts("role_given") if isinstance(one, RoleGiven)] == ["member"] * 2
+        assert [one.role for one in await it.facts("role_given") if isinstance(one, RoleAssigned)] == ["member"] * 2
 
 
 @story
@@ -87,7 +87,8 @@ async def test_a_command_that_is_told_again_after_a_crash_lets_in_once(tmp_path:
         await it.settled(event, again.effect)
         assert len(await it.facts("role_given")) == len(await it.facts("code_over")) == 1
         assert (
-            len([one for one in await it.facts("post") if isinstance(one, Queued) and "let in:" in one.post.text]) == 1
+            len([one for one in await it.facts("post") if isinstance(one, PostQueued) and "let in:" in one.post.text])
+            == 1
         )
 
 
@@ -119,7 +120,7 @@ async def test_the_same_event_twice_makes_one_code(tmp_path: Path) -> None:
             assert greeting is not None
             await it.write(event, greeting)
         assert len(await it.facts("code_given")) == 1
-        (shown,) = [one for one in await it.facts("post") if isinstance(one, Queued)]
+        (shown,) = [one for one in await it.facts("post") if isinstance(one, PostQueued)]
         assert (await it.ask(TG, OWNER, "pair approve", code=code(shown.post))).ok
 
 
@@ -146,7 +147,7 @@ async def test_names_of_codes_come_again_and_mean_the_new_one(tmp_path: Path) ->
             await it.paired(TG, somebody("667"))
             assert not it.roster.pending_requests("pair")
             assert len(it.posted) == 2
-            assert [one.request for one in await it.facts("code_over") if isinstance(one, CodeOver)] == ["aaaaa"] * 2
+            assert [one.request for one in await it.facts("code_over") if isinstance(one, CodeEnded)] == ["aaaaa"] * 2
 
 
 @story
@@ -162,7 +163,7 @@ async def test_a_code_holds_for_an_hour_and_then_there_is_another(tmp_path: Path
         second = await it.hear(it.message(TG, EVE))
         assert second is not None
         assert code(second) != code(first)
-        assert [one.state for one in await it.facts("code_over") if isinstance(one, CodeOver)] == ["expired"]
+        assert [one.state for one in await it.facts("code_over") if isinstance(one, CodeEnded)] == ["expired"]
         assert len(await it.store.current_facts("code_given")) == 1
 
 
@@ -173,12 +174,12 @@ async def test_nobody_keeps_others_out_by_asking(tmp_path: Path) -> None:
         rooms = [Address(channel=TG, room=RoomId(f"-{number}")) for number in range(4)]
         assert all([await it.hear(it.message(TG, somebody("11"), room)) for room in rooms[:3]])
         assert await it.hear(it.message(TG, somebody("11"), rooms[3])) is None
-        for number in range(12, 12 + MOST_PENDING - 3):
+        for number in range(12, 12 + MAX_PENDING_CODES - 3):
             assert await it.hear(it.message(TG, somebody(str(number))))
-        assert len(it.roster.pending_requests("pair", "room")) == MOST_PENDING
+        assert len(it.roster.pending_requests("pair", "room")) == MAX_PENDING_CODES
         assert await it.hear(it.message(TG, EVE))
         waiting = it.roster.pending_requests("pair", "room")
-        assert len(waiting) == MOST_PENDING
+        assert len(waiting) == MAX_PENDING_CODES
         assert f"{TG}:666" in [one.person for one in waiting]
         assert [one.room for one in waiting if one.room is not None] == rooms[1:3]
         assert await it.hear(it.message(TG, somebody("11"), rooms[0]))  # whose code was replaced gets another, once
@@ -385,7 +386,7 @@ async def test_what_cannot_be_written_does_not_hold(tmp_path: Path) -> None:
         event = it.command(TG, OWNER, "pair approve")
         answer = await it.decided(event, "pair approve", code=code(post))
         await it.store._writing.execute_fetchall("PRAGMA query_only = 1")
-        with pytest.raises(NotWritten):
+        with pytest.raises(AppendFailed):
             await it.settled(event, answer.effect)
         assert it.role(TG, EVE) == "guest"
         await it.store._writing.execute_fetchall("PRAGMA query_only = 0")
@@ -434,5 +435,5 @@ async def test_the_log_keeps_no_code_beside_its_post(tmp_path: Path) -> None:
         rows = await it.store.entry_rows()
         assert [row[2] for row in rows if plain in row[6].replace("-", "")] == ["post"]
         (given,) = await it.facts("code_given")
-        assert isinstance(given, CodeGiven)
+        assert isinstance(given, CodeIssued)
         assert len(given.salt) == 32

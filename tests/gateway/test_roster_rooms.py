@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from gateway.access import decide
-from gateway.events import Address, Delivery, EventId, PostKey, RoomId, ThreadId
-from gateway.records import CodeGiven, Queued, RoomOpened
-from gateway.store import Entry
+from gateway.events import Address, DeliveryReport, EventId, PostKey, RoomId, ThreadId
+from gateway.records import CodeIssued, PostQueued, RoomAccessChanged
+from gateway.store import NewEntry
 from tests.gateway.roster_kit import (
     ADMIN,
     DC,
@@ -85,7 +85,7 @@ async def test_an_invitation_into_a_room_where_we_are_is_answered_there_with_its
         assert post is not None
         assert (post.to, post.reply_to) == (GROUP, None)
         (given,) = await it.facts("code_given")
-        assert isinstance(given, CodeGiven)
+        assert isinstance(given, CodeIssued)
         assert (given.about, given.person, given.room) == ("Cats `and` dogs", "telegram.main:666", GROUP)
         answer = await it.ask(TG, OWNER, "room approve", code=code(post))
         assert "`Cats \\u0060and\\u0060 dogs` (`telegram.main/-100`)" in answer.text
@@ -131,16 +131,18 @@ async def test_a_room_that_is_closed_is_left_once_that_was_said_there(tmp_path: 
         answer = await it.decided(event, "room revoke")
         assert answer.text == "Not approved any more: `telegram.main/-100`. I leave it, where I can by myself."
         assert answer.effect is not None
-        asked = Entry(fact=event, at=it.clock.now(), conversation=GROUP.conversation)
+        asked = NewEntry(fact=event, at=it.clock.now(), conversation=GROUP.conversation)
         said = await it.hear(it.message(DC, EVE))
         assert said is not None
         post = replace(said, to=GROUP)
-        queued = Entry(fact=Queued(post=replace(post, key=PostKey("k"))), at=it.clock.now(), cause=asked)
+        queued = NewEntry(fact=PostQueued(post=replace(post, key=PostKey("k"))), at=it.clock.now(), cause=asked)
         await it.store.append([asked, *answer.effect.entries(asked), queued])
         assert not heard(it, GROUP)
         assert it.left == []
-        told = Delivery(id=EventId("d"), at=GROUP, post=PostKey("k"), state="failed", reason="", sent=it.clock.now())
-        await it.store.append([Entry(fact=told, at=it.clock.now())])
+        told = DeliveryReport(
+            id=EventId("d"), at=GROUP, post=PostKey("k"), state="failed", reason="", sent=it.clock.now()
+        )
+        await it.store.append([NewEntry(fact=told, at=it.clock.now())])
         assert it.left == [GROUP]
         assert it.roster.approved_rooms(TG) == []
         assert not (await it.ask(TG, OWNER, "room revoke", room="-100")).ok
@@ -166,8 +168,8 @@ async def test_a_room_is_closed_from_elsewhere_by_its_id(tmp_path: Path) -> None
 @story
 async def test_what_the_configuration_opens_is_not_left(tmp_path: Path) -> None:
     async with town(tmp_path, replace(POLICY, open_rooms={})) as it:
-        opened = RoomOpened(room=LOBBY, open=True, by="x")
-        await it.store.append([Entry(fact=opened, at=it.clock.now())])
+        opened = RoomAccessChanged(room=LOBBY, open=True, by="x")
+        await it.store.append([NewEntry(fact=opened, at=it.clock.now())])
     async with town(tmp_path, clock=it.clock) as it:
         answer = await it.ask(TG, OWNER, "room revoke", room=LOBBY.conversation)
         assert answer.text.endswith("The configuration opens it all the same.")

@@ -12,9 +12,9 @@ from channels.base import Channel, Denied, Emit
 from channels.console import ConsoleChannel
 from channels.discord.channel import DiscordChannel
 from gateway.clock import Clock, ManualClock, SystemClock
-from gateway.events import ChannelName, EventId, Link
+from gateway.events import ChannelName, ConnectionChanged, EventId
 from gateway.ids import new_id
-from gateway.runner import Restarted
+from gateway.runner import RestartResult
 from tests.channels.discord_faults_kit import Hurried
 from tests.channels.kit import story
 from tests.channels.kits.base import Kit
@@ -61,7 +61,7 @@ async def test_restarts_amid_traffic_lose_nothing_and_double_nothing(
         talking, it.slow_s = it.spawn(it.talk(0.01)), slow_s
         for number in range(times):
             await it.more(number % 7)
-            assert await it.runner.restart(kit.name, "somebody wants it") == Restarted(state="up")
+            assert await it.runner.restart(kit.name, "somebody wants it") == RestartResult(state="up")
         talking.cancel()
         await asyncio.gather(talking, return_exceptions=True)
         await it.settled()
@@ -91,7 +91,13 @@ class Moody:
             await self.console.run(emit)
         now = datetime.now(UTC)
         if self.mood == "away":
-            await emit([Link(id=EventId(new_id(now)), channel=self.name, up=False, reason="cannot connect", sent=now)])
+            await emit(
+                [
+                    ConnectionChanged(
+                        id=EventId(new_id(now)), channel=self.name, up=False, reason="cannot connect", sent=now
+                    )
+                ]
+            )
         await asyncio.Event().wait()
 
 
@@ -106,14 +112,14 @@ async def test_a_refused_channel_can_be_restarted_once_the_operator_has_seen_to_
     channel = Moody()
     async with moody(tmp_path, channel, SystemClock()) as it:
         channel.mood = "refused"
-        refused = Restarted(state="refused", reason="the token is refused")
+        refused = RestartResult(state="refused", reason="the token is refused")
         assert await it.runner.restart(channel.name, "x") == refused
         assert it.stats.snapshot().channels[0].state == "refused"
         over = it.spawn(it.runner.wait_until_all_refused())
         assert await it.runner.restart(channel.name, "x") == refused
         assert not over.done(), "it was up, so it may come up again"
         channel.mood = "up"
-        assert await it.runner.restart(channel.name, "x") == Restarted(state="up")
+        assert await it.runner.restart(channel.name, "x") == RestartResult(state="up")
         assert it.stats.snapshot().channels[0].state == "up"
         assert channel.runs == 4
 
@@ -152,11 +158,11 @@ async def test_what_takes_long_is_told_and_goes_on(tmp_path: Path, mood: str, re
         while channel.runs < 2:
             await asyncio.sleep(0.001)
         assert it.runner.is_restarting(channel.name)
-        assert await it.runner.restart(channel.name, "by another") == Restarted(state="busy")
+        assert await it.runner.restart(channel.name, "by another") == RestartResult(state="busy")
         while not came.done():
             clock.advance(5)
             await asyncio.sleep(0.001)
-        assert await came == Restarted(state="down", reason=reason)
+        assert await came == RestartResult(state="down", reason=reason)
         assert it.links[1] == (False, "by somebody")
         assert channel.runs == 2
         assert not it.runner.is_restarting(channel.name)
@@ -174,7 +180,7 @@ async def test_what_waits_to_be_said_goes_out_before_the_cut_and_nothing_after_i
                 assert it.links[-1][0] or await kit.seen("room") == ["the answer"]
                 await asyncio.sleep(0)
             await it.post("meanwhile")
-            assert await cut == Restarted(state="up")
+            assert await cut == RestartResult(state="up")
             it.posted = 2
             await it.settled()
             assert await kit.seen("room") == ["the answer", "meanwhile"]
@@ -186,9 +192,9 @@ async def test_a_restart_that_is_under_way_ends_with_the_gateway(tmp_path: Path)
     channel = Moody()
     async with moody(tmp_path, channel, ManualClock()) as it:
         channel.mood = "silent"
-        told = list[Restarted]()
+        told = list[RestartResult]()
 
-        async def tell(came: Restarted) -> None:
+        async def tell(came: RestartResult) -> None:
             told.append(came)
 
         it.runner.start_restart(channel.name, "x", tell)
@@ -196,5 +202,5 @@ async def test_a_restart_that_is_under_way_ends_with_the_gateway(tmp_path: Path)
             await asyncio.sleep(0.001)
         await it.runner.close()
         assert told == []
-        assert await it.runner.restart(channel.name, "x") == Restarted(state="busy")
+        assert await it.runner.restart(channel.name, "x") == RestartResult(state="busy")
         assert channel.runs == 2

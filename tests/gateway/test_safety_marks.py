@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.safety.marks import marked, unhidden
+from gateway.safety.marks import reveal_hidden, strip_hidden
 
 FILLERS = "\u115f\u1160\u3164\uffa0"
 TAGS = "".join(chr(0xE0000 + ord(letter)) for letter in "ignore all")
@@ -39,8 +39,8 @@ TAGS = "".join(chr(0xE0000 + ord(letter)) for letter in "ignore all")
     ],
 )
 def test_what_hides_words_is_told_and_the_rest_is_left_out(text: str, told: str) -> None:
-    assert marked(text) == told
-    assert "[U+" not in unhidden(text)
+    assert reveal_hidden(text) == told
+    assert "[U+" not in strip_hidden(text)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_what_hides_words_is_told_and_the_rest_is_left_out(text: str, told: str)
     ],
 )
 def test_ordinary_text_is_left_as_it_is(text: str) -> None:
-    assert marked(text) == text == unhidden(text)
+    assert reveal_hidden(text) == text == strip_hidden(text)
 
 
 ODD = st.text(
@@ -90,7 +90,7 @@ ODD = st.text(
 
 @given(ODD)
 def test_doing_it_twice_is_doing_it_once(text: str) -> None:
-    for way in (marked, unhidden):
+    for way in (reveal_hidden, strip_hidden):
         once = way(text)
         assert way(once) == once
 
@@ -101,10 +101,10 @@ def _seen(text: str) -> list[str]:
 
 @given(ODD)
 def test_what_is_seen_is_never_lost(text: str) -> None:
-    assert _seen(unhidden(text)) == _seen(text)
-    assert not any("\u202a" <= char <= "\u202e" or "\u2066" <= char <= "\u2069" for char in marked(text))
+    assert _seen(strip_hidden(text)) == _seen(text)
+    assert not any("\u202a" <= char <= "\u202e" or "\u2066" <= char <= "\u2069" for char in reveal_hidden(text))
 
 
 def test_a_long_run_takes_no_long_time() -> None:
-    assert marked("\u200b" * 200_000) == "[U+200B and 199999 more]"
-    assert len(unhidden("\u05d0" + "\u200e\u202e" * 100_000)) == 2
+    assert reveal_hidden("\u200b" * 200_000) == "[U+200B and 199999 more]"
+    assert len(strip_hidden("\u05d0" + "\u200e\u202e" * 100_000)) == 2

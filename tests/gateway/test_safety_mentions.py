@@ -9,52 +9,52 @@ from hypothesis import strategies as st
 from channels.discord import outgoing
 from channels.telegram.render import render
 from gateway.events import Address, Post, PostKey, RoomId
-from gateway.safety.mentions import APART, MOST, calls_many, parted, without_nicks
-from tests.channels import discord_kit, irc_kit, telegram_kit
+from gateway.safety.mentions import MAX_MENTIONS, WORD_JOINER, break_mentions, break_nicks, mentions_many
+from tests.channels import discord_kit, irc_kit, kit, telegram_kit
 from tests.servers.bot_api import BotApi
 from tests.servers.ircd import Ircd
 
-PEOPLE = [f"user{number}" for number in range(MOST + 1)]
+PEOPLE = [f"user{number}" for number in range(MAX_MENTIONS + 1)]
 NICKS = frozenset(PEOPLE)
 
 
 def test_a_few_are_called_and_many_are_not() -> None:
     few = " ".join(f"@{one}" for one in PEOPLE[1:])
-    assert not calls_many(few + few)
-    assert calls_many(f"{few} @{PEOPLE[0]}")
-    assert not calls_many(" ".join(f"me@{one}.org t.me/@{one} @@{one}" for one in PEOPLE))
-    assert without_nicks(" ".join(PEOPLE[1:]), NICKS, str.lower) == " ".join(PEOPLE[1:])
-    assert without_nicks(" ".join(PEOPLE), NICKS, str.lower) == " ".join(f"u{APART}{one[1:]}" for one in PEOPLE)
+    assert not mentions_many(few + few)
+    assert mentions_many(f"{few} @{PEOPLE[0]}")
+    assert not mentions_many(" ".join(f"me@{one}.org t.me/@{one} @@{one}" for one in PEOPLE))
+    assert break_nicks(" ".join(PEOPLE[1:]), NICKS, str.lower) == " ".join(PEOPLE[1:])
+    assert break_nicks(" ".join(PEOPLE), NICKS, str.lower) == " ".join(f"u{WORD_JOINER}{one[1:]}" for one in PEOPLE)
 
 
 def test_what_stands_around_a_nick_is_no_way_out() -> None:
     for form in ("`{}`", "[{}]", "{},", "<{}>", "\x02{}\x02", "({})", "@{}", "{}:", "{{{}}}", "^{}", "{}'s"):
         text = " ".join(form.format(one.upper()) for one in PEOPLE)
-        calm = without_nicks(text, NICKS, str.lower)
-        assert calm.count(APART) == len(PEOPLE), form
-        assert calm.replace(APART, "") == text
+        calm = break_nicks(text, NICKS, str.lower)
+        assert calm.count(WORD_JOINER) == len(PEOPLE), form
+        assert calm.replace(WORD_JOINER, "") == text
 
 
 @given(st.lists(st.sampled_from([*PEOPLE, " ", "`", "@", "\n", "[", "x"]), max_size=60))
 def test_nothing_is_lost_and_doing_it_twice_is_doing_it_once(pieces: list[str]) -> None:
     text = "".join(pieces)
-    for once in (without_nicks(text, NICKS, str), parted(text)):
-        assert once.replace(APART, "") == text
-    calm = without_nicks(text, NICKS, str)
-    assert without_nicks(calm, NICKS, str) == calm
+    for once in (break_nicks(text, NICKS, str), break_mentions(text)):
+        assert once.replace(WORD_JOINER, "") == text
+    calm = break_nicks(text, NICKS, str)
+    assert break_nicks(calm, NICKS, str) == calm
 
 
 def test_on_telegram_code_and_links_stay() -> None:
     names = " ".join(f"@{one}" for one in PEOPLE)
     (text,) = render(f"{names} `@ada_l` @**lovelace** [@user0](https://x.org/@user0)")
-    assert f"@{APART}user0 " in text.text
+    assert f"@{WORD_JOINER}user0 " in text.text
     assert "@ada_l" in text.text
-    assert f"@{APART}lovelace" in text.text
-    assert not calls_many(text.text.replace("@ada_l", ""))
+    assert f"@{WORD_JOINER}lovelace" in text.text
+    assert not mentions_many(text.text.replace("@ada_l", ""))
     assert render("@user1 @user2")[0].text == "@user1 @user2"
 
 
-@irc_kit.story
+@kit.story
 async def test_on_irc_a_list_of_who_is_there_highlights_nobody() -> None:
     async with Ircd() as ircd, irc_kit.running(ircd) as run:
         await run.up()
@@ -68,18 +68,18 @@ async def test_on_irc_a_list_of_who_is_there_highlights_nobody() -> None:
                 await run.channel.send(irc_kit.part(body, key=body))
         said = [line.partition(" :")[2] for line in ircd.lines if line.startswith("PRIVMSG #room")]
         assert said[0] == " ".join(PEOPLE[1:])
-        assert said[1:] == [f"• `u{APART}{one[1:]}`" for one in PEOPLE]
+        assert said[1:] == [f"• `u{WORD_JOINER}{one[1:]}`" for one in PEOPLE]
 
 
-@telegram_kit.story
+@kit.story
 async def test_on_telegram_many_names_call_nobody_and_links_show_nothing() -> None:
     async with BotApi() as api, telegram_kit.running(api) as run:
         await run.up()
         lounge = api.group("lounge")
         await run.tell(" ".join(f"@{one}" for one in PEOPLE) + " https://x.org", telegram_kit.at(lounge))
         call = api.asked("sendMessage")[-1]
-        assert f"@{APART}user0" in call["text"]
-        assert not calls_many(call["text"])
+        assert f"@{WORD_JOINER}user0" in call["text"]
+        assert not mentions_many(call["text"])
         assert _preview(call["link_preview_options"]) is True
 
 
@@ -87,7 +87,7 @@ def _preview(options: Any) -> object:
     return (json.loads(options) if isinstance(options, str) else options)["is_disabled"]
 
 
-@discord_kit.story
+@kit.story
 async def test_on_discord_every_message_says_that_it_calls_nobody() -> None:
     async with discord_kit.both() as (api, run):
         for text in ("@everyone @here <@&50> <@20> https://x.org", "quiet"):
@@ -106,9 +106,9 @@ def test_what_turns_lines_around_goes_out_on_no_platform() -> None:
 
 
 def discord_render(text: str) -> str:
-    from channels.discord.render import bodies  # noqa: PLC0415 - of the same name as another
+    from channels.discord.render import render_bodies  # noqa: PLC0415 - of the same name as another
 
-    return bodies(text)[0]
+    return render_bodies(text)[0]
 
 
 def irc_render(text: str) -> str:

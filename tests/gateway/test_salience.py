@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.access import Decision
-from gateway.attention import Listen, Policy, Rule, judge
+from gateway.access import AccessDecision
+from gateway.attention import AttentionPolicy, AttentionRule, ListenMode, judge
 from gateway.events import Address, ChannelName, Message, MessageId, RoomId, Sender, SenderId
-from gateway.salience import CONVERSATIONS, Salience, Salient, is_open_question
+from gateway.salience import MAX_SALIENCE_ROOMS, SalienceDetector, SaliencePolicy, is_open_question
 from gateway.store import Store
-from gateway.why import why
+from gateway.why import explain_event
 from tests.gateway.kit import running
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
-YES = Decision(allowed=True, role="guest", rule="open")
-NO = Decision(allowed=False, role="guest", rule="closed")
+YES = AccessDecision(allowed=True, role="guest", rule="open")
+NO = AccessDecision(allowed=False, role="guest", rule="closed")
 ANN = Sender(id=SenderId("a"), name="ann")
 
 
@@ -61,22 +61,22 @@ def test_an_answer_to_somebody_is_no_question_to_nobody() -> None:
 @pytest.mark.parametrize(
     ("salience", "message", "rule"),
     [
-        (Salience(), said("anybody? fire!"), None),
-        (Salience(people=frozenset({"irc.x:a"})), said(), "attention.salience.people"),
-        (Salience(people=frozenset({"irc.y:a"})), said(), None),
-        (Salience(keywords=("FIRE", "flood")), said("a fire!"), "attention.salience.keywords"),
-        (Salience(keywords=("fire",)), said("tea"), None),
-        (Salience(questions=True), said("tea?"), "attention.salience.questions"),
-        (Salience(questions=True), replace(said("tea?"), sender=replace(ANN, is_bot=True)), None),
-        (Salience(activity=0.001), said(), None),
+        (SaliencePolicy(), said("anybody? fire!"), None),
+        (SaliencePolicy(people=frozenset({"irc.x:a"})), said(), "attention.salience.people"),
+        (SaliencePolicy(people=frozenset({"irc.y:a"})), said(), None),
+        (SaliencePolicy(keywords=("FIRE", "flood")), said("a fire!"), "attention.salience.keywords"),
+        (SaliencePolicy(keywords=("fire",)), said("tea"), None),
+        (SaliencePolicy(questions=True), said("tea?"), "attention.salience.questions"),
+        (SaliencePolicy(questions=True), replace(said("tea?"), sender=replace(ANN, is_bot=True)), None),
+        (SaliencePolicy(activity=0.001), said(), None),
     ],
 )
-def test_each_is_named_by_its_key(salience: Salience, message: Message, rule: str | None) -> None:
-    assert Salient(lambda: salience).find_reason(message, NOW) == rule
+def test_each_is_named_by_its_key(salience: SaliencePolicy, message: Message, rule: str | None) -> None:
+    assert SalienceDetector(lambda: salience).find_reason(message, NOW) == rule
 
 
 def test_a_room_that_was_lifted_rests_and_others_do_not() -> None:
-    salient = Salient(lambda: Salience(questions=True, rest_s=60))
+    salient = SalienceDetector(lambda: SaliencePolicy(questions=True, rest_s=60))
     assert salient.find_reason(said("a?"), NOW)
     assert [salient.find_reason(said("b?"), after(second)) for second in (0, 1, 59, -500)] == [None] * 4
     assert salient.find_reason(said("b?", "#other"), after(1))
@@ -85,12 +85,12 @@ def test_a_room_that_was_lifted_rests_and_others_do_not() -> None:
 
 
 def test_a_raid_is_lifted_once() -> None:
-    salient = Salient(lambda: Salience(questions=True, keywords=("raid",), activity=2))
+    salient = SalienceDetector(lambda: SaliencePolicy(questions=True, keywords=("raid",), activity=2))
     lifted = [salient.find_reason(said(f"raid {number}?"), after(number / 100)) for number in range(6_000)]
     assert len([one for one in lifted if one]) == 1
 
 
-def _talk(salient: Salient, every: float, upto: float, start: float = 0) -> list[str]:
+def _talk(salient: SalienceDetector, every: float, upto: float, start: float = 0) -> list[str]:
     found = []
     at = start
     while at < upto:
@@ -100,33 +100,33 @@ def _talk(salient: Salient, every: float, upto: float, start: float = 0) -> list
 
 
 def test_more_lines_than_usual_are_unusual_once_there_is_a_usual() -> None:
-    salient = Salient(lambda: Salience(activity=5))
+    salient = SalienceDetector(lambda: SaliencePolicy(activity=5))
     assert _talk(salient, 1, 600) == [], "nobody knows yet what is usual"
-    salient = Salient(lambda: Salience(activity=5))
+    salient = SalienceDetector(lambda: SaliencePolicy(activity=5))
     assert _talk(salient, 60, 7_200) == [], "a line a minute is usual"
     assert _talk(salient, 5, 7_400, start=7_200) == ["attention.salience.activity"]
-    steady = Salient(lambda: Salience(activity=5))
+    steady = SalienceDetector(lambda: SaliencePolicy(activity=5))
     assert _talk(steady, 5, 10_800) == [], "the same pace is usual for this room"
     assert _talk(steady, 2, 11_400, start=10_800) == [], "and a little more is not five times as many"
 
 
 def test_what_is_usual_is_known_after_an_hour_and_right_from_then_on() -> None:
-    young = Salient(lambda: Salience(activity=5))
+    young = SalienceDetector(lambda: SaliencePolicy(activity=5))
     assert _talk(young, 60, 1_800) == []
     assert _talk(young, 1, 1_900, start=1_800) == []
-    even = Salient(lambda: Salience(activity=1.3))
+    even = SalienceDetector(lambda: SaliencePolicy(activity=1.3))
     assert _talk(even, 5, 4_000) == [], "the hour that was watched counts as one, not as a part of many"
 
 
 def test_few_lines_are_never_unusual() -> None:
-    salient = Salient(lambda: Salience(activity=2))
+    salient = SalienceDetector(lambda: SaliencePolicy(activity=2))
     assert _talk(salient, 3_000, 20_000) == []
     assert _talk(salient, 1, 20_009, start=20_000) == []
 
 
 @given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.sampled_from(["a", "b?"])), max_size=60))
 def test_no_times_can_upset_it(lines: list[tuple[float, str]]) -> None:
-    salient = Salient(lambda: Salience(activity=1, questions=True, rest_s=10))
+    salient = SalienceDetector(lambda: SaliencePolicy(activity=1, questions=True, rest_s=10))
     for seconds, text in lines:
         assert salient.find_reason(said(text), after(seconds)) in {
             None,
@@ -136,10 +136,10 @@ def test_no_times_can_upset_it(lines: list[tuple[float, str]]) -> None:
 
 
 def test_memory_is_bounded() -> None:
-    salient = Salient(lambda: Salience(questions=True))
-    for number in range(CONVERSATIONS + 10):
+    salient = SalienceDetector(lambda: SaliencePolicy(questions=True))
+    for number in range(MAX_SALIENCE_ROOMS + 10):
         salient.find_reason(said("?", f"#{number}"), NOW)
-    assert salient.find_reason(said("?", f"#{CONVERSATIONS}"), NOW) is None
+    assert salient.find_reason(said("?", f"#{MAX_SALIENCE_ROOMS}"), NOW) is None
     assert salient.find_reason(said("?", "#0"), NOW), "forgotten, so lifted anew"
 
 
@@ -154,7 +154,7 @@ def test_memory_is_bounded() -> None:
     ],
 )
 def test_only_what_would_be_ambient_is_lifted(
-    listen: Listen, decision: Decision, fate: str, rule: str, asked: int
+    listen: ListenMode, decision: AccessDecision, fate: str, rule: str, asked: int
 ) -> None:
     heard: list[Message] = []
 
@@ -162,7 +162,7 @@ def test_only_what_would_be_ambient_is_lifted(
         heard.append(message)
         return "attention.salience.questions"
 
-    judged = judge(Policy(thresholds={}), said("?"), decision, listen, lift)
+    judged = judge(AttentionPolicy(thresholds={}), said("?"), decision, listen, lift)
     assert (judged.fate, judged.rule, len(heard)) == (fate, rule, asked)
     assert judged.urgency == {"refused": 0, "due": 3 if listen == "all" else 2, "noted": 0}[fate]
 
@@ -171,11 +171,11 @@ def test_rules_come_first_and_thresholds_hold() -> None:
     def lift(_: Message) -> str:
         return "attention.salience.people"
 
-    ruled = Policy(rules=(Rule(type="irc", urgency=0),), thresholds={})
+    ruled = AttentionPolicy(rules=(AttentionRule(type="irc", urgency=0),), thresholds={})
     assert judge(ruled, said(), YES, "ambient", lift).rule == "attention.rules[0]"
-    high = Policy(thresholds={"irc": 3})
+    high = AttentionPolicy(thresholds={"irc": 3})
     assert judge(high, said(), YES, "ambient", lift).rule == "attention.thresholds.irc is 3"
-    normal = Policy(thresholds={"irc": 2})
+    normal = AttentionPolicy(thresholds={"irc": 2})
     assert judge(normal, said(), YES, "ambient", lift).fate == "due"
 
 
@@ -194,7 +194,7 @@ def test_a_lifted_line_wakes_the_agent_at_its_next_tick_and_is_told_with_its_rul
         assert (len(lobby.covers), len(cellar.covers)) == (2, 1)
         assert (lobby.cause, cellar.cause) == ("digest", "digest")
         async with await Store.open_readonly(gateway.path) as reader:
-            told = [(await why(reader, entry.seq) or [])[2] for entry in await reader.entries(kinds=["room"])]
+            told = [(await explain_event(reader, entry.seq) or [])[2] for entry in await reader.entries(kinds=["room"])]
         assert told == [
             "context for the next turn: room talk is ambient",
             "due for a turn: attention.salience.questions",

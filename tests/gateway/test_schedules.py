@@ -9,22 +9,22 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from gateway.schedules import (
-    LEAST_S,
-    MOST_MISSED,
-    At,
-    BadSchedule,
-    Cron,
-    Every,
-    Passed,
+    MAX_MISSED,
+    MIN_INTERVAL_S,
+    CronSchedule,
+    DueTimes,
+    IntervalSchedule,
+    OnceSchedule,
     Schedule,
-    coming,
-    cron,
-    every,
-    lasting,
-    parse,
-    passed,
-    told,
-    written,
+    ScheduleError,
+    build_interval,
+    collapse_due_times,
+    describe_schedule,
+    format_duration,
+    format_schedule,
+    next_time,
+    parse_cron,
+    parse_schedule,
 )
 
 ZONES = [
@@ -49,18 +49,18 @@ def field(low: int, high: int) -> st.SearchStrategy[str]:
 
 
 @st.composite
-def crons(draw: st.DrawFn) -> Cron:
+def crons(draw: st.DrawFn) -> CronSchedule:
     parts = [draw(field(*limits)) for limits in ((0, 59), (0, 23), (1, 28), (1, 12), (0, 7))]
     try:
-        return cron(" ".join(parts), draw(st.sampled_from(ZONES)))
-    except BadSchedule:
+        return parse_cron(" ".join(parts), draw(st.sampled_from(ZONES)))
+    except ScheduleError:
         assume(False)
         raise
 
 
 OFFSETS = st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
-ATS = st.tuples(MOMENTS, OFFSETS).map(lambda pair: At(time=pair[0].astimezone(pair[1])))
-EVERYS = st.integers(LEAST_S, 100_000_000).map(every)
+ATS = st.tuples(MOMENTS, OFFSETS).map(lambda pair: OnceSchedule(time=pair[0].astimezone(pair[1])))
+EVERYS = st.integers(MIN_INTERVAL_S, 100_000_000).map(build_interval)
 SCHEDULES: st.SearchStrategy[Schedule] = st.one_of(ATS, EVERYS, crons())
 
 
@@ -72,13 +72,13 @@ def local(text: str, offset_h: int) -> datetime:
     "text", ["at 2026-11-22T09:00:00+01:00", "every 3600", "cron 0 9 * * 1-5 Europe/Zurich", "cron 0 0 L * MON#1 UTC"]
 )
 def test_the_canonical_texts(text: str) -> None:
-    assert written(parse(text)) == text
+    assert format_schedule(parse_schedule(text)) == text
 
 
 @given(SCHEDULES)
 def test_reading_is_the_inverse_of_writing(schedule: Schedule) -> None:
-    assert parse(written(schedule)) == schedule
-    assert written(parse(written(schedule))) == written(schedule)
+    assert parse_schedule(format_schedule(schedule)) == schedule
+    assert format_schedule(parse_schedule(format_schedule(schedule))) == format_schedule(schedule)
 
 
 @given(st.text() | st.tuples(st.sampled_from(["at", "every", "cron"]), st.text()).map(" ".join))
@@ -97,11 +97,11 @@ def test_reading_is_the_inverse_of_writing(schedule: Schedule) -> None:
 @example("cron 0 0 * * L/2 UTC")
 def test_anything_else_is_said_to_be_none(text: str) -> None:
     try:
-        schedule = parse(text)
-    except BadSchedule as error:
+        schedule = parse_schedule(text)
+    except ScheduleError as error:
         assert len(str(error)) < 300  # noqa: PT017 - what is read is as good
     else:
-        assert parse(written(schedule)) == schedule
+        assert parse_schedule(format_schedule(schedule)) == schedule
 
 
 @pytest.mark.parametrize(
@@ -119,17 +119,17 @@ def test_anything_else_is_said_to_be_none(text: str) -> None:
     ],
 )
 def test_what_could_never_be_written_is_refused(text: str) -> None:
-    with pytest.raises(BadSchedule):
-        parse(text)
+    with pytest.raises(ScheduleError):
+        parse_schedule(text)
 
 
 @given(st.lists(st.text("0123456789*/,-L#W MONJAN", max_size=12), min_size=5, max_size=5), MOMENTS)
 def test_no_fields_of_cron_break_anything(parts: list[str], after: datetime) -> None:
     try:
-        schedule = cron(" ".join(parts), "Europe/Zurich")
-    except BadSchedule:
+        schedule = parse_cron(" ".join(parts), "Europe/Zurich")
+    except ScheduleError:
         return
-    time = coming(schedule, after)
+    time = next_time(schedule, after)
     assert time is None or time > after
 
 
@@ -197,10 +197,10 @@ def test_no_fields_of_cron_break_anything(parts: list[str], after: datetime) -> 
     ],
 )
 def test_clocks_change(timezone: str, fields: str, after: datetime, expected: list[tuple[str, int]]) -> None:
-    schedule = cron(fields, timezone)
+    schedule = parse_cron(fields, timezone)
     times = []
     for _ in expected:
-        time = coming(schedule, after)
+        time = next_time(schedule, after)
         assert time is not None
         assert time.tzinfo is UTC
         times.append(after := time)
@@ -210,7 +210,7 @@ def test_clocks_change(timezone: str, fields: str, after: datetime, expected: li
 @given(SCHEDULES, MOMENTS)
 def test_the_next_time_is_always_later(schedule: Schedule, after: datetime) -> None:
     for _ in range(5):
-        time = coming(schedule, after)
+        time = next_time(schedule, after)
         if time is None:
             return
         assert time > after
@@ -218,68 +218,71 @@ def test_the_next_time_is_always_later(schedule: Schedule, after: datetime) -> N
 
 
 @given(crons(), MOMENTS, st.integers(0, 3 * 86_400))
-@example(cron("0,30 1,2 * * *", "Europe/Zurich"), datetime(2026, 10, 24, 23, 30, tzinfo=UTC), 5_400)
-@example(cron("*/7 2 * * *", "Europe/Zurich"), datetime(2026, 3, 29, 0, 30, tzinfo=UTC), 5_400)
-def test_beginning_later_finds_no_earlier_time(schedule: Cron, after: datetime, by_s: int) -> None:
-    early, late = coming(schedule, after), coming(schedule, after + timedelta(seconds=by_s))
+@example(parse_cron("0,30 1,2 * * *", "Europe/Zurich"), datetime(2026, 10, 24, 23, 30, tzinfo=UTC), 5_400)
+@example(parse_cron("*/7 2 * * *", "Europe/Zurich"), datetime(2026, 3, 29, 0, 30, tzinfo=UTC), 5_400)
+def test_beginning_later_finds_no_earlier_time(schedule: CronSchedule, after: datetime, by_s: int) -> None:
+    early, late = next_time(schedule, after), next_time(schedule, after + timedelta(seconds=by_s))
     assert early is None or late is None or early <= late
     if early is not None and early > after + timedelta(seconds=by_s):
         assert early == late
 
 
-def brute(schedule: Schedule, due: datetime, now: datetime) -> Passed:
+def brute(schedule: Schedule, due: datetime, now: datetime) -> DueTimes:
     count, last = 0, due
-    time = coming(schedule, due)
+    time = next_time(schedule, due)
     while time is not None and time <= now:
-        count, last, time = count + 1, time, coming(schedule, time)
-    return Passed(last=last, missed=min(count, MOST_MISSED), next=time)
+        count, last, time = count + 1, time, next_time(schedule, time)
+    return DueTimes(last=last, missed=min(count, MAX_MISSED), next=time)
 
 
 @given(st.one_of(crons(), EVERYS, ATS), MOMENTS, st.integers(0, 200_000))
-@example(cron("* * * * *", "Europe/Zurich"), START, 60 * MOST_MISSED - 1)
-@example(cron("* * * * *", "Europe/Zurich"), START, 60 * MOST_MISSED)
-@example(cron("* * * * *", "Europe/Zurich"), START, 60 * MOST_MISSED + 59)
-@example(cron("* * * * *", "Europe/Zurich"), START, 60 * MOST_MISSED + 60)
-@example(cron("*/2 1-4 * * *", "Europe/Zurich"), datetime(2026, 10, 20, tzinfo=UTC), 10 * 86_400)
-@example(cron("*/2 1-4 * * *", "America/New_York"), datetime(2026, 3, 1, tzinfo=UTC), 12 * 86_400)
-@example(every(60), START, 60 * MOST_MISSED + 60)
+@example(parse_cron("* * * * *", "Europe/Zurich"), START, 60 * MAX_MISSED - 1)
+@example(parse_cron("* * * * *", "Europe/Zurich"), START, 60 * MAX_MISSED)
+@example(parse_cron("* * * * *", "Europe/Zurich"), START, 60 * MAX_MISSED + 59)
+@example(parse_cron("* * * * *", "Europe/Zurich"), START, 60 * MAX_MISSED + 60)
+@example(parse_cron("*/2 1-4 * * *", "Europe/Zurich"), datetime(2026, 10, 20, tzinfo=UTC), 10 * 86_400)
+@example(parse_cron("*/2 1-4 * * *", "America/New_York"), datetime(2026, 3, 1, tzinfo=UTC), 12 * 86_400)
+@example(build_interval(60), START, 60 * MAX_MISSED + 60)
 def test_what_passed_is_one_time(schedule: Schedule, due: datetime, late_s: int) -> None:
-    due = schedule.time if isinstance(schedule, At) else coming(schedule, due) or due
+    due = schedule.time if isinstance(schedule, OnceSchedule) else next_time(schedule, due) or due
     now = due + timedelta(seconds=late_s)
-    assert passed(schedule, due, now) == brute(schedule, due, now)
+    assert collapse_due_times(schedule, due, now) == brute(schedule, due, now)
 
 
 @pytest.mark.parametrize("fields", ["* * * * *", "* * * 1-3 *", "*/2 3-8 * * *", "* * 1 1 *"])
 @pytest.mark.parametrize("timezone", ["Europe/Zurich", "America/New_York"])
 def test_a_year_is_no_work(fields: str, timezone: str) -> None:
-    schedule = cron(fields, timezone)
-    due = coming(schedule, START)
+    schedule = parse_cron(fields, timezone)
+    due = next_time(schedule, START)
     assert due is not None
     began = process_time()
-    found = passed(schedule, due, now := START + timedelta(days=300, seconds=7))
+    found = collapse_due_times(schedule, due, now := START + timedelta(days=300, seconds=7))
     assert process_time() - began < 2  # it takes 20 ms; one by one it would be some seconds
-    assert (found.missed, found.next) == (MOST_MISSED, coming(schedule, now))
-    assert coming(schedule, found.last - timedelta(seconds=1)) == found.last <= now
-    assert coming(schedule, found.last) == found.next
+    assert (found.missed, found.next) == (MAX_MISSED, next_time(schedule, now))
+    assert next_time(schedule, found.last - timedelta(seconds=1)) == found.last <= now
+    assert next_time(schedule, found.last) == found.next
 
 
 def test_what_is_due_has_come_even_if_the_clock_went_back() -> None:
-    assert passed(Every(seconds=60), START, START - timedelta(hours=1)) == Passed(
+    assert collapse_due_times(IntervalSchedule(seconds=60), START, START - timedelta(hours=1)) == DueTimes(
         last=START, missed=0, next=START + timedelta(seconds=60)
     )
 
 
 def test_a_time_that_never_comes_again() -> None:
-    schedule = cron("* * */20 * 1L", "UTC")
-    assert coming(schedule, START) is None
-    assert passed(schedule, START, START + timedelta(days=1)) == Passed(last=START, missed=0, next=None)
-    assert list(islice((coming(At(time=START), START),), 1)) == [None]
+    schedule = parse_cron("* * */20 * 1L", "UTC")
+    assert next_time(schedule, START) is None
+    assert collapse_due_times(schedule, START, START + timedelta(days=1)) == DueTimes(last=START, missed=0, next=None)
+    assert list(islice((next_time(OnceSchedule(time=START), START),), 1)) == [None]
 
 
 def test_in_a_few_words() -> None:
-    assert [told(parse(text)) for text in ("at 2026-11-22T09:00:00+01:00", "every 5400", "cron 0 9 * * mon UTC")] == [
+    assert [
+        describe_schedule(parse_schedule(text))
+        for text in ("at 2026-11-22T09:00:00+01:00", "every 5400", "cron 0 9 * * mon UTC")
+    ] == [
         "once",
         "every 1h 30m",
         "cron 0 9 * * MON UTC",
     ]
-    assert lasting(0) == "0s"
+    assert format_duration(0) == "0s"

@@ -21,11 +21,12 @@ import pytest
 
 from tests.gateway.program_kit import CHECKOUT, Program, so
 from tests.gateway.secrets_kit import COUNT, Planted, passwords, planted
-from tests.servers.bot_api import BotApi, Person
+from tests.servers.bot_api import BotApi
+from tests.servers.bot_api_world import Person
 from tests.servers.discord_api import DiscordApi
 from tests.servers.ircd import Ircd
-from tests.servers.model_api import Answer, ModelApi
-from tests.servers.model_api_events import Json
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer, Json
 from tests.servers.ports import free_port
 from tests.servers.web_server import Page, WebServer
 

@@ -13,7 +13,7 @@ from channels.discord.config import DiscordConfig
 from channels.irc.config import IrcConfig
 from channels.telegram.config import TelegramConfig
 from gateway.settings import ConsoleConfig, Settings
-from gateway.settings_load import BadConfig, check, load, parse
+from gateway.settings_load import ConfigError, check_config, load_config, parse_config
 
 EXAMPLE = Path(__file__).parents[2] / "config" / "reverie.example.yaml"
 ENV = {
@@ -100,7 +100,7 @@ def written(directory: Path, text: str, name: str = "reverie.yaml") -> Path:
 
 
 def test_the_contract_loads(tmp_path: Path) -> None:
-    settings, warnings = check(written(tmp_path, CONTRACT), ENV)
+    settings, warnings = check_config(written(tmp_path, CONTRACT), ENV)
     assert warnings == ()
     assert [type(c) for c in settings.channels.values()] == [IrcConfig, TelegramConfig, DiscordConfig]
     assert settings.agents[0].bindings[0].listen == "mention"
@@ -110,8 +110,8 @@ def test_the_contract_loads(tmp_path: Path) -> None:
 
 
 def test_the_contracts_defaults_are_the_defaults(tmp_path: Path) -> None:
-    full = load(written(tmp_path, CONTRACT), ENV)
-    bare = load(written(tmp_path, MINIMAL), {})
+    full = load_config(written(tmp_path, CONTRACT), ENV)
+    bare = load_config(written(tmp_path, MINIMAL), {})
     for section in ("dmn", "attention", "store"):
         assert getattr(full, section) == getattr(bare, section)
     assert full.llm.context_optimization == bare.llm.context_optimization
@@ -122,8 +122,8 @@ def test_the_contracts_defaults_are_the_defaults(tmp_path: Path) -> None:
 
 
 def test_the_example_loads_and_says_the_same_as_the_contract(tmp_path: Path) -> None:
-    example = load(written(tmp_path, EXAMPLE.read_text(encoding="utf-8")), ENV)
-    assert example == load(written(tmp_path, CONTRACT), ENV)
+    example = load_config(written(tmp_path, EXAMPLE.read_text(encoding="utf-8")), ENV)
+    assert example == load_config(written(tmp_path, CONTRACT), ENV)
 
 
 def _forms(annotation: object) -> Iterator[type[BaseModel]]:
@@ -153,7 +153,7 @@ def test_files_are_merged_by_key(tmp_path: Path) -> None:
         written(tmp_path, "nonsense: [", skipped)
     (tmp_path / "below").mkdir()
     written(tmp_path / "below", "nonsense: [", "c.yaml")
-    settings = load(tmp_path, {})
+    settings = load_config(tmp_path, {})
     assert (settings.ops.host, settings.ops.port) == ("h", 1)
 
 
@@ -164,7 +164,7 @@ def test_paths_start_at_the_configuration_directory(tmp_path: Path, monkeypatch:
     (tmp_path / "conf").mkdir()
     written(tmp_path / "conf", text)
     monkeypatch.chdir(tmp_path)
-    settings = load(Path("conf"), {})
+    settings = load_config(Path("conf"), {})
     assert settings.store.path == tmp_path / "conf" / "data" / "reverie.db"
     assert settings.agents[0].workspace == tmp_path / "conf" / "w"
     assert settings.agents[0].files == tmp_path / "conf" / "f"
@@ -172,7 +172,7 @@ def test_paths_start_at_the_configuration_directory(tmp_path: Path, monkeypatch:
     assert isinstance(irc, IrcConfig)
     assert not isinstance(irc.tls, bool)
     assert irc.tls.ca_file == str(tmp_path / "conf" / "ca.pem")
-    absolute = load(written(tmp_path, MINIMAL + "store: {path: /var/db}"), {})
+    absolute = load_config(written(tmp_path, MINIMAL + "store: {path: /var/db}"), {})
     assert absolute.store.path == Path("/var/db")
 
 
@@ -194,7 +194,7 @@ def test_paths_start_at_the_configuration_directory(tmp_path: Path, monkeypatch:
 )
 def test_texts(tmp_path: Path, text: str, value: str) -> None:
     written(tmp_path, "  from file\n\n", "secret.txt")
-    settings = load(written(tmp_path, f"{MINIMAL}\nops: {{host: {quoted(text)}}}"), {"A": "one", "B": "2"})
+    settings = load_config(written(tmp_path, f"{MINIMAL}\nops: {{host: {quoted(text)}}}"), {"A": "one", "B": "2"})
     assert settings.ops.host == value
 
 
@@ -208,20 +208,20 @@ def test_a_reference_alone_may_stand_for_a_number_or_a_truth(tmp_path: Path) -> 
         'dmn: {forage: "${YES}", daily_cost_usd: "${COST}", engaged: "${TIME}"}\n'
     )
     env = {"PORT": "81", "DIGITS": "0123456789012345", "YES": "true", "COST": "1.5", "TIME": "2m"}
-    settings = load(written(tmp_path, text), env)
+    settings = load_config(written(tmp_path, text), env)
     assert settings.ops.port == 81
     assert settings.ops.token == SecretStr("0123456789012345")
     assert (settings.dmn.forage, settings.dmn.daily_cost_usd, settings.dmn.engaged) == (True, 1.5, 120)
 
 
 def test_listen_off_is_a_word(tmp_path: Path) -> None:
-    settings = load(written(tmp_path, MINIMAL.replace("{id: a}", "{id: a, bindings: [{listen: off}]}")), {})
+    settings = load_config(written(tmp_path, MINIMAL.replace("{id: a}", "{id: a, bindings: [{listen: off}]}")), {})
     assert settings.agents[0].bindings[0].listen == "off"
 
 
 def test_thresholds_are_numbers_or_names(tmp_path: Path) -> None:
     text = MINIMAL + "attention: {thresholds: {a: urgent, b: 0, c: inherit, d: -1}}"
-    assert load(written(tmp_path, text), {}).attention.thresholds == {"a": 3, "b": 0, "c": -1, "d": -1}
+    assert load_config(written(tmp_path, text), {}).attention.thresholds == {"a": 3, "b": 0, "c": -1, "d": -1}
 
 
 def test_parse_takes_values_and_leaves_them_alone(tmp_path: Path) -> None:
@@ -230,13 +230,13 @@ def test_parse_takes_values_and_leaves_them_alone(tmp_path: Path) -> None:
         "llm": {"providers": {"p": {"kind": "local"}}, "models": {"main": {"provider": "p"}}},
         "channels": {"console": {"platform": "console", "rooms": ["room"]}},
     }
-    settings = parse(data, tmp_path)
+    settings = parse_config(data, tmp_path)
     assert settings.channels["console"] == ConsoleConfig(platform="console", rooms=("room",))
     assert settings.agents[0].workspace == tmp_path / "w"
     assert data["agents"][0]["workspace"] == "w"
     assert "store" not in data
-    with pytest.raises(BadConfig) as caught:
-        parse(data | {"ops": {"prot": 1}}, tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        parse_config(data | {"ops": {"prot": 1}}, tmp_path)
     assert str(caught.value) == "ops.prot: unknown key; did you mean `port`?"
 
 
@@ -247,16 +247,16 @@ def test_secrets_that_others_can_read_are_warned_of(tmp_path: Path, caplog: pyte
     written(tmp_path, MINIMAL + 'ops: {token: "${file:token}"}')
     written(tmp_path, "channels:\n  t:\n    platform: telegram\n    token: planted-literal\n", "t.yaml").chmod(0o755)
     (tmp_path / "t.yaml").chmod(0o640)
-    _, warnings = check(tmp_path, {})
+    _, warnings = check_config(tmp_path, {})
     assert [(Path(w.file).name, w.line) for w in warnings] == [("t.yaml", 4), ("token", 0)]
     with caplog.at_level(logging.WARNING):
-        load(tmp_path, {})
+        load_config(tmp_path, {})
     assert len(caplog.records) == 2
     assert "planted" not in caplog.text
     secret.chmod(0o600)
     (tmp_path / "t.yaml").chmod(0o600)
-    assert check(tmp_path, {})[1] == ()
+    assert check_config(tmp_path, {})[1] == ()
 
 
 def test_no_secret_in_any_repr(tmp_path: Path) -> None:
-    assert "planted" not in repr(load(written(tmp_path, CONTRACT), ENV))
+    assert "planted" not in repr(load_config(written(tmp_path, CONTRACT), ENV))

@@ -8,14 +8,14 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.settings_load import BadConfig, check, load
+from gateway.settings_load import ConfigError, check_config, load_config
 from tests.examples import examples
 from tests.gateway.test_settings import CONTRACT, ENV, MINIMAL, written
 
 
 def problems(directory: Path, env: dict[str, str] | None = None) -> list[tuple[str, int, str, str]]:
-    with pytest.raises(BadConfig) as caught:
-        load(directory, ENV if env is None else env)
+    with pytest.raises(ConfigError) as caught:
+        load_config(directory, ENV if env is None else env)
     return [(Path(p.file).name, p.line, p.key, p.message) for p in caught.value.problems]
 
 
@@ -422,8 +422,8 @@ def test_a_secret_anywhere_is_not_shown(tmp_path: Path, key: str, value: str) ->
 def _outcome(directory: Path, env: dict[str, str]) -> str:
     """All that a refusal shows; empty if there was none."""
     try:
-        load(directory, env)
-    except BadConfig as error:
+        load_config(directory, env)
+    except ConfigError as error:
         return f"{error} {error!r} {error.problems} {error.__cause__}"
     return ""
 
@@ -484,6 +484,6 @@ def test_files_of_an_agent_that_hold_what_is_not_its_own(tmp_path: Path, files: 
     bound = {"bindings": [{"match": {"room": "a"}}]}
     told["agents"] = [{"id": "a", "files": files, **bound}, {"id": "b", "workspace": "mind", **bound}]
     told["store"] = {"path": "data/r.db"}
-    _, warnings = check(written(tmp_path, yaml.safe_dump(told)), ENV)
+    _, warnings = check_config(written(tmp_path, yaml.safe_dump(told)), ENV)
     said = [(one.key, one.message.partition(",")[0]) for one in warnings if "readable" not in one.message]
     assert said == [("agents[0].files", f"holds {what}") for what in holds]

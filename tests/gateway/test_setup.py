@@ -11,10 +11,13 @@ from tests.channels.test_irc_real import Raw
 from tests.channels.test_irc_services import _register, network
 from tests.gateway.setup_kit import Gateway, Person, at_terminal, written
 from tests.servers.bot_api import BotApi
-from tests.servers.discord_api import DiscordApi, Options
-from tests.servers.ircd import CAPS, Ircd
-from tests.servers.ircd import Options as IrcOptions
-from tests.servers.model_api import Answer, ModelApi
+from tests.servers.discord_api import DiscordApi
+from tests.servers.discord_api_faults import Options
+from tests.servers.ircd import Ircd
+from tests.servers.ircd_options import CAPS
+from tests.servers.ircd_options import Options as IrcOptions
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer
 
 KEY = "sk-ant-test-only-0123456789abcdef"
 ANSWER = "Hello to you."

@@ -14,8 +14,9 @@ from tests.gateway.program_kit import MAIN
 from tests.gateway.setup_kit import Gateway, at_terminal, piped, untouched, written
 from tests.gateway.test_setup import KEY, model
 from tests.servers.bot_api import BotApi
-from tests.servers.ircd import CAPS, Ircd
-from tests.servers.ircd import Options as IrcOptions
+from tests.servers.ircd import Ircd
+from tests.servers.ircd_options import CAPS
+from tests.servers.ircd_options import Options as IrcOptions
 from tests.servers.ircd_tls import LOCALHOST, server_context
 from tests.servers.model_api import ModelApi
 

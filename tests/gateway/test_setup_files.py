@@ -10,27 +10,36 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.settings_load import check
-from gateway.settings_source import Tree, at
-from gateway.setup.answers import Answers, Discord, Irc, Secret, Telegram, Thinking
-from gateway.setup.drafting import ASIDE, draft, shown
-from gateway.setup.editing import CannotEdit, Change, changes, edit, read
-from gateway.setup.entries import before, entries
-from gateway.setup.farewell import commands, farewell
-from gateway.setup.placing import File, configuration, place, problems
-from gateway.setup.rendering import render
+from gateway.settings_load import check_config
+from gateway.settings_source import Tree, value_at
+from gateway.setup.answers import (
+    DiscordAnswers,
+    IrcAnswers,
+    ModelAnswers,
+    SecretReference,
+    SetupAnswers,
+    TelegramAnswers,
+)
+from gateway.setup.drafting import ASIDE_FILE, draft_config, redact_diff
+from gateway.setup.editing import CannotEdit, ConfigChange, apply_changes, find_changes, parse_yaml
+from gateway.setup.entries import build_entries, read_answers
+from gateway.setup.farewell import build_farewell, next_commands
+from gateway.setup.placing import SetupFile, check_files, read_config_files, write_files
+from gateway.setup.rendering import render_config
 
 PERSONA = {"IDENTITY.md": "You are Reverie.\n", "SOUL.md": "Calm.\n", "AGENTS.md": "Brief.\n"}
 
 
-def secret(name: str, value: str = "s3cret-of-a-test") -> Secret:
-    return Secret(reference=f"${{file:secrets/{name}}}", value=value, is_new=True)
+def secret(name: str, value: str = "s3cret-of-a-test") -> SecretReference:
+    return SecretReference(reference=f"${{file:secrets/{name}}}", value=value, is_new=True)
 
 
-ALL = Answers(
-    telegram=Telegram(channel="telegram.main", token=secret("t"), rooms=("-1001", "*")),
-    discord=Discord(channel="discord.main", token=Secret(reference="${DISCORD}", value="d"), rooms=("123",)),
-    irc=Irc(
+ALL = SetupAnswers(
+    telegram=TelegramAnswers(channel="telegram.main", token=secret("t"), rooms=("-1001", "*")),
+    discord=DiscordAnswers(
+        channel="discord.main", token=SecretReference(reference="${DISCORD}", value="d"), rooms=("123",)
+    ),
+    irc=IrcAnswers(
         channel="irc.libera",
         host="irc.libera.chat",
         nick="mira",
@@ -40,31 +49,31 @@ ALL = Answers(
         contact='ann: "a" # not {a} comment, off',
         rooms=("#a", "#b"),
     ),
-    model=Thinking(provider="anthropic", kind="anthropic", api_key=secret("k"), name="claude-haiku-5-5"),
+    model=ModelAnswers(provider="anthropic", kind="anthropic", api_key=secret("k"), name="claude-haiku-5-5"),
     owners=("telegram.main:1001", "irc.libera:account:ann"),
     agent_id="mira",
     workspace="./workspace",
     ops_token=secret("o"),
 )
-LEAST = Answers(
-    irc=Irc(channel="irc.local", host="127.0.0.1", port=6667, tls=False, nick="off"),
-    model=Thinking(provider="llamacpp", kind="llamacpp", base_url="http://127.0.0.1:9931"),
+LEAST = SetupAnswers(
+    irc=IrcAnswers(channel="irc.local", host="127.0.0.1", port=6667, tls=False, nick="off"),
+    model=ModelAnswers(provider="llamacpp", kind="llamacpp", base_url="http://127.0.0.1:9931"),
     agent_id="on",
     ops_token=secret("o"),
 )
 
 
-def put(directory: Path, answers: Answers) -> None:
-    made = draft(answers, configuration(directory), PERSONA, {}, "2026-11-22")
-    assert problems(directory, made.files, {"DISCORD": "d"}) == ([], [])
-    place(directory, made.files)
+def put(directory: Path, answers: SetupAnswers) -> None:
+    made = draft_config(answers, read_config_files(directory), PERSONA, {}, "2026-11-22")
+    assert check_files(directory, made.files, {"DISCORD": "d"}) == ([], [])
+    write_files(directory, made.files)
 
 
 @pytest.mark.parametrize("answers", [ALL, LEAST])
-def test_a_new_file_says_what_was_answered_and_is_taken(tmp_path: Path, answers: Answers) -> None:
+def test_a_new_file_says_what_was_answered_and_is_taken(tmp_path: Path, answers: SetupAnswers) -> None:
     directory = tmp_path / "a" / "bot"
     put(directory, answers)
-    settings, warnings = check(directory, {"DISCORD": "d"})
+    settings, warnings = check_config(directory, {"DISCORD": "d"})
     assert warnings == ()
     assert settings.agents[0].id == answers.agent_id
     names = {one.channel for one in (answers.telegram, answers.discord, answers.irc) if one}
@@ -78,15 +87,15 @@ def test_a_new_file_says_what_was_answered_and_is_taken(tmp_path: Path, answers:
 
 
 @pytest.mark.parametrize("answers", [ALL, LEAST])
-def test_what_was_written_is_proposed_and_changes_nothing(tmp_path: Path, answers: Answers) -> None:
+def test_what_was_written_is_proposed_and_changes_nothing(tmp_path: Path, answers: SetupAnswers) -> None:
     put(tmp_path / "bot", answers)
-    now = configuration(tmp_path / "bot")
-    tree = read(now["reverie.yaml"])
+    now = read_config_files(tmp_path / "bot")
+    tree = parse_yaml(now["reverie.yaml"])
     assert isinstance(tree, dict)
-    again = before(tree, {})
-    assert changes(tree, entries(again)) == ()
+    again = read_answers(tree, {})
+    assert find_changes(tree, build_entries(again)) == ()
     assert (again.owners, again.agent_id) == (answers.owners, answers.agent_id)
-    assert draft(again, now, PERSONA, {}, "2027-01-01").files == ()
+    assert draft_config(again, now, PERSONA, {}, "2027-01-01").files == ()
 
 
 def test_secrets_are_for_their_owner_alone_and_written_before_they_are_named(tmp_path: Path) -> None:
@@ -103,20 +112,20 @@ def test_secrets_are_for_their_owner_alone_and_written_before_they_are_named(tmp
 
 def test_what_cannot_be_put_in_place_leaves_all_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = tmp_path / "bot"
-    made = draft(ALL, {}, PERSONA, {}, "2026-11-22")
+    made = draft_config(ALL, {}, PERSONA, {}, "2026-11-22")
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
-        place(directory, made.files)
+        write_files(directory, made.files)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_configuration_that_would_not_be_good_is_told_by_its_own_name(tmp_path: Path) -> None:
     (tmp_path / "bot").mkdir()
-    wrong, _ = problems(tmp_path / "bot", (File(path="reverie.yaml", text="agents: []\nllm: {}\n"),), {})
+    wrong, _ = check_files(tmp_path / "bot", (SetupFile(path="reverie.yaml", text="agents: []\nllm: {}\n"),), {})
     assert any(f"{tmp_path}/bot/reverie.yaml:1: agents" in one for one in wrong)
     assert not any(".reverie-setup" in one for one in wrong)
     assert list((tmp_path / "bot").iterdir()) == []
@@ -157,9 +166,9 @@ f:
     ],
 )
 def test_one_value_is_changed_and_all_else_stays(keys: Any, value: Tree, line: str) -> None:
-    after = edit(TEXT, [Change(keys, value)])
+    after = apply_changes(TEXT, [ConfigChange(keys, value)])
     assert line in after
-    assert at(read(after), *keys) == value
+    assert value_at(parse_yaml(after), *keys) == value
     for kept in ("# first", "# between"):
         assert kept in after
 
@@ -189,27 +198,27 @@ def test_any_change_of_any_file_is_exact_or_refused(
     tree: dict[str, Any], keys: list[str], value: Any, style: bool | None
 ) -> None:
     text = "# kept\n" + yaml.safe_dump(tree, default_flow_style=style, allow_unicode=True)
-    before_ = read(text)
+    before_ = parse_yaml(text)
     try:
-        after = edit(text, [Change(tuple(keys), value)])
+        after = apply_changes(text, [ConfigChange(tuple(keys), value)])
     except CannotEdit:
         return
     assert after.startswith("# kept\n")
-    assert at(read(after), *keys) == value
-    assert drop(read(after), keys) == drop(before_, keys)
+    assert value_at(parse_yaml(after), *keys) == value
+    assert drop(parse_yaml(after), keys) == drop(before_, keys)
 
 
 def test_a_file_that_setup_cannot_change_is_left_alone_and_the_answers_stand_beside_it() -> None:
     now = {"reverie.yaml": "x: &x {a: 1}\nchannels: {telegram.main: *x}\nagents: &m [{id: mira}]\n"}
-    made = draft(ALL, now, PERSONA, {}, "2026-11-22")
+    made = draft_config(ALL, now, PERSONA, {}, "2026-11-22")
     assert "reverie.yaml" not in [file.path for file in made.files]
-    assert ASIDE in [file.path for file in made.files]
-    assert any(ASIDE in line for line in made.notices)
+    assert ASIDE_FILE in [file.path for file in made.files]
+    assert any(ASIDE_FILE in line for line in made.notices)
 
 
 def test_each_change_goes_into_the_file_that_has_the_most_of_the_way() -> None:
     now = {"a.yaml": "llm:\n  models:\n    main: {provider: anthropic, name: x}\n", "b.yaml": "access: {dm: open}\n"}
-    made = draft(ALL, now, PERSONA, {}, "2026-11-22")
+    made = draft_config(ALL, now, PERSONA, {}, "2026-11-22")
     texts = {file.path: file.text for file in made.files if not file.secret}
     assert "claude-haiku-5-5" in texts["a.yaml"]
     assert "telegram.main:1001" in texts["b.yaml"]
@@ -218,18 +227,18 @@ def test_each_change_goes_into_the_file_that_has_the_most_of_the_way() -> None:
 
 def test_a_secret_that_stands_in_the_file_is_not_shown_in_the_diff() -> None:
     now = {"reverie.yaml": 'channels:\n  telegram.main: {platform: telegram, token: "s3cret-of-a-test"}\n'}
-    made = draft(ALL, now, PERSONA, {}, "2026-11-22")
+    made = draft_config(ALL, now, PERSONA, {}, "2026-11-22")
     assert any("s3cret-of-a-test" in line for line in made.diff)
-    assert not any("s3cret-of-a-test" in line for line in shown(made, ["s3cret-of-a-test"]))
+    assert not any("s3cret-of-a-test" in line for line in redact_diff(made, ["s3cret-of-a-test"]))
 
 
 def test_a_dump_of_answers_shows_no_secret() -> None:
     assert "s3cret" not in repr(ALL)
-    assert "s3cret" not in str(draft(ALL, {}, PERSONA, {}, "2026-11-22").diff)
+    assert "s3cret" not in str(draft_config(ALL, {}, PERSONA, {}, "2026-11-22").diff)
 
 
 def test_a_rendered_file_reads_well() -> None:
-    assert render(entries(LEAST), "2026-11-22").splitlines()[4:] == [
+    assert render_config(build_entries(LEAST), "2026-11-22").splitlines()[4:] == [
         "channels:                                     # accounts on platforms",
         "  irc.local:",
         "    platform: irc",
@@ -258,8 +267,8 @@ def test_a_rendered_file_reads_well() -> None:
 
 def test_the_last_words_can_be_copied_into_a_shell() -> None:
     there = "/home/ann/my bot; rm"
-    answers = Answers(telegram=Telegram(channel="telegram.main", token=Secret(reference="${T}")))
-    said = [*commands(there), *farewell(answers, there, running=False)]
+    answers = SetupAnswers(telegram=TelegramAnswers(channel="telegram.main", token=SecretReference(reference="${T}")))
+    said = [*next_commands(there), *build_farewell(answers, there, running=False)]
     told = [line for line in said if "--config" in line]
     assert len(told) == 5
     for line in told:
@@ -272,14 +281,14 @@ def test_what_is_no_configuration_is_left_alone(tmp_path: Path) -> None:
         (tmp_path / name).write_text("services: {}\n")
     (tmp_path / "prices.local.yaml").write_text("dmn: {}\n")
     os.mkfifo(tmp_path / "pipe.yaml")
-    assert [*configuration(tmp_path)] == ["prices.local.yaml"]
+    assert [*read_config_files(tmp_path)] == ["prices.local.yaml"]
 
 
 def test_where_one_file_cannot_be_put_none_is(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("old")
     (tmp_path / "reverie.yaml").mkdir()
     with pytest.raises(IsADirectoryError):
-        place(tmp_path, (File(path="a.yaml", text="new"), File(path="reverie.yaml", text="new")))
+        write_files(tmp_path, (SetupFile(path="a.yaml", text="new"), SetupFile(path="reverie.yaml", text="new")))
     assert (tmp_path / "a.yaml").read_text() == "old"
     assert sorted(one.name for one in tmp_path.iterdir()) == ["a.yaml", "reverie.yaml"]
 
@@ -290,6 +299,6 @@ def test_what_a_killed_setup_left_behind_is_taken_away(tmp_path: Path) -> None:
         left.mkdir(mode=0o700)
         (left / "token").write_text("typed")
     os.utime(old, (1, 1))
-    problems(tmp_path / "config", (File(path="reverie.yaml", text="agents: [{id: r}]\n"),), {})
+    check_files(tmp_path / "config", (SetupFile(path="reverie.yaml", text="agents: [{id: r}]\n"),), {})
     assert not old.exists()
     assert new.exists(), "it may be another one's, just now"

@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.schedules import LONGEST, BadSchedule, parse, written
-from gateway.spoken import Spoken, understood
+from gateway.schedules import MAX_AHEAD, ScheduleError, format_schedule, parse_schedule
+from gateway.spoken import SpokenTime, parse_spoken_time
 
 NOW = datetime(2026, 11, 21, 19, 45, 30, 250_000, tzinfo=UTC)  # 20:45 in Zurich, a Saturday
 ZURICH = "Europe/Zurich"
 
 
 def meant(spoken: dict[str, str], now: datetime = NOW) -> tuple[str, str]:
-    schedule, first = understood(Spoken(**spoken), now, ZURICH)
-    assert parse(written(schedule)) == schedule
+    schedule, first = parse_spoken_time(SpokenTime(**spoken), now, ZURICH)
+    assert parse_schedule(format_schedule(schedule)) == schedule
     assert first.tzinfo is UTC
-    return written(schedule), first.strftime("%Y-%m-%d %H:%M:%S")
+    return format_schedule(schedule), first.strftime("%Y-%m-%d %H:%M:%S")
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_this_very_moment_is_past() -> None:
     now = NOW.replace(second=0, microsecond=0)
     assert meant({"at": "20:45"}, now)[0] == "at 2026-11-22T20:45:00+01:00"
     assert meant({"at": "2026-11-21T20:45:01"}, now)[0] == "at 2026-11-21T20:45:01+01:00"
-    with pytest.raises(BadSchedule, match="That is past"):
+    with pytest.raises(ScheduleError, match="That is past"):
         meant({"at": "2026-11-21T20:45"}, now)
 
 
@@ -116,7 +116,7 @@ def test_this_very_moment_is_past() -> None:
     ],
 )
 def test_what_is_none_is_told_with_what_to_write(spoken: dict[str, str], said: str) -> None:
-    with pytest.raises(BadSchedule) as refused:
+    with pytest.raises(ScheduleError) as refused:
         meant(spoken)
     assert str(refused.value).startswith(said)
 
@@ -130,9 +130,9 @@ WORDS = st.text(max_size=20) | st.lists(
 @given(WORDS, WORDS, st.just("") | WORDS, st.just("") | WORDS)
 def test_whatever_is_written_is_understood_or_refused(at: str, every: str, cron: str, timezone: str) -> None:
     try:
-        schedule, first = understood(Spoken(at=at, every=every, cron=cron, timezone=timezone), NOW, ZURICH)
-    except BadSchedule as error:
+        schedule, first = parse_spoken_time(SpokenTime(at=at, every=every, cron=cron, timezone=timezone), NOW, ZURICH)
+    except ScheduleError as error:
         assert len(str(error)) < 300  # noqa: PT017 - what is understood is as good
     else:
-        assert NOW < first <= NOW + LONGEST + timedelta(seconds=1)
-        assert parse(written(schedule)) == schedule
+        assert NOW < first <= NOW + MAX_AHEAD + timedelta(seconds=1)
+        assert parse_schedule(format_schedule(schedule)) == schedule

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.records import RoleGiven
+from gateway.records import RoleAssigned
 from tests.channels.kit import story
 from tests.gateway.matrix_kit import BETWEEN_S, house
 from tests.gateway.matrix_raw import FOREIGN
@@ -30,10 +30,10 @@ async def test_the_owner_does_it_once_however_often_it_is_replayed(tmp_path: Pat
         events = GENUINE[name](home)
         seen = await home.take(*events)
         assert came_through(seen) == "changed a role"
-        given = next(fact for fact in seen.facts if isinstance(fact, RoleGiven))
+        given = next(fact for fact in seen.facts if isinstance(fact, RoleAssigned))
         assert given.person.endswith(f":{FOREIGN}")
         assert (await home.take(*events)).facts == []
-        await home.write(RoleGiven(person=given.person, role="", by="operator", why="role"))
+        await home.write(RoleAssigned(person=given.person, role="", by="operator", why="role"))
         home.clock.advance(BETWEEN_S)
         assert (await home.take(*events)).facts == [], "what was taken back comes back by a replay"
     async with house(tmp_path) as home:

@@ -3,7 +3,7 @@
 from collections import Counter
 from pathlib import Path
 
-from gateway.records import TurnEnded, is_inner
+from gateway.records import TurnRecord, is_inner
 from tests.gateway.mind_kit import DISCORD, REST, TELEGRAM, Ask, Brain, Say, message, settings, world
 from tests.gateway.simulated import JumpingClock, simulate
 
@@ -35,7 +35,7 @@ def test_nothing_is_dealt_with_twice(tmp_path: Path) -> None:
             await clock.sleep(5)
             await gateway.tell(DISCORD, message(DISCORD, "ann", "reverie, do you know?", clock, room="#one", id="3"))
             await clock.sleep(600)
-            turns = [one.fact for one in await gateway.log("turn_ended") if isinstance(one.fact, TurnEnded)]
+            turns = [one.fact for one in await gateway.log("turn_ended") if isinstance(one.fact, TurnRecord)]
             told = Counter(seq for turn in turns if turn.looked == () for seq in turn.covers)
             assert max(told.values()) == 1
             assert any(turn.within and turn.text == "I am on it." for turn in turns)

@@ -12,18 +12,18 @@ import httpx
 import pytest
 
 from agent.models.scripted import Script
-from gateway.control import ask, socket_path
-from gateway.fates import Fate, fates
-from gateway.orders import DmnOrder, What
-from gateway.records import Directed
+from gateway.control import send_control_request, socket_path
+from gateway.fates import EventOutcome, compute_outcomes
+from gateway.orders import DmnAction, DmnRequest
+from gateway.records import DmnDirective
 from gateway.store import Store
 from tests.gateway.kit import Running, running
 from tests.gateway.test_app import CONFIG, command
 from tests.servers.ircd import Ircd
 
 
-async def told(gateway: Running, what: What, agent: str | None = None) -> Sequence[str]:
-    answer = await ask(socket_path(gateway.path), DmnOrder(what=what, by="a test", agent=agent))
+async def told(gateway: Running, what: DmnAction, agent: str | None = None) -> Sequence[str]:
+    answer = await send_control_request(socket_path(gateway.path), DmnRequest(what=what, by="a test", agent=agent))
     return answer.lines
 
 
@@ -41,16 +41,16 @@ def test_orders_are_carried_out_recorded_and_hold_over_a_restart(tmp_path: Path)
             assert (await told(gateway, "status"))[0].startswith("reverie is off; it looks again in ")
         assert not socket_path(gateway.path).exists()
         (directed,) = await gateway.log("directed")
-        assert directed == Directed(agent="reverie", what="off", by="a test")
+        assert directed == DmnDirective(agent="reverie", what="off", by="a test")
         async with running(tmp_path, Script()) as again:
             await again.console.receive_message("and now?", sender="ann")
             await again.screen.until(1)
             assert (await told(again, "status"))[0].startswith("reverie is off")
             assert await told(again, "wake") == ("reverie is foraging",)
         async with await Store.open_readonly(gateway.path) as reader:
-            found = fates(await reader.entries(limit=10_000))
+            found = compute_outcomes(await reader.entries(limit=10_000))
             messages = [one.seq for one in await reader.entries(kinds=["direct"])]
-        assert [found[seq] for seq in messages] == [Fate.ANSWERED] * 3
+        assert [found[seq] for seq in messages] == [EventOutcome.ANSWERED] * 3
 
     asyncio.run(story())
 

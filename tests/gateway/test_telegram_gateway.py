@@ -15,15 +15,17 @@ from typing import Any
 
 import pytest
 
-from gateway.events import Delivery, Link
-from gateway.records import CursorMoved, PartEnded, TurnEnded
-from tests.channels.telegram_kit import story
+from gateway.events import ConnectionChanged, DeliveryReport
+from gateway.records import CursorMoved, PartSendEnded, TurnRecord
+from tests.channels.kit import story
 from tests.channels.test_telegram_fuzz import Spoiler
 from tests.gateway.kill_judge import Verdict, fair
 from tests.gateway.program_kit import so
 from tests.gateway.telegram_kit import Town, town
 from tests.gateway.test_kill import GUESSES
-from tests.servers.bot_api import BAD_GATEWAY, Flood, Person
+from tests.servers.bot_api_faults import BAD_GATEWAY
+from tests.servers.bot_api_flood import Flood
+from tests.servers.bot_api_world import Person
 
 
 def people(it: Town, count: int) -> list[Person]:
@@ -113,8 +115,8 @@ async def test_a_reply_without_an_answer_is_uncertain_and_never_sent_again(what:
         fair(found)
         assert it.heard(broken) == visible
         states = ["sent", "uncertain", "sent", "sent"]  # the third is the word on the second
-        assert [delivery.state for delivery in await it.facts(Delivery)] == states
-        (part,) = [part for part in await it.facts(PartEnded) if part.state == "uncertain"]
+        assert [delivery.state for delivery in await it.facts(DeliveryReport)] == states
+        (part,) = [part for part in await it.facts(PartSendEnded) if part.state == "uncertain"]
         assert part.reason
         assert it.api.token not in part.reason
 
@@ -137,7 +139,7 @@ async def test_a_reply_that_met_a_failing_server_is_there_once(page: bool, after
             await it.calm()
         fair(await it.verdict())
         assert it.heard(broken) == 1
-        assert [delivery.state for delivery in await it.facts(Delivery)] == ["sent"] * 3
+        assert [delivery.state for delivery in await it.facts(DeliveryReport)] == ["sent"] * 3
 
 
 @story
@@ -162,7 +164,7 @@ async def test_polls_that_break_in_every_way_lose_and_double_nothing(tmp_path: P
         found = await it.verdict()
         fair(found)
         assert found.uncertain == 0
-        covered = Counter(seq for turn in await it.facts(TurnEnded) for seq in turn.covers)
+        covered = Counter(seq for turn in await it.facts(TurnRecord) for seq in turn.covers)
         assert set(covered.values()) == {1}
 
 
@@ -212,7 +214,7 @@ async def test_spoilt_updates_go_through_the_whole_gateway_and_stop_nothing(tmp_
                 it.api.updates.pending[-1] = (mine, spoiler.update(mine, ids=False))
             await it.answered(it.say(ben))
         assert it.api.updates.pending == []
-        links = [link.up for link in await it.facts(Link)]
+        links = [link.up for link in await it.facts(ConnectionChanged)]
         assert links == [True]
 
 

@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from channels.telegram.render import Text
-from gateway.records import PartEnded
-from tests.channels.telegram_kit import story
+from channels.telegram.render import TelegramText
+from gateway.records import PartSendEnded
+from tests.channels.kit import story
 from tests.gateway.kill_judge import Evidence, Shown, Verdict, fair, judge
 from tests.gateway.telegram_kit import Town, town
-from tests.servers.bot_api import Chat
+from tests.servers.bot_api_world import Chat
 
 
 async def verdict(it: Town, *chats: Chat) -> Verdict:
     """As the town's, with all of these as one place, known by the first."""
-    wire = [Shown(str(chats[0].id), Text(text=text).to_json()) for chat in chats for text in it.api.said(chat)]
+    wire = [Shown(str(chats[0].id), TelegramText(text=text).to_json()) for chat in chats for text in it.api.said(chat)]
     return judge(Evidence(entries=await it.entries(), wire=wire, asked=it.asked))
 
 
@@ -30,7 +30,7 @@ async def test_a_conversation_goes_on_where_its_group_moves_to(tmp_path: Path) -
         found = await verdict(it, old, new)
         fair(found)
         assert (found.answered, found.uncertain) == (18, 0)
-        ended = [one.conversation for one in await it.entries() if isinstance(one.fact, PartEnded)]
+        ended = [one.conversation for one in await it.entries() if isinstance(one.fact, PartSendEnded)]
         assert len(set(ended)) == 1
 
 

@@ -11,11 +11,10 @@ from typing import Literal
 
 import pytest
 
-from gateway.records import ApprovalAsked, ApprovalEnded, TurnEnded
+from gateway.records import ApprovalEnded, ApprovalRequested, TurnRecord
 from tests.gateway.telegram_kit import Town, town
-from tests.servers.bot_api import Person
-from tests.servers.model_api import Answer
-from tests.servers.model_api_events import Json
+from tests.servers.bot_api_world import Person
+from tests.servers.model_api_events import Answer, Json
 from tests.servers.web_server import Page, WebServer
 
 pytestmark = pytest.mark.boxed
@@ -76,14 +75,14 @@ class Cut:
         if what == "web":
             return bool(self.site.seen)
         if what == "approval":
-            return self.told > 0 and bool(await self.town.facts(ApprovalAsked))
+            return self.told > 0 and bool(await self.town.facts(ApprovalRequested))
         sleeping = sum("sleep\x003617" in words for words in running(""))
         return len(running(self.mark)) > 0 and sleeping >= (2 if what == "job" else 1)
 
     async def replied(self) -> None:
         """Return once a turn has ended with a reply."""
         async with asyncio.timeout(120):
-            while "replied" not in {one.outcome for one in await self.town.facts(TurnEnded)}:
+            while "replied" not in {one.outcome for one in await self.town.facts(TurnRecord)}:
                 await asyncio.sleep(0.05)
 
     async def nothing_left(self) -> None:
@@ -154,7 +153,7 @@ async def story(folder: Path, how: How, what: What) -> None:
         assert [one.complaint for one in program.model.violations] == []
         assert program.heard(second) == 1
         assert program.heard(first) <= 1
-        turns = await program.facts(TurnEnded)
+        turns = await program.facts(TurnRecord)
         assert {one.outcome for one in turns} <= {"replied", "interrupted"}
         if what == "approval":
             assert [one.verdict for one in await program.facts(ApprovalEnded)] == ["dropped"]

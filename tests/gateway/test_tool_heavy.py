@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateway.events import Account
-from gateway.records import TurnEnded
+from gateway.events import RequestUsage
+from gateway.records import TurnRecord
 from tests.gateway.heavy_kit import PLACES, Heavy, heavy
 from tests.gateway.heavy_script import Script
 from tests.gateway.shell_kit import inside
@@ -32,7 +32,7 @@ OTHERS = (
 )
 
 
-async def live(folder: Path, turns: int, seed: int, **how: Any) -> tuple[Heavy, Script, list[Account]]:
+async def live(folder: Path, turns: int, seed: int, **how: Any) -> tuple[Heavy, Script, list[RequestUsage]]:
     """Live through it. Raises AssertionError for everything that must not be."""
     rng = random.Random(seed)
     async with heavy(folder, seed=seed, **how) as (it, script):
@@ -47,18 +47,18 @@ async def live(folder: Path, turns: int, seed: int, **how: Any) -> tuple[Heavy, 
         entries = await it.reader.entries(kinds=["turn_ended"], limit=1_000_000)
     assert inside(folder / "files") == []
     assert [one.complaint for one in it.api.violations] == []
-    ended = [one.fact for one in entries if isinstance(one.fact, TurnEnded)]
+    ended = [one.fact for one in entries if isinstance(one.fact, TurnRecord)]
     assert {one.outcome for one in ended} <= {"replied", "yielded", "silent", "interrupted"}
     return it, script, [account for one in ended for account in one.accounts]
 
 
-def lived(**how: Any) -> tuple[Heavy, Script, list[Account]]:
+def lived(**how: Any) -> tuple[Heavy, Script, list[RequestUsage]]:
     """The same, in a folder that is gone afterwards."""
     with tempfile.TemporaryDirectory() as folder:
         return asyncio.run(live(Path(folder), **how))
 
 
-def agrees(accounts: list[Account]) -> tuple[int, int]:
+def agrees(accounts: list[RequestUsage]) -> tuple[int, int]:
     """What was expected to be read from the cache, and what was by the provider's own bill, all together, in tokens.
 
     Folds in a cold cache are the reason for what differs in single requests: a place of another conversation may be

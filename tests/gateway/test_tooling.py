@@ -7,7 +7,7 @@ import pytest
 
 from agent.view import estimate_tokens
 from gateway.clock import ManualClock
-from gateway.tools.late import MOST_SHARE
+from gateway.tools.late import MAX_WINDOW_SHARE
 from tests.gateway.long_kit import BEGIN, Home, at_home, settings
 
 FAMILIES = {"itself": "remind", "rooms": "read_room", "files": "read_file", "shell": "bash", "web": "web_fetch"}
@@ -34,7 +34,7 @@ def told(folder: Path, window: int) -> tuple[dict[str, bool], int]:
 def test_a_large_window_has_room_for_all(tmp_path: Path, window: int, caplog: pytest.LogCaptureFixture) -> None:
     families, tokens = told(tmp_path, window)
     assert all(families.values())
-    assert tokens <= window * MOST_SHARE
+    assert tokens <= window * MAX_WINDOW_SHARE
     assert "has no tools for" not in caplog.text
 
 
@@ -44,6 +44,6 @@ def test_a_small_one_has_the_first_that_fit(tmp_path: Path, window: int, caplog:
     kept = [family for family, there in families.items() if there]
     assert kept[0] == "itself"
     assert kept == list(FAMILIES)[: len(kept)], "a later family is no stand-in for one that has no room"
-    assert len(kept) == 1 or tokens <= window * MOST_SHARE
+    assert len(kept) == 1 or tokens <= window * MAX_WINDOW_SHARE
     left = [family for family in FAMILIES if family not in kept]
     assert ("has no tools for " + ", ".join(left) in caplog.text) == bool(left)

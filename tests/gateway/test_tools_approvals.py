@@ -8,22 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.access import Role
 from gateway.events import Address, RoomId
-from gateway.records import ApprovalAsked, ToolRefused
-from gateway.tools.approvals import MOST, MOST_HERE
-from gateway.tools.permits import ADMINS
-from tests.gateway.approvals_kit import (
-    DONE,
-    GUS,
-    HERE,
-    LOBBY,
-    MIA,
-    ROOT,
-    TIMEOUT_S,
-    house,
-    story,
-)
+from gateway.records import ApprovalRequested, ToolRefused
+from gateway.standing import Role
+from gateway.tools.approvals import MAX_PENDING, MAX_PENDING_PER_CONVERSATION
+from gateway.tools.permits import ALLOW_ADMINS
+from tests.gateway.approvals_kit import DONE, GUS, HERE, LOBBY, MIA, ROOT, TIMEOUT_S, house, story
 
 
 @story
@@ -144,10 +134,10 @@ async def test_several_wait_at_once_and_each_has_its_own_verdict(tmp_path: Path)
 @story
 async def test_too_many_are_refused(tmp_path: Path) -> None:
     async with house(tmp_path) as it:
-        for number in range(MOST):
-            room = Address(channel=HERE, room=RoomId(f"r{number // MOST_HERE}"))
+        for number in range(MAX_PENDING):
+            room = Address(channel=HERE, room=RoomId(f"r{number // MAX_PENDING_PER_CONVERSATION}"))
             it.call(ROOT, GUS, turn=f"t{number}", at=room)
-        await it.asked(MOST)
+        await it.asked(MAX_PENDING)
         for name in ("r0", "r9"):
             refused = await it.call(ROOT, GUS, turn="more", at=Address(channel=HERE, room=RoomId(name)))
             assert "too many other calls wait for an approval" in refused.text
@@ -191,7 +181,7 @@ async def test_what_was_not_shown_whole_cannot_be_approved(tmp_path: Path) -> No
         call = it.call(ROOT, GUS)
         told = await call
         assert "nobody waits for this call of bash any more" in told.text
-        (asked,) = [fact for fact in await it.log("approval_asked") if isinstance(fact, ApprovalAsked)]
+        (asked,) = [fact for fact in await it.log("approval_asked") if isinstance(fact, ApprovalRequested)]
         assert "is over" in await it.say(f"!approve {asked.approval}")
         assert it.ran == []
 
@@ -220,7 +210,7 @@ def test_roles_are_looked_up_again_at_each_call(tmp_path: Path, change: dict[str
             it.who.roles = change
             assert (await it.call(ROOT)).text.startswith("Refused: bash is for the role admin and above")
             it.who.roles = {"here:root": "owner", "here:mia": "admin"}
-            told = await it.call(MIA, permit=ADMINS)
+            told = await it.call(MIA, permit=ALLOW_ADMINS)
             assert told.text.startswith("Refused"), "what was said as a member stays that"
 
     calling()

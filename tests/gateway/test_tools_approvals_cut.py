@@ -7,19 +7,10 @@ from pathlib import Path
 import pytest
 
 from gateway.clock import ManualClock
-from gateway.records import ApprovalAsked, ApprovalEnded, Queued
-from gateway.store import Entry, Store, rebuild
+from gateway.records import ApprovalEnded, ApprovalRequested, PostQueued
+from gateway.store import NewEntry, Store, rebuild
 from gateway.tools.consent import Approver
-from tests.gateway.approvals_kit import (
-    DONE,
-    GUS,
-    LOBBY,
-    ROOT,
-    TIMEOUT_S,
-    House,
-    house,
-    story,
-)
+from tests.gateway.approvals_kit import DONE, GUS, LOBBY, ROOT, TIMEOUT_S, House, house, story
 from tests.gateway.cut_kit import Steps, cutting
 
 
@@ -66,7 +57,7 @@ async def test_a_word_that_was_written_though_nobody_was_told_so_counts(tmp_path
         await it.sleeping()
         change = await it.deciding.decide(_root(), asked.approval, "once")
         (made,) = change.facts
-        await it.store.append([Entry(fact=made.fact, at=it.clock.now(), conversation=made.place, key=made.key)])
+        await it.store.append([NewEntry(fact=made.fact, at=it.clock.now(), conversation=made.place, key=made.key)])
         change.settle(None)
         it.clock.advance(TIMEOUT_S)
         assert (await call).text == DONE
@@ -88,13 +79,13 @@ async def test_a_crash_between_asking_and_answering_leaves_nobody_waiting(tmp_pa
         async with house(folder, clock=clock) as it:
             assert await it.store.undecided() == []
             for one in await it.log("approval_asked"):
-                assert isinstance(one, ApprovalAsked)
+                assert isinstance(one, ApprovalRequested)
                 assert "Too late" in await it.say(f"!approve {one.approval}")
             ended = [one for one in await it.log("approval_ended") if isinstance(one, ApprovalEnded)]
             assert len(ended) == len(await it.log("approval_asked"))
             verdicts |= {one.verdict for one in ended}
             assert it.approvals.pending == []
-            posts = [one.post.text for one in await it.log("post") if isinstance(one, Queued)]
+            posts = [one.post.text for one in await it.log("post") if isinstance(one, PostQueued)]
             assert sum("May `reverie`" in text for text in posts) <= 1
         assert await rebuild(folder / "reverie.db") == []
     assert verdicts == {"dropped", "always"}, "it was cut before the word was durable, and behind it"
@@ -133,7 +124,7 @@ async def test_a_word_that_is_being_written_down_stands_over_the_end_of_the_time
             await asyncio.sleep(0.001)  # so that whoever would write something has written it
         assert await it.verdicts() == []
         (made,) = change.facts
-        entry = Entry(fact=made.fact, at=it.clock.now(), conversation=made.place, key=made.key)
+        entry = NewEntry(fact=made.fact, at=it.clock.now(), conversation=made.place, key=made.key)
         (became,) = await it.store.append([entry])
         change.settle(became)
         assert "denied" in (await call).text

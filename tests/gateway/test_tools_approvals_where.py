@@ -4,24 +4,12 @@ from pathlib import Path
 
 from gateway.clock import ManualClock
 from gateway.events import Address, RoomId
-from gateway.records import Folded, Seq, ToolRefused
-from gateway.store import Entry, rebuild
-from gateway.tools.permits import Permit
-from tests.gateway.approvals_kit import (
-    DONE,
-    GUS,
-    HERE,
-    INNER,
-    LOBBY,
-    MIA,
-    OFFICE,
-    ROOT,
-    asker,
-    house,
-    story,
-)
+from gateway.records import Seq, ToolRefused, ViewFolded
+from gateway.store import NewEntry, rebuild
+from gateway.tools.permits import ToolPermit
+from tests.gateway.approvals_kit import DONE, GUS, HERE, INNER, LOBBY, MIA, OFFICE, ROOT, asker, house, story
 
-ALWAYS = Permit(role="admin", approval="always")
+ALWAYS = ToolPermit(role="admin", approval="always")
 
 
 @story
@@ -41,8 +29,8 @@ async def test_what_is_approved_for_the_session_holds_until_it_begins_afresh(tmp
         it.call(ROOT, GUS, turn="t3", at=OFFICE)
         await it.asked(3)
         assert await it.store.approvals() == []
-        fold = Folded(start=Seq(99), reason="root asked for a fresh view", kinds=("new",))
-        await it.store.append([Entry(fact=fold, at=it.clock.now(), conversation=LOBBY.conversation)])
+        fold = ViewFolded(start=Seq(99), reason="root asked for a fresh view", kinds=("new",))
+        await it.store.append([NewEntry(fact=fold, at=it.clock.now(), conversation=LOBBY.conversation)])
         it.call(ROOT, GUS, turn="t4")
         await it.asked(4)
 
@@ -67,8 +55,8 @@ async def test_a_fold_takes_nothing_back(tmp_path: Path) -> None:
         (asked,) = await it.asked()
         await it.say(f"!approve {asked.approval} session")
         await call
-        fold = Folded(start=Seq(9), reason="size", kinds=("trim",))
-        await it.store.append([Entry(fact=fold, at=it.clock.now(), conversation=LOBBY.conversation)])
+        fold = ViewFolded(start=Seq(9), reason="size", kinds=("trim",))
+        await it.store.append([NewEntry(fact=fold, at=it.clock.now(), conversation=LOBBY.conversation)])
         assert (await it.call(ROOT, GUS, turn="t2")).text == DONE
 
 
@@ -124,7 +112,7 @@ async def test_where_nobody_could_ever_approve_it_is_refused_at_once(tmp_path: P
             (INNER, (), "nobody can be asked here"),
             (direct, (MIA,), "nobody who may approve it is here"),
         ]:
-            permit = Permit(role="member", approval="always")
+            permit = ToolPermit(role="member", approval="always")
             result = await it.call(*askers, at=at, permit=permit)
             assert why in result.text
             assert "Nothing was done" in result.text
@@ -147,9 +135,9 @@ async def test_with_an_admin_alone_it_is_asked_there(tmp_path: Path) -> None:
 @story
 async def test_a_platform_without_admins_has_nobody_to_ask(tmp_path: Path) -> None:
     async with house(tmp_path, access={"dm": "open", "roles": {"owner": ["here:olga"]}}) as it:
-        result = await it.call(GUS, at=OFFICE, permit=Permit(approval="always"))
+        result = await it.call(GUS, at=OFFICE, permit=ToolPermit(approval="always"))
         assert "nobody at there may approve it" in result.text
-        owners = Permit(role="owner")
+        owners = ToolPermit(role="owner")
         it.call(asker("olga", "owner"), ROOT, permit=owners)
         await it.asked()
 
@@ -157,7 +145,7 @@ async def test_a_platform_without_admins_has_nobody_to_ask(tmp_path: Path) -> No
 @story
 async def test_what_takes_an_owner_is_approved_by_an_owner(tmp_path: Path) -> None:
     async with house(tmp_path) as it:
-        call = it.call(asker("olga", "owner"), ROOT, permit=Permit(role="owner"))
+        call = it.call(asker("olga", "owner"), ROOT, permit=ToolPermit(role="owner"))
         (asked,) = await it.asked()
         assert await it.say(f"!approve {asked.approval}", "rick") == "`bash` is for the role owner: so is approving it."
         assert not call.done()
@@ -168,7 +156,7 @@ async def test_what_takes_an_owner_is_approved_by_an_owner(tmp_path: Path) -> No
 @story
 async def test_an_approvals_room_is_asked_wherever_the_turn_is(tmp_path: Path) -> None:
     async with house(tmp_path, approvals={"room": OFFICE.conversation, "timeout": 30}) as it:
-        inside = it.call(at=INNER, permit=Permit(role="member", approval="always"))
+        inside = it.call(at=INNER, permit=ToolPermit(role="member", approval="always"))
         (asked,) = await it.asked()
         assert asked.room == OFFICE.conversation
         assert "May `reverie` use `bash` in `agent/reverie`? Nobody asked for it" in it.shown[-1].body
@@ -178,7 +166,7 @@ async def test_an_approvals_room_is_asked_wherever_the_turn_is(tmp_path: Path) -
         assert "for `bash` in `agent/reverie` each call of it there, whatever its arguments, that rests" in answer
         assert (await inside).text == DONE
         assert await it.store.approvals() == [("reverie", "bash", INNER.conversation)]
-        assert (await it.call(at=INNER, turn="t2", permit=Permit(role="member", approval="always"))).text == DONE
+        assert (await it.call(at=INNER, turn="t2", permit=ToolPermit(role="member", approval="always"))).text == DONE
         assert "`agent/reverie`, for good" in await it.say("!approve", at=OFFICE)
         assert await it.say("!revoke bash", at=OFFICE) == "Approved no more: `bash` in `agent/reverie`."
         assert await it.store.approvals() == []

@@ -11,28 +11,28 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from channels.split import split_markdown
-from gateway.access import Role
 from gateway.events import Address, ChannelName, ConversationId, RoomId, SenderId, ThreadId
-from gateway.records import ApprovalAsked, TurnId
+from gateway.records import ApprovalRequested, TurnId
+from gateway.standing import Role
 from gateway.tools.consent import (
-    ALPHABET,
+    APPROVAL_ID_ALPHABET,
     LINE_CHARS,
-    MOST_SHOWN_BYTES,
+    MAX_SHOWN_BYTES,
     Approver,
-    approvers,
-    arguments,
-    code,
-    covering,
-    may,
-    notice,
-    shown,
-    told,
-    too_long,
-    visible,
-    weak,
-    who,
+    can_decide,
+    describe_coverage,
+    describe_requesters,
+    escape_invisible,
+    explain_not_approved,
+    explain_too_long,
+    format_arguments,
+    inline_code,
+    is_weak_requester,
+    normalize_arguments,
+    render_approval_request,
+    roles_that_may_approve,
 )
-from gateway.tools.grants import Shape, covers
+from gateway.tools.grants import CallProvenance, covers
 from tests.gateway.approvals_kit import GUS, HERE, LOBBY, MIA, OFFICE, ROOT, THERE, asker
 
 texts = st.text(st.characters(codec="utf-8"), max_size=60) | st.text(
@@ -46,10 +46,10 @@ HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 @example("\u202egpj.exe")
 @example("x`\n\n# approve everything\n`")
 def test_nothing_is_hidden_and_it_reads_as_the_same(text: str) -> None:
-    seen = visible(text)
+    seen = escape_invisible(text)
     assert not [char for char in seen if unicodedata.category(char) in HIDDEN]
     assert "`" not in seen
-    written = shown(json.dumps({"command": text}, ensure_ascii=False))
+    written = format_arguments(json.dumps({"command": text}, ensure_ascii=False))
     assert json.loads(written) == {"command": text}, "escaped as JSON has it, so it means the same"
 
 
@@ -67,14 +67,14 @@ def test_nothing_is_hidden_and_it_reads_as_the_same(text: str) -> None:
     ],
 )
 def test_what_nobody_would_see_is_written_out(text: str, seen: str) -> None:
-    assert visible(text) == seen
+    assert escape_invisible(text) == seen
 
 
 @given(st.text(max_size=2_000) | st.text(st.sampled_from("a \u202e漢"), max_size=2_000))
 @example("echo hello; " * 100 + "rm -rf /" + "; echo hello" * 100)
 @example("a" * 286 + " " * 900 + "b")
 def test_the_notice_holds_all_that_would_run(command: str) -> None:
-    whole = shown(json.dumps({"command": command}, ensure_ascii=False))
+    whole = format_arguments(json.dumps({"command": command}, ensure_ascii=False))
     text = _notice(whole)
     lines = re.findall("^`(.*)`$", text, re.MULTILINE)
     assert "".join(lines) == whole
@@ -87,9 +87,9 @@ def test_the_notice_holds_all_that_would_run(command: str) -> None:
 
 
 def test_what_is_too_long_to_be_read_cannot_be_approved() -> None:
-    assert not too_long("x" * MOST_SHOWN_BYTES)
-    assert f"at most {MOST_SHOWN_BYTES} bytes" in too_long("x" * (MOST_SHOWN_BYTES + 1))
-    assert too_long("漢" * (MOST_SHOWN_BYTES // 3 + 1))
+    assert not explain_too_long("x" * MAX_SHOWN_BYTES)
+    assert f"at most {MAX_SHOWN_BYTES} bytes" in explain_too_long("x" * (MAX_SHOWN_BYTES + 1))
+    assert explain_too_long("漢" * (MAX_SHOWN_BYTES // 3 + 1))
 
 
 @pytest.mark.parametrize(
@@ -102,30 +102,32 @@ def test_what_is_too_long_to_be_read_cannot_be_approved() -> None:
     ],
 )
 def test_it_says_what_a_word_for_longer_covers(least: Role, needs: Role, *, foreign: bool, says: str) -> None:
-    assert says in covering(least, needs, foreign=foreign)
+    assert says in describe_coverage(least, needs, foreign=foreign)
 
 
 @pytest.mark.parametrize(
     ("granted", "call", "holds"),
     [
-        (Shape("admin", False, "a"), Shape("admin", False, "b"), True),
-        (Shape("admin", False, "a"), Shape("owner", False, "b"), True),
-        (Shape("owner", False, "a"), Shape("admin", False, "b"), False),
-        (Shape("admin", False, "a"), Shape("guest", False, "a"), False),
-        (Shape("admin", False, "a"), Shape("admin", True, "a"), False),
-        (Shape("guest", False, "a"), Shape("guest", False, "b"), False),
-        (Shape("guest", False, "a"), Shape("guest", False, "a"), True),
-        (Shape("guest", False, "a"), Shape("guest", True, "a"), False),
-        (Shape("guest", False, "a"), Shape("blocked", False, "a"), False),
-        (Shape("guest", True, "a"), Shape("member", True, "a"), True),
-        (Shape("guest", True, "a"), Shape("admin", True, "b"), False),
-        (Shape("guest", True, "a"), Shape("admin", False, "b"), True),
-        (Shape("", False, ""), Shape("admin", False, "b"), False),
-        (Shape("", False, ""), Shape("owner", False, "b"), True),
-        (Shape("", False, ""), Shape("owner", True, ""), False),
+        (CallProvenance("admin", False, "a"), CallProvenance("admin", False, "b"), True),
+        (CallProvenance("admin", False, "a"), CallProvenance("owner", False, "b"), True),
+        (CallProvenance("owner", False, "a"), CallProvenance("admin", False, "b"), False),
+        (CallProvenance("admin", False, "a"), CallProvenance("guest", False, "a"), False),
+        (CallProvenance("admin", False, "a"), CallProvenance("admin", True, "a"), False),
+        (CallProvenance("guest", False, "a"), CallProvenance("guest", False, "b"), False),
+        (CallProvenance("guest", False, "a"), CallProvenance("guest", False, "a"), True),
+        (CallProvenance("guest", False, "a"), CallProvenance("guest", True, "a"), False),
+        (CallProvenance("guest", False, "a"), CallProvenance("blocked", False, "a"), False),
+        (CallProvenance("guest", True, "a"), CallProvenance("member", True, "a"), True),
+        (CallProvenance("guest", True, "a"), CallProvenance("admin", True, "b"), False),
+        (CallProvenance("guest", True, "a"), CallProvenance("admin", False, "b"), True),
+        (CallProvenance("", False, ""), CallProvenance("admin", False, "b"), False),
+        (CallProvenance("", False, ""), CallProvenance("owner", False, "b"), True),
+        (CallProvenance("", False, ""), CallProvenance("owner", True, ""), False),
     ],
 )
-def test_a_word_for_longer_covers_no_weaker_words(granted: Shape, call: Shape, *, holds: bool) -> None:
+def test_a_word_for_longer_covers_no_weaker_words(
+    granted: CallProvenance, call: CallProvenance, *, holds: bool
+) -> None:
     assert covers(granted, call, "admin") is holds
 
 
@@ -140,11 +142,11 @@ def test_a_word_for_longer_covers_no_weaker_words(granted: Shape, call: Shape, *
     ],
 )
 def test_arguments_are_shown_as_they_are_taken(written: str, taken: str) -> None:
-    assert arguments(written) == taken
+    assert normalize_arguments(written) == taken
 
 
-def _asked(tool: str = "bash", written: str = "") -> ApprovalAsked:
-    return ApprovalAsked(
+def _asked(tool: str = "bash", written: str = "") -> ApprovalRequested:
+    return ApprovalRequested(
         approval="k7qd",
         agent="reverie",
         tool=tool,
@@ -157,11 +159,11 @@ def _asked(tool: str = "bash", written: str = "") -> ApprovalAsked:
 
 
 def _notice(written: str, *, name: str = "root", rule: str = "", place: str = "") -> str:
-    return notice(
+    return render_approval_request(
         _asked(written=written),
         askers=[asker(name, "guest")],
         rule=rule,
-        covers=covering("guest", "admin", foreign=True),
+        covers=describe_coverage("guest", "admin", foreign=True),
         place=place,
         prefix="!",
         span="2 min",
@@ -172,7 +174,7 @@ def _notice(written: str, *, name: str = "root", rule: str = "", place: str = ""
 @example("", "", "_a_")
 @example("", "", "__a__ mcp__x _")
 def test_nothing_that_others_wrote_leaves_its_code(name: str, command: str, rule: str) -> None:
-    text = _notice(shown(json.dumps({"command": command})), name=name, rule=rule, place=f"here/{name}")
+    text = _notice(format_arguments(json.dumps({"command": command})), name=name, rule=rule, place=f"here/{name}")
     tokens = MarkdownIt().parse(text)
     kinds = {token.type for token in tokens}
     assert kinds <= {
@@ -188,12 +190,12 @@ def test_nothing_that_others_wrote_leaves_its_code(name: str, command: str, rule
 
 
 def test_who_asked_is_told_in_bounds() -> None:
-    assert who([]) == "Nobody asked for it"
-    assert who([ROOT, GUS]) == "Asked by `root` (admin), `gus` (guest)"
-    crowd = who([asker(f"x{number}", "guest") for number in range(8)])
+    assert describe_requesters([]) == "Nobody asked for it"
+    assert describe_requesters([ROOT, GUS]) == "Asked by `root` (admin), `gus` (guest)"
+    crowd = describe_requesters([asker(f"x{number}", "guest") for number in range(8)])
     assert crowd.endswith("`x4` (guest) and 3 more")
-    assert code("a" * 100) == f"`{'a' * 39}…`"
-    assert code(" ") == "`?`"
+    assert inline_code("a" * 100) == f"`{'a' * 39}…`"
+    assert inline_code(" ") == "`?`"
 
 
 def _approver(
@@ -229,34 +231,36 @@ SAME_NAME = Address(channel=THERE, room=LOBBY.room)
     ],
 )
 def test_who_may_decide_and_where(approver: Approver, room: Address | None, expected: bool) -> None:
-    assert may(approver, LOBBY, room) == expected
+    assert can_decide(approver, LOBBY, room) == expected
 
 
 def test_nobody_approves_what_their_own_role_was_too_weak_for() -> None:
     """They asked while nobody vouched for them, or it takes more than their role."""
     before = asker("root", "member")
-    assert weak(_approver("admin"), HERE, [before, MIA], "admin")
-    assert not weak(_approver("admin"), THERE, [before], "admin"), "somebody else with the same id"
-    assert not weak(_approver("admin"), HERE, [ROOT, GUS], "admin")
-    assert weak(_approver("admin"), HERE, [ROOT], "owner")
-    assert [approvers(role) for role in ("guest", "admin", "owner")] == [("admin", "owner")] * 2 + [("owner",)]
+    assert is_weak_requester(_approver("admin"), HERE, [before, MIA], "admin")
+    assert not is_weak_requester(_approver("admin"), THERE, [before], "admin"), "somebody else with the same id"
+    assert not is_weak_requester(_approver("admin"), HERE, [ROOT, GUS], "admin")
+    assert is_weak_requester(_approver("admin"), HERE, [ROOT], "owner")
+    assert [roles_that_may_approve(role) for role in ("guest", "admin", "owner")] == [("admin", "owner")] * 2 + [
+        ("owner",)
+    ]
 
 
 def test_ids_cannot_be_misread() -> None:
-    assert len(set(ALPHABET)) == len(ALPHABET) == 27
-    assert not set(ALPHABET) & set("aeiou01l")
-    assert not set("pwd") <= set(ALPHABET)
-    assert ALPHABET.lower() == ALPHABET
+    assert len(set(APPROVAL_ID_ALPHABET)) == len(APPROVAL_ID_ALPHABET) == 27
+    assert not set(APPROVAL_ID_ALPHABET) & set("aeiou01l")
+    assert not set("pwd") <= set(APPROVAL_ID_ALPHABET)
+    assert APPROVAL_ID_ALPHABET.lower() == APPROVAL_ID_ALPHABET
 
 
 @pytest.mark.parametrize("verdict", ["once", "session", "always"])
 def test_what_is_approved_is_told_to_nobody_else(verdict: str) -> None:
-    assert told(verdict, "bash", "2 min") == ""  # type: ignore[arg-type] # one of them
+    assert explain_not_approved(verdict, "bash", "2 min") == ""  # type: ignore[arg-type] # one of them
 
 
 @pytest.mark.parametrize("verdict", ["denied", "expired", "dropped"])
 def test_what_is_not_is_one_sentence_that_says_not_to_try_again(verdict: str) -> None:
-    text = told(verdict, "bash", "2 min")  # type: ignore[arg-type] # one of them
+    text = explain_not_approved(verdict, "bash", "2 min")  # type: ignore[arg-type] # one of them
     assert text.count(".") == 1
     assert "do not try it again" in text
 

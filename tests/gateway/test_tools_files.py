@@ -12,14 +12,14 @@ import pytest
 
 from agent.models.base import MAX_IMAGE_BYTES, ToolCall
 from gateway.clock import SystemClock
-from gateway.hands import Given
-from gateway.media import Media
+from gateway.hands import ToolOutput
+from gateway.media import MediaStore
 from gateway.media_config import MediaConfig
-from gateway.tools.dispatch import Hands
-from gateway.tools.files import SEARCHES, FileHands
-from gateway.tools.paths import Parts
-from gateway.tools.root import Root
-from gateway.tools.threads import END_S, threaded
+from gateway.tools.dispatch import ToolDispatcher
+from gateway.tools.files import MAX_CONCURRENT_SEARCHES, FileTools
+from gateway.tools.paths import PathParts
+from gateway.tools.root import WorkspaceRoot
+from gateway.tools.threads import THREAD_STOP_S, run_in_thread
 from tests.gateway.files_kit import files, where
 from tests.gateway.test_media import png
 
@@ -96,7 +96,7 @@ def test_a_picture_is_kept_and_shown(tmp_path: Path) -> None:
     assert result.text == "[image a .png, 3x2, 75 bytes] is shown below.".replace("75", str(len(png(3, 2))))
     assert (image.media_type, image.data, image.description) == ("image/png", png(3, 2), shown.about)
     assert (shown.sha256, shown.size_bytes) == (hashlib.sha256(png(3, 2)).hexdigest(), len(png(3, 2)))
-    media = Media(MediaConfig(), tmp_path / "media", {}, SystemClock())
+    media = MediaStore(MediaConfig(), tmp_path / "media", {}, SystemClock())
     assert asyncio.run(media.load_images((shown,))) == (image,), "later prompts show it, too"
 
 
@@ -142,18 +142,18 @@ def test_a_search_ends_with_its_turn(tmp_path: Path) -> None:
         looking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await looking
-        assert time.monotonic() - began < END_S, "it was told to stop"
+        assert time.monotonic() - began < THREAD_STOP_S, "it was told to stop"
 
     asyncio.run(story())
 
 
-class Watched(Root):
+class Watched(WorkspaceRoot):
     """Counts who is in it."""
 
     inside = most = 0
 
     @contextlib.contextmanager
-    def open_directory(self, parts: Parts, *, make: bool = False) -> Iterator[int]:
+    def open_directory(self, parts: PathParts, *, make: bool = False) -> Iterator[int]:
         self.inside += 1
         self.most = max(self.most, self.inside)
         with super().open_directory(parts, make=make) as handle:
@@ -164,13 +164,13 @@ class Watched(Root):
 def test_searches_leave_threads_to_others(tmp_path: Path) -> None:
     root = Watched(tmp_path, 1_000_000)
     (tmp_path / "a.txt").write_text("x\n" * 20_000)
-    hands = Hands(FileHands(root, Media(MediaConfig(), tmp_path / "media", {}, SystemClock())).tools)
+    hands = ToolDispatcher(FileTools(root, MediaStore(MediaConfig(), tmp_path / "media", {}, SystemClock())).tools)
 
     async def story() -> None:
         call = ToolCall(id="1", name="grep", arguments='{"pattern":"^y$"}')
-        results = await asyncio.gather(*(hands.call(call, where()) for _ in range(3 * SEARCHES)))
+        results = await asyncio.gather(*(hands.call(call, where()) for _ in range(3 * MAX_CONCURRENT_SEARCHES)))
         assert not any(result.is_error for result in results)
-        assert root.most <= SEARCHES
+        assert root.most <= MAX_CONCURRENT_SEARCHES
 
     asyncio.run(story())
 
@@ -178,14 +178,14 @@ def test_searches_leave_threads_to_others(tmp_path: Path) -> None:
 def test_work_that_is_cancelled_has_ended_before_that_is_told() -> None:
     begun, told, ended = threading.Event(), threading.Event(), list[bool]()
 
-    def work() -> Given:
+    def work() -> ToolOutput:
         begun.set()
         told.wait(5)
         ended.append(True)
         raise ValueError("nobody hears of it")
 
     async def story() -> None:
-        task = asyncio.create_task(threaded(lambda _: work()))
+        task = asyncio.create_task(run_in_thread(lambda _: work()))
         await asyncio.to_thread(begun.wait, 5)
         task.cancel()
         await asyncio.sleep(0)
@@ -202,4 +202,4 @@ def test_what_the_work_raises_is_raised() -> None:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        asyncio.run(threaded(lambda _: work()))
+        asyncio.run(run_in_thread(lambda _: work()))

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.tools.schema import Refused
-from gateway.tools.listing import Bounds
-from gateway.tools.paths import MAX_PARTS, inside, told
+from agent.tools.schema import ToolCallRefused
+from gateway.tools.listing import SearchLimits
+from gateway.tools.paths import MAX_PATH_PARTS, display_path, parse_path
 from gateway.tools.search import grep
 from tests.gateway.files_kit import SECRET, files, state, traps
 
@@ -74,7 +74,7 @@ ATTEMPTS = (
     "x" * 256,
     "é" * 128,
     "x/" * 2_000,
-    "/".join("x" * (MAX_PARTS + 1)),
+    "/".join("x" * (MAX_PATH_PARTS + 1)),
     "../" * 60 + "etc/passwd",
 )
 """No file is at any of these, for any of the tools."""
@@ -181,7 +181,7 @@ def checked_first(top: Path, path: str) -> str:
     """As one would do it who does not know better: look where it leads, then open it."""
     file = top / path
     if not file.resolve().is_relative_to(top):
-        raise Refused("outside")
+        raise ToolCallRefused("outside")
     return file.read_text()
 
 
@@ -197,7 +197,7 @@ def test_nobody_wins_a_race_for_a_directory(tmp_path: Path) -> None:
                     here.root.write("d/secret.txt", b"inside")
                     here.root.write(f"d/new{number % 7}/a.txt", b"inside")
                 seen[here.root.read_bytes("d/secret.txt").decode()] += 1
-            except Refused:
+            except ToolCallRefused:
                 seen["refused"] += 1
     assert [one.name for one in here.outside.iterdir()] == ["secret.txt"]
     assert (here.outside / "secret.txt").read_text() == SECRET
@@ -212,10 +212,10 @@ def test_nobody_wins_a_race_for_a_file(tmp_path: Path) -> None:
         for number in races(seen, 3 * RACES):
             try:
                 seen[here.root.read_bytes("a.txt").decode()] += 1
-            except Refused:
+            except ToolCallRefused:
                 seen["refused"] += 1
             if number % 500 == 0:
-                assert "operator" not in grep(here.root, "operator|inside", Bounds())
+                assert "operator" not in grep(here.root, "operator|inside", SearchLimits())
 
 
 def test_a_link_that_is_put_where_something_is_written_is_not_written_through(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_a_link_that_is_put_where_something_is_written_is_not_written_through(tm
             try:
                 here.root.write("a.txt", b"inside")
                 seen["written"] += 1
-            except Refused:
+            except ToolCallRefused:
                 seen["refused"] += 1
     assert (here.outside / "secret.txt").read_text() == SECRET
 
@@ -244,7 +244,7 @@ def test_who_looks_first_and_then_opens_loses_such_a_race(tmp_path: Path) -> Non
     (here.path / "out").symlink_to(here.outside)
     with meanwhile(swap(here.path / "d", here.path / "out")):
         for _ in range(200_000):
-            with contextlib.suppress(Refused, OSError):
+            with contextlib.suppress(ToolCallRefused, OSError):
                 if checked_first(here.path, "d/secret.txt") == SECRET:
                     return
     pytest.fail("the races above prove nothing")
@@ -256,9 +256,9 @@ paths = st.text(st.sampled_from("ab./~ \\\n\0é*"), max_size=20) | st.text(max_s
 @given(paths)
 def test_a_path_is_refused_or_leads_down(path: str) -> None:
     try:
-        parts = inside(path)
-    except Refused:
+        parts = parse_path(path)
+    except ToolCallRefused:
         return
     assert all(one not in ("", ".", "..") and "/" not in one and "\0" not in one for one in parts)
-    assert inside("/".join(parts)) == parts == inside(f"/workspace/{'/'.join(parts)}")
-    assert told(parts) == ("/".join(parts) or ".")
+    assert parse_path("/".join(parts)) == parts == parse_path(f"/workspace/{'/'.join(parts)}")
+    assert display_path(parts) == ("/".join(parts) or ".")

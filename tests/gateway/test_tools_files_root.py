@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.tools.schema import Refused
-from gateway.tools.root import HALF_S, Root, is_half
+from agent.tools.schema import ToolCallRefused
+from gateway.tools.root import PARTIAL_MAX_AGE_S, WorkspaceRoot, is_partial_file
 
 HALF = ".reverie-0123456789abcdef.half"
 
@@ -26,8 +26,8 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def root(path: Path) -> Root:
-    return Root(path, 10_000)
+def root(path: Path) -> WorkspaceRoot:
+    return WorkspaceRoot(path, 10_000)
 
 
 def names(path: Path) -> list[str]:
@@ -40,20 +40,20 @@ def mode(path: Path) -> int:
 
 @contextlib.contextmanager
 def refused(words: str) -> Iterator[None]:
-    with pytest.raises(Refused) as why:
+    with pytest.raises(ToolCallRefused) as why:
         yield
     assert words in str(why.value)
     assert "/mind/" not in str(why.value), "no path of the machine is told"
 
 
-def test_a_file_is_read_as_it_was_written(root: Root, path: Path) -> None:
+def test_a_file_is_read_as_it_was_written(root: WorkspaceRoot, path: Path) -> None:
     assert root.write("a/b/c.txt", b"one") == (None, 3)
     assert root.write("/workspace/a/./b//c.txt", b"two!") == (3, 4)
     assert root.read_bytes("a/b/c.txt") == b"two!"
     assert names(path / "a/b") == ["c.txt"]
 
 
-def test_it_is_made_when_it_is_needed_for_its_owner_only(root: Root, path: Path) -> None:
+def test_it_is_made_when_it_is_needed_for_its_owner_only(root: WorkspaceRoot, path: Path) -> None:
     with refused("there is no such file"):
         root.read_bytes("a.txt")
     root.write("sub/a.txt", b"")
@@ -63,11 +63,11 @@ def test_it_is_made_when_it_is_needed_for_its_owner_only(root: Root, path: Path)
 def test_the_operator_may_give_it_as_a_link(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "files").symlink_to("there")
-    Root(tmp_path / "files", 100).write("a.txt", b"a")
+    WorkspaceRoot(tmp_path / "files", 100).write("a.txt", b"a")
     assert names(tmp_path / "there") == ["a.txt"]
 
 
-def test_where_it_cannot_be_nothing_works_and_no_path_is_told(path: Path, root: Root) -> None:
+def test_where_it_cannot_be_nothing_works_and_no_path_is_told(path: Path, root: WorkspaceRoot) -> None:
     path.parent.mkdir(parents=True)
     path.write_text("a file")
     with refused("The files cannot be reached now"):
@@ -76,7 +76,7 @@ def test_where_it_cannot_be_nothing_works_and_no_path_is_told(path: Path, root: 
         root.write("a.txt", b"")
 
 
-def test_sizes_are_held(root: Root, path: Path) -> None:
+def test_sizes_are_held(root: WorkspaceRoot, path: Path) -> None:
     root.write("full.txt", b"x" * 10_000)
     assert len(root.read_bytes("full.txt")) == 10_000
     with refused("would have 10,001 bytes, and a file may have 10,000"):
@@ -89,7 +89,7 @@ def test_sizes_are_held(root: Root, path: Path) -> None:
     assert names(path) == ["full.txt", "log.txt"], "not even a directory was made for what was refused"
 
 
-def test_what_stands_in_the_way_is_not_replaced(root: Root, path: Path) -> None:
+def test_what_stands_in_the_way_is_not_replaced(root: WorkspaceRoot, path: Path) -> None:
     root.write("d/a.txt", b"a")
     with refused("d is a directory"):
         root.write("d", b"")
@@ -103,14 +103,14 @@ def test_what_stands_in_the_way_is_not_replaced(root: Root, path: Path) -> None:
     assert names(path / "d") == ["a.txt"]
 
 
-def test_a_file_keeps_its_mode_but_no_rights_of_its_owner(root: Root, path: Path) -> None:
+def test_a_file_keeps_its_mode_but_no_rights_of_its_owner(root: WorkspaceRoot, path: Path) -> None:
     root.write("run.sh", b"true")
     (path / "run.sh").chmod(0o4755)
     root.write("run.sh", b"false")
     assert mode(path / "run.sh") == 0o755
 
 
-def test_what_another_program_writes_meanwhile_is_not_lost(root: Root, path: Path) -> None:
+def test_what_another_program_writes_meanwhile_is_not_lost(root: WorkspaceRoot, path: Path) -> None:
     root.write("a.txt", b"one")
 
     def change(data: bytes) -> bytes:
@@ -123,7 +123,7 @@ def test_what_another_program_writes_meanwhile_is_not_lost(root: Root, path: Pat
     assert names(path) == ["a.txt"]
 
 
-def test_two_edits_at_once_are_both_done(root: Root) -> None:
+def test_two_edits_at_once_are_both_done(root: WorkspaceRoot) -> None:
     root.write("a.txt", b"")
 
     def add() -> None:
@@ -138,7 +138,7 @@ def test_two_edits_at_once_are_both_done(root: Root) -> None:
     assert root.read_bytes("a.txt") == b"x" * 200
 
 
-def test_who_reads_sees_the_old_text_or_the_new(root: Root) -> None:
+def test_who_reads_sees_the_old_text_or_the_new(root: WorkspaceRoot) -> None:
     texts = (b"a" * 9_000, b"b" * 10_000)
     root.write("a.txt", texts[0])
     done = threading.Event()
@@ -158,7 +158,7 @@ def test_who_reads_sees_the_old_text_or_the_new(root: Root) -> None:
     assert seen <= set(texts)
 
 
-def test_what_does_not_fit_on_the_disk_leaves_the_old_text_and_no_half(root: Root, path: Path) -> None:
+def test_what_does_not_fit_on_the_disk_leaves_the_old_text_and_no_half(root: WorkspaceRoot, path: Path) -> None:
     root.write("a.txt", b"old")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, before[1]))  # as a full disk: the write ends in the middle
@@ -171,7 +171,7 @@ def test_what_does_not_fit_on_the_disk_leaves_the_old_text_and_no_half(root: Roo
     assert names(path) == ["a.txt"]
 
 
-def test_the_disk_is_not_filled(root: Root, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_disk_is_not_filled(root: WorkspaceRoot, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root.write("a.txt", b"old")
     nearly = os.statvfs_result((4_096, 4_096, 100_000, 5_001, 5_001, 1_000, 1_000, 1_000, 0, 255))
     monkeypatch.setattr(os, "fstatvfs", lambda _: nearly)
@@ -199,25 +199,25 @@ def test_a_kill_leaves_one_whole_text_and_its_half_is_swept_away_later(tmp_path:
         text = (tmp_path / "a.txt").read_bytes()
         assert text in (b"a" * 1_000_000, b"b" * 2_000_000)
     for name in names(tmp_path):
-        if is_half(name):
+        if is_partial_file(name):
             os.utime(tmp_path / name, (0, 0))
-    Root(tmp_path, 100).write("b.txt", b"")
+    WorkspaceRoot(tmp_path, 100).write("b.txt", b"")
     assert names(tmp_path) == ["a.txt", "b.txt"]
 
 
-def test_a_half_of_now_is_somebody_elses_work(root: Root, path: Path) -> None:
+def test_a_half_of_now_is_somebody_elses_work(root: WorkspaceRoot, path: Path) -> None:
     root.write("a.txt", b"")
     (path / HALF).write_bytes(b"half")
     root.write("b.txt", b"")
     assert names(path) == [HALF, "a.txt", "b.txt"]
-    long_ago = time.time() - HALF_S - 1
+    long_ago = time.time() - PARTIAL_MAX_AGE_S - 1
     os.utime(path / HALF, (long_ago, long_ago))
     root.write("b.txt", b"")
     assert names(path) == ["a.txt", "b.txt"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
-def test_what_its_mode_forbids_is_told(root: Root, path: Path) -> None:
+def test_what_its_mode_forbids_is_told(root: WorkspaceRoot, path: Path) -> None:
     root.write("a.txt", b"a")
     (path / "a.txt").chmod(0)
     with refused("its mode forbids it"):
@@ -229,17 +229,17 @@ def test_what_its_mode_forbids_is_told(root: Root, path: Path) -> None:
     path.chmod(0o700)
 
 
-def test_no_handle_is_left_open(root: Root) -> None:
+def test_no_handle_is_left_open(root: WorkspaceRoot) -> None:
     def opened() -> int:
         return len(list(Path("/proc/self/fd").iterdir()))
 
     root.write("a/b/c.txt", b"a")
     before = opened()
     for path in ("a/b/c.txt", "a/b", "a/x/y", "a/b/c.txt/d", "..", "a/b/c.txt"):
-        with contextlib.suppress(Refused):
+        with contextlib.suppress(ToolCallRefused):
             root.read_bytes(path)
-        with contextlib.suppress(Refused):
+        with contextlib.suppress(ToolCallRefused):
             root.write(path, b"x" * 20_000)
-        with contextlib.suppress(Refused):
+        with contextlib.suppress(ToolCallRefused):
             root.edit(path, lambda data: data)
     assert opened() == before

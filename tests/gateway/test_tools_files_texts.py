@@ -7,25 +7,34 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from agent.tools.schema import Refused
-from gateway.tools.texts import MAX_CHARS, MAX_LINE_CHARS, MAX_PLACES, binary, changed, decoded, edited, told
+from agent.tools.schema import ToolCallRefused
+from gateway.tools.texts import (
+    MAX_LINE_CHARS,
+    MAX_READ_CHARS,
+    MAX_REPLACEMENTS,
+    decode_text,
+    describe_binary,
+    render_edit,
+    render_lines,
+    replace_text,
+)
 
 MOST = 1_000_000
 
 
 def edit(data: bytes | str, old: str, new: str, *, everywhere: bool = False, most: int = MOST) -> bytes:
     whole = data.encode() if isinstance(data, str) else data
-    return edited("a.txt", whole, old, new, everywhere=everywhere, most=most).data
+    return replace_text("a.txt", whole, old, new, everywhere=everywhere, most=most).data
 
 
 def refusal(data: bytes | str, old: str, new: str = "NEW", *, everywhere: bool = False, most: int = MOST) -> str:
-    with pytest.raises(Refused) as why:
+    with pytest.raises(ToolCallRefused) as why:
         edit(data, old, new, everywhere=everywhere, most=most)
     return str(why.value)
 
 
 def read(data: bytes, offset: int = 1, limit: int = 10_000) -> str:
-    return told("a.txt", decoded(data), offset, limit)[0]
+    return render_lines("a.txt", decode_text(data), offset, limit)[0]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +62,7 @@ def read(data: bytes, offset: int = 1, limit: int = 10_000) -> str:
     ],
 )
 def test_what_is_no_text_is_known_by_what_is_in_it(data: bytes, what: str) -> None:
-    assert binary(data) == what
+    assert describe_binary(data) == what
 
 
 @pytest.mark.parametrize(
@@ -83,7 +92,7 @@ def test_a_part_says_where_to_go_on() -> None:
     data = b"".join(b"line %d\n" % number for number in range(1, 21))
     assert read(data, 1, 2) == "a.txt, 20 lines, here 1 to 2 (go on with offset=3)\n     1\tline 1\n     2\tline 2"
     assert read(data, 19, 5) == "a.txt, 20 lines, here 19 to 20\n    19\tline 19\n    20\tline 20"
-    with pytest.raises(Refused, match="has 20 lines: offset can be 1 to 20"):
+    with pytest.raises(ToolCallRefused, match="has 20 lines: offset can be 1 to 20"):
         read(data, 21)
 
 
@@ -92,7 +101,7 @@ def test_long_lines_and_long_parts_are_cut_and_say_so() -> None:
     assert one.endswith("x... [1,234 more characters in this line]")
     many = (b"y" * 999 + b"\n") * 1_000
     first = read(many)
-    assert len(first) <= MAX_CHARS + 200
+    assert len(first) <= MAX_READ_CHARS + 200
     number = int(re.findall(r"offset=(\d+)", first)[0])
     assert read(many, number).splitlines()[1].startswith(f"{number:6}\ty")
 
@@ -107,7 +116,7 @@ def test_going_on_brings_every_line_once(given_lines: list[str], limit: int) -> 
     assume(not data.startswith(b"\xef\xbb\xbf"))
     found, offset = list[str](), 1
     while offset <= len(given_lines):
-        text, last = told("a.txt", decoded(data), offset, limit)
+        text, last = render_lines("a.txt", decode_text(data), offset, limit)
         found += text.split("\n")[1:]
         offset = last + 1
     assert [line.partition("\t")[2] for line in found] == given_lines
@@ -168,27 +177,27 @@ def test_all_of_them_are_replaced_if_it_is_asked_for() -> None:
 def test_a_change_that_would_fill_the_memory_is_refused_before() -> None:
     assert "more than the 1,000,000 bytes" in refusal(b"a" * 50_000, "a", "x" * 1_000_000, everywhere=True)
     assert "`old` has at most 100,000 bytes" in refusal(b"a", "a" * 100_001)
-    assert f"more than {MAX_PLACES:,} times" in refusal(b"a" * (MAX_PLACES + 1), "a", everywhere=True)
+    assert f"more than {MAX_REPLACEMENTS:,} times" in refusal(b"a" * (MAX_REPLACEMENTS + 1), "a", everywhere=True)
 
 
 def test_the_change_is_shown_where_it_is() -> None:
     data = "".join(f"line {number}\n" for number in range(1, 101)).encode()
-    one = edited("a.txt", data, "line 50\n", "fifty\nand more\n", everywhere=False, most=MOST)
-    assert changed("a.txt", one).split("\n") == [
+    one = replace_text("a.txt", data, "line 50\n", "fifty\nand more\n", everywhere=False, most=MOST)
+    assert render_edit("a.txt", one).split("\n") == [
         "a.txt, 101 lines; 1 place changed:",
         *(f"{at:6}\t{line}" for at, line in enumerate(("line 48", "line 49", "fifty", "and more", "line 51"), 48)),
         "    53\tline 52",
     ]
-    many = edited("a.txt", data, "line 1", "LINE 1", everywhere=True, most=MOST)
-    shown = changed("a.txt", many)
+    many = replace_text("a.txt", data, "line 1", "LINE 1", everywhere=True, most=MOST)
+    shown = render_edit("a.txt", many)
     assert "12 places changed" in shown
     assert shown.endswith("... and 9 more places")
     assert [int(number) for number in re.findall(r"(\d+)\tLINE", shown)] == [1, 10, 11, 12, 13]
     assert shown.count("\n   ...") == 2
-    all_gone = edited("a.txt", b"a", "a", "", everywhere=False, most=MOST)
-    assert changed("a.txt", all_gone) == "a.txt, 0 lines; 1 place changed:"
-    long = edited("a.txt", b"a\n", "a", "\n".join(["x"] * 500), everywhere=False, most=MOST)
-    assert len(changed("a.txt", long).splitlines()) < 40
+    all_gone = replace_text("a.txt", b"a", "a", "", everywhere=False, most=MOST)
+    assert render_edit("a.txt", all_gone) == "a.txt, 0 lines; 1 place changed:"
+    long = replace_text("a.txt", b"a\n", "a", "\n".join(["x"] * 500), everywhere=False, most=MOST)
+    assert len(render_edit("a.txt", long).splitlines()) < 40
 
 
 short = st.text(st.sampled_from("ab \n"), max_size=12)

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from agent.journal import parse
-from agent.tools.notes import Forget
-from agent.tools.schema import Refused
+from agent.journal import parse_journal
+from agent.tools.notes import ForgetArgs
+from agent.tools.schema import ToolCallRefused
 from gateway.clock import ManualClock
 from gateway.events import Address, SenderId
-from gateway.forgetting import MAY_NOT, NOTHING
-from gateway.hands import Asker, Given, Whereabouts
-from gateway.recall import NOTHING as RECALLED_NOTHING
-from gateway.records import Forgotten, Noted, Seq
+from gateway.forgetting import NO_MATCH, NOT_ALLOWED
+from gateway.hands import Requester, ToolContext, ToolOutput
+from gateway.recall import NOTHING_FOUND
+from gateway.records import NoteForgotten, NoteWritten, Seq
 from gateway.store import Store
 from gateway.store.rebuild import rebuild
 from tests.channels.kit import story
@@ -22,22 +22,22 @@ from tests.gateway.notes_kit import ANN, BOB, OWN, OWNER, ROOM, STAFF, Papers, a
 from tests.gateway.test_dreaming import dream, model, told
 
 
-def by(place: Address, *roles: str, everything: bool | None = None) -> Whereabouts:
+def by(place: Address, *roles: str, everything: bool | None = None) -> ToolContext:
     """A turn there that people with these roles asked for."""
-    askers = tuple(Asker(id=SenderId(role), name=role.title(), role=role, verified=True) for role in roles)
+    askers = tuple(Requester(id=SenderId(role), name=role.title(), role=role, verified=True) for role in roles)
     return replace(at(place, everything=everything), requesters=askers)
 
 
-async def forget(kit: Papers, what: str, where: Whereabouts) -> str:
-    given = await kit.forgetting.forget(Forget(what=what), where)
-    if isinstance(given, Given):
+async def forget(kit: Papers, what: str, where: ToolContext) -> str:
+    given = await kit.forgetting.forget(ForgetArgs(what=what), where)
+    if isinstance(given, ToolOutput):
         assert given.is_untrusted
         return given.text
     return given
 
 
-async def forgotten(kit: Papers) -> list[Forgotten]:
-    return [one.fact for one in await kit.store.entries(kinds=["forgotten"]) if isinstance(one.fact, Forgotten)]
+async def forgotten(kit: Papers) -> list[NoteForgotten]:
+    return [one.fact for one in await kit.store.entries(kinds=["forgotten"]) if isinstance(one.fact, NoteForgotten)]
 
 
 async def newest(kit: Papers) -> Seq:
@@ -47,7 +47,7 @@ async def newest(kit: Papers) -> Seq:
 
 async def recalled(kit: Papers, words: str, place: Address = OWNER) -> list[str]:
     lines = (await kit.recall(at(place), words)).splitlines()
-    return [] if lines == [RECALLED_NOTHING] else lines[1:]
+    return [] if lines == [NOTHING_FOUND] else lines[1:]
 
 
 async def comes_to_mind(kit: Papers, line: str, place: Address = OWNER) -> str:
@@ -71,7 +71,7 @@ async def test_the_one_that_is_meant_is_told_by_nothing_any_more(tmp_path: Path)
         assert (fact.agent, fact.by, fact.turn) == ("reverie", "Owner (owner)", "t")
         journal = kit.journal.read_text()
         assert "Zanzibar" not in journal
-        assert [entry.title for entry in parse(journal)] == ["Boats"]
+        assert [entry.title for entry in parse_journal(journal)] == ["Boats"]
         assert [one.text for one in await kit.noted() if "Zanzibar" in one.text]  # the log keeps it
         thinks = model("- boats")
         await dream(kit, thinks)
@@ -89,7 +89,7 @@ async def test_of_several_the_one_with_the_handle_is_forgotten(tmp_path: Path) -
         assert await forgotten(kit) == []
         await forget(kit, "`N2`", by(OWNER, "owner"))
         assert [line.split('"')[1] for line in await recalled(kit, "harbour")] == ["harbour three", "harbour one"]
-        with pytest.raises(Refused, match="nothing like that"):
+        with pytest.raises(ToolCallRefused, match="nothing like that"):
             await forget(kit, "n2", by(OWNER, "owner"))
         assert len(await forgotten(kit)) == 1
 
@@ -101,9 +101,9 @@ def test_what_is_not_there_is_not_forgotten(tmp_path: Path, what: str) -> None:
         async with papers(tmp_path) as kit:
             await kit.say(1, "harbour")
             await kit.notes.remember(at(ROOM, agent="peer"), "lighthouse")
-            with pytest.raises(Refused) as refused:
+            with pytest.raises(ToolCallRefused) as refused:
                 await forget(kit, what, by(OWNER, "owner"))
-            assert str(refused.value) == NOTHING
+            assert str(refused.value) == NO_MATCH
 
     run()
 
@@ -117,9 +117,9 @@ async def test_anybody_can_have_forgotten_what_was_written_down_alone_with_them(
         await kit.notes.remember(at(ROOM), "the harbour of all")
         assert (await forget(kit, "harbour", by(ANN, "guest"))).startswith("It is forgotten.")
         assert [line.split('"')[1] for line in await recalled(kit, "harbour")] == ["the harbour of all"]
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(ToolCallRefused) as refused:
             await forget(kit, "harbour", by(ANN, "guest"))
-        assert str(refused.value) == MAY_NOT
+        assert str(refused.value) == NOT_ALLOWED
 
 
 @pytest.mark.parametrize("place", [BOB, STAFF, OWNER])
@@ -131,9 +131,9 @@ def test_what_is_of_another_private_place_is_not_even_there(tmp_path: Path, plac
             await kit.notes.remember(at(place), "harbour")
             for where in (by(ANN, "guest"), by(ANN, "admin"), by(ROOM, "admin"), by(ROOM, "owner")):
                 for what in ("harbour", f"n{await newest(kit)}"):
-                    with pytest.raises(Refused) as refused:
+                    with pytest.raises(ToolCallRefused) as refused:
                         await forget(kit, what, where)
-                    assert str(refused.value) == NOTHING
+                    assert str(refused.value) == NO_MATCH
 
     run()
 
@@ -152,7 +152,7 @@ def test_what_is_of_another_private_place_is_not_even_there(tmp_path: Path, plac
         (by(STAFF, "admin"), True),
     ],
 )
-def test_elsewhere_only_admins_can(tmp_path: Path, where: Whereabouts, *, allowed: bool) -> None:
+def test_elsewhere_only_admins_can(tmp_path: Path, where: ToolContext, *, allowed: bool) -> None:
     @story
     async def run() -> None:
         async with papers(tmp_path) as kit:
@@ -161,9 +161,9 @@ def test_elsewhere_only_admins_can(tmp_path: Path, where: Whereabouts, *, allowe
             if allowed:
                 await forget(kit, "harbour", where)
             else:
-                with pytest.raises(Refused) as refused:
+                with pytest.raises(ToolCallRefused) as refused:
                     await forget(kit, "harbour", where)
-                assert str(refused.value) == MAY_NOT
+                assert str(refused.value) == NOT_ALLOWED
             assert len(await forgotten(kit)) == allowed
 
     run()
@@ -183,7 +183,7 @@ async def test_what_people_wrote_into_the_journal_stays(tmp_path: Path) -> None:
         await forget(kit, "Two second", by(OWNER, "owner"))
         assert kit.journal.read_text() == f"# Journal\n{one}\nMy own thoughts of it.\n{by_hand}{three}"
         await forget(kit, "One first", by(OWNER, "owner"))
-        mine = [entry for entry in parse(kit.journal.read_text()) if not entry.note_id]
+        mine = [entry for entry in parse_journal(kit.journal.read_text()) if not entry.note_id]
         assert [(entry.title, entry.text, entry.scope) for entry in mine] == [
             ("", "My own thoughts of it.", ANN.conversation),
             ("Mine", "by hand: second", "public"),
@@ -277,7 +277,7 @@ async def test_a_start_writes_nothing_that_is_forgotten_into_the_journal(tmp_pat
     kit.journal.rmdir()
     (tmp_path / "kept").rename(kit.journal)
     async with papers(tmp_path) as kit:
-        assert [entry.text for entry in parse(kit.journal.read_text())] == ["lake", "lighthouse"]
+        assert [entry.text for entry in parse_journal(kit.journal.read_text())] == ["lake", "lighthouse"]
 
 
 @story
@@ -306,4 +306,4 @@ async def test_the_tables_made_anew_agree(tmp_path: Path) -> None:
     assert await rebuild(tmp_path / "s.db") == []
     async with await Store.open(tmp_path / "s.db", ManualClock()) as store:
         found = await store.newest_entries(10, kinds=["noted"], match="harbour OR lighthouse")
-        assert [one.fact.text for one in found if isinstance(one.fact, Noted)] == ["lighthouse"]
+        assert [one.fact.text for one in found if isinstance(one.fact, NoteWritten)] == ["lighthouse"]

@@ -7,30 +7,30 @@ from typing import Any
 import pytest
 
 from agent.models.base import ToolCall
-from agent.tools.schema import Arguments, spec
-from gateway import access
+from agent.tools.schema import ToolArguments, define_tool
+from gateway import standing
 from gateway.clock import ManualClock
 from gateway.events import Address, RoomId, Usage
-from gateway.hands import Asker, Given, Hand, Trace, Whereabouts
-from gateway.records import Seq, ToolRefused, TurnEnded, TurnId
-from gateway.scopes import PUBLIC, Sight
+from gateway.hands import Requester, Tool, ToolContext, ToolOutput, TurnTrust
+from gateway.records import Seq, ToolRefused, TurnId, TurnRecord
+from gateway.scopes import PUBLIC, Visibility
 from gateway.settings_tools import ToolsConfig
-from gateway.store import Entry, Store
-from gateway.tools.dispatch import Hands
-from gateway.tools.gate import BEGUN, Gate, Wanted, acts
-from gateway.tools.permits import ADMINS, MEMBERS, Permit
+from gateway.store import NewEntry, Store
+from gateway.tools.dispatch import ToolDispatcher
+from gateway.tools.gate import ALREADY_BEGUN, ApprovalRequest, PermissionGate, has_side_effects
+from gateway.tools.permits import ALLOW_ADMINS, ALLOW_MEMBERS, ToolPermit
 from tests.gateway.approvals_kit import GUS, HERE, LOBBY, MIA, ROOT, story
 from tests.store.kit import opened
 
 AT = LOBBY.conversation
-WHO = access.Policy(
+WHO = standing.AccessPolicy(
     dm_policy="open",
     roles={f"{HERE}:root": "admin", f"{HERE}:mia": "member"},
     open_rooms={HERE: frozenset({RoomId("lobby")})},
 )
 
 
-class Nothing(Arguments):
+class Nothing(ToolArguments):
     """Takes nothing."""
 
 
@@ -39,35 +39,35 @@ class Asked:
     """Somebody who is asked, and always says this."""
 
     says: str = ""
-    wanted: list[Wanted] = field(default_factory=list)
+    wanted: list[ApprovalRequest] = field(default_factory=list)
 
-    async def request_approval(self, wanted: Wanted) -> str:
+    async def request_approval(self, wanted: ApprovalRequest) -> str:
         self.wanted.append(wanted)
         return self.says
 
 
-def where(*askers: Asker, scope: str = PUBLIC, foreign: str = "") -> Whereabouts:
-    return Whereabouts(
+def where(*askers: Requester, scope: str = PUBLIC, foreign: str = "") -> ToolContext:
+    return ToolContext(
         turn=TurnId("t"),
         agent="reverie",
         at=LOBBY,
-        visibility=Sight(scope=scope, is_private=scope != PUBLIC),
+        visibility=Visibility(scope=scope, is_private=scope != PUBLIC),
         autonomous=not askers,
         requesters=askers,
-        trust=Trace(foreign=foreign),
+        trust=TurnTrust(foreign=foreign),
     )
 
 
-async def does(_: Nothing, __: Whereabouts) -> Given:
-    return Given(text="done", is_foreign=True)
+async def does(_: Nothing, __: ToolContext) -> ToolOutput:
+    return ToolOutput(text="done", is_foreign=True)
 
 
-def hand(permit: Permit, name: str = "bash") -> Hand:
-    return Hand.create(spec(name, "Runs it.", Nothing), Nothing, does, permit)
+def hand(permit: ToolPermit, name: str = "bash") -> Tool:
+    return Tool.create(define_tool(name, "Runs it.", Nothing), Nothing, does, permit)
 
 
-def gate(store: Store, asked: Asked, **tools: Any) -> Gate:
-    return Gate(ToolsConfig.model_validate(tools, strict=False), store, ManualClock(), asked, who=WHO)
+def gate(store: Store, asked: Asked, **tools: Any) -> PermissionGate:
+    return PermissionGate(ToolsConfig.model_validate(tools, strict=False), store, ManualClock(), asked, who=WHO)
 
 
 CALL = ToolCall(id="c", name="bash", arguments="{}")
@@ -77,7 +77,7 @@ CALL = ToolCall(id="c", name="bash", arguments="{}")
 async def test_what_is_refused_by_right_is_written_down_and_nobody_is_asked(tmp_path: Path) -> None:
     async with await opened(tmp_path / "s.db") as store:
         asked = Asked()
-        said = await gate(store, asked).authorize(hand(ADMINS), CALL, where(GUS, MIA))
+        said = await gate(store, asked).authorize(hand(ALLOW_ADMINS), CALL, where(GUS, MIA))
         assert said == (
             "Refused: bash is for the role admin and above; nobody who asks here has more than the role member. "
             "Nothing was done."
@@ -92,7 +92,7 @@ async def test_what_is_refused_by_right_is_written_down_and_nobody_is_asked(tmp_
 async def test_what_is_allowed_leaves_no_trace(tmp_path: Path) -> None:
     async with await opened(tmp_path / "s.db") as store:
         asked = Asked("no")
-        assert await gate(store, asked).authorize(hand(ADMINS), CALL, where(ROOT)) == ""
+        assert await gate(store, asked).authorize(hand(ALLOW_ADMINS), CALL, where(ROOT)) == ""
         assert (asked.wanted, await store.entries()) == ([], [])
 
 
@@ -102,7 +102,7 @@ def test_a_guests_words_with_an_admins_are_asked_about(tmp_path: Path, says: str
     async def asking() -> None:
         async with await opened(tmp_path / "s.db") as store:
             asked = Asked(says)
-            assert await gate(store, asked).authorize(hand(ADMINS), CALL, where(ROOT, GUS)) == says
+            assert await gate(store, asked).authorize(hand(ALLOW_ADMINS), CALL, where(ROOT, GUS)) == says
             (wanted,) = asked.wanted
             assert (wanted.agent, wanted.tool, wanted.arguments, wanted.at) == ("reverie", "bash", "{}", LOBBY)
             assert (wanted.requesters, wanted.role, wanted.required_role) == ((ROOT, GUS), "guest", "admin")
@@ -117,8 +117,8 @@ def test_a_guests_words_with_an_admins_are_asked_about(tmp_path: Path, says: str
 async def test_text_from_outside_makes_the_next_call_one_that_is_asked_about(tmp_path: Path) -> None:
     async with await opened(tmp_path / "s.db") as store:
         asked = Asked("Not done, because somebody said so.")
-        fetch, run = hand(MEMBERS, "web_fetch"), hand(Permit(role="admin", approval="untrusted"))
-        held = Hands([fetch, run], gate(store, asked)).for_turn(where(ROOT))
+        fetch, run = hand(ALLOW_MEMBERS, "web_fetch"), hand(ToolPermit(role="admin", approval="untrusted"))
+        held = ToolDispatcher([fetch, run], gate(store, asked)).for_turn(where(ROOT))
         assert not (await held.call(CALL)).is_error
         await held.call(replace(CALL, name="web_fetch"))
         held.context.trust.foreign = "web_fetch"
@@ -133,11 +133,11 @@ async def test_the_operators_rules_come_before_a_tools_own_permit(tmp_path: Path
         asked = Asked()
         rules = [{"tool": "ba*", "role": "guest", "scope": "private"}]
         ruled = gate(store, asked, rules=rules)
-        assert ruled.required_role(hand(ADMINS)) == "guest"
+        assert ruled.required_role(hand(ALLOW_ADMINS)) == "guest"
         private = Address(channel=HERE, room=RoomId("gus")).conversation
-        assert await ruled.authorize(hand(ADMINS), CALL, where(GUS, scope=private)) == ""
-        assert "private places only" in await ruled.authorize(hand(ADMINS), CALL, where(GUS))
-        assert ruled.required_role(hand(ADMINS, "write_file")) == "admin"
+        assert await ruled.authorize(hand(ALLOW_ADMINS), CALL, where(GUS, scope=private)) == ""
+        assert "private places only" in await ruled.authorize(hand(ALLOW_ADMINS), CALL, where(GUS))
+        assert ruled.required_role(hand(ALLOW_ADMINS, "write_file")) == "admin"
 
 
 @story
@@ -145,10 +145,10 @@ async def test_by_itself_the_agent_has_the_role_that_the_operator_gives_it(tmp_p
     async with await opened(tmp_path / "s.db") as store:
         asked = Asked()
         assert "nobody asked, and by yourself you have the role member" in await gate(store, asked).authorize(
-            hand(ADMINS), CALL, where()
+            hand(ALLOW_ADMINS), CALL, where()
         )
-        assert await gate(store, asked).authorize(hand(MEMBERS), CALL, where()) == ""
-        assert await gate(store, asked, unasked_role="admin").authorize(hand(ADMINS), CALL, where()) == ""
+        assert await gate(store, asked).authorize(hand(ALLOW_MEMBERS), CALL, where()) == ""
+        assert await gate(store, asked, unasked_role="admin").authorize(hand(ALLOW_ADMINS), CALL, where()) == ""
 
 
 @story
@@ -156,8 +156,8 @@ async def test_who_gave_no_proof_is_no_admin(tmp_path: Path) -> None:
     async with await opened(tmp_path / "s.db") as store:
         asked = Asked()
         fake = replace(ROOT, verified=False)
-        assert "Refused" in await gate(store, asked).authorize(hand(ADMINS), CALL, where(fake))
-        assert await gate(store, asked).authorize(hand(MEMBERS), CALL, where(fake)) == ""
+        assert "Refused" in await gate(store, asked).authorize(hand(ALLOW_ADMINS), CALL, where(fake))
+        assert await gate(store, asked).authorize(hand(ALLOW_MEMBERS), CALL, where(fake)) == ""
 
 
 @pytest.mark.parametrize(
@@ -170,20 +170,20 @@ async def test_a_reminder_lends_nobody_what_the_agent_may_do_by_itself(
     async with await opened(tmp_path / "s.db") as store:
         asked = Asked("no")
         door = gate(store, asked, unasked_role="admin")
-        said = await door.authorize(hand(ADMINS), CALL, replace(where(), reminder_roles=reminded))
+        said = await door.authorize(hand(ALLOW_ADMINS), CALL, replace(where(), reminder_roles=reminded))
         by_itself = "bash is for the role admin and above; nobody asked, and by yourself you have the role"
         assert said == (f"Refused: {by_itself} {role}. Nothing was done." if role else "")
         assert asked.wanted == []
-        said = await door.authorize(hand(ADMINS), CALL, replace(where(ROOT), reminder_roles=reminded))
+        said = await door.authorize(hand(ALLOW_ADMINS), CALL, replace(where(ROOT), reminder_roles=reminded))
         assert said == ("no" if role else "")  # beside what an admin asks for it is as if overheard
 
 
-def acting(name: str = "bash", **said: Any) -> Hand:
-    return Hand.create(spec(name, "Runs it.", Nothing, task=True, **said), Nothing, does, ADMINS)
+def acting(name: str = "bash", **said: Any) -> Tool:
+    return Tool.create(define_tool(name, "Runs it.", Nothing, task=True, **said), Nothing, does, ALLOW_ADMINS)
 
 
-def ended(turn: str) -> Entry:
-    fact = TurnEnded(
+def ended(turn: str) -> NewEntry:
+    fact = TurnRecord(
         turn=TurnId(turn),
         covers=(),
         omitted=0,
@@ -197,7 +197,7 @@ def ended(turn: str) -> Entry:
         requests=0,
         autonomous=False,
     )
-    return Entry(fact=fact, at=ManualClock().now(), conversation=AT)
+    return NewEntry(fact=fact, at=ManualClock().now(), conversation=AT)
 
 
 @story
@@ -210,7 +210,7 @@ async def test_what_was_begun_before_a_crash_is_not_done_again_unawares(tmp_path
         there = gate(store, Asked())
         assert await there.authorize(acting("write_file"), replace(CALL, name="write_file"), again) == ""
         assert await there.authorize(acting(), replace(CALL, arguments='{"x": 1}'), again) == ""
-        assert await there.authorize(acting(), CALL, again) == BEGUN
+        assert await there.authorize(acting(), CALL, again) == ALREADY_BEGUN
         assert await there.authorize(acting(), CALL, again) == "", "it was told, and wants it all the same"
 
 
@@ -224,7 +224,7 @@ async def test_what_ended_may_be_done_again(tmp_path: Path) -> None:
 
 
 def test_only_what_changes_something_is_written_down_before() -> None:
-    assert acts(acting())
-    assert not acts(acting(parallel=True))
-    assert not acts(hand(ADMINS))
-    assert not acts(Hand.create(spec("x", "It.", Nothing, task=True), Nothing, does, MEMBERS))
+    assert has_side_effects(acting())
+    assert not has_side_effects(acting(parallel=True))
+    assert not has_side_effects(hand(ALLOW_ADMINS))
+    assert not has_side_effects(Tool.create(define_tool("x", "It.", Nothing, task=True), Nothing, does, ALLOW_MEMBERS))

@@ -5,21 +5,21 @@ import asyncio
 import pytest
 
 from agent.models.base import ToolCall
-from gateway.tools.dispatch import Hands
-from gateway.tools.late import Fitting
+from gateway.tools.dispatch import ToolDispatcher
+from gateway.tools.late import FittedDynamicTools
 from tests.gateway.test_tools_dispatch import WHERE, Servers, hand
 
 SIZE = 24
 """Tokens of one of these, about."""
 
 
-def names(hands: Hands) -> list[str]:
+def names(hands: ToolDispatcher) -> list[str]:
     return [spec.name for spec in hands.specs]
 
 
 def test_what_does_not_fit_is_not_told_but_can_be_called(caplog: pytest.LogCaptureFixture) -> None:
     many = Servers(*[hand(f"mcp_s_{number:02}") for number in range(40)])
-    hands = Hands([hand("echo")], late=Fitting(many, "ana", 10 * SIZE))
+    hands = ToolDispatcher([hand("echo")], late=FittedDynamicTools(many, "ana", 10 * SIZE))
     assert names(hands)[0] == "echo"
     assert names(hands)[1:] == [f"mcp_s_{number:02}" for number in range(len(hands.specs) - 1)]
     assert 2 < len(hands.specs) < 20
@@ -31,6 +31,6 @@ def test_what_does_not_fit_is_not_told_but_can_be_called(caplog: pytest.LogCaptu
 
 
 def test_what_fits_is_told_whole(caplog: pytest.LogCaptureFixture) -> None:
-    hands = Hands([], late=Fitting(Servers(hand("mcp_b"), hand("mcp_a")), "ana", 1_000))
+    hands = ToolDispatcher([], late=FittedDynamicTools(Servers(hand("mcp_b"), hand("mcp_a")), "ana", 1_000))
     assert names(hands) == ["mcp_a", "mcp_b"]
     assert not caplog.records

@@ -12,8 +12,8 @@ import pytest
 
 from agent.models.base import Image
 from gateway.clock import ManualClock
-from gateway.events import Shown
-from gateway.settings_tools import McpServer
+from gateway.events import ToolImage
+from gateway.settings_tools import McpServerConfig
 from gateway.tools.mcp.offers import MAX_TOOLS
 from gateway.tools.mcp.servers import McpServers
 from tests.gateway.mcp_kit import OWN, RAW, ROOT, Listening, listening_own, logged, marked, raw, town
@@ -345,10 +345,10 @@ def test_images_are_kept_and_shown() -> None:
     block = {"type": "image", "data": png, "mimeType": "image/gif"}
     tool = {"name": "draw", "inputSchema": {"type": "object"}}
 
-    async def keep(data: bytes, about: str) -> tuple[Shown, Image] | None:
+    async def keep(data: bytes, about: str) -> tuple[ToolImage, Image] | None:
         image = Image(media_type="image/png", data=data, description=about)
         digest = hashlib.sha256(data).hexdigest()
-        return Shown(sha256=digest, media_type="image/png", about=about, size_bytes=len(data)), image
+        return ToolImage(sha256=digest, media_type="image/png", about=about, size_bytes=len(data)), image
 
     async def story() -> None:
         plan = raw(tools=[tool], results={"draw": {"content": [block] * 6}})
@@ -432,7 +432,7 @@ def test_hands_of_none() -> None:
     servers = McpServers({}, ManualClock(), asyncio.ensure_future, lambda *_: None)
     assert (servers.tools, dict(servers.all_tools()), list(servers.describe())) == ((), {}, [])
     with pytest.raises(ValueError, match="either a command or a url"):
-        McpServer.model_validate({})
+        McpServerConfig.model_validate({})
 
 
 async def there(file: Path) -> None:

@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.tools.mcp.answers import Answer, Bytes, Words, pictures, text
-from gateway.tools.mcp.naming import named
-from gateway.tools.mcp.offers import MAX_DESCRIPTION_CHARS, MAX_TOOLS, Offered, taken
-from gateway.tools.mcp.schemas import MAX_BYTES, UNKNOWN, arguments
-from gateway.tools.mcp.veil import Veil, harmless
+from gateway.tools.mcp.answers import McpBinary, McpResult, McpText, find_images, render_result
+from gateway.tools.mcp.naming import build_tool_name
+from gateway.tools.mcp.offers import MAX_DESCRIPTION_CHARS, MAX_TOOLS, McpToolOffer, select_tools
+from gateway.tools.mcp.schemas import ANY_OBJECT_SCHEMA, MAX_SCHEMA_BYTES, simplify_schema
+from gateway.tools.mcp.veil import McpSecretFilter, sanitize_text
 
 JSONSCHEMA: Any = importlib.import_module("jsonschema")  # it came with the protocol's library, without types
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 16
 
 
-def offer(name: str, description: str = "", schema: dict[str, object] | None = None, title: str = "") -> Offered:
-    return Offered(name=name, title=title, description=description, schema=schema or {"type": "object"})
+def offer(name: str, description: str = "", schema: dict[str, object] | None = None, title: str = "") -> McpToolOffer:
+    return McpToolOffer(name=name, title=title, description=description, schema=schema or {"type": "object"})
 
 
 @pytest.mark.parametrize(
@@ -38,19 +38,19 @@ def offer(name: str, description: str = "", schema: dict[str, object] | None = N
     ],
 )
 def test_names(server: str, tool: str, name: str) -> None:
-    assert named(server, tool, ("files", "git", "git_hub")) == name
+    assert build_tool_name(server, tool, ("files", "git", "git_hub")) == name
 
 
 @given(tools=st.lists(st.text(max_size=80), unique=True, max_size=20))
 def test_names_fit_everywhere_and_are_nobody_elses(tools: list[str]) -> None:
     servers = ("a", "a_b", "a_-b", "a_b-c")
-    names = [named(server, tool, servers) for server in servers for tool in tools]
+    names = [build_tool_name(server, tool, servers) for server in servers for tool in tools]
     assert len(set(names)) == len(names)
     for name in names:
         assert name.isascii()
         assert 0 < len(name) <= 64
         assert set(name) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
-    for name in (named("a", tool, servers) for tool in tools):
+    for name in (build_tool_name("a", tool, servers) for tool in tools):
         assert not any(name.startswith(f"mcp_{other}_") for other in servers[1:])
 
 
@@ -68,7 +68,7 @@ def test_a_plain_schema_stays_as_it_is() -> None:
         "additionalProperties": False,
         "$defs": {"tag": {"type": "object", "properties": {"of": {"$ref": "#/$defs/tag"}}}},
     }
-    made, note = arguments({"$schema": "http://json-schema.org/draft-07/schema#", "title": "T", **schema})
+    made, note = simplify_schema({"$schema": "http://json-schema.org/draft-07/schema#", "title": "T", **schema})
     assert json.loads(made) == schema
     assert note == ""
     assert made == json.dumps(schema, sort_keys=True, separators=(",", ":"))
@@ -88,7 +88,7 @@ def test_a_plain_schema_stays_as_it_is() -> None:
     ],
 )
 def test_what_no_provider_understands_is_left_out(schema: dict[str, object], properties: dict[str, object]) -> None:
-    made, note = arguments(schema)
+    made, note = simplify_schema(schema)
     assert json.loads(made) == {"type": "object", "properties": properties}
     assert note == ""
 
@@ -103,25 +103,25 @@ def test_what_no_provider_understands_is_left_out(schema: dict[str, object], pro
     ],
 )
 def test_that_something_is_left_out_is_told_where_it_matters(schema: dict[str, object]) -> None:
-    made, note = arguments({"type": "object", **schema})
+    made, note = simplify_schema({"type": "object", **schema})
     assert note == "Not all that it takes is described."
     assert "oneOf" not in made
     assert "elsewhere" not in made
 
 
 def test_a_schema_of_anything_else_is_none() -> None:
-    assert arguments({"type": "string"})[0] == UNKNOWN
-    assert arguments({"type": ["object"]})[0] == UNKNOWN
+    assert simplify_schema({"type": "string"})[0] == ANY_OBJECT_SCHEMA
+    assert simplify_schema({"type": ["object"]})[0] == ANY_OBJECT_SCHEMA
 
 
 def test_a_large_schema_loses_its_descriptions_first() -> None:
     told: dict[str, object] = {f"a{number}": {"type": "string", "description": "x" * 300} for number in range(100)}
-    made, _ = arguments({"type": "object", "properties": told})
-    assert len(made) <= MAX_BYTES
+    made, _ = simplify_schema({"type": "object", "properties": told})
+    assert len(made) <= MAX_SCHEMA_BYTES
     assert set(json.loads(made)["properties"]) == set(told)
     many: dict[str, object] = {f"a{number}": {"type": "string"} for number in range(2000)}
-    made, note = arguments({"type": "object", "properties": many})
-    assert made == UNKNOWN
+    made, note = simplify_schema({"type": "object", "properties": many})
+    assert made == ANY_OBJECT_SCHEMA
     assert "too much" in note
 
 
@@ -129,7 +129,7 @@ def test_a_deep_schema_is_cut() -> None:
     deep: dict[str, object] = {"type": "string"}
     for _ in range(400):
         deep = {"type": "object", "properties": {"a": deep}}
-    made, _ = arguments(deep)
+    made, _ = simplify_schema(deep)
     assert made.count('"properties"') <= 12
 
 
@@ -147,7 +147,7 @@ JSON = st.recursive(
 
 @given(schema=st.dictionaries(st.sampled_from(["properties", "required", "$defs", "anyOf", "items"]), JSON))
 def test_whatever_stands_there_a_valid_schema_comes_of_it(schema: dict[str, Any]) -> None:
-    made, _ = arguments(schema)
+    made, _ = simplify_schema(schema)
     read = json.loads(made)
     JSONSCHEMA.Draft202012Validator.check_schema(read)
     assert read["type"] == "object"
@@ -156,25 +156,25 @@ def test_whatever_stands_there_a_valid_schema_comes_of_it(schema: dict[str, Any]
 
 def test_tools_are_chosen_by_globs_and_sorted() -> None:
     offered = [offer("b"), offer("a"), offer("secret"), offer("a"), offer("")]
-    tools, left = taken("s", offered, ("a", "b"), ("s",))
+    tools, left = select_tools("s", offered, ("a", "b"), ("s",))
     assert list(tools) == ["mcp_s_a", "mcp_s_b"]
     assert left == 1
 
 
 def test_of_thousands_of_tools_the_same_few_are_taken() -> None:
     offered = [offer(f"tool{number:04}") for number in range(3000)]
-    tools, left = taken("s", reversed(offered), ("*",), ("s",))
+    tools, left = select_tools("s", reversed(offered), ("*",), ("s",))
     assert (len(tools), left) == (MAX_TOOLS, 3000 - MAX_TOOLS)
-    assert tools == taken("s", offered, ("*",), ("s",)).tools
+    assert tools == select_tools("s", offered, ("*",), ("s",)).tools
 
 
 def test_descriptions_are_made_harmless() -> None:
-    tools, _ = taken(
+    tools, _ = select_tools(
         "s", [offer("a", "Does\u202e a.\x1b[31m\r\n\u2066More.\U000e0041"), offer("b", "x" * 5000)], ("*",), ("s",)
     )
     assert tools["mcp_s_a"][1].description == "Does a.[31m\nMore."
     assert len(tools["mcp_s_b"][1].description) == MAX_DESCRIPTION_CHARS - 1
-    tools, _ = taken(
+    tools, _ = select_tools(
         "s", [offer("a", "\u200b"), offer("b", title="B!"), offer("c", schema={"type": "array"})], ("*",), ("s",)
     )
     assert [spec.description for _, spec in tools.values()] == [
@@ -186,30 +186,33 @@ def test_descriptions_are_made_harmless() -> None:
 
 def test_results_as_text() -> None:
     image, other = (
-        Bytes(kind="image", media_type="image/png", data=PNG),
-        Bytes(kind="file", media_type="x\ny", data=b""),
+        McpBinary(kind="image", media_type="image/png", data=PNG),
+        McpBinary(kind="file", media_type="x\ny", data=b""),
     )
-    answer = Answer(blocks=[Words(text="one"), image, other], structured={"b": 1, "a": "é"})
-    assert pictures(answer) == [image]
-    assert text(answer, [image]) == (
+    answer = McpResult(blocks=[McpText(text="one"), image, other], structured={"b": 1, "a": "é"})
+    assert find_images(answer) == [image]
+    assert render_result(answer, [image]) == (
         'one\n[image, image/png, 24 bytes: shown]\n[file, x y, 0 bytes: it cannot be shown here]\n{"a": "é", "b": 1}'
     )
-    assert text(Answer(blocks=[Words(text='{"a": 1}')], structured={"a": 1}), []) == '{"a": 1}'
-    assert text(Answer(blocks=[Words(text="x")], structured={"result": "x"}), []) == "x"
-    assert text(Answer(blocks=[Words(text="x"), Words(text="2")], structured={"result": ["x", 2]}), []) == "x\n2"
-    assert text(Answer(blocks=[Words(text="ok")], structured={"result": 1}), []) == 'ok\n{"result": 1}'
-    assert text(Answer(blocks=[]), []).startswith("It was done")
-    assert text(Answer(blocks=[Words(text="no")], error=True), []).endswith("says:\nno")
-    assert text(Answer(blocks=[Words(text="x")] * 2000), []).endswith("[1000 more parts are left out]")
+    assert render_result(McpResult(blocks=[McpText(text='{"a": 1}')], structured={"a": 1}), []) == '{"a": 1}'
+    assert render_result(McpResult(blocks=[McpText(text="x")], structured={"result": "x"}), []) == "x"
+    assert (
+        render_result(McpResult(blocks=[McpText(text="x"), McpText(text="2")], structured={"result": ["x", 2]}), [])
+        == "x\n2"
+    )
+    assert render_result(McpResult(blocks=[McpText(text="ok")], structured={"result": 1}), []) == 'ok\n{"result": 1}'
+    assert render_result(McpResult(blocks=[]), []).startswith("It was done")
+    assert render_result(McpResult(blocks=[McpText(text="no")], error=True), []).endswith("says:\nno")
+    assert render_result(McpResult(blocks=[McpText(text="x")] * 2000), []).endswith("[1000 more parts are left out]")
 
 
 def test_secrets_are_taken_out_of_texts() -> None:
-    veil = Veil(["Bearer tok-12345", "1", "tok-12345-long"])
+    veil = McpSecretFilter(["Bearer tok-12345", "1", "tok-12345-long"])
     assert veil.redact("tok-12345-long tok-12345 Bearer tok-12345 1") == "[secret] [secret] [secret] 1"
 
 
 @given(words=st.text(max_size=200), most=st.integers(min_value=1, max_value=50))
 def test_harmless_texts_keep_within_their_length(words: str, most: int) -> None:
-    made = harmless(words, most)
+    made = sanitize_text(words, most)
     assert len(made) <= most
-    assert harmless(made, most) == made
+    assert sanitize_text(made, most) == made

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from gateway.clock import SystemClock
 from gateway.events import SenderId
-from gateway.store import Appended, Entry, Store
+from gateway.store import AppendResult, NewEntry, Store
 from gateway.tools.consent import Approver
-from gateway.tools.mcp.review import Definitions
+from gateway.tools.mcp.review import ToolDefinitionReview
 from tests.channels.kit import story
 from tests.gateway.mcp_kit import Town, raw, town
 from tests.store.kit import place
@@ -30,7 +30,7 @@ class Run:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.told: list[tuple[str, str]] = []
-        self.definitions: Definitions
+        self.definitions: ToolDefinitionReview
         self.town: Town
 
     @property
@@ -41,8 +41,8 @@ class Run:
         """As the command does it: written down with the answer, then settled."""
         change = self.definitions.approve(approver, code)
         assert change is not None
-        facts = [Entry(fact=made.fact, at=SystemClock().now()) for made in change.facts]
-        written = await self.store.append(facts) if facts else [Appended(seq=0, is_new=False)]  # type: ignore[arg-type]
+        facts = [NewEntry(fact=made.fact, at=SystemClock().now()) for made in change.facts]
+        written = await self.store.append(facts) if facts else [AppendResult(seq=0, is_new=False)]  # type: ignore[arg-type]
         change.settle(written[0])
         return change.answer
 
@@ -52,8 +52,8 @@ async def running(path: Path, *tools: object) -> AsyncIterator[Run]:
     async with await Store.open(path, SystemClock()) as store:
         run = Run(store)
 
-        async def definitions(group: asyncio.TaskGroup) -> Definitions:
-            run.definitions = Definitions(
+        async def definitions(group: asyncio.TaskGroup) -> ToolDefinitionReview:
+            run.definitions = ToolDefinitionReview(
                 store, SystemClock(), group.create_task, lambda key, text: run.told.append((key, text))
             )
             await run.definitions.load()

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from gateway.clock import ManualClock
 from gateway.events import ChannelName
-from gateway.ops.pages import pages
-from gateway.ops.stats import Stats
-from gateway.ops.tool_stats import MOST_TOOLS, ToolStats
+from gateway.ops.pages import build_pages
+from gateway.ops.stats import GatewayStats
+from gateway.ops.tool_stats import MAX_TOOLS, ToolStats
 from gateway.records import ApprovalEnded, ToolRefused, TurnId
-from gateway.store import Entry
+from gateway.store import NewEntry
 from tests.store.kit import NOW, opened, run
 
 NAMES = {
@@ -25,7 +25,9 @@ ENDED = ApprovalEnded(approval="k7qd", agent="reverie", tool="bash", verdict="on
 
 def scraped(stats: ToolStats) -> tuple[str, dict[str, float]]:
     clock = ManualClock()
-    shown = pages(Stats({ChannelName("irc.x"): "IRC"}, clock.now()), clock, "1.0", tools=stats)["/metrics"]()
+    shown = build_pages(GatewayStats({ChannelName("irc.x"): "IRC"}, clock.now()), clock, "1.0", tools=stats)[
+        "/metrics"
+    ]()
     assert isinstance(shown.body, str)
     lines = [line.rsplit(" ", 1) for line in shown.body.splitlines() if line.startswith("reverie_tool")]
     assert len({name for name, _ in lines}) == len(lines), "each sample stands once"
@@ -61,10 +63,10 @@ def test_calls_are_counted_by_how_they_ended_and_timed_if_they_were_carried_out(
 
 def test_names_are_bounded() -> None:
     stats = ToolStats()
-    for number in range(MOST_TOOLS + 10):
+    for number in range(MAX_TOOLS + 10):
         stats.count_call(f"mcp_{number}", "ok", 0.0)
     _, samples = scraped(stats)
-    assert sum("calls" in name for name in samples) == MOST_TOOLS + 1
+    assert sum("calls" in name for name in samples) == MAX_TOOLS + 1
     assert samples['reverie_tool_calls_total{tool="other",outcome="ok"}'] == 10
 
 
@@ -76,9 +78,9 @@ def test_refusals_and_verdicts_are_counted_as_they_are_written_down(tmp_path: Pa
         async with await opened(tmp_path / "s.db") as store:
             store.add_listener(stats.on_appended)
             for _ in range(2):  # the second time the verdict is known
-                await store.append([Entry(fact=ENDED, at=NOW, key="approval:k7qd:ended")])
-            await store.append([Entry(fact=refused, at=NOW), Entry(fact=refused, at=NOW)])
-            await store.append([Entry(fact=replace(ENDED, verdict="expired"), at=NOW)])
+                await store.append([NewEntry(fact=ENDED, at=NOW, key="approval:k7qd:ended")])
+            await store.append([NewEntry(fact=refused, at=NOW), NewEntry(fact=refused, at=NOW)])
+            await store.append([NewEntry(fact=replace(ENDED, verdict="expired"), at=NOW)])
 
     run(story())
     assert scraped(stats)[1] == {

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.tools.rooms import EditOwn, SendFile
-from agent.tools.schema import Refused
+from agent.tools.rooms import EditOwnArgs, SendFileArgs
+from agent.tools.schema import ToolCallRefused
 from gateway.events import PostFile
-from gateway.records import Acted, Queued
+from gateway.records import PlatformAction, PostQueued
 from tests.channels.kit import story
 from tests.gateway.rooms_kit import OWN, ROOM, Deaf, Stage, Stagehands, at, stagehands
 from tests.store.kit import turn
@@ -19,7 +19,7 @@ DATA = b"one,two\n"
 
 async def send(kit: Stagehands, path: str = "out/table.csv", *, turn_id: str = "t", text: str = "") -> object:
     kit.cupboard.files.setdefault(path, DATA)
-    told = await kit.hand("send_file", SendFile(path=path, text=text), at(ROOM, "mia", turn_id=turn_id))
+    told = await kit.hand("send_file", SendFileArgs(path=path, text=text), at(ROOM, "mia", turn_id=turn_id))
     await kit.delivered()
     return told
 
@@ -38,11 +38,11 @@ async def test_a_file_is_posted_with_its_name_and_text(tmp_path: Path) -> None:
             ("table.csv", "table.csv", "text/csv", DATA),
             ("the rest", "a.unknown", "application/octet-stream", DATA),
         ]
-        (first, _) = [one for one in await kit.facts("post") if isinstance(one, Queued)]
+        (first, _) = [one for one in await kit.facts("post") if isinstance(one, PostQueued)]
         assert first.post.file == PostFile(
             name="table.csv", content_type="text/csv", sha256=hashlib.sha256(DATA).hexdigest(), size_bytes=len(DATA)
         )
-        (acted, _) = [one for one in await kit.facts("acted") if isinstance(one, Acted)]
+        (acted, _) = [one for one in await kit.facts("acted") if isinstance(one, PlatformAction)]
         assert (acted.what, acted.state, acted.text) == ("file", "done", "table.csv")
         assert list((tmp_path / "outfiles").iterdir()) == []
         assert [line.split(": ", 1)[1] for line in await kit.read(at(ROOM))] == [
@@ -55,7 +55,7 @@ async def test_a_file_is_posted_with_its_name_and_text(tmp_path: Path) -> None:
 async def test_it_is_an_own_post_like_any_other(tmp_path: Path) -> None:
     async with stagehands(tmp_path) as kit:
         await send(kit, text="look")
-        await kit.hand("edit_own", EditOwn(message="mine", text="see"), at(ROOM, "mia"))
+        await kit.hand("edit_own", EditOwnArgs(message="mine", text="see"), at(ROOM, "mia"))
         assert isinstance(kit.stage, Stage)
         assert kit.stage.done == [("edit", "#room", "p1", "see")]
 
@@ -83,10 +83,10 @@ def test_what_is_too_large_or_empty_is_refused(tmp_path: Path, size: int, why: s
     async def run() -> None:
         async with stagehands(tmp_path) as kit:
             kit.cupboard.files["x"] = b"x" * size
-            with pytest.raises(Refused, match=why):
+            with pytest.raises(ToolCallRefused, match=why):
                 await send(kit, "x")
-            with pytest.raises(Refused, match="no such file"):
-                await kit.hand("send_file", SendFile(path="y"), at(ROOM, "mia"))
+            with pytest.raises(ToolCallRefused, match="no such file"):
+                await kit.hand("send_file", SendFileArgs(path="y"), at(ROOM, "mia"))
             assert await kit.facts("post", "acted") == []
 
     run()
@@ -95,10 +95,10 @@ def test_what_is_too_large_or_empty_is_refused(tmp_path: Path, size: int, why: s
 @story
 async def test_where_no_file_can_be_sent_it_is_refused(tmp_path: Path) -> None:
     async with stagehands(tmp_path, Deaf()) as kit:
-        with pytest.raises(Refused, match="No files can be sent here"):
+        with pytest.raises(ToolCallRefused, match="No files can be sent here"):
             await send(kit)
-        with pytest.raises(Refused, match="by yourself"):
-            await kit.hand("send_file", SendFile(path="out/table.csv"), at(OWN))
+        with pytest.raises(ToolCallRefused, match="by yourself"):
+            await kit.hand("send_file", SendFileArgs(path="out/table.csv"), at(OWN))
 
 
 @story
@@ -119,7 +119,7 @@ async def test_what_was_queued_before_a_crash_is_delivered_by_the_next_process_o
     async with stagehands(tmp_path) as kit:
         kit.link(up=False)
         kit.cupboard.files["a.png"] = DATA
-        await kit.hand("send_file", SendFile(path="a.png"), at(ROOM, "mia"))
+        await kit.hand("send_file", SendFileArgs(path="a.png"), at(ROOM, "mia"))
     for _ in range(2):
         async with stagehands(tmp_path, stage := Stage()) as kit:
             await kit.delivered()
@@ -147,4 +147,4 @@ async def test_cut_off_while_it_is_written_down_it_is_posted_all_the_same(tmp_pa
 
 
 async def _send(kit: Stagehands) -> None:
-    await kit.hand("send_file", SendFile(path="a.png"), at(ROOM, "mia"))
+    await kit.hand("send_file", SendFileArgs(path="a.png"), at(ROOM, "mia"))

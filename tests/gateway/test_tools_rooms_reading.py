@@ -4,22 +4,22 @@ from pathlib import Path
 
 import pytest
 
-from agent.tools.rooms import MOST, React, ReadRoom, Who
-from agent.tools.schema import Refused
-from channels.base import People, Rejected
-from gateway.events import Address, Edited, EventId, MessageId, Post, PostKey, Sender, SenderId
-from gateway.hands import Given, Whereabouts
-from gateway.records import Rewound, Seq
-from gateway.store import Entry
-from gateway.tools.reading import BEFORE, UNKNOWN_PLACE
+from agent.tools.rooms import MAX_MESSAGES, ReactArgs, ReadRoomArgs, WhoArgs
+from agent.tools.schema import ToolCallRefused
+from channels.base import Rejected, RoomMembers
+from gateway.events import Address, EventId, MessageEdited, MessageId, Post, PostKey, Sender, SenderId
+from gateway.hands import ToolContext, ToolOutput
+from gateway.records import ConversationRewound, Seq
+from gateway.store import NewEntry
+from gateway.tools.reading import BAD_BEFORE, UNKNOWN_PLACE
 from tests.channels.kit import story
 from tests.gateway.rooms_kit import ANN, OTHER, OWN, OWNER, PEER, ROOM, STAFF, Deaf, Stage, Stagehands, at, stagehands
 from tests.store.kit import NOW
 
 
-async def given(kit: Stagehands, where: Whereabouts, **asked: object) -> Given:
-    found = await kit.hand("read_room", ReadRoom(**asked), where)
-    assert isinstance(found, Given)
+async def given(kit: Stagehands, where: ToolContext, **asked: object) -> ToolOutput:
+    found = await kit.hand("read_room", ReadRoomArgs(**asked), where)
+    assert isinstance(found, ToolOutput)
     return found
 
 
@@ -52,12 +52,12 @@ async def test_pages_go_back_to_the_beginning(tmp_path: Path) -> None:
             await kit.say(number, f"line {number}", fate="refused" if number % 2 else "due")
         seen, before = list[str](), None
         while True:
-            told = (await given(kit, at(ROOM), count=MOST, before=before)).text.split("\n")
+            told = (await given(kit, at(ROOM), count=MAX_MESSAGES, before=before)).text.split("\n")
             seen = [line.rpartition(" ")[2] for line in told[1:]] + seen
             if "before=" not in told[0]:
                 break
             before = told[0].rpartition("=")[2]
-            assert len(told) == MOST + 1
+            assert len(told) == MAX_MESSAGES + 1
             assert told[1].startswith(f"{before} ")
         assert seen == [str(number) for number in range(2, 251, 2)]
 
@@ -78,7 +78,7 @@ async def test_what_was_edited_reads_as_it_does_now(tmp_path: Path) -> None:
         for who, text in (("ann", "hello"), ("eve", "I owe Eve a coin")):
             sender = Sender(id=SenderId(who), name=who)
             await kit.happen(
-                Edited(id=EventId(text), at=ROOM, sender=sender, message=MessageId("1"), text=text, sent=NOW)
+                MessageEdited(id=EventId(text), at=ROOM, sender=sender, message=MessageId("1"), text=text, sent=NOW)
             )
         (line,) = await kit.read(at(ROOM))
         assert line.endswith("Ann (guest) (edited): hello")
@@ -89,8 +89,8 @@ async def test_what_was_taken_back_is_not_told(tmp_path: Path) -> None:
     async with stagehands(tmp_path) as kit:
         await kit.say(1, "hello")
         post = await kit.post("an answer to be taken back")
-        back = Rewound(first=Seq(1), last=Seq(post), by="olga")
-        await kit.store.append([Entry(fact=back, at=NOW, conversation=ROOM.conversation)])
+        back = ConversationRewound(first=Seq(1), last=Seq(post), by="olga")
+        await kit.store.append([NewEntry(fact=back, at=NOW, conversation=ROOM.conversation)])
         assert [line.rpartition(" ")[2] for line in await kit.read(at(ROOM))] == ["hello"]
 
 
@@ -110,8 +110,8 @@ async def test_what_is_not_delivered_says_so(tmp_path: Path) -> None:
         (line,) = await kit.read(at(ROOM))
         assert line.endswith("you (agent): waits [not delivered yet]")
         for message in ("mine", f"m{post}"):
-            with pytest.raises(Refused, match="not delivered yet"):
-                await kit.hand("react", React(message=message, reaction="x"), at(ROOM))
+            with pytest.raises(ToolCallRefused, match="not delivered yet"):
+                await kit.hand("react", ReactArgs(message=message, reaction="x"), at(ROOM))
         kit.link(up=True)
         await kit.delivered()
 
@@ -124,10 +124,10 @@ def test_another_private_place_or_one_that_is_not_ours_is_not_told(tmp_path: Pat
             await kit.say(1, "secret", place)
             for where in (at(ROOM, "olga"), at(OTHER, "ann"), at(OWN)):
                 for name, asked in (
-                    ("read_room", ReadRoom(address=place.conversation)),
-                    ("who", Who(address=place.conversation)),
+                    ("read_room", ReadRoomArgs(address=place.conversation)),
+                    ("who", WhoArgs(address=place.conversation)),
                 ):
-                    with pytest.raises(Refused) as told:
+                    with pytest.raises(ToolCallRefused) as told:
                         await kit.hand(name, asked, where)
                     assert str(told.value) == UNKNOWN_PLACE
 
@@ -141,7 +141,7 @@ def test_an_address_of_no_place_of_ours_is_refused_the_same(tmp_path: Path, addr
     @story
     async def run() -> None:
         async with stagehands(tmp_path) as kit:
-            with pytest.raises(Refused) as told:
+            with pytest.raises(ToolCallRefused) as told:
                 await given(kit, at(ROOM), address=address)
             assert str(told.value) == UNKNOWN_PLACE
 
@@ -166,12 +166,12 @@ async def test_public_talk_is_told_elsewhere_as_foreign_and_an_owner_alone_reads
 @story
 async def test_by_itself_the_agent_names_the_place(tmp_path: Path) -> None:
     async with stagehands(tmp_path) as kit:
-        for name, asked in (("read_room", ReadRoom()), ("who", Who())):
-            with pytest.raises(Refused, match="by yourself"):
+        for name, asked in (("read_room", ReadRoomArgs()), ("who", WhoArgs())):
+            with pytest.raises(ToolCallRefused, match="by yourself"):
                 await kit.hand(name, asked, at(OWN))
-        with pytest.raises(Refused) as told:
+        with pytest.raises(ToolCallRefused) as told:
             await given(kit, at(ROOM), before="m1; drop")
-        assert str(told.value) == BEFORE
+        assert str(told.value) == BAD_BEFORE
 
 
 @story
@@ -188,7 +188,7 @@ async def test_no_line_looks_like_another(tmp_path: Path) -> None:
 async def test_who_is_there_by_the_platforms_word_with_roles(tmp_path: Path) -> None:
     async with stagehands(tmp_path) as kit:
         assert isinstance(kit.stage, Stage)
-        kit.stage.present = People(
+        kit.stage.present = RoomMembers(
             members=(
                 Sender(id=SenderId("x"), name="x](owner)\n"),
                 Sender(id=SenderId("mia"), name="Mia", verified=True),
@@ -199,8 +199,8 @@ async def test_who_is_there_by_the_platforms_word_with_roles(tmp_path: Path) -> 
             total=120,
             note="Only those who are online are told.",
         )
-        told = await kit.hand("who", Who(), at(ROOM))
-        assert isinstance(told, Given)
+        told = await kit.hand("who", WhoArgs(), at(ROOM))
+        assert isinstance(told, ToolOutput)
         assert told.text.split("\n") == [
             "tg.test/#room, 5 of 120 people. Only those who are online are told.",
             "Olga (owner)",
@@ -220,15 +220,15 @@ def test_who_spoke_is_told_where_the_platform_does_not_say(tmp_path: Path, *, ab
     @story
     async def run() -> None:
         async with stagehands(tmp_path, stage if able else Deaf()) as kit:
-            empty = await kit.hand("who", Who(), at(ROOM))
-            assert isinstance(empty, Given)
+            empty = await kit.hand("who", WhoArgs(), at(ROOM))
+            assert isinstance(empty, ToolOutput)
             assert empty.text.endswith("tg.test/#room: nobody spoke there yet.")
             await kit.say(1, "a", who="ann")
             await kit.say(2, "b", who="mia")
             await kit.say(3, "c", who="ann")
             await kit.say(4, "d", who="eve", fate="refused")
-            told = await kit.hand("who", Who(), at(ROOM))
-            assert isinstance(told, Given)
+            told = await kit.hand("who", WhoArgs(), at(ROOM))
+            assert isinstance(told, ToolOutput)
             head, *lines = told.text.split("\n")
             assert head.startswith("Who is there was not told (not here). ") is able
             assert lines == ["Ann (guest), at 2026-03-04 05:06 UTC", "Mia (member), at 2026-03-04 05:06 UTC"]

@@ -16,7 +16,7 @@ import pytest
 
 from gateway.settings_tools import BashConfig
 from gateway.tools import sandbox
-from gateway.tools.sandbox import Box, boxed
+from gateway.tools.sandbox import SandboxMounts, build_sandboxed_argv
 from gateway.tools.seccomp import filter_file
 from tests.channels.kit import story
 from tests.gateway.shell_kit import desk
@@ -28,12 +28,14 @@ BOX = "bubblewrap"
 pytestmark = pytest.mark.boxed
 
 
-said = partial(boxed, filter_file="/filter", root=False)
+said = partial(build_sandboxed_argv, filter_file="/filter", root=False)
 
 
 def test_the_sandbox_is_said_in_its_programs_words() -> None:
     """As a whole, so that nothing is let in by the way."""
-    argv = said("echo 'a b'", Box(root=Path("/data/files")), BashConfig(), bwrap="/usr/bin/bwrap", strict=True)
+    argv = said(
+        "echo 'a b'", SandboxMounts(root=Path("/data/files")), BashConfig(), bwrap="/usr/bin/bwrap", strict=True
+    )
     at = argv.index("/usr/bin/bwrap")
     assert argv[at : at + 16] == (
         *("/usr/bin/bwrap", "--seccomp", "3", "--unshare-all", "--unshare-user", "--disable-userns"),
@@ -46,7 +48,7 @@ def test_the_sandbox_is_said_in_its_programs_words() -> None:
     assert writable == [("/data/files", "/workspace")]
     assert "--share-net" not in argv
     assert "/etc/resolv.conf" not in argv
-    networked = said("x", Box(root=Path("/d")), BashConfig(network=True), bwrap="bwrap", strict=False)
+    networked = said("x", SandboxMounts(root=Path("/d")), BashConfig(network=True), bwrap="bwrap", strict=False)
     assert {"--share-net", "/etc/resolv.conf"} <= {*networked}
     assert "--disable-userns" not in networked
 
@@ -187,7 +189,7 @@ async def test_skills_are_read_only_and_the_first_of_a_name_counts(tmp_path: Pat
 
 
 def test_what_is_hidden_is_hidden_below_the_system_too() -> None:
-    box = Box(root=Path("/r"), hidden=(Path("/usr/local/share"), Path("/srv"), Path("/usr")))
+    box = SandboxMounts(root=Path("/r"), hidden=(Path("/usr/local/share"), Path("/srv"), Path("/usr")))
     argv = said("ls /usr/local/share | wc -l", box, BashConfig(), bwrap="bwrap", strict=True)
     assert [argv[n + 1] for n, word in enumerate(argv) if word == "--tmpfs"] == ["/usr/local/share", "/dev/shm", "/tmp"]
 
@@ -223,7 +225,9 @@ def test_it_works_for_whoever_is_not_root(monkeypatch: pytest.MonkeyPatch) -> No
         shutil.copy(filter_file(), folder / "filter")
         (folder / "filter").chmod(0o644)
         at = str(folder / "filter")
-        argv = boxed(command, Box(root=root), BashConfig(), bwrap=BWRAP, strict=True, filter_file=at, root=False)
+        argv = build_sandboxed_argv(
+            command, SandboxMounts(root=root), BashConfig(), bwrap=BWRAP, strict=True, filter_file=at, root=False
+        )
         done = subprocess.run(
             [*other, *argv],
             env={"PATH": sandbox.PATH},

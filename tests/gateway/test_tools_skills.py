@@ -8,22 +8,22 @@ from pathlib import Path
 import pytest
 
 from agent.models.base import ToolCall, ToolResult
-from agent.tools.schema import canonical
+from agent.tools.schema import canonical_json
 from agent.tools.skills import LOAD_SKILL
-from agent.workspace.skill_text import HEADING
-from gateway.tools.dispatch import Hands
-from gateway.tools.skills import SkillHands
+from agent.workspace.skill_text import SKILLS_HEADING
+from gateway.tools.dispatch import ToolDispatcher
+from gateway.tools.skills import SkillTools
 from tests.agent.test_skills import add, front
 from tests.gateway.files_kit import where
 
 
-def load(skills: SkillHands, role: str = "guest", **arguments: object) -> ToolResult:
-    call = ToolCall(id="1", name="load_skill", arguments=canonical(arguments))
-    return asyncio.run(Hands(skills.tools).call(call, where(role)))
+def load(skills: SkillTools, role: str = "guest", **arguments: object) -> ToolResult:
+    call = ToolCall(id="1", name="load_skill", arguments=canonical_json(arguments))
+    return asyncio.run(ToolDispatcher(skills.tools).call(call, where(role)))
 
 
-def skilled(root: Path, allowed: Collection[str] | None = None, scripts: str = "/skills") -> SkillHands:
-    return SkillHands(root, lambda _: allowed, scripts=lambda: scripts)
+def skilled(root: Path, allowed: Collection[str] | None = None, scripts: str = "/skills") -> SkillTools:
+    return SkillTools(root, lambda _: allowed, scripts=lambda: scripts)
 
 
 def test_a_skill_is_read_by_anybodys_wish_as_the_operators_words(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_the_catalogue_names_all_skills_wherever_they_are_for(tmp_path: Path) ->
     add(tmp_path, "wine", front("wine", "Not now."))
     for allowed in (None, (), ("tea",)):
         text = asyncio.run(skilled(tmp_path, allowed).render_catalogue())
-        assert text == f"{HEADING}\n\n- tea: Makes tea.\n- wine: Not now."
+        assert text == f"{SKILLS_HEADING}\n\n- tea: Makes tea.\n- wine: Not now."
     assert asyncio.run(skilled(tmp_path / "none").render_catalogue()) == ""
 
 

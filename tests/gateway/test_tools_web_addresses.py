@@ -7,14 +7,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from agent.tools.schema import Refused
+from agent.tools.schema import ToolCallRefused
 from gateway.settings_tools import WebConfig
-from gateway.tools.addresses import Allowed, check, follow, judge, read
-from gateway.tools.networks import public
+from gateway.tools.addresses import AllowedHosts, check_addresses, check_target, parse_url, resolve_redirect
+from gateway.tools.networks import is_public
 from tests.channels.kit import story
 from tests.gateway.web_kit import Names, desk
 
-NOTHING = Allowed.parse(())
+NOTHING = AllowedHosts.parse(())
 HOSTILE = (
     # other schemes
     *(
@@ -152,10 +152,10 @@ async def test_nothing_inside_is_reached_however_it_is_written() -> None:
     ],
 )
 def test_one_private_answer_is_enough_and_the_reason_does_not_tell_it_from_none(found: list[str]) -> None:
-    with pytest.raises(Refused) as refused:
-        judge(read("https://a.org/"), found, NOTHING)
-    with pytest.raises(Refused) as none:
-        judge(read("https://a.org/"), [], NOTHING)
+    with pytest.raises(ToolCallRefused) as refused:
+        check_addresses(parse_url("https://a.org/"), found, NOTHING)
+    with pytest.raises(ToolCallRefused) as none:
+        check_addresses(parse_url("https://a.org/"), [], NOTHING)
     assert str(refused.value) == str(none.value)
 
 
@@ -186,36 +186,36 @@ def test_one_private_answer_is_enough_and_the_reason_does_not_tell_it_from_none(
     ],
 )
 def test_which_addresses_are_public(address: str, expected: bool) -> None:
-    assert public(ip_address(address)) is expected
+    assert is_public(ip_address(address)) is expected
 
 
 @given(st.ip_addresses())
 def test_what_the_standard_library_calls_private_is_not_public(address: object) -> None:
     one = ip_address(str(address))
-    if public(one) and not str(one).startswith(("64:ff9b::", "::ffff:")):
+    if is_public(one) and not str(one).startswith(("64:ff9b::", "::ffff:")):
         assert one.is_global
         assert not one.is_multicast
 
 
 def test_a_url_is_read_as_it_will_be_asked_for() -> None:
-    target = read(" HTTPS://Bücher.Example.ORG.:8443/a b%20c/ü?q=[ä]&r#top".replace(" b", "b"))
+    target = parse_url(" HTTPS://Bücher.Example.ORG.:8443/a b%20c/ü?q=[ä]&r#top".replace(" b", "b"))
     assert target.url == "https://xn--bcher-kva.example.org:8443/ab%20c/%C3%BC?q=%5B%C3%A4%5D&r"
-    assert read("http://a.org:80").url == "http://a.org/"
-    assert read("https://[2606:4700::1111]:443/").authority == "[2606:4700::1111]"
-    assert follow(target, "//b.org/x").url == "https://b.org/x"
-    assert follow(target, "../y?z").url == "https://xn--bcher-kva.example.org:8443/y?z"
+    assert parse_url("http://a.org:80").url == "http://a.org/"
+    assert parse_url("https://[2606:4700::1111]:443/").authority == "[2606:4700::1111]"
+    assert resolve_redirect(target, "//b.org/x").url == "https://b.org/x"
+    assert resolve_redirect(target, "../y?z").url == "https://xn--bcher-kva.example.org:8443/y?z"
     for location in ("file:///etc/passwd", "http://u:p@b.org/", "javascript:1", "http://[::1", "\\\\b.org\\x\x00"):
-        with pytest.raises(Refused):
-            follow(target, location)
+        with pytest.raises(ToolCallRefused):
+            resolve_redirect(target, location)
 
 
 def test_a_login_in_a_url_is_named_as_what_is_wrong() -> None:
-    with pytest.raises(Refused, match="user name or a password"):
-        read("https://ann:secret@a.org/")
+    with pytest.raises(ToolCallRefused, match="user name or a password"):
+        parse_url("https://ann:secret@a.org/")
 
 
 def test_what_the_operator_allows() -> None:
-    allowed = Allowed.parse(
+    allowed = AllowedHosts.parse(
         ("wiki.lan", "Git.lan:3000", "10.1.0.0/16", "127.0.0.1:8080", "[fd00::1]:25", "fd01::/32", "::1")
     )
     for url, found in (
@@ -243,17 +243,17 @@ def test_what_the_operator_allows() -> None:
 @pytest.mark.parametrize("entry", ["10.0.0.0/33", "http://a.lan", "a.lan/24", "", "a b", "a@b", "1.2.3", "[::1", "a:b"])
 def test_an_allowance_that_cannot_be_read_is_an_error(entry: str) -> None:
     with pytest.raises(ValueError, match="network"):
-        Allowed.parse((entry,))
+        AllowedHosts.parse((entry,))
     with pytest.raises(ValidationError, match="network"):
         WebConfig(allow_private=(entry,))
 
 
-def passes(url: str, found: list[str], allowed: Allowed) -> bool:
-    target = read(url)
+def passes(url: str, found: list[str], allowed: AllowedHosts) -> bool:
+    target = parse_url(url)
     try:
-        check(target, allowed)
-        return judge(target, found, allowed) == found
-    except Refused:
+        check_target(target, allowed)
+        return check_addresses(target, found, allowed) == found
+    except ToolCallRefused:
         return False
 
 
@@ -271,10 +271,10 @@ urls = st.text() | st.builds(
 @example("http://a.org:" + "9" * 5_000, "")
 def test_reading_raises_nothing_but_refusals(url: str, location: str) -> None:
     try:
-        target = read(url)
+        target = parse_url(url)
         assert target.url.isascii()
-        assert read(target.url) == target
-        check(target, NOTHING)
-        follow(target, location)
-    except Refused:
+        assert parse_url(target.url) == target
+        check_target(target, NOTHING)
+        resolve_redirect(target, location)
+    except ToolCallRefused:
         pass

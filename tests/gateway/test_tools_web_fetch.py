@@ -9,13 +9,13 @@ import zlib
 
 import pytest
 
-from agent.tools.schema import Refused
+from agent.tools.schema import ToolCallRefused
 from gateway.clock import ManualClock
 from gateway.settings_tools import WebConfig
-from gateway.tools.addresses import read
-from gateway.tools.fetching import Fetcher, is_own
-from gateway.tools.unpacking import Unpacker
-from gateway.tools.webtypes import Question
+from gateway.tools.addresses import parse_url
+from gateway.tools.fetching import WebFetcher, is_own_address
+from gateway.tools.unpacking import ContentDecoder
+from gateway.tools.webtypes import WebRequest
 from tests.channels.kit import story
 from tests.gateway.web_kit import LOOPBACK, Names, desk
 from tests.servers.ircd_tls import LOCALHOST, WRONG, server_context
@@ -136,7 +136,7 @@ def test_no_more_than_the_limit_is_ever_held(members: int) -> None:
     packed = gzip.compress(b"0" * (100_000_000 // members), 9) * members
     tracemalloc.start()
     try:
-        unpacker = Unpacker("gzip", 3_000_000)
+        unpacker = ContentDecoder("gzip", 3_000_000)
         unpacker.feed(packed)
         assert unpacker.is_full
         assert len(unpacker.body) == 3_000_000
@@ -300,26 +300,26 @@ async def test_proxies_of_the_environment_are_not_used() -> None:
 @story
 async def test_what_cannot_be_sent_is_not_quoted() -> None:
     async with desk() as tools:
-        fetcher, target = Fetcher(WebConfig(), resolve=tools.names), read(tools.site.url("/"))
-        question = Question(target=target, headers=(("authorization", "very\nsecret"),))
-        with pytest.raises(Refused) as refused:
+        fetcher, target = WebFetcher(WebConfig(), resolve=tools.names), parse_url(tools.site.url("/"))
+        question = WebRequest(target=target, headers=(("authorization", "very\nsecret"),))
+        with pytest.raises(ToolCallRefused) as refused:
             await fetcher.request(question)
         assert "secret" not in "".join(traceback.format_exception(refused.value))
 
 
 @story
 async def test_the_real_resolver() -> None:
-    fetcher = Fetcher(WebConfig())
+    fetcher = WebFetcher(WebConfig())
     try:
         assert "127.0.0.1" in await fetcher._look_up("localhost", 80)
-        assert await fetcher._resolve_target(read("http://nothing.invalid/")) == []
+        assert await fetcher._resolve_target(parse_url("http://nothing.invalid/")) == []
     finally:
         fetcher.close()
 
 
 def test_an_address_of_this_machine_is_known() -> None:
-    assert is_own("127.0.0.1")
-    assert not is_own("1.1.1.1")
+    assert is_own_address("127.0.0.1")
+    assert not is_own_address("1.1.1.1")
 
 
 @story
@@ -330,8 +330,8 @@ async def test_a_public_address_of_this_machine_is_not_fetched_unless_allowed() 
         (WebConfig(), "http://1.1.1.1/"),
         (WebConfig(allow_private=("192.0.0.1",)), "http://a.org/"),
     ):
-        fetcher = Fetcher(config, resolve=names, own=lambda address: address == "1.1.1.1")
-        with pytest.raises(Refused, match="no address on the public web"):
+        fetcher = WebFetcher(config, resolve=names, own=lambda address: address == "1.1.1.1")
+        with pytest.raises(ToolCallRefused, match="no address on the public web"):
             await fetcher.fetch(target, bool)
     async with desk(names=Names({"a.org": [["127.0.0.1"]]})) as tools:  # it is this machine's, and allowed
         tools.site.pages["/"] = Page(b"here", TEXT)

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.tools.schema import Refused
-from gateway.process import run
-from gateway.tools import extract as program
-from gateway.tools.extracting import PROGRAM, Extracted, extract, readable
+from agent.tools.schema import ToolCallRefused
+from gateway.process import run_program
+from gateway.tools import extract
+from gateway.tools.extracting import EXTRACT_PROGRAM, ExtractedPage, extract_page, is_text_type
 from tests.channels.kit import story
 
 URL = "https://a.org/dir/page.html"
 LONG = "This is what the page is about, and it goes on for a while, as the main part of a page does. " * 4
 
 
-async def read(body: bytes, kind: str = "text/html", charset: str = "", *, cut: bool = False) -> Extracted:
-    return await extract(body, kind=kind, charset=charset, url=URL, cut=cut)
+async def read(body: bytes, kind: str = "text/html", charset: str = "", *, cut: bool = False) -> ExtractedPage:
+    return await extract_page(body, kind=kind, charset=charset, url=URL, cut=cut)
 
 
 @story
@@ -91,13 +91,13 @@ def test_letters_are_read_as_they_were_meant(body: bytes, charset: str) -> None:
 
 def test_other_alphabets_and_what_is_cut_in_the_middle() -> None:
     russian = "Съешь ещё этих мягких французских булок, да выпей чаю. " * 5
-    assert program.decoded(russian.encode("koi8-r"), "koi8-r", html=True, cut=False) == russian
-    assert program.decoded(russian.encode("cp1251"), "", html=True, cut=False) == russian
+    assert extract.decode_body(russian.encode("koi8-r"), "koi8-r", html=True, cut=False) == russian
+    assert extract.decode_body(russian.encode("cp1251"), "", html=True, cut=False) == russian
     japanese = "日本語のページです。"
     for encoding in ("iso-2022-jp", "shift_jis", "euc-jp"):
-        assert program.decoded(japanese.encode(encoding), encoding, html=True, cut=False) == japanese
-    assert program.decoded("Größe €".encode()[:-1], "", html=False, cut=True) == "Größe "
-    assert program.decoded(b"\xff\xfe\x00", "", html=True, cut=True)
+        assert extract.decode_body(japanese.encode(encoding), encoding, html=True, cut=False) == japanese
+    assert extract.decode_body("Größe €".encode()[:-1], "", html=False, cut=True) == "Größe "
+    assert extract.decode_body(b"\xff\xfe\x00", "", html=True, cut=True)
 
 
 @story
@@ -141,7 +141,7 @@ async def test_entities_do_not_explode_and_read_no_files() -> None:
 @story
 async def test_a_page_that_is_too_much_ends_its_reader_only() -> None:
     many = b"<p " + b" ".join(b"a%d=1" % number for number in range(300_000)) + b">x"  # minutes, without a limit
-    with pytest.raises(Refused, match="broken, or too much"):
+    with pytest.raises(ToolCallRefused, match="broken, or too much"):
         await read(many)
 
 
@@ -167,7 +167,7 @@ async def test_a_link_around_much_is_told_close_to_its_text() -> None:
 @story
 async def test_its_reader_has_no_secrets_and_cannot_write(tmp_path: object) -> None:
     probe = (
-        f"import sys, os; sys.path.insert(0, {str(PROGRAM.parent)!r}); import extract; extract._limit()\n"
+        f"import sys, os; sys.path.insert(0, {str(EXTRACT_PROGRAM.parent)!r}); import extract; extract._limit()\n"
         "import resource; print(resource.getrlimit(resource.RLIMIT_AS)[0] <= 1024**3)\n"
         "print(sorted(os.environ))\n"
         f"try:\n with open({str(tmp_path)!r} + '/x', 'w') as file: file.write('x')\n"
@@ -175,7 +175,7 @@ async def test_its_reader_has_no_secrets_and_cannot_write(tmp_path: object) -> N
     )
     os.environ["REVERIE_TEST_SECRET"] = "s"
     try:
-        ran = await run((sys.executable, "-I", "-c", probe), env={}, time_s=20, max_bytes=1_000)
+        ran = await run_program((sys.executable, "-I", "-c", probe), env={}, time_s=20, max_bytes=1_000)
     finally:
         del os.environ["REVERIE_TEST_SECRET"]
     assert b"SECRET" not in ran.output
@@ -185,7 +185,7 @@ async def test_its_reader_has_no_secrets_and_cannot_write(tmp_path: object) -> N
 
 @given(st.binary(max_size=300), st.sampled_from(("text/html", "text/xml", "text/plain", "")), st.text(max_size=8))
 def test_no_bytes_make_it_fail(body: bytes, kind: str, charset: str) -> None:
-    title, text = program.said({"kind": kind, "charset": charset, "url": URL, "cut": ""}, body)
+    title, text = extract.extract_document({"kind": kind, "charset": charset, "url": URL, "cut": ""}, body)
     assert "\n" not in title
     assert "\0" not in text
 
@@ -197,7 +197,7 @@ def test_no_broken_markup_makes_it_fail() -> None:
         *("<title>", "<div hidden>", "<template>", "</main>", "<base href='http://[::1'>", "text", "&amp;", "<!--"),
     ]
     for _ in range(500):
-        program.page("".join(chance.choices(pieces, k=60)), URL)
+        extract.extract_html("".join(chance.choices(pieces, k=60)), URL)
 
 
 def test_what_is_text_by_its_kind() -> None:
@@ -210,6 +210,6 @@ def test_what_is_text_by_its_kind() -> None:
         "image/svg+xml",
         "application/xml",
     ):
-        assert readable(kind)
+        assert is_text_type(kind)
     for kind in ("image/png", "application/pdf", "application/zip", "application/octet-stream", "audio/mpeg"):
-        assert not readable(kind)
+        assert not is_text_type(kind)

@@ -7,9 +7,9 @@ from typing import Literal
 import pytest
 from pydantic import SecretStr
 
-from agent.tools.schema import Refused
+from agent.tools.schema import ToolCallRefused
 from gateway.settings_tools import SearchConfig, WebConfig
-from gateway.tools.websearch import ask
+from gateway.tools.websearch import build_search_request
 from tests.channels.kit import story
 from tests.gateway.web_kit import Desk, desk
 from tests.servers.web_server import Page, WebServer
@@ -139,10 +139,10 @@ def test_failures_are_told_without_the_key_or_what_the_server_says(
 
 
 def test_the_providers_own_addresses_are_known_and_no_key_is_shown() -> None:
-    brave = ask(SearchConfig(provider="brave", api_key=SecretStr(KEY)), "a\ud800", 3)
+    brave = build_search_request(SearchConfig(provider="brave", api_key=SecretStr(KEY)), "a\ud800", 3)
     assert brave.target.url == "https://api.search.brave.com/res/v1/web/search?q=a%3F&count=3&text_decorations=false"
-    tavily = ask(SearchConfig(provider="tavily", api_key=SecretStr(KEY)), "a", 3)
+    tavily = build_search_request(SearchConfig(provider="tavily", api_key=SecretStr(KEY)), "a", 3)
     assert tavily.target.url == "https://api.tavily.com/search"
     assert KEY not in repr(brave) + repr(tavily)
-    with pytest.raises(Refused):
-        ask(SearchConfig(), "a", 3)
+    with pytest.raises(ToolCallRefused):
+        build_search_request(SearchConfig(), "a", 3)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from agent.brief import NOTHING_NEW
-from agent.prompts import prompt
-from agent.turn import BROKE
+from agent.prompts import load_prompt
+from agent.turn import OVER_BUDGET_REASON
 from gateway.digest import Digest
 from gateway.events import Alarm, EventId, SenderId
 from gateway.records import NORMAL, Seq
@@ -43,7 +43,7 @@ def test_a_turn_that_goes_on_needs_nothing_new(tmp_path: Path) -> None:
         first, *others = desk.model.requests[1:]
         assert first.now == "Go on."
         for request in others:
-            assert request.now == f"Go on.\n{prompt('synthesise')}"
+            assert request.now == f"Go on.\n{load_prompt('synthesise')}"
         for request in desk.model.requests[1:]:
             assert [said.role for said in request.conversation][::2] == ["user"] * (len(request.conversation) // 2 + 1)
         await desk.take(autonomous=True, continuing=True)
@@ -116,7 +116,7 @@ def test_what_cannot_be_afforded_ends_a_turn_that_nobody_asked_for(tmp_path: Pat
             [],
         )
         ended = [(one.outcome, one.reason, len(one.steps)) for one in await desk.ended()]
-        assert ended == [("silent", BROKE, 1)] * requests
+        assert ended == [("silent", OVER_BUDGET_REASON, 1)] * requests
         assert len(await desk.unread()) == 1 - requests
         await desk.say("ann", "ana?")
         await desk.take()

@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.models.base import Piece, Request, Said, Text, ToolCall, ToolResult
+from agent.models.base import MessagePart, ModelMessage, ModelRequest, TextPart, ToolCall, ToolResult
 from gateway.records import AMBIENT, URGENT
 from tests.agent.turn_kit import Drawer, Say
 from tests.examples import examples
@@ -53,12 +53,12 @@ class Busy(Drawer):
         return await super().call(call)
 
 
-def flat(conversation: tuple[Said, ...]) -> list[tuple[str, Piece]]:
+def flat(conversation: tuple[ModelMessage, ...]) -> list[tuple[str, MessagePart]]:
     return [(said.role, part) for said in conversation for part in said.parts]
 
 
-def told(request: Request) -> list[int]:
-    texts = [part.text for _, part in flat(request.conversation) if isinstance(part, Text)]
+def told(request: ModelRequest) -> list[int]:
+    texts = [part.text for _, part in flat(request.conversation) if isinstance(part, TextPart)]
     return [int(number) for text in texts for number in LINE.findall(text)]
 
 

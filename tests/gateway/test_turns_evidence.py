@@ -4,14 +4,14 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from agent.models.base import Chunk, Request, Text, ToolCall, TooLong, ToolResult
+from agent.models.base import ModelRequest, PromptTooLong, StreamChunk, TextPart, ToolCall, ToolResult
 from gateway.bindings import Bindings
-from gateway.events import Called
-from gateway.evidence import Evidences
-from gateway.hands import Whereabouts
-from gateway.places import Places
-from gateway.records import TurnEnded, TurnId
-from gateway.scopes import PUBLIC, Sight
+from gateway.events import ToolCallRecord
+from gateway.evidence import EvidenceStore
+from gateway.hands import ToolContext
+from gateway.places import PrivacyCache
+from gateway.records import TurnId, TurnRecord
+from gateway.scopes import PUBLIC, Visibility
 from tests.agent.turn_kit import Drawer, Played, Say
 from tests.gateway.turns_kit import ANYWHERE, ROOM, Desk, at_desk
 
@@ -37,22 +37,22 @@ class Refuses(Played):
         super().__init__(*answers)
         self.refused: set[int] = set()
 
-    async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         if len(self.requests) in self.refused:
             self.requests.append(request)
-            raise TooLong("prompt is too long")
+            raise PromptTooLong("prompt is too long")
         async for chunk in super().stream(request):
             yield chunk
 
 
-def opens(desk: Desk) -> Evidences:
-    return Evidences(desk.store, desk.clock, Places(desk.store, Bindings((ANYWHERE,))))
+def opens(desk: Desk) -> EvidenceStore:
+    return EvidenceStore(desk.store, desk.clock, PrivacyCache(desk.store, Bindings((ANYWHERE,))))
 
 
-HERE = Whereabouts(turn=TurnId("later"), agent="ana", at=ROOM, visibility=Sight(scope=PUBLIC), autonomous=False)
+HERE = ToolContext(turn=TurnId("later"), agent="ana", at=ROOM, visibility=Visibility(scope=PUBLIC), autonomous=False)
 
 
-def called(ended: TurnEnded) -> list[Called]:
+def called(ended: TurnRecord) -> list[ToolCallRecord]:
     return [one for step in ended.steps for one in step.calls]
 
 
@@ -174,7 +174,7 @@ def test_who_spoke_in_the_middle_is_heard_once_also_where_the_turn_is_shortened(
         assert (ended.outcome, len(ended.covers)) == ("replied", 2)
         assert "bob" not in ended.heard
         for request in model.requests[-3:]:
-            texts = [part.text for said in request.conversation for part in said.parts if isinstance(part, Text)]
+            texts = [part.text for said in request.conversation for part in said.parts if isinstance(part, TextPart)]
             assert [sum(words in text for text in texts) for words in ("wait for me", "now look")] == [1, 1]
         last = model.requests[-1].conversation
         desk.turns.forget_view(ROOM.conversation)

@@ -4,24 +4,26 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-from gateway.events import Alarm, Delivery, EventId, MessageId, Post, PostKey, Reacted, Sender, SenderId
-from gateway.records import LOW, NORMAL, PartEnded, Queued
-from gateway.store import Entry, rebuild
+from gateway.events import Alarm, DeliveryReport, EventId, MessageId, Post, PostKey, ReactionChanged, Sender, SenderId
+from gateway.records import LOW, NORMAL, PartSendEnded, PostQueued
+from gateway.store import NewEntry, rebuild
 from tests.gateway.turns_kit import ROOM, WHEN, Desk, at_desk
 
 PLACE = ROOM.conversation
 ALARM = Alarm(id=EventId("a"), text="water the beans", sent=WHEN, at=ROOM, agent="ana", asked_by="cat")
 ANN = Sender(id=SenderId("ann"), name="ann")
-REACTED = Reacted(id=EventId("r"), at=ROOM, sender=ANN, message=MessageId("ours"), reaction="+", added=True, sent=WHEN)
+REACTED = ReactionChanged(
+    id=EventId("r"), at=ROOM, sender=ANN, message=MessageId("ours"), reaction="+", added=True, sent=WHEN
+)
 
 
 async def posted(desk: Desk) -> None:
     """The answer that a turn gave is shown by the platform."""
     (turn,) = await desk.store.entries(kinds=["turn_ended"])
     post = Post(key=PostKey("p"), to=ROOM, text="Dig first.")
-    part = PartEnded(post=post.key, part=0, state="sent", reason="", ids=(MessageId("ours"),))
-    queued = Entry(fact=Queued(post=post), at=WHEN, conversation=PLACE, key="post:p", cause=turn.seq)
-    await desk.store.append([queued, Entry(fact=part, at=WHEN, conversation=PLACE)])
+    part = PartSendEnded(post=post.key, part=0, state="sent", reason="", ids=(MessageId("ours"),))
+    queued = NewEntry(fact=PostQueued(post=post), at=WHEN, conversation=PLACE, key="post:p", cause=turn.seq)
+    await desk.store.append([queued, NewEntry(fact=part, at=WHEN, conversation=PLACE)])
 
 
 def test_a_reminder_makes_a_turn_in_its_place_that_nobody_asked_for(tmp_path: Path) -> None:
@@ -57,7 +59,7 @@ def test_what_only_reports_costs_no_request_and_is_told_with_the_next_words(tmp_
         await desk.say("ann", "how?")
         await desk.take()
         await posted(desk)
-        failed = Delivery(id=EventId("p"), at=ROOM, post=PostKey("p"), state="uncertain", reason="cut", sent=WHEN)
+        failed = DeliveryReport(id=EventId("p"), at=ROOM, post=PostKey("p"), state="uncertain", reason="cut", sent=WHEN)
         await desk.tell(REACTED, PLACE, LOW)
         await desk.tell(failed, PLACE, LOW)
         await desk.take(autonomous=True)

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.models.base import Malformed, ModelError, TooLong
+from agent.models.base import ModelError, PromptTooLong, RequestRefused
 from tests.agent.turn_kit import ACCOUNT, USAGE, Say
 from tests.gateway.turns_kit import Desk, at_desk
 
 
-@pytest.mark.parametrize("error", [TooLong("the window is full"), Malformed("the image cannot be read")])
+@pytest.mark.parametrize("error", [PromptTooLong("the window is full"), RequestRefused("the image cannot be read")])
 def test_what_is_asked_again_is_paid_for_twice(tmp_path: Path, error: ModelError) -> None:
     error.accounts = (ACCOUNT,)
 
@@ -17,7 +17,7 @@ def test_what_is_asked_again_is_paid_for_twice(tmp_path: Path, error: ModelError
         await desk.say("ann", "hello")
         await desk.take()
         (ended,) = await desk.ended()
-        if isinstance(error, TooLong):
+        if isinstance(error, PromptTooLong):
             assert (ended.outcome, ended.text) == ("replied", "Hi.")
             assert (ended.requests, ended.accounts, ended.usage) == (2, (ACCOUNT, ACCOUNT), USAGE + USAGE)
         else:  # there are no images that could be left out
@@ -33,4 +33,4 @@ def test_one_that_never_fits_fails_and_says_so(tmp_path: Path) -> None:
         (ended,) = await desk.ended()
         assert (ended.outcome, ended.reason, len(desk.model.requests)) == ("failed", "the window is full", 3)
 
-    at_desk(tmp_path, story, *[Say(error=TooLong("the window is full"))] * 3)
+    at_desk(tmp_path, story, *[Say(error=PromptTooLong("the window is full"))] * 3)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from gateway.digest import Digest
 from gateway.events import Alarm, EventId, Message, MessageId, Sender, SenderId
-from gateway.labels import Label
-from gateway.records import NORMAL, URGENT, Reminded, Seq
-from gateway.store import Entry
+from gateway.labels import TrustLabel
+from gateway.records import NORMAL, URGENT, ReminderSet, Seq
+from gateway.store import NewEntry
 from tests.agent.turn_kit import Say
 from tests.gateway.turns_kit import INNER, ROOM, WHEN, Desk, at_desk
 
@@ -25,10 +25,10 @@ def who(desk: Desk) -> tuple[list[str], tuple[str, ...], tuple[str, ...]]:
 
 
 async def reminder(desk: Desk, role: str, *, by: str = "gus", alarm: Alarm = ALARM) -> None:
-    set_ = Reminded(
+    set_ = ReminderSet(
         reminder="r1", agent="ana", at=ROOM, text="", by=SenderId(by), asked_by=by, schedule="", due=WHEN, role=role
     )
-    await desk.store.append([Entry(fact=set_, at=WHEN, conversation=ROOM.conversation, key="reminded:r1")])
+    await desk.store.append([NewEntry(fact=set_, at=WHEN, conversation=ROOM.conversation, key="reminded:r1")])
     await desk.tell(replace(alarm, asked_by=by), ROOM.conversation, NORMAL)
 
 
@@ -145,7 +145,7 @@ def test_a_digest_tells_whose_words_it_holds(tmp_path: Path) -> None:
     async def story(desk: Desk) -> None:
         said = await desk.say("gus", "tidy up", kind="room", urgency=NORMAL)
         (seq,) = await desk.unread()
-        desk.digest = Digest(text=said.text, covers=(Seq(seq),), senders=(SenderId("gus"),), label=Label("guest"))
+        desk.digest = Digest(text=said.text, covers=(Seq(seq),), senders=(SenderId("gus"),), label=TrustLabel("guest"))
         await desk.take(INNER, autonomous=True)
         assert who(desk) == ([], ("guest",), ())
         desk.digest = None

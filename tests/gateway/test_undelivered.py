@@ -9,13 +9,13 @@ import pytest
 from channels.base import Part, Rejected, SendError, Uncertain
 from channels.console import ConsoleChannel
 from gateway import attention
-from gateway.bindings import Bindings, Bound, Pattern
-from gateway.events import Address, Command, Delivery, EventId, Post, PostKey, RoomId, Sender, SenderId
-from gateway.inbox import Arrival
-from gateway.inward import Inward
+from gateway.bindings import BindingPattern, Bindings, ConversationBinding
+from gateway.events import Address, Command, DeliveryReport, EventId, Post, PostKey, RoomId, Sender, SenderId
+from gateway.inbox import ReadyConversation
+from gateway.inward import InternalIntake
 from gateway.outbox import Outbox
-from gateway.records import Judged, Queued
-from gateway.store import Entry, OutboxPost, rebuild
+from gateway.records import Judgement, PostQueued
+from gateway.store import NewEntry, OutboxPost, rebuild
 from tests.gateway.kit import CONSOLE, Screen, running
 from tests.gateway.outbox_kit import NAME, Office, Postman, office, play
 from tests.store.kit import NOW, turn
@@ -23,20 +23,24 @@ from tests.store.kit import NOW, turn
 AT = Address(channel=NAME, room=RoomId("#a"))
 ANN = Sender(id=SenderId("ann"), name="ann")
 POST = Post(key=PostKey("p"), to=AT, text="hello")
-EVERYWHERE = Bindings([Pattern(channel="*", room="*", thread=None, binding=Bound(listen="mention", agent="reverie"))])
+EVERYWHERE = Bindings(
+    [BindingPattern(channel="*", room="*", thread=None, binding=ConversationBinding(listen="mention", agent="reverie"))]
+)
 
 
-def telling(work: Office, postman: Postman, arrived: list[Arrival]) -> Outbox:
+def telling(work: Office, postman: Postman, arrived: list[ReadyConversation]) -> Outbox:
     """An outbox whose failures are judged."""
-    policy = attention.Policy(thresholds={})
-    inward = Inward(work.store, work.clock, policy, EVERYWHERE, arrived=arrived.append)
+    policy = attention.AttentionPolicy(thresholds={})
+    inward = InternalIntake(work.store, work.clock, policy, EVERYWHERE, arrived=arrived.append)
     outbox = Outbox(work.store, {NAME: postman}, work.clock, work.spawn, judge=inward.judge, arrived=arrived.append)
     outbox.set_link_up(NAME, up=True)
     return outbox
 
 
 TURN = turn(AT.conversation)
-COMMAND = Entry(fact=Command(id=EventId("c"), at=AT, sender=ANN, name="help", args="", sent=NOW, origin="text"), at=NOW)
+COMMAND = NewEntry(
+    fact=Command(id=EventId("c"), at=AT, sender=ANN, name="help", args="", sent=NOW, origin="text"), at=NOW
+)
 
 
 @pytest.mark.parametrize(
@@ -51,15 +55,15 @@ COMMAND = Entry(fact=Command(id=EventId("c"), at=AT, sender=ANN, name="help", ar
     ],
 )
 def test_what_did_not_go_well_is_unread_where_a_turn_said_it(  # noqa: PLR0917 - a table
-    tmp_path: Path, end: SendError | None, post: Post, cause: Entry | None, state: str, told: bool
+    tmp_path: Path, end: SendError | None, post: Post, cause: NewEntry | None, state: str, told: bool
 ) -> None:
-    postman, arrived = Postman(*([end] if end else [])), list[Arrival]()
+    postman, arrived = Postman(*([end] if end else [])), list[ReadyConversation]()
 
     async def story() -> None:
         async with office(tmp_path, Postman()) as work:
             outbox, now = telling(work, postman, arrived), work.clock.now()
             place = post.to.conversation
-            queued = Entry(fact=Queued(post=post), at=now, conversation=place, key="post:p", cause=cause)
+            queued = NewEntry(fact=PostQueued(post=post), at=now, conversation=place, key="post:p", cause=cause)
             *_, at = await work.store.append([*([cause] if cause else []), queued])
             outbox.put(OutboxPost(seq=at.seq, at=now, post=post, parts=()))
             (delivery,) = await work.ended(1)
@@ -72,12 +76,12 @@ def test_what_did_not_go_well_is_unread_where_a_turn_said_it(  # noqa: PLR0917 -
             if told:
                 kind = f"{post.to.channel}.delivery.#a"
                 rule = "a delivery report is low"
-                assert judged == [Judged(type=kind, urgency=1, fate="due", rule=rule, role="guest")]
-                assert arrived == [Arrival(conversation=place, urgency=1, type=kind)]
+                assert judged == [Judgement(type=kind, urgency=1, fate="due", rule=rule, role="guest")]
+                assert arrived == [ReadyConversation(conversation=place, urgency=1, type=kind)]
                 assert [one.seq for one in unread.messages] == [stored.seq]
-                assert isinstance(unread.messages[0].fact, Delivery)
+                assert isinstance(unread.messages[0].fact, DeliveryReport)
             else:
-                assert all(isinstance(one, Judged) and one.fate == "noted" for one in judged)
+                assert all(isinstance(one, Judgement) and one.fate == "noted" for one in judged)
                 assert (arrived, unread.messages) == ([], ())
         assert await rebuild(tmp_path / "s.db") == []
 

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from gateway.clock import ManualClock
-from gateway.live import Live
-from gateway.settings_load import load
+from gateway.live import LiveSettings
+from gateway.settings_load import load_config
 from tests.gateway.mcp_kit import OWN
 from tests.gateway.town_kit import Running, running
 from tests.servers.llama_api import LlamaApi
-from tests.servers.model_api import Answer, ModelApi
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer
 
 CONFIG = """\
 channels: {irc.libera: {platform: console, rooms: ["#garden"]}}
@@ -37,8 +38,8 @@ async def gateway(
     (tmp / "reverie.yaml").chmod(0o600)
     (tmp / "ana").mkdir()
     (tmp / "ana" / "IDENTITY.md").write_text("You are Ana . " + "Knows of gardens . " * 200)
-    settings = load(tmp, {})
-    async with asyncio.timeout(120), running(settings, ManualClock(), Live(settings, tmp, {})) as made:
+    settings = load_config(tmp, {})
+    async with asyncio.timeout(120), running(settings, ManualClock(), LiveSettings(settings, tmp, {})) as made:
         yield made
 
 

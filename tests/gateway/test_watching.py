@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from gateway.clock import ManualClock
-from gateway.live import Live, Reloaded
-from gateway.settings_load import BadConfig, load
-from gateway.watching import LOOK_S, Watching
+from gateway.live import LiveSettings
+from gateway.reloading import ReloadResult
+from gateway.settings_load import ConfigError, load_config
+from gateway.watching import POLL_S, ConfigWatcher
 
 CONFIG = """\
 agents: [{id: ana}]
@@ -49,13 +50,13 @@ class Watched:
     """A configuration that is watched."""
 
     def __init__(self, directory: Path) -> None:
-        self.live = Live(load(directory, {}), directory, {})
+        self.live = LiveSettings(load_config(directory, {}), directory, {})
         self.live.add_reload_listener(self._told)
         self.clock = ManualClock()
-        self.came: list[Reloaded] = []
+        self.came: list[ReloadResult] = []
         self._news = asyncio.Event()
 
-    def _told(self, came: Reloaded) -> None:
+    def _told(self, came: ReloadResult) -> None:
         self.came.append(came)
         self._news.set()
 
@@ -74,7 +75,7 @@ class Watched:
 @contextlib.asynccontextmanager
 async def watched(directory: Path) -> AsyncIterator[Watched]:
     it = Watched(directory)
-    watching = Watching(it.live, it.clock)
+    watching = ConfigWatcher(it.live, it.clock)
     task = asyncio.create_task(watching.run())
     try:
         while (
@@ -193,7 +194,7 @@ async def test_what_another_reading_has_seen_is_not_told_again(tmp_path: Path) -
         async with it.live._reload_lock:  # as an order has it read
             write(tmp_path, dm="ajar")
             await asyncio.sleep(0.5)  # time for who watches to think that it is not read yet
-            with pytest.raises(BadConfig):
+            with pytest.raises(ConfigError):
                 await asyncio.to_thread(it.live.files.read)
         await asyncio.sleep(0.2)  # and to read it
         write(tmp_path, dm="disabled")
@@ -218,7 +219,7 @@ async def test_who_asks_is_answered_though_nothing_was_written(tmp_path: Path) -
     async with watched(tmp_path) as it:
         it.live.request_reload()
         await it.told(1)
-        assert it.came == [Reloaded()]
+        assert it.came == [ReloadResult()]
 
 
 @story
@@ -230,13 +231,13 @@ async def test_what_is_not_heard_of_is_found_out_in_time(tmp_path: Path) -> None
         await it.says("disabled")
         count = len(it.came)
         os.utime(tmp_path / "reverie.yaml", ns=(before.st_atime_ns, before.st_mtime_ns))
-        it.clock.advance(LOOK_S)
+        it.clock.advance(POLL_S)
         await it.told(count + 1)
 
 
 def test_without_files_there_is_nothing_to_watch(tmp_path: Path) -> None:
     write(tmp_path)
-    asyncio.run(Watching(Live(load(tmp_path, {})), ManualClock()).run())
+    asyncio.run(ConfigWatcher(LiveSettings(load_config(tmp_path, {})), ManualClock()).run())
 
 
 @story
@@ -255,7 +256,7 @@ async def test_a_directory_that_is_gone_is_waited_for(tmp_path: Path) -> None:
 
 def test_one_reading_is_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def told(change: Callable[[], object]) -> list[str]:
-        live = Live(load(tmp_path, {}), tmp_path, {})
+        live = LiveSettings(load_config(tmp_path, {}), tmp_path, {})
         change()
         caplog.clear()
         with caplog.at_level(logging.INFO, "reverie.live"):

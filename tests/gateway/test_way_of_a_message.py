@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.models.base import Text, Unusable
-from agent.models.scripted import Rule, Script, ScriptedModel
+from agent.models.base import ModelUnusable, TextPart
+from agent.models.scripted import Script, ScriptedModel, ScriptRule
 from gateway import app
 from gateway.clock import SystemClock
-from gateway.events import Delivery, Usage
-from gateway.records import Judged, TurnEnded
+from gateway.events import DeliveryReport, Usage
+from gateway.records import Judgement, TurnRecord
 from gateway.store import Store, rebuild
 from tests.gateway.kit import Held, running
 
@@ -27,7 +27,7 @@ def test_a_direct_message_is_answered_once_and_recorded(tmp_path: Path) -> None:
         assert turn.text == gateway.screen.parts[0].body
         assert turn.usage != Usage()
         (delivery,) = await gateway.log("delivery")
-        assert isinstance(delivery, Delivery)
+        assert isinstance(delivery, DeliveryReport)
         assert (delivery.state, str(delivery.post)) == ("sent", str(turn.turn))
 
     asyncio.run(story())
@@ -57,7 +57,7 @@ def test_a_closed_room_costs_nothing(tmp_path: Path) -> None:
             await gateway.console.receive_message("reverie!", sender="ann", room="lobby")
             await gateway.screen.until(1)
         assert len(await gateway.turns()) == 1
-        fates = [fact.fate for fact in await gateway.log("judged") if isinstance(fact, Judged)]
+        fates = [fact.fate for fact in await gateway.log("judged") if isinstance(fact, Judgement)]
         assert fates == ["noted", "refused", "refused", "due"]  # the first is the link's
 
     asyncio.run(story())
@@ -145,7 +145,7 @@ def test_history_grows_by_appending(tmp_path: Path) -> None:
 def test_a_small_window_folds_and_says_so_in_the_log(tmp_path: Path) -> None:
     async def story() -> None:
         small = ScriptedModel(
-            Script(rules=(Rule(match="", reply="word " * 100),)), clock=SystemClock(), context_tokens=5_000
+            Script(rules=(ScriptRule(match="", reply="word " * 100),)), clock=SystemClock(), context_tokens=5_000
         )
         async with running(tmp_path, small) as gateway:
             for number in range(1, 21):
@@ -154,7 +154,8 @@ def test_a_small_window_folds_and_says_so_in_the_log(tmp_path: Path) -> None:
         folds = await gateway.log("folded")
         assert 1 <= len(folds) < 10  # of 20 turns
         sizes = [
-            len("".join(p.text for s in r.conversation for p in s.parts if isinstance(p, Text))) for r in small.requests
+            len("".join(p.text for s in r.conversation for p in s.parts if isinstance(p, TextPart)))
+            for r in small.requests
         ]
         assert max(sizes) < 3_000 * 3.5  # what the persona and the tools leave of it
 
@@ -163,7 +164,7 @@ def test_a_small_window_folds_and_says_so_in_the_log(tmp_path: Path) -> None:
 
 def test_people_are_told_once_and_in_plain_words_why_there_is_no_answer(tmp_path: Path) -> None:
     async def story() -> None:
-        async with running(tmp_path, Script(errors=(Unusable("no credit"),))) as gateway:
+        async with running(tmp_path, Script(errors=(ModelUnusable("no credit"),))) as gateway:
             await gateway.console.receive_message("hello", sender="ann")
             await gateway.screen.until(1)
             await gateway.console.receive_message("and now?", sender="ann")
@@ -191,7 +192,7 @@ def test_people_are_told_once_and_in_plain_words_why_there_is_no_answer(tmp_path
 )
 def test_ways_to_end_a_turn(tmp_path: Path, call: str, text: str, outcome: str, shown: int) -> None:
     async def story() -> None:
-        script = Script(rules=(Rule(match="quiet", reply=text, calls=((call, "{}"),)),))
+        script = Script(rules=(ScriptRule(match="quiet", reply=text, calls=((call, "{}"),)),))
         async with running(tmp_path, script) as gateway:
             await gateway.console.receive_message("quiet please", sender="ann")
             await gateway.console.receive_message("bye", sender="bob")
@@ -205,7 +206,9 @@ def test_ways_to_end_a_turn(tmp_path: Path, call: str, text: str, outcome: str, 
 
 def test_a_tool_that_is_not_there_is_an_error_the_model_can_answer(tmp_path: Path) -> None:
     async def story() -> None:
-        script = Script(rules=(Rule(match="time", calls=(("clock", "{}"),)), Rule(match="", reply="I cannot tell.")))
+        script = Script(
+            rules=(ScriptRule(match="time", calls=(("clock", "{}"),)), ScriptRule(match="", reply="I cannot tell."))
+        )
         async with running(tmp_path, script) as gateway:
             await gateway.console.receive_message("what time is it?", sender="ann")
             await gateway.screen.until(1)
@@ -217,7 +220,9 @@ def test_a_tool_that_is_not_there_is_an_error_the_model_can_answer(tmp_path: Pat
 
 def test_an_empty_answer_gets_one_nudge(tmp_path: Path) -> None:
     async def story() -> None:
-        script = Script(rules=(Rule(match="answered with nothing", reply="Sorry, here."), Rule(match="", reply="  ")))
+        script = Script(
+            rules=(ScriptRule(match="answered with nothing", reply="Sorry, here."), ScriptRule(match="", reply="  "))
+        )
         async with running(tmp_path, script) as gateway:
             await gateway.console.receive_message("hello", sender="ann")
             await gateway.screen.until(1)
@@ -230,7 +235,9 @@ def test_an_empty_answer_gets_one_nudge(tmp_path: Path) -> None:
 
 def test_half_a_character_from_a_model_does_no_harm(tmp_path: Path) -> None:
     async def story() -> None:
-        script = Script(rules=(Rule(match="", reply="x" * 15 + "\ud83d\ude00 and \ud83d."),))  # cut after 16 characters
+        script = Script(
+            rules=(ScriptRule(match="", reply="x" * 15 + "\ud83d\ude00 and \ud83d."),)
+        )  # cut after 16 characters
         async with running(tmp_path, script) as gateway:
             await gateway.console.receive_message("hello", sender="ann")
             await gateway.screen.until(1)
@@ -311,7 +318,7 @@ def test_a_burst_of_questions_is_told_whole_and_in_order_over_several_turns(tmp_
         async with running(tmp_path, model, attention={"coalesce": 0.5}) as gateway:
             for text in questions:
                 await gateway.console.receive_message(text)
-            turns: list[TurnEnded] = []
+            turns: list[TurnRecord] = []
             async with asyncio.timeout(120):
                 while sum(len(turn.covers) for turn in turns) < len(questions):
                     turns = await gateway.turns()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.fates import Fate
+from gateway.fates import EventOutcome
 from tests.bench import bench_week
 
 
@@ -18,6 +18,6 @@ from tests.bench import bench_week
 def test_every_event_has_one_fate_and_every_day_its_limits(tmp_path: Path, days: float, seed: int) -> None:
     week = bench_week.run(tmp_path, count=days, seed=seed, hourly=12.0)
     seen = set(week.fates.values())
-    assert {Fate.ANSWERED, Fate.CONTEXT, Fate.NOTED, Fate.COMMAND} <= seen
+    assert {EventOutcome.ANSWERED, EventOutcome.CONTEXT, EventOutcome.NOTED, EventOutcome.COMMAND} <= seen
     assert len(week.stories) > 20
     assert list(bench_week.tables(week))

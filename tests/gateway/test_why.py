@@ -9,32 +9,42 @@ from typing import Any
 
 import pytest
 
-from agent.models.base import Unusable
-from agent.models.scripted import Rule, Script
+from agent.models.base import ModelUnusable
+from agent.models.scripted import Script, ScriptRule
 from gateway.cli import main
 from gateway.events import (
     Alarm,
+    ConnectionChanged,
     ConversationId,
-    Delivery,
+    DeliveryReport,
     EventId,
-    Finished,
-    Link,
     Message,
     MessageId,
     Notification,
     PostKey,
-    Reacted,
+    ReactionChanged,
     Sender,
     SenderId,
+    TaskFinished,
 )
-from gateway.fates import Fate, fates
-from gateway.records import Handled, Judged, Queued, Reminded, Seq, TurnEnded, TurnId, inner, key_of
-from gateway.store import Entry, Store
-from gateway.why import why
+from gateway.fates import EventOutcome, compute_outcomes
+from gateway.records import (
+    Judgement,
+    PostQueued,
+    ReminderSet,
+    Seq,
+    TurnId,
+    TurnRecord,
+    UnreadDismissed,
+    dedup_key,
+    inner_conversation,
+)
+from gateway.store import NewEntry, Store
+from gateway.why import explain_event
 from tests.gateway.kit import running
 from tests.store.kit import NOW, delivered, judged, opened, place, post, run, said, turn
 
-A, ANA = place("#a").conversation, inner("ana")
+A, ANA = place("#a").conversation, inner_conversation("ana")
 ULLA = Sender(id=SenderId("u"), name="Ulla")
 
 
@@ -44,7 +54,7 @@ async def stories(path: Path) -> dict[str, list[str]]:
     async with await Store.open_readonly(path) as reader:
         for entry in await reader.entries(kinds=["direct", "mention", "room"]):
             assert isinstance(entry.fact, Message)
-            told[entry.fact.text] = (await why(reader, entry.seq) or [])[1:]
+            told[entry.fact.text] = (await explain_event(reader, entry.seq) or [])[1:]
     return told
 
 
@@ -52,7 +62,9 @@ def test_each_fate_is_told_with_its_rule(tmp_path: Path) -> None:
     bindings = [{"match": {"room": "lobby"}, "listen": "ambient"}, {"match": {"channel": "*"}, "listen": "mention"}]
 
     async def story() -> None:
-        script = Script(rules=(Rule(match="quiet", calls=(("stay_silent", "{}"),)),), errors=(Unusable("no credit"),))
+        script = Script(
+            rules=(ScriptRule(match="quiet", calls=(("stay_silent", "{}"),)),), errors=(ModelUnusable("no credit"),)
+        )
         async with running(tmp_path, script, agents=[{"id": "reverie", "bindings": bindings}]) as gateway:
             say = gateway.console.receive_message
             await say("reverie: first", sender="ann", room="lobby")
@@ -76,46 +88,48 @@ def test_each_fate_is_told_with_its_rule(tmp_path: Path) -> None:
         assert told["reverie: let me in"][1] == ("refused, and never shown to the model: not in channels.console.rooms")
         assert told["later"][2] == "no turn has ended there since"
         async with await Store.open_readonly(gateway.path) as reader:
-            assert await why(reader, 10_000) is None
+            assert await explain_event(reader, 10_000) is None
             (link, *_) = await reader.entries(kinds=["link"])
-            assert (await why(reader, link.seq) or [])[2] == "noted; it needs no turn: it was known"
+            assert (await explain_event(reader, link.seq) or [])[2] == "noted; it needs no turn: it was known"
             (turn, *_) = await reader.entries(kinds=["turn_ended"])
-            assert (await why(reader, turn.seq) or [])[1] == "not an event from outside: nothing was decided about it"
+            assert (await explain_event(reader, turn.seq) or [])[
+                1
+            ] == "not an event from outside: nothing was decided about it"
 
     asyncio.run(story())
 
 
-def event(fact: Notification, where: ConversationId, fate: str = "due") -> list[Entry]:
+def event(fact: Notification, where: ConversationId, fate: str = "due") -> list[NewEntry]:
     """Something that was noticed, and is unread there."""
     own = getattr(fact, "at", None)
-    noticed = Entry(fact=fact, at=NOW, conversation=own.conversation if own else None, key=key_of(fact))
-    verdict = Judged(type=f"x.{fact.kind}", urgency=2, fate=fate, rule="a rule", role="nobody")  # type: ignore[arg-type]
-    return [noticed, Entry(fact=verdict, at=NOW, conversation=where, cause=noticed)]
+    noticed = NewEntry(fact=fact, at=NOW, conversation=own.conversation if own else None, key=dedup_key(fact))
+    verdict = Judgement(type=f"x.{fact.kind}", urgency=2, fate=fate, rule="a rule", role="nobody")  # type: ignore[arg-type]
+    return [noticed, NewEntry(fact=verdict, at=NOW, conversation=where, cause=noticed)]
 
 
-def ended(name: str, where: ConversationId, *covers: int, **fields: object) -> Entry:
+def ended(name: str, where: ConversationId, *covers: int, **fields: object) -> NewEntry:
     made = turn(where, *covers)
-    assert isinstance(made.fact, TurnEnded)
+    assert isinstance(made.fact, TurnRecord)
     fact = replace(made.fact, turn=TurnId(name), **fields)  # type: ignore[arg-type]
     return replace(made, fact=fact, key=f"turn:{name}")
 
 
-def queued(record: Entry, key: str = "p") -> Entry:
-    return Entry(fact=Queued(post=post(key)), at=NOW, conversation=A, key=f"post:{key}", cause=record)
+def queued(record: NewEntry, key: str = "p") -> NewEntry:
+    return NewEntry(fact=PostQueued(post=post(key)), at=NOW, conversation=A, key=f"post:{key}", cause=record)
 
 
-def story_of(tmp_path: Path, *entries: Entry, seq: int = 1) -> list[str]:
+def story_of(tmp_path: Path, *entries: NewEntry, seq: int = 1) -> list[str]:
     """What is told of an entry, without its own line and what it was noticed as."""
 
     async def story() -> list[str]:
         async with await opened(tmp_path / "s.db") as store:
             await store.append(entries)
-            return (await why(store, seq) or [])[1:]
+            return (await explain_event(store, seq) or [])[1:]
 
     return run(story())
 
 
-def line(urgency: int = 2) -> list[Entry]:
+def line(urgency: int = 2) -> list[NewEntry]:
     message = said(1)
     return [message, judged(message, urgency, "due")]  # type: ignore[arg-type]
 
@@ -126,7 +140,7 @@ LOOK = ended("i1", ANA, looked=((A, Seq(1)),), cause="digest")
 @pytest.mark.parametrize(("role", "words"), [("owner", "from an owner"), ("member", "from a member")])
 def test_who_said_it(tmp_path: Path, role: Any, words: str) -> None:
     message, verdict = line()
-    assert isinstance(verdict.fact, Judged)
+    assert isinstance(verdict.fact, Judgement)
     verdict = replace(verdict, fact=replace(verdict.fact, role=role))
     assert story_of(tmp_path, message, verdict)[0].endswith(words)
 
@@ -160,7 +174,7 @@ def test_the_inner_turn_answered_it(tmp_path: Path) -> None:
 
 
 def test_the_inner_turn_decided_that_nothing_is_to_be_done(tmp_path: Path) -> None:
-    put_away = Entry(fact=Handled(turn=TurnId("i1"), upto=Seq(1)), at=NOW, conversation=A)
+    put_away = NewEntry(fact=UnreadDismissed(turn=TurnId("i1"), upto=Seq(1)), at=NOW, conversation=A)
     inside = "turn i1 of the inner conversation (entry 4)"
     assert story_of(tmp_path, *line(), put_away, LOOK)[2:] == [
         f"in {inside} the agent decided that nothing is to be done about it (entry 3)",
@@ -190,7 +204,7 @@ def test_what_was_only_counted(tmp_path: Path) -> None:
 
 
 def test_an_alarm_names_its_reminder(tmp_path: Path) -> None:
-    reminded = Reminded(
+    reminded = ReminderSet(
         reminder="r1",
         agent="ana",
         at=None,
@@ -203,7 +217,7 @@ def test_an_alarm_names_its_reminder(tmp_path: Path) -> None:
     alarm = Alarm(
         id=EventId("a"), text="tea", sent=NOW, agent="ana", reminder="r1", missed=2, next=NOW + timedelta(days=1)
     )
-    set_ = Entry(fact=reminded, at=NOW, key="reminded:r1")
+    set_ = NewEntry(fact=reminded, at=NOW, key="reminded:r1")
     told = story_of(tmp_path, set_, *event(alarm, ANA), ended("i", ANA, 2, cause="alarm"), seq=2)
     missed = "2 before it passed while nobody could tell"
     assert told == [
@@ -216,9 +230,9 @@ def test_an_alarm_names_its_reminder(tmp_path: Path) -> None:
 
 
 def test_other_events_have_their_story_too(tmp_path: Path) -> None:
-    link = Link(id=EventId("l"), channel=place().channel, up=False, reason="cut", sent=NOW)
-    done = Finished(id=EventId("f"), what="dream", ok=True, text="done", sent=NOW, agent="ana")
-    reacted = Reacted(
+    link = ConnectionChanged(id=EventId("l"), channel=place().channel, up=False, reason="cut", sent=NOW)
+    done = TaskFinished(id=EventId("f"), what="dream", ok=True, text="done", sent=NOW, agent="ana")
+    reacted = ReactionChanged(
         id=EventId("r"),
         at=place(),
         sender=ULLA,
@@ -240,8 +254,10 @@ def test_other_events_have_their_story_too(tmp_path: Path) -> None:
 
 def test_what_the_gateway_did_by_itself_is_told_by_what_it_belongs_to(tmp_path: Path) -> None:
     record = ended("t", A, *range(1, 31), cause="noticed")
-    fact = Delivery(id=EventId("p"), at=place(), post=PostKey("p"), state="failed", reason="no such room", sent=NOW)
-    whole = [record, queued(record), Entry(fact=fact, at=NOW, conversation=A, key=key_of(fact))]
+    fact = DeliveryReport(
+        id=EventId("p"), at=place(), post=PostKey("p"), state="failed", reason="no such room", sent=NOW
+    )
+    whole = [record, queued(record), NewEntry(fact=fact, at=NOW, conversation=A, key=dedup_key(fact))]
     head = "not an event from outside: nothing was decided about it"
     failed = "the {} (entry 2) is failed (entry 3): no such room"
     assert story_of(tmp_path / "1", *whole) == [
@@ -282,16 +298,20 @@ QUICK: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("does", "told", "fate"),
     [
-        ((), "looked at in turn", Fate.LOOKED_AT),
-        ((("mark_handled", {"address": LOBBY}),), "the agent decided that nothing is to be done", Fate.HANDLED),
-        ((("send_message", {"address": LOBBY, "text": "oh"}),), "the agent spoke here", Fate.ANSWERED_ELSEWHERE),
+        ((), "looked at in turn", EventOutcome.LOOKED_AT),
+        ((("mark_handled", {"address": LOBBY}),), "the agent decided that nothing is to be done", EventOutcome.HANDLED),
+        (
+            (("send_message", {"address": LOBBY, "text": "oh"}),),
+            "the agent spoke here",
+            EventOutcome.ANSWERED_ELSEWHERE,
+        ),
     ],
 )
 def test_a_gateway_that_is_by_itself_leaves_such_stories(
-    tmp_path: Path, does: tuple[tuple[str, dict[str, str]], ...], told: str, fate: Fate
+    tmp_path: Path, does: tuple[tuple[str, dict[str, str]], ...], told: str, fate: EventOutcome
 ) -> None:
     calls = (*((name, json.dumps(arguments)) for name, arguments in does), ("yield_to_user", "{}"))
-    script = Script(rules=(Rule(match="hello", reply="hi"), Rule(match="outage", calls=calls)))
+    script = Script(rules=(ScriptRule(match="hello", reply="hi"), ScriptRule(match="outage", calls=calls)))
 
     async def story() -> None:
         async with running(tmp_path, script, **QUICK) as gateway:
@@ -300,14 +320,14 @@ def test_a_gateway_that_is_by_itself_leaves_such_stories(
             async with asyncio.timeout(120):
                 while not any(turn.cause == "digest" for turn in await gateway.turns()):
                     await asyncio.sleep(0.01)
-            if fate is Fate.LOOKED_AT:
+            if fate is EventOutcome.LOOKED_AT:
                 await gateway.console.receive_message("reverie: hello", sender="ann", room="lobby")
                 await gateway.screen.until(1)
         async with await Store.open_readonly(gateway.path) as reader:
             (_, line, *_) = await reader.entries(kinds=["room"])
-            counted = fates(await reader.entries(limit=1_000))
-            story = await why(reader, line.seq) or []
-            assert counted[line.seq] is (Fate.CONTEXT if fate is Fate.LOOKED_AT else fate)
+            counted = compute_outcomes(await reader.entries(limit=1_000))
+            story = await explain_event(reader, line.seq) or []
+            assert counted[line.seq] is (EventOutcome.CONTEXT if fate is EventOutcome.LOOKED_AT else fate)
             assert story[-1] == f"fate: {counted[line.seq]}"
             assert any(told in one and "of the inner conversation (entry " in one for one in story)
             events = [one.seq for one in await reader.entries(kinds=["direct", "mention", "room", "link"])]

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.models.base import Chunk, End, Request, Text, ToolCall, TooLong
-from agent.tokens.base import heuristic
+from agent.models.base import ModelRequest, PromptTooLong, StreamChunk, StreamEnd, TextPart, ToolCall
+from agent.tokens.base import count_heuristically
 from gateway.clock import ManualClock
 from gateway.events import Usage
-from gateway.records import AMBIENT, Folded
+from gateway.records import AMBIENT, ViewFolded
 from gateway.store import Store
 from tests.agent.turn_kit import Played
 from tests.gateway.turns_kit import ROOM, WHEN, Desk
@@ -26,21 +26,21 @@ class Strict(Played):
         self._scale = scale
         self._rounds = rounds
 
-    async def stream(self, request: Request) -> AsyncGenerator[Chunk]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         self.requests.append(request)
         told = [part for said in request.conversation for part in said.parts]
         words = [part.text for part in told if not isinstance(part, ToolCall) and hasattr(part, "text")]
         fixed = [block.text for block in request.blocks] + [tool.description + tool.schema for tool in request.tools]
-        real = int(sum(heuristic(text) + 4 for text in (*words, *fixed, request.now)) * self._scale)
+        real = int(sum(count_heuristically(text) + 4 for text in (*words, *fixed, request.now)) * self._scale)
         if real + request.max_output_tokens > self.context_tokens:
             self.refused += 1
-            raise TooLong(f"{real} + {request.max_output_tokens} > {self.context_tokens}")
+            raise PromptTooLong(f"{real} + {request.max_output_tokens} > {self.context_tokens}")
         if len(self.requests) <= self._rounds:
             page = len(self.requests)
             yield ToolCall(id=f"c{page}", name="look_up", arguments=f'{{"page": {page}}}')
         else:
-            yield Text(text="As you say. " * 30)
-        yield End(stop_reason="end", usage=Usage(input_tokens=real, output_tokens=90), model="strict")
+            yield TextPart(text="As you say. " * 30)
+        yield StreamEnd(stop_reason="end", usage=Usage(input_tokens=real, output_tokens=90), model="strict")
 
 
 @pytest.mark.parametrize("scale", [1.0, 1.2, 1.5])
@@ -58,7 +58,7 @@ def test_an_answer_may_be_asked_for_that_is_as_long_as_the_window(
             assert {turn.outcome for turn in await desk.ended()} == {"replied"}
             assert model.refused <= 1
             found = await store.entries(kinds=["folded"])
-            assert 0 < len([one for one in found if isinstance(one.fact, Folded)]) < 20
+            assert 0 < len([one for one in found if isinstance(one.fact, ViewFolded)]) < 20
 
     asyncio.run(story())
 

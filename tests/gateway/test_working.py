@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from agent.models.scripted import Rule, Script
-from agent.prompts import prompt
+from agent.models.scripted import Script, ScriptRule
+from agent.prompts import load_prompt
 from gateway.clock import ManualClock
 from tests.channels.kit import story
 from tests.gateway.kit import UNHURRIED, Running, running
@@ -22,9 +22,9 @@ def test_a_turn_that_used_tools_goes_on_by_itself_until_it_yields(tmp_path: Path
     @story
     async def told() -> None:
         rules = (
-            Rule(match="do it", calls=(POST,)),
-            Rule(match=r"It is posted\.", reply="one step is done"),
-            Rule(match="middle of something", calls=(POST, ("yield_to_user", "{}"))),
+            ScriptRule(match="do it", calls=(POST,)),
+            ScriptRule(match=r"It is posted\.", reply="one step is done"),
+            ScriptRule(match="middle of something", calls=(POST, ("yield_to_user", "{}"))),
         )
         async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:
             await gateway.console.receive_message("do it", sender="olga")
@@ -32,7 +32,7 @@ def test_a_turn_that_used_tools_goes_on_by_itself_until_it_yields(tmp_path: Path
             await gateway.screen.until(3)
         assert (asked.cause, asked.autonomous, asked.text) == ("addressed", False, "one step is done")
         assert (went_on.cause, went_on.autonomous, went_on.outcome) == ("continued", True, "yielded")
-        assert gateway.scripted.requests[-1].now == prompt("working")
+        assert gateway.scripted.requests[-1].now == load_prompt("working")
         assert gateway.screen.said("lobby") == ["step", "step"]
         assert gateway.screen.said("olga") == ["one step is done"]
 
@@ -43,7 +43,7 @@ def test_writing_something_down_is_no_task(tmp_path: Path) -> None:
     @story
     async def told() -> None:
         note = ("journal", '{"title":"","text":"olga likes tea"}')
-        rules = (Rule(match="I like tea", calls=(note,)), Rule(match="journal", reply="noted"))
+        rules = (ScriptRule(match="I like tea", calls=(note,)), ScriptRule(match="journal", reply="noted"))
         settings = {**QUICK, "dmn": {**QUICK["dmn"], "forage": True}}
         async with running(tmp_path, Script(rules=rules), **settings) as gateway:
             await gateway.console.receive_message("I like tea", sender="olga")
@@ -58,7 +58,10 @@ def test_writing_something_down_is_no_task(tmp_path: Path) -> None:
 def test_a_task_without_end_is_stopped_by_the_guard_and_a_persons_word_starts_it_again(tmp_path: Path) -> None:
     @story
     async def told() -> None:
-        rules = (Rule(match="do it|middle of something", calls=(POST,)), Rule(match="posted", reply="more to come"))
+        rules = (
+            ScriptRule(match="do it|middle of something", calls=(POST,)),
+            ScriptRule(match="posted", reply="more to come"),
+        )
         settings = {**QUICK, "dmn": {**QUICK["dmn"], "max_autonomous_turns": 3}}
         async with running(tmp_path, Script(rules=rules), **settings) as gateway:
             await gateway.console.receive_message("do it", sender="olga")
@@ -71,13 +74,13 @@ def test_a_task_without_end_is_stopped_by_the_guard_and_a_persons_word_starts_it
     told()
 
 
-RESTS = Rule(match="middle of something", calls=(("yield_to_user", "{}"),))
+RESTS = ScriptRule(match="middle of something", calls=(("yield_to_user", "{}"),))
 """Whatever is said: it does what the guidance says."""
-ASKED = Rule(match="two plus two", reply="four")
+ASKED = ScriptRule(match="two plus two", reply="four")
 
 
-def job(name: str, **arguments: object) -> tuple[Rule, ...]:
-    return (Rule(match="the job", calls=((name, json.dumps(arguments)),)), Rule(match=".", reply="one"))
+def job(name: str, **arguments: object) -> tuple[ScriptRule, ...]:
+    return (ScriptRule(match="the job", calls=((name, json.dumps(arguments)),)), ScriptRule(match=".", reply="one"))
 
 
 WROTE = job("write_file", path="a.txt", text="x")
@@ -155,12 +158,12 @@ def test_what_is_asked_right_after_a_task_is_answered_after_a_restart(tmp_path: 
     ids=["refused", "failed", "malformed", "limit"],
 )
 def test_what_came_to_nothing_is_not_gone_on_with(
-    tmp_path: Path, sender: str, rules: tuple[Rule, ...], more: dict[str, Any]
+    tmp_path: Path, sender: str, rules: tuple[ScriptRule, ...], more: dict[str, Any]
 ) -> None:
     @story
     async def told() -> None:
         clock = ManualClock()
-        goes_on = Rule(match="middle of something", reply="and another thing")
+        goes_on = ScriptRule(match="middle of something", reply="and another thing")
         async with running(tmp_path, Script(rules=(goes_on, *rules)), clock=clock, **PACED, **more) as gateway:
             await gateway.console.receive_message("reverie: the job", sender=sender, room="lobby")
             await until(clock, lambda: bool(gateway.screen.parts))

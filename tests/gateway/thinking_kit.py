@@ -13,16 +13,16 @@ from typing import Any, Literal, ParamSpec, Protocol, cast
 from channels.console import ConsoleChannel
 from gateway import app
 from gateway.clock import SystemClock
-from gateway.commands.thinking import ThinkingCommands
-from gateway.commands.world import Answer, Ask, World
-from gateway.equipment import Equipment, equip
+from gateway.commands.thinking import ModelCommands
+from gateway.commands.world import CommandCall, CommandContext, CommandReply
+from gateway.equipment import ModelServices, open_model_services
 from gateway.events import Address, Command, EventId, RoomId, Sender, SenderId
-from gateway.live import Live
-from gateway.records import Fact, TurnEnded, key_of
+from gateway.live import LiveSettings
+from gateway.records import Fact, TurnRecord, dedup_key
 from gateway.redaction import Redactor
-from gateway.restored import chosen, restored
+from gateway.restored import load_chosen_models, load_dmn_states
 from gateway.settings import Settings
-from gateway.store import Entry, Store, Stored
+from gateway.store import LogEntry, NewEntry, Store
 from tests.gateway.kit import CONSOLE, Screen, settings
 from tests.servers.model_api import ModelApi
 from tests.servers.model_api_events import Json
@@ -89,7 +89,7 @@ class Gate:
     """One life of it."""
 
     gateway: app._Gateway
-    equipment: Equipment
+    equipment: ModelServices
     screen: Screen
     console: ConsoleChannel
     store: Store
@@ -99,11 +99,11 @@ class Gate:
     at: Address = ANN
 
     @property
-    def commands(self) -> ThinkingCommands:
+    def commands(self) -> ModelCommands:
         minds = self.gateway.agents
-        return ThinkingCommands(minds.turn_stopper, minds.model_selector)
+        return ModelCommands(minds.turn_stopper, minds.model_selector)
 
-    async def command(self, name: str, /, *, cut: Literal["", "before", "behind"] = "", **given: str) -> Answer:
+    async def command(self, name: str, /, *, cut: Literal["", "before", "behind"] = "", **given: str) -> CommandReply:
         """As the desk and the intake carry one out. `cut`: before it is durable, or right behind that."""
         answer, go_on = await self.begin(name, **given)
         if cut != "behind":
@@ -112,7 +112,7 @@ class Gate:
             await go_on(durable=True, settles=False)
         return answer
 
-    async def begin(self, name: str, /, **given: str) -> tuple[Answer, "GoOn"]:
+    async def begin(self, name: str, /, **given: str) -> tuple[CommandReply, "GoOn"]:
         """The same up to its answer, and what makes it durable and settles it."""
         asked = Command(
             id=EventId(f"c{next(self.ids)}-{id(self)}"),
@@ -124,15 +124,15 @@ class Gate:
             origin="native",
             direct=True,
         )
-        ask = Ask(command=asked, role="owner", rule="roles", global_role="owner", arguments=given)
-        answer = await self.commands.handlers[name](ask, cast("World", None))  # they look at nothing of it
-        assert isinstance(answer, str | Answer)
-        answer = Answer(text=answer) if isinstance(answer, str) else answer
+        ask = CommandCall(command=asked, role="owner", rule="roles", global_role="owner", arguments=given)
+        answer = await self.commands.handlers[name](ask, cast("CommandContext", None))  # they look at nothing of it
+        assert isinstance(answer, str | CommandReply)
+        answer = CommandReply(text=answer) if isinstance(answer, str) else answer
 
         async def go_on(durable: bool, settles: bool = True) -> None:
             if answer.effect is None:
                 return
-            noticed = Entry(fact=asked, at=asked.sent, conversation=ANN.conversation, key=key_of(asked))
+            noticed = NewEntry(fact=asked, at=asked.sent, conversation=ANN.conversation, key=dedup_key(asked))
             entries = [noticed, *answer.effect.entries(noticed)]
             written = (await self.store.append(entries))[0] if durable else None
             if settles:
@@ -143,11 +143,11 @@ class Gate:
     async def facts(self, *kinds: str) -> list[Fact]:
         return [one.fact for one in await self.log(*kinds)]
 
-    async def log(self, *kinds: str) -> list[Stored]:
+    async def log(self, *kinds: str) -> list[LogEntry]:
         return await self.store.entries(kinds=kinds or None, limit=1_000_000)
 
-    async def turns(self) -> list[TurnEnded]:
-        return [fact for fact in await self.facts("turn_ended") if isinstance(fact, TurnEnded)]
+    async def turns(self) -> list[TurnRecord]:
+        return [fact for fact in await self.facts("turn_ended") if isinstance(fact, TurnRecord)]
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Return once this holds."""
@@ -168,12 +168,12 @@ class Gate:
 
 
 @contextlib.asynccontextmanager
-async def serving(made: Settings, live: Live | None = None) -> AsyncIterator[Gate]:
+async def serving(made: Settings, live: LiveSettings | None = None) -> AsyncIterator[Gate]:
     """Start, and stop as SIGTERM would."""
-    clock, screen, live = SystemClock(), Screen(), live or Live(made)
+    clock, screen, live = SystemClock(), Screen(), live or LiveSettings(made)
     console = ConsoleChannel(CONSOLE, screen.show)
     async with (
-        equip(live, clock, model=None) as equipment,
+        open_model_services(live, clock, model=None) as equipment,
         await Store.open(made.store.path, clock) as store,
         asyncio.TaskGroup() as tasks,
     ):
@@ -184,8 +184,8 @@ async def serving(made: Settings, live: Live | None = None) -> AsyncIterator[Gat
             channels={CONSOLE: console},
             make=None,
             model_services=equipment,
-            states=await restored(store, [agent.id for agent in made.agents], clock.now()),
-            chosen=await chosen(store, made),
+            states=await load_dmn_states(store, [agent.id for agent in made.agents], clock.now()),
+            chosen=await load_chosen_models(store, made),
             redact=Redactor(),
             spawn=tasks.create_task,
         )

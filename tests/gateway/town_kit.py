@@ -10,7 +10,7 @@ from channels.console import ConsoleChannel
 from gateway import app
 from gateway.clock import ManualClock
 from gateway.events import ChannelName
-from gateway.live import Live
+from gateway.live import LiveSettings
 from gateway.settings import Settings
 
 PLATFORMS = {
@@ -34,7 +34,7 @@ class Running:
 
     settings: Settings
     clock: ManualClock
-    live: Live | None = None
+    live: LiveSettings | None = None
     shown: int = 0
     said: list[str] = field(default_factory=list)
     """What was shown, in that order."""
@@ -82,7 +82,7 @@ class Running:
 
 
 @contextlib.asynccontextmanager
-async def running(settings: Settings, clock: ManualClock, live: Live | None = None) -> AsyncIterator[Running]:
+async def running(settings: Settings, clock: ManualClock, live: LiveSettings | None = None) -> AsyncIterator[Running]:
     """Start, and stop at the end."""
     gateway = Running(settings, clock, live)
     await gateway.start()

@@ -7,54 +7,56 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from agent.cache.outlook import Outlook
-from agent.journal import Entry as Written
-from agent.models.base import Request, Text
-from agent.turn import Tools
-from agent.workspace.bundle import Bundle, Scope
-from gateway import access
-from gateway.bindings import Bindings, Bound, Pattern
-from gateway.briefing import Briefing
-from gateway.cards import Cards
+from agent.cache.outlook import CacheForecast
+from agent.journal import JournalEntry
+from agent.models.base import ModelRequest, TextPart
+from agent.turn import Toolset
+from agent.workspace.bundle import PersonaBundle, PersonaScope
+from gateway import standing
+from gateway.bindings import BindingPattern, Bindings, ConversationBinding
+from gateway.briefing import PromptContextBuilder
+from gateway.cards import ChannelCards
 from gateway.clock import ManualClock
-from gateway.compacting import Compacting
+from gateway.compacting import Summarizer
 from gateway.digest import Digest
 from gateway.events import (
     Address,
     ChannelName,
     ConversationId,
-    Deleted,
     EventId,
     Message,
+    MessageDeleted,
     MessageId,
     Notification,
     RoomId,
     Sender,
     SenderId,
 )
-from gateway.evidence import Evidences
-from gateway.folds import Folds
-from gateway.hands import Whereabouts
-from gateway.hearing import Hearing
-from gateway.lane import Lane
-from gateway.means import Means
-from gateway.media import Media
+from gateway.evidence import EvidenceStore
+from gateway.folds import Compactor
+from gateway.hands import ToolContext
+from gateway.hearing import ConversationReader
+from gateway.lane import TurnHandle
+from gateway.means import AgentContext
+from gateway.media import MediaStore
 from gateway.media_config import MediaConfig
-from gateway.places import Places
-from gateway.preview import Signs
-from gateway.recalling import Recalling
-from gateway.records import URGENT, Judged, Seq, TurnEnded, inner, key_of
-from gateway.settings_context import ContextOptimization, RecallConfig
-from gateway.store import Entry, OutboxPost, Store
-from gateway.turns import Report, Turns
-from gateway.views import Views
+from gateway.places import PrivacyCache
+from gateway.preview import TurnPreviews
+from gateway.recalling import AmbientRecall
+from gateway.records import URGENT, Judgement, Seq, TurnRecord, dedup_key, inner_conversation
+from gateway.settings_context import ContextOptimizationConfig, RecallConfig
+from gateway.store import NewEntry, OutboxPost, Store
+from gateway.turns import TurnResult, TurnRunner
+from gateway.views import HistoryStore
 from tests.agent.turn_kit import Drawer, Played, Say
 
 ROOM = Address(channel=ChannelName("irc"), room=RoomId("#a"))
-INNER = inner("ana")
+INNER = inner_conversation("ana")
 WHEN = datetime(2026, 11, 21, 12, tzinfo=UTC)
-WHO = access.Policy(dm_policy="open", roles={}, open_rooms={ChannelName("irc"): frozenset({RoomId("#a")})})
-ANYWHERE = Pattern(channel="*", room="*", thread=None, binding=Bound(listen="all", agent="ana", private=False))
+WHO = standing.AccessPolicy(dm_policy="open", roles={}, open_rooms={ChannelName("irc"): frozenset({RoomId("#a")})})
+ANYWHERE = BindingPattern(
+    channel="*", room="*", thread=None, binding=ConversationBinding(listen="all", agent="ana", private=False)
+)
 
 
 async def nothing(_: str) -> str:
@@ -62,14 +64,14 @@ async def nothing(_: str) -> str:
     return ""
 
 
-async def nothing_by_hand(_: str) -> list[Written]:
+async def nothing_by_hand(_: str) -> list[JournalEntry]:
     """Nobody wrote into the journal."""
     return []
 
 
-def folds_of(desk: "Desk", views: Views) -> Folds:
+def folds_of(desk: "Desk", views: HistoryStore) -> Compactor:
     """As a mind makes them."""
-    compacting = Compacting(
+    compacting = Summarizer(
         agent="ana",
         store=desk.store,
         clock=desk.clock,
@@ -78,7 +80,7 @@ def folds_of(desk: "Desk", views: Views) -> Folds:
         said=lambda: desk.context.compaction,
         compacted=lambda outcome, _: desk.compacted.append(outcome),
     )
-    return Folds(
+    return Compactor(
         store=desk.store,
         clock=desk.clock,
         views=views,
@@ -90,7 +92,7 @@ def folds_of(desk: "Desk", views: Views) -> Folds:
     )
 
 
-WARM = Outlook(is_cold=False, read_share=0.1, write_share=1.25, expected_requests=20.0)
+WARM = CacheForecast(is_cold=False, read_share=0.1, write_share=1.25, expected_requests=20.0)
 
 
 @dataclass
@@ -105,44 +107,44 @@ class Desk:
     guidance: str = ""
     afford: int = 1_000
     posts: list[OutboxPost] = field(default_factory=list)
-    where: list[Whereabouts] = field(default_factory=list)
-    lane: Lane = field(default_factory=Lane)
+    where: list[ToolContext] = field(default_factory=list)
+    lane: TurnHandle = field(default_factory=TurnHandle)
     before: Callable[[], Awaitable[None]] | None = None
     """Happens while a turn is prepared."""
     after: Callable[[], None] | None = None
     """Happens once the model has answered, before that is written down."""
     said: int = 0
-    context: ContextOptimization = field(default_factory=ContextOptimization)
+    context: ContextOptimizationConfig = field(default_factory=ContextOptimizationConfig)
     recall: RecallConfig = field(default_factory=lambda: RecallConfig(ambient_tokens=0))
-    outlook: Outlook = WARM
+    outlook: CacheForecast = WARM
     compacts: bool = False
     compacted: list[str] = field(default_factory=list)
     """What became of summaries, and results that were too large."""
 
     def __post_init__(self) -> None:
-        media = Media(MediaConfig(), Path("/nonexistent"), {}, self.clock)
+        media = MediaStore(MediaConfig(), Path("/nonexistent"), {}, self.clock)
         bindings = Bindings((ANYWHERE,))
-        briefing = Briefing(
+        briefing = PromptContextBuilder(
             me=self._me,
             peers=(),
             bindings=bindings,
             who=WHO,
-            cards=Cards(self.store, self.clock, {}, WHO),
-            places=Places(self.store, bindings),
+            cards=ChannelCards(self.store, self.clock, {}, WHO),
+            places=PrivacyCache(self.store, bindings),
         )
-        places, views = Places(self.store, bindings), Views(self.store, self.clock, media)
-        self.means = Means(
+        places, views = PrivacyCache(self.store, bindings), HistoryStore(self.store, self.clock, media)
+        self.means = AgentContext(
             store=self.store,
             clock=self.clock,
             model=self.model,
             agent_id="ana",
             prompt_context=briefing,
-            reader=Hearing(self.store, WHO, media),
+            reader=ConversationReader(self.store, WHO, media),
             media=media,
             history=views,
             compactor=folds_of(self, views),
-            evidence=Evidences(self.store, self.clock, places),
-            ambient_recall=Recalling(self.store, places, nothing, nothing_by_hand, self.clock),
+            evidence=EvidenceStore(self.store, self.clock, places),
+            ambient_recall=AmbientRecall(self.store, places, nothing, nothing_by_hand, self.clock),
             optimization=lambda: self.context,
             recall_config=self.recall,
             tools_for=self._hands,
@@ -151,21 +153,21 @@ class Desk:
             on_truncated=lambda: self.compacted.append("tool_result_truncated"),
             access_policy=WHO,
         )
-        self.turns = Turns(
+        self.turns = TurnRunner(
             self.means,
-            signs=Signs(self.store, self.clock, {}, asyncio.create_task),
+            signs=TurnPreviews(self.store, self.clock, {}, asyncio.create_task),
             digests=self,
             post=self.posts.append,
             answered=lambda _agent, _account: self.after() if self.after is not None else None,
         )
 
-    async def _me(self, _: Scope) -> Bundle:
-        return Bundle(identity="You are Ana.", private="")
+    async def _me(self, _: PersonaScope) -> PersonaBundle:
+        return PersonaBundle(identity="You are Ana.", private="")
 
     async def build(self) -> Digest | None:
         return self.digest
 
-    def _hands(self, where: Whereabouts) -> Tools:
+    def _hands(self, where: ToolContext) -> Toolset:
         self.where.append(where)
         return self.drawer
 
@@ -174,7 +176,7 @@ class Desk:
             await self.before()
         return self.guidance
 
-    def _afford(self, agent: str, _: Request) -> bool:
+    def _afford(self, agent: str, _: ModelRequest) -> bool:
         assert agent == "ana"
         self.afford -= 1
         return self.afford >= 0
@@ -195,29 +197,29 @@ class Desk:
         return message
 
     async def delete(self, message: Message) -> None:
-        gone = Deleted(id=EventId(f"d{message.id}"), at=ROOM, message=message.id, sent=self.clock.now())
+        gone = MessageDeleted(id=EventId(f"d{message.id}"), at=ROOM, message=message.id, sent=self.clock.now())
         await self.store.append(
-            [Entry(fact=gone, at=self.clock.now(), conversation=ROOM.conversation, key=key_of(gone))]
+            [NewEntry(fact=gone, at=self.clock.now(), conversation=ROOM.conversation, key=dedup_key(gone))]
         )
 
     async def tell(self, event: Notification, place: ConversationId, urgency: int) -> None:
         """Make something unread there."""
-        came = Entry(fact=event, at=self.clock.now(), conversation=place, key=key_of(event))
+        came = NewEntry(fact=event, at=self.clock.now(), conversation=place, key=dedup_key(event))
         assert urgency in (0, 1, 2, 3)
-        judged = Judged(type="t", urgency=urgency, fate="due" if urgency else "context", rule="test", role="guest")  # type: ignore[arg-type]
-        await self.store.append([came, Entry(fact=judged, at=self.clock.now(), conversation=place, cause=came)])
+        judged = Judgement(type="t", urgency=urgency, fate="due" if urgency else "context", rule="test", role="guest")  # type: ignore[arg-type]
+        await self.store.append([came, NewEntry(fact=judged, at=self.clock.now(), conversation=place, cause=came)])
 
     async def take(
         self, place: ConversationId = ROOM.conversation, *, autonomous: bool = False, continuing: bool = False
-    ) -> Report:
-        self.lane = Lane()
+    ) -> TurnResult:
+        self.lane = TurnHandle()
         self.model.asked.clear()
         async with asyncio.timeout(120):
             return await self.turns.run(place, autonomous=autonomous, continuing=continuing, lane=self.lane)
 
-    async def ended(self, place: ConversationId = ROOM.conversation) -> list[TurnEnded]:
+    async def ended(self, place: ConversationId = ROOM.conversation) -> list[TurnRecord]:
         found = await self.store.entries(kinds=["turn_ended"], conversation=place)
-        return [stored.fact for stored in found if isinstance(stored.fact, TurnEnded)]
+        return [stored.fact for stored in found if isinstance(stored.fact, TurnRecord)]
 
     async def unread(self, place: ConversationId = ROOM.conversation) -> list[Seq]:
         return [stored.seq for stored in (await self.store.unread_entries(place, most=100)).messages]
@@ -225,7 +227,7 @@ class Desk:
     def told(self, number: int = -1) -> str:
         """The last side of a request."""
         parts = self.model.requests[number].conversation[-1].parts
-        return "\n".join(part.text for part in parts if isinstance(part, Text))
+        return "\n".join(part.text for part in parts if isinstance(part, TextPart))
 
 
 def at_desk(tmp_path: Path, story: Callable[[Desk], Awaitable[None]], *answers: Say) -> None:

@@ -9,21 +9,21 @@ from dataclasses import replace
 from agent.models.base import ToolCall, ToolResult
 from gateway.clock import Clock, SystemClock
 from gateway.events import Address, ChannelName, RoomId, SenderId
-from gateway.hands import Asker, Trace, Whereabouts
+from gateway.hands import Requester, ToolContext, TurnTrust
 from gateway.records import TurnId
-from gateway.scopes import PUBLIC, Sight
+from gateway.scopes import PUBLIC, Visibility
 from gateway.settings_tools import WebConfig
-from gateway.tools.dispatch import Hands
-from gateway.tools.web import WebHands
+from gateway.tools.dispatch import ToolDispatcher
+from gateway.tools.web import WebTools
 from tests.servers.web_server import WebServer
 
 LOOPBACK = ("127.0.0.0/8",)
-ANN = Asker(id=SenderId("42"), name="Ann", role="member", verified=True)
-ROOM = Whereabouts(
+ANN = Requester(id=SenderId("42"), name="Ann", role="member", verified=True)
+ROOM = ToolContext(
     turn=TurnId("t"),
     agent="reverie",
     at=Address(channel=ChannelName("irc.main"), room=RoomId("#a")),
-    visibility=Sight(scope=PUBLIC),
+    visibility=Visibility(scope=PUBLIC),
     autonomous=False,
     requesters=(ANN,),
 )
@@ -48,10 +48,10 @@ class Names:
 class Desk:
     """The tools as a turn has them."""
 
-    def __init__(self, web: WebHands, site: WebServer, names: Names) -> None:
+    def __init__(self, web: WebTools, site: WebServer, names: Names) -> None:
         self.web, self.site, self.names = web, site, names
-        self.where = replace(ROOM, trust=Trace())
-        self._hands = Hands(web.tools)
+        self.where = replace(ROOM, trust=TurnTrust())
+        self._hands = ToolDispatcher(web.tools)
 
     async def call(self, name: str, **arguments: object) -> ToolResult:
         return await self._hands.call(ToolCall(id="1", name=name, arguments=json.dumps(arguments)), self.where)
@@ -81,7 +81,7 @@ async def desk(
     """Without `config`, loopback may be fetched. `server`: the site speaks TLS; `trusts`: what its client does."""
     names = names if names is not None else Names()
     async with WebServer(server) as site:
-        web = WebHands(
+        web = WebTools(
             config or WebConfig(allow_private=LOOPBACK), clock or SystemClock(), resolve=names, context=trusts
         )
         try:

@@ -38,16 +38,13 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-from tests.servers.bot_api_faults import BAD_GATEWAY, Call, Fault, Faults
-from tests.servers.bot_api_flood import Flood
+from tests.servers.bot_api_faults import Call, Fault, Faults
 from tests.servers.bot_api_http import Json, Request, answer, read_request
 from tests.servers.bot_api_methods import Methods
 from tests.servers.bot_api_people import People
-from tests.servers.bot_api_text import ApiError, units
+from tests.servers.bot_api_text import ApiError
 from tests.servers.bot_api_world import Chat, Person, Shown
 from tests.servers.closing import stop_listening
-
-__all__ = ["BAD_GATEWAY", "BotApi", "Call", "Chat", "Fault", "Faults", "Flood", "Json", "Person", "Shown", "units"]
 
 TOKEN = "7000000001:AAtest-token_that-must_never-be_logged"
 

@@ -41,9 +41,7 @@ from tests.servers.discord_api_people import People
 from tests.servers.discord_api_rest import Call, Rest
 from tests.servers.discord_api_session import Session
 from tests.servers.discord_api_talk import Talk
-from tests.servers.discord_api_world import DM, FORUM, Json
-
-__all__ = ["DM", "FORUM", "Call", "DiscordApi", "Faults", "Interaction", "Json", "Options"]
+from tests.servers.discord_api_world import Json
 
 
 class DiscordApi(People):

@@ -14,6 +14,7 @@ from tests.servers.discord_api_world import DM, POST, Json
 if TYPE_CHECKING:
     from tests.servers.discord_api import DiscordApi
 
+
 KNOWN = frozenset({"👍", "🔥", "🎉", "❤️", "☃️", "👩‍💻", "🇩🇪", "1️⃣", "😀"})
 """Of the emoji that Discord knows, each in its one spelling."""
 MOST_REACTIONS = 20

@@ -15,6 +15,7 @@ from tests.servers.discord_api_world import EPHEMERAL, PERMISSIONS, SLASH, Json,
 if TYPE_CHECKING:
     from tests.servers.discord_api import DiscordApi
 
+
 LOADING = 1 << 7
 """`is thinking...`: seen, but nothing was said yet."""
 MESSAGE, DEFERRED, UNCHANGED, CHOICES = 4, 5, 6, 8

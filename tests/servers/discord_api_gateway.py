@@ -20,6 +20,7 @@ from tests.servers.discord_api_world import Json
 if TYPE_CHECKING:
     from tests.servers.discord_api import DiscordApi
 
+
 DISPATCH, HEARTBEAT, IDENTIFY, PRESENCE, VOICE, RESUME, RECONNECT, MEMBERS, INVALID, HELLO, ACK = (
     0,
     1,

@@ -9,6 +9,7 @@ from tests.servers.discord_api_world import Json
 if TYPE_CHECKING:
     from tests.servers.discord_api_gateway import Connection
 
+
 CONTENT, ALL_INTENTS = 1 << 15, (1 << 26) - 1
 GOES_WITH = {
     "MESSAGE_CREATE": (9, 12),

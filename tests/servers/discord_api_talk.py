@@ -10,6 +10,7 @@ from tests.servers.discord_api_world import DM, FORUM, Json
 if TYPE_CHECKING:
     from tests.servers.discord_api import DiscordApi
 
+
 CONTENT_CHARACTERS = 2000
 MAX_FILE_BYTES = 10 * 2**20
 

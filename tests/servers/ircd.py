@@ -29,10 +29,8 @@ from typing import Self
 
 from tests.servers.ircd_client import Client
 from tests.servers.ircd_login import Door
-from tests.servers.ircd_options import CAPS, MODERN, Faults, Options
+from tests.servers.ircd_options import Faults, Options
 from tests.servers.ircd_v3 import V3, labelled, read_tags
-
-__all__ = ["CAPS", "MODERN", "Client", "Faults", "Ircd", "Options"]
 
 
 class Ircd:

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.servers.messages_side import Reply
-from tests.servers.model_api import ModelApi, Seen
+from tests.servers.model_api import ModelApi
 from tests.servers.model_api_events import Answer, completions
+from tests.servers.model_api_seen import Seen
 
 Json = dict[str, Any]
 _JSON = {"content-type": "application/json"}

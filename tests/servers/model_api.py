@@ -31,14 +31,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Self
 
-from tests.servers import model_api_rules as rules
+from tests.servers import model_api_rules
 from tests.servers.messages_cache import MessagesCache
 from tests.servers.messages_rules import Complaint
 from tests.servers.messages_side import COUNT, MessagesSide, Reply
-from tests.servers.model_api_events import Answer, Json, completions, failure, spend_limit
+from tests.servers.model_api_events import Answer, Json, completions, failure
 from tests.servers.model_api_seen import Seen, Violation
-
-__all__ = ["Answer", "ModelApi", "Seen", "Violation", "echo", "failure", "spend_limit"]
 
 
 class ModelApi:
@@ -196,7 +194,7 @@ class ModelApi:
     def _refused(self, native: bool, seen: Seen, size: int) -> Complaint | None:
         if native:
             return self._messages.refuse(seen.path, seen.headers, seen.body, size)
-        complaint = rules.openai(seen.body)
+        complaint = model_api_rules.openai(seen.body)
         return Complaint(complaint) if complaint else None
 
 

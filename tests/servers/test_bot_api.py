@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
-from tests.servers.bot_api import BotApi, Chat, Flood
+from tests.servers.bot_api import BotApi
+from tests.servers.bot_api_flood import Flood
 from tests.servers.bot_api_http import Json
 from tests.servers.bot_api_text import ApiError
 from tests.servers.bot_api_updates import FIRST_UPDATE
+from tests.servers.bot_api_world import Chat
 
 
 def call(api: BotApi, method: str, **asked: Any) -> Any:

@@ -8,8 +8,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.channels.discord_faults_kit import story
-from tests.servers.discord_api import FORUM, DiscordApi, Options
+from tests.channels.kit import story
+from tests.servers.discord_api import DiscordApi
+from tests.servers.discord_api_faults import Options
+from tests.servers.discord_api_world import FORUM
 
 IDENTIFY = {"op": 2, "d": {"token": Options().token, "intents": 1 << 9 | 1, "properties": {}}}
 

@@ -9,24 +9,24 @@ from typing import Any, Literal, TypeVar
 
 from gateway.clock import ManualClock
 from gateway.events import (
-    Account,
     Address,
-    BlockAccount,
+    BlockUsage,
     ChannelName,
     ConversationId,
-    Delivery,
+    DeliveryReport,
     EventId,
     Message,
     MessageId,
     Post,
     PostKey,
+    RequestUsage,
     RoomId,
     Sender,
     SenderId,
     Usage,
 )
-from gateway.records import Judged, Seq, TurnEnded, TurnId, key_of
-from gateway.store import Entry, Store
+from gateway.records import Judgement, Seq, TurnId, TurnRecord, dedup_key
+from gateway.store import NewEntry, Store
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 Result = TypeVar("Result")
@@ -52,7 +52,9 @@ def place(room: str = "#a") -> Address:
     return Address(channel=ChannelName("irc.test"), room=RoomId(room))
 
 
-def said(number: int, text: str = "", room: str = "#a", kind: Literal["room", "mention", "direct"] = "room") -> Entry:
+def said(
+    number: int, text: str = "", room: str = "#a", kind: Literal["room", "mention", "direct"] = "room"
+) -> NewEntry:
     fact = Message(
         id=MessageId(str(number)),
         at=place(room),
@@ -61,22 +63,22 @@ def said(number: int, text: str = "", room: str = "#a", kind: Literal["room", "m
         sent=NOW,
         kind=kind,
     )
-    return Entry(fact=fact, at=NOW, conversation=fact.at.conversation, key=key_of(fact))
+    return NewEntry(fact=fact, at=NOW, conversation=fact.at.conversation, key=dedup_key(fact))
 
 
-def judged(cause: Entry, urgency: Urgency = 3, fate: Fate = "due") -> Entry:
-    fact = Judged(type="irc.test.room.#a", urgency=urgency, fate=fate, rule="default", role="guest")
-    return Entry(fact=fact, at=NOW, conversation=cause.conversation, cause=cause)
+def judged(cause: NewEntry, urgency: Urgency = 3, fate: Fate = "due") -> NewEntry:
+    fact = Judgement(type="irc.test.room.#a", urgency=urgency, fate=fate, rule="default", role="guest")
+    return NewEntry(fact=fact, at=NOW, conversation=cause.conversation, cause=cause)
 
 
-def heard(number: int, text: str = "", room: str = "#a", urgency: Urgency = 3) -> list[Entry]:
+def heard(number: int, text: str = "", room: str = "#a", urgency: Urgency = 3) -> list[NewEntry]:
     """A message with its judgement."""
     message = said(number, text, room)
     return [message, judged(message, urgency)]
 
 
-def turn(conversation: ConversationId, *covers: int, upto: int = 0, text: str = "answer") -> Entry:
-    fact = TurnEnded(
+def turn(conversation: ConversationId, *covers: int, upto: int = 0, text: str = "answer") -> NewEntry:
+    fact = TurnRecord(
         turn=TurnId("t"),
         covers=tuple(Seq(seq) for seq in covers),
         omitted=0,
@@ -90,19 +92,19 @@ def turn(conversation: ConversationId, *covers: int, upto: int = 0, text: str = 
         requests=1,
         autonomous=False,
     )
-    return Entry(fact=fact, at=NOW, conversation=conversation)
+    return NewEntry(fact=fact, at=NOW, conversation=conversation)
 
 
 def account(
     *, read: int = 0, written: int = 0, plain: int = 0, cost: float | None = None, model: str = "m", missed: str = ""
-) -> Account:
+) -> RequestUsage:
     """One request: 100 tokens of identity were expected from the cache and 20 of history to be written."""
-    return Account(
+    return RequestUsage(
         provider="anthropic",
         model=model,
         blocks=(
-            BlockAccount(name="identity", tokens=100, read=100, written=0, lifetime=None),
-            BlockAccount(name="history", tokens=30, read=0, written=20, lifetime="1h"),
+            BlockUsage(name="identity", tokens=100, read=100, written=0, lifetime=None),
+            BlockUsage(name="history", tokens=30, read=0, written=20, lifetime="1h"),
         ),
         usage=Usage(
             input_tokens=plain,
@@ -117,10 +119,12 @@ def account(
     )
 
 
-def spent(conversation: ConversationId, *accounts: Account, senders: Sequence[str] = (), at: datetime = NOW) -> Entry:
+def spent(
+    conversation: ConversationId, *accounts: RequestUsage, senders: Sequence[str] = (), at: datetime = NOW
+) -> NewEntry:
     """A turn that cost this much, for these people's messages."""
     plain = turn(conversation, upto=1)
-    assert isinstance(plain.fact, TurnEnded)
+    assert isinstance(plain.fact, TurnRecord)
     fact = replace(
         plain.fact,
         covers=tuple(Seq(1 + number) for number in range(len(senders))),
@@ -137,6 +141,6 @@ def post(key: str, text: str = "hello", room: str = "#a") -> Post:
     return Post(key=PostKey(key), to=place(room), text=text)
 
 
-def delivered(key: str, state: Literal["sent", "uncertain", "failed"] = "sent") -> Entry:
-    fact = Delivery(id=EventId(key), at=place(), post=PostKey(key), state=state, reason="", sent=NOW)
-    return Entry(fact=fact, at=NOW, conversation=place().conversation, key=key_of(fact))
+def delivered(key: str, state: Literal["sent", "uncertain", "failed"] = "sent") -> NewEntry:
+    fact = DeliveryReport(id=EventId(key), at=place(), post=PostKey(key), state=state, reason="", sent=NOW)
+    return NewEntry(fact=fact, at=NOW, conversation=place().conversation, key=dedup_key(fact))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.records import DmnSaved, Seq
-from gateway.store import Appended, Closed, Entry, InUse, NotWritten, Store, StoreError
+from gateway.records import DmnStateSaved, Seq
+from gateway.store import AppendFailed, AppendResult, NewEntry, Store, StoreClosed, StoreError, StoreInUse
 from gateway.store.writer import BATCH_ENTRIES
 from tests.store.kit import NOW, heard, judged, opened, place, run, said
 
@@ -31,7 +31,10 @@ def test_the_log_refuses_to_change(tmp_path: Path, sql: str) -> None:
 def test_answers_stand_in_the_order_of_the_entries(tmp_path: Path) -> None:
     async def story() -> None:
         async with await opened(tmp_path / "s.db") as store:
-            assert await store.append(heard(1)) == (Appended(Seq(1), is_new=True), Appended(Seq(2), is_new=True))
+            assert await store.append(heard(1)) == (
+                AppendResult(Seq(1), is_new=True),
+                AppendResult(Seq(2), is_new=True),
+            )
             (message, judgement) = await store.entries()
             assert (message.seq, message.fact, message.key) == (1, said(1).fact, "message:irc.test/#a:1")
             assert (judgement.cause, judgement.kind, judgement.conversation) == (1, "judged", "irc.test/#a")
@@ -49,7 +52,7 @@ def test_a_duplicate_is_written_once_and_takes_its_dependents_with_it(tmp_path: 
         async with await opened(tmp_path / "s.db") as store:
             await store.append(heard(7))
             await store.append(chain)
-            original = Appended(Seq(3), is_new=False)
+            original = AppendResult(Seq(3), is_new=False)
             assert await store.append(chain) == (original, original, original)
             assert [entry.seq for entry in await store.entries()] == [1, 2, 3, 4, 5]
 
@@ -60,7 +63,7 @@ def test_duplicates_inside_one_append_and_one_batch(tmp_path: Path) -> None:
     async def story() -> None:
         async with await opened(tmp_path / "s.db") as store:
             twice = await store.append([said(1), said(1)])
-            assert twice == (Appended(Seq(1), is_new=True), Appended(Seq(1), is_new=False))
+            assert twice == (AppendResult(Seq(1), is_new=True), AppendResult(Seq(1), is_new=False))
             answers = await asyncio.gather(*(store.append(heard(2)) for _ in range(50)))
             assert sum(answer[0].is_new for answer in answers) == 1
             assert {answer[0].seq for answer in answers} == {2}
@@ -70,12 +73,12 @@ def test_duplicates_inside_one_append_and_one_batch(tmp_path: Path) -> None:
 
 
 def test_duplicates_across_restarts(tmp_path: Path) -> None:
-    async def once() -> tuple[Appended, ...]:
+    async def once() -> tuple[AppendResult, ...]:
         async with await opened(tmp_path / "s.db") as store:
             return await store.append(heard(1))
 
     assert [one.is_new for one in run(once())] == [True, True]
-    assert run(once()) == (Appended(Seq(1), is_new=False), Appended(Seq(1), is_new=False))
+    assert run(once()) == (AppendResult(Seq(1), is_new=False), AppendResult(Seq(1), is_new=False))
 
 
 def test_callers_share_commits(tmp_path: Path) -> None:
@@ -100,9 +103,9 @@ def test_a_batch_is_bounded_but_one_append_is_one_transaction(tmp_path: Path) ->
     run(story())
 
 
-def poison() -> Entry:
+def poison() -> NewEntry:
     """Passes every check but SQLite's: its cause does not fit into 64 bits."""
-    return Entry(fact=DmnSaved(state="x"), at=NOW, cause=Seq(2**70))
+    return NewEntry(fact=DmnStateSaved(state="x"), at=NOW, cause=Seq(2**70))
 
 
 def test_a_poisoned_caller_hurts_nobody_else(tmp_path: Path) -> None:
@@ -112,8 +115,8 @@ def test_a_poisoned_caller_hurts_nobody_else(tmp_path: Path) -> None:
             calls.insert(10, store.append([said(99), poison()]))
             answers = await asyncio.gather(*calls, return_exceptions=True)
             failed = [answer for answer in answers if isinstance(answer, BaseException)]
-            assert [type(one) for one in failed] == [NotWritten]
-            assert isinstance(answers[10], NotWritten)
+            assert [type(one) for one in failed] == [AppendFailed]
+            assert isinstance(answers[10], AppendFailed)
             entries = await store.entries()
             assert len(entries) == 40
             assert store.commits < 12, "the innocent still share commits"
@@ -129,11 +132,11 @@ def test_a_full_disk_is_told_and_survived(tmp_path: Path) -> None:
             await store.append(heard(1))
             ((pages,),) = await store._writing.execute_fetchall("PRAGMA page_count")
             await store._writing.execute_fetchall(f"PRAGMA max_page_count = {pages + 2}")
-            with pytest.raises(NotWritten, match="full"):
+            with pytest.raises(AppendFailed, match="full"):
                 await store.append([said(2, "x" * 100_000), said(3)])
             assert len(await store.entries()) == 2
             await store._writing.execute_fetchall("PRAGMA max_page_count = 1000000")
-            assert (await store.append([said(2, "x" * 100_000)]))[0] == Appended(Seq(3), is_new=True)
+            assert (await store.append([said(2, "x" * 100_000)]))[0] == AppendResult(Seq(3), is_new=True)
 
     run(story())
 
@@ -141,14 +144,14 @@ def test_a_full_disk_is_told_and_survived(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "entries",
     [
-        [Entry(fact=DmnSaved(state="x"), at=datetime(2026, 1, 1))],  # noqa: DTZ001 - the mistake itself
-        [Entry(fact=DmnSaved(state="\ud800"), at=NOW)],
-        [Entry(fact=DmnSaved(state="x"), at=NOW, key="\ud800")],
-        [Entry(fact=DmnSaved(state="x"), at=NOW, cause=said(1))],
+        [NewEntry(fact=DmnStateSaved(state="x"), at=datetime(2026, 1, 1))],  # noqa: DTZ001 - the mistake itself
+        [NewEntry(fact=DmnStateSaved(state="\ud800"), at=NOW)],
+        [NewEntry(fact=DmnStateSaved(state="x"), at=NOW, key="\ud800")],
+        [NewEntry(fact=DmnStateSaved(state="x"), at=NOW, cause=said(1))],
         list(reversed(heard(1))),
     ],
 )
-def test_what_can_never_be_stored_is_refused_at_once(tmp_path: Path, entries: list[Entry]) -> None:
+def test_what_can_never_be_stored_is_refused_at_once(tmp_path: Path, entries: list[NewEntry]) -> None:
     async def story() -> None:
         async with await opened(tmp_path / "s.db") as store:
             with pytest.raises(ValueError, match=r"zone|surrogate|before"):
@@ -186,7 +189,7 @@ def test_closing_writes_what_is_queued_and_then_refuses(tmp_path: Path) -> None:
         await store.close()
         await store.close()
         assert all(answer[0].is_new for answer in await asyncio.gather(*waiting))
-        with pytest.raises(Closed):
+        with pytest.raises(StoreClosed):
             await store.append(heard(11))
         async with await opened(tmp_path / "s.db") as again:
             assert len(await again.entries()) == 20
@@ -235,7 +238,7 @@ def test_a_loop_that_is_torn_down_leaves_whole_transactions(tmp_path: Path) -> N
 def test_a_cancelled_opening_lets_go_of_the_lock(tmp_path: Path) -> None:
     async def free() -> Store:
         while True:  # `run` ends it: the cancelled one goes to its end in its thread, however long that takes
-            with contextlib.suppress(InUse):
+            with contextlib.suppress(StoreInUse):
                 return await opened(tmp_path / "s.db")
             await asyncio.sleep(0.01)
 

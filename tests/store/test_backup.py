@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.store import Missing, StoreError, TooNew
-from gateway.store.backup import copy, examine, seal
+from gateway.store import StoreError, StoreMissing, StoreTooNew
+from gateway.store.backup import check_store, copy_store, seal_store
 from tests.store.kit import heard, opened, run
 
 
@@ -44,17 +44,17 @@ def test_who_writes_between_any_two_steps_is_not_waited_for_and_not_in_it(tmp_pa
             row = (before + steps, "2026-03-04T05:06:07.000000+00:00", "dmn", '{"state": "x", "kind": "dmn"}')
             writer.execute("INSERT INTO log (seq, at, kind, body) VALUES (?, ?, ?, ?)", row)
 
-        copy(path, tmp_path / "copy.db", write)
+        copy_store(path, tmp_path / "copy.db", write)
     assert steps >= 4
     assert entries(path) == before + steps
-    found = examine(tmp_path / "copy.db")
+    found = check_store(tmp_path / "copy.db")
     assert (found.entries, found.last) == (before, before)
     assert stat.S_IMODE((tmp_path / "copy.db").stat().st_mode) == 0o600
 
 
 def test_it_is_one_file_and_can_be_read_without_another(tmp_path: Path) -> None:
     path = grown(tmp_path / "s.db")
-    copy(path, tmp_path / "copy.db")
+    copy_store(path, tmp_path / "copy.db")
     assert not list(tmp_path.glob("copy.db?*"))
     with closing(sqlite3.connect(f"file:{tmp_path / 'copy.db'}?immutable=1", uri=True)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
@@ -69,7 +69,7 @@ def test_sealing_brings_home_what_is_in_the_log_of_writes(tmp_path: Path) -> Non
 
     run(story())
     before = entries(path)
-    seal(path)
+    seal_store(path)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["s.db"]
     assert entries(path) == before
 
@@ -80,32 +80,32 @@ def test_a_store_in_use_is_not_sealed(tmp_path: Path) -> None:
     async def story() -> None:
         async with await opened(path):
             with pytest.raises(StoreError):
-                seal(path)
+                seal_store(path)
 
     run(story())
 
 
 def test_what_is_there_is_not_replaced_and_what_is_not_is_said(tmp_path: Path) -> None:
-    with pytest.raises(Missing, match="no store at"):
-        copy(tmp_path / "s.db", tmp_path / "copy.db")
+    with pytest.raises(StoreMissing, match="no store at"):
+        copy_store(tmp_path / "s.db", tmp_path / "copy.db")
     path = grown(tmp_path / "s.db")
     (tmp_path / "copy.db").write_text("mine")
     with pytest.raises(FileExistsError):
-        copy(path, tmp_path / "copy.db")
+        copy_store(path, tmp_path / "copy.db")
     assert (tmp_path / "copy.db").read_text() == "mine"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA user_version = 99")
-    with pytest.raises(TooNew):
-        copy(path, tmp_path / "other.db")
+    with pytest.raises(StoreTooNew):
+        copy_store(path, tmp_path / "other.db")
 
 
 @pytest.mark.parametrize("page", [3, 40, 200, 900])
 def test_a_page_that_rots_is_found(tmp_path: Path, page: int) -> None:
     path = grown(tmp_path / "s.db")
-    seal(path)
-    copy(path, tmp_path / "copy.db")
+    seal_store(path)
+    copy_store(path, tmp_path / "copy.db")
     with (tmp_path / "copy.db").open("r+b") as file:
         file.seek(4096 * page)
         file.write(b"\x5a" * 4096)
     with pytest.raises(StoreError, match=r"damaged|cannot read"):
-        examine(tmp_path / "copy.db")
+        check_store(tmp_path / "copy.db")

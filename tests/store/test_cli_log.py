@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from gateway.cli_log import add_parser, kinds
-from gateway.records import FACT, DmnSaved, Fact, Seq
-from gateway.store import Entry, Stored
-from gateway.store.lines import line, printable, told
+from gateway.cli_log import add_log_parser, fact_kinds
+from gateway.records import FACT, DmnStateSaved, Fact, Seq
+from gateway.store import LogEntry, NewEntry
+from gateway.store.lines import describe_fact, escape_unprintable, format_entry
 from tests import strategies
 from tests.store.kit import NOW, heard, opened, place, run, turn
 
@@ -31,13 +31,13 @@ NASTY = "\x1b]0;owned\x07 \u202egnp.exe\u2069 \x9b31m \r\n a\u2028b ğŸ‘©\u200dğŸ
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="reverie")
-    add_parser(parser.add_subparsers(), lambda folder: folder / "s.db")
+    add_log_parser(parser.add_subparsers(), lambda folder: folder / "s.db")
     args = parser.parse_args(["log", *argv])
     code: int = args.handler(args)
     return code
 
 
-def write(path: Path, *batches: list[Entry]) -> None:
+def write(path: Path, *batches: list[NewEntry]) -> None:
     async def story() -> None:
         async with await opened(path) as store:
             for batch in batches:
@@ -167,10 +167,10 @@ def test_a_closed_pipe_ends_it_quietly(tmp_path: Path) -> None:
 
 
 def test_every_kind_can_be_asked_for_and_told() -> None:
-    assert {"room", "direct", "judged", "turn_ended", "post", "sending", "part", "dmn"} <= set(kinds())
-    assert printable("plain") == "plain"
+    assert {"room", "direct", "judged", "turn_ended", "post", "sending", "part", "dmn"} <= set(fact_kinds())
+    assert escape_unprintable("plain") == "plain"
     entry = heard(1)[0]
-    stored = Stored(
+    stored = LogEntry(
         seq=Seq(1),
         at=NOW,
         kind="room",
@@ -179,13 +179,13 @@ def test_every_kind_can_be_asked_for_and_told() -> None:
         cause=None,
         fact=entry.fact,
     )
-    assert line(stored) == "       1  2026-03-04 05:06:07  room        -  <Ulla> line 1"
+    assert format_entry(stored) == "       1  2026-03-04 05:06:07  room        -  <Ulla> line 1"
 
 
 @given(strategies.facts)
 def test_every_fact_can_be_told(fact: Fact) -> None:
-    stored = Stored(seq=Seq(1), at=NOW, kind=fact.kind, conversation=None, key=None, cause=None, fact=fact)
-    text = line(stored)
+    stored = LogEntry(seq=Seq(1), at=NOW, kind=fact.kind, conversation=None, key=None, cause=None, fact=fact)
+    text = format_entry(stored)
     assert len(text.splitlines()) == 1
     assert "\x1b" not in text
 
@@ -203,4 +203,4 @@ def test_every_fact_can_be_told(fact: Fact) -> None:
     ],
 )
 def test_a_saved_state_of_mind_is_told_in_a_few_words(state: str, words: str) -> None:
-    assert told(DmnSaved(state=state, agent="mira")) == words
+    assert describe_fact(DmnStateSaved(state=state, agent="mira")) == words

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.store import CannotOpen, InUse, Missing, Store, TooNew, Unreadable, rebuild
-from gateway.store.schema import APPLICATION_ID, migrations, unreadable
+from gateway.store import Store, StoreInUse, StoreMissing, StoreOpenError, StoreTooNew, StoreUnreadable, rebuild
+from gateway.store.schema import APPLICATION_ID, migrations, unreadable_error
 from tests.store.kit import heard, opened, run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,12 +74,12 @@ def test_a_second_process_is_refused_and_kill_9_frees_the_lock(tmp_path: Path) -
     with child(HOLD, str(path)) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "open\n"
-        with pytest.raises(InUse, match=f"process {holder.pid} .*kill {holder.pid}") as refusal:
+        with pytest.raises(StoreInUse, match=f"process {holder.pid} .*kill {holder.pid}") as refusal:
             run(opened(path))
         assert refusal.value.pid == holder.pid
         said = json.loads((tmp_path / "s.db.lock").read_text())
         assert said == {"pid": holder.pid, "started": "2026-01-01T00:00:00+00:00"}
-        with pytest.raises(InUse):
+        with pytest.raises(StoreInUse):
             run(rebuild(path))
 
         async def beside() -> None:
@@ -100,7 +100,7 @@ def test_a_second_process_is_refused_and_kill_9_frees_the_lock(tmp_path: Path) -
 def test_a_store_is_refused_to_its_own_process_too(tmp_path: Path) -> None:
     async def story() -> None:
         async with await opened(tmp_path / "s.db"):
-            with pytest.raises(InUse, match=f"process {os.getpid()}"):
+            with pytest.raises(StoreInUse, match=f"process {os.getpid()}"):
                 await opened(tmp_path / "s.db")
 
     run(story())
@@ -166,15 +166,15 @@ def _torn(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (_foreign, Unreadable, "not a store of reverie's"),
-        (lambda path: path.write_text("dear diary, " * 400), Unreadable, "not a database"),
-        (lambda path: path.mkdir(), Unreadable, "cannot use"),
-        (_newer, TooNew, "schema 999"),
-        (_torn, Unreadable, "malformed"),
+        (_foreign, StoreUnreadable, "not a store of reverie's"),
+        (lambda path: path.write_text("dear diary, " * 400), StoreUnreadable, "not a database"),
+        (lambda path: path.mkdir(), StoreUnreadable, "cannot use"),
+        (_newer, StoreTooNew, "schema 999"),
+        (_torn, StoreUnreadable, "malformed"),
     ],
 )
 def test_what_cannot_be_opened_is_said_and_left_alone(
-    tmp_path: Path, make: object, error: type[CannotOpen], message: str
+    tmp_path: Path, make: object, error: type[StoreOpenError], message: str
 ) -> None:
     path = tmp_path / "s.db"
     assert callable(make)
@@ -182,7 +182,7 @@ def test_what_cannot_be_opened_is_said_and_left_alone(
     before = path.read_bytes() if path.is_file() else None
     with pytest.raises(error, match=message):
         run(opened(path))
-    with pytest.raises(CannotOpen):
+    with pytest.raises(StoreOpenError):
         run(Store.open_readonly(path))
     assert (path.read_bytes() if path.is_file() else None) == before
     with pytest.raises(error):  # the lock was let go: the same answer again, not InUse
@@ -192,22 +192,22 @@ def test_what_cannot_be_opened_is_said_and_left_alone(
 def test_a_full_disk_is_told_as_what_it_is(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     (tmp_path / "s.db.lock").symlink_to("/dev/full")
-    with pytest.raises(Unreadable, match=r"cannot write the lock file .*s\.db\.lock"):
+    with pytest.raises(StoreUnreadable, match=r"cannot write the lock file .*s\.db\.lock"):
         run(opened(path))
     connection = sqlite3.connect(":memory:")
     connection.execute("PRAGMA max_page_count = 1")
     with pytest.raises(sqlite3.OperationalError) as caught:
         connection.execute("CREATE TABLE t (x)")
     connection.close()
-    assert "make room" in str(unreadable(path, caught.value))
-    assert "restore" not in str(unreadable(path, caught.value))
+    assert "make room" in str(unreadable_error(path, caught.value))
+    assert "restore" not in str(unreadable_error(path, caught.value))
 
 
 def test_reading_a_missing_store_makes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "s.db"
-    with pytest.raises(Missing, match="no store at"):
+    with pytest.raises(StoreMissing, match="no store at"):
         run(Store.open_readonly(path))
-    with pytest.raises(Missing):
+    with pytest.raises(StoreMissing):
         run(rebuild(path))
     assert list(tmp_path.iterdir()) == []
 

@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 import pytest
 
 from gateway.events import Address, ChannelName, Command, EventId, Post, PostKey, RoomId, Sender, SenderId
-from gateway.records import Fact, Queued, Seq
-from gateway.roster.codes import spelled
-from gateway.store import Stored
-from gateway.store.lines import line
+from gateway.records import Fact, PostQueued, Seq
+from gateway.roster.codes import format_code
+from gateway.store import LogEntry
+from gateway.store.lines import format_entry
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 AT = Address(channel=ChannelName("irc.x"), room=RoomId("#a"))
@@ -16,8 +16,8 @@ CODE = "WA7TRCGP"
 
 
 def shown(fact: Fact) -> str:
-    return line(
-        Stored(seq=Seq(1), at=NOW, kind=fact.kind, conversation=AT.conversation, key=None, cause=None, fact=fact)
+    return format_entry(
+        LogEntry(seq=Seq(1), at=NOW, kind=fact.kind, conversation=AT.conversation, key=None, cause=None, fact=fact)
     )
 
 
@@ -30,10 +30,10 @@ def command(name: str, args: str) -> Command:
     ("name", "args"),
     [
         ("pair", f"approve {CODE}"),
-        ("pair", f"aprove {spelled(CODE).lower()}"),
-        ("room", f"approve {spelled(CODE)}"),
+        ("pair", f"aprove {format_code(CODE).lower()}"),
+        ("room", f"approve {format_code(CODE)}"),
         ("link", CODE.lower()),
-        ("paair", f"approve {spelled(CODE)}"),
+        ("paair", f"approve {format_code(CODE)}"),
     ],
 )
 def test_what_is_handed_in_is_not_shown(name: str, args: str) -> None:
@@ -43,8 +43,8 @@ def test_what_is_handed_in_is_not_shown(name: str, args: str) -> None:
 
 
 def test_what_is_shown_to_somebody_is_shown_to_nobody_else() -> None:
-    post = Post(key=PostKey("p"), to=AT, text=f"Give them this code: `{spelled(CODE)}`.")
-    assert shown(Queued(post=post)).endswith("Give them this code: `***`.")
+    post = Post(key=PostKey("p"), to=AT, text=f"Give them this code: `{format_code(CODE)}`.")
+    assert shown(PostQueued(post=post)).endswith("Give them this code: `***`.")
 
 
 @pytest.mark.parametrize(("name", "args"), [("pair", "list"), ("link", ""), ("say", "#a to be or not")])

@@ -8,23 +8,23 @@ from pathlib import Path
 from gateway.clock import ManualClock
 from gateway.events import ChannelName
 from gateway.records import CursorMoved
-from gateway.store import Appended, Entry, Store
+from gateway.store import AppendResult, NewEntry, Store
 from tests.channels.kit import story
 
 
-def moved(value: str) -> Entry:
-    return Entry(fact=CursorMoved(channel=ChannelName("x"), value=value), at=datetime(2026, 3, 1, tzinfo=UTC))
+def moved(value: str) -> NewEntry:
+    return NewEntry(fact=CursorMoved(channel=ChannelName("x"), value=value), at=datetime(2026, 3, 1, tzinfo=UTC))
 
 
 @story
 async def test_told_in_order_also_if_the_caller_has_gone_and_if_another_listener_breaks(tmp_path: Path) -> None:
     told = list[str]()
 
-    def listener(entries: Sequence[Entry], written: Sequence[Appended]) -> None:
+    def listener(entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
         assert len(entries) == len(written)
         told.extend(entry.fact.value for entry in entries if isinstance(entry.fact, CursorMoved))
 
-    def broken(_entries: Sequence[Entry], _written: Sequence[Appended]) -> None:
+    def broken(_entries: Sequence[NewEntry], _written: Sequence[AppendResult]) -> None:
         raise RuntimeError("a bug")
 
     async with await Store.open(tmp_path / "log.db", ManualClock()) as store:

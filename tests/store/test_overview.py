@@ -8,12 +8,12 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from gateway.events import Called, Step
-from gateway.fates import Fate, fates
-from gateway.ops.api.wording import fate
-from gateway.records import DmnSaved, Queued, TurnEnded
-from gateway.store import Entry
-from gateway.store.overview import Overview
+from gateway.events import ToolCallRecord, TurnStep
+from gateway.fates import EventOutcome, compute_outcomes
+from gateway.ops.api.wording import find_outcome
+from gateway.records import DmnStateSaved, PostQueued, TurnRecord
+from gateway.store import NewEntry
+from gateway.store.overview import OverviewReader
 from tests.examples import examples
 from tests.gateway.test_fates import TABLE, logs, wrote
 from tests.gateway.test_fates import Step as Happened
@@ -23,12 +23,12 @@ A = place("#a").conversation
 
 
 @pytest.mark.parametrize(("told", "became"), TABLE)
-def test_the_fate_of_the_first_event(tmp_path: Path, told: list[Happened], became: Fate) -> None:
+def test_the_fate_of_the_first_event(tmp_path: Path, told: list[Happened], became: EventOutcome) -> None:
     async def story() -> None:
-        async with await opened(tmp_path / "s.db") as store, await Overview.open(store.path) as looking:
+        async with await opened(tmp_path / "s.db") as store, await OverviewReader.open(store.path) as looking:
             await wrote(store, told)
             (first, *_) = await looking.notifications(9, oldest=True)
-            assert (first.seq, fate(first)) == (1, became)
+            assert (first.seq, find_outcome(first)) == (1, became)
 
     run(story())
 
@@ -37,10 +37,10 @@ def test_the_fate_of_the_first_event(tmp_path: Path, told: list[Happened], becam
 @given(told=logs)
 def test_every_fate_is_as_the_whole_log_tells_it(told: list[Happened]) -> None:
     async def story(path: Path) -> None:
-        async with await opened(path) as store, await Overview.open(store.path) as looking:
-            whole = fates(await wrote(store, told))
+        async with await opened(path) as store, await OverviewReader.open(store.path) as looking:
+            whole = compute_outcomes(await wrote(store, told))
             found = await looking.notifications(99)
-            assert {event.seq: fate(event) for event in found} == whole
+            assert {event.seq: find_outcome(event) for event in found} == whole
             assert [event.seq for event in found] == sorted(whole, reverse=True)
             again = await looking.notifications_at([event.seq for event in found])
             assert again == list(reversed(found))
@@ -51,7 +51,7 @@ def test_every_fate_is_as_the_whole_log_tells_it(told: list[Happened]) -> None:
 
 def test_pages_are_bounded_on_both_sides(tmp_path: Path) -> None:
     async def story() -> None:
-        async with await opened(tmp_path / "s.db") as store, await Overview.open(store.path) as looking:
+        async with await opened(tmp_path / "s.db") as store, await OverviewReader.open(store.path) as looking:
             for number in range(6):
                 await store.append(heard(number, room="#a" if number % 2 else "#b"))
             seqs = [1, 3, 5, 7, 9, 11]
@@ -71,13 +71,13 @@ def test_pages_are_bounded_on_both_sides(tmp_path: Path) -> None:
 
 def test_places_tell_what_was_said_last(tmp_path: Path) -> None:
     async def story() -> None:
-        async with await opened(tmp_path / "s.db") as store, await Overview.open(store.path) as looking:
+        async with await opened(tmp_path / "s.db") as store, await OverviewReader.open(store.path) as looking:
             assert await looking.recent_conversations(9) == []
             await store.append([*heard(1, "first"), *heard(2, "there", room="#b"), *heard(3, "second")])
             one, other = await looking.recent_conversations(9)
             assert (one.conversation, one.last and one.last.seq, one.unread) == (A, 5, 2)
             assert (other.conversation, other.unread) == (place("#b").conversation, 1)
-            answer = Entry(fact=Queued(post=post("p")), at=NOW, conversation=A, key="post:p")
+            answer = NewEntry(fact=PostQueued(post=post("p")), at=NOW, conversation=A, key="post:p")
             await store.append([turn(A, 1, 5), answer])
             (one,) = await looking.recent_conversations(1)
             assert one.last is not None
@@ -96,13 +96,14 @@ def test_places_tell_what_was_said_last(tmp_path: Path) -> None:
 
 def test_turns_come_without_what_was_said_in_them(tmp_path: Path) -> None:
     async def story() -> None:
-        async with await opened(tmp_path / "s.db") as store, await Overview.open(store.path) as looking:
+        async with await opened(tmp_path / "s.db") as store, await OverviewReader.open(store.path) as looking:
             plain = spent(A, account(read=10, written=5, plain=3, cost=0.25), account(plain=1), senders=["u"])
-            assert isinstance(plain.fact, TurnEnded)
+            assert isinstance(plain.fact, TurnRecord)
             calls = tuple(
-                Called(id=str(number), name=name, arguments="{}", result="x") for number, name in enumerate("ab")
+                ToolCallRecord(id=str(number), name=name, arguments="{}", result="x")
+                for number, name in enumerate("ab")
             )
-            worked = replace(plain.fact, steps=(Step(text="", calls=calls), Step(text="", calls=calls[:1])))
+            worked = replace(plain.fact, steps=(TurnStep(text="", calls=calls), TurnStep(text="", calls=calls[:1])))
             await store.append([replace(plain, fact=worked), turn(place("#b").conversation)])
             other, one = await looking.recent_turns(9)
             assert (one.tools, one.requests, one.cost_usd, one.agent) == (("a", "b", "a"), 2, 0.25, "reverie")
@@ -118,12 +119,12 @@ def test_turns_come_without_what_was_said_in_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize("by", ["channel", "conversation", "agent", "model"])
 def test_hours_add_up_to_days(tmp_path: Path, by: str) -> None:
     async def story() -> None:
-        async with await opened(tmp_path / "s.db") as store, await Overview.open(store.path) as looking:
+        async with await opened(tmp_path / "s.db") as store, await OverviewReader.open(store.path) as looking:
             for hour in range(40):
                 at = NOW + timedelta(hours=hour)
                 where = place("#a" if hour % 3 else "#b").conversation
                 one = spent(where, account(read=hour, plain=1, cost=0.5), at=at)
-                assert isinstance(one.fact, TurnEnded)
+                assert isinstance(one.fact, TurnRecord)
                 await store.append([replace(one, fact=replace(one.fact, model="m"))])
             since = NOW.replace(hour=0, minute=0, second=0)
             hours = await looking.spending_over_time(by, since, daily=False)  # type: ignore[arg-type] # one of them
@@ -148,11 +149,11 @@ def test_hours_add_up_to_days(tmp_path: Path, by: str) -> None:
 
 def test_modes_and_positions_by_time(tmp_path: Path) -> None:
     async def story() -> None:
-        async with await opened(tmp_path / "s.db") as store, await Overview.open(store.path) as looking:
+        async with await opened(tmp_path / "s.db") as store, await OverviewReader.open(store.path) as looking:
             assert await looking.first_entry_since(NOW) == 1  # nothing is there
             for number, mode in enumerate(("resting", "engaged", "foraging")):
                 at = NOW + timedelta(minutes=number)
-                saved = Entry(fact=DmnSaved(state=f'{{"mode": "{mode}"}}', agent="reverie"), at=at)
+                saved = NewEntry(fact=DmnStateSaved(state=f'{{"mode": "{mode}"}}', agent="reverie"), at=at)
                 await store.append([replace(said(number), at=at), saved])
             assert [
                 await looking.first_entry_since(NOW + timedelta(seconds=wait)) for wait in (-9, 0, 1, 60, 119, 121)
@@ -176,7 +177,7 @@ def test_what_is_read_takes_few_steps_however_long_the_log_is(tmp_path: Path) ->
     """A page of a log of thousands costs about what one of a short log costs."""
 
     async def took(path: Path, count: int) -> int:
-        async with await opened(path) as store, await Overview.open(path) as looking:
+        async with await opened(path) as store, await OverviewReader.open(path) as looking:
             for start in range(0, count, 100):
                 batch = [entry for number in range(start, start + 100) for entry in heard(number)]
                 await store.append([*batch, *[judged(said(-number - 1)) for number in range(0)]])

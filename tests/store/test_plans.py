@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from gateway.records import Folded, Rewound
-from gateway.store import Entry, overview_queries, queries
+from gateway.records import ConversationRewound, ViewFolded
+from gateway.store import NewEntry, overview_queries, queries
 from gateway.store.queries import browse
-from gateway.store.schema import make, migrate
+from gateway.store.schema import create_store_file, migrate_schema
 from tests.store.kit import NOW, judged, opened, place, run, said, turn
 
 
 @pytest.fixture
 def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    make(tmp_path / "s.db")
-    migrate(tmp_path / "s.db")
+    create_store_file(tmp_path / "s.db")
+    migrate_schema(tmp_path / "s.db")
     opened_ = sqlite3.connect(tmp_path / "s.db")
     yield opened_
     opened_.close()
@@ -139,16 +139,16 @@ JUDGED_THERE = "SEARCH judged USING INDEX log_conversation (conversation=? AND r
 @pytest.mark.parametrize(
     ("sql", "params", "expected"),
     [
-        (overview_queries.NOTICED["newest"], 3, [JUDGED, "SEARCH event USING INTEGER PRIMARY KEY (rowid=?)"]),
+        (overview_queries.NOTIFICATIONS["newest"], 3, [JUDGED, "SEARCH event USING INTEGER PRIMARY KEY (rowid=?)"]),
         (
-            overview_queries.NOTICED["oldest"],
+            overview_queries.NOTIFICATIONS["oldest"],
             3,
             [JUDGED, "SEARCH unread USING INTEGER PRIMARY KEY (rowid=?) LEFT-JOIN"],
         ),
-        (overview_queries.NOTICED_THERE["newest"], 4, [JUDGED_THERE]),
-        (overview_queries.NOTICED_THERE["oldest"], 4, [JUDGED_THERE]),
+        (overview_queries.NOTIFICATIONS_IN["newest"], 4, [JUDGED_THERE]),
+        (overview_queries.NOTIFICATIONS_IN["oldest"], 4, [JUDGED_THERE]),
         (
-            overview_queries.NOTICED["newest"],
+            overview_queries.NOTIFICATIONS["newest"],
             3,
             [
                 "SEARCH turn USING INDEX log_turn (conversation=? AND rowid>?)",
@@ -157,12 +157,12 @@ JUDGED_THERE = "SEARCH judged USING INDEX log_conversation (conversation=? AND r
                 "SEARCH later USING INDEX log_turn (conversation=? AND rowid>?)",
             ],
         ),
-        (overview_queries.NOTICED_AT, 1, ["SEARCH judged USING INDEX log_cause (cause=?)"]),
+        (overview_queries.NOTIFICATIONS_AT, 1, ["SEARCH judged USING INDEX log_cause (cause=?)"]),
         (overview_queries.SPOKEN, 2, ["SEARCH said USING INDEX log_conversation (conversation=?)"]),
         (overview_queries.PLACES, 1, ["SEARCH log USING COVERING INDEX log_conversation (conversation>?)"]),
         (overview_queries.PLACES, 1, ["SEARCH log USING INDEX log_conversation (conversation=?)"]),
         (overview_queries.TURNS, 3, ["SEARCH log USING INDEX log_kind (kind=? AND rowid>? AND rowid<?)"]),
-        (overview_queries.TURNS_THERE, 4, ["SEARCH log USING INDEX log_turn (conversation=? AND rowid>? AND rowid<?)"]),
+        (overview_queries.TURNS_IN, 4, ["SEARCH log USING INDEX log_turn (conversation=? AND rowid>? AND rowid<?)"]),
         (overview_queries.MISSED, 2, ["SEARCH log USING COVERING INDEX log_kind (kind=? AND rowid>? AND rowid<?)"]),
         (overview_queries.SINCE, 1, ["SEARCH log USING INTEGER PRIMARY KEY (rowid>?)"]),
         (overview_queries.SPENT_BY["channel"], 1, ["SEARCH log USING INDEX log_kind (kind=? AND rowid>?)"]),
@@ -198,11 +198,11 @@ def _steps(path: Path, turns_before: int) -> int:
                 (first, *_) = await store.append([message, judged(message), said(-number - 1)])
                 (ended,) = await store.append([turn(conversation, first.seq)])
                 if number == turns_before:
-                    fold = Folded(start=ended.seq, reason="size")
-                    await store.append([Entry(fact=fold, at=NOW, conversation=conversation)])
+                    fold = ViewFolded(start=ended.seq, reason="size")
+                    await store.append([NewEntry(fact=fold, at=NOW, conversation=conversation)])
                 elif number % 2 == 0 and number < turns_before:
-                    back = Rewound(first=ended.seq, last=ended.seq, by="ops")
-                    await store.append([Entry(fact=back, at=NOW, conversation=conversation)])
+                    back = ConversationRewound(first=ended.seq, last=ended.seq, by="ops")
+                    await store.append([NewEntry(fact=back, at=NOW, conversation=conversation)])
             assert len(await store.turns_in_view(conversation)) == 2
             assert (await store.newest_fold(conversation)) is not None
 

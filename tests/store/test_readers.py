@@ -4,29 +4,29 @@ from pathlib import Path
 
 import pytest
 
-from gateway.events import ChannelName, ConversationId, EventId, Link
+from gateway.events import ChannelName, ConnectionChanged, ConversationId, EventId
 from gateway.records import (
     AMBIENT,
     LOW,
     NORMAL,
     URGENT,
     CursorMoved,
-    DmnSaved,
+    DmnStateSaved,
     Fact,
-    Folded,
-    PartEnded,
-    Queued,
-    Sending,
+    PartSendEnded,
+    PartSendStarted,
+    PostQueued,
     Seq,
+    ViewFolded,
 )
-from gateway.store import BadQuery, Entry, OutboxPart, Store, Stored, search_terms
+from gateway.store import BadSearchQuery, LogEntry, NewEntry, OutboxPart, Store, search_terms
 from tests.store.kit import NOW, Fate, Urgency, delivered, heard, judged, opened, place, post, run, said, turn
 
 A, B = place("#a").conversation, place("#b").conversation
 
 
-def fact(what: Fact, conversation: ConversationId | None = None) -> Entry:
-    return Entry(fact=what, at=NOW, conversation=conversation)
+def fact(what: Fact, conversation: ConversationId | None = None) -> NewEntry:
+    return NewEntry(fact=what, at=NOW, conversation=conversation)
 
 
 def test_entries_and_newest(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_match_finds_what_was_said_and_answered(tmp_path: Path) -> None:
             assert [entry.seq for entry in await store.entries(match="cafe OR closed", conversation=B)] == [3]
             assert [entry.seq for entry in await store.entries(match="cafe", after=1)] == [4]
             for broken in ("c++", '"', "AND", ""):
-                with pytest.raises(BadQuery):
+                with pytest.raises(BadSearchQuery):
                     await store.entries(match=broken)
                 assert await store.entries(match=search_terms(broken) or '""') == []
             assert len(await store.entries(match=search_terms("open, the CAFÉ!"))) == 1
@@ -145,7 +145,7 @@ def test_a_turn_deals_with_everything_up_to_its_upto(tmp_path: Path) -> None:
     run(story())
 
 
-async def _entry(store: Store, seq: int) -> Stored:
+async def _entry(store: Store, seq: int) -> LogEntry:
     found = await store.entry(seq)
     assert found is not None
     return found
@@ -159,9 +159,9 @@ def test_turns_begin_where_the_view_does(tmp_path: Path) -> None:
                 await store.append([turn(A, message.seq, text=f"answer {number}")])
             await store.append([turn(B, 4, 1, text="other room")])
             assert [one.seq for one in await store.turns_in_view(A)] == [3, 6, 9]
-            await store.append([fact(Folded(start=Seq(6), reason="size"), A)])
+            await store.append([fact(ViewFolded(start=Seq(6), reason="size"), A)])
             assert [one.seq for one in await store.turns_in_view(A)] == [6, 9]
-            await store.append([fact(Folded(start=Seq(9), reason="size"), A), turn(A, text="alone")])
+            await store.append([fact(ViewFolded(start=Seq(9), reason="size"), A), turn(A, text="alone")])
             assert [one.fact for one in await store.turns_in_view(A)][1:] == [turn(A, text="alone").fact]
             assert [one.seq for one in await store.turns_in_view(B)] == [10]
             assert await store.turns_in_view(place("#c").conversation) == []
@@ -175,24 +175,24 @@ def test_the_outbox_follows_a_post_to_its_end(tmp_path: Path) -> None:
             return [(part.state, part.reason, part.attempts) for part in parts]
 
         async with await opened(tmp_path / "s.db") as store:
-            await store.append([fact(Queued(post=post("p"))), fact(Queued(post=post("q", "other")))])
+            await store.append([fact(PostQueued(post=post("p"))), fact(PostQueued(post=post("q", "other")))])
             (first, second) = await store.undelivered_posts()
             assert (first.seq, first.at, first.post, first.parts) == (1, NOW, post("p"), ())
             key = first.post.key
-            await store.append([fact(Sending(post=key, part=0, bodies=("a", "b", "c")))])
-            await store.append([fact(Sending(post=key, part=1, bodies=None))])
+            await store.append([fact(PartSendStarted(post=key, part=0, bodies=("a", "b", "c")))])
+            await store.append([fact(PartSendStarted(post=key, part=1, bodies=None))])
             (first, second) = await store.undelivered_posts()
             assert states(first.parts) == [("sending", "", 1), ("sending", "", 1), ("pending", "", 0)]
             assert [(part.index, part.body) for part in first.parts] == [(0, "a"), (1, "b"), (2, "c")]
             assert second.parts == ()
             await store.append(
                 [
-                    fact(PartEnded(post=key, part=0, state="sent", reason="")),
-                    fact(PartEnded(post=key, part=1, state="waiting", reason="slow down")),
-                    fact(Sending(post=key, part=1, bodies=None)),
-                    fact(Sending(post=key, part=2, bodies=None)),
-                    fact(PartEnded(post=key, part=1, state="uncertain", reason="cut")),
-                    fact(PartEnded(post=key, part=2, state="waiting", reason="slow down")),
+                    fact(PartSendEnded(post=key, part=0, state="sent", reason="")),
+                    fact(PartSendEnded(post=key, part=1, state="waiting", reason="slow down")),
+                    fact(PartSendStarted(post=key, part=1, bodies=None)),
+                    fact(PartSendStarted(post=key, part=2, bodies=None)),
+                    fact(PartSendEnded(post=key, part=1, state="uncertain", reason="cut")),
+                    fact(PartSendEnded(post=key, part=2, state="waiting", reason="slow down")),
                 ]
             )
             (first, _) = await store.undelivered_posts()
@@ -200,7 +200,7 @@ def test_the_outbox_follows_a_post_to_its_end(tmp_path: Path) -> None:
             await store.append([delivered("p", "uncertain")])
             (left,) = await store.undelivered_posts()
             assert left.post.key == "q"
-            await store.append([fact(PartEnded(post=key, part=2, state="failed", reason="late"))])
+            await store.append([fact(PartSendEnded(post=key, part=2, state="failed", reason="late"))])
             assert [one.post.key for one in await store.undelivered_posts()] == ["q"]
 
     run(story())
@@ -216,14 +216,16 @@ def test_small_states(tmp_path: Path) -> None:
                 [],
             )
             for value in ("1", "2"):
-                await store.append([fact(DmnSaved(state=value)), fact(CursorMoved(channel=irc, value=value))])
+                await store.append([fact(DmnStateSaved(state=value)), fact(CursorMoved(channel=irc, value=value))])
             assert (await store.dmn_state(), await store.saved_cursor(irc), await store.saved_cursor(discord)) == (
                 "2",
                 "2",
                 None,
             )
             for number, (channel, up) in enumerate([(irc, True), (discord, True), (irc, False)]):
-                link = Link(id=EventId(str(number)), channel=channel, up=up, reason=f"why {number}", sent=NOW)
+                link = ConnectionChanged(
+                    id=EventId(str(number)), channel=channel, up=up, reason=f"why {number}", sent=NOW
+                )
                 await store.append([fact(link)])
             assert await store.connection_states() == [(discord, True, "why 1", NOW), (irc, False, "why 2", NOW)]
 

@@ -8,11 +8,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.events import Account, PostKey
-from gateway.records import DmnSaved, Fact, Folded, Judged, PartEnded, Queued, Rewound, Sending, Seq, TurnEnded
-from gateway.store import Difference, Entry, Unreadable, rebuild
-from gateway.store.projections import SAID, TABLES, Statement, grouped, project
-from gateway.store.registry import SEEN, Seen, merged
+from gateway.events import PostKey, RequestUsage
+from gateway.records import (
+    ConversationRewound,
+    DmnStateSaved,
+    Fact,
+    Judgement,
+    PartSendEnded,
+    PartSendStarted,
+    PostQueued,
+    Seq,
+    TurnRecord,
+    ViewFolded,
+)
+from gateway.store import NewEntry, StoreUnreadable, TableDifference, rebuild
+from gateway.store.projections import PROJECTED_TABLES, SEARCHABLE_KINDS, Statement, group_statements, project_fact
+from gateway.store.registry import COUNT_TYPES, TypeSighting, merge_sightings
 from tests import strategies
 from tests.examples import examples
 from tests.store.kit import NOW, delivered, heard, opened, place, post, run, turn
@@ -25,10 +36,10 @@ _small = st.integers(0, 2)
 _models = st.sampled_from(["a", "b"])
 
 close_facts: st.SearchStrategy[Fact] = st.one_of(
-    st.builds(Judged, urgency=st.sampled_from([0, 1, 2, 3])),
-    st.builds(TurnEnded, covers=st.just(()), omitted=_small, upto=_near, usage=strategies.usages, requests=_small),
+    st.builds(Judgement, urgency=st.sampled_from([0, 1, 2, 3])),
+    st.builds(TurnRecord, covers=st.just(()), omitted=_small, upto=_near, usage=strategies.usages, requests=_small),
     st.builds(
-        TurnEnded,
+        TurnRecord,
         covers=st.just(()),
         omitted=_small,
         upto=_near,
@@ -39,7 +50,7 @@ close_facts: st.SearchStrategy[Fact] = st.one_of(
         senders=st.lists(_models, max_size=4).map(tuple),
         accounts=st.lists(
             st.builds(
-                Account,
+                RequestUsage,
                 provider=_models,
                 model=_models,
                 blocks=st.just(()),
@@ -49,13 +60,13 @@ close_facts: st.SearchStrategy[Fact] = st.one_of(
             max_size=3,
         ).map(tuple),
     ),
-    st.builds(Folded, start=_near),
-    st.builds(Rewound, first=_near, last=_near, again=st.lists(_near, max_size=2).map(tuple)),
+    st.builds(ViewFolded, start=_near),
+    st.builds(ConversationRewound, first=_near, last=_near, again=st.lists(_near, max_size=2).map(tuple)),
     strategies.locks,
     strategies.folds,
-    st.builds(Queued, post=_keys.map(post)),
-    st.builds(Sending, post=_keys, part=_small, bodies=st.sampled_from([None, ("a", "b"), ("x", "y", "z")])),
-    st.builds(PartEnded, post=_keys, part=_small),
+    st.builds(PostQueued, post=_keys.map(post)),
+    st.builds(PartSendStarted, post=_keys, part=_small, bodies=st.sampled_from([None, ("a", "b"), ("x", "y", "z")])),
+    st.builds(PartSendEnded, post=_keys, part=_small),
     _keys.map(lambda key: delivered(key).fact),
     strategies.messages,
     strategies.links,
@@ -65,7 +76,7 @@ close_facts: st.SearchStrategy[Fact] = st.one_of(
 """Facts about few things, so that they meet."""
 
 entries = st.builds(
-    Entry,
+    NewEntry,
     fact=close_facts | strategies.facts,
     at=st.just(NOW),
     conversation=st.none() | _places,
@@ -77,11 +88,11 @@ batches = st.lists(st.lists(entries, min_size=1, max_size=6), max_size=8)
 
 @settings(max_examples=examples(80), deadline=None)
 @given(batches)
-def test_rebuilding_what_the_writer_made_finds_no_difference(given_batches: list[list[Entry]]) -> None:
+def test_rebuilding_what_the_writer_made_finds_no_difference(given_batches: list[list[NewEntry]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "s.db"
 
-        async def story() -> list[Difference]:
+        async def story() -> list[TableDifference]:
             async with await opened(path) as store:
                 for batch in given_batches:
                     await store.append(batch)
@@ -104,26 +115,26 @@ def test_rebuilding_what_the_writer_made_finds_no_difference(given_batches: list
 
 @settings(deadline=None)
 @given(st.lists(entries, max_size=30))
-def test_statements_keep_their_order_within_a_table(some: list[Entry]) -> None:
+def test_statements_keep_their_order_within_a_table(some: list[NewEntry]) -> None:
     flat = [
         statement
         for seq, entry in enumerate(some, 1)
-        for statement in project(Seq(seq), "now", entry.conversation, Seq(1), entry.fact)
+        for statement in project_fact(Seq(seq), "now", entry.conversation, Seq(1), entry.fact)
     ]
-    regrouped: dict[str, list[tuple[str, object]]] = {table: [] for table in TABLES}
+    regrouped: dict[str, list[tuple[str, object]]] = {table: [] for table in PROJECTED_TABLES}
     by_sql = {statement.sql: statement.table for statement in flat}
-    for sql, rows in grouped(flat):
+    for sql, rows in group_statements(flat):
         regrouped[by_sql[sql]] += [(sql, row) for row in rows]
-    for table in TABLES:
+    for table in PROJECTED_TABLES:
         expected = [(one.sql, one.params) for one in flat if one.table == table]
         if table == "notification_type" and expected:  # many types are one statement
-            expected = [(SEEN, (merged([Seen._make(params) for _, params in expected]),))]
+            expected = [(COUNT_TYPES, (merge_sightings([TypeSighting._make(params) for _, params in expected]),))]
         assert regrouped[table] == expected
 
 
 def test_grouping_joins_runs_and_only_runs() -> None:
     some = [Statement("a", "x", (1,)), Statement("b", "y", (2,)), Statement("a", "x", (3,)), Statement("a", "z", ())]
-    assert list(grouped(some)) == [("x", [(1,), (3,)]), ("z", [()]), ("y", [(2,)])]
+    assert list(group_statements(some)) == [("x", [(1,), (3,)]), ("z", [()]), ("y", [(2,)])]
 
 
 async def _story(path: Path) -> None:
@@ -133,10 +144,10 @@ async def _story(path: Path) -> None:
         await store.append([turn(A, 1)])
         await store.append(
             [
-                Entry(fact=Queued(post=post("p")), at=NOW),
-                Entry(fact=Sending(post=PostKey("p"), part=0, bodies=("a", "b")), at=NOW),
-                Entry(fact=Folded(start=Seq(7), reason="size"), at=NOW, conversation=A),
-                Entry(fact=DmnSaved(state="resting"), at=NOW),
+                NewEntry(fact=PostQueued(post=post("p")), at=NOW),
+                NewEntry(fact=PartSendStarted(post=PostKey("p"), part=0, bodies=("a", "b")), at=NOW),
+                NewEntry(fact=ViewFolded(start=Seq(7), reason="size"), at=NOW, conversation=A),
+                NewEntry(fact=DmnStateSaved(state="resting"), at=NOW),
             ]
         )
 
@@ -151,7 +162,7 @@ def _tamper(path: Path, *sql: str) -> None:
 
 def _dump(path: Path) -> list[list[object]]:
     connection = sqlite3.connect(path)
-    tables = [connection.execute(f"SELECT * FROM {table}").fetchall() for table in TABLES]
+    tables = [connection.execute(f"SELECT * FROM {table}").fetchall() for table in PROJECTED_TABLES]
     tables.append(connection.execute("SELECT rowid FROM search WHERE search MATCH 'number OR answer'").fetchall())
     connection.close()
     return tables
@@ -160,26 +171,29 @@ def _dump(path: Path) -> list[list[object]]:
 @pytest.mark.parametrize(
     ("sql", "expected"),
     [
-        ("DELETE FROM unread WHERE seq = 3", Difference(table="unread", missing=1, extra=0)),
-        ("INSERT INTO unread VALUES (99, 'x/y', 3)", Difference(table="unread", missing=0, extra=1)),
-        ("UPDATE outbox_part SET state = 'sent' WHERE part = 0", Difference(table="outbox_part", missing=1, extra=1)),
-        ("DELETE FROM outbox", Difference(table="outbox", missing=1, extra=0)),
-        ("UPDATE view SET start = 1", Difference(table="view", missing=1, extra=1)),
-        ("UPDATE view SET fresh = 1", Difference(table="view", missing=1, extra=1)),
-        ("UPDATE dmn_state SET state = 'off'", Difference(table="dmn_state", missing=1, extra=1)),
-        ("INSERT INTO cursor VALUES ('a', 'b')", Difference(table="cursor", missing=0, extra=1)),
-        ("UPDATE spending SET read = read + 1", Difference(table="spending", missing=1, extra=1)),
-        ("UPDATE notification_type SET count = 7", Difference(table="notification_type", missing=1, extra=1)),
-        ("INSERT INTO link VALUES ('a', 1, '', '')", Difference(table="link", missing=0, extra=1)),
-        ("INSERT INTO search (search) VALUES ('delete-all')", Difference(table="search", missing=4, extra=0)),
-        ("INSERT INTO search (rowid, text) VALUES (2, 'number')", Difference(table="search", missing=0, extra=1)),
+        ("DELETE FROM unread WHERE seq = 3", TableDifference(table="unread", missing=1, extra=0)),
+        ("INSERT INTO unread VALUES (99, 'x/y', 3)", TableDifference(table="unread", missing=0, extra=1)),
+        (
+            "UPDATE outbox_part SET state = 'sent' WHERE part = 0",
+            TableDifference(table="outbox_part", missing=1, extra=1),
+        ),
+        ("DELETE FROM outbox", TableDifference(table="outbox", missing=1, extra=0)),
+        ("UPDATE view SET start = 1", TableDifference(table="view", missing=1, extra=1)),
+        ("UPDATE view SET fresh = 1", TableDifference(table="view", missing=1, extra=1)),
+        ("UPDATE dmn_state SET state = 'off'", TableDifference(table="dmn_state", missing=1, extra=1)),
+        ("INSERT INTO cursor VALUES ('a', 'b')", TableDifference(table="cursor", missing=0, extra=1)),
+        ("UPDATE spending SET read = read + 1", TableDifference(table="spending", missing=1, extra=1)),
+        ("UPDATE notification_type SET count = 7", TableDifference(table="notification_type", missing=1, extra=1)),
+        ("INSERT INTO link VALUES ('a', 1, '', '')", TableDifference(table="link", missing=0, extra=1)),
+        ("INSERT INTO search (search) VALUES ('delete-all')", TableDifference(table="search", missing=4, extra=0)),
+        ("INSERT INTO search (rowid, text) VALUES (2, 'number')", TableDifference(table="search", missing=0, extra=1)),
         (
             "INSERT INTO search (search, rowid, text) VALUES ('delete', 1, 'number 0')",
-            Difference(table="search", missing=1, extra=0),
+            TableDifference(table="search", missing=1, extra=0),
         ),
     ],
 )
-def test_a_tampered_table_is_reported_and_mended(tmp_path: Path, sql: str, expected: Difference) -> None:
+def test_a_tampered_table_is_reported_and_mended(tmp_path: Path, sql: str, expected: TableDifference) -> None:
     path = tmp_path / "s.db"
     run(_story(path))
     before = _dump(path)
@@ -198,7 +212,7 @@ def test_words_changed_inside_the_index_are_found(tmp_path: Path) -> None:
         "INSERT INTO search (search, rowid, text) VALUES ('delete', 1, 'number 0')",
         "INSERT INTO search (rowid, text) VALUES (1, 'something else')",
     )
-    assert run(rebuild(path)) == [Difference(table="search", missing=0, extra=0)]
+    assert run(rebuild(path)) == [TableDifference(table="search", missing=0, extra=0)]
     assert run(rebuild(path)) == []
 
 
@@ -209,7 +223,7 @@ def test_progress_is_told_and_a_fact_that_is_none_stops_it(tmp_path: Path) -> No
     run(rebuild(path, progress=lambda done, whole: told.append((done, whole))))
     assert told == [(11, 11)]
     _tamper(path, "INSERT INTO log (seq, at, kind, body) VALUES (50, '2026-01-01T00:00:00+00:00', 'odd', '{}')")
-    with pytest.raises(Unreadable, match="entry 50"):
+    with pytest.raises(StoreUnreadable, match="entry 50"):
         run(rebuild(path))
     run(_open_again(path))
 
@@ -225,4 +239,4 @@ def test_the_view_said_names_the_kinds_that_are_said(tmp_path: Path) -> None:
     connection = sqlite3.connect(path)
     (sql,) = connection.execute("SELECT sql FROM sqlite_master WHERE name = 'said'").fetchone()
     connection.close()
-    assert {word.strip("(), ;'") for word in sql.partition(" IN ")[2].split(",")} == SAID
+    assert {word.strip("(), ;'") for word in sql.partition(" IN ")[2].split(",")} == SEARCHABLE_KINDS

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.events import Account, ConversationId, Usage
-from gateway.records import TurnEnded
-from gateway.store import Entry, Spending, SpentBy, Store, rebuild
+from gateway.events import ConversationId, RequestUsage, Usage
+from gateway.records import TurnRecord
+from gateway.store import NewEntry, SpendingKey, SpendingSum, Store, rebuild
 from gateway.store.schema import migrations
-from gateway.store.spending import LIMIT, spent
+from gateway.store.spending import MAX_NUMBER, spending_shares
 from tests import strategies
 from tests.store import kit
 from tests.store.kit import NOW, account, opened, place, run, turn
@@ -24,14 +24,14 @@ THREAD = ConversationId(f"{A}/42")
 NEXT = NOW + timedelta(days=1)
 
 
-def fact(entry: Entry) -> TurnEnded:
-    assert isinstance(entry.fact, TurnEnded)
+def fact(entry: NewEntry) -> TurnRecord:
+    assert isinstance(entry.fact, TurnRecord)
     return entry.fact
 
 
 def test_each_message_bears_an_equal_share() -> None:
     ended = fact(kit.spent(A, account(read=100, plain=10, cost=1.0), senders=["u", "v", "u"]))
-    first, second = spent(ended)
+    first, second = spending_shares(ended)
     assert (first.sender, first.read, first.input, first.output, first.cost_nano_usd) == ("u", 66, 6, 4, 666_666_666)
     assert (second.sender, second.read, second.input, second.output, second.cost_nano_usd) == (
         "v",
@@ -44,23 +44,23 @@ def test_each_message_bears_an_equal_share() -> None:
 
 
 def test_what_nobody_said_is_borne_by_nobody_and_a_turn_without_requests_costs_nothing() -> None:
-    (one,) = spent(fact(kit.spent(A, account(plain=10, cost=None))))
+    (one,) = spending_shares(fact(kit.spent(A, account(plain=10, cost=None))))
     assert (one.sender, one.input, one.unpriced, one.cost_nano_usd) == ("", 10, 1, 0)
-    assert spent(replace(fact(turn(A, 1)), requests=0)) == []
+    assert spending_shares(replace(fact(turn(A, 1)), requests=0)) == []
 
 
 def test_requests_that_were_not_accounted_for_have_no_price() -> None:
     ended = fact(kit.spent(A, account(read=10, cost=0.5)))
     more = replace(ended, requests=3, usage=ended.usage + Usage(input_tokens=9, output_tokens=2), model="other")
-    known, rest = spent(more)
+    known, rest = spending_shares(more)
     assert (known.provider, known.model, known.requests, known.unpriced, known.read) == ("anthropic", "m", 1, 0, 10)
     assert (rest.provider, rest.model, rest.requests, rest.unpriced) == ("", "other", 2, 2)
     assert (rest.input, rest.read, rest.output) == (9, 0, 2)
 
 
 @given(strategies.accounts, st.lists(st.sampled_from(["u", "v", "w"]), max_size=9))
-def test_shares_add_up_to_what_was_billed(billed: Account, senders: list[str]) -> None:
-    shares = spent(fact(kit.spent(A, billed, senders=senders)))
+def test_shares_add_up_to_what_was_billed(billed: RequestUsage, senders: list[str]) -> None:
+    shares = spending_shares(fact(kit.spent(A, billed, senders=senders)))
     for name, whole in (
         ("requests", 1),
         ("input", billed.usage.input_tokens),
@@ -69,7 +69,7 @@ def test_shares_add_up_to_what_was_billed(billed: Account, senders: list[str]) -
         ("written_1h", billed.usage.cache_write_1h_tokens),
         ("output", billed.usage.output_tokens),
     ):
-        assert sum(getattr(share, name) for share in shares) == min(whole, LIMIT)
+        assert sum(getattr(share, name) for share in shares) == min(whole, MAX_NUMBER)
     cost = sum(share.cost_nano_usd for share in shares)
     assert cost == pytest.approx((billed.cost_usd or 0) * 1e9, abs=1)
     assert len(shares) == max(1, len(set(senders)))
@@ -77,7 +77,7 @@ def test_shares_add_up_to_what_was_billed(billed: Account, senders: list[str]) -
 
 @pytest.mark.parametrize("cost", [math.inf, -math.inf, math.nan, 1e300, -1.0])
 def test_nonsense_on_a_bill_is_stored_as_far_as_it_makes_sense(tmp_path: Path, cost: float) -> None:
-    async def story() -> Spending:
+    async def story() -> SpendingSum:
         async with await opened(tmp_path / "s.db") as store:
             for _ in range(3):
                 await store.append([kit.spent(A, account(read=10**40, plain=-5, cost=cost))])
@@ -85,8 +85,8 @@ def test_nonsense_on_a_bill_is_stored_as_far_as_it_makes_sense(tmp_path: Path, c
             return whole
 
     whole = run(story())
-    assert (whole.usage.cache_read_tokens, whole.usage.input_tokens) == (LIMIT, 0)
-    assert 0 <= whole.cost_usd <= LIMIT
+    assert (whole.usage.cache_read_tokens, whole.usage.input_tokens) == (MAX_NUMBER, 0)
+    assert 0 <= whole.cost_usd <= MAX_NUMBER
     assert whole.unpriced == (0 if math.isfinite(cost) else 3)
 
 
@@ -110,8 +110,8 @@ async def _fill(store: Store) -> None:
         ("model", {"m": 11.0, "n": 4.0}),
     ],
 )
-def test_sums_by_whatever_is_asked(tmp_path: Path, by: SpentBy, expected: dict[str, float]) -> None:
-    async def story() -> list[Spending]:
+def test_sums_by_whatever_is_asked(tmp_path: Path, by: SpendingKey, expected: dict[str, float]) -> None:
+    async def story() -> list[SpendingSum]:
         async with await opened(tmp_path / "s.db") as store:
             await _fill(store)
             return await store.spending_sums(by)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.store import CannotOpen, Store, TooNew, rebuild
+from gateway.store import Store, StoreOpenError, StoreTooNew, rebuild
 from gateway.store.schema import migrations
-from gateway.store.upgrade import bring_forward, kept
+from gateway.store.upgrade import old_schema_path, upgrade_store
 from tests.gateway.backup_kit import configured, made, put
 from tests.store.kit import heard, opened, run
 
@@ -78,12 +78,12 @@ def test_it_is_kept_as_it_was(tmp_path: Path, schema: int, caplog: pytest.LogCap
     path = released(schema, tmp_path / "s.db")
     before = log_of(path)
     with caplog.at_level(logging.INFO):
-        bring_forward(path)
-    old = kept(path, schema)
+        upgrade_store(path)
+    old = old_schema_path(path, schema)
     assert (version_of(old), log_of(old)) == (schema, before)
     assert old.stat().st_mode & 0o777 == 0o600
     assert f"it is kept as {old}" in caplog.text
-    bring_forward(path)
+    upgrade_store(path)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["s.db", f"s.db.schema-{schema}"], "and once"
 
 
@@ -91,10 +91,10 @@ def test_a_disk_without_room_is_told_and_does_not_stop_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = released(3, tmp_path / "s.db")
-    monkeypatch.setattr("gateway.store.upgrade._ROOM", 1e12)
-    bring_forward(path)
+    monkeypatch.setattr("gateway.store.upgrade._FREE_SPACE_FACTOR", 1e12)
+    upgrade_store(path)
     assert version_of(path) == NEWEST
-    assert not kept(path, 3).exists()
+    assert not old_schema_path(path, 3).exists()
     assert "there is no room to keep it as it was, with schema 3" in caplog.text
 
 
@@ -135,7 +135,7 @@ def test_a_migration_that_is_killed_leaves_the_old_or_the_new(tmp_path: Path, st
 
     run(story())
     assert run(rebuild(path)) == []
-    assert version_of(kept(path, 1)) == 1
+    assert version_of(old_schema_path(path, 1)) == 1
 
 
 def test_a_newer_one_is_refused_with_the_fix_and_left_alone(tmp_path: Path) -> None:
@@ -144,7 +144,9 @@ def test_a_newer_one_is_refused_with_the_fix_and_left_alone(tmp_path: Path) -> N
         connection.execute(f"PRAGMA user_version = {NEWEST + 1}")
     before = path.read_bytes()
     for trying in (opened(path), Store.open_readonly(path), rebuild(path)):
-        with pytest.raises(TooNew, match=rf"schema {NEWEST + 1} and this reverie knows up to {NEWEST}: run a newer"):
+        with pytest.raises(
+            StoreTooNew, match=rf"schema {NEWEST + 1} and this reverie knows up to {NEWEST}: run a newer"
+        ):
             run(trying)
     assert path.read_bytes() == before
     assert not list(tmp_path.glob("*.schema-*"))
@@ -152,7 +154,7 @@ def test_a_newer_one_is_refused_with_the_fix_and_left_alone(tmp_path: Path) -> N
 
 def test_an_older_one_is_not_read_before_it_is_brought_forward(tmp_path: Path) -> None:
     path = released(2, tmp_path / "s.db")
-    with pytest.raises(CannotOpen, match=r"older schema 2: start the gateway once"):
+    with pytest.raises(StoreOpenError, match=r"older schema 2: start the gateway once"):
         run(Store.open_readonly(path))
 
 

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.events import NOTIFICATION, Address, Notification
-from gateway.records import FACT, Fact, address_of, key_of
-from gateway.store import Stored
+from gateway.records import FACT, Fact, address_of, dedup_key
+from gateway.store import LogEntry
 from tests import strategies
 
 
@@ -55,12 +55,12 @@ def test_different_addresses_are_different_conversations(one: Address, other: Ad
 @given(strategies.notifications)
 def test_the_same_event_seen_twice_has_one_key(event: Notification) -> None:
     again = NOTIFICATION.validate_json(NOTIFICATION.dump_json(event))
-    assert key_of(again) == key_of(event)
+    assert dedup_key(again) == dedup_key(event)
     assert address_of(again) == address_of(event)
 
 
 @given(strategies.facts, strategies.seqs, strategies.times)
 def test_a_row_read_back_is_what_was_stored(fact: Fact, seq: int, at: object) -> None:
     row = (seq, str(at), fact.kind, "a/b", "k", None, FACT.dump_json(fact).decode())
-    stored = Stored.from_row(row)
+    stored = LogEntry.from_row(row)
     assert (stored.seq, stored.at, stored.fact, stored.kind) == (seq, at, fact, fact.kind)

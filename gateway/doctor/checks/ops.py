@@ -8,50 +8,52 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Final
 
-from gateway.doctor.base import Subject, aside
-from gateway.doctor.rules.ops import Holder, PortSeen, of_port, of_token
-from gateway.doctor.rules.running import of_version
+from gateway.doctor.base import DoctorContext, run_in_thread
+from gateway.doctor.rules.ops import PortHolder, PortObservation, judge_port, judge_token
+from gateway.doctor.rules.running import judge_running_version
 from gateway.probes.base import Finding
 
-ANSWER_S: Final = 3.0
-MOST_BYTES: Final = 10_000
-TAKEN: Final = "somebody listens there already"
+ANSWER_TIMEOUT_S: Final = 3.0
+MAX_ANSWER_BYTES: Final = 10_000
+PORT_TAKEN: Final = "somebody listens there already"
 
 
-async def check_port(subject: Subject) -> Sequence[Finding]:
+async def check_port(subject: DoctorContext) -> Sequence[Finding]:
     """Who holds the port, whether anybody could, and which version it is."""
     said, running = subject.settings.ops, subject.gateway_state.kind == "running"
     token = None if said.token is None else said.token.get_secret_value()
-    found = list(of_token(said.host, token, loopback=_loopback(said.host)))
-    holder: Holder = "nobody"
+    found = list(judge_token(said.host, token, loopback=_is_loopback(said.host)))
+    holder: PortHolder = "nobody"
     unbound, release = "", ""
     if said.port:
-        unbound = "" if running else await aside(lambda: _tried(said.host, said.port))
-        if running or unbound == TAKEN:
-            holder, release, started = await _asked(_reached(said.host), said.port)
+        unbound = "" if running else await run_in_thread(lambda: _try_bind(said.host, said.port))
+        if running or unbound == PORT_TAKEN:
+            holder, release, started = await _identify_listener(_find_reachable_host(said.host), said.port)
             if holder == "another gateway" and running and started == subject.gateway_state.started:
                 holder = "ours"
             elif holder == "nobody" and unbound:  # it listens elsewhere, or at another address of this machine
                 holder = "another program"
-    port = PortSeen(host=said.host, port=said.port, holder=holder, bind_problem=unbound, is_gateway_running=running)
-    found += of_port(port)
+    port = PortObservation(
+        host=said.host, port=said.port, holder=holder, bind_problem=unbound, is_gateway_running=running
+    )
+    found += judge_port(port)
     if holder == "ours" and release:
-        found += of_version(release, version("reverie-gateway"))
+        found += judge_running_version(release, version("reverie-gateway"))
     return found
 
 
-async def _asked(host: str, port: int) -> tuple[Holder, str, str]:
+async def _identify_listener(host: str, port: int) -> tuple[PortHolder, str, str]:
     """Who listens there; of a gateway its version, and when it started."""
     import httpx  # noqa: PLC0415 - only here
 
     try:
-        async with httpx.AsyncClient(timeout=ANSWER_S, trust_env=False) as client:
+        async with httpx.AsyncClient(timeout=ANSWER_TIMEOUT_S, trust_env=False) as client:
             url = httpx.URL(scheme="http", host=host, port=port, path="/health")
             async with client.stream("GET", url) as answer:
                 body = b""
                 async for piece in answer.aiter_bytes():
                     body += piece
-                    if len(body) > MOST_BYTES:
+                    if len(body) > MAX_ANSWER_BYTES:
                         break
     except (httpx.ConnectError, httpx.ConnectTimeout):
         return "nobody", "", ""
@@ -64,7 +66,7 @@ async def _asked(host: str, port: int) -> tuple[Holder, str, str]:
         return "another program", "", ""
 
 
-def _tried(host: str, port: int) -> str:
+def _try_bind(host: str, port: int) -> str:
     """Why nobody could listen there. Nobody does: the port is bound for a moment, and not listened on."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -72,16 +74,16 @@ def _tried(host: str, port: int) -> str:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             made.bind(address)
     except OSError as error:
-        return TAKEN if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+        return PORT_TAKEN if error.errno == errno.EADDRINUSE else error.strerror or str(error)
     return ""
 
 
-def _reached(host: str) -> str:
+def _find_reachable_host(host: str) -> str:
     """Where somebody on this machine finds what listens there."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104 - nothing is bound
 
 
-def _loopback(host: str) -> bool:
+def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

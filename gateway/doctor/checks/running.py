@@ -7,68 +7,75 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from gateway.control import PathTooLong, socket_path
-from gateway.doctor.base import Machine, Subject, aside
-from gateway.doctor.rules.running import ChannelSeen, State, of_channels, of_reading, of_state, state_of
-from gateway.ops.health import STALE_S, last_sign
+from gateway.control import SocketPathTooLong, socket_path
+from gateway.doctor.base import DoctorContext, DoctorEnvironment, run_in_thread
+from gateway.doctor.rules.running import (
+    GatewayState,
+    RunningChannel,
+    infer_gateway_state,
+    judge_config_freshness,
+    judge_gateway_state,
+    judge_running_channels,
+)
+from gateway.ops.health import STALE_HEARTBEAT_S, read_heartbeat
 from gateway.probes.base import Finding
 
-NOTICED_S: Final = 60.0
+RELOAD_GRACE_S: Final = 60.0
 """Twice as long as the gateway takes where no change is told (`gateway.watching`)."""
 
 _COLUMNS: Final = 8
 """Of a row of /proc/locks; the last four are the process, the file, and which bytes of it."""
 
 
-def look_at(machine: Machine, store: Path, now: datetime) -> State:
+def find_gateway_state(machine: DoctorEnvironment, store: Path, now: datetime) -> GatewayState:
     """Whether a gateway uses the store. Blocks for a few system calls."""
-    sign = last_sign(store, now)
+    sign = read_heartbeat(store, now)
     lock = store.with_name(f"{store.name}.lock")
-    holder = _holder(lock)
-    held = _held(lock, machine.root, None if holder is None else holder[0])
+    holder = _read_lock_holder(lock)
+    held = _is_locked(lock, machine.root, None if holder is None else holder[0])
     try:
         left = socket_path(store).is_socket()
-    except (PathTooLong, OSError):  # the store's own check says what is closed
+    except (SocketPathTooLong, OSError):  # the store's own check says what is closed
         left = False
-    state = state_of(
+    state = infer_gateway_state(
         sign_age_s=None if sign is None else sign.age_s,
-        stale_s=STALE_S,
+        stale_s=STALE_HEARTBEAT_S,
         held=held,
         held_for_s=None if holder is None else (now - holder[1]).total_seconds(),
         pid=None if holder is None else holder[0],
         left=left or sign is not None,
     )
     started = "" if sign is None else sign.snapshot.started.isoformat()
-    return State(kind=state.kind, pid=state.pid, silent_s=state.silent_s, started=started)
+    return GatewayState(kind=state.kind, pid=state.pid, silent_s=state.silent_s, started=started)
 
 
-async def check_running(subject: Subject) -> Sequence[Finding]:
+async def check_running(subject: DoctorContext) -> Sequence[Finding]:
     """Whether it runs, and whether its channels are up."""
     store, now = subject.settings.store.path, datetime.now(UTC)
-    found = of_state(subject.gateway_state, str(store))
+    found = judge_gateway_state(subject.gateway_state, str(store))
     if subject.gateway_state.kind != "running":
         return found
-    sign = await aside(lambda: last_sign(store, now))
+    sign = await run_in_thread(lambda: read_heartbeat(store, now))
     if sign is not None:
-        seen = {str(one.channel): ChannelSeen(state=one.state, reason=one.reason) for one in sign.snapshot.channels}
-        found += of_channels(list(subject.settings.channels), seen)
+        seen = {str(one.channel): RunningChannel(state=one.state, reason=one.reason) for one in sign.snapshot.channels}
+        found += judge_running_channels(list(subject.settings.channels), seen)
     return found
 
 
-async def check_reading(subject: Subject) -> Sequence[Finding]:
+async def check_config_freshness(subject: DoctorContext) -> Sequence[Finding]:
     """Whether the running gateway goes by what is written."""
     store, now, directory = subject.settings.store.path, datetime.now(UTC), subject.environment.directory
-    sign = await aside(lambda: last_sign(store, now)) if subject.gateway_state.kind == "running" else None
+    sign = await run_in_thread(lambda: read_heartbeat(store, now)) if subject.gateway_state.kind == "running" else None
     if sign is None:
         return []
     said = sign.snapshot
-    since, until = (said.read or said.started).timestamp(), now.timestamp() - NOTICED_S
-    written = await aside(lambda: _written(directory))
+    since, until = (said.read or said.started).timestamp(), now.timestamp() - RELOAD_GRACE_S
+    written = await run_in_thread(lambda: _read_config_times(directory))
     unseen = [name for name, at in written.items() if since < at < until]
-    return of_reading(later=said.later, broken=said.broken, unseen=unseen, where=str(directory))
+    return judge_config_freshness(later=said.later, broken=said.broken, unseen=unseen, where=str(directory))
 
 
-def _written(directory: Path) -> dict[str, float]:
+def _read_config_times(directory: Path) -> dict[str, float]:
     return {
         path.name: path.stat().st_mtime
         for path in directory.iterdir()
@@ -76,7 +83,7 @@ def _written(directory: Path) -> dict[str, float]:
     }
 
 
-def _holder(lock: Path) -> tuple[int, datetime] | None:
+def _read_lock_holder(lock: Path) -> tuple[int, datetime] | None:
     """Who took the lock last, and when, as the file says."""
     try:
         said = json.loads(lock.read_bytes())
@@ -86,7 +93,7 @@ def _holder(lock: Path) -> tuple[int, datetime] | None:
         return None
 
 
-def _held(lock: Path, root: Path, pid: int | None) -> bool:
+def _is_locked(lock: Path, root: Path, pid: int | None) -> bool:
     """Whether somebody holds the lock. It is not tried: a gateway that starts in that moment would be refused.
 
     The kernel lists locks with the process, the device in hexadecimal and the number of the file in decimal

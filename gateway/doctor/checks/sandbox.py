@@ -8,45 +8,47 @@ from pathlib import Path
 from typing import Final
 
 from agent.tools.shell import BASH
-from gateway.doctor.base import Subject
-from gateway.doctor.checks.machine import container
-from gateway.doctor.rules.sandbox import SandboxSeen, of_sandbox
+from gateway.doctor.base import DoctorContext
+from gateway.doctor.checks.machine import find_container
+from gateway.doctor.rules.sandbox import SandboxObservation, judge_sandbox
 from gateway.probes.base import Finding
-from gateway.process import NotStarted, run
+from gateway.process import ProgramNotStarted, run_program
 from gateway.tools.dispatch import is_off
 from gateway.tools.sandbox import PATH
 
-TRY_S: Final = 5.0
-_TRY: Final = ("--ro-bind", "/", "/", "--unshare-all", "--unshare-user", "--die-with-parent", "true")
-_KERNEL: Final = {
+TRIAL_TIMEOUT_S: Final = 5.0
+_TRIAL_ARGUMENTS: Final = ("--ro-bind", "/", "/", "--unshare-all", "--unshare-user", "--die-with-parent", "true")
+_KERNEL_SETTINGS: Final = {
     "clone": "proc/sys/kernel/unprivileged_userns_clone",
     "namespaces": "proc/sys/user/max_user_namespaces",
     "apparmor": "proc/sys/kernel/apparmor_restrict_unprivileged_userns",
 }
 
 
-async def check_sandbox(subject: Subject) -> Sequence[Finding]:
+async def check_sandbox(subject: DoctorContext) -> Sequence[Finding]:
     """Whether bubblewrap is there, and the kernel lets it work."""
     said, env, root = subject.settings.tools, subject.environment.env, subject.environment.root
     search = env.get("PATH", os.defpath)
-    seen = SandboxSeen(
+    seen = SandboxObservation(
         is_wanted=not is_off(BASH.name, said.off),
         is_sandboxed=said.bash.sandbox == "bubblewrap",
         program=shutil.which("bwrap", path=search),
-        container=bool(container(root, env)),
-        **{name: _said(root / path) for name, path in _KERNEL.items()},
+        container=bool(find_container(root, env)),
+        **{name: _read_kernel_setting(root / path) for name, path in _KERNEL_SETTINGS.items()},
     )
     if seen.is_wanted and seen.is_sandboxed and seen.program is not None:
-        seen = replace(seen, trouble=await _trouble(seen.program))
-    return of_sandbox(seen)
+        seen = replace(seen, trouble=await _find_sandbox_trouble(seen.program))
+    return judge_sandbox(seen)
 
 
-async def _trouble(program: str) -> str:
+async def _find_sandbox_trouble(program: str) -> str:
     """Why no sandbox can be made; empty: one could."""
-    script = f'"$0" {" ".join(_TRY)} 2>&1'  # what it complains of is on its standard error
+    script = f'"$0" {" ".join(_TRIAL_ARGUMENTS)} 2>&1'  # what it complains of is on its standard error
     try:
-        ran = await run(("/bin/sh", "-c", script, program), env={"PATH": PATH}, time_s=TRY_S, max_bytes=2_000)
-    except NotStarted as error:
+        ran = await run_program(
+            ("/bin/sh", "-c", script, program), env={"PATH": PATH}, time_s=TRIAL_TIMEOUT_S, max_bytes=2_000
+        )
+    except ProgramNotStarted as error:
         return str(error)
     if ran.end_reason == "late":
         return "it does not come to an end"
@@ -54,7 +56,7 @@ async def _trouble(program: str) -> str:
     return (words or f"it ended with {ran.status}") if ran.status else ""
 
 
-def _said(path: Path) -> str:
+def _read_kernel_setting(path: Path) -> str:
     try:
         return path.read_text(encoding="ascii", errors="replace").strip()
     except OSError:

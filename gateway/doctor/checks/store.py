@@ -13,30 +13,30 @@ from typing import Final, Literal
 
 import aiosqlite
 
-from gateway.doctor.base import Subject, aside
-from gateway.doctor.rules.store import LATELY_S, OutboxSeen, StoreSeen, of_outbox, of_store
-from gateway.events import Delivery
+from gateway.doctor.base import DoctorContext, run_in_thread
+from gateway.doctor.rules.store import RECENT_S, OutboxObservation, StoreObservation, judge_outbox, judge_store
+from gateway.events import DeliveryReport
 from gateway.probes.base import Finding
-from gateway.store import Reader, Store, StoreError, Unreadable
-from gateway.store.schema import APPLICATION_ID, check, migrations, uri
+from gateway.store import Store, StoreError, StoreReader, StoreUnreadable
+from gateway.store.schema import APPLICATION_ID, check_schema, migrations, sqlite_uri
 
-LOOK_S: Final = 5.0
+INTEGRITY_CHECK_S: Final = 5.0
 """For looking through the file: it holds back the writer's checkpoint, and nothing else."""
-_STEPS: Final = 10_000
+_PROGRESS_STEPS: Final = 10_000
 """Of SQLite's machine between two looks at the time."""
 
 
-async def check_store(subject: Subject) -> Sequence[Finding]:
+async def check_store(subject: DoctorContext) -> Sequence[Finding]:
     """The file itself."""
     path, alive = subject.settings.store.path, subject.gateway_state.is_alive
-    return list(of_store(await aside(lambda: see(path, alive=alive))))
+    return list(judge_store(await run_in_thread(lambda: inspect_store(path, alive=alive))))
 
 
-async def check_outbox(subject: Subject) -> Sequence[Finding]:
+async def check_outbox(subject: DoctorContext) -> Sequence[Finding]:
     """What waits to be delivered."""
     path = subject.settings.store.path
     try:
-        async with await reading(path, alive=subject.gateway_state.is_alive) as reader:
+        async with await open_reader(path, alive=subject.gateway_state.is_alive) as reader:
             posts = await reader.undelivered_posts()
             ended = await reader.newest_entries(200, kinds=["delivery"])
     except (StoreError, sqlite3.Error, OSError):  # the file's own check says why
@@ -44,41 +44,41 @@ async def check_outbox(subject: Subject) -> Sequence[Finding]:
     now = datetime.now(UTC)
     oldest_s = max(((now - post.at).total_seconds() for post in posts), default=0.0)
     uncertain = sum(1 for post in posts if any(part.state == "uncertain" for part in post.parts))
-    lately = [one.fact for one in ended if (now - one.at).total_seconds() < LATELY_S]
-    uncertain += sum(1 for one in lately if isinstance(one, Delivery) and one.state == "uncertain")
-    seen = OutboxSeen(waiting=len(posts), oldest_s=oldest_s, uncertain=uncertain)
-    return list(of_outbox(seen, running=subject.gateway_state.kind == "running", where=str(path)))
+    lately = [one.fact for one in ended if (now - one.at).total_seconds() < RECENT_S]
+    uncertain += sum(1 for one in lately if isinstance(one, DeliveryReport) and one.state == "uncertain")
+    seen = OutboxObservation(waiting=len(posts), oldest_s=oldest_s, uncertain=uncertain)
+    return list(judge_outbox(seen, running=subject.gateway_state.kind == "running", where=str(path)))
 
 
-async def reading(path: Path, *, alive: bool) -> Reader:
+async def open_reader(path: Path, *, alive: bool) -> StoreReader:
     """What is in it, as `Store.open_readonly`, and no file is left beside it. Raises StoreError and sqlite3.Error."""
-    if alive or _wal_bytes(path):
+    if alive or _read_wal_bytes(path):
         return await Store.open_readonly(path)
-    address = _address(path, alive=alive)
-    schema = await aside(lambda: _schema(address, path))
+    address = _build_sqlite_uri(path, alive=alive)
+    schema = await run_in_thread(lambda: _read_schema(address, path))
     if schema != len(migrations()):
-        raise Unreadable(f"{path} has the older schema {schema}")
-    return Reader(path, await aiosqlite.connect(address, uri=True, isolation_level=None))
+        raise StoreUnreadable(f"{path} has the older schema {schema}")
+    return StoreReader(path, await aiosqlite.connect(address, uri=True, isolation_level=None))
 
 
-def see(path: Path, *, alive: bool) -> StoreSeen:
+def inspect_store(path: Path, *, alive: bool) -> StoreObservation:
     """Look at the file. `alive`: a process may write it meanwhile. Blocks."""
-    unusable = _unusable(path.parent)
+    unusable = _find_directory_problem(path.parent)
     there = not unusable and path.exists()
     closed = there and not os.access(path, os.R_OK | os.W_OK)
-    seen = StoreSeen(
+    seen = StoreObservation(
         path=str(path),
         exists=there,
         directory_problem=unusable,
         newest_schema=len(migrations()),
-        free_bytes=_free(path.parent),
+        free_bytes=_read_free_bytes(path.parent),
         writable=not closed,
     )
     if not there or not os.access(path, os.R_OK):
         return seen
-    wal_bytes = _wal_bytes(path)
-    opened = _opened(_address(path, alive=alive))
-    return StoreSeen(
+    wal_bytes = _read_wal_bytes(path)
+    opened = _inspect_database(_build_sqlite_uri(path, alive=alive))
+    return StoreObservation(
         path=seen.path,
         exists=True,
         open_problem=opened[0],
@@ -93,29 +93,29 @@ def see(path: Path, *, alive: bool) -> StoreSeen:
     )
 
 
-def _wal_bytes(path: Path) -> int:
+def _read_wal_bytes(path: Path) -> int:
     try:
         return path.with_name(f"{path.name}-wal").stat().st_size
     except OSError:
         return 0
 
 
-def _address(path: Path, *, alive: bool) -> str:
+def _build_sqlite_uri(path: Path, *, alive: bool) -> str:
     """For SQLite. Where nobody writes and nothing waits in the write-ahead log, the file alone is the truth.
 
     Then it is not to make a `-shm` beside it: root, who may have called us, would own that, and the gateway could not
     open its store (https://www.sqlite.org/uri.html#uriimmutable).
     """
-    still = "" if alive or _wal_bytes(path) else "&immutable=1"
-    return f"{uri(path, 'ro')}{still}"
+    still = "" if alive or _read_wal_bytes(path) else "&immutable=1"
+    return f"{sqlite_uri(path, 'ro')}{still}"
 
 
-def _schema(address: str, path: Path) -> int:
+def _read_schema(address: str, path: Path) -> int:
     with closing(sqlite3.connect(address, uri=True)) as connection:
-        return check(connection, path)
+        return check_schema(connection, path)
 
 
-def _opened(address: str) -> tuple[str, int, tuple[str, ...], Literal["whole", "partly", "no"]]:
+def _inspect_database(address: str) -> tuple[str, int, tuple[str, ...], Literal["whole", "partly", "no"]]:
     """Why it cannot be opened, its schema, what is damaged, and how much was looked at."""
     schema = 0
     try:
@@ -124,26 +124,26 @@ def _opened(address: str) -> tuple[str, int, tuple[str, ...], Literal["whole", "
             (schema,) = connection.execute("PRAGMA user_version").fetchone()
             if application != APPLICATION_ID or not schema:
                 return "the file is not a store of reverie's", 0, (), "no"
-            end = time.monotonic() + LOOK_S
-            connection.set_progress_handler(lambda: int(time.monotonic() > end), _STEPS)
+            end = time.monotonic() + INTEGRITY_CHECK_S
+            connection.set_progress_handler(lambda: int(time.monotonic() > end), _PROGRESS_STEPS)
             rows = [str(row[0]) for row in connection.execute("PRAGMA quick_check(10)")]
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
             return "", schema, (), "partly"
-        return _told(error), schema, (), "no"
+        return _format_sqlite_error(error), schema, (), "no"
     except sqlite3.DatabaseError as error:
         if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
             return "the file is not a store of reverie's", 0, (), "no"
-        return "", schema, (_told(error),), "whole"
+        return "", schema, (_format_sqlite_error(error),), "whole"
     damage = tuple(" ".join(row.split()) for row in rows if row != "ok")
     return "", schema, damage, "whole"
 
 
-def _told(error: sqlite3.Error) -> str:
+def _format_sqlite_error(error: sqlite3.Error) -> str:
     return f"SQLite says: {error}"
 
 
-def _unusable(directory: Path) -> str:
+def _find_directory_problem(directory: Path) -> str:
     """Why no store can be used there; empty: it can. Beside the file SQLite and the lock need files of their own."""
     for path in (directory, *directory.parents):
         try:
@@ -156,7 +156,7 @@ def _unusable(directory: Path) -> str:
     return "it is not there"
 
 
-def _free(directory: Path) -> int:
+def _read_free_bytes(directory: Path) -> int:
     for path in (directory, *directory.parents):
         with suppress(OSError):  # it is not there, or one above is closed
             return shutil.disk_usage(path).free

@@ -8,20 +8,20 @@ from typing import Final
 
 from gateway.probes.base import Finding
 from gateway.settings import Settings
-from gateway.settings_source import Problem
+from gateway.settings_source import ConfigProblem
 
 _EXAMPLES: Final = ("who runs this bot, reachable", "-1001234567890", "123456789012345678")
 _EXAMPLE_PEOPLE: Final = ("telegram.main:1001", "irc.libera:account:someone")
 """Values of reverie.example.yaml. Whoever the people are, they are not the operator."""
 _REMEDIES: Final = {"access.masks": "set access.masks: false, and have people log in to the network's services"}
 """Where a warning says why, and not what to do."""
-_OPEN: Final = "make it readable for the user that runs this: chown, chmod 600"
-_LIKE: Final = (".yaml", ".yml", ".json", ".toml", ".ini", ".conf")
-_KEPT: Final = frozenset({".pem", ".crt", ".key", ".md", ".txt", ".db", ".sql", ".sh", ".service"})
+_OPEN_FIX: Final = "make it readable for the user that runs this: chown, chmod 600"
+_CONFIG_SUFFIXES: Final = (".yaml", ".yml", ".json", ".toml", ".ini", ".conf")
+_IGNORED_SUFFIXES: Final = frozenset({".pem", ".crt", ".key", ".md", ".txt", ".db", ".sql", ".sh", ".service"})
 """Files that people keep beside a configuration and that nobody takes for one."""
 
 
-def none_there(problem: Problem) -> Finding:
+def missing_config(problem: ConfigProblem) -> Finding:
     """There is nothing to examine."""
     return Finding(
         code="config.none",
@@ -32,18 +32,18 @@ def none_there(problem: Problem) -> Finding:
     )
 
 
-def wrong(problems: Iterable[Problem]) -> list[Finding]:
+def judge_problems(problems: Iterable[ConfigProblem]) -> list[Finding]:
     """What keeps the configuration from being used. The remedy stands behind the semicolon of most."""
     found = []
     for one in problems:
         what, _, fix = one.message.partition("; ")
         closed = what.startswith("cannot be read")
-        fix = fix or (_OPEN if closed else "mend it there; `reverie check-config` looks at the configuration alone")
-        found.append(Finding(code="config.invalid", level="bad", what=what, fix=fix, where=_place(one)))
+        fix = fix or (_OPEN_FIX if closed else "mend it there; `reverie check-config` looks at the configuration alone")
+        found.append(Finding(code="config.invalid", level="bad", what=what, fix=fix, where=_format_location(one)))
     return found
 
 
-def unwise(warnings: Iterable[Problem]) -> Iterator[Finding]:
+def judge_warnings(warnings: Iterable[ConfigProblem]) -> Iterator[Finding]:
     """What works and lets more happen than is meant. The remedy stands behind the semicolon of each warning."""
     for one in warnings:
         what, _, fix = one.message.partition("; ")
@@ -56,16 +56,21 @@ def unwise(warnings: Iterable[Problem]) -> Iterator[Finding]:
             code, fix = "files.given_away", fix or "name a directory of its own"
         else:
             code, fix = "config.unwise", _REMEDIES.get(one.key) or fix or "see the README about access"
-        yield Finding(code=code, level="warning", what=what, fix=fix, where=_place(one))
+        yield Finding(code=code, level="warning", what=what, fix=fix, where=_format_location(one))
 
 
-def strays(names: Iterable[str], read: Collection[str]) -> Iterator[Finding]:
+def find_unread_files(names: Iterable[str], read: Collection[str]) -> Iterator[Finding]:
     """Files of the directory that look as if they counted, and do not. `read`: those that do, or are referred to."""
     for name in sorted(names):
         path = PurePath(name)
-        if name in read or name.startswith(".") or path.stem.endswith(".example") or path.suffix.lower() in _KEPT:
+        if (
+            name in read
+            or name.startswith(".")
+            or path.stem.endswith(".example")
+            or path.suffix.lower() in _IGNORED_SUFFIXES
+        ):
             continue
-        if not any(word in name.lower() for word in _LIKE):
+        if not any(word in name.lower() for word in _CONFIG_SUFFIXES):
             continue
         yield Finding(
             code="config.unread",
@@ -76,7 +81,7 @@ def strays(names: Iterable[str], read: Collection[str]) -> Iterator[Finding]:
         )
 
 
-def left_as_example(settings: Settings) -> Iterator[Finding]:
+def find_example_values(settings: Settings) -> Iterator[Finding]:
     """Values of the example that nobody replaced."""
     for role, people_of in settings.access.roles:
         copied = [one for one in people_of if one in _EXAMPLE_PEOPLE]
@@ -102,7 +107,7 @@ def left_as_example(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def people(settings: Settings, *, paired_owners: int, costs: bool) -> Iterator[Finding]:
+def judge_owners(settings: Settings, *, paired_owners: int, costs: bool) -> Iterator[Finding]:
     """Who may do what. `paired_owners`: how many were made owners while the gateway ran. `costs`: answers do."""
     access = settings.access
     if not access.roles.owner and not paired_owners and not any(one.role == "owner" for one in access.grants):
@@ -123,7 +128,7 @@ def people(settings: Settings, *, paired_owners: int, costs: bool) -> Iterator[F
         )
 
 
-def consoles(settings: Settings) -> Iterator[Finding]:
+def judge_channels(settings: Settings) -> Iterator[Finding]:
     """Channels that this version cannot run, and none at all."""
     for name, channel in settings.channels.items():
         if channel.platform == "console":
@@ -144,7 +149,7 @@ def consoles(settings: Settings) -> Iterator[Finding]:
         )
 
 
-def unheard(settings: Settings) -> Iterator[Finding]:
+def find_unbound_channels(settings: Settings) -> Iterator[Finding]:
     """Channels that no binding of any agent listens to."""
     globs = [one.match.channel for agent in settings.agents for one in agent.bindings if one.listen != "off"]
     for name in settings.channels:
@@ -158,7 +163,7 @@ def unheard(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def _place(problem: Problem) -> str:
+def _format_location(problem: ConfigProblem) -> str:
     file = PurePath(problem.file).name if problem.file else ""
     at = f"{file}:{problem.line}" if problem.line else file
     return " ".join(part for part in (at, problem.key) if part)

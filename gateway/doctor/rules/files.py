@@ -11,15 +11,15 @@ _OTHERS_WRITE: Final = 0o022
 _OTHERS_READ: Final = 0o044
 _STICKY: Final = 0o1000
 
-What = Literal["configuration", "target", "store", "backup", "media", "workspace", "memory", "home"]
+FileKind = Literal["configuration", "target", "store", "backup", "media", "workspace", "memory", "home"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mode:
+class FileMode:
     """A file or a directory as it was found."""
 
     path: str
-    kind: What
+    kind: FileKind
     """home: the directory of the store."""
     mode: int
     """Permission bits, with the sticky one."""
@@ -32,13 +32,13 @@ class Mode:
         return f"{self.mode & 0o777:03o}"
 
 
-_READ: Final[dict[What, tuple[str, str, str]]] = {
+_READ_RISKS: Final[dict[FileKind, tuple[str, str, str]]] = {
     "store": ("files.store_readable", "the log has everything that was said", "chmod 600"),
     "backup": ("files.backup_readable", "a backup has everything that was said", "chmod 600"),
     "media": ("files.media_readable", "it has images that people sent", "chmod 700"),
     "memory": ("files.memory_readable", "it has what the agent knows of its owner", "chmod 600"),
 }
-_WRITE: Final[dict[What, str]] = {
+_WRITE_RISKS: Final[dict[FileKind, str]] = {
     "configuration": "whoever writes there commands the gateway",
     "target": "whoever writes there chooses the secret",
     "workspace": "whoever writes there tells the agent who it is",
@@ -50,26 +50,26 @@ _WRITE: Final[dict[What, str]] = {
 }
 
 
-def of_modes(modes: Iterable[Mode], *, uid: int) -> Iterator[Finding]:
+def judge_modes(modes: Iterable[FileMode], *, uid: int) -> Iterator[Finding]:
     """What others may do with each. `uid`: ours."""
     seen = list(modes)
-    found = [finding for one in seen for finding in _of(one, uid)]
+    found = [finding for one in seen for finding in _judge_mode(one, uid)]
     yield from found
     if seen and not found:
         yield Finding(code="files.modes", level="ok", what=f"{len(seen)} files and directories are closed to others")
 
 
-def _of(one: Mode, uid: int) -> Iterator[Finding]:
+def _judge_mode(one: FileMode, uid: int) -> Iterator[Finding]:
     if one.mode & _OTHERS_WRITE and not one.mode & _STICKY and not one.is_sheltered:
         yield Finding(
             code="files.writable",
             level="bad",
-            what=f"others can write it (mode {one.octal}): {_WRITE[one.kind]}",
+            what=f"others can write it (mode {one.octal}): {_WRITE_RISKS[one.kind]}",
             fix=f"chmod go-w {shlex.quote(one.path)}",
             where=one.path,
         )
-    if one.kind in _READ and one.mode & _OTHERS_READ and not one.is_sheltered:
-        code, why, fix = _READ[one.kind]
+    if one.kind in _READ_RISKS and one.mode & _OTHERS_READ and not one.is_sheltered:
+        code, why, fix = _READ_RISKS[one.kind]
         yield Finding(
             code=code,
             level="warning",
@@ -87,7 +87,7 @@ def _of(one: Mode, uid: int) -> Iterator[Finding]:
         )
 
 
-def of_workspace(
+def judge_workspace(
     agent: str, path: str, *, there: bool, notes: Iterable[str] = (), closed: str = ""
 ) -> Iterator[Finding]:
     """What an agent is told of itself. `notes`: what whoever read it had to say; `closed`: why nobody could."""
@@ -122,7 +122,7 @@ def of_workspace(
         yield Finding(code="files.workspace", level="ok", what="its persona can be read", where=f"agents.{agent}")
 
 
-def of_references(name: str, why: str) -> Finding:
+def judge_reference(name: str, why: str) -> Finding:
     """A file that the configuration names and that cannot be read."""
     return Finding(
         code="files.missing",

@@ -3,7 +3,7 @@
 from gateway.probes.base import Finding
 
 
-def of_slow(name: str, waited_s: float, most_s: float) -> Finding:
+def judge_slow_mcp_server(name: str, waited_s: float, most_s: float) -> Finding:
     """It had not come up when it was no longer waited for."""
     return Finding(
         code="mcp.slow",
@@ -14,7 +14,7 @@ def of_slow(name: str, waited_s: float, most_s: float) -> Finding:
     )
 
 
-def of_server(
+def judge_mcp_server(
     name: str, *, why: str, tools: int, missing_library: bool = False, program: str = "", untried: str = ""
 ) -> Finding:
     """One finding of one server. `program`: the one that is not there. `why`: it did not come up; empty: it did.

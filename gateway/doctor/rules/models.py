@@ -7,13 +7,13 @@ from typing import Final
 from agent.cache.prices import Price
 from gateway.probes.base import Finding
 
-UNDERCOUNT: Final = 1.35
+TOKEN_UNDERCOUNT: Final = 1.35
 """Newer Claude tokenizers make about 30 % more tokens of a text than the one that counts here
 (platform.claude.com/docs/en/about-claude/pricing)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Thought:
+class ModelPrefix:
     """What one agent thinks with."""
 
     agent: str
@@ -29,13 +29,13 @@ class Thought:
     """The operator wants that."""
 
 
-def of_prefix(one: Thought) -> list[Finding]:
+def judge_prefix(one: ModelPrefix) -> list[Finding]:
     """Whether what all prompts begin with is long enough to be cached at all."""
     if not one.takes_cache_marks or not one.wants_caching:
         return []
     least, where = one.price.minimum_tokens, f"agents.{one.agent}"
     what = f"its persona and {one.tools} tools have about {one.prefix_tokens} tokens"
-    if one.prefix_tokens * UNDERCOUNT >= least:
+    if one.prefix_tokens * TOKEN_UNDERCOUNT >= least:
         told = f"{what}; {one.model} caches from {least} on"
         return [Finding(code="model.prefix", level="ok", what=told, where=where)]
     return [
@@ -49,7 +49,7 @@ def of_prefix(one: Thought) -> list[Finding]:
     ]
 
 
-def of_price(key: str, name: str, price: Price) -> list[Finding]:
+def judge_price(key: str, name: str, price: Price) -> list[Finding]:
     """Whether costs can be told, and budgets hold."""
     if not price.known:
         return [
@@ -74,7 +74,7 @@ def of_price(key: str, name: str, price: Price) -> list[Finding]:
     return [Finding(code="model.price", level="ok", what=f"{name} {told}", where=f"llm.models.{key}")]
 
 
-def bad_prices(message: str) -> Finding:
+def price_table_finding(message: str) -> Finding:
     """The table cannot be read."""
     return Finding(
         code="config.prices",
@@ -86,7 +86,7 @@ def bad_prices(message: str) -> Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Behind:
+class FallbackChain:
     """A model and who stands in for it."""
 
     fallbacks: tuple[str, ...]
@@ -94,7 +94,7 @@ class Behind:
     """Some of them are asked elsewhere."""
 
 
-def of_fallbacks(agents: Mapping[str, str], models: Mapping[str, Behind]) -> Iterator[Finding]:
+def judge_fallbacks(agents: Mapping[str, str], models: Mapping[str, FallbackChain]) -> Iterator[Finding]:
     """Whether somebody answers when a model does not. `agents`: what each thinks with."""
     for agent, key in agents.items():
         one = models[key]
@@ -114,7 +114,7 @@ def of_fallbacks(agents: Mapping[str, str], models: Mapping[str, Behind]) -> Ite
             )
 
 
-def of_embedded(*, needed: bool, missing: tuple[str, ...]) -> list[Finding]:
+def judge_embedded_model(*, needed: bool, missing: tuple[str, ...]) -> list[Finding]:
     """Whether the embedded model can be loaded. `missing`: packages of it that are not there."""
     if not needed:
         return []

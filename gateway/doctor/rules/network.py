@@ -4,14 +4,14 @@ from typing import Final
 
 from gateway.probes.base import Finding
 
-SOON_S: Final = 7 * 86_400.0
+EXPIRES_SOON_S: Final = 7 * 86_400.0
 """Whoever renews by itself has done so long before (Let's Encrypt: 30 days)."""
 
 
-def of_certificate(server: str, left_s: float, *, where: str) -> Finding:
+def judge_certificate(server: str, left_s: float, *, where: str) -> Finding:
     """`left_s`: until it is over."""
     days = left_s / 86_400
-    if left_s < SOON_S:
+    if left_s < EXPIRES_SOON_S:
         return Finding(
             code="net.tls.soon",
             level="warning",

@@ -4,27 +4,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from gateway.credentials import random_looking
+from gateway.credentials import looks_random
 from gateway.probes.base import Finding
 
-Holder = Literal["nobody", "ours", "another gateway", "another program"]
+PortHolder = Literal["nobody", "ours", "another gateway", "another program"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PortSeen:
+class PortObservation:
     """As it was found."""
 
     host: str
     port: int
     """0: any free one; then nothing was looked at."""
-    holder: Holder
+    holder: PortHolder
     bind_problem: str = ""
     """Why nobody could listen there; empty: somebody could, or does."""
     is_gateway_running: bool
     """A gateway runs with this store."""
 
 
-def of_port(seen: PortSeen) -> Iterator[Finding]:
+def judge_port(seen: PortObservation) -> Iterator[Finding]:
     """Whether the server can listen, or does."""
     place = f"{seen.host}:{seen.port}"
     if not seen.port:
@@ -58,12 +58,12 @@ def of_port(seen: PortSeen) -> Iterator[Finding]:
         yield Finding(code="ops.port", level="ok", what=f"{place} {told}")
 
 
-def of_token(host: str, token: str | None, *, loopback: bool) -> Iterator[Finding]:
+def judge_token(host: str, token: str | None, *, loopback: bool) -> Iterator[Finding]:
     """Whether a stranger could get in."""
     if token is None:
         what = "there is no ops.token: the dashboard and the console are off"
         yield Finding(code="ops.token", level="ok", what=what, where="ops.token")
-    elif not loopback and not random_looking(token):
+    elif not loopback and not looks_random(token):
         yield Finding(
             code="ops.token",
             level="warning",

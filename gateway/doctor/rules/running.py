@@ -11,7 +11,7 @@ STARTING_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class GatewayState:
     """Whether a gateway uses the store just now."""
 
     kind: Literal["running", "starting", "hangs", "died", "stopped"]
@@ -29,22 +29,22 @@ class State:
         return self.kind in ("running", "starting", "hangs")
 
 
-def state_of(
+def infer_gateway_state(
     *, sign_age_s: float | None, stale_s: float, held: bool, held_for_s: float | None, pid: int | None, left: bool
-) -> State:
+) -> GatewayState:
     """Tell from signs. `sign_age_s`: of the last sign of life, None: there is none. `held`: somebody holds the lock.
 
     `left`: a socket or a sign of life stands beside the store.
     """
     if sign_age_s is not None and sign_age_s <= stale_s:
-        return State(kind="running", pid=pid, silent_s=sign_age_s)
+        return GatewayState(kind="running", pid=pid, silent_s=sign_age_s)
     if held:
         young = sign_age_s is None and held_for_s is not None and held_for_s < STARTING_S
-        return State(kind="starting" if young else "hangs", pid=pid, silent_s=sign_age_s or 0.0)
-    return State(kind="died" if left else "stopped", silent_s=sign_age_s or 0.0)
+        return GatewayState(kind="starting" if young else "hangs", pid=pid, silent_s=sign_age_s or 0.0)
+    return GatewayState(kind="died" if left else "stopped", silent_s=sign_age_s or 0.0)
 
 
-def of_state(state: State, store: str) -> list[Finding]:
+def judge_gateway_state(state: GatewayState, store: str) -> list[Finding]:
     """Whether it runs."""
     process = f"process {state.pid}" if state.pid else "a process"
     match state.kind:
@@ -79,14 +79,14 @@ def of_state(state: State, store: str) -> list[Finding]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChannelSeen:
+class RunningChannel:
     """One channel of the running gateway."""
 
     state: str
     reason: str
 
 
-def of_channels(wanted: Collection[str], seen: Mapping[str, ChannelSeen]) -> list[Finding]:
+def judge_running_channels(wanted: Collection[str], seen: Mapping[str, RunningChannel]) -> list[Finding]:
     """How the running gateway's channels are. `wanted`: those of the configuration."""
     found = []
     for name in wanted:
@@ -107,7 +107,7 @@ def of_channels(wanted: Collection[str], seen: Mapping[str, ChannelSeen]) -> lis
     return found or [Finding(code="gateway.channel", level="ok", what="all channels of the running gateway are up")]
 
 
-def of_version(running: str, installed: str) -> list[Finding]:
+def judge_running_version(running: str, installed: str) -> list[Finding]:
     """Whether the process is the program that is installed."""
     if running == installed:
         return [Finding(code="gateway.version", level="ok", what=f"the running gateway is version {running}")]
@@ -121,7 +121,9 @@ def of_version(running: str, installed: str) -> list[Finding]:
     ]
 
 
-def of_reading(*, later: Collection[str], broken: bool, unseen: Collection[str], where: str) -> list[Finding]:
+def judge_config_freshness(
+    *, later: Collection[str], broken: bool, unseen: Collection[str], where: str
+) -> list[Finding]:
     """Whether the running gateway goes by what is written. Here it could be read.
 
     `later`: keys that wait for a restart; `broken`: the gateway could not take what is written; `unseen`: files that

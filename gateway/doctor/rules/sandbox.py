@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 from gateway.probes.base import Finding
 
-_NAMESPACES = "sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=10000"
-_CONTAINER = "--security-opt seccomp=unconfined --security-opt apparmor=unconfined"
-_APPARMOR = "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, or give bwrap an AppArmor profile of its own"
+_NAMESPACES_FIX = "sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=10000"
+_CONTAINER_OPTIONS = "--security-opt seccomp=unconfined --security-opt apparmor=unconfined"
+_APPARMOR_FIX = "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, or give bwrap an AppArmor profile of its own"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SandboxSeen:
+class SandboxObservation:
     """As it was found."""
 
     is_wanted: bool
@@ -28,7 +28,7 @@ class SandboxSeen:
     container: bool = False
 
 
-def of_sandbox(seen: SandboxSeen) -> list[Finding]:
+def judge_sandbox(seen: SandboxObservation) -> list[Finding]:
     """One finding."""
     where = "tools.bash.sandbox"
     if not seen.is_wanted:
@@ -59,18 +59,18 @@ def of_sandbox(seen: SandboxSeen) -> list[Finding]:
                 code="sandbox.namespaces",
                 level="warning",
                 what=f"bubblewrap cannot make a sandbox here: {seen.trouble}",
-                fix=_fix(seen),
+                fix=_find_sandbox_fix(seen),
                 where=where,
             )
         ]
     return [Finding(code="sandbox.works", level="ok", what=f"bubblewrap works ({seen.program})")]
 
 
-def _fix(seen: SandboxSeen) -> str:
+def _find_sandbox_fix(seen: SandboxObservation) -> str:
     if seen.clone == "0" or seen.namespaces == "0":
-        return f"{_NAMESPACES} (as root, and in /etc/sysctl.d to keep it)"
+        return f"{_NAMESPACES_FIX} (as root, and in /etc/sysctl.d to keep it)"
     if seen.apparmor == "1":
-        return _APPARMOR
+        return _APPARMOR_FIX
     if seen.container:
-        return f"start the container with {_CONTAINER}, or add bash* to tools.off"
+        return f"start the container with {_CONTAINER_OPTIONS}, or add bash* to tools.off"
     return "allow unprivileged user namespaces (see bwrap(1)), or add bash* to tools.off"

@@ -6,20 +6,20 @@ from typing import Final, Literal
 
 from gateway.probes.base import Finding
 
-LITTLE_BYTES: Final = 1_000_000_000
+LOW_SPACE_BYTES: Final = 1_000_000_000
 """Free space below which a store that grows by its usual megabytes a day fills the disk within months."""
-FULL_BYTES: Final = 100_000_000
+NO_SPACE_BYTES: Final = 100_000_000
 """Below that the next media file or backup may be the last."""
-MUCH_WAL_BYTES: Final = 268_435_456
+LARGE_WAL_BYTES: Final = 268_435_456
 """Four times what the writer lets stand (`journal_size_limit`): somebody holds an old view of the store open."""
-LATELY_S: Final = 86_400.0
+RECENT_S: Final = 86_400.0
 """What is longer ago people have dealt with, or never will."""
-WAITS_S: Final = 600.0
+LONG_WAIT_S: Final = 600.0
 """A post that waits longer than any platform's usual limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoreSeen:
+class StoreObservation:
     """The file as it was found."""
 
     path: str
@@ -40,7 +40,7 @@ class StoreSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutboxSeen:
+class OutboxObservation:
     """Posts that are not delivered."""
 
     waiting: int
@@ -50,11 +50,11 @@ class OutboxSeen:
     """Of which nobody knows whether people have seen them, lately."""
 
 
-def of_store(seen: StoreSeen) -> Iterator[Finding]:
+def judge_store(seen: StoreObservation) -> Iterator[Finding]:
     """Whether it can be used, and for how long."""
-    yield from _room(seen)
+    yield from _judge_space(seen)
     if seen.directory_problem:
-        yield _bad(
+        yield _bad_finding(
             seen,
             "store.directory",
             f"its directory cannot be used: {seen.directory_problem}",
@@ -67,7 +67,7 @@ def of_store(seen: StoreSeen) -> Iterator[Finding]:
         )
         return
     if not seen.writable:
-        yield _bad(
+        yield _bad_finding(
             seen,
             "store.readonly",
             "the gateway's user cannot read and write it",
@@ -75,7 +75,7 @@ def of_store(seen: StoreSeen) -> Iterator[Finding]:
         )
         return
     if seen.open_problem:
-        yield _bad(
+        yield _bad_finding(
             seen,
             "store.foreign",
             seen.open_problem,
@@ -83,7 +83,7 @@ def of_store(seen: StoreSeen) -> Iterator[Finding]:
         )
         return
     if seen.damage:
-        yield _bad(
+        yield _bad_finding(
             seen,
             "store.damaged",
             f"the file is damaged: {'; '.join(seen.damage[:3])}",
@@ -91,14 +91,17 @@ def of_store(seen: StoreSeen) -> Iterator[Finding]:
             "(`reverie restore FILE --config DIR`)",
         )
         return
-    yield from _schema(seen)
+    yield from _judge_schema(seen)
     extent = "whole" if seen.checked == "whole" else "looked through in part, for want of time, and good so far"
     yield Finding(
-        code="store.file", level="ok", what=f"{_size(seen.size_bytes)}, schema {seen.schema}, {extent}", where=seen.path
+        code="store.file",
+        level="ok",
+        what=f"{_format_size(seen.size_bytes)}, schema {seen.schema}, {extent}",
+        where=seen.path,
     )
 
 
-def of_outbox(seen: OutboxSeen, *, running: bool, where: str) -> Iterator[Finding]:
+def judge_outbox(seen: OutboxObservation, *, running: bool, where: str) -> Iterator[Finding]:
     """What waits to be delivered."""
     if seen.uncertain:
         yield Finding(
@@ -108,7 +111,7 @@ def of_outbox(seen: OutboxSeen, *, running: bool, where: str) -> Iterator[Findin
             fix="see `reverie log show --kind delivery`, and say it again by hand where it matters",
             where=where,
         )
-    if seen.waiting and (not running or seen.oldest_s > WAITS_S):
+    if seen.waiting and (not running or seen.oldest_s > LONG_WAIT_S):
         how = "the gateway is stopped" if not running else f"the oldest for {seen.oldest_s / 60:.0f} minutes"
         yield Finding(
             code="store.waiting",
@@ -121,9 +124,9 @@ def of_outbox(seen: OutboxSeen, *, running: bool, where: str) -> Iterator[Findin
         yield Finding(code="store.outbox", level="ok", what="everything is delivered", where=where)
 
 
-def _schema(seen: StoreSeen) -> Iterator[Finding]:
+def _judge_schema(seen: StoreObservation) -> Iterator[Finding]:
     if seen.schema > seen.newest_schema:
-        yield _bad(
+        yield _bad_finding(
             seen,
             "store.schema",
             f"a newer reverie wrote it (schema {seen.schema}, this one knows up to {seen.newest_schema})",
@@ -138,30 +141,30 @@ def _schema(seen: StoreSeen) -> Iterator[Finding]:
         )
 
 
-def _room(seen: StoreSeen) -> Iterator[Finding]:
-    if seen.free_bytes < LITTLE_BYTES:
+def _judge_space(seen: StoreObservation) -> Iterator[Finding]:
+    if seen.free_bytes < LOW_SPACE_BYTES:
         yield Finding(
             code="store.disk",
-            level="bad" if seen.free_bytes < FULL_BYTES else "warning",
-            what=f"{_size(seen.free_bytes)} are free on its disk",
+            level="bad" if seen.free_bytes < NO_SPACE_BYTES else "warning",
+            what=f"{_format_size(seen.free_bytes)} are free on its disk",
             fix="make room there, or move the store to a larger disk (store.path)",
             where=seen.path,
         )
-    if seen.wal_bytes > MUCH_WAL_BYTES:
+    if seen.wal_bytes > LARGE_WAL_BYTES:
         yield Finding(
             code="store.wal",
             level="warning",
-            what=f"its write-ahead log has {_size(seen.wal_bytes)}",
+            what=f"its write-ahead log has {_format_size(seen.wal_bytes)}",
             fix="end programs that hold the store open (a `reverie log tail -f`, an SQLite shell), then restart",
             where=seen.path,
         )
 
 
-def _bad(seen: StoreSeen, code: str, what: str, fix: str) -> Finding:
+def _bad_finding(seen: StoreObservation, code: str, what: str, fix: str) -> Finding:
     return Finding(code=code, level="bad", what=what, fix=fix, where=seen.path)
 
 
-def _size(count: int) -> str:
+def _format_size(count: int) -> str:
     for unit, name in ((1_000_000_000, "GB"), (1_000_000, "MB")):
         if count >= unit:
             return f"{count / unit:.1f} {name}"

@@ -7,16 +7,16 @@ from typing import Final
 
 from gateway.probes.base import Finding
 
-PYTHON: Final = (3, 11)
-SQLITE: Final = (3, 37)
+MIN_PYTHON: Final = (3, 11)
+MIN_SQLITE: Final = (3, 37)
 """STRICT tables: https://www.sqlite.org/stricttables.html."""
-_NEED: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^]]*\])?\s*([^;]*)(?:;(.*))?")
+_REQUIREMENT: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^]]*\])?\s*([^;]*)(?:;(.*))?")
 _BOUND: Final = re.compile(r"\s*(>=|<=|==|!=|~=|<|>)\s*([0-9][0-9A-Za-z.]*)\s*")
 _NUMBERS: Final = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class Requirement:
     """One requirement of the package."""
 
     name: str
@@ -25,21 +25,21 @@ class Need:
     """It is only for who asks for it, or for another system."""
 
 
-def need(text: str) -> Need | None:
+def parse_requirement(text: str) -> Requirement | None:
     """Read a requirement (PEP 508) as far as ours go. None: it is none."""
-    match = _NEED.fullmatch(text.strip())
+    match = _REQUIREMENT.fullmatch(text.strip())
     if match is None:
         return None
     name, bounds, marker = match.groups()
     found = tuple((one[1], one[2]) for part in bounds.strip("() ").split(",") if (one := _BOUND.fullmatch(part)))
-    return Need(name, found, bool(marker and marker.strip()))
+    return Requirement(name, found, bool(marker and marker.strip()))
 
 
-def allows(bounds: Iterable[tuple[str, str]], version: str) -> bool:
+def is_allowed_version(bounds: Iterable[tuple[str, str]], version: str) -> bool:
     """Whether a version is within the bounds. Compares numbers only: releases are what people have installed."""
-    have = _numbers(version)
+    have = _parse_version(version)
     for sign, bound in bounds:
-        want = _numbers(bound)
+        want = _parse_version(bound)
         width = max(len(have), len(want))
         a, b = (*have, *[0] * (width - len(have))), (*want, *[0] * (width - len(want)))
         held = {">=": a >= b, "<=": a <= b, "==": a == b, "!=": a != b, "<": a < b, ">": a > b, "~=": a >= b}
@@ -48,11 +48,11 @@ def allows(bounds: Iterable[tuple[str, str]], version: str) -> bool:
     return True
 
 
-def of_libraries(needs: Iterable[str], installed: Callable[[str], str | None]) -> Iterator[Finding]:
+def judge_libraries(needs: Iterable[str], installed: Callable[[str], str | None]) -> Iterator[Finding]:
     """Of the package's requirements, which are not met. `installed`: a version by name, None: it is not there."""
     count = 0
     found = []
-    for one in map(need, needs):
+    for one in map(parse_requirement, needs):
         version = None if one is None else installed(one.name)
         if one is None or (one.is_optional and version is None):
             continue
@@ -60,7 +60,7 @@ def of_libraries(needs: Iterable[str], installed: Callable[[str], str | None]) -
         wanted = ",".join(f"{sign}{bound}" for sign, bound in one.bounds)
         if version is None:
             what = f"{one.name} is not installed ({wanted or 'any version'} is needed)"
-        elif not allows(one.bounds, version):
+        elif not is_allowed_version(one.bounds, version):
             what = f"{one.name} {version} is installed, and {wanted} is needed"
         else:
             continue
@@ -78,11 +78,11 @@ def of_libraries(needs: Iterable[str], installed: Callable[[str], str | None]) -
         yield Finding(code="versions.library", level="ok", what=f"{count} libraries are as they are needed")
 
 
-def of_python(version: tuple[int, ...], sqlite: tuple[int, ...], *, strict: bool, fts5: bool) -> Iterator[Finding]:
+def judge_python(version: tuple[int, ...], sqlite: tuple[int, ...], *, strict: bool, fts5: bool) -> Iterator[Finding]:
     """Whether Python and the SQLite in it can do what is needed."""
     told = ".".join(map(str, version))
-    if version < PYTHON:
-        fix = f"install Python {'.'.join(map(str, PYTHON))} or newer"
+    if version < MIN_PYTHON:
+        fix = f"install Python {'.'.join(map(str, MIN_PYTHON))} or newer"
         yield Finding(code="versions.python", level="bad", what=f"this is Python {told}", fix=fix)
     else:
         yield Finding(code="versions.python", level="ok", what=f"Python {told}")
@@ -91,13 +91,14 @@ def of_python(version: tuple[int, ...], sqlite: tuple[int, ...], *, strict: bool
     if lacks:
         what = f"SQLite {engine} here has no {' and no '.join(lacks)}"
         fix = (
-            f"use a Python with SQLite {'.'.join(map(str, SQLITE))} or newer, with FTS5 (python.org's and Debian's are)"
+            f"use a Python with SQLite {'.'.join(map(str, MIN_SQLITE))} or newer, with FTS5 (python.org's "
+            "and Debian's are)"
         )
         yield Finding(code="versions.sqlite", level="bad", what=what, fix=fix)
     else:
         yield Finding(code="versions.sqlite", level="ok", what=f"SQLite {engine} with STRICT tables and FTS5")
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def _parse_version(version: str) -> tuple[int, ...]:
     release = re.split(r"[A-Za-z+-]", version, maxsplit=1)[0]
     return tuple(int(number) for number in _NUMBERS.findall(release))

@@ -4,74 +4,74 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-MOST = 200
+MAX_LIMIT = 200
 """Entries of one answer."""
-MOST_HOURS = 24 * 31
+MAX_HOURS = 24 * 31
 
-Limit = Annotated[int, Field(ge=1, le=MOST)]
+Limit = Annotated[int, Field(ge=1, le=MAX_LIMIT)]
 Position = Annotated[int, Field(ge=0, lt=2**63)]
-Place = Annotated[str, Field(max_length=2_000)]
+ConversationParam = Annotated[str, Field(max_length=2_000)]
 
 
-class Query(BaseModel):
+class ApiQuery(BaseModel):
     """Nothing is asked."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Many(Query):
+class LimitQuery(ApiQuery):
     """How many."""
 
     limit: Limit = 50
 
 
-class One(Query):
+class ConversationQuery(ApiQuery):
     """Which conversation."""
 
-    id: Place
+    id: ConversationParam
     limit: Limit = 50
 
 
-class Back(Many):
+class PageQuery(LimitQuery):
     """A page of the log."""
 
     before: Position | None = None
     """Only what stands in front of this."""
 
 
-class BackThere(Back):
+class ConversationPageQuery(PageQuery):
     """The same of one conversation."""
 
-    conversation: Place | None = None
+    conversation: ConversationParam | None = None
 
 
-class Either(BackThere):
+class NotificationQuery(ConversationPageQuery):
     """The same, or forward."""
 
     after: Position | None = None
     """Only what stands behind this, the oldest first."""
 
 
-class Hours(Query):
+class HoursQuery(ApiQuery):
     """How far back."""
 
-    hours: Annotated[int, Field(ge=1, le=MOST_HOURS)] = 24
+    hours: Annotated[int, Field(ge=1, le=MAX_HOURS)] = 24
 
 
-class Spent(Hours):
+class SpendingQuery(HoursQuery):
     """And by what."""
 
     by: Literal["channel", "conversation", "agent", "model"] = "channel"
 
 
-class After(Query):
+class EventsQuery(ApiQuery):
     """Where events begin."""
 
     after: Position | None = None
     """Behind this position of the log; None: now."""
 
 
-class Say(BaseModel):
+class SayRequest(BaseModel):
     """What the operator says."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)

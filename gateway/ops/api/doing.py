@@ -1,16 +1,16 @@
 """What is asked of the gateway: orders, and words of the operator."""
 
-from gateway.ops.api.asks import Say
-from gateway.ops.api.reading import Desk
-from gateway.ops.api.shapes import Heard
-from gateway.orders import Answer, Order
+from gateway.ops.api.asks import SayRequest
+from gateway.ops.api.reading import ApiBackend
+from gateway.ops.api.shapes import SayReceipt
+from gateway.orders import ControlRequest, ControlResponse
 
 
-async def order(desk: Desk, asked: Order) -> Answer:
+async def carry_out_order(desk: ApiBackend, asked: ControlRequest) -> ControlResponse:
     """Carry out an order."""
     return await desk.services.carry_out_order(asked)
 
 
-async def say(desk: Desk, said: Say) -> Heard:
+async def say_as_operator(desk: ApiBackend, said: SayRequest) -> SayReceipt:
     """Say something as the operator."""
-    return Heard(seq=await desk.services.say_as_operator(said.text))
+    return SayReceipt(seq=await desk.services.say_as_operator(said.text))

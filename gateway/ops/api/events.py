@@ -1,22 +1,22 @@
 """What is told of a running gateway as it happens: one model for each kind of event. Pure.
 
-The name of an event is its class's in `EVENTS`. `at` is when it happened, UTC.
+The name of an event is its class's in `EVENT_NAMES`. `at` is when it happened, UTC.
 """
 
 from typing import Final, Literal
 
 from gateway.events import Time
-from gateway.ops.api.shapes import Channel, Shape, Tokens, Urgency
-from gateway.orders import MindSeen
+from gateway.ops.api.shapes import ApiModel, BilledTokens, ChannelStatus, UrgencyLevel
+from gateway.orders import DmnStatus
 
 
-class Event(Shape):
+class ApiEvent(ApiModel):
     """Something happened."""
 
     at: Time
 
 
-class NotificationEvent(Event):
+class NotificationEvent(ApiEvent):
     """Something was noticed."""
 
     seq: int
@@ -27,10 +27,10 @@ class NotificationEvent(Event):
     """What people call that conversation. Empty: there is none."""
     who: str
     text: str
-    urgency: Urgency
+    urgency: UrgencyLevel
 
 
-class FateEvent(Event):
+class FateEvent(ApiEvent):
     """What became of it, by now."""
 
     seq: int
@@ -40,7 +40,7 @@ class FateEvent(Event):
     rule: str
 
 
-class TurnEvent(Event, Tokens):
+class TurnEvent(ApiEvent, BilledTokens):
     """A turn began (then nothing is known of what it costs) or ended."""
 
     turn: str
@@ -56,7 +56,7 @@ class TurnEvent(Event, Tokens):
     model: str
 
 
-class _InTurn(Event):
+class _TurnPartEvent(ApiEvent):
     turn: str
     agent: str
     conversation: str
@@ -64,7 +64,7 @@ class _InTurn(Event):
     """What people call that conversation. Empty: there is none."""
 
 
-class TextEvent(_InTurn):
+class TextEvent(_TurnPartEvent):
     """The answer has grown."""
 
     autonomous: bool
@@ -73,14 +73,14 @@ class TextEvent(_InTurn):
     """What was told of this turn before is over: another answer begins, or the same one anew."""
 
 
-class ThinkingEvent(_InTurn):
+class ThinkingEvent(_TurnPartEvent):
     """So much more was thought."""
 
     autonomous: bool
     delta: str
 
 
-class ToolEvent(_InTurn):
+class ToolEvent(_TurnPartEvent):
     """A tool is carried out."""
 
     call: str
@@ -91,7 +91,7 @@ class ToolEvent(_InTurn):
     error: bool
 
 
-class PostEvent(Event):
+class PostEvent(ApiEvent):
     """Something is to be said."""
 
     seq: int
@@ -101,7 +101,7 @@ class PostEvent(Event):
     text: str
 
 
-class DeliveryEvent(Event):
+class DeliveryEvent(ApiEvent):
     """How a post ended."""
 
     seq: int
@@ -112,15 +112,15 @@ class DeliveryEvent(Event):
     reason: str
 
 
-class DmnEvent(Event, MindSeen):
+class DmnEvent(ApiEvent, DmnStatus):
     """An agent's network has changed."""
 
 
-class ChannelEvent(Event, Channel):
+class ChannelEvent(ApiEvent, ChannelStatus):
     """A connection has changed."""
 
 
-class ReloadedEvent(Event):
+class ReloadedEvent(ApiEvent):
     """The configuration was read again. Keys, never values."""
 
     taken: tuple[str, ...]
@@ -128,7 +128,7 @@ class ReloadedEvent(Event):
     problems: tuple[str, ...]
 
 
-class LogEvent(Event):
+class LogEvent(ApiEvent):
     """A warning, or worse."""
 
     level: str
@@ -136,13 +136,13 @@ class LogEvent(Event):
     message: str
 
 
-class LostEvent(Event):
+class LostEvent(ApiEvent):
     """So many events were not told: there were too many for whoever reads."""
 
     count: int
 
 
-EVENTS: Final[dict[type[Event], str]] = {
+EVENT_NAMES: Final[dict[type[ApiEvent], str]] = {
     NotificationEvent: "notification",
     FateEvent: "fate",
     TurnEvent: "turn",

@@ -4,42 +4,34 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Literal
 
-from gateway.events import Delivery, Usage
-from gateway.ops.api.events import (
-    DeliveryEvent,
-    Event,
-    FateEvent,
-    NotificationEvent,
-    PostEvent,
-    TurnEvent,
-)
-from gateway.ops.api.now import tokens
-from gateway.ops.api.wording import fate, text, who
-from gateway.ops.onlookers import Running
-from gateway.records import Fact, Judged, Queued, Seq, TurnEnded
-from gateway.store import Appended, Entry
-from gateway.store.lines import uncoded
-from gateway.store.overview_rows import Event as Kept
-from gateway.store.overview_rows import TurnSeen
+from gateway.events import DeliveryReport, Usage
+from gateway.ops.api.events import ApiEvent, DeliveryEvent, FateEvent, NotificationEvent, PostEvent, TurnEvent
+from gateway.ops.api.now import token_fields
+from gateway.ops.api.wording import find_actor, find_outcome, render_fact_text
+from gateway.ops.onlookers import RunningTurn
+from gateway.records import Fact, Judgement, PostQueued, Seq, TurnRecord
+from gateway.store import AppendResult, NewEntry
+from gateway.store.lines import hide_codes
+from gateway.store.overview_rows import NotificationRow, TurnRow
 
-Told = tuple[Seq, Sequence[Event]]
+PositionedEvents = tuple[Seq, Sequence[ApiEvent]]
 """What is told of the entries up to a position of the log."""
 
 
-def of_append(entries: Sequence[Entry], written: Sequence[Appended]) -> list[Told]:
+def build_append_events(entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> list[PositionedEvents]:
     """What is told of an append."""
     seqs = {id(entry): done.seq for entry, done in zip(entries, written, strict=True)}
-    told = list[Told]()
+    told = list[PositionedEvents]()
     for entry, done in zip(entries, written, strict=True):
-        if done.is_new and (events := list(_of(entry, done.seq, seqs))):
+        if done.is_new and (events := list(_build_entry_events(entry, done.seq, seqs))):
             told.append((done.seq, events))
     return told
 
 
-def _of(entry: Entry, seq: Seq, seqs: dict[int, Seq]) -> Iterator[Event]:
-    if isinstance(entry.fact, Judged) and isinstance(entry.cause, Entry):
-        yield from _noticed(
-            Kept(
+def _build_entry_events(entry: NewEntry, seq: Seq, seqs: dict[int, Seq]) -> Iterator[ApiEvent]:
+    if isinstance(entry.fact, Judgement) and isinstance(entry.cause, NewEntry):
+        yield from _notification_events(
+            NotificationRow(
                 seq=seqs[id(entry.cause)],
                 at=entry.cause.at,
                 fact=entry.cause.fact,
@@ -50,43 +42,43 @@ def _of(entry: Entry, seq: Seq, seqs: dict[int, Seq]) -> Iterator[Event]:
             )
         )
     else:
-        yield from of_fact(entry.fact, seq, entry.at, entry.conversation or "")
+        yield from build_fact_events(entry.fact, seq, entry.at, entry.conversation or "")
 
 
-def of_event(event: Kept) -> list[Event]:
+def build_notification_events(event: NotificationRow) -> list[ApiEvent]:
     """What is told of a notification that is in the log already."""
-    return list(_noticed(event))
+    return list(_notification_events(event))
 
 
-def _noticed(event: Kept) -> Iterator[Event]:
+def _notification_events(event: NotificationRow) -> Iterator[ApiEvent]:
     yield NotificationEvent(
         at=event.at,
         seq=event.seq,
         type=event.judged.type,
         kind=event.fact.kind,
         conversation=event.conversation,
-        who=who(event.fact),
-        text=text(event.fact),
+        who=find_actor(event.fact),
+        text=render_fact_text(event.fact),
         urgency=event.judged.urgency,
     )
-    yield became(event)
+    yield build_fate_event(event)
 
 
-def became(event: Kept, at: datetime | None = None) -> FateEvent:
+def build_fate_event(event: NotificationRow, at: datetime | None = None) -> FateEvent:
     """What became of it. `at`: when that was seen; None: at once."""
     return FateEvent(
         at=at or event.at,
         seq=event.seq,
         conversation=event.conversation,
-        fate=fate(event).value,
+        fate=find_outcome(event).value,
         rule=event.judged.rule,
     )
 
 
-def of_fact(fact: Fact, seq: Seq, at: datetime, conversation: str) -> Iterator[Event]:
+def build_fact_events(fact: Fact, seq: Seq, at: datetime, conversation: str) -> Iterator[ApiEvent]:
     """What is told of everything else."""
     match fact:
-        case TurnEnded():
+        case TurnRecord():
             yield TurnEvent(
                 at=at,
                 turn=fact.turn,
@@ -97,11 +89,11 @@ def of_fact(fact: Fact, seq: Seq, at: datetime, conversation: str) -> Iterator[E
                 cause=fact.cause,
                 outcome=fact.outcome,
                 model=fact.model,
-                **tokens(fact.usage, sum(one.cost_usd or 0.0 for one in fact.accounts)),
+                **token_fields(fact.usage, sum(one.cost_usd or 0.0 for one in fact.accounts)),
             )
-        case Queued(post=post):
-            yield PostEvent(at=at, seq=seq, conversation=post.to.conversation, text=uncoded(post.text))
-        case Delivery():
+        case PostQueued(post=post):
+            yield PostEvent(at=at, seq=seq, conversation=post.to.conversation, text=hide_codes(post.text))
+        case DeliveryReport():
             yield DeliveryEvent(
                 at=at, seq=seq, conversation=fact.at.conversation, outcome=fact.state, reason=fact.reason
             )
@@ -109,7 +101,7 @@ def of_fact(fact: Fact, seq: Seq, at: datetime, conversation: str) -> Iterator[E
             pass
 
 
-def of_turn(one: TurnSeen) -> TurnEvent:
+def build_recorded_turn_event(one: TurnRow) -> TurnEvent:
     """What is told of a turn that is in the log already."""
     return TurnEvent(
         at=one.at,
@@ -121,11 +113,11 @@ def of_turn(one: TurnSeen) -> TurnEvent:
         cause=one.cause,
         outcome=one.outcome,
         model=one.model,
-        **tokens(one.usage, one.cost_usd),
+        **token_fields(one.usage, one.cost_usd),
     )
 
 
-def turned(running: Running, at: datetime, state: Literal["started", "ended"]) -> TurnEvent:
+def build_live_turn_event(running: RunningTurn, at: datetime, state: Literal["started", "ended"]) -> TurnEvent:
     """A turn began, or ended without a record."""
     return TurnEvent(
         at=at,
@@ -137,5 +129,5 @@ def turned(running: Running, at: datetime, state: Literal["started", "ended"]) -
         cause=running.cause,
         outcome="",
         model="",
-        **tokens(Usage(), 0.0),
+        **token_fields(Usage(), 0.0),
     )

@@ -5,24 +5,24 @@ from datetime import UTC, timedelta
 
 from gateway.events import Usage
 from gateway.ledger import read_share
-from gateway.ops.api.asks import Hours, Query
-from gateway.ops.api.reading import Desk
+from gateway.ops.api.asks import ApiQuery, HoursQuery
+from gateway.ops.api.reading import ApiBackend
 from gateway.ops.api.shapes import (
-    Active,
-    Channel,
-    Channels,
-    History,
-    Minds,
-    ModeAt,
-    Status,
-    Sums,
+    ChannelList,
+    ChannelStatus,
+    DmnHistory,
+    DmnModeChange,
+    DmnStatusList,
+    GatewayStatus,
+    TurnInProgress,
+    UsageTotals,
 )
 
-MOST_MODES = 2_000
+MAX_MODES = 2_000
 """Of one answer, the newest."""
 
 
-def tokens(usage: Usage, cost_usd: float) -> dict[str, float]:
+def token_fields(usage: Usage, cost_usd: float) -> dict[str, float]:
     """As `Tokens` has them."""
     return {
         "input_tokens": usage.input_tokens,
@@ -33,26 +33,26 @@ def tokens(usage: Usage, cost_usd: float) -> dict[str, float]:
     }
 
 
-async def status(desk: Desk, _query: Query) -> Status:
+async def get_status(desk: ApiBackend, _query: ApiQuery) -> GatewayStatus:
     """The gateway as a whole."""
     house, now = desk.services, desk.services.clock.now().astimezone(UTC)
     seen = house.stats.snapshot()
     spent = await (await desk.open_reader()).spending_sums("all", since=now.date().isoformat())
     usage = sum((one.usage for one in spent), Usage())
-    return Status(
+    return GatewayStatus(
         version=house.version,
         started=seen.started,
         now=now,
         ready=seen.is_ready,
         model=house.describe_model(),
         agents=tuple(house.list_minds()),
-        today=Sums(
+        today=UsageTotals(
             requests=sum(one.requests for one in spent),
             read_share=read_share(usage),
-            **tokens(usage, sum(one.cost_usd for one in spent)),
+            **token_fields(usage, sum(one.cost_usd for one in spent)),
         ),
         activity=tuple(
-            Active(
+            TurnInProgress(
                 turn=one.turn,
                 agent=one.agent,
                 conversation=one.conversation,
@@ -64,22 +64,22 @@ async def status(desk: Desk, _query: Query) -> Status:
     )
 
 
-async def channels(desk: Desk, _query: Query) -> Channels:
+async def list_channels(desk: ApiBackend, _query: ApiQuery) -> ChannelList:
     """Every account's connection."""
-    return Channels(channels=tuple(Channel(**asdict(one)) for one in desk.services.stats.snapshot().channels))
+    return ChannelList(channels=tuple(ChannelStatus(**asdict(one)) for one in desk.services.stats.snapshot().channels))
 
 
-async def minds(desk: Desk, _query: Query) -> Minds:
+async def list_minds(desk: ApiBackend, _query: ApiQuery) -> DmnStatusList:
     """Each agent's Default Mode Network."""
-    return Minds(agents=tuple(desk.services.list_minds()))
+    return DmnStatusList(agents=tuple(desk.services.list_minds()))
 
 
-async def history(desk: Desk, query: Hours) -> History:
+async def get_dmn_history(desk: ApiBackend, query: HoursQuery) -> DmnHistory:
     """When which agent entered which mode."""
     since = desk.services.clock.now() - timedelta(hours=query.hours)
-    modes, states = dict[str, str](), list[ModeAt]()
+    modes, states = dict[str, str](), list[DmnModeChange]()
     for at, agent, mode in await (await desk.open_reader()).dmn_modes(since):
         if modes.get(agent) != mode:
-            states.append(ModeAt(at=at, agent=agent, mode=mode))
+            states.append(DmnModeChange(at=at, agent=agent, mode=mode))
         modes[agent] = mode
-    return History(states=tuple(states[-MOST_MODES:]))
+    return DmnHistory(states=tuple(states[-MAX_MODES:]))

@@ -7,7 +7,7 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from gateway.ops.api import asks
-from gateway.ops.api.table import EVENTS_PATH, SPEC_PATH, TABLE, TOLD, Row
+from gateway.ops.api.table import EVENT_MODELS, EVENTS_PATH, ROUTES, SPEC_PATH, ApiRoute
 
 _REF = "#/components/schemas/{model}"
 _PROBLEM: dict[str, Any] = {
@@ -22,18 +22,20 @@ _REFUSALS = {
 }
 
 
-def spec(version: str) -> dict[str, Any]:
+def build_openapi(version: str) -> dict[str, Any]:
     """The document, ready to be written as JSON."""
-    gives = [(row.response_model, "serialization") for row in TABLE]
-    told: list[tuple[type[BaseModel], JsonSchemaMode]] = [(kind, "serialization") for kind in TOLD.values()]
-    refs, definitions = models_json_schema([*_unique(gives), *told], ref_template=_REF)
+    gives = [(row.response_model, "serialization") for row in ROUTES]
+    told: list[tuple[type[BaseModel], JsonSchemaMode]] = [(kind, "serialization") for kind in EVENT_MODELS.values()]
+    refs, definitions = models_json_schema([*_unique_models(gives), *told], ref_template=_REF)
     schemas: dict[str, Any] = dict(definitions.get("$defs", {}))
     paths: dict[str, Any] = {}
-    for row in TABLE:
-        paths.setdefault(row.path, {})[row.method.lower()] = _operation(
+    for row in ROUTES:
+        paths.setdefault(row.path, {})[row.method.lower()] = _build_operation(
             row, refs[row.response_model, "serialization"], schemas
         )
-    paths[EVENTS_PATH] = {"get": _events(schemas, [refs[kind, "serialization"] for kind in TOLD.values()])}
+    paths[EVENTS_PATH] = {
+        "get": _build_events_operation(schemas, [refs[kind, "serialization"] for kind in EVENT_MODELS.values()])
+    }
     paths[SPEC_PATH] = {
         "get": {
             "summary": "This document.",
@@ -56,34 +58,34 @@ def spec(version: str) -> dict[str, Any]:
     }
 
 
-def _unique(
+def _unique_models(
     kinds: Iterable[tuple[type[BaseModel], str]],
 ) -> list[tuple[type[BaseModel], JsonSchemaMode]]:
     return [(kind, "serialization") for kind in dict.fromkeys(kind for kind, _ in kinds)]
 
 
-def _operation(row: Row, gives: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
+def _build_operation(row: ApiRoute, gives: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {"summary": row.summary}
     if row.method == "GET":
-        operation["parameters"] = _parameters(row.input_type)
+        operation["parameters"] = _build_parameters(row.input_type)
     else:
         operation["requestBody"] = {
             "required": True,
-            "content": {"application/json": {"schema": _schema(row.input_type, schemas)}},
+            "content": {"application/json": {"schema": _build_body_schema(row.input_type, schemas)}},
         }
     operation["responses"] = {
         "200": {"description": row.summary, "content": {"application/json": {"schema": gives}}},
-        **_refusals(),
+        **_build_refusals(),
     }
     return operation
 
 
-def _events(schemas: dict[str, Any], kinds: list[dict[str, Any]]) -> dict[str, Any]:
-    schemas["AnyEvent"] = {"oneOf": kinds, "description": f"By the name of the event: {', '.join(TOLD)}."}
+def _build_events_operation(schemas: dict[str, Any], kinds: list[dict[str, Any]]) -> dict[str, Any]:
+    schemas["AnyEvent"] = {"oneOf": kinds, "description": f"By the name of the event: {', '.join(EVENT_MODELS)}."}
     return {
         "summary": "What happens, as it happens: server-sent events.",
         "parameters": [
-            *_parameters(TypeAdapter(asks.After)),
+            *_build_parameters(TypeAdapter(asks.EventsQuery)),
             {
                 "name": "Last-Event-ID",
                 "in": "header",
@@ -96,17 +98,17 @@ def _events(schemas: dict[str, Any], kinds: list[dict[str, Any]]) -> dict[str, A
                 "description": "Each `data` is one of these. `id` is a position of the log.",
                 "content": {"text/event-stream": {"schema": {"$ref": _REF.format(model="AnyEvent")}}},
             },
-            **_refusals(),
+            **_build_refusals(),
         },
     }
 
 
-def _refusals() -> dict[str, Any]:
+def _build_refusals() -> dict[str, Any]:
     problem = {"application/problem+json": {"schema": {"$ref": _REF.format(model="Problem")}}}
     return {status: {"description": told, "content": problem} for status, told in _REFUSALS.items()}
 
 
-def _parameters(takes: TypeAdapter[Any]) -> list[dict[str, Any]]:
+def _build_parameters(takes: TypeAdapter[Any]) -> list[dict[str, Any]]:
     schema = takes.json_schema(mode="validation")
     required = schema.get("required", [])
     return [
@@ -115,7 +117,7 @@ def _parameters(takes: TypeAdapter[Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _schema(takes: TypeAdapter[Any], schemas: dict[str, Any]) -> dict[str, Any]:
+def _build_body_schema(takes: TypeAdapter[Any], schemas: dict[str, Any]) -> dict[str, Any]:
     """The body's, with what it refers to among the others."""
     schema = takes.json_schema(mode="validation", ref_template=_REF)
     schemas.update(schema.pop("$defs", {}))

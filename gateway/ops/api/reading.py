@@ -2,23 +2,23 @@
 
 import asyncio
 
-from gateway.ops.api.house import House
-from gateway.store.overview import Overview
+from gateway.ops.api.house import ApiServices
+from gateway.store.overview import OverviewReader
 
 
-class Desk:
+class ApiBackend:
     """Opens its connection when it is first asked for. Close it."""
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, house: ApiServices) -> None:
         self.services = house
-        self._reader: Overview | None = None
+        self._reader: OverviewReader | None = None
         self._opening = asyncio.Lock()
 
-    async def open_reader(self) -> Overview:
+    async def open_reader(self) -> OverviewReader:
         """What reads the store. Raises StoreError."""
         async with self._opening:
             if self._reader is None:
-                self._reader = await Overview.open(self.services.store.path)
+                self._reader = await OverviewReader.open(self.services.store.path)
             return self._reader
 
     async def close(self) -> None:

@@ -7,22 +7,22 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.events import Lifetime, Time
-from gateway.ops.stats import State
-from gateway.orders import MindSeen
+from gateway.events import CacheTtl, Time
+from gateway.ops.stats import ChannelState
+from gateway.orders import DmnStatus
 
 Share = Annotated[float, Field(ge=0, le=1)]
-Urgency = Literal[0, 1, 2, 3]
+UrgencyLevel = Literal[0, 1, 2, 3]
 """Ambient, low, normal, urgent."""
 
 
-class Shape(BaseModel):
+class ApiModel(BaseModel):
     """Part of an answer."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Tokens(Shape):
+class BilledTokens(ApiModel):
     """What model requests were billed as. The three kinds of input do not overlap."""
 
     input_tokens: int
@@ -34,7 +34,7 @@ class Tokens(Shape):
     """Of what has a known price."""
 
 
-class Sums(Tokens):
+class UsageTotals(BilledTokens):
     """The same of many."""
 
     requests: int
@@ -42,7 +42,7 @@ class Sums(Tokens):
     """Of all input, what was read from the cache. None: there was no input."""
 
 
-class Active(Shape):
+class TurnInProgress(ApiModel):
     """A turn under way."""
 
     turn: str
@@ -55,7 +55,7 @@ class Active(Shape):
     """What is carried out just now. Empty: nothing."""
 
 
-class Status(Shape):
+class GatewayStatus(ApiModel):
     """Of the gateway as a whole."""
 
     version: str
@@ -65,18 +65,18 @@ class Status(Shape):
     """Every channel that may be connected is."""
     model: str
     """What the agents think with, for people."""
-    agents: tuple[MindSeen, ...]
-    today: Sums
+    agents: tuple[DmnStatus, ...]
+    today: UsageTotals
     """Since midnight UTC."""
-    activity: tuple[Active, ...]
+    activity: tuple[TurnInProgress, ...]
 
 
-class Channel(Shape):
+class ChannelStatus(ApiModel):
     """One account's connection."""
 
     channel: str
     platform: str
-    state: State
+    state: ChannelState
     since: Time
     reason: str
     last_event: Time | None
@@ -86,13 +86,13 @@ class Channel(Shape):
     reconnects: int
 
 
-class Channels(Shape):
+class ChannelList(ApiModel):
     """All of them."""
 
-    channels: tuple[Channel, ...]
+    channels: tuple[ChannelStatus, ...]
 
 
-class Conversation(Shape):
+class ConversationSummary(ApiModel):
     """A place where something was said."""
 
     conversation: str
@@ -111,13 +111,13 @@ class Conversation(Shape):
     """A turn is under way there."""
 
 
-class Conversations(Shape):
+class ConversationList(ApiModel):
     """Those with the newest words, the newest first."""
 
-    conversations: tuple[Conversation, ...]
+    conversations: tuple[ConversationSummary, ...]
 
 
-class Said(Shape):
+class ConversationMessage(ApiModel):
     """Something that was said, by us or to us."""
 
     seq: int
@@ -131,11 +131,11 @@ class Said(Shape):
     """Of theirs as in notifications; of ours `sent`, `uncertain`, `failed` or `waiting`."""
 
 
-class PromptBlock(Shape):
+class PromptBlock(ApiModel):
     """A piece of a request that changes as a whole."""
 
     name: str
-    lifetime: Lifetime | None
+    lifetime: CacheTtl | None
     """Of the mark behind it. None: what it writes is written by none."""
     marked: bool
     """A cache mark stands at its end, or in it."""
@@ -147,14 +147,14 @@ class PromptBlock(Shape):
     text: str
 
 
-class Bill(Tokens):
+class RequestBill(BilledTokens):
     """What a request turned out to cost."""
 
     missed: str
     """What was expected to be read from the cache and was not, and why. Empty: nothing."""
 
 
-class Prompt(Shape):
+class PromptSnapshot(ApiModel):
     """The last request of a conversation, as the model was sent it, and how it was billed."""
 
     at: Time
@@ -164,23 +164,23 @@ class Prompt(Shape):
     tools: tuple[str, ...]
     marks: int
     """Cache marks in it."""
-    bill: Bill | None
+    bill: RequestBill | None
 
 
-class ConversationSeen(Shape):
+class ConversationDetail(ApiModel):
     """One conversation."""
 
     conversation: str
     title: str = ""
     """What people call that conversation. Empty: there is none."""
     agent: str
-    messages: tuple[Said, ...]
+    messages: tuple[ConversationMessage, ...]
     """The newest, oldest first."""
-    prompt: Prompt | None
+    prompt: PromptSnapshot | None
     """None: the model was not asked there since the start."""
 
 
-class Noticed(Shape):
+class NotificationRecord(ApiModel):
     """A notification, and what became of it."""
 
     seq: int
@@ -193,22 +193,22 @@ class Noticed(Shape):
     """What people call that conversation. Empty: there is none."""
     who: str
     text: str
-    urgency: Urgency
+    urgency: UrgencyLevel
     fate: str
     """See `gateway.fates`."""
     rule: str
     """Which one decided."""
 
 
-class Notifications(Shape):
+class NotificationPage(ApiModel):
     """A page of them, the newest first; with `after` the oldest first."""
 
-    notifications: tuple[Noticed, ...]
+    notifications: tuple[NotificationRecord, ...]
     next: int | None
     """To be given as `before` (or `after`) for the next page. None: there is none."""
 
 
-class Turn(Tokens):
+class TurnSummary(BilledTokens):
     """A turn that has ended."""
 
     seq: int
@@ -228,14 +228,14 @@ class Turn(Tokens):
     """From its beginning. None: that is not known."""
 
 
-class Turns(Shape):
+class TurnPage(ApiModel):
     """A page of them, the newest first."""
 
-    turns: tuple[Turn, ...]
+    turns: tuple[TurnSummary, ...]
     next: int | None
 
 
-class Bucket(Tokens):
+class UsageBucket(BilledTokens):
     """What was spent in one stretch of time."""
 
     at: Time
@@ -244,7 +244,7 @@ class Bucket(Tokens):
     read_share: Share | None
 
 
-class Total(Tokens):
+class UsageTotal(BilledTokens):
     """The same over the whole time."""
 
     key: str
@@ -252,23 +252,23 @@ class Total(Tokens):
     read_share: Share | None
 
 
-class Cache(Shape):
+class CacheReport(ApiModel):
     """What requests cost, and what the cache spared."""
 
     by: str
-    buckets: tuple[Bucket, ...]
+    buckets: tuple[UsageBucket, ...]
     """By time, oldest first; those in which nothing was asked are left out."""
-    totals: tuple[Total, ...]
+    totals: tuple[UsageTotal, ...]
     """The dearest first."""
 
 
-class Minds(Shape):
+class DmnStatusList(ApiModel):
     """The agents' Default Mode Networks as they stand."""
 
-    agents: tuple[MindSeen, ...]
+    agents: tuple[DmnStatus, ...]
 
 
-class ModeAt(Shape):
+class DmnModeChange(ApiModel):
     """An agent entered a mode."""
 
     at: Time
@@ -276,13 +276,13 @@ class ModeAt(Shape):
     mode: str
 
 
-class History(Shape):
+class DmnHistory(ApiModel):
     """When which agent entered which mode, oldest first."""
 
-    states: tuple[ModeAt, ...]
+    states: tuple[DmnModeChange, ...]
 
 
-class WaitingPart(Shape):
+class PendingPart(ApiModel):
     """A part of a post."""
 
     index: int
@@ -291,7 +291,7 @@ class WaitingPart(Shape):
     reason: str
 
 
-class Waiting(Shape):
+class PendingPost(ApiModel):
     """A post whose delivery has not ended."""
 
     seq: int
@@ -300,10 +300,10 @@ class Waiting(Shape):
     title: str = ""
     """What people call that conversation. Empty: there is none."""
     text: str
-    parts: tuple[WaitingPart, ...]
+    parts: tuple[PendingPart, ...]
 
 
-class Delivered(Shape):
+class DeliveryRecord(ApiModel):
     """How a post ended."""
 
     seq: int
@@ -315,14 +315,14 @@ class Delivered(Shape):
     reason: str
 
 
-class Outbox(Shape):
+class OutboxStatus(ApiModel):
     """What is to be delivered, and what was lately, the newest first."""
 
-    waiting: tuple[Waiting, ...]
-    deliveries: tuple[Delivered, ...]
+    waiting: tuple[PendingPost, ...]
+    deliveries: tuple[DeliveryRecord, ...]
 
 
-class Act(Shape):
+class AuditEntry(ApiModel):
     """An act of administration."""
 
     seq: int
@@ -339,14 +339,14 @@ class Act(Shape):
     """False: it was refused or did not work."""
 
 
-class Audit(Shape):
+class AuditPage(ApiModel):
     """A page of them, the newest first."""
 
-    audit: tuple[Act, ...]
+    audit: tuple[AuditEntry, ...]
     next: int | None
 
 
-class Heard(Shape):
+class SayReceipt(ApiModel):
     """What the operator said is durable."""
 
     seq: int

@@ -5,24 +5,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.pictures import picture
+from gateway.pictures import identify_image
 
-MAX_BLOCKS: Final = 1_000
-MAX_PICTURES: Final = 4
+MAX_RESULT_BLOCKS: Final = 1_000
+MAX_IMAGES: Final = 4
 """Of one result; more are told in words."""
 FAILED: Final = "It did not work. The server says:"
-NOTHING: Final = "It was done; the server says nothing about it."
+NO_OUTPUT: Final = "It was done; the server says nothing about it."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
+class McpText:
     """Text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bytes:
+class McpBinary:
     """Anything else."""
 
     kind: str
@@ -33,37 +33,37 @@ class Bytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class McpResult:
     """Of one call."""
 
-    blocks: Sequence[Words | Bytes]
+    blocks: Sequence[McpText | McpBinary]
     structured: object = None
     """JSON of any shape. None: there is none."""
     error: bool = False
     """The server says that it did not work."""
 
 
-def pictures(answer: Answer) -> list[Bytes]:
+def find_images(answer: McpResult) -> list[McpBinary]:
     """Those that a model can be shown, by what they are and not by what is said of them."""
-    found = [one for one in answer.blocks if isinstance(one, Bytes) and picture(one.data) is not None]
-    return found[:MAX_PICTURES]
+    found = [one for one in answer.blocks if isinstance(one, McpBinary) and identify_image(one.data) is not None]
+    return found[:MAX_IMAGES]
 
 
-def text(answer: Answer, shown: Sequence[Bytes]) -> str:
+def render_result(answer: McpResult, shown: Sequence[McpBinary]) -> str:
     """The whole as a text; what is in `shown` is said to be shown."""
-    told = [_block(one, shown) for one in answer.blocks[:MAX_BLOCKS]]
-    if answer.structured is not None and not _told(answer.structured, answer.blocks):
+    told = [_render_block(one, shown) for one in answer.blocks[:MAX_RESULT_BLOCKS]]
+    if answer.structured is not None and not _is_repeated_in_text(answer.structured, answer.blocks):
         told.append(json.dumps(answer.structured, ensure_ascii=False, sort_keys=True))
-    if (more := len(answer.blocks) - MAX_BLOCKS) > 0:
+    if (more := len(answer.blocks) - MAX_RESULT_BLOCKS) > 0:
         told.append(f"[{more} more parts are left out]")
     whole = "\n".join(one for one in told if one)
     if answer.error:
         return f"{FAILED}\n{whole or '(nothing)'}"
-    return whole or NOTHING
+    return whole or NO_OUTPUT
 
 
-def _block(block: Words | Bytes, shown: Sequence[Bytes]) -> str:
-    if isinstance(block, Words):
+def _render_block(block: McpText | McpBinary, shown: Sequence[McpBinary]) -> str:
+    if isinstance(block, McpText):
         return block.text
     kind = " ".join(block.media_type.split())[:64]
     size = f"{len(block.data):,} bytes"
@@ -72,7 +72,7 @@ def _block(block: Words | Bytes, shown: Sequence[Bytes]) -> str:
     return f"[{block.kind}, {kind}, {size}: it cannot be shown here]"
 
 
-def _told(structured: object, blocks: Sequence[Words | Bytes]) -> bool:
+def _is_repeated_in_text(structured: object, blocks: Sequence[McpText | McpBinary]) -> bool:
     """Servers say what is structured as text, too (specification 2025-11-25, server/tools, structured content).
 
     Those made with the Python library wrap what is no object as `{"result": ...}`, and say a list item by item.
@@ -80,16 +80,16 @@ def _told(structured: object, blocks: Sequence[Words | Bytes]) -> bool:
     values = [structured]
     if isinstance(structured, dict) and structured.keys() == {"result"}:
         values.append(structured["result"])
-    said = [one.text for one in blocks if isinstance(one, Words)]
+    said = [one.text for one in blocks if isinstance(one, McpText)]
     for value in values:
-        if any(_same(text, value) for text in said):
+        if any(_is_same_value(text, value) for text in said):
             return True
-        if isinstance(value, list) and len(said) == len(value) and all(map(_same, said, value)):
+        if isinstance(value, list) and len(said) == len(value) and all(map(_is_same_value, said, value)):
             return True
     return False
 
 
-def _same(text: str, value: object) -> bool:
+def _is_same_value(text: str, value: object) -> bool:
     try:
         return text == value or bool(json.loads(text) == value)
     except (ValueError, RecursionError):

@@ -16,34 +16,34 @@ from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp.shared.exceptions import MCPError
 from pydantic import TypeAdapter, ValidationError
 
-from agent.journal import flat
+from agent.journal import to_single_line
 from agent.models.http import is_loopback
 from channels.backoff import Backoff
-from channels.tasks import end, within
+from channels.tasks import cancel_and_wait, with_timeout
 from gateway.clock import Clock
-from gateway.process import NotStarted
-from gateway.settings_tools import McpServer
-from gateway.tools.mcp.answers import Answer, Words
-from gateway.tools.mcp.errors import Lost, Slow, Unheard
-from gateway.tools.mcp.offers import Offered
-from gateway.tools.mcp.pipes import MAX_MESSAGE_BYTES, piped
-from gateway.tools.mcp.posts import FATE, Fate, Poster
-from gateway.tools.mcp.reading import answer, offered
-from gateway.tools.mcp.veil import Veil
+from gateway.process import ProgramNotStarted
+from gateway.settings_tools import McpServerConfig
+from gateway.tools.mcp.answers import McpResult, McpText
+from gateway.tools.mcp.errors import McpConnectionLost, McpNotSent, McpTimeout
+from gateway.tools.mcp.offers import McpToolOffer
+from gateway.tools.mcp.pipes import MAX_MESSAGE_BYTES, stdio_transport
+from gateway.tools.mcp.posts import REQUEST_STATE, McpHttpClient, McpRequestState
+from gateway.tools.mcp.reading import convert_result, convert_tool
+from gateway.tools.mcp.veil import McpSecretFilter
 
 logger = logging.getLogger("reverie.mcp")
 
-Mode = Literal["auto", "legacy"]
+HandshakeMode = Literal["auto", "legacy"]
 """How to begin: ask what it speaks (2026-07-28), or shake hands as before that. Some end when they are asked."""
 
-MAX_OFFERED: Final = 5_000
+MAX_LISTED_TOOLS: Final = 5_000
 """Tools of one server that are looked at."""
 MAX_PAGES: Final = 100
-MAX_SAID_CHARS: Final = 300
+MAX_LOG_CHARS: Final = 300
 """Of one line of a server's in our log."""
-AGAIN_S: Final = 60.0
+MAX_RELIST_PAUSE_S: Final = 60.0
 """The longest wait for a new list, with a server that says all the time that there is one."""
-LATE_S: Final = 2.0
+SEND_GRACE_S: Final = 2.0
 """So long after its time is over a request that cannot even be sent is given up."""
 
 _RESULT: Final[TypeAdapter[types.CallToolResult | types.InputRequiredResult]] = TypeAdapter(
@@ -55,18 +55,18 @@ for _name in ("mcp", "client", "httpx2", "httpcore2"):
     logging.getLogger(_name).setLevel(logging.CRITICAL + 1)
 
 
-class Connection:
+class McpConnection:
     """Begins with `run`, serves calls once `up` is set, and is over when `lost` is done or `run` has returned."""
 
     def __init__(
         self,
         name: str,
-        config: McpServer,
+        config: McpServerConfig,
         clock: Clock,
         *,
-        veil: Veil,
-        mode: Mode,
-        told: Callable[[Sequence[Offered]], None],
+        veil: McpSecretFilter,
+        mode: HandshakeMode,
+        told: Callable[[Sequence[McpToolOffer]], None],
     ) -> None:
         """`told` is called with every list of tools that is fetched."""
         self._name = name
@@ -92,7 +92,7 @@ class Connection:
             logging_callback=self._on_log,
             client_info=types.Implementation(name="reverie", version="1"),
         )
-        often = Backoff(AGAIN_S)
+        often = Backoff(MAX_RELIST_PAUSE_S)
         limit_s = None  # until it is up it is somebody else's: see `Server`
         async with client:
             self._client = client
@@ -109,48 +109,48 @@ class Connection:
                     await self._relist_wanted.wait()
                     with contextlib.suppress(TimeoutError):
                         pause_s = often.next_delay_s(self._clock.monotonic() - since, 1.0)
-                        await within(self._clock, pause_s, self._recheck_wanted.wait())
+                        await with_timeout(self._clock, pause_s, self._recheck_wanted.wait())
             finally:
-                await end(listening)
+                await cancel_and_wait(listening)
 
-    async def call(self, tool: str, arguments: dict[str, object]) -> Answer:
+    async def call(self, tool: str, arguments: dict[str, object]) -> McpResult:
         """Have a tool called. What the server says against it is an answer, too.
 
         Raises Lost, Unheard and Slow. Cancelled, the server is told so.
         """
         if self._client is None or self.lost.done():
-            raise Unheard
+            raise McpNotSent
         asked = types.CallToolRequest(params=types.CallToolRequestParams(name=tool, arguments=arguments))
-        fate = Fate(sent=bool(self._config.command))  # what was written to a pipe may have been read
-        token = FATE.set(fate)
+        fate = McpRequestState(sent=bool(self._config.command))  # what was written to a pipe may have been read
+        token = REQUEST_STATE.set(fate)
         try:
-            async with asyncio.timeout(self._config.timeout + LATE_S):
+            async with asyncio.timeout(self._config.timeout + SEND_GRACE_S):
                 # Not `call_tool`: it holds results against a schema of the server's, whose patterns may take forever.
-                return answer(await self._client.session.send_request(asked, _RESULT, self._config.timeout))
+                return convert_result(await self._client.session.send_request(asked, _RESULT, self._config.timeout))
         except MCPError as error:
             if not fate.sent or (fate.is_session_unknown and not await self._is_session_known()):
                 self._mark_lost(self._reason)
-                raise Unheard from None
+                raise McpNotSent from None
             if error.code == types.REQUEST_TIMEOUT:
                 self._suspect("it does not answer")
-                raise Slow from None
+                raise McpTimeout from None
             if error.code == types.CONNECTION_CLOSED:
                 self._suspect("its connection broke")
-                raise Lost from None
-            return Answer(blocks=[Words(text=error.message)], error=True)
+                raise McpConnectionLost from None
+            return McpResult(blocks=[McpText(text=error.message)], error=True)
         except TimeoutError:
             self._suspect("it does not listen")
-            raise Slow from None
+            raise McpTimeout from None
         except ValidationError:
-            return Answer(blocks=[Words(text="(something that the protocol does not allow)")], error=True)
+            return McpResult(blocks=[McpText(text="(something that the protocol does not allow)")], error=True)
         finally:
-            FATE.reset(token)
+            REQUEST_STATE.reset(token)
 
     def failure_reason(self, error: BaseException | None) -> str:
         """Why it ended, without what a server said and without secrets."""
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
-        if isinstance(error, NotStarted):
+        if isinstance(error, ProgramNotStarted):
             return self._secret_filter.redact(str(error))
         if self.lost.done():
             return self.lost.result()
@@ -162,14 +162,14 @@ class Connection:
 
     def _stdio_transport(self) -> Transport:
         env = {name: value.get_secret_value() for name, value in self._config.env.items()}
-        return piped(self._config.command, env, lost=self._mark_lost, heard=self._log_line)
+        return stdio_transport(self._config.command, env, lost=self._mark_lost, heard=self._log_line)
 
     @contextlib.asynccontextmanager
     async def _http_transport(self) -> AsyncIterator[Any]:  # the library's type of streams has no public name
         config = self._config
-        poster = Poster(
+        poster = McpHttpClient(
             {name: value.get_secret_value() for name, value in config.headers.items()},
-            timeout_s=config.timeout + 2 * LATE_S,
+            timeout_s=config.timeout + 2 * SEND_GRACE_S,
             env=not is_loopback(config.url),
             doubt=self._suspect,
             lost=self._mark_lost,
@@ -180,22 +180,22 @@ class Connection:
         ):
             yield streams
 
-    async def _list_tools(self, client: Client) -> list[Offered]:
-        found: list[Offered] = []
+    async def _list_tools(self, client: Client) -> list[McpToolOffer]:
+        found: list[McpToolOffer] = []
         cursor: str | None = None
         if client.server_capabilities.tools is None:
             return found
         for _ in range(MAX_PAGES):
             page = await client.session.list_tools(params=types.PaginatedRequestParams(cursor=cursor))
-            found += [offered(tool) for tool in page.tools]
+            found += [convert_tool(tool) for tool in page.tools]
             cursor = page.next_cursor
-            if not cursor or len(found) >= MAX_OFFERED:
+            if not cursor or len(found) >= MAX_LISTED_TOOLS:
                 break
-        return found[:MAX_OFFERED]
+        return found[:MAX_LISTED_TOOLS]
 
     async def _listen_for_changes(self, client: Client) -> None:
         """Hear of changed lists, where that has to be asked for; before 2026-07-28 they are notifications."""
-        backoff = Backoff(AGAIN_S)
+        backoff = Backoff(MAX_RELIST_PAUSE_S)
         while True:
             since = self._clock.monotonic()
             try:
@@ -218,7 +218,7 @@ class Connection:
             self._log_line(params.data if isinstance(params.data, str) else repr(params.data))
 
     def _log_line(self, line: str) -> None:
-        said = flat(self._secret_filter.redact(line[: 4 * MAX_SAID_CHARS]), MAX_SAID_CHARS)
+        said = to_single_line(self._secret_filter.redact(line[: 4 * MAX_LOG_CHARS]), MAX_LOG_CHARS)
         if said:
             logger.debug("%s says: %s", self._name, said)
 

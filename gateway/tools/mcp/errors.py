@@ -7,17 +7,17 @@ Unanswered
 """
 
 
-class Unanswered(Exception):
+class McpCallError(Exception):
     """There is no answer to a call. The subclass says what to do."""
 
 
-class Unheard(Unanswered):
+class McpNotSent(McpCallError):
     """The connection has ended, and the call surely was not carried out."""
 
 
-class Lost(Unanswered):
+class McpConnectionLost(McpCallError):
     """The connection has ended, and what became of the call is not known."""
 
 
-class Slow(Unanswered):
+class McpTimeout(McpCallError):
     """The time is over."""

@@ -5,49 +5,49 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from agent.models.base import Image, ToolSpec
-from agent.tools.schema import Refused
-from gateway.events import Shown
-from gateway.hands import Given, Hand, Whereabouts
-from gateway.tools.mcp.answers import pictures, text
-from gateway.tools.mcp.server import WAIT_S, Server
-from gateway.tools.permits import Permit
+from agent.tools.schema import ToolCallRefused
+from gateway.events import ToolImage
+from gateway.hands import Tool, ToolContext, ToolOutput
+from gateway.tools.mcp.answers import find_images, render_result
+from gateway.tools.mcp.server import DOWN_WAIT_S, McpServerClient
+from gateway.tools.permits import ToolPermit
 
-Keep = Callable[[bytes, str], Awaitable[tuple[Shown, Image] | None]]
+KeepImage = Callable[[bytes, str], Awaitable[tuple[ToolImage, Image] | None]]
 """Keeps an image, with a line about it, so that a model may be shown it. None: it cannot be shown."""
 
-MORE_S: Final = 4 * WAIT_S
+CALL_GRACE_S: Final = 4 * DOWN_WAIT_S
 """Beside the time of the call itself: to wait for a server, to have it told that nobody waits any more."""
 
 
-def hand(server: Server, tool: str, spec: ToolSpec, keep: Keep | None) -> Hand:
+def build_mcp_tool(server: McpServerClient, tool: str, spec: ToolSpec, keep: KeepImage | None) -> Tool:
     """One tool. `tool` is the server's own name of it."""
 
-    async def does(asked: str, where: Whereabouts) -> Given:  # noqa: ARG001 - where does not matter
-        answer = await server.call(tool, _arguments(asked))
+    async def does(asked: str, where: ToolContext) -> ToolOutput:  # noqa: ARG001 - where does not matter
+        answer = await server.call(tool, _parse_arguments(asked))
         origin = f"mcp {server.name} {tool}"
         shown, kept = [], []
-        for one in pictures(answer) if keep is not None else ():
+        for one in find_images(answer) if keep is not None else ():
             assert keep is not None
             if (image := await keep(one.data, f"{one.kind} from {origin}")) is not None:
                 shown.append(one)
                 kept.append(image)
-        told = server.secret_filter.redact(text(answer, shown))
-        return Given(text=told, kind="mcp", origin=origin, is_untrusted=True, is_foreign=True, images=tuple(kept))
+        told = server.secret_filter.redact(render_result(answer, shown))
+        return ToolOutput(text=told, kind="mcp", origin=origin, is_untrusted=True, is_foreign=True, images=tuple(kept))
 
-    permit = Permit(role=server.config.role, approval=server.config.approval)
-    return Hand(spec, None, does, permit, server.config.timeout + MORE_S, "cheap")
+    permit = ToolPermit(role=server.config.role, approval=server.config.approval)
+    return Tool(spec, None, does, permit, server.config.timeout + CALL_GRACE_S, "cheap")
 
 
-def _arguments(written: str) -> dict[str, object]:
+def _parse_arguments(written: str) -> dict[str, object]:
     try:
-        asked = json.loads(written.strip() or "{}", parse_constant=_no_number)
+        asked = json.loads(written.strip() or "{}", parse_constant=_reject_constant)
         json.dumps(asked, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
-        raise Refused("The arguments are no JSON that can be sent: write one JSON object.") from None
+        raise ToolCallRefused("The arguments are no JSON that can be sent: write one JSON object.") from None
     if not isinstance(asked, dict):
-        raise Refused("The arguments have to be one JSON object.")
+        raise ToolCallRefused("The arguments have to be one JSON object.")
     return asked
 
 
-def _no_number(name: str) -> None:
+def _reject_constant(name: str) -> None:
     raise ValueError(name)

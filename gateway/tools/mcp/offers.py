@@ -6,19 +6,19 @@ from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
 from agent.models.base import ToolSpec
-from gateway.tools.mcp.naming import named
-from gateway.tools.mcp.schemas import arguments
-from gateway.tools.mcp.veil import harmless
+from gateway.tools.mcp.naming import build_tool_name
+from gateway.tools.mcp.schemas import simplify_schema
+from gateway.tools.mcp.veil import sanitize_text
 
 MAX_TOOLS: Final = 64
 """Of one server: each costs tokens in every prompt."""
 MAX_DESCRIPTION_CHARS: Final = 1_000
-MAX_NAME_CHARS: Final = 128
+MAX_OWN_NAME_CHARS: Final = 128
 """Of a tool, as its server calls it: what the specification allows (2025-11-25, server/tools, tool names)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offered:
+class McpToolOffer:
     """A tool as its server describes it: untrusted."""
 
     name: str
@@ -28,7 +28,7 @@ class Offered:
     """Of its arguments."""
 
 
-class Taken(NamedTuple):
+class SelectedTools(NamedTuple):
     """What of that is used."""
 
     tools: dict[str, tuple[str, ToolSpec]]
@@ -37,20 +37,22 @@ class Taken(NamedTuple):
     """How many tools that the operator wants were left, because they are too many or their names cannot be."""
 
 
-def taken(server: str, offered: Iterable[Offered], globs: Sequence[str], servers: Collection[str]) -> Taken:
+def select_tools(
+    server: str, offered: Iterable[McpToolOffer], globs: Sequence[str], servers: Collection[str]
+) -> SelectedTools:
     """The tools that match one of `globs`. Of two with the same name the first counts."""
     wanted = [one for one in offered if any(fnmatchcase(one.name, glob) for glob in globs)]
     tools: dict[str, tuple[str, ToolSpec]] = {}
     for one in sorted(wanted, key=lambda one: one.name):  # so that the same ones are left each time
-        name = named(server, one.name, servers)
-        if len(tools) < MAX_TOOLS and name not in tools and 0 < len(one.name) <= MAX_NAME_CHARS:
-            tools[name] = one.name, _spec(name, server, one)
-    return Taken(dict(sorted(tools.items())), len(wanted) - len(tools))
+        name = build_tool_name(server, one.name, servers)
+        if len(tools) < MAX_TOOLS and name not in tools and 0 < len(one.name) <= MAX_OWN_NAME_CHARS:
+            tools[name] = one.name, _build_spec(name, server, one)
+    return SelectedTools(dict(sorted(tools.items())), len(wanted) - len(tools))
 
 
-def _spec(name: str, server: str, offered: Offered) -> ToolSpec:
-    schema, note = arguments(offered.schema)
-    told = harmless(offered.description or offered.title, MAX_DESCRIPTION_CHARS - len(note) - 1)
+def _build_spec(name: str, server: str, offered: McpToolOffer) -> ToolSpec:
+    schema, note = simplify_schema(offered.schema)
+    told = sanitize_text(offered.description or offered.title, MAX_DESCRIPTION_CHARS - len(note) - 1)
     told = told or f"A tool of the MCP server {server}."
     # It may bring something else each time, and whether it changes anything only the server knows.
     return ToolSpec(name=name, description=f"{told} {note}".strip(), schema=schema, is_task=True, is_polling=True)

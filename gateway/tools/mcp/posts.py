@@ -14,17 +14,17 @@ from mcp.shared.inbound import MCP_METHOD_HEADER
 
 from gateway.tools.mcp.pipes import MAX_MESSAGE_BYTES
 
-CONNECT_S: Final = 10.0
-GOODBYE_S: Final = 2.0
+CONNECT_TIMEOUT_S: Final = 10.0
+CLOSE_SESSION_S: Final = 2.0
 """For a server to take that a session has ended."""
-MAX_BREAKS: Final = 2
+MAX_STREAM_BREAKS: Final = 2
 """Of what is listened to: after so many the library listens no more."""
-_NOT_OFFERED: Final = 405
+_METHOD_NOT_ALLOWED: Final = 405
 """To listen, as the specification has it (2025-11-25, basic/transports, listening for messages)."""
 
 
 @dataclass(slots=True)
-class Fate:
+class McpRequestState:
     """What became of the HTTP request that carried a call."""
 
     sent: bool = False
@@ -33,11 +33,11 @@ class Fate:
     """It was refused, perhaps because the session that it belongs to is none any more."""
 
 
-FATE: Final[ContextVar[Fate | None]] = ContextVar("fate", default=None)
+REQUEST_STATE: Final[ContextVar[McpRequestState | None]] = ContextVar("fate", default=None)
 """Of the call that is made in this context; the library carries it along."""
 
 
-class Poster(httpx2.AsyncClient):
+class McpHttpClient(httpx2.AsyncClient):
     """One server's."""
 
     def __init__(
@@ -53,7 +53,7 @@ class Poster(httpx2.AsyncClient):
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=4)
         super().__init__(
             headers={**headers, "accept-encoding": "identity"},
-            timeout=httpx2.Timeout(timeout_s, connect=CONNECT_S),
+            timeout=httpx2.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
             limits=limits,
             trust_env=env,
         )
@@ -62,13 +62,13 @@ class Poster(httpx2.AsyncClient):
         self._stream_breaks = 0
 
     async def send(self, request: httpx2.Request, **how: Any) -> httpx2.Response:  # noqa: ANN401 - as it is declared
-        fate = FATE.get() or Fate()
+        fate = REQUEST_STATE.get() or McpRequestState()
         fate.sent = True
         listens = request.method == "GET" or request.headers.get(MCP_METHOD_HEADER) == "subscriptions/listen"
         if listens:
             request.extensions["timeout"]["read"] = None
         elif request.method == "DELETE":
-            request.extensions["timeout"]["read"] = GOODBYE_S
+            request.extensions["timeout"]["read"] = CLOSE_SESSION_S
         try:
             response = await super().send(request, **how)
         except (httpx2.ConnectError, httpx2.ConnectTimeout):
@@ -85,12 +85,16 @@ class Poster(httpx2.AsyncClient):
         streams = response.headers.get("content-type", "").lower().startswith("text/event-stream")
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         most = None if streams else MAX_MESSAGE_BYTES
-        response.stream = _Watched(response.stream, most, self._on_stream_broken if listens and streams else None)
+        response.stream = _LimitedStream(response.stream, most, self._on_stream_broken if listens and streams else None)
         return response
 
-    def _check_status(self, request: httpx2.Request, response: httpx2.Response, fate: Fate) -> None:
+    def _check_status(self, request: httpx2.Request, response: httpx2.Response, fate: McpRequestState) -> None:
         status = response.status_code
-        if not response.is_error or request.method == "DELETE" or (request.method == "GET" and status == _NOT_OFFERED):
+        if (
+            not response.is_error
+            or request.method == "DELETE"
+            or (request.method == "GET" and status == _METHOD_NOT_ALLOWED)
+        ):
             return
         # 404 as the specification has it (session management); 400 as many servers do.
         fate.is_session_unknown = status in (400, 404) and "mcp-session-id" in request.headers
@@ -98,13 +102,13 @@ class Poster(httpx2.AsyncClient):
 
     def _on_stream_broken(self) -> None:
         self._stream_breaks += 1
-        if self._stream_breaks >= MAX_BREAKS:
+        if self._stream_breaks >= MAX_STREAM_BREAKS:
             self._on_lost("its connection broke")
         else:
             self._on_suspect("its connection broke")
 
 
-class _Watched(httpx2.AsyncByteStream):
+class _LimitedStream(httpx2.AsyncByteStream):
     """A body with a limit, or with somebody who is told when it breaks."""
 
     def __init__(self, inner: httpx2.AsyncByteStream, most: int | None, broke: Callable[[], None] | None) -> None:

@@ -6,16 +6,16 @@ from typing import Final
 
 import mcp_types as types
 
-from gateway.tools.mcp.answers import Answer, Bytes, Words
-from gateway.tools.mcp.offers import Offered
+from gateway.tools.mcp.answers import McpBinary, McpResult, McpText
+from gateway.tools.mcp.offers import McpToolOffer
 
-UNMET: Final = "(It wants to know more before it goes on, and nobody here can tell it.)"
+INPUT_REQUIRED: Final = "(It wants to know more before it goes on, and nobody here can tell it.)"
 
 
-def offered(tool: types.Tool) -> Offered:
+def convert_tool(tool: types.Tool) -> McpToolOffer:
     """A tool, as its server describes it."""
     annotated = tool.annotations.title if tool.annotations is not None else None
-    return Offered(
+    return McpToolOffer(
         name=tool.name,
         title=tool.title or annotated or "",
         description=tool.description or "",
@@ -23,34 +23,34 @@ def offered(tool: types.Tool) -> Offered:
     )
 
 
-def answer(result: types.CallToolResult | types.InputRequiredResult) -> Answer:
+def convert_result(result: types.CallToolResult | types.InputRequiredResult) -> McpResult:
     """What came of a call. Links are not followed."""
     if isinstance(result, types.InputRequiredResult):
-        return Answer(blocks=[Words(text=UNMET)], error=True)
-    return Answer(
-        blocks=[_block(one) for one in result.content],
+        return McpResult(blocks=[McpText(text=INPUT_REQUIRED)], error=True)
+    return McpResult(
+        blocks=[_convert_block(one) for one in result.content],
         structured=result.structured_content,
         error=result.is_error,
     )
 
 
-def _block(block: types.ContentBlock) -> Words | Bytes:
+def _convert_block(block: types.ContentBlock) -> McpText | McpBinary:
     if isinstance(block, types.TextContent):
-        return Words(text=block.text)
+        return McpText(text=block.text)
     if isinstance(block, types.ImageContent):
-        return _bytes("image", block.mime_type, block.data)
+        return _convert_bytes("image", block.mime_type, block.data)
     if isinstance(block, types.AudioContent):
-        return _bytes("sound", block.mime_type, block.data)
+        return _convert_bytes("sound", block.mime_type, block.data)
     if isinstance(block, types.ResourceLink):
         about = ": ".join(one for one in (block.title or block.name, block.description) if one)
-        return Words(text=f"[link to {block.uri}] {about}".rstrip())
+        return McpText(text=f"[link to {block.uri}] {about}".rstrip())
     if isinstance(block.resource, types.TextResourceContents):
-        return Words(text=f"[{block.resource.uri}]\n{block.resource.text}")
-    return _bytes("file", block.resource.mime_type or "of no known kind", block.resource.blob)
+        return McpText(text=f"[{block.resource.uri}]\n{block.resource.text}")
+    return _convert_bytes("file", block.resource.mime_type or "of no known kind", block.resource.blob)
 
 
-def _bytes(what: str, media_type: str, data: str) -> Words | Bytes:
+def _convert_bytes(what: str, media_type: str, data: str) -> McpText | McpBinary:
     try:
-        return Bytes(kind=what, media_type=media_type, data=base64.b64decode("".join(data.split()), validate=True))
+        return McpBinary(kind=what, media_type=media_type, data=base64.b64decode("".join(data.split()), validate=True))
     except (binascii.Error, ValueError):
-        return Words(text=f"[{what} that cannot be read]")
+        return McpText(text=f"[{what} that cannot be read]")

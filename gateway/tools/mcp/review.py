@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.models.base import ToolSpec
-from gateway.changes import Change, Made
+from gateway.changes import CommandEffect, EffectFact
 from gateway.clock import Clock
 from gateway.records import McpToolApproved
-from gateway.store import Appended, Entry, Store
-from gateway.tools.consent import Approver, visible
+from gateway.store import AppendResult, NewEntry, Store
+from gateway.tools.consent import Approver, escape_invisible
 
 logger = logging.getLogger("reverie.mcp")
 
@@ -27,7 +27,7 @@ CODE_CHARS: Final = 8
 """Of a definition's digest: what an admin types who has seen it."""
 ADMINS: Final = ("admin", "owner")
 
-Tools = Mapping[str, tuple[str, ToolSpec]]
+ReviewedTools = Mapping[str, tuple[str, ToolSpec]]
 """By the name that models are told: the server's own name, and what models are told."""
 
 
@@ -62,13 +62,13 @@ class PendingDefinition:
                 f"The MCP server `{self.server}` {changed.format(self.tool)}. It is off until an admin approves it.",
                 "",
                 "```",
-                *(visible(line) for line in lines),
+                *(escape_invisible(line) for line in lines),
                 "```",
             ]
         )
 
 
-class Definitions:
+class ToolDefinitionReview:
     """Of all servers. `begin` it before the first server starts."""
 
     def __init__(
@@ -95,7 +95,7 @@ class Definitions:
             if isinstance(one.fact, McpToolApproved):
                 self._approved_definitions.setdefault(one.fact.server, {})[one.fact.tool] = one.fact.definition
 
-    def admit(self, server: str, tools: Tools) -> dict[str, tuple[str, ToolSpec]]:
+    def admit(self, server: str, tools: ReviewedTools) -> dict[str, tuple[str, ToolSpec]]:
         """Those of a server's tools that may be used. All of the first list that it ever sends are."""
         approved = self._approved_definitions.setdefault(server, {})
         first = not approved
@@ -123,7 +123,7 @@ class Definitions:
         """Definitions that an admin has to see, by server and tool."""
         return [one for _, one in sorted(self._pending.items())]
 
-    def approve(self, approver: Approver, code: str) -> Change | None:
+    def approve(self, approver: Approver, code: str) -> CommandEffect | None:
         """An admin has seen the definition of that code. Models are told of it once this is written down and settled.
 
         None: no definition that waits has this code.
@@ -132,16 +132,20 @@ class Definitions:
         if found is None:
             return None
         if approver.global_role not in ADMINS:
-            return Change(answer="A tool of an MCP server is used everywhere: an admin everywhere has to approve it.")
+            return CommandEffect(
+                answer="A tool of an MCP server is used everywhere: an admin everywhere has to approve it."
+            )
         fact = McpToolApproved(server=found.server, tool=found.tool, definition=found.definition, by=approver.name)
 
-        def settle(asked: Appended | None) -> None:
+        def settle(asked: AppendResult | None) -> None:
             if asked is not None and asked.is_new:
                 self._approved_definitions[found.server][found.tool] = found.definition
                 self.on_approved(found.server)
 
-        return Change(
-            answer=f"Approved: `{found.tool}` may be used as it is described now.", facts=(Made(fact),), settle=settle
+        return CommandEffect(
+            answer=f"Approved: `{found.tool}` may be used as it is described now.",
+            facts=(EffectFact(fact),),
+            settle=settle,
         )
 
     def _hold_for_review(self, one: PendingDefinition) -> None:
@@ -151,7 +155,7 @@ class Definitions:
 
     async def _record(self, facts: list[McpToolApproved]) -> None:
         now = self._clock.now()
-        await self._store.append([Entry(fact=fact, at=now) for fact in facts])
+        await self._store.append([NewEntry(fact=fact, at=now) for fact in facts])
 
 
 def render_definition(spec: ToolSpec) -> str:

@@ -11,42 +11,45 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from agent.tools.schema import canonical
-from gateway.tools.mcp.veil import harmless
+from agent.tools.schema import canonical_json
+from gateway.tools.mcp.veil import sanitize_text
 
-MAX_BYTES: Final = 8_192
+MAX_SCHEMA_BYTES: Final = 8_192
 MAX_NODES: Final = 1_000
 """Subschemas; what is beyond them may be anything."""
 MAX_DEPTH: Final = 10
-MAX_TOLD_CHARS: Final = 300
+MAX_ARGUMENT_TEXT_CHARS: Final = 300
 """Of the description of one argument."""
 MAX_CHOICES: Final = 100
 MAX_NUMBER: Final = 2**53
 """What is beyond is not the same number everywhere (RFC 8259, 6)."""
-UNKNOWN: Final = canonical({"type": "object", "properties": {}, "additionalProperties": True})
+ANY_OBJECT_SCHEMA: Final = canonical_json({"type": "object", "properties": {}, "additionalProperties": True})
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 _REF: Final = re.compile(r"#/(?:\$defs|definitions)/([a-zA-Z0-9_.-]{1,64})")
 _TYPES: Final = frozenset({"object", "array", "string", "number", "integer", "boolean", "null"})
 _FORMATS: Final = frozenset({"date", "date-time", "time", "duration", "email", "uri", "uuid"})
-_ROOT: Final = frozenset({"type", "properties", "required", "additionalProperties"})
+_ROOT_KEYWORDS: Final = frozenset({"type", "properties", "required", "additionalProperties"})
 
 
-def arguments(schema: Mapping[str, object]) -> tuple[str, str]:
+def simplify_schema(schema: Mapping[str, object]) -> tuple[str, str]:
     """The schema as canonical JSON of at most MAX_BYTES, and what to tell the model of what it leaves out."""
     if schema.get("type", "object") != "object":
-        return UNKNOWN, "What it takes is not described."
-    reading = _Reading(schema, told=True)
-    made, note = canonical(reading.simplify()), "Not all that it takes is described." if reading.is_incomplete else ""
-    if len(made.encode()) <= MAX_BYTES:
+        return ANY_OBJECT_SCHEMA, "What it takes is not described."
+    reading = _SchemaSimplifier(schema, told=True)
+    made, note = (
+        canonical_json(reading.simplify()),
+        "Not all that it takes is described." if reading.is_incomplete else "",
+    )
+    if len(made.encode()) <= MAX_SCHEMA_BYTES:
         return made, note
-    made = canonical(_Reading(schema, told=False).simplify())
-    if len(made.encode()) <= MAX_BYTES:
+    made = canonical_json(_SchemaSimplifier(schema, told=False).simplify())
+    if len(made.encode()) <= MAX_SCHEMA_BYTES:
         return made, note
-    return UNKNOWN, "What it takes is too much to be described here."
+    return ANY_OBJECT_SCHEMA, "What it takes is too much to be described here."
 
 
-class _Reading:
+class _SchemaSimplifier:
     """Of one schema."""
 
     def __init__(self, schema: Mapping[str, object], *, told: bool) -> None:
@@ -55,7 +58,7 @@ class _Reading:
         self._with_descriptions = told
         self._nodes_left = MAX_NODES
         given = [schema.get(key) for key in ("definitions", "$defs")]
-        self._defs = {name: one for defs in given for name, one in _mapping(defs).items() if _NAME.fullmatch(name)}
+        self._defs = {name: one for defs in given for name, one in _as_mapping(defs).items() if _NAME.fullmatch(name)}
         self.is_incomplete = False
         """Something that says which arguments there are is not in it."""
 
@@ -64,18 +67,22 @@ class _Reading:
         self.is_incomplete = self.is_incomplete or any(
             key in self._schema for key in ("anyOf", "oneOf", "allOf", "$ref")
         )
-        made: dict[str, object] = {key: value for key, value in whole.items() if key in _ROOT}
+        made: dict[str, object] = {key: value for key, value in whole.items() if key in _ROOT_KEYWORDS}
         made |= {"type": "object", "properties": whole.get("properties", {})}
         defs = {name: self._simplify_node(one, 1) for name, one in self._defs.items()}
-        return made | {"$defs": defs} if defs and '"$ref"' in canonical([made, defs]) else made
+        return made | {"$defs": defs} if defs and '"$ref"' in canonical_json([made, defs]) else made
 
     def _simplify_node(self, node: object, depth: int) -> dict[str, object]:
         self._nodes_left -= 1
         if not isinstance(node, dict) or depth > MAX_DEPTH or self._nodes_left < 0:
             return {}
-        made = {key: value for key in _KEPT if key in node and (value := _KEPT[key](node[key])) is not None}
+        made = {
+            key: value
+            for key in _KEYWORD_FILTERS
+            if key in node and (value := _KEYWORD_FILTERS[key](node[key])) is not None
+        }
         if self._with_descriptions and isinstance(told := node.get("description"), str) and told.strip():
-            made["description"] = harmless(told, MAX_TOLD_CHARS)
+            made["description"] = sanitize_text(told, MAX_ARGUMENT_TEXT_CHARS)
         if isinstance(ref := node.get("$ref"), str):
             found = _REF.fullmatch(ref)
             if found and found[1] in self._defs:
@@ -93,7 +100,7 @@ class _Reading:
     def _simplify_object(self, node: Mapping[str, object], depth: int) -> dict[str, object]:
         made: dict[str, object] = {}
         if isinstance(node.get("properties"), dict):
-            given = _mapping(node["properties"])
+            given = _as_mapping(node["properties"])
             fit = {name: one for name, one in given.items() if _NAME.fullmatch(name)}
             self.is_incomplete = self.is_incomplete or len(fit) < len(given) or self._nodes_left < len(fit)
             made["properties"] = {
@@ -110,43 +117,43 @@ class _Reading:
         return made
 
 
-def _mapping(given: object) -> dict[str, object]:
+def _as_mapping(given: object) -> dict[str, object]:
     return given if isinstance(given, dict) else {}
 
 
-def _type(given: object) -> object:
+def _filter_type(given: object) -> object:
     if isinstance(given, list):
         return sorted({one for one in given if isinstance(one, str)} & _TYPES) or None
     return given if isinstance(given, str) and given in _TYPES else None
 
 
-def _number(given: object) -> object:
+def _filter_number(given: object) -> object:
     if isinstance(given, bool) or not isinstance(given, int | float):
         return None
     return given if math.isfinite(given) and abs(given) < MAX_NUMBER else None
 
 
-def _choices(given: object) -> object:
+def _filter_enum(given: object) -> object:
     if not isinstance(given, list) or not given or len(given) > MAX_CHOICES:
         return None
-    fit = [one for one in given if one is None or _scalar(one) is not None]
-    return fit if len(fit) == len(given) and len({canonical(one) for one in fit}) == len(fit) else None
+    fit = [one for one in given if one is None or _filter_scalar(one) is not None]
+    return fit if len(fit) == len(given) and len({canonical_json(one) for one in fit}) == len(fit) else None
 
 
-def _scalar(given: object) -> object:
+def _filter_scalar(given: object) -> object:
     """As it is, if it is a value that a model may be shown."""
     if isinstance(given, str):
-        return given if harmless(given, MAX_TOLD_CHARS) == given else None
-    return given if isinstance(given, bool) else _number(given)
+        return given if sanitize_text(given, MAX_ARGUMENT_TEXT_CHARS) == given else None
+    return given if isinstance(given, bool) else _filter_number(given)
 
 
-_KEPT: Final[Mapping[str, Any]] = {
-    "type": _type,
-    "enum": _choices,
-    "const": _scalar,
-    "default": _scalar,
+_KEYWORD_FILTERS: Final[Mapping[str, Any]] = {
+    "type": _filter_type,
+    "enum": _filter_enum,
+    "const": _filter_scalar,
+    "default": _filter_scalar,
     "format": lambda given: given if isinstance(given, str) and given in _FORMATS else None,
-    "minimum": _number,
-    "maximum": _number,
+    "minimum": _filter_number,
+    "maximum": _filter_number,
 }
 """Keywords whose values are no schemas, and what of a value stays. None: nothing."""

@@ -10,39 +10,40 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from agent.models.base import ToolSpec
-from agent.tools.schema import Refused
+from agent.tools.schema import ToolCallRefused
 from channels.backoff import Backoff
-from channels.tasks import within
+from channels.tasks import with_timeout
 from gateway.clock import Clock
-from gateway.settings_tools import McpServer
-from gateway.tools.mcp.answers import Answer
-from gateway.tools.mcp.errors import Lost, Slow, Unheard
-from gateway.tools.mcp.offers import MAX_TOOLS, Offered, taken
-from gateway.tools.mcp.review import Definitions
-from gateway.tools.mcp.veil import Veil
+from gateway.settings_tools import McpServerConfig
+from gateway.tools.mcp.answers import McpResult
+from gateway.tools.mcp.errors import McpConnectionLost, McpNotSent, McpTimeout
+from gateway.tools.mcp.offers import MAX_TOOLS, McpToolOffer, select_tools
+from gateway.tools.mcp.review import ToolDefinitionReview
+from gateway.tools.mcp.veil import McpSecretFilter
 
 if TYPE_CHECKING:
-    from gateway.tools.mcp.connection import Connection, Mode
+    from gateway.tools.mcp.connection import HandshakeMode, McpConnection
+
 
 logger = logging.getLogger("reverie.mcp")
 
-MOST_S: Final = 60.0
+MAX_RESTART_DELAY_S: Final = 60.0
 """Between two attempts to start a server."""
-START_S: Final = 60.0
+START_TIMEOUT_S: Final = 60.0
 """For a server to come up: it may have to be fetched first (`npx`, `uvx`)."""
-WAIT_S: Final = 5.0
+DOWN_WAIT_S: Final = 5.0
 """How long a call waits for a server that is down."""
-MISSING: Final = "the package mcp is not installed: pip install 'reverie-gateway[mcp]'"
+PACKAGE_MISSING: Final = "the package mcp is not installed: pip install 'reverie-gateway[mcp]'"
 
-Tools = dict[str, tuple[str, ToolSpec]]
+McpToolMap = dict[str, tuple[str, ToolSpec]]
 """By the name that the model is told: the server's own name, and what is told."""
-Changed = Callable[[str, Sequence[str], Sequence[str]], None]
+ToolsChangedListener = Callable[[str, Sequence[str], Sequence[str]], None]
 """Told of a server which tools came and which went, by the names that the model is told. What is described in another
 way is in both. Must not block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerState:
+class McpServerState:
     """How a server is, for people."""
 
     name: str
@@ -53,19 +54,19 @@ class ServerState:
     """It is not up. Empty: it is, or nothing is known yet. Without secrets, and none of the server's words."""
 
 
-class Server:
+class McpServerClient:
     """One of the operator's."""
 
     def __init__(
         self,
         name: str,
-        config: McpServer,
+        config: McpServerConfig,
         servers: Collection[str],
         clock: Clock,
         *,
         chance: Callable[[], float],
-        told: Changed,
-        definitions: Definitions | None = None,
+        told: ToolsChangedListener,
+        definitions: ToolDefinitionReview | None = None,
     ) -> None:
         """`servers`: the names of all. `told` is called with each list of tools that is another than before.
 
@@ -73,8 +74,8 @@ class Server:
         """
         self.name = name
         self.config = config
-        self.secret_filter = Veil(_secrets(config))
-        self.tools: Tools = {}
+        self.secret_filter = McpSecretFilter(_collect_secrets(config))
+        self.tools: McpToolMap = {}
         """As they were told last: they stay while it is down."""
         self.settled = asyncio.Event()
         """It was up once, or failed once."""
@@ -83,72 +84,74 @@ class Server:
         self._random = chance
         self._on_changed = told
         self._definitions = definitions
-        self._offered_tools: Tools = {}
+        self._offered_tools: McpToolMap = {}
         """What it offers, approved or not."""
         self._state: Literal["starting", "up", "down", "off"] = "starting"
         self._reason = ""
         self._omitted = 0
-        self._mode: Mode = "auto"
-        self._connection: Connection | None = None
+        self._mode: HandshakeMode = "auto"
+        self._connection: McpConnection | None = None
         self._up = asyncio.Event()
 
-    def describe(self) -> ServerState:
-        return ServerState(name=self.name, state=self._state, tools=len(self.tools), why=self._reason)
+    def describe(self) -> McpServerState:
+        return McpServerState(name=self.name, state=self._state, tools=len(self.tools), why=self._reason)
 
     async def run(self) -> None:
         """Keep it going until cancelled. Never raises."""
         try:
-            library = await asyncio.to_thread(_library)  # half a second of imports
+            library = await asyncio.to_thread(_import_connection)  # half a second of imports
         except ImportError:
-            self._state, self._reason = "off", MISSING
-            logger.error("MCP server %s: %s", self.name, MISSING)  # noqa: TRY400 - the trace says no more
+            self._state, self._reason = "off", PACKAGE_MISSING
+            logger.error("MCP server %s: %s", self.name, PACKAGE_MISSING)  # noqa: TRY400 - the trace says no more
             self.settled.set()
             return
-        backoff = Backoff(MOST_S)
+        backoff = Backoff(MAX_RESTART_DELAY_S)
         while True:
             up_s = await self._run_connection(library)
             self.settled.set()
             delay_s = backoff.next_delay_s(up_s, self._random())
             await self._clock.sleep(delay_s)
 
-    async def call(self, tool: str, arguments: dict[str, object]) -> Answer:
+    async def call(self, tool: str, arguments: dict[str, object]) -> McpResult:
         """Have a tool called, by the server's own name for it. Raises Refused."""
         for _ in range(2):
             connection = await self._get_connection()
             if tool not in (own for own, _ in self.tools.values()):
-                raise Refused(f"The MCP server {self.name} does not offer this tool any more: it is gone.")
+                raise ToolCallRefused(f"The MCP server {self.name} does not offer this tool any more: it is gone.")
             try:
                 return await connection.call(tool, arguments)
-            except Unheard:
+            except McpNotSent:
                 self._drop_connection(connection)
-            except Lost:
-                raise Refused(
+            except McpConnectionLost:
+                raise ToolCallRefused(
                     f"The MCP server {self.name} ended while it worked on this. It may have had an effect all the "
                     "same: look before you try again. The server is started again."
                 ) from None
-            except Slow:
-                raise Refused(
+            except McpTimeout:
+                raise ToolCallRefused(
                     f"The MCP server {self.name} did not answer within {self.config.timeout:g} s, and was told that "
                     "nobody waits any more. It may have had an effect all the same."
                 ) from None
-        raise Refused(f"The MCP server {self.name} does not take the call. Nothing was done.")
+        raise ToolCallRefused(f"The MCP server {self.name} does not take the call. Nothing was done.")
 
-    async def _get_connection(self) -> "Connection":
+    async def _get_connection(self) -> "McpConnection":
         if self._connection is None and self._state != "off":
             with contextlib.suppress(TimeoutError):
-                await within(self._clock, WAIT_S, self._up.wait())
+                await with_timeout(self._clock, DOWN_WAIT_S, self._up.wait())
         if self._connection is not None:
             return self._connection
         why = f" ({self._reason})" if self._reason else ""
-        raise Refused(f"The MCP server {self.name} does not run{why}. Nothing was done; it may run again later.")
+        raise ToolCallRefused(
+            f"The MCP server {self.name} does not run{why}. Nothing was done; it may run again later."
+        )
 
     async def _run_connection(self, library: ModuleType) -> float:
         """One connection, to its end. How long it was up, in seconds; 0: never."""
-        connection: Connection = library.Connection(
+        connection: McpConnection = library.Connection(
             self.name, self.config, self._clock, veil=self.secret_filter, mode=self._mode, told=self._on_tools_listed
         )
         life = asyncio.create_task(connection.run())
-        rising = asyncio.create_task(within(self._clock, START_S, connection.up.wait()))
+        rising = asyncio.create_task(with_timeout(self._clock, START_TIMEOUT_S, connection.up.wait()))
         over: list[asyncio.Future[Any]] = [life, connection.lost]
         why, since = "", None
         try:
@@ -157,24 +160,24 @@ class Server:
                 since = self._clock.monotonic()
                 self._mark_up(connection)
                 await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
-            why = f"it did not come up within {START_S:g} s"
+            why = f"it did not come up within {START_TIMEOUT_S:g} s"
             if any(one.done() for one in over):
                 why = connection.failure_reason(life.exception() if life.done() else None)  # before its end says more
         finally:
             self._drop_connection(connection)
-            await _ended(rising, life)
+            await _cancel_and_wait(rising, life)
         if since is None:
             self._mode = "legacy" if self._mode == "auto" else "auto"
         self._log_down(why)
         return 0.0 if since is None else self._clock.monotonic() - since
 
-    def _mark_up(self, connection: "Connection") -> None:
+    def _mark_up(self, connection: "McpConnection") -> None:
         self._connection, self._state, self._reason = connection, "up", ""
         self._up.set()
         self.settled.set()
         logger.info("MCP server %s is up, with %d tools", self.name, len(self.tools))
 
-    def _drop_connection(self, connection: "Connection") -> None:
+    def _drop_connection(self, connection: "McpConnection") -> None:
         if self._connection is connection:
             self._connection = None
             self._up.clear()
@@ -185,8 +188,8 @@ class Server:
         # Once, however long it stays down.
         logger.log(logging.DEBUG if again else logging.WARNING, "MCP server %s is down: %s", self.name, why)
 
-    def _on_tools_listed(self, offered: Sequence[Offered]) -> None:
-        self._offered_tools, left = taken(self.name, offered, self.config.tools, self._servers)
+    def _on_tools_listed(self, offered: Sequence[McpToolOffer]) -> None:
+        self._offered_tools, left = select_tools(self.name, offered, self.config.tools, self._servers)
         if left != self._omitted and left:
             logger.warning("MCP server %s: %d tools are left out, at most %d are taken", self.name, left, MAX_TOOLS)
         self._omitted = left
@@ -206,7 +209,7 @@ class Server:
             self._on_changed(self.name, came, went)
 
 
-async def _ended(*tasks: asyncio.Task[Any]) -> None:
+async def _cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
     """Cancel them and see them gone, even if cancelled meanwhile: a few seconds at most, and nothing is left behind."""
     again = False
     for task in tasks:
@@ -221,13 +224,13 @@ async def _ended(*tasks: asyncio.Task[Any]) -> None:
         raise asyncio.CancelledError
 
 
-def _library() -> ModuleType:
+def _import_connection() -> ModuleType:
     from gateway.tools.mcp import connection  # noqa: PLC0415 - who has no servers does not pay for it
 
     return connection
 
 
-def _secrets(config: McpServer) -> list[str]:
+def _collect_secrets(config: McpServerConfig) -> list[str]:
     """What nobody else may read: the operator's secrets, and those that stand in an address."""
     given = [value.get_secret_value() for value in (*config.env.values(), *config.headers.values())]
     if not config.url:

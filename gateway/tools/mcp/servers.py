@@ -5,15 +5,15 @@ import random
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Final
 
-from channels.tasks import end, within
+from channels.tasks import cancel_and_wait, with_timeout
 from gateway.clock import Clock
-from gateway.hands import Hand
-from gateway.settings_tools import McpServer
-from gateway.tools.mcp.hands import Keep, hand
-from gateway.tools.mcp.review import Definitions
-from gateway.tools.mcp.server import Changed, Server, ServerState
+from gateway.hands import Tool
+from gateway.settings_tools import McpServerConfig
+from gateway.tools.mcp.hands import KeepImage, build_mcp_tool
+from gateway.tools.mcp.review import ToolDefinitionReview
+from gateway.tools.mcp.server import McpServerClient, McpServerState, ToolsChangedListener
 
-MAX_GONE: Final = 256
+MAX_GONE_TOOLS: Final = 256
 """Tools that are remembered although they are gone, of each server."""
 
 
@@ -22,13 +22,13 @@ class McpServers:
 
     def __init__(
         self,
-        config: Mapping[str, McpServer],
+        config: Mapping[str, McpServerConfig],
         clock: Clock,
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
-        changed: Changed,
+        changed: ToolsChangedListener,
         *,
-        keep: Keep | None = None,
-        definitions: Definitions | None = None,
+        keep: KeepImage | None = None,
+        definitions: ToolDefinitionReview | None = None,
         chance: Callable[[], float] = random.random,
     ) -> None:
         """`changed`: told whenever `hands` is another. `keep`: None, where images are told of in words only.
@@ -40,14 +40,14 @@ class McpServers:
         self._notify_changed = changed
         self._keep_image = keep
         self._servers = {
-            name: Server(
+            name: McpServerClient(
                 name, one, config.keys(), clock, chance=chance, told=self._on_tools_changed, definitions=definitions
             )
             for name, one in sorted(config.items())
         }
         if definitions is not None:
             definitions.on_approved = self._on_approved
-        self._known_tools: dict[str, dict[str, Hand]] = {name: {} for name in self._servers}
+        self._known_tools: dict[str, dict[str, Tool]] = {name: {} for name in self._servers}
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -57,27 +57,27 @@ class McpServers:
     async def wait_settled(self, most_s: float) -> None:
         """Return once each has been up or has failed, but after so long at the latest."""
         try:
-            await within(self._clock, most_s, self._wait_all_settled())
+            await with_timeout(self._clock, most_s, self._wait_all_settled())
         except TimeoutError:
             return
 
     @property
-    def tools(self) -> tuple[Hand, ...]:
+    def tools(self) -> tuple[Tool, ...]:
         """What can be done now, by name. What a server that is down could do is among it: it may be back soon."""
         found = [self._known_tools[server.name][name] for server in self._servers.values() for name in server.tools]
         return tuple(sorted(found, key=lambda one: one.spec.name))
 
-    def all_tools(self) -> Mapping[str, Hand]:
+    def all_tools(self) -> Mapping[str, Tool]:
         """By name, with those that are gone: called, they say so."""
         return {name: one for known in self._known_tools.values() for name, one in known.items()}
 
-    def describe(self) -> Sequence[ServerState]:
+    def describe(self) -> Sequence[McpServerState]:
         """How each of them is, by name."""
         return [server.describe() for server in self._servers.values()]
 
     async def aclose(self) -> None:
         """End all of them. Nothing of theirs is left behind."""
-        await end(*self._tasks)
+        await cancel_and_wait(*self._tasks)
 
     def _on_approved(self, name: str) -> None:
         if name in self._servers:
@@ -88,9 +88,9 @@ class McpServers:
         for told in came:
             tool, spec = server.tools[told]
             known.pop(told, None)
-            known[told] = hand(server, tool, spec, self._keep_image)
+            known[told] = build_mcp_tool(server, tool, spec, self._keep_image)
         gone = [told for told in known if told not in server.tools]
-        for told in gone[: max(0, len(gone) - MAX_GONE)]:
+        for told in gone[: max(0, len(gone) - MAX_GONE_TOOLS)]:
             del known[told]
         self._notify_changed(name, came, went)
 

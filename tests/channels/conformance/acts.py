@@ -11,17 +11,27 @@ import pytest
 from channels.base import (
     CanDelete,
     CanEdit,
-    CanList,
+    CanListMembers,
     CanReact,
     CanSetTopic,
-    File,
+    OutgoingFile,
     Part,
     Rejected,
     SendError,
     Uncertain,
     Unreachable,
 )
-from gateway.events import Address, Deleted, Edited, Membership, Message, MessageId, PostFile, Reacted, RoomId
+from gateway.events import (
+    Address,
+    MembershipChanged,
+    Message,
+    MessageDeleted,
+    MessageEdited,
+    MessageId,
+    PostFile,
+    ReactionChanged,
+    RoomId,
+)
 from tests.channels.kits.base import Bench
 
 DATA = bytes(range(256)) * 16
@@ -40,8 +50,8 @@ async def _ours(bench: Bench, text: str) -> MessageId:
 
 async def _nothing_came_back(bench: Bench) -> None:
     await _alice(bench, "and now?")
-    ours = [event for event in bench.ear.heard if isinstance(event, Edited | Deleted | Reacted)]
-    topics = [event for event in bench.ear.all(Membership) if event.change == "topic" and event.news]
+    ours = [event for event in bench.ear.heard if isinstance(event, MessageEdited | MessageDeleted | ReactionChanged)]
+    topics = [event for event in bench.ear.all(MembershipChanged) if event.change == "topic" and event.news]
     assert not ours + topics, "what we did was told to us"
 
 
@@ -106,7 +116,7 @@ async def it_set_topics(bench: Bench) -> None:
 
 async def it_lists(bench: Bench) -> None:
     channel, at = bench.channel, bench.kit.address("room")
-    assert isinstance(channel, CanList)
+    assert isinstance(channel, CanListMembers)
     await bench.kit.appoint()
     message = await _alice(bench, "here I am")
     told = await channel.list_members(at, most=50)
@@ -123,7 +133,7 @@ async def it_lists(bench: Bench) -> None:
 
 async def it_sends_files(bench: Bench) -> None:
     channel, most = bench.channel, bench.channel.capabilities.max_file_bytes
-    file = File(name="../notes.txt", content_type="text/plain", data=DATA)
+    file = OutgoingFile(name="../notes.txt", content_type="text/plain", data=DATA)
     along = PostFile(name=file.name, content_type=file.content_type, sha256="0" * 64, size_bytes=len(DATA))
     text = " ".join(f"word{number}" for number in range(700))
     for part in _with(bench, text, along, file):
@@ -134,7 +144,7 @@ async def it_sends_files(bench: Bench) -> None:
     assert (name, data) == ("notes.txt", DATA)
     assert caption.strip() == seen[0]
     assert " ".join(seen).split() == text.split()
-    (large,) = _with(bench, "large", along, File(name="x", content_type="", data=bytes(most + 1)))
+    (large,) = _with(bench, "large", along, OutgoingFile(name="x", content_type="", data=bytes(most + 1)))
     with pytest.raises(Rejected):
         await channel.send(large)
     await bench.kit.cut_send()
@@ -144,7 +154,7 @@ async def it_sends_files(bench: Bench) -> None:
     assert isinstance(caught.value, Uncertain), f"it may have been seen: {caught.value!r}"
 
 
-def _with(bench: Bench, text: str, along: PostFile, file: File) -> list[Part]:
+def _with(bench: Bench, text: str, along: PostFile, file: OutgoingFile) -> list[Part]:
     """As the outbox makes them: the file goes with the first."""
     first, *more = bench.parts(replace(bench.post(text), file=along))
     return [replace(first, file=file), *more]
@@ -158,7 +168,7 @@ async def it_acts_only_while_it_is_connected(bench: Bench) -> None:
         *([channel.edit(at, message, "x")] if isinstance(channel, CanEdit) else []),
         *([channel.delete(at, message)] if isinstance(channel, CanDelete) else []),
         *([channel.set_topic(at, "x")] if isinstance(channel, CanSetTopic) else []),
-        *([channel.list_members(at, most=1)] if isinstance(channel, CanList) else []),
+        *([channel.list_members(at, most=1)] if isinstance(channel, CanListMembers) else []),
     ]
     for ended in await asyncio.gather(*acts, return_exceptions=True):
         assert isinstance(ended, Unreachable), ended
@@ -193,7 +203,7 @@ async def it_bears_odd_words(bench: Bench) -> None:
         nowhere = Address(channel=at.channel, room=RoomId(words))
         if isinstance(channel, CanSetTopic):
             acts.append(channel.set_topic(nowhere, "x"))
-        if isinstance(channel, CanList):
+        if isinstance(channel, CanListMembers):
             acts.append(channel.list_members(nowhere, most=-1))
         for act in acts:
             with contextlib.suppress(SendError):

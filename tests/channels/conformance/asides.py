@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, Literal
 
-from channels.base import CanComplete, CanOffer, CanWhisper, CommandTyped
+from channels.base import CanCompleteCommands, CanDirectMessage, CanSetCommandMenus, CommandCompletion
 from gateway.events import Address, Command, SenderId
 from tests.channels.kits.base import COMMANDS, Bench, Where
 
@@ -21,11 +21,11 @@ def _usable(role: str, where: Where) -> list[str]:
 
 
 async def it_completes(bench: Bench) -> None:
-    channel, asked = bench.channel, list[CommandTyped]()
-    assert isinstance(channel, CanComplete)
+    channel, asked = bench.channel, list[CommandCompletion]()
+    assert isinstance(channel, CanCompleteCommands)
     assert await bench.kit.suggested("room", "an") == [], "nobody is asked yet"
 
-    async def suggest(typed: CommandTyped) -> Sequence[str]:
+    async def suggest(typed: CommandCompletion) -> Sequence[str]:
         asked.append(typed)
         if typed.prefix == "broken":
             raise LookupError(typed.prefix)
@@ -54,7 +54,7 @@ async def it_completes(bench: Bench) -> None:
 
 async def it_offers(bench: Bench) -> None:
     channel = bench.channel
-    assert isinstance(channel, CanOffer)
+    assert isinstance(channel, CanSetCommandMenus)
     for name in _PEOPLE:
         await bench.kit.say(f"{name} here", where="direct", by=name)
     alice, bob = [(await bench.ear.message(f"{name} here")).sender for name in _PEOPLE]
@@ -87,7 +87,7 @@ async def _menus(bench: Bench) -> list[str]:
 async def it_whispers(bench: Bench) -> None:
     chats = [await _whispered(bench, account) for account in (None, "alice")]
     channel, at = bench.channel, await _direct(bench, "and me?", "bob")
-    assert isinstance(channel, CanWhisper)
+    assert isinstance(channel, CanDirectMessage)
     bob = (await bench.ear.message("and me?")).sender
     assert channel.direct_room(bob) == at.room
     assert at not in chats
@@ -96,7 +96,7 @@ async def it_whispers(bench: Bench) -> None:
 async def _whispered(bench: Bench, account: str | None) -> Address:
     """The chat in which alice, known by this account or by none, was told something alone."""
     channel = bench.channel
-    assert isinstance(channel, CanWhisper)
+    assert isinstance(channel, CanDirectMessage)
     await bench.kit.known(account)
     await bench.kit.say(f"it is {account}")
     heard = await bench.ear.message(f"it is {account}")

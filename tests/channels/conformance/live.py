@@ -6,25 +6,25 @@ import contextlib
 import pytest
 
 from channels.base import (
-    CanAdapt,
-    CanComplete,
+    CanApplyConfig,
+    CanCompleteCommands,
     CanDelete,
+    CanDirectMessage,
     CanDownload,
     CanEdit,
     CanJoin,
     CanLeave,
-    CanList,
-    CanOffer,
+    CanListMembers,
     CanPage,
     CanPreview,
     CanReact,
+    CanSetCommandMenus,
     CanSetTopic,
     CanType,
-    CanWhisper,
     Rejected,
     Unreachable,
 )
-from gateway.events import Address, Link, Membership, Message
+from gateway.events import Address, ConnectionChanged, MembershipChanged, Message
 from tests.channels.kits.base import Bench
 from tests.stopwatch import Stopwatch
 
@@ -35,15 +35,15 @@ ABILITIES = {
     "page": CanPage,
     "join": CanJoin,
     "leave": CanLeave,
-    "adapt": CanAdapt,
+    "adapt": CanApplyConfig,
     "react": CanReact,
     "edit": CanEdit,
     "delete": CanDelete,
     "set_topic": CanSetTopic,
-    "list": CanList,
-    "complete": CanComplete,
-    "offer": CanOffer,
-    "whisper": CanWhisper,
+    "list": CanListMembers,
+    "complete": CanCompleteCommands,
+    "offer": CanSetCommandMenus,
+    "whisper": CanDirectMessage,
 }
 """Every ability of `channels.base`, whose check is called `it_<name>s`; a test holds the two to each other."""
 
@@ -71,7 +71,7 @@ async def a_cut_is_told_and_mended(bench: Bench) -> None:
     await bench.kit.cut()
     await bench.up(2)
     assert bench.ear.links == [True, False, True]
-    assert bench.ear.all(Link)[1].reason.strip()
+    assert bench.ear.all(ConnectionChanged)[1].reason.strip()
     await bench.kit.say("back again")
     await bench.ear.message("back again")
     await bench.tell("so am I")
@@ -241,7 +241,7 @@ async def it_joins(bench: Bench) -> None:
 
 async def it_adapts(bench: Bench) -> None:
     channel, at = bench.channel, await bench.kit.invited()
-    assert isinstance(channel, CanAdapt)
+    assert isinstance(channel, CanApplyConfig)
     assert channel.apply_config(bench.kit.moved(at))
     await bench.kit.joined(at)
     await bench.kit.left(bench.kit.address("other"))
@@ -263,7 +263,9 @@ async def it_leaves(bench: Bench) -> None:
     await bench.kit.say("the others stay")
     await bench.ear.message("the others stay")
     await bench.tell("so do I")
-    assert not [event for event in bench.ear.all(Membership) if event.sender.name == "reverie"], "we know that we left"
+    assert not [event for event in bench.ear.all(MembershipChanged) if event.sender.name == "reverie"], (
+        "we know that we left"
+    )
     assert bench.ear.links == [True]
     await bench.end()
     with pytest.raises(Unreachable):

@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
-from gateway.events import NOTIFICATION, Deleted, Edited, Membership, Message, Reacted
-from gateway.records import key_of
+from gateway.events import NOTIFICATION, MembershipChanged, Message, MessageDeleted, MessageEdited, ReactionChanged
+from gateway.records import dedup_key
 from tests.channels.kits.base import Bench
 
 ODD = "näïve Ωμέγα 你好 עברית 👩‍👩‍👧 e\u0301 <b>&amp; %s {0} \\n $HOME `; rm"
@@ -34,7 +34,7 @@ async def a_repeat_has_the_same_id(bench: Bench) -> None:
     await bench.kit.say("another")
     await bench.ear.message("another")
     said = [message for message in bench.ear.all(Message) if message.text == "again"]
-    assert len({key_of(message) for message in said}) == 1
+    assert len({dedup_key(message) for message in said}) == 1
     assert said[0].id != bench.ear.all(Message)[-1].id
 
 
@@ -116,7 +116,7 @@ async def everything_can_be_written_as_json(bench: Bench) -> None:
         except ValueError as error:
             raise AssertionError(f"{event} cannot be read back") from error
         assert again == event
-        if isinstance(event, Message | Edited | Deleted | Reacted | Membership):
+        if isinstance(event, Message | MessageEdited | MessageDeleted | ReactionChanged | MembershipChanged):
             assert {type(part) for part in (event.id, event.at.room)} == {str}, "an SDK's type came through"
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from channels.base import Denied, Part, RateLimited, Rejected, SendError, Uncertain, Unreachable
-from gateway.events import Link, Post, PostKey
+from gateway.events import ConnectionChanged, Post, PostKey
 from tests.channels.kits.base import Bench
 
 LONG = {
@@ -194,7 +194,7 @@ async def refused_credentials_are_denied(bench: Bench) -> None:
     with pytest.raises(Denied) as caught:
         bench.run.result()
     assert caught.value.reason.strip()
-    last = bench.ear.all(Link)[-1]
+    last = bench.ear.all(ConnectionChanged)[-1]
     assert not last.up
     assert last.reason.strip()
 

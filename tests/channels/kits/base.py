@@ -6,9 +6,19 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeVar
 
-from channels.base import Channel, CommandArg, CommandSpec, Part, unrecorded
-from gateway.events import Address, ChannelName, Link, Message, Notification, Post, PostKey, Receipt, RoomId
-from gateway.fields import Section
+from channels.base import Channel, CommandArg, CommandSpec, Part, no_before_send
+from gateway.events import (
+    Address,
+    ChannelName,
+    ConnectionChanged,
+    Message,
+    Notification,
+    Post,
+    PostKey,
+    Receipt,
+    RoomId,
+)
+from gateway.fields import ConfigSection
 
 Where = Literal["room", "other", "direct"]
 """Two rooms that the bot is in, and its direct chat with alice."""
@@ -60,7 +70,7 @@ class Ear:
 
     @property
     def links(self) -> list[bool]:
-        return [link.up for link in self.all(Link)]
+        return [link.up for link in self.all(ConnectionChanged)]
 
     async def until(self, true: Callable[[], bool], what: str) -> None:
         """Wait until it is so. Raises AssertionError with all that was heard."""
@@ -172,7 +182,7 @@ class Kit(ABC):
         """alice sends a file with these bytes into the room."""
         raise NotImplementedError
 
-    def moved(self, at: Address) -> Section:
+    def moved(self, at: Address) -> ConfigSection:
         """What the channel is made of, with this room instead of the other one."""
         raise NotImplementedError
 
@@ -284,7 +294,7 @@ class Bench:
 
     async def tell(self, text: str, at: Address | None = None) -> list[Receipt]:
         """Say something as the outbox does, part after part."""
-        return [await self.channel.send(part, unrecorded) for part in self.parts(self.post(text, at))]
+        return [await self.channel.send(part, no_before_send) for part in self.parts(self.post(text, at))]
 
     async def end(self) -> None:
         self.run.cancel()

@@ -6,12 +6,14 @@ from dataclasses import replace
 from typing import ClassVar, Literal
 
 from channels.base import Channel
-from channels.discord.channel import PreviewingChannel
+from channels.discord.channel import DiscordPreviewChannel
 from channels.discord.config import DiscordConfig
 from gateway.clock import SystemClock
 from gateway.events import Address, ChannelName, RoomId, ThreadId
 from tests.channels.kits.base import COMMANDS, Kit, Where
-from tests.servers.discord_api import DiscordApi, Json, Options
+from tests.servers.discord_api import DiscordApi
+from tests.servers.discord_api_faults import Options
+from tests.servers.discord_api_world import Json
 
 
 class DiscordKit(Kit):
@@ -55,7 +57,9 @@ class DiscordKit(Kit):
                 "preview": "all",
             }
         )
-        return PreviewingChannel(self.name, config, SystemClock(), cursor=cursor, commands=COMMANDS, random=lambda: 0.0)
+        return DiscordPreviewChannel(
+            self.name, config, SystemClock(), cursor=cursor, commands=COMMANDS, random=lambda: 0.0
+        )
 
     def address(self, where: Literal["room", "other"]) -> Address:
         return Address(channel=self.name, room=RoomId(self.rooms[where]))

@@ -11,7 +11,9 @@ from channels.telegram.config import TelegramConfig
 from gateway.events import Address, ChannelName, RoomId
 from tests.channels.discord_faults_kit import Hasty
 from tests.channels.kits.base import COMMANDS, Kit, Where
-from tests.servers.bot_api import BotApi, Chat, units
+from tests.servers.bot_api import BotApi
+from tests.servers.bot_api_text import units
+from tests.servers.bot_api_world import Chat
 
 
 class TelegramKit(Kit):

@@ -6,7 +6,6 @@ kept for ever. It has what that version's own tests say of its facts, six of eac
 
 import asyncio
 import gzip
-import importlib
 import importlib.util
 import json
 import os
