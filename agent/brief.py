@@ -81,7 +81,7 @@ class PromptTurn:
         if not parts and (steps or reply):  # it spoke unasked
             parts = (TextPart(text=NOTHING_NEW),)
         heard = (ModelMessage(role="user", parts=parts),) if parts else ()
-        object.__setattr__(self, "said", (*heard, *steps, *reply))
+        object.__setattr__(self, "messages", (*heard, *steps, *reply))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -138,8 +138,8 @@ def replay_trace(text: str, saved: str) -> TraceReplay:
     try:
         written = _TraceRecord.model_validate_json(text)
         policy, begin = (
-            cast("DmnPolicy", _load_value("Policy", written.policy)),
-            cast("DmnState", _load_value("State", written.begin)),
+            cast("DmnPolicy", _load_value("DmnPolicy", written.policy)),
+            cast("DmnState", _load_value("DmnState", written.begin)),
         )
         told = _deserialize_signals(written)
     except (ValidationError, KeyError, OverflowError):

@@ -228,7 +228,7 @@ parts = st.builds(
     st.lists(sizes, max_size=2),
     st.lists(st.tuples(sizes, places, st.booleans()), min_size=1, max_size=12),
 )
-policies = st.builds(CachePolicy, kind=st.sampled_from(("auto", "fixed", "off")), long=st.booleans())
+policies = st.builds(CachePolicy, kind=st.sampled_from(("auto", "fixed", "off")), allows_hour=st.booleans())
 
 
 @settings(deadline=None)

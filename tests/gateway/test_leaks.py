@@ -34,7 +34,7 @@ SECRET = "marzipan"
 def without_the_filter() -> Iterator[None]:
     """The mutation: everybody sees everything."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Visibility, "sees", lambda *_: True)
+        patch.setattr(Visibility, "can_see", lambda *_: True)
         yield
 
 

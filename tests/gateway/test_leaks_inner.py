@@ -36,7 +36,7 @@ SETTINGS = {**QUICK, "attention": {**QUICK["attention"], "rules": RULES}}
 def everything_is_seen() -> Iterator[None]:
     """The mutation of what is written down, remembered and recalled."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Visibility, "sees", lambda *_: True)
+        patch.setattr(Visibility, "can_see", lambda *_: True)
         yield
 
 

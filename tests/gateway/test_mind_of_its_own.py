@@ -87,7 +87,7 @@ async def test_what_is_noted_in_private_is_found_there_and_by_the_owner_alone(tm
         public = await ask(one, "reverie, what do you know", sender="olga", room="lobby")
         assert SECRET not in told(public), "others listen there"
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Visibility, "sees", lambda *_: True)
+            patch.setattr(Visibility, "can_see", lambda *_: True)
             assert SECRET in told(await ask(one, "what do you know", sender="bob")), "it is the filter that kept it"
 
 

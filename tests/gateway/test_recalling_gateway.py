@@ -63,7 +63,7 @@ def test_a_private_note_does_not_come_to_mind_in_a_room(tmp_path: Path) -> None:
             assert "bakes" not in (await ask(one, "marzipan?")).aside
             assert "bakes" not in (await ask(one, "marzipan?", room=None)).aside
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(Visibility, "sees", lambda *_: True)
+                patch.setattr(Visibility, "can_see", lambda *_: True)
                 assert "bakes" in (await ask(one, "marzipan?", room="attic")).aside, "it is the filter that kept it"
 
     run()
