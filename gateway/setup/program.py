@@ -27,9 +27,9 @@ from gateway.setup.farewell import build_farewell, next_commands
 from gateway.setup.interview import SetupSituation, run_interview
 from gateway.setup.placing import check_files, is_writable, read_config_files, write_files
 from gateway.setup.terminal import TerminalRespondent
-from gateway.setup.unattended import UnattendedRespondent
+from gateway.setup.unattended import BAD_USAGE, FAILED, UnattendedRespondent
 
-DONE, FAILED, BAD_USAGE = 0, 1, 2
+DONE = 0
 DEFAULT_DIRECTORY = "./reverie"
 _SMALL_MODEL_PERSONA = "IDENTITY.local.md"
 """Of the persona that comes with the product, what is for very small models: a persona of one's own is for all."""

@@ -49,8 +49,8 @@ class Core(Protocol):
     """`agent.dmn`, or a mutant of it."""
 
     step: Callable[[DmnState, Signal, DmnPolicy], tuple[DmnState, tuple[Effect, ...]]]
-    held: Callable[[DmnState, DmnPolicy, datetime], tuple[str, ...]]
-    wanted: Callable[[DmnState, DmnPolicy], tuple[ConversationId, ...]]
+    blocking_reasons: Callable[[DmnState, DmnPolicy, datetime], tuple[str, ...]]
+    due_conversations: Callable[[DmnState, DmnPolicy], tuple[ConversationId, ...]]
     interval_s: Callable[[DmnState, DmnPolicy, datetime], float]
 
 
@@ -194,8 +194,8 @@ class Shell:
         """The timer comes."""
         self.armed = False
         before, at = self.state, self.now
-        held = self.core.held(before, self.policy, at)
-        wanted = self.core.wanted(before, self.policy)
+        held = self.core.blocking_reasons(before, self.policy, at)
+        wanted = self.core.due_conversations(before, self.policy)
         effects = self.send(Tick(at=at, material_tokens=self.material))
         starts = [effect for effect in effects if isinstance(effect, StartTurn) and effect.autonomous]
         dreams = [effect for effect in effects if isinstance(effect, Dream)]
@@ -266,7 +266,7 @@ class Shell:
         self.tick()  # what comes of it has to end, too
         while self.turns:
             self.end(0, tools=False, yielded=False, failed=False, cost_usd=0.0)
-        if not self.core.wanted(self.state, self.policy):
+        if not self.core.due_conversations(self.state, self.policy):
             calm = {DmnMode.RESTING, DmnMode.STORED, DmnMode.PAUSED, DmnMode.OFF}
             for _ in range(2):
                 self.tick()
@@ -368,7 +368,7 @@ class Shell:
 
     def _check_timer(self, signal: Signal) -> None:
         assert self.armed or self.stopped, "never idle and unarmed"
-        wanted = bool(self.core.wanted(self.state, self.policy))
+        wanted = bool(self.core.due_conversations(self.state, self.policy))
         if not wanted or isinstance(signal, Tick) or self.state.errors:
             self.wanted_since = self.now if wanted and not self.state.errors else None
         elif self.wanted_since is None and not self.state.errors:

