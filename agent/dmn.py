@@ -2,7 +2,7 @@
 
 Rules:
   1. `step` is total and pure: any signal in any state gives a next state and effects. The time comes
-     with the signal; the shell (`gateway.loop`) carries the effects out and sends the next signal.
+     with the signal; the shell (`gateway.runtime.loop`) carries the effects out and sends the next signal.
   2. One turn at a time in a conversation, at most `DmnPolicy.lanes` at once, first come first served.
   3. A tick with nothing pending starts nothing. Only what somebody said, what attention called normal, and what the
      agent itself has begun ever costs a model call.
@@ -48,7 +48,7 @@ from agent.signals import (
     TurnEnded,
     TurnFailed,
 )
-from gateway.events import ConversationId
+from gateway.core.events import ConversationId
 
 MAX_BACKOFF_S = 3600.0
 """Errors double the interval up to an hour: longer would look dead, shorter keeps paying."""

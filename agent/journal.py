@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from agent.workspace.text import normalize_text
-from gateway.events import Address
+from agent.workspace.character_card import normalize_text
+from gateway.core.events import Address
 
 MAX_TITLE_CHARS: Final = 120
 MAX_TEXT_CHARS: Final = 4_000
 PUBLIC_SCOPE: Final = "public"
-"""As `gateway.scopes` calls it."""
+"""As `gateway.core.scopes` calls it."""
 REMEMBERED_TITLE: Final = "to remember"
 """The title of what is remembered for good."""
 

@@ -12,9 +12,9 @@ from operator import attrgetter
 from typing import Literal
 
 from agent.brief import ChannelCard, PromptBinding, PromptInput, PromptLine, PromptTurn
-from agent.models.base import ModelMessage, ModelRequest, SystemBlock, ToolSpec
-from gateway.safety import names
-from gateway.safety.marks import reveal_hidden
+from agent.models.base import ModelMessage, ModelRequest, SystemBlock
+from gateway.core.text_safety import describe_name_warning, reveal_hidden
+from gateway.core.tool_spec import ToolSpec
 
 MAX_LINE_CHARS = 8_000
 """One message may not crowd out the rest; the log keeps it whole."""
@@ -97,7 +97,10 @@ def _render_binding(binding: PromptBinding) -> str:
 
 
 def render_channel_card(place: ChannelCard) -> str:
-    """The channel card. It is pinned to a conversation: `gateway.cards` says when it may be written anew."""
+    """The channel card.
+
+    It is pinned to a conversation: `gateway.context.prompt_context` says when it may be written anew.
+    """
     kind = "network" if place.platform == "IRC" else "server"
     server = f', {kind} "{_quote(place.server, MAX_TITLE_CHARS)}"' if place.server else ""
     lines = [
@@ -156,7 +159,7 @@ def render_line(line: PromptLine, *, plain: bool = False) -> str:
         for mark, holds in (
             (f" ({line.role}, bot)" if line.is_bot else f" ({line.role})", True),
             (
-                f" ({names.describe_name_warning(line.lookalike, _safe_name(line.lookalike.other))})"
+                f" ({describe_name_warning(line.lookalike, _safe_name(line.lookalike.other))})"
                 if line.lookalike
                 else "",
                 True,

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import TypeAdapter
 
-from gateway.events import ConversationId
+from gateway.core.events import ConversationId, PresenceLevel
 
 LOW, NORMAL, URGENT = 1, 2, 3
 """Urgencies that reach the agent (0, ambient, never does)."""
@@ -18,8 +18,8 @@ LOW, NORMAL, URGENT = 1, 2, 3
 ArrivalPolicy = Literal["steer", "queue", "interrupt"]
 """What becomes of a running turn when somebody speaks to the agent there: it is told at its next tool boundary; it goes
 on, and the next turn is told; it is ended, and the next turn begins at once."""
-PresenceLevel = Literal["focused", "present", "idle", "away", "sleeping"]
-"""How near the people are whom the agent serves."""
+
+
 DmnOrder = Literal["wake", "pause", "rest", "store", "quiet", "off"]
 """What an operator, or the agent itself, tells the network. `store`: rest until a time or a kind of event."""
 

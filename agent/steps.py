@@ -2,17 +2,43 @@
 
 What a loop's own requests say of a step and what later prompts repeat of it is written by one function, so it is
 the same bytes.
+
+Around somebody else's words, where a model reads them. Pure.
+
+What stands between the two lines cannot end them: the seal is a hash over the words themselves and over what nobody but
+the gateway knows beforehand, and the words are looked through for it.
 """
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from agent.fence import fence_text
 from agent.journal import to_single_line
-from agent.models.base import Image, MessagePart, ModelMessage, TextPart, ToolCall, ToolResult
+from agent.models.base import MessagePart, ModelMessage, TextPart, ToolResult
 from agent.view import estimate_tokens
-from gateway.events import EvidenceRef, ToolCallRecord, TurnStep
+from gateway.core.events import EvidenceRef, ToolCallRecord, TurnStep
+from gateway.core.text_safety import reveal_hidden
+from gateway.core.tool_spec import Image, ToolCall
+
+SEAL_CHARS = 12
+MAX_LABEL_CHARS = 160
+
+
+def fence_text(text: str, *, about: str, key: str) -> str:
+    """The text between two lines that say whose it is. The same of all three is the same bytes.
+
+    What hides words in it is told. `about`: what it is and where it is from; may be untrusted. `key`: names the call;
+    new for each.
+    """
+    number, seal, text = 0, "", reveal_hidden(text)
+    while not seal or seal in text:
+        said = f"{key}\0{number}\0{about}\0{text}".encode("utf-8", "surrogatepass")
+        seal = hashlib.sha256(said).hexdigest()[:SEAL_CHARS]
+        number += 1
+    what = to_single_line(about[: 2 * MAX_LABEL_CHARS], MAX_LABEL_CHARS).replace("<", "(").replace(">", ")")
+    return f"<<<untrusted {seal} {what}\n{text}\nuntrusted {seal}>>>"
+
 
 CALL_TOKENS = 24
 """Around a call and its result: the words of the JSON that they are told in."""

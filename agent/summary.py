@@ -1,7 +1,7 @@
 """Summaries that a model makes: what it is asked, what is taken of its answer, what must survive it. Pure.
 
 A name, a number or a path that a summary lost is lost to whoever reads it. So what looks like one is found by its form
-alone, and what the summary does not say word for word stands beside it (`agent.head`).
+alone, and what the summary does not say word for word stands beside it (`agent.view_forms`).
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from agent.models.base import ModelMessage, ModelRequest, TextPart
 from agent.prompts import load_prompt
-from agent.workspace.text import normalize_text
+from agent.workspace.character_card import normalize_text
 
 SUMMARY_TOKENS: Final = 2_000
 """Of a summary at most: some three pages."""
@@ -135,9 +135,9 @@ def truncate_at_sentence(text: str, most_bytes: int) -> str:
 def extract_identifiers(texts: Sequence[str], *, kept: Sequence[str] = (), most: int = MAX_IDENTIFIERS) -> list[str]:
     """What must be kept word for word: names, numbers, paths and the like; the most recent and most repeated first.
 
-    `texts`: oldest first. `kept`: of summaries before (`agent.head.extract_exact_names`), the most important first.
-    What is found leaves at least half of the places to these, so that what was planted early is not washed away by one
-    long talk.
+    `texts`: oldest first. `kept`: of summaries before (`agent.view_forms.extract_exact_names`), the most important
+    first. What is found leaves at least half of the places to these, so that what was planted early is not washed away
+    by one long talk.
     """
     weights = dict[str, int]()
     for place, text in enumerate(texts, start=1):

@@ -1,33 +1,244 @@
-"""One turn: ask the model, let it use tools, ask again, until it says something or chooses not to."""
+"""One turn: ask the model, let it use tools, ask again, until it says something or chooses not to.
 
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
+One answer of the model, heard to its end.
+
+The calls of one answer, carried out: side by side where that is safe, and told in their order.
+
+What of an unfinished answer may be shown. Pure.
+"""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from agent.answer import ModelAnswer, ask_model
-from agent.asked import NO_SIZE_HINTS, ShortenHistory, SizeHints, TurnRequest, build_first_request, cannot_shorten
-from agent.brief import PromptInput
-from agent.carrying import ToolExecution
+from agent.brief import PromptInput, TurnOutcome, TurnProgress
 from agent.models.base import (
-    Image,
     Model,
     ModelError,
     ModelRequest,
+    PartialText,
     PromptTooLong,
     RequestRefused,
-    ToolCall,
+    StreamEnd,
+    StreamStart,
+    TextPart,
+    ThinkingDelta,
     ToolResult,
-    ToolSpec,
 )
-from agent.outcome import TurnOutcome, TurnProgress
 from agent.prompt import SHARED_BLOCKS
 from agent.prompts import load_prompt
-from agent.repeats import REPEATED_CALL, DuplicateCalls, format_call, format_call_list
 from agent.steps import build_called, join_surrogates, make_call_ids_unique
-from agent.telling import ResultArchive, ResultTruncator
-from agent.tools.rest import ENDING_TOOLS, STAY_SILENT, YIELD_TO_USER
-from agent.tools.surface import unwrap_call, wrap_calls
-from gateway.events import ToolCallRecord, TurnStep
+from agent.tools.specs import ENDING_TOOLS, STAY_SILENT, YIELD_TO_USER
+from agent.tools.surface import CALL_CAPABILITY, CAPABILITY_USAGE, unwrap_call, wrap_calls
+from agent.turn_context import (
+    NO_SIZE_HINTS,
+    REPEATED_CALL,
+    DuplicateCalls,
+    ResultArchive,
+    ResultTruncator,
+    ShortenHistory,
+    SizeHints,
+    TurnRequest,
+    build_first_request,
+    call_key,
+    cannot_shorten,
+    format_call,
+    format_call_list,
+)
+from gateway.core.events import RequestUsage, ToolCallRecord, TurnStep
+from gateway.core.tool_spec import Image, ToolCall, ToolSpec
+
+
+@dataclass(slots=True)
+class ModelAnswer:
+    """What the model said."""
+
+    text: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    problems: tuple[str, ...] = ()
+    """What it wrote instead of calls and cannot be read: a sentence each, for the model."""
+    end: StreamEnd | None = None
+    """None: it has not ended."""
+
+    def recover_calls(self, request: ModelRequest, known: tuple[ToolSpec, ...]) -> None:
+        """Take the text for calls of known tools, if it is nothing else and the model was not told any of them."""
+        from agent.models.leak_formats import BadLeakedCall  # noqa: PLC0415 - the same
+        from agent.models.leaks import is_call_in_request, recover_tool_calls  # noqa: PLC0415 - seldom needed, and large
+
+        found = recover_tool_calls(self.text, known)
+        calls = tuple(
+            [
+                _clean_call(ToolCall(id=f"leak_{number}", name=one.name, arguments=one.arguments, is_recovered=True))
+                for number, one in enumerate(found, start=1)
+                if not isinstance(one, BadLeakedCall)
+            ]
+        )
+        if found and not any(is_call_in_request(call, request) for call in calls):
+            self.text, self.calls = "", calls
+            self.problems = tuple([one.message for one in found if isinstance(one, BadLeakedCall)])
+
+
+async def ask_model(  # noqa: C901 - one case per kind of chunk
+    model: Model,
+    request: ModelRequest,
+    glimpse: Callable[[str], None] | None,
+    progress: TurnProgress,
+    known: tuple[ToolSpec, ...] = (),
+    *,
+    thought: Callable[[str], None] = lambda _: None,
+) -> ModelAnswer:
+    """Ask, and call `glimpse` with the text so far, `thought` with each piece of what is thought.
+
+    Cut off, it tells `progress` what is billed all the same.
+    `known`: tools whose calls are found in the text of a model that is known to write them there (`StreamEnd.leaks`).
+    Raises a ModelError.
+    """
+    answer, billed, show = ModelAnswer(), _no_accounts, glimpse
+    stream = model.stream(request)
+    try:
+        async for chunk in stream:
+            match chunk:
+                case StreamStart(billed_accounts=told):
+                    billed = told or billed
+                case PartialText(text=text):
+                    if glimpse is not None:
+                        glimpse(text)
+                    show = None  # the model says itself how the answer grows, and then says it whole
+                case ThinkingDelta(text=text):
+                    thought(text)
+                case TextPart(text=text):
+                    answer.text += text
+                    if show is not None:
+                        show(answer.text)
+                case ToolCall():
+                    answer.calls = (*answer.calls, _clean_call(chunk))
+                case StreamEnd():
+                    answer.end = chunk
+    except asyncio.CancelledError:
+        progress.record_lost(billed())
+        raise
+    finally:
+        await stream.aclose()
+    if answer.end is not None and answer.end.may_leak_calls and known and not answer.calls:
+        answer.recover_calls(request, known)
+    return answer
+
+
+def _no_accounts() -> tuple[RequestUsage, ...]:
+    return ()
+
+
+def _clean_call(call: ToolCall) -> ToolCall:
+    """As it can be written down."""
+    return replace(
+        call, id=join_surrogates(call.id), name=join_surrogates(call.name), arguments=join_surrogates(call.arguments)
+    )
+
+
+MAX_CALLS = 64
+"""Of one answer that are carried out, as of those that leak into its text: who asks for more is not in its right mind,
+or not its own."""
+TOO_MANY = f"This was not carried out: an answer may have at most {MAX_CALLS} calls."
+CUT_OFF = "Interrupted before it ended. It may have had an effect all the same."
+
+
+class ToolExecution:
+    """Of one answer. What came of it so far can be read at any time."""
+
+    def __init__(
+        self,
+        calls: Sequence[ToolCall],
+        specs: Iterable[ToolSpec],
+        call: Callable[[ToolCall], Awaitable[ToolResult]],
+        repeats: DuplicateCalls,
+    ) -> None:
+        self._calls = calls
+        self._parallel = {spec.name for spec in specs if spec.is_parallel}
+        self._call = call
+        self._duplicates = repeats
+        self._results: dict[str, ToolResult] = {}
+        self.ineffective_ids = set[str]()
+        """Ids of the calls that changed nothing: they were refused, failed, or were made before."""
+
+    def results(self) -> list[ToolResult]:
+        """Of each call, in their order."""
+        left = [CUT_OFF if number < MAX_CALLS else TOO_MANY for number in range(len(self._calls))]
+        return [
+            self._results.get(call.id) or ToolResult(id=call.id, text=why, is_error=True)
+            for call, why in zip(self._calls, left, strict=True)
+        ]
+
+    async def run(self) -> None:
+        """Carry them out. Cut off, those under way are ended and the others do not begin."""
+        for group in self._parallel_groups():
+            await _gather([asyncio.ensure_future(self._run_call(call)) for call in group])
+
+    def _parallel_groups(self) -> Iterator[list[ToolCall]]:
+        """Neighbours that are safe beside each other; the same call twice is not."""
+        group: list[ToolCall] = []
+        for call in self._calls[:MAX_CALLS]:
+            safe = unwrap_call(call).name in self._parallel
+            if group and not (safe and self._is_parallel_safe(group, call)):
+                yield group
+                group = []
+            group.append(call)
+        if group:
+            yield group
+
+    def _is_parallel_safe(self, group: Sequence[ToolCall], call: ToolCall) -> bool:
+        return unwrap_call(group[-1]).name in self._parallel and call_key(call) not in {call_key(one) for one in group}
+
+    async def _run_call(self, call: ToolCall) -> None:
+        result = self._duplicates.find_result(call)
+        if result is None:
+            inner = unwrap_call(call)
+            if inner.name == CALL_CAPABILITY.name:
+                result = ToolResult(id=call.id, text=CAPABILITY_USAGE, is_error=True)
+            else:
+                result = await self._call(inner)
+            self._duplicates.record_result(call, result)
+            if result.is_error:
+                self.ineffective_ids.add(call.id)
+        else:
+            self.ineffective_ids.add(call.id)
+        self._results[call.id] = result
+
+
+async def _gather(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Wait until all have ended. Cut off, they are ended."""
+    try:
+        await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
+_LEAKED_CALL = re.compile(
+    r"""<[|/]?([a-z]+:)?(tool|function|invoke|parameter|think|arg_)   # <tool_call>, <function=, <|tool_calls|>
+    |<[|\N{FULLWIDTH VERTICAL LINE}]                              # a special token
+    |\[TOOL_CALLS\]|\[/?INST\]                                    # Mistral's
+    |^[ \t]*\[\w*\(                                               # Llama 4's
+    |```tool
+    |\A\s*(\{|\[\s*\{)                                            # an answer that begins as JSON
+    """,
+    re.IGNORECASE | re.VERBOSE | re.MULTILINE,
+)
+"""What models write when a tool call leaks into their text. Too much is cut rather than too little: it is back
+in the final text if it was meant."""
+_UNFINISHED_CALL = re.compile(r"(<[|/]?[a-z_:]{0,16}|\[/?\w{0,64}|`{1,3}[a-z]{0,4})\Z", re.IGNORECASE)
+"""The end of what may become one of these with the next piece."""
+
+
+def presentable_text(text: str) -> str:
+    """The beginning of `text` that is surely words: no tool call, begun or whole, and no half character."""
+    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "ignore")
+    call = _LEAKED_CALL.search(whole)
+    return (whole[: call.start()] if call else _UNFINISHED_CALL.sub("", whole)).strip()
+
 
 ENDING_TOOL_NAMES = frozenset({STAY_SILENT.name, YIELD_TO_USER.name})
 MAX_UNREADABLE = 2

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
-from gateway.events import (
+from gateway.core.events import (
     Address,
     Attachment,
     ChannelName,
@@ -20,7 +20,7 @@ from gateway.events import (
     RoomId,
     Sender,
 )
-from gateway.fields import ConfigSection
+from gateway.core.fields import ConfigSection
 
 
 class Emit(Protocol):

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from channels.base import BeforeSend, Capabilities, Emit, Part, Rejected, Unreachable, no_before_send
-from gateway.events import (
+from gateway.core.clock import new_id
+from gateway.core.events import (
     Address,
     Attachment,
     ChannelName,
@@ -25,7 +26,6 @@ from gateway.events import (
     Sender,
     SenderId,
 )
-from gateway.ids import new_id
 
 
 class ConsoleChannel:

@@ -7,44 +7,22 @@ from dataclasses import replace
 from importlib.metadata import version
 
 from agent.models.base import Model
-from agent.signals import DmnState, PresenceLevel
+from agent.signals import DmnState
 from channels.base import CanCompleteCommands, Channel, CountsDropped, Emit
-from gateway import policies
-from gateway.acting import ConversationLocks
-from gateway.adapters import ChannelUnavailable, check_adapters, make_channel
-from gateway.asking import BLOCKED_REASON, are_blocked
-from gateway.bindings import Bindings
-from gateway.cards import ChannelCards
-from gateway.channels_now import ChannelLookup
-from gateway.clock import Clock, SystemClock
-from gateway.commands.suggest import CommandSuggester
-from gateway.control import serve_control
-from gateway.correlation import set_title_lookup
-from gateway.desks import CommandRegistry, CommandServices
-from gateway.doubts import build_uncertain_notice
-from gateway.equipment import ModelServices, open_model_services
-from gateway.events import Address, Alarm, ChannelName, Notification, Sender
-from gateway.fleet import ChannelReconciler
-from gateway.ground import ToolServices
-from gateway.inbox import ConversationInbox, ReadyConversation
-from gateway.intake import IntakeCallbacks
-from gateway.known_secrets import collect_secrets
-from gateway.life import BackgroundServices, ServiceCallbacks
-from gateway.live import DerivedSettingsListener, LiveSettings
-from gateway.material import DreamNote, render_pending_notes
-from gateway.media import MediaStore
-from gateway.minds import Agents
-from gateway.operating import OperatorActions
-from gateway.ops.api import house
-from gateway.ops.llm_stats import LlmStats
-from gateway.ops.mind_stats import AgentStats
-from gateway.ops.onlookers import TurnTracker
-from gateway.ops.operator import OperatorChannel
-from gateway.ops.outages import OutageMonitor
-from gateway.ops.report import format_time
-from gateway.ops.stats import GatewayStats
-from gateway.ops.watch import OpsService
-from gateway.orders import (
+from gateway.access.approval_texts import PLACE_CHARS, inline_code
+from gateway.access.channel_lookup import ChannelLookup
+from gateway.access.pairing_admin import PairingAdmin
+from gateway.commands.help import CommandSuggester
+from gateway.commands.registry import CommandRegistry, CommandServices
+from gateway.config.models import Settings
+from gateway.config.reload import ConfigWatcher, DerivedSettingsListener, LiveSettings, ReloadResult
+from gateway.config.secrets import collect_secrets
+from gateway.context.dream import DreamNote, render_pending_notes
+from gateway.context.observer import TurnTracker
+from gateway.context.prompt_context import ChannelCards
+from gateway.context.services import BackgroundServices, ServiceCallbacks
+from gateway.core.clock import Clock, SystemClock
+from gateway.core.control_messages import (
     ControlRequest,
     ControlResponse,
     KillToolRequest,
@@ -52,28 +30,41 @@ from gateway.orders import (
     ReloadRequest,
     StopTurnRequest,
 )
-from gateway.outbox import Outbox
-from gateway.outfiles import OutgoingFiles
-from gateway.overrides import AttentionOverrideStore
-from gateway.pairs import PairingAdmin
-from gateway.people import AccessService
-from gateway.preview import TurnPreviews
-from gateway.reception import ChannelIntakes, CommandPrefixes, IntakeServices, make_names_lookup
-from gateway.records import OPERATOR_CHANNEL, RoleAssigned
-from gateway.redaction import Redactor
-from gateway.reloading import ReloadResult
-from gateway.restored import load_chosen_models, load_dmn_states
-from gateway.runner import ChannelSupervisor
-from gateway.settings import Settings
-from gateway.shared import GatewayServices
-from gateway.standing import AccessPolicy, role_of
+from gateway.core.control_socket import serve_control
+from gateway.core.events import Address, Alarm, ChannelName, Notification, PresenceLevel, Sender
+from gateway.core.facts import OPERATOR_CHANNEL, RoleAssigned
+from gateway.core.format import format_time
+from gateway.core.identity import AccessPolicy, role_of
+from gateway.core.logging import set_title_lookup
+from gateway.core.metrics import GatewayStats
+from gateway.core.redaction import Redactor
+from gateway.ingest.factory import ChannelUnavailable, check_adapters, make_channel
+from gateway.ingest.intake import ChannelIntakes, IntakeCallbacks, IntakeServices
+from gateway.ops.actions import OperatorActions
+from gateway.ops.api_schemas import ApiServices
+from gateway.ops.health import OpsService, OutageMonitor
+from gateway.ops.metrics import AgentStats, LlmStats
+from gateway.runtime.agent import GatewayServices
+from gateway.runtime.agents import Agents, load_chosen_models, load_dmn_states
+from gateway.runtime.models import ModelServices, open_model_services
+from gateway.runtime.turn_input import BLOCKED_REASON, are_blocked
 from gateway.store import AppendResult, NewEntry, PendingReminder, Store, StoreClosed, StoreOutage
-from gateway.titles import PlaceTitles
-from gateway.tooling import ToolRegistry
-from gateway.tools.consent import PLACE_CHARS, inline_code
-from gateway.tools.jobs import BackgroundJob
-from gateway.travels import RoomMembership
-from gateway.watching import ConfigWatcher
+from gateway.stream import policies
+from gateway.stream.access_service import AccessService
+from gateway.stream.attention import AttentionOverrideStore
+from gateway.stream.inbox import ConversationInbox, ReadyConversation
+from gateway.stream.media import MediaStore
+from gateway.stream.operator import OperatorChannel
+from gateway.stream.outbox import Outbox, OutgoingFiles
+from gateway.stream.place_names import PlaceTitles
+from gateway.stream.preview import TurnPreviews
+from gateway.stream.rooms import RoomMembership
+from gateway.stream.routing import Bindings, CommandPrefixes, make_names_lookup
+from gateway.stream.supervisor import ChannelReconciler, ChannelSupervisor
+from gateway.stream.uncertain_sends import build_uncertain_notice
+from gateway.tools.platform import ConversationLocks
+from gateway.tools.registry import ToolRegistry, ToolServices
+from gateway.tools.shell import BackgroundJob
 
 logger = logging.getLogger("reverie.app")
 
@@ -425,10 +416,10 @@ class _Gateway:
             look=self.outages.check_rooms,
         )
 
-    def _build_api_services(self, release: str) -> house.ApiServices:
+    def _build_api_services(self, release: str) -> ApiServices:
         operator = self.channels[OPERATOR_CHANNEL]
         assert isinstance(operator, OperatorChannel)
-        return house.ApiServices(
+        return ApiServices(
             store=self.store,
             clock=self.clock,
             stats=self.stats,

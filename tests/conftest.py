@@ -11,7 +11,7 @@ from functools import cache
 import pytest
 from hypothesis import settings
 
-from tests.examples import examples
+from tests.kits.examples import examples
 
 settings.register_profile("reverie", max_examples=examples())
 settings.load_profile("reverie")

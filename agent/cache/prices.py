@@ -11,7 +11,7 @@ from typing import Literal, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from gateway.events import CacheTtl, Usage
+from gateway.core.events import CacheTtl, Usage
 
 _TOKENS_PER_PRICE = 1_000_000
 

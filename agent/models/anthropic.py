@@ -12,10 +12,20 @@ from dataclasses import replace
 
 from pydantic import ValidationError
 
-from agent.models.anthropic_answer import AnthropicEvent, AnthropicResponse
-from agent.models.anthropic_editing import CONTEXT_EDITING_BETA, find_context_editing, render_context_editing
-from agent.models.anthropic_thinking import ThinkingAnswer, ThinkingStore
-from agent.models.anthropic_wire import AnthropicRequest, build_anthropic_request
+from agent.models.anthropic_stream import AnthropicEvent, AnthropicResponse
+from agent.models.anthropic_wire import (
+    CONTEXT_EDITING_BETA,
+    AnthropicRequest,
+    Effort,
+    ThinkingAnswer,
+    ThinkingMode,
+    ThinkingStore,
+    build_anthropic_request,
+    build_options,
+    find_capabilities,
+    find_context_editing,
+    render_context_editing,
+)
 from agent.models.base import (
     ModelBusy,
     ModelRequest,
@@ -26,9 +36,7 @@ from agent.models.base import (
     TextPart,
     ThinkingDelta,
 )
-from agent.models.claude import Effort, ThinkingMode, build_options, find_capabilities
-from agent.models.failures import error_from_stream
-from agent.models.http import DEFAULT_TIMEOUT_S, NO_HEADERS, ModelHttpClient, join_endpoint
+from agent.models.http import DEFAULT_TIMEOUT_S, NO_HEADERS, ModelHttpClient, error_from_stream, join_endpoint
 
 _VERSION = "2023-06-01"
 _CONTEXT_MANAGEMENT = "context_management"

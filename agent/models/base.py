@@ -2,34 +2,16 @@
 
 A request is laid out in the order of its life: tools, blocks (the system prompt, most stable first),
 then the conversation. Providers translate at the call and nowhere else.
+
+A request as another model can take it. Pure.
 """
 
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
-from gateway.events import CacheTtl, EvidenceRef, RequestUsage, ToolImage, Usage
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolSpec:
-    """A tool as the model is told of it."""
-
-    name: str
-    description: str
-    schema: str
-    """JSON Schema of the arguments, canonical JSON text (sorted keys, no spaces)."""
-    is_task: bool = True
-    """Using it is work on a task, with which the agent may go on. False: it only ends the turn, looks something up in
-    its own memory or writes something down. Not told to the model."""
-    is_ephemeral: bool = False
-    """What it does is kept elsewhere, so its calls leave the view at the next fold. Not told to the model."""
-    summary: str = ""
-    """The description in one line, for a catalogue. Empty: its first sentence. Not told to the model by itself."""
-    is_parallel: bool = False
-    """May run beside others of the same answer: it changes nothing that these look at. Not told to the model."""
-    is_polling: bool = False
-    """The same call may bring something else each time, so each is carried out. Not told to the model."""
+from gateway.core.events import CacheTtl, RequestUsage, ToolImage, Usage
+from gateway.core.tool_spec import Image, ResultExcerpt, ToolCall, ToolSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,29 +43,6 @@ MAX_IMAGES_BYTES = 20_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Image:
-    """A picture, for a model that sees; only the user's side holds any."""
-
-    media_type: Literal["image/png", "image/jpeg", "image/gif", "image/webp"]
-    data: bytes = field(repr=False)
-    """At most `MAX_IMAGE_BYTES`."""
-    description: str
-    """One line, not blank: what stands in its place for a model that does not see."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCall:
-    """The model asks for a tool."""
-
-    id: str
-    name: str
-    arguments: str
-    """JSON text as the model wrote it: untrusted and perhaps malformed."""
-    is_recovered: bool = False
-    """It was found in the text of an answer: whose words it is nobody knows. Not told to the model."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
     """The answer to the `ToolCall` with the same id."""
 
@@ -91,24 +50,15 @@ class ToolResult:
     text: str
     is_error: bool = False
     kind: str = "text"
-    """As `gateway.events.EvidenceRef.kind`. Not told to the model, as all that follows."""
+    """As `gateway.core.events.EvidenceRef.kind`. Not told to the model, as all that follows."""
     origin: str = ""
-    """As `gateway.events.EvidenceRef.origin`. Untrusted."""
+    """As `gateway.core.events.EvidenceRef.origin`. Untrusted."""
     excerpt: "ResultExcerpt | None" = None
     """It is a part of what stands whole somewhere already. None: it is all there is."""
     is_untrusted: bool = False
     """Somebody else's words: told behind a fence that they cannot forge."""
     images: "tuple[tuple[ToolImage, Image], ...]" = ()
     """Shown behind all results of the same answer, to a model that sees."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResultExcerpt:
-    """Of what a result is a part, and of which."""
-
-    source: EvidenceRef
-    offset: int
-    """What stands at a place of the result's text, behind its first line, stands so much further on in the source."""
 
 
 MessagePart = TextPart | Image | ToolCall | ToolResult
@@ -277,8 +227,9 @@ class Model(Protocol):
 FailureCause = Literal[
     "overloaded", "unreachable", "misconfigured", "budget", "too_long", "tools", "refused", "nothing", "broken"
 ]
-"""Why there is no answer, for people: `gateway.ending` has the words. budget: no credit is left at the provider; tools:
-the model called tools where it was to answer; nothing: it answered without a word; broken: something else, of ours."""
+"""Why there is no answer, for people: `gateway.runtime.turn` has the words. budget: no credit is left at the provider;
+tools: the model called tools where it was to answer; nothing: it answered without a word; broken: something else, of
+ours."""
 
 
 # ModelError
@@ -348,3 +299,40 @@ class RequestRefused(ModelError):
     @property
     def cause(self) -> FailureCause:
         return "refused" if self.caused_by_prompt else "misconfigured"
+
+
+def adapt_request(request: ModelRequest, model: Model) -> ModelRequest:
+    """Return `request` as `model` can take it: within its output limit; without tools or images if it takes none.
+
+    Without tools, results stay as words of the user, and calls as a note of the assistant. Without images, there
+    are words about them.
+    """
+    request = replace(request, max_output_tokens=min(request.max_output_tokens, model.max_output_tokens))
+    if not model.takes_images and any(isinstance(part, Image) for said in request.conversation for part in said.parts):
+        request = replace(
+            request, conversation=tuple(_map_parts(said, _replace_image) for said in request.conversation)
+        )
+    return request if model.takes_tools else strip_tools(request)
+
+
+def strip_tools(request: ModelRequest) -> ModelRequest:
+    """The same without any tools: what was done with them stays as words."""
+    conversation = tuple([_map_parts(said, _replace_tool_use) for said in request.conversation])
+    return replace(request, tools=(), answer_only=False, conversation=conversation)
+
+
+def _map_parts(said: ModelMessage, change: Callable[[MessagePart], MessagePart]) -> ModelMessage:
+    """The same object where nothing changes: whoever lays requests out knows it by that."""
+    parts = tuple([change(part) for part in said.parts])
+    same = all(new is old for new, old in zip(parts, said.parts, strict=True))
+    return said if same else ModelMessage(role=said.role, parts=parts)
+
+
+def _replace_image(part: MessagePart) -> MessagePart:
+    return TextPart(text=part.description) if isinstance(part, Image) else part
+
+
+def _replace_tool_use(part: MessagePart) -> MessagePart:
+    if isinstance(part, Image):
+        return part
+    return TextPart(text=f"(used the tool {part.name})" if isinstance(part, ToolCall) else part.text)

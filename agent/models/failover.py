@@ -6,7 +6,6 @@ from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 
-from agent.models.adapted import adapt_request
 from agent.models.base import (
     Model,
     ModelBusy,
@@ -21,10 +20,11 @@ from agent.models.base import (
     StreamStart,
     TextPart,
     ThinkingDelta,
+    adapt_request,
 )
-from agent.tokens.breaker import CircuitBreaker
-from gateway.clock import Clock
-from gateway.events import RequestUsage
+from agent.tokens.counter import CircuitBreaker
+from gateway.core.clock import Clock
+from gateway.core.events import RequestUsage
 
 logger = logging.getLogger(__name__)
 

@@ -16,12 +16,20 @@ from itertools import accumulate
 from typing import Final
 from urllib.parse import unquote
 
-from agent.models.base import ModelRequest, TextPart, ToolCall, ToolResult, ToolSpec
-from agent.models.leaks_calls import CallRegion, LeakedCallReader
-from agent.models.leaks_input import Scan, TextScanner
-from agent.models.leaks_written import BadLeakedCall, DeclaredTools, LeakedCall, NotACall
-from agent.repeats import format_call
+from agent.models.base import ModelRequest, TextPart, ToolResult
+from agent.models.leak_formats import (
+    BadLeakedCall,
+    CallRegion,
+    DeclaredTools,
+    LeakedCall,
+    LeakedCallReader,
+    NotACall,
+    Scan,
+    TextScanner,
+)
 from agent.tools.surface import unwrap_call
+from agent.turn_context import format_call
+from gateway.core.tool_spec import ToolCall, ToolSpec
 
 DISTINCTIVE_CHARS: Final = 6
 """Of an argument: so long a value beside the tool's name is the same call, whatever else the call says."""
@@ -41,7 +49,7 @@ _BARE_CALL: Final = (
 """A call of that tool without arguments. `{name}`: a regular expression."""
 _ESCAPE: Final = re.compile(r"\\(?:u\{?([0-9A-Fa-f]{4,6})\}?|x([0-9A-Fa-f]{2})|([nrtbf])|(.))", re.DOTALL)
 _OUR_MARKUP: Final = re.compile(r"(?m)^<<<untrusted [0-9a-f]{12} \S*|\[U\+[0-9A-F]{4,6}(?: and \d+ more)?\]")
-"""What fences and `gateway.safety.marks` put in front of words, and into them."""
+"""What fences and `gateway.core.text_safety` put in front of words, and into them."""
 
 
 def recover_tool_calls(text: str, specs: Iterable[ToolSpec]) -> tuple[LeakedCall | BadLeakedCall, ...]:
@@ -119,7 +127,7 @@ def _request_texts(request: ModelRequest, *, tools: bool) -> Iterator[str]:
         [part.text for part in parts if isinstance(part, TextPart | ToolResult)]
     )  # it may be in two of them
     yield from (call.arguments for call in calls)
-    own = {f"- {format_call(call)}" for call in calls}  # as `agent.repeats.format_call_list` lists them
+    own = {f"- {format_call(call)}" for call in calls}  # as `agent.turn_context.format_call_list` lists them
     yield "\n".join(line for line in request.aside.splitlines() if line not in own)
     yield request.now
 

@@ -13,12 +13,12 @@ from agent.models.base import (
     StreamChunk,
     StreamEnd,
     TextPart,
-    ToolCall,
     ToolResult,
     append_suffix,
 )
-from gateway.clock import Clock
-from gateway.events import Usage
+from gateway.core.clock import Clock
+from gateway.core.events import Usage
+from gateway.core.tool_spec import ToolCall
 
 _PIECE_CHARS = 16
 """About what providers send at once."""

@@ -2,6 +2,8 @@
 
 Obeys platform.claude.com/docs/en/api/messages-count-tokens: the body of a request without what concerns the answer;
 free, but with requests per minute of its own; an estimate, by its own words, that ignores caching.
+
+The counter that the `llm.context_optimization.token_counter` section asks for.
 """
 
 import asyncio
@@ -9,14 +11,15 @@ import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agent.models.base import ModelBusy, ModelError, PromptTooLong
+from agent.models.config import AnthropicConfig, ProviderConfig
 from agent.models.http import ModelHttpClient, join_endpoint
-from agent.tokens.base import TokenCounter
-from agent.tokens.breaker import CircuitBreaker
-from gateway.clock import Clock
+from agent.tokens.counter import CircuitBreaker, OfflineCounter, TokenCounter
+from gateway.core.clock import Clock
 
 ANTHROPIC_VERSION = "2023-06-01"
 COUNT_TIMEOUT_S = 20.0
@@ -181,3 +184,25 @@ def _image_chars(asked: RequestBody) -> int:
 def _hash_body(asked: RequestBody) -> bytes:
     written = json.dumps(asked, sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(written.encode(), digest_size=16).digest()
+
+
+CounterBackend = Literal["auto", "anthropic_api", "tiktoken"]
+
+
+def build_counter(
+    backend: CounterBackend, provider: ProviderConfig, offline: OfflineCounter, *, capacity: int, clock: Clock
+) -> OfflineCounter | EndpointCounter:
+    """Build the counter for one provider's models. No IO.
+
+    `auto` and `anthropic_api` ask Anthropic's API where that is the provider; all others have no such endpoint and
+    are counted offline. Close an `EndpointCounter` with `aclose`; `offline` stays its owner's.
+    """
+    if backend == "tiktoken" or not isinstance(provider, AnthropicConfig):
+        return offline
+    return EndpointCounter(
+        offline,
+        clock=clock,
+        api_key=provider.api_key.get_secret_value() if provider.api_key else "",
+        base_url=provider.base_url,
+        capacity=capacity,
+    )

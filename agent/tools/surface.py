@@ -12,9 +12,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from agent.journal import to_single_line
-from agent.models.base import ToolCall, ToolSpec
 from agent.steps import join_surrogates
-from agent.tools.schema import ToolArguments, canonical_json, define_tool
+from gateway.core.tool_spec import ToolArguments, ToolCall, ToolSpec, canonical_json, define_tool
 
 ToolSurface = Literal["native", "capability"]
 

@@ -10,7 +10,7 @@ Where the workspace is the one that comes with the package, an agent's `USER.md`
 of its own, beside the store.
 """
 
-from agent.workspace.files import default_workspace
+from agent.workspace.persona import default_workspace
 
 __all__ = [
     "default_workspace",

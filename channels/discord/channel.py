@@ -20,7 +20,7 @@ from channels.base import (
     Unreachable,
     no_before_send,
 )
-from channels.discord.acts import DiscordActions
+from channels.discord.actions import DiscordActions
 from channels.discord.config import DiscordConfig
 from channels.discord.directory import DiscordDirectory
 from channels.discord.errors import DiscordRefused
@@ -33,15 +33,14 @@ from channels.discord.outgoing import (
     SUPPRESS_NOTIFICATIONS,
     DiscordOutgoing,
     message_content,
+    render_bodies,
 )
-from channels.discord.places import build_receipt, parse_channel_id, parse_message_id
-from channels.discord.render import render_bodies
-from gateway.clock import Clock
-from gateway.events import Address, Attachment, ChannelName, MessageId, PlaceNames, Post, Receipt, RoomId
-from gateway.ids import new_id
+from channels.discord.wire import build_receipt, parse_channel_id, parse_message_id
+from gateway.core.clock import Clock, new_id
+from gateway.core.events import Address, Attachment, ChannelName, MessageId, PlaceNames, Post, Receipt, RoomId
 
 if TYPE_CHECKING:
-    from channels.discord.life import DiscordAccountState, DiscordSession
+    from channels.discord.session import DiscordAccountState, DiscordSession
 
 
 _FORMATTING = (
@@ -132,7 +131,7 @@ class DiscordChannel:
     def create_session(self) -> "DiscordSession":
         """Everything that lives as long as `run`."""
         # Here and not above: importing discord.py takes 0.2 s and 18 MB, and check-config does not need it.
-        from channels.discord.life import DiscordAccountState, DiscordSession  # noqa: PLC0415
+        from channels.discord.session import DiscordAccountState, DiscordSession  # noqa: PLC0415
 
         self._state = self._state or DiscordAccountState(self._clock, self._commands, self._cursor)
         return DiscordSession(
@@ -191,7 +190,7 @@ class DiscordChannel:
         return DiscordActions(self._require_session(), self._directory, self._outgoing.flags)
 
     async def download(self, at: Address, attachment: Attachment, *, limit_bytes: int) -> bytes:
-        from channels.discord.files import download_attachment  # noqa: PLC0415 - with the library, as above
+        from channels.discord.rest import download_attachment  # noqa: PLC0415 - with the library, as above
 
         del at  # the id says where it was
         return await download_attachment(

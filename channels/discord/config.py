@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, field_validator
 
-from gateway.fields import ConfigSection, Duration
+from gateway.core.fields import ConfigSection, Duration
 
 
 class DiscordConfig(ConfigSection):

@@ -1,26 +1,315 @@
-"""From raw events to what the gateway is told, in order, and with what was missed in between."""
+"""From raw events to what the gateway is told, in order, and with what was missed in between.
+
+Asking the histories for what was said while nobody told us.
+
+How far we have heard, what may have been missed, and what to ask the history for. Pure.
+
+Discord keeps no queue for those who were away: what was said meanwhile is found by asking each channel for
+its messages behind the newest one that we know. Until that is done the durable position must not move on.
+
+What waits to be read or emitted.
+"""
 
 import asyncio
+import json
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, TypeAlias
 
-from channels.base import CommandSpec, Emit, Rejected, SendError
+from channels.aio import BackpressureBuffer, cancel_and_wait
+from channels.base import CommandSpec, Denied, Emit, Rejected, SendError
 from channels.discord import wire
-from channels.discord.backlog import GAP_EVENTS, LATE, DiscordBackfill
-from channels.discord.directory import DiscordDirectory
-from channels.discord.gaps import DiscordProgress
-from channels.discord.ids import get_snowflake
-from channels.discord.inbox import DiscordInbox, RawGatewayEvent
-from channels.discord.rest import DiscordRestClient, fetch_channel
-from channels.payload import Json, get_object, get_objects
-from channels.tasks import cancel_and_wait
-from gateway.clock import Clock
-from gateway.events import Message, Notification
-from gateway.ids import new_id
+from channels.discord.directory import DiscordDirectory, DiscordPlace
+from channels.discord.ids import get_snowflake, parse_id, snowflake_at
+from channels.discord.rest import DiscordRestClient, fetch_channel, parse_messages
+from channels.text import Json, get_bool, get_int, get_object, get_objects
+from gateway.core.clock import Clock, new_id
+from gateway.core.events import Message, Notification
+
+ANY_ROOM = "*"
+MAX_DIRECTS = 64
+"""So many direct chats are remembered, the latest ones: Discord does not list them."""
+_MARGIN = timedelta(seconds=60)
+"""Messages reach us not quite in the order of their ids; what comes twice is known by its id."""
+
+
+class DiscordProgress:
+    """How far each shard has heard."""
+
+    def __init__(self, cursor: str | None, history_age_s: float) -> None:
+        self._history_age = timedelta(seconds=min(history_age_s, 10.0**9))
+        marks, self.direct_chats = _parse_cursor(cursor)
+        self._previous_mark = min(marks, default=None)
+        """Where the process before us was with all that it heard; None once every shard has begun from there. The
+        earliest of its shards counts for all of ours: there may be another number of them now."""
+        self._marks: dict[int, int] = {}
+        self._newest: dict[int, int] = {}
+        self._guessed: set[int] = set()
+        """Shards whose position is of our own clock, which may go ahead of Discord's."""
+        self._gaps: dict[int, set[str]] = {}
+        """Shard -> guilds whose gap is still open; an empty name is that of direct chats, `ANY_ROOM` any guild at
+        all."""
+
+    def begin_session(self, shard: int, guilds: Iterable[str], now: datetime, *, shards: int = 1) -> None:
+        """A new session, one of `shards`: all that it covers may have a gap. `guilds`: none if they are not told."""
+        if shard not in self._marks and self._previous_mark is not None:
+            self._marks[shard] = self._previous_mark
+        known = shard in self._marks and self._history_age > timedelta(0)
+        told = set(guilds) or ({ANY_ROOM} if shards == 1 else set())  # a shard may well have none
+        self._gaps[shard] = told | ({""} if self.direct_chats and not shard else set()) if known else set()
+        if not known:
+            self._marks[shard] = snowflake_at(now)
+            self._guessed.add(shard)
+        self._newest[shard] = max(self._newest.get(shard, 0), self._marks[shard])
+        if len(self._marks) >= shards:
+            self._previous_mark = None
+
+    def open_gap(self, shard: int, guild: str) -> None:
+        """A guild has become unavailable: what is said there now is not told."""
+        if self._history_age > timedelta(0):
+            self._gaps.setdefault(shard, set()).add(guild)
+
+    def has_gap(self, shard: int, guild: str) -> bool:
+        """Whether there may be a gap."""
+        missing = self._gaps.get(shard, set())
+        return guild in missing or (bool(guild) and ANY_ROOM in missing)
+
+    def has_guild_gap(self, shard: int) -> bool:
+        """Whether there may be a gap in some guild."""
+        return bool(self._gaps.get(shard, set()) - {""})
+
+    def close_gap(self, shard: int, guild: str) -> None:
+        """There is no gap any more."""
+        self._gaps.get(shard, set()).discard(guild)
+
+    def record_message(self, shard: int, message: str, now: datetime) -> None:
+        """This message is being made durable. One that claims to be from the future moves us no further than now."""
+        number = min(int(message), snowflake_at(now + _MARGIN))
+        if shard in self._guessed:
+            self._guessed.discard(shard)
+            self._marks[shard], self._newest[shard] = min(self._marks.get(shard, number), number), 0
+        self._newest[shard] = max(self._newest.get(shard, 0), number)
+
+    def record_direct(self, direct: str, message: str) -> None:
+        """Somebody wrote to us directly."""
+        self.direct_chats.pop(direct, None)
+        self.direct_chats[direct] = message
+        while len(self.direct_chats) > MAX_DIRECTS:
+            del self.direct_chats[next(iter(self.direct_chats))]
+
+    def history_after(self, shard: int, now: datetime) -> int:
+        """Ask for what has a larger id than this."""
+        mark = self._marks.get(shard, self._previous_mark or 0)
+        return max(mark - (int(_MARGIN / timedelta(milliseconds=1)) << 22), snowflake_at(now - self._history_age))
+
+    def exceeds_history_age(self, shard: int, now: datetime) -> bool:
+        """Whether the gap begins before what is still answered."""
+        return self._marks.get(shard, 0) < snowflake_at(now - self._history_age)
+
+    def to_cursor(self) -> str:
+        """All of it, as text; the position of a shard with gaps is where they begin."""
+        for shard, heard in self._newest.items():
+            if not self._gaps.get(shard):
+                self._marks[shard] = heard
+        marks = {str(shard): str(mark) for shard, mark in sorted(self._marks.items())}
+        if self._previous_mark is not None:
+            marks["*"] = str(self._previous_mark)
+        return json.dumps({"v": 1, "marks": marks, "directs": self.direct_chats}, separators=(",", ":"))
+
+
+def _parse_cursor(cursor: str | None) -> tuple[list[int], dict[str, str]]:
+    """Positions and direct chats that a cursor tells; nothing if it is none of ours."""
+    try:
+        found = json.loads(cursor or "{}")
+        marks = [int(parse_id(mark)) for mark in found.get("marks", {}).values()]
+        directs = {parse_id(direct): parse_id(message) for direct, message in found.get("directs", {}).items()}
+        return marks, {direct: message for direct, message in directs.items() if direct and message}
+    except (ValueError, AttributeError, TypeError):
+        return [], {}
+
+
+def is_open_place(place: DiscordPlace, rooms: AbstractSet[str]) -> bool:
+    """Whether something is said there, and the operator has opened it: itself, what it hangs on, its guild, or all."""
+    return place.has_messages and (ANY_ROOM in rooms or bool({place.id, place.parent, place.guild} & rooms))
+
+
+def plan_history(places: Iterable[DiscordPlace], since: int, rooms: AbstractSet[str]) -> list[DiscordPlace]:
+    """Which of them to ask for what was said behind `since`: all but those whose newest message is known and older.
+
+    What is opened by itself is asked in any case: `last_message_id` need not be right.
+    """
+    return [
+        place
+        for place in places
+        if is_open_place(place, rooms)
+        and (place.id in rooms or not place.last_message or int(place.last_message) > since)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class RawGatewayEvent:
+    """One event of the gateway, as it came."""
+
+    shard: int
+    event: str
+    data: object
+
+
+DiscordInbox: TypeAlias = BackpressureBuffer[RawGatewayEvent | Notification]
+
 
 logger = logging.getLogger("reverie.discord")
+REFILL: Final = "_REFILL"
+"""From ourselves: a history that could not be had is asked for again."""
+LATE: Final = "_LATE"
+"""From ourselves: all guilds should have been told by now."""
+_TRIES_KEY: Final = "_tries"
+GAP_EVENTS: Final = frozenset({"READY", "GUILD_CREATE", REFILL, LATE})
+_PAGE_SIZE = 100
+_MAX_CONCURRENT = 8
+"""Channels whose history is asked for at the same time; Discord allows 50 requests a second in all."""
+_LOG_EVERY = 50
+"""After so many of them it is logged how far this is."""
+_RETRY_FIRST_S, _RETRY_MAX_S = 2.0, 60.0
+"""What could not be had is asked for again so soon; each time it takes twice as long, up to the second."""
+
+
+class DiscordBackfill:
+    """Emits what was missed, and closes the gaps."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        rooms: AbstractSet[str],
+        directory: DiscordDirectory,
+        progress: DiscordProgress,
+        api: DiscordRestClient,
+        new: Callable[[Sequence[Notification]], Sequence[Notification]],
+        later: Callable[[float, RawGatewayEvent], None],
+    ) -> None:
+        """`new` takes away what went out already; `later` puts something into the inbox after so many seconds."""
+        self._clock, self._rooms, self._directory, self._progress = clock, rooms, directory, progress
+        self._api, self._unseen, self._put_delayed = api, new, later
+
+    async def fill(self, item: RawGatewayEvent, data: Json, emit: Emit) -> None:
+        """Emit what was said in a guild (or, at READY, directly) while we were not told; then the gap is closed."""
+        if item.event == LATE:
+            await self._fill_unannounced(item.shard, emit, data)
+            return
+        shard, guild = item.shard, "" if item.event == "READY" else get_snowflake(data, "id")
+        if not self._progress.has_gap(shard, guild):
+            return
+        if item.event == "GUILD_CREATE" and get_bool(data, "unavailable"):
+            return  # it comes again once the outage is over
+        now = self._clock.now()
+        if guild:
+            asked = plan_history(
+                self._directory.guild_places(guild), self._progress.history_after(shard, now), self._rooms
+            )
+        else:  # all of them: nobody tells again which message is their newest
+            asked = [place for direct in self._progress.direct_chats if (place := self._direct_place(direct))]
+        if asked and self._progress.exceeds_history_age(shard, now):
+            logger.warning("what was said before the last `history_age` while we were away is not answered")
+        if await self._fetch_histories(asked, self._progress.history_after(shard, now), emit):
+            self._progress.close_gap(shard, guild)
+        else:
+            self._retry_later(shard, REFILL, data, guild)
+
+    def _retry_later(self, shard: int, event: str, before: Json, guild: str = "") -> None:
+        tries = min(max(get_int(before, _TRIES_KEY) or 0, 0), 9)
+        self._put_delayed(
+            min(_RETRY_FIRST_S * 2.0**tries, _RETRY_MAX_S),
+            RawGatewayEvent(shard, event, {"id": guild, _TRIES_KEY: tries + 1}),
+        )
+
+    async def _fill_unannounced(self, shard: int, emit: Emit, data: Json) -> None:
+        """GUILD_CREATE has not come for all guilds: emit what was said where we know of a room without it.
+
+        Their gaps stay open, for what is said until it comes. Where Discord names no guilds, none need come.
+        """
+        if not self._progress.has_guild_gap(shard):
+            return
+        complete = True
+        for room in self._rooms - {ANY_ROOM} - set(self._directory.places):
+            try:
+                told = await fetch_channel(self._api, room)
+            except Rejected:
+                told = {"id": room, "type": 0}  # perhaps a guild: then there is no history either
+            except SendError as error:
+                logger.warning("room %s is not known: %s", room, error.reason)
+                complete = False
+                continue
+            self._directory.add_channel(told, get_snowflake(told, "guild_id"))
+        places = [
+            place
+            for place in self._directory.places.values()
+            if not place.is_direct
+            and (not place.guild or self._progress.has_gap(shard, place.guild))
+            and is_open_place(place, self._rooms)
+        ]
+        if (
+            await self._fetch_histories(places, self._progress.history_after(shard, self._clock.now()), emit)
+            and complete
+        ):
+            self._progress.close_gap(shard, ANY_ROOM)
+        else:
+            self._retry_later(shard, LATE, data)
+
+    def _direct_place(self, channel: str) -> DiscordPlace | None:
+        return self._directory.places.get(channel) or self._directory.add_channel({"id": channel, "type": 1}, "")
+
+    async def _fetch_histories(self, places: Sequence[DiscordPlace], since: int, emit: Emit) -> bool:
+        """Whether all of them could be had."""
+        free, complete, done = asyncio.Semaphore(_MAX_CONCURRENT), True, 0
+
+        async def one(place: DiscordPlace) -> None:
+            nonlocal complete, done
+            async with free:
+                complete = await self._fetch_history(place, since, emit) and complete
+                done += 1
+                if done % _LOG_EVERY == 0:
+                    logger.info("asked %d of %d histories for what was said while we were away", done, len(places))
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for place in places:
+                    tasks.create_task(one(place))
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+        return complete
+
+    async def _fetch_history(self, place: DiscordPlace, since: int, emit: Emit) -> bool:
+        """Emit what was said in one place behind `since`, oldest first; whether that could be had."""
+        while True:
+            try:
+                answer = await self._api.call(
+                    "GET",
+                    "/channels/{channel_id}/messages",
+                    params={"limit": _PAGE_SIZE, "after": since},
+                    again=False,  # others wait meanwhile
+                    channel_id=place.id,
+                )
+            except (Rejected, Denied) as error:  # not ours to read: there is no gap either
+                logger.info("the history of %s is closed to us: %s", place.id, error.reason)
+                return True
+            except SendError as error:
+                logger.warning("the history of %s could not be had: %s", place.id, error.reason)
+                return False
+            page = [data for data in parse_messages(answer) if int(get_snowflake(data, "id") or 0) > since]
+            told = [event for data in page if (event := wire.parse_message(data, self._directory)) is not None]
+            if new := self._unseen(told):
+                logger.info("%d messages in %s were said while we were away", len(new), place.id)
+                await emit(new)
+            if len(page) < _PAGE_SIZE:
+                return True
+            since = int(get_snowflake(page[-1], "id"))
+
+
 _BATCH_SIZE = 256
 _MAX_SEEN = 4096
 _GUILDS_TIMEOUT_S = 5.0

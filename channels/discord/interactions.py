@@ -2,17 +2,30 @@
 
 https://discord.com/developers/docs/interactions/receiving-and-responding: the first answer within three
 seconds, or the person sees that we failed; the token of an interaction lives for fifteen minutes.
+
+Interactions that are no commands: suggestions are answered, all else is acknowledged, and nothing is told of them.
+
+https://discord.com/developers/docs/interactions/receiving-and-responding
+
+The command table as Discord is told of it. Pure.
+
+https://discord.com/developers/docs/interactions/application-commands
 """
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final
 
+from channels.aio import cancel_and_wait, with_timeout
 from channels.base import (
     BeforeSend,
+    CommandArg,
+    CommandCompleter,
+    CommandCompletion,
     CommandSpec,
     Denied,
     Part,
@@ -22,17 +35,171 @@ from channels.base import (
     Uncertain,
     Unreachable,
 )
-from channels.discord.commands import build_command_table, is_same_table
+from channels.discord.directory import DiscordDirectory, interaction_sender, is_direct_interaction
 from channels.discord.ids import get_snowflake
-from channels.discord.places import build_receipt
 from channels.discord.rest import DiscordRestClient
-from channels.discord.wire import INTERACTION_PREFIX
-from channels.payload import Json, get_int, get_object, get_str
-from channels.tasks import cancel_and_wait
-from gateway.clock import Clock
-from gateway.events import Address, Receipt
+from channels.discord.wire import INTERACTION_PREFIX, build_receipt, find_focused
+from channels.text import Json, get_bool, get_int, get_object, get_objects, get_str, single_line
+from gateway.core.clock import Clock
+from gateway.core.events import Address, Receipt
+
+_CHAT_INPUT, _SUB, _STRING = 1, 1, 3
+_WITH_US = 1
+_IN_GUILDS_AND_WITH_US = [0, _WITH_US]
+"""Interaction contexts: not in chats between other people, where we are not."""
+_MAX_SUMMARY_CHARS = 100
+
+
+def build_command_table(specs: Sequence[CommandSpec]) -> list[dict[str, object]]:
+    """What to overwrite the global commands with."""
+    return [_command_row(spec) for spec in specs]
+
+
+def _command_row(spec: CommandSpec) -> dict[str, object]:
+    subs = [_base_row(_SUB, sub.name, sub.summary) | {"options": _option_rows(sub.args)} for sub in spec.subs]
+    return _base_row(_CHAT_INPUT, spec.name, spec.summary) | {
+        "options": subs or _option_rows(spec.args),
+        "contexts": [_WITH_US] if spec.direct_only else list(_IN_GUILDS_AND_WITH_US),
+    }
+
+
+def _option_rows(args: Sequence[CommandArg]) -> list[dict[str, object]]:
+    return [_option_row(arg) for arg in args]
+
+
+def _option_row(arg: CommandArg) -> dict[str, object]:
+    made = _base_row(_STRING, arg.name, arg.summary) | {"required": arg.required}
+    if arg.choices:
+        return made | {"choices": [{"name": choice, "value": choice} for choice in arg.choices]}
+    return made | {"autocomplete": True} if arg.suggests else made
+
+
+def _base_row(kind: int, name: str, summary: str) -> dict[str, object]:
+    return {"type": kind, "name": name, "description": summary[:_MAX_SUMMARY_CHARS] or name}
+
+
+def is_same_table(known: object, wanted: Sequence[Json]) -> bool:
+    """Whether Discord has that table already."""
+    return isinstance(known, list) and _normalized_rows(known) == _normalized_rows(wanted)
+
+
+def _normalized_rows(rows: Sequence[object]) -> list[tuple[object, ...]]:
+    return sorted(
+        (get_str(row, "name"), get_int(row, "type") or _CHAT_INPUT, _contexts(row), _normalized_row(row))
+        for row in rows
+    )
+
+
+def _normalized_row(row: object) -> tuple[object, ...]:
+    """Of a command or an option, with all that is in it; what Discord leaves out is what it takes for granted."""
+    return (
+        get_int(row, "type") or _CHAT_INPUT,
+        get_str(row, "name"),
+        get_str(row, "description"),
+        get_bool(row, "required"),
+        get_bool(row, "autocomplete"),
+        tuple((get_str(choice, "name"), get_str(choice, "value")) for choice in get_objects(row, "choices")),
+        tuple(_normalized_row(option) for option in get_objects(row, "options")),
+    )
+
+
+def _contexts(row: object) -> tuple[int, ...]:
+    value = row.get("contexts") if isinstance(row, dict) else None
+    return tuple(sorted(n for n in value if isinstance(n, int))) if isinstance(value, list) else ()
+
 
 logger = logging.getLogger("reverie.discord")
+_COMPONENT, _TYPING, _FORM = 3, 4, 5
+_UNCHANGED, _CHOICES = 6, 8
+_ANSWER_TIMEOUT_S: Final = 2.0
+"""Discord waits for three seconds, and the answer must get there."""
+_MAX_CHOICES, _MAX_CHOICE_CHARS = 25, 100
+_MAX_SEEN: Final = 1000
+_MAX_CONCURRENT: Final = 50
+"""More are not answered: each key that somebody presses asks."""
+
+
+class AutocompleteResponder:
+    """Answers while it is connected."""
+
+    def __init__(self, api: DiscordRestClient, clock: Clock, directory: DiscordDirectory) -> None:
+        self._api, self._clock, self._directory = api, clock, directory
+        self._seen: OrderedDict[str, None] = OrderedDict()
+        self._running: set[asyncio.Task[None]] = set()
+        self.completer: CommandCompleter | None = None
+        """What is asked. None: nothing is suggested."""
+
+    def handle_interaction(self, data: object) -> None:
+        """An interaction has come. One that comes twice is answered once; commands are not its business."""
+        inside: Json = get_object({"d": data}, "d")
+        interaction, token, kind = get_snowflake(inside, "id"), get_str(inside, "token"), get_int(inside, "type")
+        if kind not in {_COMPONENT, _TYPING, _FORM} or not (interaction and token) or interaction in self._seen:
+            return
+        self._seen[interaction] = None
+        while len(self._seen) > _MAX_SEEN:
+            self._seen.popitem(last=False)
+        if len(self._running) < _MAX_CONCURRENT:
+            task = asyncio.create_task(self._answer(interaction, token, inside, kind))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+
+    async def close(self) -> None:
+        """End what is going on."""
+        await cancel_and_wait(*self._running)
+
+    async def _answer(self, interaction: str, token: str, inside: Json, kind: int) -> None:
+        answer: dict[str, object] = {"type": _UNCHANGED}
+        if kind == _TYPING:
+            choices = await self._find_choices(inside)
+            answer = {"type": _CHOICES, "data": {"choices": [{"name": one, "value": one} for one in choices]}}
+        try:
+            await self._api.call(
+                "POST",
+                "/interactions/{webhook_id}/{webhook_token}/callback",
+                json=answer,
+                again=False,
+                webhook_id=interaction,
+                webhook_token=token,
+            )
+        except SendError as error:
+            logger.info("an interaction of type %d could not be answered: %s", kind, error.reason)
+
+    async def _find_choices(self, inside: Json) -> list[str]:
+        """What may be meant; nothing on any trouble."""
+        typed = _parse_completion(inside, self._directory)
+        if typed is None or self.completer is None:
+            return []
+        try:
+            found = await with_timeout(self._clock, _ANSWER_TIMEOUT_S, _call_completer(self.completer, typed))
+        except Exception:
+            logger.warning("nothing can be suggested for %s", typed.name, exc_info=True)
+            return []
+        return list(dict.fromkeys(one for one in found if one and one == single_line(one, _MAX_CHOICE_CHARS)))[
+            :_MAX_CHOICES
+        ]
+
+
+async def _call_completer(suggest: CommandCompleter, typed: CommandCompletion) -> list[str]:
+    return list(await suggest(typed))
+
+
+def _parse_completion(data: Json, directory: DiscordDirectory) -> CommandCompletion | None:
+    asked, channel, who = get_object(data, "data"), get_snowflake(data, "channel_id"), interaction_sender(data)
+    found, name = find_focused(asked), get_str(asked, "name").lower()
+    if found is None or who is None or not channel or not name:
+        return None
+    sub, arg, begun = found
+    return CommandCompletion(
+        at=directory.address(channel),
+        sender=who,
+        direct=is_direct_interaction(data),
+        name=name,
+        sub=sub,
+        arg=arg,
+        prefix=begun[:_MAX_CHOICE_CHARS],
+    )
+
+
 EPHEMERAL: Final = 1 << 6
 """https://discord.com/developers/docs/resources/message#message-object-message-flags"""
 _COMMAND, _DEFERRED = 2, 5

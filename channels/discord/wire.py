@@ -2,20 +2,45 @@
 
 Every reader takes any object and gives None for what is not its business or cannot be read: a payload that
 Discord changes tomorrow is dropped, and nothing breaks. https://discord.com/developers/docs/events/gateway-events
+
+The options of a native command, as the same text that people write behind its name elsewhere. Pure.
+
+https://discord.com/developers/docs/interactions/receiving-and-responding#interaction-object-application-command-data-structure
+
+What requests name: channels and messages of Discord in our words, and back. Pure.
 """
 
+import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Final, Literal
 
-from channels.base import CommandSpec
-from channels.discord.directory import DiscordDirectory
-from channels.discord.ids import get_snowflake, get_snowflakes, snowflake_time
-from channels.discord.options import format_options
-from channels.discord.people import interaction_sender, is_direct_interaction, member_ranks
-from channels.discord.text import display_name, extra_lines, mentioned_names, mentions_us, resolve_references
-from channels.payload import Json, get_bool, get_datetime, get_int, get_number, get_object, get_objects, get_str
-from gateway.events import (
+from channels.base import CommandArg, CommandSpec, Rejected, SubcommandSpec
+from channels.discord.directory import (
+    DiscordDirectory,
+    display_name,
+    extra_lines,
+    interaction_sender,
+    is_direct_interaction,
+    member_ranks,
+    mentioned_names,
+    mentions_us,
+    resolve_references,
+)
+from channels.discord.ids import get_snowflake, get_snowflakes, parse_id, snowflake_time
+from channels.text import (
+    Json,
+    clean_text,
+    get_bool,
+    get_datetime,
+    get_int,
+    get_number,
+    get_object,
+    get_objects,
+    get_str,
+)
+from gateway.core.events import (
+    Address,
     Attachment,
     Command,
     EventId,
@@ -25,9 +50,91 @@ from gateway.events import (
     MessageId,
     Notification,
     ReactionChanged,
+    Receipt,
     Sender,
     SenderId,
 )
+
+_SUBCOMMAND: Final = 1
+_UNQUOTED: Final = re.compile(r'[^\s"“„”`]\S*')
+_EMPTY_ARG: Final = '""'
+"""Stands where an argument is left out and a later one is given."""
+
+
+def format_options(asked: Json, specs: Sequence[CommandSpec]) -> str:
+    """What would be written: a sub, and the arguments in the order of the table, quoted where they must be.
+
+    People give options in any order and leave some out. What the table does not have (a menu that is too old) comes
+    last, so that it is told to be too much.
+    """
+    spec = next((one for one in specs if one.name == get_str(asked, "name").lower()), None)
+    options, words = get_objects(asked, "options"), list[str]()
+    of: CommandSpec | SubcommandSpec | None = spec
+    if options and get_int(options[0], "type") == _SUBCOMMAND:
+        name = get_str(options[0], "name").lower()
+        of = next((sub for sub in spec.subs if sub.name == name), None) if spec else None
+        words, options = [quote_word(name)], get_objects(options[0], "options")
+    values = {get_str(option, "name"): _option_value(option) for option in options}
+    words += _ordered_words(of.args if of is not None else (), values)
+    return " ".join([*words, *(quote_word(value) for value in values.values())])
+
+
+def find_focused(asked: Json) -> tuple[str, str, str] | None:
+    """Sub, option, and what stands there until now, of the one that is being written. None: none is."""
+    options, sub = get_objects(asked, "options"), ""
+    if options and get_int(options[0], "type") == _SUBCOMMAND:
+        sub, options = get_str(options[0], "name"), get_objects(options[0], "options")
+    found = next((option for option in options if get_bool(option, "focused")), None)
+    return (sub, get_str(found, "name"), _option_value(found)) if found is not None else None
+
+
+def quote_word(word: str) -> str:
+    """One word, whatever it has in it."""
+    word = " ".join(clean_text(word).split())
+    if _UNQUOTED.fullmatch(word):
+        return word
+    return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _ordered_words(args: Sequence[CommandArg], values: dict[str, str]) -> list[str]:
+    """Takes the values that the table has out of `values`."""
+    words, missing = list[str](), 0
+    for arg in args:
+        value = values.pop(arg.name, "")
+        if not value:
+            missing += 1
+            continue
+        words += [_EMPTY_ARG] * missing + [value if arg.rest else quote_word(value)]
+        missing = 0
+    return words
+
+
+def _option_value(option: Json) -> str:
+    value = option.get("value")
+    return clean_text(str(value)).strip() if isinstance(value, str | int | float) else ""
+
+
+def parse_channel_id(to: Address) -> str:
+    """The Discord channel behind an address: a thread is one of its own. Raises `Rejected`."""
+    found = parse_id(to.thread or to.room)
+    if not found:
+        raise Rejected(f"{to.thread or to.room!r} is not a channel of Discord")
+    return found
+
+
+def parse_message_id(message: MessageId) -> str:
+    """Its number. Raises `Rejected`: answers to commands have names, too, but cannot be touched."""
+    found = parse_id(message)
+    if not found:
+        raise Rejected(f"{message!r} is not a message of Discord")
+    return found
+
+
+def build_receipt(answer: object) -> Receipt:
+    """For the message object that Discord answers with."""
+    found = get_snowflake(answer, "id")
+    return Receipt(ids=(MessageId(found),) if found else ())
+
 
 _USER_MESSAGE_TYPES = frozenset({0, 19, 20, 23})
 """Message types: plain, reply, and what other bots answer to their commands. All others are said by Discord."""

@@ -1,13 +1,20 @@
-"""The IRC channel: connects, stays connected, and hands over what happens."""
+"""The IRC channel: connects, stays connected, and hands over what happens.
+
+What we do in rooms besides speaking: reactions, taking back, topics, and looking who is there.
+
+One part of a post to the server, in the best form that it takes; and that one is being written.
+
+How a post is cut for the connection that there is, or for the longest names where there is none.
+"""
 
 import asyncio
 import logging
 import random as _random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from channels.backoff import Backoff
+from channels.aio import Backoff, cancel_and_wait, with_timeout
 from channels.base import (
     Audience,
     BeforeSend,
@@ -21,22 +28,28 @@ from channels.base import (
     Unreachable,
     no_before_send,
 )
-from channels.irc import acts, fitting, tls
+from channels.irc import tls
+from channels.irc.compose import (
+    TYPING_INTERVAL_S,
+    compose_messages,
+    compose_multiline,
+    pack_bodies,
+    paginate,
+    reply_tags,
+    split_body,
+    worst_case_body_bytes,
+)
 from channels.irc.config import IrcConfig
-from channels.irc.inbox import IrcNotificationQueue
-from channels.irc.memory import IrcState
-from channels.irc.outgoing import MAX_IN_FLIGHT
+from channels.irc.identity import is_direct_chat, is_room_name
+from channels.irc.outgoing import MAX_IN_FLIGHT, DirectDelivery
+from channels.irc.people import IrcState, build_sender_id, direct_chat, message_target
 from channels.irc.registration import LoginHistory
 from channels.irc.render import FORMATTING
-from channels.irc.senders import direct_chat, message_target
-from channels.irc.sending import send_part, send_typing
-from channels.irc.session import IrcSession
-from channels.irc.upkeep import bring_up, join_room, start_helper, watch_silence
-from channels.irc.wire import format_line
-from channels.irc.writing import TYPING_INTERVAL_S
-from channels.tasks import cancel_and_wait, with_timeout
-from gateway.clock import Clock
-from gateway.events import (
+from channels.irc.session import IrcNotificationQueue, IrcSession, bring_up, join_room, start_helper, watch_silence
+from channels.irc.wire import add_tags, format_line
+from channels.text import single_line
+from gateway.core.clock import Clock, new_id
+from gateway.core.events import (
     Address,
     ChannelName,
     ConnectionChanged,
@@ -48,11 +61,230 @@ from gateway.events import (
     RoomId,
     Sender,
 )
-from gateway.fields import ConfigSection
-from gateway.ids import new_id
+from gateway.core.fields import ConfigSection
+from gateway.core.text_safety import break_nicks
 
 if TYPE_CHECKING:
     from channels.irc.connection import IrcConnection
+
+
+_MAX_ID_BYTES: Final = 500
+_MAX_REACTION_BYTES: Final = 64
+_NO_IDS: Final = "this server does not name messages, so there is no pointing at one"
+_NOT_IN_ROOM: Final = ("(403)", "(442)")
+"""How a reason ends where there is no such room, or we are not in it."""
+_ACCOUNTS_NOTE: Final = "Who is logged in to services is known only as far as the server has told us."
+
+
+async def send_reaction(
+    session: IrcSession, target: str, chat: RoomId, message: MessageId, reaction: str, *, add: bool
+) -> None:
+    """Put it there or take it off: https://ircv3.net/specs/client-tags/react. Raises SendError."""
+    name, said = "draft/react" if add else "draft/unreact", single_line(reaction, len(reaction))
+    if (
+        "message-tags" not in session.registration.caps
+        or not session.isupport.relays_tag(name)
+        or session.typing_state.is_unsupported
+    ):
+        raise Rejected("this server has no reactions")
+    if not said or len(said.encode()) > _MAX_REACTION_BYTES:
+        raise Rejected("a reaction is an emoji")
+    about = reply_tags(message, session.registration.caps, session.isupport)
+    if not about or len(message.encode("utf-8", "replace")) > _MAX_ID_BYTES:
+        raise Rejected(_NO_IDS)
+    await _send_command(session, "TAGMSG", target, about | {f"+{name}": said}, chat=chat)
+
+
+async def redact_message(session: IrcSession, target: str, chat: RoomId, message: MessageId) -> None:
+    """Take one of ours back: https://ircv3.net/specs/extensions/message-redaction. Raises SendError.
+
+    Operators may take back what others said, so only what we know to be ours is asked for.
+    """
+    if "draft/message-redaction" not in session.registration.caps:
+        raise Rejected("nothing can be taken back on this server")
+    if message not in session.state.own_message_ids:
+        raise Rejected("that is not known to be a message of ours: only what was said since the start is")
+    try:
+        await _send_command(session, "REDACT", target, {}, message, chat=chat)
+    except Rejected as refused:
+        if "UNKNOWN_MSGID" not in refused.reason:
+            raise
+
+
+async def send_topic(session: IrcSession, room: str, topic: str) -> None:
+    """Set it. Raises SendError: servers cut what is too long, so that is refused here."""
+    new, most = single_line(topic, len(topic)), session.max_body_bytes(room)
+    if not session.isupport.is_room(room):
+        raise Rejected("only rooms have topics")
+    if session.isupport.topic_bytes:
+        most = min(most, session.isupport.topic_bytes)
+    if (size := len(new.encode())) > most:
+        raise Rejected(f"a topic may have {most} bytes there, and this one has {size}")
+    await _send_command(session, "TOPIC", room, {}, trailing=new)
+
+
+def is_in_room(session: IrcSession, room: str) -> bool:
+    """Whether we are there."""
+    return session.isupport.fold(room) in session.membership.entered_rooms
+
+
+async def part_room(session: IrcSession, room: str) -> None:
+    """Leave, and stay out. Raises SendError: `Rejected` with the server's reason."""
+    if not session.isupport.is_room(room):
+        raise Rejected(f"{room!r} is not a room")
+    session.membership.begin_leave(room, session.isupport)
+    try:
+        await _send_command(session, "PART", room, {})
+    except Rejected as refused:
+        if not refused.reason.endswith(_NOT_IN_ROOM):
+            raise
+    finally:
+        session.membership.end_leave(room, session.isupport)
+
+
+async def _send_command(
+    session: IrcSession,
+    command: str,
+    target: str,
+    tags: Mapping[str, str],
+    *middles: str,
+    trailing: str | None = None,
+    chat: RoomId | None = None,
+) -> None:
+    """Say one line; return once the server has certainly taken it. Raises SendError."""
+    if "," in target or target.startswith("$"):
+        raise Rejected(f"{target} is not one room or person")
+    try:
+        raw = add_tags(format_line(command, target, *middles, trailing=trailing), tags)
+    except ValueError as error:
+        raise Rejected(f"that cannot be said to {target!r}") from error
+    direct = None
+    if chat is not None and is_direct_chat(chat):
+        direct = DirectDelivery(
+            chat,
+            lambda _nick, text: (text,),
+            lambda nick, _text, _first: add_tags(format_line(command, nick, *middles, trailing=trailing), tags),
+        )
+    await session.outgoing.send([raw], session.isupport.fold(target), alone=command, direct=direct)
+
+
+def list_room_members(session: IrcSession, target: str, chat: str, most: int) -> RoomMembers:
+    """Who is there, as the server keeps us told. `chat` names a direct one. Raises Rejected."""
+    isupport, everybody = session.isupport, session.users
+    if not isupport.is_room(target):
+        account = chat.partition("!account:")[2] or everybody.account(target, isupport)
+        return RoomMembers(members=(_member_sender(chat, target, account),), total=2)
+    here = everybody.nicks_in(target, isupport)
+    if here is None:
+        raise Rejected(f"we are not in {target}")
+    me = isupport.fold(session.nick)
+    others = [(everybody.mask(nick), nick) for nick in sorted(here) if nick != me][: max(0, most)]
+    found = tuple(
+        _member_sender(mask, mask.partition("!")[0], everybody.account(nick, isupport)) for mask, nick in others
+    )
+    note = "" if all(one.account for one in found) else _ACCOUNTS_NOTE
+    return RoomMembers(members=found, total=len(here), note=note)
+
+
+def _member_sender(mask: str, nick: str, account: str | None) -> Sender:
+    return Sender(id=build_sender_id(mask, account), name=nick, account=account, verified=bool(account))
+
+
+async def send_part(session: IrcSession, target: str, part: Part, going: BeforeSend) -> Receipt:
+    """Return once the server has certainly taken it. Raises SendError: `Away` if it is for somebody not there."""
+    command = "NOTICE" if part.style == "notice" else "PRIVMSG"
+    if "," in target or target.startswith("$"):
+        raise Rejected(f"{target} is not one room or person")
+    limit, limits, folded = session.max_body_bytes(target), session.multiline, session.isupport.fold(target)
+    tags, reference = (
+        reply_tags(part.reply_to, session.registration.caps, session.isupport),
+        session.new_batch_reference(),
+    )
+    try:
+        single = compose_messages(command, target, part.body, limit, tags)
+        whole = None
+        if limits is not None:
+            whole = compose_multiline(command, target, part.body, limit, limits=limits, reference=reference, tags=tags)
+    except ValueError as error:
+        raise Rejected(f"{target!r} is not a room or nick") from error
+    session.typing_state.mark_stopped(folded)  # who sees a message knows that we are not writing any more
+    if is_direct_chat(part.to.room):
+        direct = DirectDelivery(
+            part.to.room,
+            lambda nick, text: split_body(text, session.max_body_bytes(nick)),
+            lambda nick, text, first: add_tags(format_line(command, nick, trailing=text), tags if first else {}),
+        )
+        return await session.outgoing.send(split_body(part.body, limit), folded, going, direct=direct)
+    if whole is not None:
+        try:
+            return await session.outgoing.send(whole.lines, folded, going, whole=whole.multiline_text)
+        except Rejected as rejected:
+            if "MULTILINE" not in rejected.reason:
+                raise
+            # Surely not taken, and that it goes is written down already: say it line by line.
+            going = no_before_send
+    return await session.outgoing.send(single.lines, folded, going)
+
+
+def break_mass_mentions(session: IrcSession, target: str, lines: tuple[str, ...]) -> tuple[str, ...]:
+    """The same lines, with the nicks of people who are there parted if there are many of them.
+
+    They may be longer than what fits one message.
+    """
+    here = session.users.nicks_in(target, session.isupport)
+    return tuple(break_nicks("\n".join(lines), here, session.isupport.fold).split("\n")) if here else lines
+
+
+def send_typing(session: IrcSession, at: Address, now_s: float, *, active: bool) -> None:
+    """Show that we are writing, or have stopped, if that is news and the pace leaves room for it."""
+    room = at.room
+    target, state = session.resolve_target(room) if is_direct_chat(room) else (message_target(room, at.thread), "known")
+    folded = session.isupport.fold(target)
+    if state == "other" or "message-tags" not in session.registration.caps or not session.isupport.relays_tag("typing"):
+        return
+    try:
+        raw = add_tags(format_line("TAGMSG", target), {"+typing": "active" if active else "done"})
+    except ValueError:  # not a target
+        return
+    if session.typing_state.should_send(folded, now_s, active=active) and session.outgoing.write_if_idle(raw):
+        session.typing_state.mark_sent(folded, now_s, active=active)
+
+
+def split_post(post: Post, config: IrcConfig, session: IrcSession | None) -> tuple[str, ...]:
+    """The messages of one page of it."""
+    cut, target = paginate_post(post, config, session), message_target(post.to.room, post.to.thread)
+    page, limits = cut[min(post.page, len(cut)) - 1], session.multiline if session else None
+    page = break_mass_mentions(session, post.to.room, page) if session else page
+    return (
+        pack_bodies(page, max_body_bytes(target, config, session), limits)
+        if limits and not is_direct_chat(post.to.room)
+        else page
+    )
+
+
+def paginate_post(post: Post, config: IrcConfig, session: IrcSession | None) -> tuple[tuple[str, ...], ...]:
+    """All of its pages, as messages."""
+    target = message_target(post.to.room, post.to.thread)
+    surely = worst_case_body_bytes(config.nick, target)
+    # Who is asked to approve something must have seen all of it.
+    page_lines = 0 if post.style == "notice" and not post.private else config.page_lines
+    most = (
+        max_body_bytes if is_direct_chat(post.to.room) else _max_line_bytes
+    )  # what is for one person goes line by line
+    nick = session.nick if session else config.nick
+    more = f"{nick}: more" if is_room_name(post.to.room) else "more"  # what always works there, with any command prefix
+    return paginate(post.text, surely, most(target, config, session), page_lines, more)
+
+
+def _max_line_bytes(target: str, config: IrcConfig, session: IrcSession | None) -> int:
+    """How long a line may be: where messages may have several, longer than what fits one of them."""
+    limits = session.multiline if session else None
+    return max(max_body_bytes(target, config, session), limits.max_bytes - 1 if limits else 0)
+
+
+def max_body_bytes(target: str, config: IrcConfig, session: IrcSession | None) -> int:
+    """How much text fits one message."""
+    return session.max_body_bytes(target) if session else worst_case_body_bytes(config.nick, target)
 
 
 logger = logging.getLogger("reverie.irc")
@@ -95,10 +327,10 @@ class IrcChannel:
         return Capabilities(platform="IRC", formatting=FORMATTING, max_in_flight=MAX_IN_FLIGHT)
 
     def split(self, post: Post) -> tuple[str, ...]:
-        return fitting.split_post(post, self._config, self._session)
+        return split_post(post, self._config, self._session)
 
     def page_count(self, post: Post) -> int:
-        return len(fitting.paginate_post(post, self._config, self._session))
+        return len(paginate_post(post, self._config, self._session))
 
     async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
         if not part.body.strip():
@@ -147,10 +379,10 @@ class IrcChannel:
         await join_room(self._require_target(at)[0], self._clock, at.room)
 
     async def leave(self, at: Address) -> None:
-        await acts.part_room(self._require_target(at)[0], at.room)
+        await part_room(self._require_target(at)[0], at.room)
 
     def is_joined(self, room: RoomId) -> bool | None:
-        return acts.is_in_room(self._session, room) if self._session else None
+        return is_in_room(self._session, room) if self._session else None
 
     def join_refusal(self, room: RoomId) -> str:
         session = self._session
@@ -164,16 +396,16 @@ class IrcChannel:
         return None if known is None else "everybody" if known else "room"
 
     async def react(self, at: Address, message: MessageId, reaction: str, *, add: bool) -> None:
-        await acts.send_reaction(*self._require_target(at), at.room, message, reaction, add=add)
+        await send_reaction(*self._require_target(at), at.room, message, reaction, add=add)
 
     async def delete(self, at: Address, message: MessageId) -> None:
-        await acts.redact_message(*self._require_target(at), at.room, message)
+        await redact_message(*self._require_target(at), at.room, message)
 
     async def set_topic(self, at: Address, topic: str) -> None:
-        await acts.send_topic(*self._require_target(at), topic)
+        await send_topic(*self._require_target(at), topic)
 
     async def list_members(self, at: Address, *, most: int) -> RoomMembers:
-        return acts.list_room_members(
+        return list_room_members(
             self._require_target(at)[0], self._require_target(replace(at, thread=None))[1], at.room, most
         )
 

@@ -15,11 +15,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
 
-from channels.irc.isupport import Isupport
-from channels.irc.people import IrcUsers
-from channels.irc.senders import message_target
-from channels.irc.wire import IrcLine, format_line
-from gateway.events import RoomId
+from channels.irc.people import IrcUsers, message_target
+from channels.irc.wire import IrcLine, Isupport, format_line
+from gateway.core.events import RoomId
 
 _MAX_REMEMBERED: Final = 1_000
 _MAX_MONITORED: Final = 30

@@ -1,18 +1,18 @@
-"""Lines into notifications. Pure: the time and a fresh id are handed in."""
+"""Lines into notifications. Pure: the time and a fresh id are handed in.
+
+Client-to-client requests: https://modern.ircdocs.horse/ctcp. Pure.
+"""
 
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
-from channels.irc.ctcp import parse_ctcp
-from channels.irc.formatting import to_markdown
-from channels.irc.isupport import Isupport
-from channels.irc.people import IrcUsers
-from channels.irc.render import strip_formatting
-from channels.irc.senders import direct_chat, parse_sender
-from channels.irc.wire import IrcLine, mentions_nick
-from gateway.events import (
+from channels.irc.outgoing import IrcTokenBucket
+from channels.irc.people import IrcUsers, direct_chat, parse_sender
+from channels.irc.render import strip_formatting, to_markdown
+from channels.irc.wire import IrcLine, Isupport, format_line, mentions_nick
+from gateway.core.events import (
     Address,
     ChannelName,
     EventId,
@@ -26,6 +26,51 @@ from gateway.events import (
     Sender,
     ThreadId,
 )
+
+_BURST, _PER_S = 3, 0.05
+_MAX_PING_CHARS = 100
+CLIENT_NAME = "Reverie"
+
+
+@dataclass(frozen=True, slots=True)
+class CtcpRequest:
+    """One request or ACTION."""
+
+    command: str
+    argument: str
+
+
+def parse_ctcp(text: str) -> CtcpRequest | None:
+    """Read `text` as CTCP, ACTION included; None if it is not."""
+    if not text.startswith("\x01"):
+        return None
+    command, _, argument = text[1:].partition("\x01")[0].partition(" ")
+    return CtcpRequest(command.upper(), strip_formatting(argument))
+
+
+class CtcpResponder:
+    """Answers a few requests; a flood of them gets a few answers."""
+
+    def __init__(self, contact: str | None, source: str, now_s: float) -> None:
+        self._answers = {
+            "VERSION": CLIENT_NAME + (f" ({contact})" if contact else ""),
+            "SOURCE": source,
+            "CLIENTINFO": "ACTION CLIENTINFO PING SOURCE VERSION",
+        }
+        self._bucket = IrcTokenBucket(_BURST, _PER_S, now_s)
+
+    def answer(self, said: IrcLine, now_s: float) -> str | None:
+        """What to say to a PRIVMSG; None: nothing."""
+        request = parse_ctcp(said.param(1))
+        if request is None or not said.source.user:
+            return None
+        answers = self._answers | {"PING": request.argument[:_MAX_PING_CHARS]}
+        answer = answers.get(request.command)
+        if answer is None or self._bucket.wait_s(now_s) > 0:
+            return None
+        self._bucket.take()
+        return format_line("NOTICE", said.source.nick, trailing=f"\x01{request.command} {answer}\x01")
+
 
 _STALE_AGE: Final = timedelta(minutes=5)
 """What the server sent longer ago was played back by a bouncer. More than servers' clocks are off."""

@@ -3,26 +3,333 @@
 IRC has no acknowledgements, but a server answers in order: when it has answered a PING, it has dealt with
 all that was written before, and has said so if it refused any of it (RFC 1459 section 4.6.2). Where the
 server answers by label, each line is confirmed by its own answer instead, however late that comes.
+
+Which of several lines a server took, judged by what it said before it answered the barrier. Pure.
+
+A server deals with our lines in order and answers each at most once: with an echo (if `echo-message` is
+on), with a numeric, or not at all. Numerics name a target, not a line. So, for each target: without a
+refusal all was taken; as many refusals as lines without an echo refuse all of those; with fewer, what was
+echoed was taken, and of the rest nobody knows.
+
+Answers that name the line they are about: https://ircv3.net/specs/extensions/labeled-response. Pure.
+
+Such an answer may be late (a refusal by another server of the network), but there is always exactly one.
+
+What waits to be sent, or to be confirmed, on one connection.
+
+A token bucket (RFC 2813 section 5.8 in today's words). Pure: time is handed in.
 """
 
 import asyncio
 import itertools
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Literal, TypeVar
 
 from channels.base import BeforeSend, RecipientAway, SendError, Uncertain, Unreachable, no_before_send
-from channels.irc import refusals
-from channels.irc.batches import LabelClosed, ReceivedLine
-from channels.irc.bucket import IrcTokenBucket
 from channels.irc.identity import IdentityState, absence_text
-from channels.irc.isupport import Isupport
-from channels.irc.labels import LabelTracker
-from channels.irc.parts import NO_SUCH_NICK, DirectDelivery, PingBarrier, SendItem, resolve_item
-from channels.irc.senders import message_target
-from channels.irc.window import LineVerdict, SendWindow
-from channels.irc.wire import IrcLine, add_tags, format_line
-from gateway.clock import Clock
-from gateway.events import Receipt, RoomId
+from channels.irc.people import message_target
+from channels.irc.render import strip_formatting
+from channels.irc.wire import (
+    IrcLine,
+    Isupport,
+    LabelClosed,
+    ReceivedLine,
+    add_tags,
+    format_line,
+    is_command_refusal,
+    is_message_refusal,
+    is_untargeted,
+    refusal_error,
+    refusal_reason,
+)
+from gateway.core.clock import Clock
+from gateway.core.events import MessageId, Receipt, RoomId
+
+
+class IrcTokenBucket:
+    """Holds `burst` tokens at most and gets `per_s` new ones."""
+
+    def __init__(self, burst: int, per_s: float, now_s: float) -> None:
+        self._burst, self._per_s = burst, per_s
+        self._tokens, self._at_s = float(burst), now_s
+
+    def wait_s(self, now_s: float, tokens: int = 1) -> float:
+        """How long until there are so many tokens; 0: there are."""
+        self._tokens = min(self._burst, self._tokens + max(0.0, now_s - self._at_s) * self._per_s)
+        self._at_s = now_s
+        # A billionth of slack: floating point must not make us sleep for nothing.
+        return 0.0 if self._tokens >= tokens - 1e-9 else (tokens - self._tokens) / self._per_s
+
+    def take(self) -> None:
+        """Use a token up."""
+        self._tokens -= 1
+
+
+LineFate = Literal["taken", "refused", "unknown"]
+LineOwner = TypeVar("LineOwner", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class LineVerdict:
+    """What became of all lines of one owner (to one target); `unknown` also if they fared differently."""
+
+    fate: LineFate
+    ids: tuple[MessageId, ...] = ()
+    """The server's names of those lines that it echoed."""
+    reason: str = ""
+    """What the server said against it; empty if it was taken."""
+
+
+@dataclass(eq=False, slots=True)
+class _WrittenLine(Generic[LineOwner]):
+    owner: LineOwner
+    target: str
+    text: str
+    is_echoed: bool = False
+    id: MessageId | None = None
+
+
+class SendWindow(Generic[LineOwner]):
+    """The lines written between two barriers. Targets are folded names."""
+
+    def __init__(self) -> None:
+        self._lines: list[_WrittenLine[LineOwner]] = []
+        self.lone_command = ""
+        """The command that stands in it all by itself; empty: messages."""
+        self._answered_counts: Counter[str] = Counter()
+        """Target -> how many of its lines are behind the last answer."""
+        self._refusals: Counter[str] = Counter()
+        """Target -> numerics that name it; the empty one: they name none."""
+        self._reasons: dict[str, str] = {}
+
+    def add_line(self, owner: LineOwner, target: str, text: str) -> None:
+        """One line went out."""
+        self._lines.append(_WrittenLine(owner, target, text))
+
+    def has_target(self, target: str) -> bool:
+        """Whether a line to it is among them."""
+        return any(line.target == target for line in self._lines)
+
+    def record_echo(self, target: str, text: str, msgid: str | None) -> None:
+        """The server showed us a line of ours. A text that we did not write (a bouncer's other client) is ignored."""
+        lines = [line for line in self._lines if line.target == target]
+        for index in range(self._answered_counts[target], len(lines)):
+            if _is_echo_of(lines[index].text, text):
+                lines[index].is_echoed = True
+                lines[index].id = MessageId(msgid) if msgid else None
+                self._answered_counts[target] = index + 1
+                return
+
+    def record_refusal(self, names: Collection[str], reason: str, *, anybody: bool) -> None:
+        """The server refused a line to one of `names`, or, if `anybody`, perhaps to somebody it did not name."""
+        target = next((line.target for line in self._lines if line.target in names), "")
+        if target or (anybody and self._lines):  # where nothing waits, it is about something else
+            self._refusals[target] += 1
+            self._answered_counts[target] += 1
+            self._reasons.setdefault(target, reason)
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def verdicts(self) -> dict[LineOwner, LineVerdict]:
+        """Once the server has answered the barrier."""
+        silent = Counter(line.target for line in self._lines if not line.is_echoed)
+        named = sum(min(self._refusals[target], count) for target, count in silent.items())
+        nameless = self._refusals[""]
+        fates: dict[str, LineFate] = {}
+        for target, count in silent.items():
+            if not self._refusals[target] and not nameless:
+                fates[target] = "taken"
+            elif self._refusals[target] >= count or named + nameless >= silent.total():
+                fates[target] = "refused"
+            else:
+                fates[target] = "unknown"
+        owners: dict[LineOwner, list[_WrittenLine[LineOwner]]] = {}
+        for line in self._lines:
+            owners.setdefault(line.owner, []).append(line)
+        return {owner: self._verdict(lines, fates) for owner, lines in owners.items()}
+
+    def _verdict(self, lines: list[_WrittenLine[LineOwner]], fates: dict[str, LineFate]) -> LineVerdict:
+        found = {"taken" if line.is_echoed else fates[line.target] for line in lines}
+        ids = tuple(line.id for line in lines if line.id)
+        if found == {"taken"}:
+            return LineVerdict("taken", ids)
+        reason = self._reasons.get(lines[0].target) or self._reasons[""]
+        return LineVerdict("refused" if found == {"refused"} else "unknown", ids, reason)
+
+
+def _is_echo_of(written: str, shown: str) -> bool:
+    """A server may cut a line, or strip its formatting; a room that changes words leaves us in doubt."""
+    return bool(strip_formatting(shown)) and strip_formatting(written).startswith(strip_formatting(shown))
+
+
+LabelOwner = TypeVar("LabelOwner", bound=Hashable)
+_NUMERIC_DIGITS = 3
+
+
+@dataclass(eq=False, slots=True)
+class _LabelledLine(Generic[LabelOwner]):
+    owner: LabelOwner
+    sent_s: float
+    refusal: str = ""
+    id: MessageId | None = None
+    is_answered: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class _LabelledLines(Generic[LabelOwner]):
+    lines: list[_LabelledLine[LabelOwner]] = field(default_factory=list)
+    is_complete: bool = False
+    """All of its lines are written."""
+
+
+class LabelTracker(Generic[LabelOwner]):
+    """Which lines carry a label, and what was answered to them."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._by_label: dict[str, _LabelledLine[LabelOwner]] = {}
+        self._by_owner: dict[LabelOwner, _LabelledLines[LabelOwner]] = {}
+
+    def add_line(self, owner: LabelOwner, now_s: float) -> str:
+        """The label for a line that goes out in this moment."""
+        label = f"r{next(self._numbers)}"
+        told = self._by_label[label] = _LabelledLine(owner, now_s)
+        self._by_owner.setdefault(owner, _LabelledLines()).lines.append(told)
+        return label
+
+    def complete(self, owner: LabelOwner) -> LineVerdict | None:
+        """All of its lines are out; what became of them if all are answered."""
+        lines = self._by_owner.get(owner)
+        if lines is None:
+            return None
+        lines.is_complete = True
+        return self._verdict(owner)
+
+    def feed(self, label: str, line: IrcLine) -> None:
+        """Take in a line of an answer; an unknown label is ignored."""
+        told = self._by_label.get(label)
+        if told is None:
+            return
+        if line.command == "FAIL" or (len(line.command) == _NUMERIC_DIGITS and line.command[0] in "45"):
+            told.refusal = told.refusal or refusal_reason(line)
+        elif line.command in {"PRIVMSG", "NOTICE"} and (msgid := line.tags.get("msgid")):
+            told.id = MessageId(msgid)
+
+    def close(self, label: str) -> tuple[LabelOwner, LineVerdict] | None:
+        """The answer is whole; what became of its owner's lines, if that was the last that was missing."""
+        told = self._by_label.pop(label, None)
+        if told is None:
+            return None
+        told.is_answered = True
+        verdict = self._verdict(told.owner)
+        return (told.owner, verdict) if verdict else None
+
+    def take_overdue(self, before_s: float) -> list[LabelOwner]:
+        """Owners with a line that went out before, and has no answer. Their labels are forgotten."""
+        late = list(dict.fromkeys(told.owner for told in self._by_label.values() if told.sent_s < before_s))
+        for owner in late:
+            self.forget(owner)
+        return late
+
+    def forget(self, owner: LabelOwner) -> None:
+        """Nobody waits for its answers any more."""
+        self._by_owner.pop(owner, None)
+        self._by_label = {label: told for label, told in self._by_label.items() if told.owner is not owner}
+
+    def owners(self) -> list[LabelOwner]:
+        """All that wait for an answer."""
+        return list(self._by_owner)
+
+    def _verdict(self, owner: LabelOwner) -> LineVerdict | None:
+        lines = self._by_owner.get(owner)
+        if lines is None or not lines.is_complete or not all(told.is_answered for told in lines.lines):
+            return None
+        del self._by_owner[owner]
+        refused = [told.refusal for told in lines.lines if told.refusal]
+        ids = tuple(told.id for told in lines.lines if told.id)
+        if not refused:
+            return LineVerdict("taken", ids)
+        return LineVerdict("refused" if len(refused) == len(lines.lines) else "unknown", ids, refused[0])
+
+
+@dataclass(frozen=True, slots=True)
+class DirectDelivery:
+    """How something for one person is put into lines, once it is known under which nick they are to be reached."""
+
+    chat: RoomId
+    split: Callable[[str, str], Sequence[str]]
+    """(nick, text): the pieces of it that each fit one line to that nick."""
+    format: Callable[[str, str, bool], str]
+    """(nick, piece, whether it is the first): the line."""
+
+
+NO_SUCH_NICK = "(401)"
+"""How a reason ends where nobody has that nick: ERR_NOSUCHNICK."""
+
+
+@dataclass(eq=False, slots=True)
+class SendItem:
+    """Lines that belong together: one part of a post, or something of our own."""
+
+    lines: deque[str]
+    """With `direct`, the texts of which lines are made."""
+    target: str = ""
+    """Folded; empty: not a message."""
+    future: asyncio.Future[Receipt] | None = None
+    """None: not a part."""
+    before_send: BeforeSend = no_before_send
+    """Awaited before the first line is written."""
+    multiline_text: str = ""
+    """The lines are one multiline batch with this text: the server answers the batch, not its lines."""
+    lone_command: str = ""
+    """The command that it is; empty: a message."""
+    direct: DirectDelivery | None = None
+    """It is for one person, whoever has their nick by then."""
+    nick: str = ""
+    """With `direct`: whom it is written to."""
+    texts: tuple[str, ...] = ()
+    """With `direct`: all of `lines`, to be written again under another nick."""
+    resend_count: int = 0
+    """How often that was."""
+    is_whois_checked: bool = False
+    """WHOIS was asked for it."""
+    position: int = 0
+    """Of two for one person the lower one goes first."""
+    is_handed_over: bool = False
+    lines_written: int = 0
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self.future is not None and self.future.cancelled() and self.lines_written == 0
+
+
+@dataclass(eq=False, slots=True)
+class PingBarrier:
+    """A PING that is on its way."""
+
+    token: str
+    items: list[SendItem]
+    window: SendWindow[SendItem]
+    sent_s: float
+
+
+def resolve_item(item: SendItem, verdict: LineVerdict) -> None:
+    """Tell whoever waits for it."""
+    if item.future is None or item.future.done():
+        return
+    match verdict.fate:
+        case "taken":
+            item.future.set_result(Receipt(ids=verdict.ids))
+        case "refused" if item.direct is not None and verdict.reason.endswith(NO_SUCH_NICK):
+            item.future.set_exception(RecipientAway(absence_text(item.direct.chat)))
+        case "refused":
+            item.future.set_exception(refusal_error(verdict.reason))
+        case "unknown":
+            item.future.set_exception(Uncertain(f"perhaps not all of it was said: {verdict.reason}"))
+
 
 MAX_IN_FLIGHT = 4
 """Parts that may be unconfirmed before a barrier is set: the burst that servers allow."""
@@ -338,10 +645,10 @@ class IrcOutgoing:
         window = self._pings[0].window if self._pings else self._window
         if said.command == "PONG":
             self._handle_pong(said)
-        elif refusals.is_message_refusal(said) or refusals.is_command_refusal(said, window.lone_command):
+        elif is_message_refusal(said) or is_command_refusal(said, window.lone_command):
             # The first parameter of a numeric is our own nick.
             names = {isupport.fold(param) for param in said.params[said.command != "FAIL" :]}
-            window.record_refusal(names, refusals.refusal_reason(said), anybody=refusals.is_untargeted(said))
+            window.record_refusal(names, refusal_reason(said), anybody=is_untargeted(said))
         elif said.command in {"PRIVMSG", "NOTICE"} and isupport.fold(said.source.nick) == isupport.fold(me):
             window.record_echo(isupport.fold(said.param(0)), said.param(1), said.tags.get("msgid"))
 

@@ -2,23 +2,258 @@
 
 https://ircv3.net/specs/extensions/capability-negotiation and https://modern.ircdocs.horse/#connection-registration.
 Servers without CAP (421, or silence) are welcomed as they are, unless SASL was asked for.
+
+SASL mechanisms as conversations: challenge in, answer out. Pure.
+
+https://ircv3.net/specs/extensions/sasl-3.1; PLAIN is RFC 4616, EXTERNAL RFC 4422 appendix A,
+SCRAM-SHA-256 RFC 5802 and RFC 7677.
+
+Which abilities the server offers, and which of them are on. Pure.
+
+https://ircv3.net/specs/extensions/capability-negotiation
 """
 
+import base64
+import binascii
+import hashlib
+import hmac
 from dataclasses import dataclass
+from typing import Final, Literal, Protocol
 
 from channels.base import Denied, SendError, Unreachable
-from channels.irc.caps import CapNegotiation
 from channels.irc.config import IrcConfig, SaslConfig
-from channels.irc.sasl import (
-    ExternalMechanism,
-    PlainMechanism,
-    SaslError,
-    SaslExchange,
-    SaslMechanism,
-    ScramSha256Mechanism,
-)
-from channels.irc.sts import StsCapability
+from channels.irc.tls import StsCapability
 from channels.irc.wire import IrcLine, format_line
+
+WANTED_CAPS: Final = frozenset(
+    {
+        "account-notify",
+        "account-tag",
+        "away-notify",
+        "batch",
+        "chghost",
+        "draft/chathistory",
+        "draft/event-playback",
+        "draft/message-redaction",
+        "draft/multiline",
+        "echo-message",
+        "extended-monitor",
+        "extended-join",
+        "invite-notify",
+        "labeled-response",
+        "message-tags",
+        "multi-prefix",
+        "server-time",
+        "setname",
+        "standard-replies",
+        "userhost-in-names",
+    }
+)
+"""Capabilities whose effects are handled here. `sts` must never be requested."""
+_NEEDS_BATCH: Final = frozenset({"draft/chathistory", "draft/event-playback", "draft/multiline", "labeled-response"})
+_MAX_OFFERED: Final = 500
+CapProgress = Literal["listed", "settled", ""]
+"""The list is whole; all requests are answered; neither."""
+
+
+class CapNegotiation:
+    """Fed with every CAP line."""
+
+    def __init__(self) -> None:
+        self.offered: dict[str, str] = {}
+        """Name -> value."""
+        self.enabled: set[str] = set()
+        self._requested: set[str] = set()
+        self._one_by_one: list[str] = []
+        """Of these, what is asked for one by one, in that order."""
+        self._is_listed = False
+
+    def request(self, extra: frozenset[str]) -> list[str]:
+        """Ask for what is wanted, offered and not on; `extra` is wanted, too."""
+        wanted = ((WANTED_CAPS | extra) & self.offered.keys()) - self.enabled - self._requested
+        if "batch" not in self.offered:
+            wanted -= _NEEDS_BATCH
+        self._requested |= wanted
+        return [format_line("CAP", "REQ", trailing=" ".join(sorted(wanted)))] if wanted else []
+
+    def feed(self, said: IrcLine, extra: frozenset[str]) -> tuple[CapProgress, list[str]]:
+        """What it means, and what to send in answer."""
+        names = said.param(-1).split() if len(said.params) > 2 else []  # noqa: PLR2004 - target, subcommand, list
+        match said.param(1).upper():
+            case "LS" if not self._is_listed:
+                self._add_offered(names)
+                self._is_listed = not (said.param(2) == "*" and len(said.params) > 3)  # noqa: PLR2004 - one more: the `*`
+                return ("listed" if self._is_listed else ""), []
+            case "ACK":
+                known = {name for name in names if name.lstrip("-~=") in WANTED_CAPS | extra}
+                self.enabled -= {name[1:] for name in known if name.startswith("-")}
+                self.enabled |= {name.lstrip("~=") for name in known if not name.startswith("-")}
+                return self._resolve({name.lstrip("-~=") for name in known}), []
+            case "NAK":
+                return self._handle_nak(set(names))
+            case "NEW":
+                self._add_offered(names)
+                return "", self.request(extra)
+            case "DEL":
+                gone = {name.partition("=")[0] for name in names}
+                self.enabled -= gone
+                self._requested -= gone
+                self.offered = {name: value for name, value in self.offered.items() if name not in gone}
+                return "", []
+            case _:
+                return "", []
+
+    def give_up(self) -> CapProgress:
+        """The server keeps us waiting: what it has not listed or answered by now does not count."""
+        if not self._is_listed and self.offered:
+            self._is_listed = True
+            return "listed"
+        return self._resolve(set(self._requested))
+
+    def _handle_nak(self, names: set[str]) -> tuple[CapProgress, list[str]]:
+        """A request is granted whole or not at all, so ask one by one: whatever the server says was wrong in it."""
+        if not self._one_by_one and len(self._requested) > 1:
+            self._one_by_one = sorted(self._requested)
+            return "", [format_line("CAP", "REQ", trailing=name) for name in self._one_by_one]
+        return self._resolve((self._requested & names) or set(self._one_by_one[:1] or self._requested)), []
+
+    def _add_offered(self, names: list[str]) -> None:
+        for name, _, value in (item.partition("=") for item in names):
+            if name in self.offered or len(self.offered) < _MAX_OFFERED:
+                self.offered[name] = value
+
+    def _resolve(self, names: set[str]) -> CapProgress:
+        waiting = bool(self._requested)
+        self._requested -= names
+        self._one_by_one = [name for name in self._one_by_one if name in self._requested]
+        return "settled" if waiting and not self._requested else ""
+
+
+_CHUNK_CHARS = 400
+_MAX_ITERATIONS = 1_000_000
+"""A server must not make us count for minutes; RFC 7677 asks for 4096 or more."""
+_MAX_CHALLENGE_CHARS = 65_536
+
+
+class SaslError(Exception):
+    """The other side broke the mechanism's rules or is not who it says."""
+
+
+class SaslMechanism(Protocol):
+    """One login."""
+
+    name: str
+
+    def respond(self, challenge: bytes) -> bytes:
+        """What to answer; the first challenge is empty. Raises Failed."""
+
+
+class PlainMechanism:
+    """Account and password, in the clear inside TLS.
+
+    The account is the authorization identity, too, as https://ircv3.net/specs/extensions/sasl-3.1 shows it.
+    """
+
+    name = "PLAIN"
+
+    def __init__(self, account: str, password: str) -> None:
+        self._account, self._password = account, password
+
+    def respond(self, challenge: bytes) -> bytes:  # noqa: ARG002 - PLAIN says the same to everything
+        return f"{self._account}\0{self._account}\0{self._password}".encode()
+
+
+class ExternalMechanism:
+    """The TLS client certificate says it all."""
+
+    name = "EXTERNAL"
+
+    def __init__(self, account: str) -> None:
+        self._account = account
+
+    def respond(self, challenge: bytes) -> bytes:  # noqa: ARG002 - EXTERNAL says the same to everything
+        return self._account.encode()
+
+
+class ScramSha256Mechanism:
+    """Proves the password without telling it, and checks that the server knows it too."""
+
+    name = "SCRAM-SHA-256"
+
+    def __init__(self, account: str, password: str, nonce: str) -> None:
+        self._password = password.encode()
+        self._nonce = nonce
+        name = account.replace("=", "=3D").replace(",", "=2C")
+        self._first = f"n={name},r={nonce}"
+        self._signature = b""
+        self._step = 0
+        self.is_server_verified = False
+        """The server proved that it knows the password, too."""
+
+    def respond(self, challenge: bytes) -> bytes:
+        self._step += 1
+        if self._step == 1:
+            return f"n,,{self._first}".encode()
+        if self._step == 2:  # noqa: PLR2004 - RFC 5802 section 5 counts the same
+            return self._client_final(challenge)
+        # An error of section 7 is no proof. What it means for us, the numeric behind it says.
+        return b"" if challenge.startswith(b"e=") else self._verify_server(challenge)
+
+    def _client_final(self, challenge: bytes) -> bytes:
+        try:
+            fields = dict(part.split("=", 1) for part in challenge.decode().split(","))
+            nonce, salt, count = fields["r"], base64.b64decode(fields["s"], validate=True), int(fields["i"])
+        except (ValueError, KeyError) as error:
+            raise SaslError("the server's SCRAM challenge is malformed") from error
+        if not nonce.startswith(self._nonce) or nonce == self._nonce:
+            raise SaslError("the server's SCRAM nonce does not continue ours")
+        if not 1 <= count <= _MAX_ITERATIONS:
+            raise SaslError("the server's SCRAM iteration count is unreasonable")
+        salted = hashlib.pbkdf2_hmac("sha256", self._password, salt, count)
+        client_key = hmac.digest(salted, b"Client Key", "sha256")
+        final = f"c=biws,r={nonce}"
+        whole = f"{self._first},{challenge.decode()},{final}".encode()
+        signature = hmac.digest(hashlib.sha256(client_key).digest(), whole, "sha256")
+        proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+        self._signature = hmac.digest(hmac.digest(salted, b"Server Key", "sha256"), whole, "sha256")
+        return f"{final},p={base64.b64encode(proof).decode()}".encode()
+
+    def _verify_server(self, challenge: bytes) -> bytes:
+        expected = b"v=" + base64.b64encode(self._signature)
+        if not hmac.compare_digest(challenge.split(b",", maxsplit=1)[0], expected):
+            raise SaslError("the server does not know the password (SCRAM signature differs)")
+        self.is_server_verified = True
+        return b""
+
+
+class SaslExchange:
+    """One mechanism over AUTHENTICATE's base64 in chunks of 400."""
+
+    def __init__(self, mechanism: SaslMechanism) -> None:
+        self.mechanism = mechanism
+        self._received = ""
+
+    def feed(self, chunk: str) -> list[str]:
+        """One parameter of AUTHENTICATE in; the parameters to answer out (none: more is to come). Raises Failed."""
+        self._received += "" if chunk == "+" else chunk
+        if len(self._received) > _MAX_CHALLENGE_CHARS:
+            raise SaslError("the server's challenge never ends")
+        if len(chunk) == _CHUNK_CHARS:
+            return []
+        encoded, self._received = self._received, ""
+        try:
+            challenge = base64.b64decode(encoded, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise SaslError("the server's challenge is not base64") from error
+        return encode_chunks(self.mechanism.respond(challenge))
+
+
+def encode_chunks(payload: bytes) -> list[str]:
+    """`payload` as AUTHENTICATE parameters; a last chunk of exactly 400, and nothing at all, end with `+`."""
+    encoded = base64.b64encode(payload).decode()
+    cut = [encoded[start : start + _CHUNK_CHARS] for start in range(0, len(encoded), _CHUNK_CHARS)]
+    return cut if cut and len(cut[-1]) < _CHUNK_CHARS else [*cut, "+"]
+
 
 _NICK_TAKEN = {"433", "436", "437"}
 _SASL_FAILED = {"902", "904", "905", "906", "907", "908"}

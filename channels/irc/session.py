@@ -1,38 +1,107 @@
-"""One connection's life: log in, join, follow what the server says. Sync; `channel` waits for it."""
+"""One connection's life: log in, join, follow what the server says. Sync; `channel` waits for it.
+
+What goes on beside a session while it lasts: coming up, watching the server, getting back what we lost.
+
+What was heard, and what of it is durable once it is emitted.
+"""
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import math
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from itertools import chain
 
-from channels.base import Denied, Unreachable
-from channels.irc.batches import BatchCollector, HistoryBatch, LabelClosed, ReceivedLine
-from channels.irc.bucket import IrcTokenBucket
-from channels.irc.compose import LOCAL_ID_PREFIX, MultilineLimits
+from channels.aio import BackpressureBuffer, with_timeout
+from channels.base import Denied, Emit, Rejected, Uncertain, Unreachable
+from channels.irc.compose import LOCAL_ID_PREFIX, HostmaskTracker, MultilineLimits, TypingState
 from channels.irc.config import IrcConfig
-from channels.irc.ctcp import CtcpResponder
-from channels.irc.history import PING_PREFIX
+from channels.irc.history import PING_PREFIX, IrcEmitter, PutNotification
 from channels.irc.identity import IdentityState, NickIdentities
-from channels.irc.inbound import IrcLineContext
-from channels.irc.isupport import Isupport
-from channels.irc.mask import HostmaskTracker
-from channels.irc.memory import NO_CURSOR, IrcState
-from channels.irc.outgoing import IrcOutgoing
-from channels.irc.people import IrcUsers, who_query
-from channels.irc.presence import IrcMembership
+from channels.irc.inbound import CtcpResponder, IrcLineContext
+from channels.irc.membership import IrcMembership, RoomModes
+from channels.irc.outgoing import IrcOutgoing, IrcTokenBucket
+from channels.irc.people import NO_CURSOR, IrcState, IrcUsers, NetsplitTracker, who_query
 from channels.irc.registration import IrcRegistration, LoginHistory, StsUpgrade
 from channels.irc.render import strip_formatting
-from channels.irc.rooms import RoomModes
-from channels.irc.splits import NetsplitTracker
-from channels.irc.sts import StsCapability
-from channels.irc.telling import IrcEmitter, PutNotification
-from channels.irc.wire import IrcLine, format_line, parse_line
-from channels.irc.writing import TypingState
-from gateway.clock import Clock
-from gateway.events import ChannelName, RoomId
-from gateway.ids import new_id
+from channels.irc.tls import StsCapability
+from channels.irc.wire import (
+    BatchCollector,
+    HistoryBatch,
+    IrcLine,
+    Isupport,
+    LabelClosed,
+    ReceivedLine,
+    format_line,
+    parse_line,
+)
+from gateway.core.clock import Clock, new_id
+from gateway.core.events import ChannelName, ConnectionChanged, Message, Notification, RoomId
+
+BATCH_SIZE = 256
+STUCK_TIMEOUT_S = 15.0
+"""Nothing was taken for so long: a server would soon end a connection that nobody reads."""
+MAX_HELD = 8192
+"""Then so many are held at most."""
+
+_QueueItem = tuple[Notification | None, str | None]
+
+
+class IrcNotificationQueue(BackpressureBuffer[_QueueItem]):
+    """Notifications, each with the cursor that becomes durable with it.
+
+    IRC tells nothing twice. So while nobody takes what was heard (the log cannot be written) it goes on being read, and
+    past `MAX_HELD` the oldest leaves first: what is said to nobody in particular before what is said to us.
+    """
+
+    def __init__(self, pause: Callable[[bool], None] = lambda _: None) -> None:
+        super().__init__(pause)
+        self.dropped_count = 0
+
+    def put_notification(self, notification: Notification | None, cursor: str | None = None) -> None:
+        """As `put`. Without a notification the cursor becomes durable by itself."""
+        self.put((notification, cursor))
+        if len(self._items) > MAX_HELD:
+            self._drop_oldest(MAX_HELD // 8)
+
+    async def resume_when_stuck(self, clock: Clock) -> None:
+        """See to it that reading goes on also if nothing is taken for long. Ends only by cancellation."""
+        while True:
+            await self.wait_until_full()
+            try:
+                await with_timeout(clock, STUCK_TIMEOUT_S, self.wait_for_room())
+            except TimeoutError:
+                self._capacity = float("inf")  # until it is drained
+                self._signal_room()
+
+    def _drop_oldest(self, count: int) -> None:
+        held = list(self._items)
+        talk = (
+            place
+            for place, (one, _) in enumerate(held)
+            if not isinstance(one, ConnectionChanged) and not _is_addressed(one)
+        )
+        rest = (place for place, (one, _) in enumerate(held) if _is_addressed(one))
+        gone = {place for place, _ in zip(chain(talk, rest), range(count), strict=False)}
+        self.dropped_count += sum(isinstance(held[place][0], Message) for place in gone)
+        self._items.clear()
+        self._items.extend(item for place, item in enumerate(held) if place not in gone)
+
+    async def run(self, emit: Emit) -> None:
+        """Emit in order, in batches. Ends only by cancellation or by what `emit` raises."""
+        while True:
+            taken = await self.get_batch(BATCH_SIZE)
+            batch = [notification for notification, _ in taken if notification is not None]
+            cursor = next((moved for _, moved in reversed(taken) if moved is not None), None)
+            if batch or cursor is not None:
+                await emit(batch, cursor=cursor)
+
+
+def _is_addressed(one: Notification | None) -> bool:
+    return isinstance(one, Message) and one.kind != "room"
+
 
 logger = logging.getLogger("reverie.irc")
 _WHOIS_TIMEOUT_S = 15.0
@@ -336,3 +405,88 @@ class IrcSession:
             history_place=past,
             own_account=self.registration.account,
         )
+
+
+_CAP_TIMEOUT_S = 10.0
+"""Longer than servers take to answer CAP."""
+_JOIN_WAIT_S = 10.0
+_JOIN_ANSWER_S = 30.0
+_MOTD_WAIT_S = 5.0
+_TICK_S = 10.0
+
+
+async def bring_up(session: IrcSession, config: IrcConfig, clock: Clock, up: Callable[[], None]) -> None:
+    """From the first line to `up`; then look after rooms and nick. Ends only by cancellation or with the session."""
+    try:
+        await with_timeout(clock, config.connect_timeout, _wait_for_welcome(session, clock))
+    except TimeoutError:
+        session.mark_lost("the server did not welcome us in time")
+        return
+    with contextlib.suppress(TimeoutError):  # jaraco's server and some bouncers send no MOTD
+        await with_timeout(clock, _MOTD_WAIT_S, session.ready.wait())
+    session.join_rooms()
+    try:
+        await with_timeout(clock, _JOIN_WAIT_S, session.membership.initial_joins_done.wait())
+    except TimeoutError:
+        logger.warning("%s: some rooms did not answer our JOIN", session.name)
+    up()
+    session.request_history()
+    while True:
+        await clock.sleep(_TICK_S)
+        session.tick()
+
+
+async def _wait_for_welcome(session: IrcSession, clock: Clock) -> None:
+    while not session.welcomed.is_set():
+        with contextlib.suppress(TimeoutError):
+            await with_timeout(clock, _CAP_TIMEOUT_S, session.welcomed.wait())
+            return
+        session.handle_slow_login()
+
+
+async def watch_silence(session: IrcSession, config: IrcConfig, clock: Clock, full: Callable[[], bool]) -> None:
+    """End the session when the server has gone quiet, or answers everything but our PINGs.
+
+    While `full`, we do not read, and nothing is known of the server.
+    """
+    patience_s = config.ping_interval + config.ping_timeout
+    while True:
+        quiet_s = clock.monotonic() - session.last_heard_s
+        if full() or quiet_s < config.ping_interval:
+            await clock.sleep(config.ping_interval - (0 if full() else quiet_s))
+            if not full() and session.outgoing.oldest_ping_age_s() > patience_s:
+                session.mark_lost("the server does not answer PING")
+            if not full():
+                session.outgoing.expire_labels(patience_s)
+            continue
+        heard_s = session.last_heard_s
+        session.outgoing.queue_ping()
+        await clock.sleep(config.ping_timeout)
+        if session.last_heard_s == heard_s and not full():
+            session.mark_lost(f"nothing heard for {patience_s:.0f} s")
+
+
+async def join_room(session: IrcSession, clock: Clock, room: str) -> None:
+    """Enter a room that we were asked into. Raises SendError: `Rejected` with the server's reason."""
+    if not session.isupport.is_room(room) or "," in room:
+        raise Rejected(f"{room!r} is not a room")
+    try:
+        entering = session.membership.join(room, session.isupport, clock.monotonic())
+    except ValueError as error:
+        raise Rejected(f"{room!r} is not a room") from error
+    try:
+        await with_timeout(clock, _JOIN_ANSWER_S, asyncio.wait_for(entering, None))
+    except TimeoutError:
+        raise Uncertain("the server did not answer our JOIN") from None
+
+
+def start_helper(session: IrcSession, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+    """Run beside the session; a mistake in it ends the session loudly instead of staying unseen."""
+
+    def finished(task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) and not session.lost.done():
+            session.lost.set_exception(error)
+
+    task = asyncio.create_task(work)
+    task.add_done_callback(finished)
+    return task

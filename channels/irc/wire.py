@@ -2,13 +2,176 @@
 
 Grammar: RFC 1459 section 2.3.1, https://modern.ircdocs.horse and
 https://ircv3.net/specs/extensions/message-tags. Reading never raises: a server may send anything.
+
+What the server is like, as it tells in numeric 005: https://modern.ircdocs.horse/#rplisupport-005. Pure.
+
+Lines that belong together: https://ircv3.net/specs/extensions/batch. Pure.
+
+Netsplit and netjoin batches are marked quiet; history and multiline batches are collected and come out whole;
+all other batches, and lines of batches that were never opened, are plain lines. A line that answers a labelled
+command says so, also through the batch that it is in: https://ircv3.net/specs/extensions/labeled-response.
+
+Which answers of a server refuse what we asked. Pure.
 """
 
 import re
-from collections.abc import Mapping
+import string
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
 
-from channels.irc.isupport import Isupport
+from channels.base import RateLimited, Rejected, SendError
+
+DEFAULT_LINE_BYTES = 512
+"""With CR LF and the sender's mask, without tags: RFC 1459 section 2.3."""
+_MAX_LINE_BYTES = 16_384
+_MAX_MONITORS = 100
+_DEFAULT_PREFIX = MappingProxyType({"@": "o", "+": "v"})
+_DEFAULT_CHANMODES = ("beI", "k", "l", "imnpst")
+"""RFC 2811 section 4, for servers that do not say."""
+_MAX_HISTORY_LINES = 10_000
+
+_UPPER = string.ascii_uppercase
+_CASEMAPPINGS = {
+    "ascii": str.maketrans(_UPPER, string.ascii_lowercase),
+    "rfc1459": str.maketrans(_UPPER + "[]\\~", string.ascii_lowercase + "{}|^"),
+    "rfc1459-strict": str.maketrans(_UPPER + "[]\\", string.ascii_lowercase + "{}|"),
+}
+_UNICODE_CASEMAPPINGS = frozenset({"precis", "rfc7613", "rfc8265"})
+
+
+def _parse_number(text: str, default: int, most: int) -> int:
+    # isdecimal would let other scripts' digits through, and int() refuses thousands of digits.
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(most)) else default
+
+
+def _parse_prefix(value: str, before: Mapping[str, str]) -> Mapping[str, str]:
+    """`(ov)@+`; empty: nobody has a rank there."""
+    letters, closed, signs = value.removeprefix("(").partition(")")
+    fits = value.startswith("(") and closed and len(letters) == len(signs) == len(set(signs))
+    if value and not fits:
+        return before
+    return MappingProxyType(dict(zip(signs, letters, strict=True)) if value else {})
+
+
+def _unescape(value: str) -> str:
+    r"""With its bytes in hexadecimal, e.g. a space as `\x20`: https://modern.ircdocs.horse/#rplisupport-005."""
+    return re.sub(r"\\x([0-9A-Fa-f]{2})", lambda found: chr(int(found[1], 16)), value)
+
+
+def _parse_chanmodes(value: str) -> tuple[str, str, str, str]:
+    """`A,B,C,D`, and more that nobody knows yet."""
+    lists, always, when_set, never = [*value.split(","), "", "", "", ""][:4]
+    return lists, always, when_set, never
+
+
+@dataclass(frozen=True, slots=True)
+class Isupport:
+    """What the server told in 005, as far as it matters here: https://modern.ircdocs.horse/#rplisupport-005."""
+
+    casemapping: str = "rfc1459"
+    wide_nicks: bool = False
+    """Nicks may have letters beyond ASCII, as CASEMAPPING tells."""
+    network: str = ""
+    """What the network is called; empty: the server does not say."""
+    chantypes: str = "#&"
+    statusmsg: str = ""
+    prefix: Mapping[str, str] = field(default_factory=lambda: _DEFAULT_PREFIX)
+    """Sign in front of a nick -> letter of the mode that it stands for; the highest first."""
+    chanmodes: tuple[str, str, str, str] = _DEFAULT_CHANMODES
+    """Letters of modes by what parameter they take: of lists, always, only when set, never."""
+    line_bytes: int = DEFAULT_LINE_BYTES
+    user_bytes: int = 10
+    """Longest user name, without the `~` of a failed ident check."""
+    host_bytes: int = 63
+    """Longest host that is shown; 63 where the server does not say, as sopel has it."""
+    bot_mode: str = ""
+    """The mode that marks us as a bot; empty: none."""
+    monitors: int = 0
+    """How many nicks may be watched with MONITOR; 0: no MONITOR."""
+    whox: bool = False
+    history_lines: int = 0
+    """Most lines of one CHATHISTORY answer; 0: the server does not say."""
+    history_by_id: bool = False
+    """CHATHISTORY takes message ids as references."""
+    topic_bytes: int = 0
+    """Longest topic; 0: the server does not say. It does not say either whether it counts bytes, which are more."""
+    tags_denied: str = ""
+    """CLIENTTAGDENY: names of client tags that are not relayed; `*` all, `-name` not this one."""
+
+    def with_tokens(self, tokens: Iterable[str]) -> "Isupport":  # noqa: C901, PLR0912 - one case per token
+        """With `tokens` (`NAME`, `NAME=value` or `-NAME`) taken in. Nonsense changes nothing."""
+        values = {name: getattr(self, name) for name in self.__slots__}
+        default = Isupport()
+        for token in tokens:
+            name, _, value = token.removeprefix("-").partition("=")
+            gone = token.startswith("-")
+            match name:
+                case "CASEMAPPING":
+                    values["casemapping"] = default.casemapping if gone or value not in _CASEMAPPINGS else value
+                    values["wide_nicks"] = not gone and value in _UNICODE_CASEMAPPINGS
+                case "NETWORK":
+                    values["network"] = "" if gone else _unescape(value)
+                case "CHANTYPES":
+                    # Empty would mean a server without channels, where we would have nothing to do.
+                    values["chantypes"] = default.chantypes if gone or not value else value
+                case "STATUSMSG":
+                    values["statusmsg"] = "" if gone else value
+                case "PREFIX":
+                    values["prefix"] = _DEFAULT_PREFIX if gone else _parse_prefix(value, values["prefix"])
+                case "CHANMODES":
+                    values["chanmodes"] = _DEFAULT_CHANMODES if gone else _parse_chanmodes(value)
+                case "LINELEN":
+                    number = default.line_bytes if gone else _parse_number(value, default.line_bytes, _MAX_LINE_BYTES)
+                    values["line_bytes"] = max(DEFAULT_LINE_BYTES, min(number, _MAX_LINE_BYTES))
+                case "USERLEN":
+                    values["user_bytes"] = default.user_bytes if gone else _parse_number(value, default.user_bytes, 99)
+                case "HOSTLEN":
+                    values["host_bytes"] = default.host_bytes if gone else max(63, _parse_number(value, 63, 255))
+                case "MONITOR":
+                    values["monitors"] = 0 if gone else max(1, _parse_number(value, _MAX_MONITORS, _MAX_MONITORS))
+                case "WHOX":
+                    values["whox"] = not gone
+                case "CHATHISTORY" | "draft/CHATHISTORY":
+                    values["history_lines"] = 0 if gone else _parse_number(value, 0, _MAX_HISTORY_LINES)
+                case "MSGREFTYPES":
+                    values["history_by_id"] = not gone and "msgid" in value.split(",")
+                case "TOPICLEN":
+                    values["topic_bytes"] = 0 if gone else _parse_number(value, 0, _MAX_LINE_BYTES)
+                case "CLIENTTAGDENY":
+                    values["tags_denied"] = "" if gone else value
+                case "BOT":
+                    values["bot_mode"] = value if not gone and len(value) == 1 and value.isascii() else ""
+                case _:
+                    pass
+        return Isupport(**values)
+
+    def relays_tag(self, tag: str) -> bool:
+        """Whether a client tag (its name without `+`) reaches others: the message-tags page, section CLIENTTAGDENY."""
+        denied = self.tags_denied.split(",")
+        return tag not in denied and ("*" not in denied or f"-{tag}" in denied)
+
+    def fold(self, name: str) -> str:
+        """Equal for names that the server holds to be the same. Keeps the length."""
+        return name.translate(_CASEMAPPINGS[self.casemapping])
+
+    def is_room(self, target: str) -> bool:
+        """Whether `target` names a channel rather than a person."""
+        return target[:1] in self.chantypes if target else False
+
+    def status_prefix(self, target: str) -> str:
+        """The signs in front of a room's name that say that only people with such a rank are meant (STATUSMSG)."""
+        room = self.room_of(target)
+        return "" if room is None else target[: len(target) - len(room)]
+
+    def room_of(self, target: str) -> str | None:
+        """The channel that a message to `target` was said in (`@#ops` is said in `#ops`); None: a person."""
+        bare = target.lstrip(self.statusmsg) if self.statusmsg else target
+        if self.is_room(bare):
+            return bare
+        return target if self.is_room(target) else None
+
 
 _TAG_ESCAPES = {":": ";", "s": " ", "r": "\r", "n": "\n"}
 _TAG_ESCAPE = re.compile(r"\\(.?)", re.DOTALL)
@@ -141,3 +304,190 @@ def mentions_nick(text: str, nick: str, isupport: Isupport) -> bool:
     before = rf"(?<!{part})(?<!/)(?<!{part}[.@])"
     after = rf"(?!{part}|/|[.@]{part})"
     return bool(nick) and re.search(before + word + after, folded) is not None
+
+
+_NETSPLIT_BATCHES: Final = frozenset({"netsplit", "netjoin"})
+_MULTILINE: Final = "draft/multiline"
+_HISTORY_BATCHES: Final = frozenset({"chathistory", "draft/chathistory-targets"})
+_MAX_OPEN = 32
+_MAX_LINES = 2_000
+"""Of one batch that is collected. Servers answer with at most a few hundred."""
+_MAX_BYTES = 1_000_000
+_MAX_DEPTH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedLine:
+    """One line to be handled now."""
+
+    line: IrcLine
+    is_netsplit: bool = False
+    """The network broke apart or came together: nobody did anything."""
+    label: str = ""
+    """Which command of ours it answers; empty: none."""
+    is_complete: bool = True
+    """It is all of that answer; False: `LabelClosed` tells when the rest is here."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelClosed:
+    """A labelled batch has ended."""
+
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryBatch:
+    """A whole answer to CHATHISTORY."""
+
+    kind: str
+    target: str
+    """As the server named it; empty for a list of targets."""
+    lines: tuple[IrcLine, ...]
+
+
+@dataclass(slots=True)
+class _OpenBatch:
+    kind: str
+    opening: IrcLine
+    parent: str
+    label: str
+    lines: list[IrcLine] = field(default_factory=list)
+    size: int = 0
+
+
+class BatchCollector:
+    """Fed with every line; gives back what is to be handled."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, _OpenBatch] = {}
+
+    def feed(self, line: IrcLine) -> list[ReceivedLine | LabelClosed | HistoryBatch]:
+        """Take in one line."""
+        if line.command == "BATCH":
+            reference = line.param(0)
+            if reference.startswith("+") and len(reference) > 1:
+                return self._open_batch(reference[1:], line)
+            return self._close_batch(reference[1:]) if reference.startswith("-") else []
+        return self._route_line(line, line.tags.get("batch", ""))
+
+    def _open_batch(self, name: str, line: IrcLine) -> list[ReceivedLine | LabelClosed | HistoryBatch]:
+        parent = line.tags.get("batch", "")
+        label = line.tags.get("label", "")
+        # An unfinished batch of the same name, or one too many, is over.
+        over = self._close_batch(name) if name in self._open else []
+        if len(self._open) >= _MAX_OPEN:
+            over += self._close_batch(next(iter(self._open)))
+        self._open[name] = _OpenBatch(line.param(1).lower(), line, parent, label)
+        return over
+
+    def _close_batch(self, name: str) -> list[ReceivedLine | LabelClosed | HistoryBatch]:
+        batch = self._open.pop(name, None)
+        if batch is None:
+            return []
+        out: list[ReceivedLine | LabelClosed | HistoryBatch] = []
+        if batch.kind == _MULTILINE:
+            whole = _join_multiline(batch)
+            out += self._route_line(whole, batch.parent) if whole else []
+            if whole and batch.label:
+                out = [ReceivedLine(whole, label=batch.label)]
+            return out
+        if batch.kind in _HISTORY_BATCHES:
+            target = batch.opening.param(2) if batch.kind == "chathistory" else ""
+            out.append(HistoryBatch(batch.kind, target, tuple(batch.lines)))
+        if batch.label:
+            out.append(LabelClosed(batch.label))
+        return out
+
+    def _route_line(self, line: IrcLine, name: str) -> list[ReceivedLine | LabelClosed | HistoryBatch]:
+        label, quiet, whole = line.tags.get("label", ""), False, True
+        for _ in range(_MAX_DEPTH):
+            batch = self._open.get(name)
+            if batch is None:
+                break
+            if batch.kind in _HISTORY_BATCHES or batch.kind == _MULTILINE:
+                return self._collect(name, batch, line)
+            quiet = quiet or batch.kind in _NETSPLIT_BATCHES
+            if batch.label and not label:
+                label, whole = batch.label, False
+            name = batch.parent
+        return [ReceivedLine(line, quiet, label, whole)]
+
+    def _collect(self, name: str, batch: _OpenBatch, line: IrcLine) -> list[ReceivedLine | LabelClosed | HistoryBatch]:
+        batch.size += sum(map(len, line.params))
+        batch.lines.append(line)
+        if len(batch.lines) < _MAX_LINES and batch.size < _MAX_BYTES:
+            return []
+        # Longer than any server means it: what is here comes out, the rest are plain lines.
+        return self._close_batch(name)
+
+
+def _join_multiline(batch: _OpenBatch) -> IrcLine | None:
+    """https://ircv3.net/specs/extensions/multiline: one message, whose tags stand at the opening of its batch."""
+    lines = [line for line in batch.lines if line.command in {"PRIVMSG", "NOTICE"}]
+    if not lines:
+        return None
+    text = lines[0].param(1)
+    for line in lines[1:]:
+        text += ("" if "draft/multiline-concat" in line.tags else "\n") + line.param(1)
+    opening = batch.opening
+    source = opening.source if opening.source.nick else lines[0].source
+    tags = {key: value for key, value in opening.tags.items() if key != "batch"}
+    return IrcLine(lines[0].command, (opening.param(2) or lines[0].param(0), text), source, tags)
+
+
+# fmt: off
+TARGET_REFUSALS: Final = frozenset({
+    "401", "402", "403", "404", "405", "406", "408", "415", "416", "432", "437", "439", "442",
+    "447", "461", "477", "480", "482", "486", "489", "492", "494", "531", "539", "716",
+})
+"""Numerics that refuse a message to the target they name; 301 (away) and 717 (told of us) do not."""
+UNTARGETED_REFUSALS: Final = frozenset(["407", "411", "412", "413", "414", "417"])
+"""The same, for those that need not name a target."""
+JOIN_REFUSALS: Final = frozenset({
+    "403", "405", "407", "437", "448", "470", "471", "473", "474", "475", "476", "477", "479", "480",
+    "485", "489", "495", "500", "520", "524", "926",
+})
+"""Numerics that keep us out of the room they name."""
+# fmt: on
+_TOO_FAST: Final = "(439)"
+"""How the reason ends where we spoke to too many: ERR_TARGETTOOFAST of ircu and hybrid."""
+_TOO_FAST_S: Final = 120.0
+_SECONDS: Final = re.compile(r"\b([0-9]{1,4}) *s(?:ec|econds?)?\b")
+_UNKNOWN_COMMAND: Final = "421"
+_FAIL_COMMANDS: Final = frozenset({"PRIVMSG", "NOTICE", "BATCH", "*"})
+
+
+def is_message_refusal(line: IrcLine) -> bool:
+    """Whether a message of ours may be what it is about."""
+    return (
+        line.command in TARGET_REFUSALS
+        or line.command in UNTARGETED_REFUSALS
+        or (line.command == "FAIL" and line.param(0).upper() in _FAIL_COMMANDS)
+    )
+
+
+def is_command_refusal(line: IrcLine, command: str) -> bool:
+    """Whether it says no to this command of ours, or that there is no such; `command` empty: we gave none."""
+    told = line.param(0) if line.command == "FAIL" else line.param(1) if line.command == _UNKNOWN_COMMAND else ""
+    return bool(command) and told.upper() == command
+
+
+def is_untargeted(line: IrcLine) -> bool:
+    """Whether it need not name the target that it is about."""
+    return line.command in UNTARGETED_REFUSALS or line.command in {"FAIL", _UNKNOWN_COMMAND}
+
+
+def refusal_reason(line: IrcLine) -> str:
+    """For people and logs."""
+    said = line.param(-1) or "refused"
+    code = " ".join(line.params[:2]) if line.command == "FAIL" else ""
+    return f"{said[:300]} ({line.command}{' ' + code[:100] if code else ''})"
+
+
+def refusal_error(told: str) -> SendError:
+    """A reason as made by `refusal_reason`, as what is raised for it."""
+    if not told.endswith(_TOO_FAST):
+        return Rejected(told)
+    seconds = _SECONDS.search(told)
+    return RateLimited(told, retry_after_s=float(seconds[1]) if seconds else _TOO_FAST_S)

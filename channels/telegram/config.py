@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field, SecretStr, field_validator
 
-from gateway.fields import ConfigSection, Duration
+from gateway.core.fields import ConfigSection, Duration
 
 _TOKEN = re.compile(r"[^\s/?#%{}]+")
 _SECRET = re.compile(r"[A-Za-z0-9_-]{1,256}")

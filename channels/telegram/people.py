@@ -3,17 +3,224 @@
 Telegram vouches for user ids. A message in the name of a chat (a channel, or an anonymous administrator) names
 the chat: it is stable, but nobody knows which person it was, so it is never verified. What a business's bot says in
 its owner's name is the bot's.
+
+What a message holds besides text: files stay with Telegram, the rest becomes a line. Pure.
+
+Who runs which group, as Telegram tells it. Pure bookkeeping.
+
+Messages do not say so, so it is asked for, and only in groups where the operator wants something to follow from it.
+What was not told lately is not believed: then nobody has any rank.
 """
 
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final, Literal
 
-from channels.payload import Json, get_int, get_object, get_raw_str
-from channels.telegram.cursor import TelegramCursor
-from channels.telegram.ids import format_message_id
-from channels.telegram.media import full_name
-from channels.text import clean_name
-from gateway.events import Address, ChannelName, MessageId, RoomId, Sender, SenderId, ThreadId
+from channels.telegram.ids import TelegramCursor, format_message_id
+from channels.text import (
+    Json,
+    clean_name,
+    get_datetime,
+    get_int,
+    get_number,
+    get_object,
+    get_objects,
+    get_raw_str,
+    get_str,
+    single_line,
+)
+from gateway.core.events import Address, Attachment, ChannelName, MessageId, RoomId, Sender, SenderId, ThreadId
+
+_Form = Literal["image", "audio", "video", "file", "sticker", "location"]
+_FILE_KINDS: dict[str, tuple[_Form, str | None]] = {
+    "animation": ("video", "video/mp4"),
+    "video": ("video", None),
+    "video_note": ("video", "video/mp4"),
+    "audio": ("audio", None),
+    "voice": ("audio", "audio/ogg"),
+    "document": ("file", None),
+}
+"""By key: the form, and the type where Telegram knows it without saying."""
+_RECORDED_KINDS = ("voice", "video_note")
+_FORMS_BY_TYPE: dict[str, _Form] = {"image": "image", "audio": "audio", "video": "video"}
+_MAX_POLL_OPTIONS, _TEXT_CHARS = 12, 300
+
+
+def parse_attachments(message: Json) -> tuple[Attachment, ...]:
+    """Files, in the order in which they are listed above; a picture only in its largest size."""
+    found = []
+    sizes = [size for size in get_objects(message, "photo") if get_raw_str(size, "file_id")]
+    if sizes:
+        largest = max(sizes, key=lambda size: (get_int(size, "width") or 0) * (get_int(size, "height") or 0))
+        found.append(_build_attachment(largest, "image", "image/jpeg"))
+    for key, (form, known) in _FILE_KINDS.items():
+        file = get_object(message, key)
+        # A moving picture is sent as a document too, for old clients.
+        if get_raw_str(file, "file_id") and not (key == "document" and "animation" in message):
+            told = get_str(file, "mime_type") or known
+            kind = _FORMS_BY_TYPE.get((told or "").partition("/")[0], form) if key == "document" else form
+            found.append(_build_attachment(file, kind, told, recorded=key in _RECORDED_KINDS))
+    sticker = get_object(message, "sticker")
+    if get_raw_str(sticker, "file_id"):
+        kind_of = "video/webm" if sticker.get("is_video") is True else "image/webp"
+        found.append(_build_attachment(sticker, "sticker", None if sticker.get("is_animated") is True else kind_of))
+    return tuple(found)
+
+
+def _build_attachment(file: Json, form: _Form, content_type: str | None, *, recorded: bool = False) -> Attachment:
+    size = get_number(file, "file_size")
+    return Attachment(
+        id=get_str(file, "file_id"),
+        form=form,
+        name=clean_name(get_raw_str(file, "file_name")) or None,
+        content_type=content_type,
+        size_bytes=int(size) if size is not None else None,
+        duration_s=get_number(file, "duration"),
+        recorded=recorded,
+    )
+
+
+def describe_content(message: Json) -> str:
+    """A line for what is neither text nor a file; empty if there is nothing of the kind."""
+    if venue := get_object(message, "venue"):
+        where = _format_position(get_object(venue, "location"))
+        return (
+            f"[venue: {clean_name(get_raw_str(venue, 'title'))}, {clean_name(get_raw_str(venue, 'address'))} ({where})]"
+        )
+    if location := get_object(message, "location"):
+        return f"[location: {_format_position(location)}]"
+    if contact := get_object(message, "contact"):
+        return f"[contact: {full_name(contact)}, {clean_name(get_raw_str(contact, 'phone_number'))}]"
+    if poll := get_object(message, "poll"):
+        options = " | ".join(
+            clean_name(get_raw_str(option, "text")) for option in get_objects(poll, "options")[:_MAX_POLL_OPTIONS]
+        )
+        return f"[poll: {single_line(get_raw_str(poll, 'question'), _TEXT_CHARS)}: {options}]"
+    if dice := get_object(message, "dice"):
+        return f"[dice: {clean_name(get_raw_str(dice, 'emoji'))} {get_int(dice, 'value') or 0}]"
+    if sticker := get_object(message, "sticker"):
+        parts = (clean_name(get_raw_str(sticker, "emoji")), clean_name(get_raw_str(sticker, "set_name")))
+        return f"[{' '.join(filter(None, ['sticker:', *parts]))}]"
+    if game := get_object(message, "game"):
+        return f"[game: {clean_name(get_raw_str(game, 'title'))}]"
+    if checklist := get_object(message, "checklist"):
+        tasks = " | ".join(
+            clean_name(get_raw_str(task, "text")) for task in get_objects(checklist, "tasks")[:_MAX_POLL_OPTIONS]
+        )
+        return f"[checklist: {single_line(get_raw_str(checklist, 'title'), _TEXT_CHARS)}: {tasks}]"
+    return "[story]" if get_object(message, "story") else ""
+
+
+def _format_position(location: Json) -> str:
+    def degrees(key: str) -> str:
+        value = location.get(key)
+        fine = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 180  # noqa: PLR2004
+        return f"{value:.6f}".rstrip("0").rstrip(".") if fine else "?"
+
+    return f"{degrees('latitude')}, {degrees('longitude')}"
+
+
+def full_name(person: Json) -> str:
+    """First and last name, else the title or the user name."""
+    whole_name = " ".join(
+        filter(None, [clean_name(get_raw_str(person, "first_name")), clean_name(get_raw_str(person, "last_name"))])
+    )
+    return whole_name or clean_name(get_raw_str(person, "title")) or clean_name(get_raw_str(person, "username"))
+
+
+RANKS: Final = ("creator", "administrator")
+"""core.telegram.org/bots/api#chatmember"""
+MEMBER_UPDATE: Final = "chat_member"
+"""The update that tells of changes, where the bot is an administrator itself. It must be asked for by name."""
+ANY_CHAT: Final = "*"
+_MAX_AGE: Final = timedelta(minutes=10)
+_RETRY_AFTER: Final = timedelta(minutes=1)
+"""After a question that was not answered."""
+_MAX_CONCURRENT: Final = 20
+_MAX_GROUPS: Final = 1_000
+_GROUP_TYPES: Final = frozenset({"group", "supergroup"})
+
+
+@dataclass(slots=True)
+class _GroupRanks:
+    asked_at: datetime
+    is_answered: bool = False
+    ranks: dict[int, str] = field(default_factory=dict)
+
+
+class TelegramRanks:
+    """Of one account. Chats are named as Telegram names them now."""
+
+    def __init__(self, rooms: AbstractSet[str]) -> None:
+        """`rooms`: where it matters; `*`: anywhere. Empty: nowhere, so nothing is ever asked."""
+        self._rooms = rooms
+        self._groups: OrderedDict[str, _GroupRanks] = OrderedDict()
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether it matters anywhere."""
+        return bool(self._rooms)
+
+    def chats_to_ask(self, updates: Iterable[Json], now: datetime) -> list[str]:
+        """Chats to be asked about before these updates are read."""
+        if not self._rooms:
+            return []
+        chats = dict.fromkeys(chat for update in updates if (chat := _group_of(update)) and self._is_relevant(chat))
+        return [chat for chat in chats if self._is_due(chat, now)][:_MAX_CONCURRENT]
+
+    def record_answer(self, chat: str, members: Sequence[Json] | None, now: datetime) -> None:
+        """The answer to a question of `now`; None: there is none."""
+        found = _GroupRanks(asked_at=now, is_answered=members is not None)
+        for member in members or ():
+            user, status = get_int(get_object(member, "user"), "id"), get_raw_str(member, "status")
+            if user is not None and status in RANKS:
+                found.ranks[user] = status
+        self._groups[chat] = found
+        self._groups.move_to_end(chat)
+        if len(self._groups) > _MAX_GROUPS:
+            self._groups.popitem(last=False)
+
+    def apply_update(self, update: Json) -> None:
+        """Take in one update: somebody was made an administrator, or is none any more."""
+        change = get_object(update, MEMBER_UPDATE)
+        member, when = get_object(change, "new_chat_member"), get_datetime(change, "date")
+        group = self._groups.get(str(get_int(get_object(change, "chat"), "id")))
+        user, status = get_int(get_object(member, "user"), "id"), get_raw_str(member, "status")
+        if group is None or user is None:
+            return
+        if status not in RANKS:
+            group.ranks.pop(user, None)
+        elif when is not None and when >= group.asked_at:  # an older one may be over: the answer knows
+            group.ranks[user] = status
+
+    def ranks_of(self, chat: str, user: str, now: datetime) -> tuple[str, ...]:
+        """What somebody is there: one rank or none."""
+        group = self._groups.get(chat)
+        if group is None or not group.is_answered or now - group.asked_at >= _MAX_AGE or not user.isdecimal():
+            return ()
+        rank = group.ranks.get(int(user))
+        return (rank,) if rank else ()
+
+    def _is_relevant(self, chat: str) -> bool:
+        return ANY_CHAT in self._rooms or chat in self._rooms
+
+    def _is_due(self, chat: str, now: datetime) -> bool:
+        group = self._groups.get(chat)
+        return group is None or now - group.asked_at >= (_MAX_AGE if group.is_answered else _RETRY_AFTER)
+
+
+def _group_of(update: Json) -> str:
+    """The group that an update is of; empty: none."""
+    for event in update.values():
+        for holder in (event, get_object(event, "message")):
+            chat = get_object(holder, "chat")
+            if get_raw_str(chat, "type") in _GROUP_TYPES and (number := get_int(chat, "id")) is not None:
+                return str(number)
+    return ""
+
 
 _PLACEHOLDER_USERS = frozenset({1087968824, 136817688, 777000})
 """Users that stand for a chat: GroupAnonymousBot, Channel_Bot, Telegram (core.telegram.org/bots/api#message)."""

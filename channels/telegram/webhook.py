@@ -14,15 +14,13 @@ from telegram import WebhookInfo
 from telegram.error import TelegramError
 
 from channels.base import Emit
-from channels.payload import Json
-from channels.telegram.calls import TelegramApi
+from channels.telegram.api import PollBackoff, TelegramApi
 from channels.telegram.config import TelegramWebhook
-from channels.telegram.cursor import TelegramCursor
-from channels.telegram.inbound import UpdateReader, valid_updates
-from channels.telegram.knowing import fetch_ranks
-from channels.telegram.trouble import PollBackoff
-from channels.text import single_line
-from gateway.clock import Clock
+from channels.telegram.ids import TelegramCursor
+from channels.telegram.updates import fetch_ranks
+from channels.telegram.wire import UpdateReader, valid_updates
+from channels.text import Json, single_line
+from gateway.core.clock import Clock
 
 logger = logging.getLogger("reverie.telegram")
 _MAX_BODY_BYTES = 2**20

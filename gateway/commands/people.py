@@ -1,16 +1,281 @@
 """The commands about people: who is let in, where I may speak, who may do what, who is whom.
 
 What they change are facts. Who is to be told of it, and what is to be entered and left, follows when those are written
-(`gateway.roster.letters`).
+(`gateway.access.pairing`).
+
+`pair` and `room`: who may speak to me alone, and where I may speak.
+
+`role`, `block` and `unblock`: who may do what.
+
+What the commands about people have in common.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Literal
 
-from gateway.commands.letting import PairingCommands
-from gateway.commands.persons import PeopleContext
-from gateway.commands.roles import RoleCommands
-from gateway.commands.world import CommandCall, CommandContext, CommandHandler, CommandReply
-from gateway.roster.linking import AccountClaim
+from gateway.access import pairing
+from gateway.access.linking import AccountClaim, AccountLinker
+from gateway.access.pairing import AccessResult, AttemptLimiter, reject
+from gateway.access.policy import is_room_allowed
+from gateway.access.roles import RoleScope, block_person, clear_role, give_role, unblock_person
+from gateway.access.roster import (
+    ChannelStyle,
+    PersonMatch,
+    RequestKind,
+    Roster,
+    explain_role_refusal,
+    find_person,
+    format_open_rooms,
+    format_paired_people,
+    format_requests,
+    format_roles,
+    list_accounts_of,
+    read_recent_senders,
+)
+from gateway.access.texts import (
+    BEING_DECIDED_TEXT,
+    TRY_LATER_TEXT,
+    describe_verification,
+    find_request,
+    format_person,
+    format_room,
+    render_unknown_request,
+)
+from gateway.commands.context import CommandCall, CommandContext, CommandHandler, CommandReply
+from gateway.core.clock import Clock
+from gateway.core.events import Address
+from gateway.core.facts import CodeIssued, RoomAccessChanged
+from gateway.core.identity import ADMIN_ROLES, EMPTY_ROSTER, AccessPolicy, role_of
+from gateway.store.effects import CommandEffect, EffectFact
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeopleContext:
+    """What they look at."""
+
+    roster: Roster
+    policy: AccessPolicy
+    linking: AccountLinker
+    channel_names: ChannelStyle
+    clock: Clock
+
+    def build_reply(self, outcome: AccessResult) -> CommandReply:
+        """Say it, and have its facts written down with that. Nothing may be waited for behind it."""
+        if not outcome.facts:
+            return CommandReply(text=outcome.text, ok=outcome.ok)
+        settle = self.roster.reserve_request(outcome.request)
+        if settle is None:
+            return CommandReply(text=BEING_DECIDED_TEXT, ok=False)
+        change = CommandEffect(answer=outcome.text, facts=outcome.facts, settle=settle)
+        return CommandReply(text=outcome.text, effect=change, ok=outcome.ok)
+
+    async def find_person(self, ask: CommandCall, world: CommandContext) -> PersonMatch | AccessResult:
+        """Whom `who` means; else why nobody."""
+        at = ask.command.at
+        recent = await read_recent_senders(world.reader, at.conversation)
+        known = dict.fromkeys([*self.policy.roles, *self.policy.grants], "")
+        known |= {one.person: one.name for one in self.roster.pending_requests("pair", "room")}
+        known |= {one.person: one.name for one in self.roster.roles}
+        names = {one: sender.name for one, sender in recent.items()}
+        found = find_person(ask.arguments["who"], at, self.channel_names.platforms, names, known)
+        if isinstance(found, str):
+            return reject(found)
+        sender = recent.get(found.person)
+        return found if sender is None else found._replace(last_role=role_of(self.policy, at, sender))
+
+    def find_scope(self, ask: CommandCall) -> RoleScope | AccessResult:
+        """Where it is to hold. Who is an admin in one place only, acts there only."""
+        where, wide = ask.arguments.get("where"), ask.global_role in ADMIN_ROLES
+        if where == "here" or (where is None and not wide):
+            if ask.command.direct:
+                return reject("Say that in the room that you mean.")
+            return RoleScope(ask.command.at, ask.role)
+        if not wide:
+            return reject(f"You are {ask.role} here only. Say `here` behind it.")
+        return RoleScope(None, ask.global_role)
+
+
+def room_address(at: Address) -> Address:
+    """Without the thread."""
+    return Address(channel=at.channel, room=at.room)
+
+
+class PairingCommands:
+    """Answers them."""
+
+    def __init__(self, persons: PeopleContext) -> None:
+        self._people = persons
+        self._attempts = AttemptLimiter()
+
+    @property
+    def handlers(self) -> Mapping[str, CommandHandler]:
+        """By name and sub."""
+        return {
+            "pair list": self._pair_list,
+            "pair approve": self._pair_approve,
+            "pair revoke": self._pair_revoke,
+            "room list": self._room_list,
+            "room approve": self._room_approve,
+            "room revoke": self._room_revoke,
+        }
+
+    async def _pair_list(self, ask: CommandCall, _world: CommandContext) -> str:
+        roster, prefix = self._people.roster, self._prefix(ask)
+        return "\n".join(
+            [
+                *format_requests(roster.pending_requests("pair"), "to speak to me alone", prefix),
+                *format_paired_people(roster.roles),
+            ]
+        )
+
+    async def _pair_approve(self, ask: CommandCall, _world: CommandContext) -> CommandReply:
+        request = self._find_request(ask, "pair")
+        if isinstance(request, AccessResult):
+            return self._people.build_reply(request)
+        outcome = pairing.approve_pairing(request, ask.person, has=self._people.roster.find_grant(request.person))
+        sure = describe_verification(request.person, self._people.channel_names.platforms)
+        return self._people.build_reply(outcome._replace(text=f"{outcome.text} That is {sure}."))
+
+    async def _pair_revoke(self, ask: CommandCall, world: CommandContext) -> CommandReply:
+        roster, name = self._people.roster, ask.arguments["who"].strip("` ").lower()
+        for request in roster.pending_requests("pair", "room"):
+            if request.request == name:
+                return self._people.build_reply(pairing.revoke_code(request, ask.person))
+        whom = await self._people.find_person(ask, world)
+        if isinstance(whom, AccessResult):
+            return self._people.build_reply(whom)
+        policy, by = self._people.policy, ask.person
+        if why := explain_role_refusal(
+            policy, by=by, role=ask.global_role, whom=whom.person, wants="", seen=whom.last_role
+        ):
+            return self._people.build_reply(reject(why))
+        outcome = pairing.revoke_pairing(whom.person, roster.find_grant(whom.person), ask.person)
+        if outcome.ok and (others := list_accounts_of(self._people.policy, whom.person)[1:]):
+            told = ", ".join(map(format_person, others))
+            outcome = outcome._replace(text=f"{outcome.text} What they have as {told} they have still.")
+        return self._people.build_reply(outcome)
+
+    async def _room_list(self, ask: CommandCall, _world: CommandContext) -> str:
+        roster = self._people.roster
+        waiting = format_requests(roster.pending_requests("room"), "to have me in a room", self._prefix(ask))
+        return "\n".join([*waiting, *format_open_rooms(roster.rooms, self._people.policy)])
+
+    async def _room_approve(self, ask: CommandCall, _world: CommandContext) -> CommandReply:
+        if ask.arguments.get("code"):
+            request = self._find_request(ask, "room")
+            if isinstance(request, AccessResult):
+                return self._people.build_reply(request)
+            assert request.room is not None
+            return self._people.build_reply(pairing.approve_room(request, request.room, ask.person))
+        if ask.command.direct:
+            return self._people.build_reply(reject("Say it in the room, or with the code that I showed there."))
+        return self._people.build_reply(self._open_here(ask.person, room_address(ask.command.at)))
+
+    def _open_here(self, by: str, room: Address) -> AccessResult:
+        """Open the room where it is said. A code that was shown for it has done its work."""
+        if is_room_allowed(self._people.policy, room):
+            return reject("This room is open for me already.")
+        for request in self._people.roster.pending_requests("room"):
+            if request.room == room:
+                return pairing.approve_room(request, room, by)
+        opened = RoomAccessChanged(room=room, open=True, by=by)
+        return AccessResult(f"Open: {format_room(room.conversation)}.", (EffectFact(opened, room.conversation),))
+
+    async def _room_revoke(self, ask: CommandCall, _world: CommandContext) -> CommandReply:
+        at, written = ask.command.at, ask.arguments.get("room", "").strip("` ")
+        if not written and ask.command.direct:
+            return self._people.build_reply(reject("Write which room, as `room list` has it."))
+        wanted = written.casefold() or room_address(at).conversation.casefold()
+        for one in self._people.roster.rooms:
+            own = one.room.room.casefold() if one.room.channel == at.channel else ""
+            if wanted in (one.room.conversation.casefold(), own):
+                return self._people.build_reply(self._close_room(one, ask.person))
+        shown = format_room(written or room_address(at).conversation)
+        return self._people.build_reply(
+            reject(f"{shown} was not approved. What the configuration opens is closed only there.")
+        )
+
+    def _close_room(self, one: RoomAccessChanged, by: str) -> AccessResult:
+        closed = RoomAccessChanged(room=one.room, open=False, by=by, about=one.about)
+        configured = is_room_allowed(replace(self._people.policy, roster_state=lambda: EMPTY_ROSTER), one.room)
+        more = "The configuration opens it all the same." if configured else "I leave it, where I can by myself."
+        told = f"Not approved any more: {format_room(one.room.conversation, one.about)}. {more}"
+        return AccessResult(told, (EffectFact(closed, one.room.conversation),))
+
+    def _find_request(self, ask: CommandCall, what: RequestKind) -> CodeIssued | AccessResult:
+        """Which request an admin means: by its code, its name, or its person or room."""
+        channel, now_s = ask.command.at.channel, self._people.clock.monotonic()
+        if not self._attempts.is_allowed(ask.person, channel, now_s):
+            return reject(TRY_LATER_TEXT)
+        request = find_request(self._people.roster.pending_requests(what), ask.arguments["code"])
+        if request is None:
+            self._attempts.record_failure(ask.person, channel, now_s)
+            return reject(render_unknown_request(ask.arguments["code"], self._prefix(ask), what))
+        return request
+
+    def _prefix(self, ask: CommandCall) -> str:
+        return self._people.channel_names.command_prefix(ask.command.at.channel)
+
+
+_ASSIGNABLE_ROLES: Final[Mapping[str, Literal["owner", "admin", "member"]]] = {
+    "owner": "owner",
+    "admin": "admin",
+    "member": "member",
+}
+"""What `role set` gives."""
+
+
+class RoleCommands:
+    """Answers them."""
+
+    def __init__(self, persons: PeopleContext) -> None:
+        self._people = persons
+
+    @property
+    def handlers(self) -> Mapping[str, CommandHandler]:
+        """By name and sub."""
+        return {
+            "role list": self._list,
+            "role set": self._set,
+            "role clear": self._clear,
+            "block": self._block,
+            "unblock": self._unblock,
+        }
+
+    async def _list(self, _ask: CommandCall, _world: CommandContext) -> str:
+        return "\n".join(format_roles(self._people.policy, self._people.roster.roles))
+
+    async def _set(self, ask: CommandCall, world: CommandContext) -> CommandReply:
+        policy, roster, wants = self._people.policy, self._people.roster, _ASSIGNABLE_ROLES[ask.arguments["role"]]
+        return await self._change_role(
+            ask, world, lambda whom, at: give_role(policy, roster, whom, ask.person, at, wants=wants)
+        )
+
+    async def _clear(self, ask: CommandCall, world: CommandContext) -> CommandReply:
+        policy, roster = self._people.policy, self._people.roster
+        return await self._change_role(ask, world, lambda whom, at: clear_role(policy, roster, whom, ask.person, at))
+
+    async def _block(self, ask: CommandCall, world: CommandContext) -> CommandReply:
+        policy, roster = self._people.policy, self._people.roster
+        return await self._change_role(ask, world, lambda whom, at: block_person(policy, roster, whom, ask.person, at))
+
+    async def _unblock(self, ask: CommandCall, world: CommandContext) -> CommandReply:
+        """Where it is not said: everywhere and here, as far as whoever asks may."""
+        policy, roster = self._people.policy, self._people.roster
+        both = "where" not in ask.arguments and ask.global_role in ADMIN_ROLES and not ask.command.direct
+        also = [RoleScope(ask.command.at, ask.role)] if both else []
+        return await self._change_role(
+            ask, world, lambda whom, at: unblock_person(policy, roster, whom, ask.person, [at, *also])
+        )
+
+    async def _change_role(
+        self, ask: CommandCall, world: CommandContext, decide: Callable[[PersonMatch, RoleScope], AccessResult]
+    ) -> CommandReply:
+        whom, at = await self._people.find_person(ask, world), self._people.find_scope(ask)
+        if isinstance(whom, AccessResult):
+            return self._people.build_reply(whom)
+        return self._people.build_reply(at if isinstance(at, AccessResult) else decide(whom, at))
 
 
 class PeopleCommands:

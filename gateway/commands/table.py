@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 
 from channels.base import CommandArg, CommandSpec, SubcommandSpec
-from gateway.standing import ADMIN_ROLES, ROLE_ORDER, Role
+from gateway.core.identity import ADMIN_ROLES, ROLE_ORDER, Role
 
 CommandGroup = Literal["me and you", "this conversation", "approvals", "people", "rooms", "what I do", "how I run"]
 """What a command is about. Help lists them in this order."""

@@ -3,21 +3,120 @@
 The running gateway writes its channels' states to a file beside its store every few seconds. Whoever asks
 looks at how long ago that was, and at the last link state of each channel in the store: no port is needed,
 and a process that hangs is found out.
+
+The channels of a gateway, running or stopped, seen from outside its process.
+
+What shows the outside that the gateway lives: signs of life beside the store, and the HTTP server.
+
+Outages that no channel's link tells of: configured rooms that cannot be entered, and models that do not answer.
+
+Each is a problem in `GatewayStats`, so `/ready`, `reverie health` and `reverie channels` show it. Owners are told once
+when it begins, and when a model answers again.
 """
 
 import asyncio
 import contextlib
+import json
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from gateway.clock import Clock
-from gateway.events import ChannelName
-from gateway.ops.report import describe_problem
-from gateway.ops.stats import SNAPSHOT, GatewaySnapshot, GatewayStats
-from gateway.store import Store, StoreError
+from channels.base import Channel, KnowsJoinRefusals
+from gateway.config.reload import LiveSettings
+from gateway.context.observer import TurnTracker
+from gateway.core.clock import Clock
+from gateway.core.events import Address, ChannelName, RoomId
+from gateway.core.facts import TurnRecord
+from gateway.core.format import (
+    CHANNEL_COLUMNS,
+    age_s,
+    channel_rows,
+    describe_problem,
+    format_duration,
+    format_table,
+    format_time,
+)
+from gateway.core.metrics import SNAPSHOT, GatewaySnapshot, GatewayStats, LimitStats
+from gateway.core.redaction import Redact
+from gateway.ops.live_events import EventBroadcaster
+from gateway.ops.metrics import AgentStats, LlmStats
+from gateway.ops.server import OpsServer, OpsSite, build_pages
+from gateway.store import AppendResult, ConnectionState, NewEntry, Store, StoreError
+from gateway.tools.metrics import ToolStats
+
+if TYPE_CHECKING:
+    from gateway.ops.api import ApiRouter
+    from gateway.ops.api_schemas import ApiServices
+
+
+MODEL_FAILURES: Final = ("overloaded", "unreachable", "misconfigured", "budget")
+"""Causes of a failed turn that are the provider's, whatever was asked."""
+_ROOM_PREFIX: Final = "room:"
+
+
+class OutageMonitor:
+    """Of one gateway. `wrote` is to be told of all that the store writes."""
+
+    def __init__(
+        self,
+        live: LiveSettings,
+        channels: Mapping[ChannelName, Channel],
+        stats: GatewayStats,
+        clock: Clock,
+        *,
+        tell: Callable[[str, str], None],
+        title: Callable[[Address], str],
+    ) -> None:
+        """`tell`: as `Owners.tell`. `title`: what people call a place."""
+        self._live_settings = live
+        self._channels = channels
+        self._stats = stats
+        self._clock = clock
+        self._notify_owners = tell
+        self._find_title = title
+
+    def check_rooms(self) -> None:
+        """Note which configured rooms cannot be entered by now. Call it every few seconds."""
+        refused = {
+            f"{_ROOM_PREFIX}{at.conversation}": (at, why)
+            for name, channel in list(self._channels.items())
+            if isinstance(channel, KnowsJoinRefusals)
+            for room in self._configured_rooms(name)
+            for at in [Address(channel=name, room=room)]
+            if (why := channel.join_refusal(room))
+        }
+        for what, (at, why) in refused.items():
+            text = f"{self._find_title(at)} cannot be entered: {why}"
+            if self._stats.report_problem(what, text, self._clock.now(), partial=True):
+                self._notify_owners(what, f"{text}.")
+        for what in self._stats.problem_names(_ROOM_PREFIX):
+            if what not in refused:
+                self._stats.clear_problem(what)
+
+    def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
+        """These were appended to the log: the end of a turn says whether a model answered."""
+        for entry, done in zip(entries, written, strict=True):
+            if isinstance(entry.fact, TurnRecord) and done.is_new:
+                self._on_turn_ended(entry.fact)
+
+    def _on_turn_ended(self, turn: TurnRecord) -> None:
+        what, now = f"model:{turn.agent}", self._clock.now()
+        if turn.outcome == "failed" and turn.failure in MODEL_FAILURES:
+            text = f"No model answers {turn.agent}: {turn.reason}"
+            if self._stats.report_problem(what, text, now):
+                self._notify_owners(
+                    f"{what}:{now.isoformat()}", f"{text}. Who asks is told so; I say when one answers again."
+                )
+        elif turn.requests and turn.outcome != "failed" and self._stats.clear_problem(what):
+            self._notify_owners(f"{what}:over:{now.isoformat()}", f"A model answers {turn.agent} again.")
+
+    def _configured_rooms(self, name: ChannelName) -> Sequence[RoomId]:
+        config = self._live_settings.settings.channels.get(name)
+        return [RoomId(room) for room in getattr(config, "rooms", ()) if room != "*"]
+
 
 HEARTBEAT_INTERVAL_S = 5.0
 BLOCK_BYTES = 4096
@@ -129,3 +228,167 @@ async def check_health(store: Path, channels: Collection[str], now: datetime) ->
         elif not link.up:
             bad.append(f"{name} is down: {link.reason}")
     return HealthReport(ok=not bad, findings=(*(bad or [f"{name} is up" for name in channels]), *less))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayReport:
+    """What was found."""
+
+    running: bool
+    finding: str
+    """In one sentence."""
+    snapshot: GatewaySnapshot | None
+    """What the gateway said of itself last; None: it is not there to say anything."""
+    links: tuple[ConnectionState, ...]
+    """The last link states in the store, where there is no snapshot."""
+    platforms: Mapping[ChannelName, str]
+
+    def render_lines(self, now: datetime) -> list[str]:
+        """For people. Untrusted text is in it as it came."""
+        if self.snapshot is not None:
+            problems = [describe_problem(one) for one in self.snapshot.problems]
+            return [self.finding, *problems, *format_table([CHANNEL_COLUMNS, *channel_rows(self.snapshot, now)])]
+        known = [
+            (
+                one.channel,
+                self.platforms.get(one.channel, "-"),
+                f"was {_format_link_state(one)}",
+                format_time(one.at),
+                one.reason or "-",
+            )
+            for one in self.links
+        ]
+        return [
+            self.finding,
+            *(format_table([("channel", "platform", "state", "since", "reason"), *known]) if known else []),
+        ]
+
+    def to_json(self, now: datetime) -> str:
+        """For programs: `running`, `finding`, `problems`, `channels`. ASCII, one line. Absent there: null."""
+        told: list[dict[str, object]]
+        if self.snapshot is not None:
+            told = [
+                {
+                    "channel": one.channel,
+                    "platform": one.platform,
+                    "state": one.state,
+                    "since": one.since.isoformat(),
+                    "last_event_age_s": None if one.last_event is None else age_s(one.last_event, now),
+                    "reconnects": one.reconnects,
+                    "events": dict(one.events),
+                    "reason": one.reason,
+                }
+                for one in self.snapshot.channels
+            ]
+        else:
+            told = [
+                {
+                    "channel": one.channel,
+                    "platform": self.platforms.get(one.channel),
+                    "last_state": _format_link_state(one),
+                    "since": one.at.isoformat(),
+                    "reason": one.reason,
+                }
+                for one in self.links
+            ]
+        problems = [describe_problem(one) for one in self.snapshot.problems] if self.snapshot is not None else []
+        return json.dumps({"running": self.running, "finding": self.finding, "problems": problems, "channels": told})
+
+
+async def read_gateway_report(store: Path, platforms: Mapping[ChannelName, str], now: datetime) -> GatewayReport:
+    """Look at the gateway that uses this store. `platforms`: of the channels that are configured."""
+    sign = read_heartbeat(store, now)
+    if sign is not None:
+        running = sign.age_s <= STALE_HEARTBEAT_S
+        told = f"running since {format_time(sign.snapshot.started)}"
+        finding = (
+            told
+            if running
+            else f"no sign of life for {format_duration(sign.age_s)}: stopped, or it hangs; then it was:"
+        )
+        return GatewayReport(running=running, finding=finding, snapshot=sign.snapshot, links=(), platforms=platforms)
+    links: tuple[ConnectionState, ...] = ()
+    finding = f"no gateway is running with the store {store}"
+    try:
+        async with await Store.open_readonly(store) as reader:
+            links = tuple(await reader.connection_states())
+    except StoreError as error:
+        finding = f"{finding} ({error})"
+    return GatewayReport(running=False, finding=finding, snapshot=None, links=links, platforms=platforms)
+
+
+def _format_link_state(link: ConnectionState) -> str:
+    return "up" if link.up else "down"
+
+
+class OpsService:
+    """Both, for as long as the gateway runs."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        stats: GatewayStats,
+        *,
+        host: str,
+        port: int,
+        version: str,
+        llm: LlmStats | None = None,
+        minds: AgentStats | None = None,
+        tools: ToolStats | None = None,
+        limits: LimitStats | None = None,
+        redact: Redact | None = None,
+        names: Collection[str] = (),
+        token: str | None = None,
+        house: "Callable[[], ApiServices] | None" = None,
+        onlookers: TurnTracker | None = None,
+        look: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`llm`, `minds`, `tools`, `limits`: None: there are no metrics of models, agents, tools or limits.
+
+        `minds` and `tools` are told what the store writes. `redact` is given what metrics are labelled with. `names`,
+        `token`: as `OpsSite` has them. `house`: what the API shows, asked for when somebody first asks it.
+        `look`: called every few seconds.
+        """
+        self._store = store
+        self._clock = clock
+        self._stats = stats
+        self._create_services = house
+        self._check_outages = look
+        self.stream = EventBroadcaster(
+            clock, onlookers or TurnTracker(clock), lambda: self._site.open_router().create_encoder()
+        )
+        self._site = OpsSite(
+            build_pages(stats, clock, version, llm, minds, tools=tools, limits=limits, redact=redact),
+            host=host,
+            names=names,
+            token=token,
+            door=self._create_router if house is not None else None,
+            stream=self.stream,
+            clock=clock,
+        )
+        self._server = OpsServer(host, port, self._site)
+        self._status_changed = asyncio.Event()
+        stats.on_change = self._on_status_changed
+        for hear in (self.stream.on_appended, *(source.on_appended for source in (minds, tools) if source is not None)):
+            store.add_listener(hear)
+
+    async def run(self) -> None:
+        """Until cancelled. A port that is taken is only a warning."""
+        try:
+            await self._server.start()
+            await run_heartbeat(self._store.path, self._clock, self._stats, self._status_changed, self._check_outages)
+        finally:
+            await self._server.close()
+            await self.stream.close()
+            await self._site.close()
+
+    def _create_router(self) -> "ApiRouter":
+        from gateway.ops.api import ApiRouter  # noqa: PLC0415 - loaded when somebody first asks
+
+        assert self._create_services is not None
+        return ApiRouter(self._create_services())
+
+    def _on_status_changed(self) -> None:
+        self._status_changed.set()
+        self.stream.on_status_changed()

@@ -1,139 +1,289 @@
-"""A snapshot in Prometheus' text format. Pure.
+"""What the agents do by themselves and what came of everything, counted since this process started. No IO, no clock."""
 
-https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
-"""
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from itertools import accumulate
-from typing import Literal, NamedTuple
+from agent.signals import DmnMode
+from agent.tokens.calibration import drift_percent
+from gateway.context.compaction import CompactionOutcome
+from gateway.core.control_messages import DmnStatus
+from gateway.core.events import Address, ConnectionChanged, RequestUsage, Usage
+from gateway.core.facts import INNER_CHANNEL, Fact, Judgement, TurnRecord
+from gateway.core.metrics import Histogram, MetricFamily, MetricSample
+from gateway.store import AppendResult, NewEntry
 
-from gateway.ops.stats import GatewaySnapshot
-
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-Labels = Mapping[str, str]
-
-
-class MetricSample(NamedTuple):
-    """One number."""
-
-    labels: Labels
-    value: float
-    suffix: str = ""
-    """Behind the family's name; histograms have some."""
+COMPACTION_OUTCOMES: Final[tuple[CompactionOutcome, ...]] = (
+    "ok",
+    "failed",
+    "lock_held",
+    "no_boundary",
+    "tool_result_truncated",
+)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricFamily:
-    """One metric with all its labels."""
-
-    name: str
-    kind: Literal["counter", "gauge", "histogram"]
-    help_text: str
-    """What it is, in one line."""
-    samples: Sequence[MetricSample]
+COMPACTION_S = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
 
 
-class Histogram:
-    """How many observations there were up to each bound."""
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        """`bounds`: rising, without infinity, which is always there."""
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
-
-    def observe(self, value: float) -> None:
-        """Count it in every bucket whose bound is at least this."""
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
-
-    def samples(self, labels: Labels) -> Iterator[MetricSample]:
-        """As Prometheus wants them: cumulative, then the sum and the count."""
-        names = [f"{bound:g}" for bound in self._bounds] + ["+Inf"]
-        for le, count in zip(names, accumulate(self._counts), strict=True):
-            yield MetricSample({**labels, "le": le}, count, "_bucket")
-        yield MetricSample(labels, self._sum, "_sum")
-        yield MetricSample(labels, sum(self._counts), "_count")
+DRIFT_PERCENT = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 50.0, 100.0)
+"""An offline tokenizer is 5 to 15 % off, and beyond 20 % it is the wrong one: the bounds are close there."""
 
 
-def render_metrics(
-    snapshot: GatewaySnapshot,
-    now: datetime,
-    version: str,
-    more: Iterable[MetricFamily] = (),
-    redact: Callable[[str], str] = str,
-) -> str:
-    """Every metric with its help, ready to be scraped. Ends in a line feed, as the format wants.
-
-    `redact` is given each value of a label: models and servers chose some of them.
-    """
-    families = (*_channel_families(snapshot, now, version), *more)
-    return "".join(f"{line}\n" for family in families for line in _family_lines(family, redact))
+MAX_MODELS = 100
+"""Told apart. A server that makes up names for its models must not fill the memory, here and in the database."""
+OTHER_MODELS = "other"
 
 
-def _channel_families(snapshot: GatewaySnapshot, now: datetime, version: str) -> Iterator[MetricFamily]:
-    channels = snapshot.channels
-    yield _build_family("reverie_build_info", "gauge", "Which version this is.", [({"version": version}, 1)])
-    yield _build_family(
-        "process_start_time_seconds",
-        "gauge",
-        "When this process started, in seconds since 1970.",
-        [({}, snapshot.started.timestamp())],
-    )
-    yield _build_family(
-        "reverie_channel_up",
-        "gauge",
-        "1 if the channel is connected.",
-        [({"channel": one.channel}, float(one.state == "up")) for one in channels],
-    )
-    yield _build_family(
-        "reverie_channel_refused",
-        "gauge",
-        "1 if its platform refused the channel, which stays off.",
-        [({"channel": one.channel}, float(one.state == "refused")) for one in channels],
-    )
-    yield _build_family(
-        "reverie_channel_last_event_age_seconds",
-        "gauge",
-        "Time since the last event of the channel; absent before the first.",
-        [
-            ({"channel": one.channel}, max(0.0, (now - one.last_event).total_seconds()))
-            for one in channels
-            if one.last_event is not None
-        ],
-    )
-    yield _build_family(
-        "reverie_channel_reconnects_total",
-        "counter",
-        "How often the channel came up again.",
-        [({"channel": one.channel}, one.reconnects) for one in channels],
-    )
-    yield _build_family(
-        "reverie_channel_events_total",
-        "counter",
-        "Events of the channel that were taken in, by kind.",
-        [({"channel": one.channel, "kind": kind}, count) for one in channels for kind, count in one.events.items()],
-    )
+class RequestLabels(NamedTuple):
+    """Who asked whom."""
+
+    agent: str
+    provider: str
+    model: str
 
 
-def _build_family(
-    name: str, kind: Literal["counter", "gauge"], told: str, samples: list[tuple[Labels, float]]
-) -> MetricFamily:
-    return MetricFamily(name=name, kind=kind, help_text=told, samples=[MetricSample(*sample) for sample in samples])
+TIMED_OUTCOMES: Final[tuple[CompactionOutcome, ...]] = ("ok", "failed")
+"""Outcomes of a compaction that asked a model, and so took a time worth knowing."""
 
 
-def _family_lines(family: MetricFamily, redact: Callable[[str], str]) -> Iterator[str]:
-    yield f"# HELP {family.name} {family.help_text}"
-    yield f"# TYPE {family.name} {family.kind}"
-    for labels, value, suffix in family.samples:
-        written = ",".join(f'{label}="{_escape_label(redact(text))}"' for label, text in labels.items())
-        name = f"{family.name}{suffix}"
-        yield f"{name}{{{written}}} {value:.17g}" if written else f"{name} {value:.17g}"
+WorkspaceCounts = Mapping[str, tuple[int, int, int]]
+"""Hits, misses and invalidations, by directory."""
 
 
-def _escape_label(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+@dataclass(slots=True)
+class _RequestCounters:
+    requests: int = 0
+    usage: Usage = field(default_factory=Usage)
+    cost_usd: float = 0.0
+    priced: bool = False
+    estimated: int = 0
+    drift: Histogram = field(default_factory=lambda: Histogram(DRIFT_PERCENT))
+
+
+def _prompt_tokens(usage: Usage) -> int:
+    return usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
+
+
+class LlmStats:
+    """Counts. Everything happens on the event loop, so that nothing is seen half."""
+
+    def __init__(self, agents: Iterable[str], workspace: Callable[[], WorkspaceCounts] = dict) -> None:
+        """`agents`: every id. `workspace` is asked at each scrape."""
+        self._workspace = workspace
+        self._requests: dict[RequestLabels, _RequestCounters] = {}
+        self._compactions = Counter({(agent, outcome): 0 for agent in agents for outcome in COMPACTION_OUTCOMES})
+        self._durations_s = {
+            (agent, outcome): Histogram(COMPACTION_S) for agent in agents for outcome in TIMED_OUTCOMES
+        }
+
+    def count_request(self, agent: str, account: RequestUsage) -> None:
+        """A model request was answered, and this is what came of it."""
+        asked = RequestLabels(agent, account.provider, account.model)
+        if asked not in self._requests and len(self._requests) >= MAX_MODELS:
+            asked = RequestLabels(agent, OTHER_MODELS, OTHER_MODELS)
+        of = self._requests.setdefault(asked, _RequestCounters())
+        of.requests += 1
+        of.usage += account.usage
+        if account.cost_usd is not None:
+            of.cost_usd, of.priced = of.cost_usd + account.cost_usd, True
+        estimated, billed = sum(block.tokens for block in account.blocks), _prompt_tokens(account.usage)
+        if estimated > 0:
+            of.estimated = estimated
+            if billed > 0:
+                of.drift.observe(drift_percent(estimated, billed))
+
+    def count_compaction(self, agent: str, outcome: CompactionOutcome, took_s: float | None = None) -> None:
+        """History was to be folded, and that is how it ended. `took_s`: None where no model was asked."""
+        self._compactions[agent, outcome] += 1
+        if took_s is not None and outcome in TIMED_OUTCOMES:
+            self._durations_s.setdefault((agent, outcome), Histogram(COMPACTION_S)).observe(took_s)
+
+    def families(self) -> list[MetricFamily]:
+        """All of it, ready to be shown."""
+        return [
+            *self._cache_families(),
+            *self._estimate_families(),
+            *self._compaction_families(),
+            *self._workspace_families(),
+        ]
+
+    def _cache_families(self) -> Iterable[MetricFamily]:
+        yield MetricFamily(
+            name="llm_requests_total",
+            kind="counter",
+            help_text="Model requests that were answered.",
+            samples=self._samples(lambda of: of.requests),
+        )
+        yield MetricFamily(
+            name="llm_cost_usd_total",
+            kind="counter",
+            help_text="What they cost in US dollars; absent where no price is known.",
+            samples=self._samples(lambda of: of.cost_usd if of.priced else None),
+        )
+        yield MetricFamily(
+            name="llm_cache_read_tokens_total",
+            kind="counter",
+            help_text="Prompt tokens read from the provider's cache.",
+            samples=self._samples(lambda of: of.usage.cache_read_tokens),
+        )
+        yield MetricFamily(
+            name="llm_cache_creation_tokens_total",
+            kind="counter",
+            help_text="Prompt tokens written to the provider's cache.",
+            samples=self._samples(lambda of: of.usage.cache_write_tokens),
+        )
+        yield MetricFamily(
+            name="llm_cache_hit_ratio",
+            kind="gauge",
+            help_text="Share of all prompt tokens since the start that was read from the cache; "
+            "absent before the first.",
+            samples=self._ratios(),
+        )
+
+    def _estimate_families(self) -> Iterable[MetricFamily]:
+        yield MetricFamily(
+            name="llm_prompt_tokens_estimated",
+            kind="gauge",
+            help_text="Tokens that the newest request's prompt was thought to have before it was sent.",
+            samples=self._samples(lambda of: of.estimated or None),
+        )
+        yield MetricFamily(
+            name="llm_prompt_tokens_drift",
+            kind="histogram",
+            help_text="How far estimates were from the bill, in percent of the bill, whichever way.",
+            samples=[sample for asked, of in self._requests.items() for sample in of.drift.samples(asked._asdict())],
+        )
+
+    def _compaction_families(self) -> Iterable[MetricFamily]:
+        yield MetricFamily(
+            name="llm_compaction_triggered_total",
+            kind="counter",
+            help_text="How often history was to be folded into a summary, by how that ended.",
+            samples=[
+                MetricSample({"agent": agent, "outcome": outcome}, count)
+                for (agent, outcome), count in self._compactions.items()
+            ],
+        )
+        yield MetricFamily(
+            name="llm_compaction_duration_seconds",
+            kind="histogram",
+            help_text="How long folding history took.",
+            samples=[
+                sample
+                for (agent, outcome), took in self._durations_s.items()
+                for sample in took.samples({"agent": agent, "outcome": outcome})
+            ],
+        )
+
+    def _workspace_families(self) -> Iterable[MetricFamily]:
+        counts = self._workspace()
+        for place, (what, told) in enumerate(
+            (
+                ("hits", "Persona files answered from memory, by workspace."),
+                ("misses", "Persona files read from the disk, by workspace."),
+                ("invalidations", "Changes of persona files that were noticed, by workspace."),
+            )
+        ):
+            samples = [MetricSample({"path": path}, counts[path][place]) for path in sorted(counts)]
+            yield MetricFamily(name=f"workspace_cache_{what}_total", kind="counter", help_text=told, samples=samples)
+
+    def _samples(self, value: Callable[[_RequestCounters], float | None]) -> Sequence[MetricSample]:
+        """One sample for each that has a value."""
+        found = ((asked, value(of)) for asked, of in self._requests.items())
+        return [MetricSample(asked._asdict(), number) for asked, number in found if number is not None]
+
+    def _ratios(self) -> Sequence[MetricSample]:
+        usage: dict[str, Usage] = {}
+        for asked, of in self._requests.items():
+            usage[asked.agent] = usage.get(asked.agent, Usage()) + of.usage
+        billed = {agent: one for agent, one in usage.items() if _prompt_tokens(one) > 0}
+        return [
+            MetricSample({"agent": agent}, one.cache_read_tokens / _prompt_tokens(one)) for agent, one in billed.items()
+        ]
+
+
+class AgentStats:
+    """Counts. Everything happens on the event loop, so that nothing is seen half."""
+
+    def __init__(self, minds: Callable[[], Sequence[DmnStatus]] = tuple) -> None:
+        """`minds`: every agent's network as it stands; asked at each scrape."""
+        self._list_minds = minds
+        self._turns = Counter[tuple[str, str, str]]()
+        self._notifications = Counter[tuple[str, str, str]]()
+
+    def count_turn(self, agent: str, cause: str, outcome: str) -> None:
+        """A turn ended, as its `TurnRecord` says."""
+        self._turns[agent, cause, outcome] += 1
+
+    def count_notification(self, channel: str, kind: str, fate: str) -> None:
+        """A notification was new, and this was decided about it (`Judgement.fate`)."""
+        self._notifications[channel, kind, fate] += 1
+
+    def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
+        """These were appended to the log: the turns and the judgements among them are counted."""
+        for entry, done in zip(entries, written, strict=True):
+            if not done.is_new:
+                continue
+            if isinstance(entry.fact, Judgement) and isinstance(entry.cause, NewEntry):
+                event = entry.cause.fact
+                self.count_notification(_find_channel(event), event.kind, entry.fact.fate)
+            elif isinstance(entry.fact, TurnRecord) and entry.fact.within is None:  # else it is part of that one
+                self.count_turn(entry.fact.agent, entry.fact.cause, entry.fact.outcome)
+
+    def families(self) -> list[MetricFamily]:
+        """All of it, ready to be shown."""
+        return [*self._build_dmn_families(list(self._list_minds())), *self._build_counter_families()]
+
+    @staticmethod
+    def _build_dmn_families(minds: Sequence[DmnStatus]) -> Iterable[MetricFamily]:
+        yield MetricFamily(
+            name="reverie_dmn_state",
+            kind="gauge",
+            help_text="1 for the state that the agent's Default Mode Network is in, 0 for the others.",
+            samples=[
+                MetricSample({"agent": one.agent, "state": mode.value}, float(one.mode == mode.value))
+                for one in minds
+                for mode in DmnMode
+            ],
+        )
+        for name, told, value in _GAUGES:
+            samples = [MetricSample({"agent": one.agent}, float(value(one))) for one in minds]
+            yield MetricFamily(name=f"reverie_dmn_{name}", kind="gauge", help_text=told, samples=samples)
+
+    def _build_counter_families(self) -> Iterable[MetricFamily]:
+        yield MetricFamily(
+            name="reverie_turns_total",
+            kind="counter",
+            help_text="Turns that ended, by why they were taken and how they ended.",
+            samples=_build_samples(self._turns, ("agent", "cause", "outcome")),
+        )
+        yield MetricFamily(
+            name="reverie_notifications_total",
+            kind="counter",
+            help_text="Notifications that were taken in, by channel, kind, and what was decided about them.",
+            samples=_build_samples(self._notifications, ("channel", "kind", "fate")),
+        )
+
+
+_GAUGES: tuple[tuple[str, str, Callable[[DmnStatus], float]], ...] = (
+    ("quiet", "1 if nothing below urgent starts anything.", lambda one: one.quiet),
+    ("held", "1 if no autonomous turn may start now, for whatever reason.", lambda one: bool(one.held)),
+    ("running_turns", "Turns that are under way.", lambda one: len(one.running)),
+    ("waiting_turns", "Conversations that are owed a turn and wait for a lane.", lambda one: len(one.waiting)),
+    ("pending", "Conversations that a tick would take up.", lambda one: len(one.wanted)),
+    ("autonomous_turns_today", "Turns that nobody asked for, on this UTC day.", lambda one: one.turns_today),
+    ("autonomous_cost_usd_today", "What these cost in US dollars.", lambda one: one.spent_today_usd),
+)
+"""A name, what it is, and where it stands."""
+
+
+def _find_channel(event: Fact) -> str:
+    if isinstance(event, ConnectionChanged):
+        return event.channel
+    at: Address | None = getattr(event, "at", None)
+    return at.channel if at is not None else INNER_CHANNEL
+
+
+def _build_samples(counts: Counter[tuple[str, str, str]], names: tuple[str, str, str]) -> list[MetricSample]:
+    return [MetricSample(dict(zip(names, labels, strict=True)), count) for labels, count in sorted(counts.items())]

@@ -3,28 +3,236 @@
 Small and suspicious: one request per connection, bounded in size, time and number. h11 reads what comes in, so nothing
 here parses HTTP. An answer that flows on is no request any more: it is bounded in number alone, and dropped when its
 reader does not read.
+
+What the operator's HTTP server serves, and to whom: pages for everybody, the API for whoever bears the token.
+
+What the operator's HTTP server shows.
+
+The dashboard's files, as they are served: from the package, without a token, for there is no data in them.
+
+The page may run and show only what comes from here: no other address, no script or style in the markup.
 """
 
 import asyncio
 import contextlib
+import json
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from functools import cache
 from http import HTTPStatus
+from importlib.resources import files
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 import h11
 
+from gateway.core import metrics
+from gateway.core.clock import Clock, SystemClock
+from gateway.core.format import describe_problem
+from gateway.core.metrics import ChannelStats, GatewayStats, LimitStats
+from gateway.core.redaction import Redact, Redactor
 from gateway.ops.http import (
+    JSON_TYPE,
     Headers,
     HttpHandler,
     HttpProblem,
     HttpRequestHead,
     HttpResponse,
     StreamingHttpResponse,
+    has_token,
+    is_loopback,
+    missing_token_response,
     parse_request_head,
     problem_response,
+    reject_unknown_host,
+    unauthorized_response,
 )
+from gateway.ops.metrics import AgentStats, LlmStats
+from gateway.tools.metrics import ToolStats
+
+if TYPE_CHECKING:
+    from gateway.ops.api import ApiRouter
+    from gateway.ops.live_events import EventBroadcaster
+
+
+ASSET_CSP: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+ASSET_TYPES: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+}
+INDEX_FILE: Final = "index.html"
+
+
+@cache
+def load_assets() -> MappingProxyType[str, HttpResponse]:
+    """By path: `/` and `/page/...`. Read once, when the page is asked for first."""
+    found = dict[str, HttpResponse]()
+    for file in files("gateway.ops").joinpath("page").iterdir():
+        kind = ASSET_TYPES.get(file.name[file.name.rfind(".") :])
+        if kind is None:
+            continue
+        path = "/" if file.name == INDEX_FILE else f"/page/{file.name}"
+        found[path] = HttpResponse(
+            body=file.read_bytes(), content_type=kind, headers=(("Content-Security-Policy", ASSET_CSP),)
+        )
+    return MappingProxyType(found)
+
 
 logger = logging.getLogger("reverie.ops")
+
+PageFactories = Mapping[str, Callable[[], HttpResponse]]
+"""By path. Each is made anew for every request, on the event loop."""
+
+DENIAL_DELAY_S: Final = 1.0
+"""A wrong token is told so late: whoever tries many has few tries a second, for connections are few."""
+_PUBLIC_PATHS: Final = frozenset({"/health", "/ready"})
+"""Nothing in them is worth hiding, and whoever watches over processes calls them by any name."""
+METRICS_PATH: Final = "/metrics"
+
+
+class OpsSite:
+    """Implements `gateway.ops.http.HttpHandler`."""
+
+    def __init__(
+        self,
+        pages: PageFactories,
+        *,
+        host: str = "127.0.0.1",
+        names: Collection[str] = (),
+        token: str | None = None,
+        door: "Callable[[], ApiRouter] | None" = None,
+        stream: "EventBroadcaster | None" = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """`host`: what is listened on. `names`: other names for us. `token`: None: there is no API.
+
+        `door` makes the API, which is loaded when somebody first asks for it.
+        """
+        self._pages = pages
+        self._host, self._names = host, frozenset(name.lower() for name in names)
+        self._token = token
+        self._make, self._stream = door, stream
+        self._router: ApiRouter | None = None
+        self._clock = clock or SystemClock()
+        self.denied_requests = 0
+        """Requests with a wrong token, or none where one is needed."""
+
+    async def check_request(self, head: HttpRequestHead) -> HttpResponse | None:
+        path = head.path
+        if path not in _PUBLIC_PATHS and (elsewhere := reject_unknown_host(head, self._host, self._names)) is not None:
+            return elsewhere
+        if path in self._pages or path in load_assets():
+            return await self._check_page(head)
+        if not path.startswith("/api/") and path != "/openapi.json":
+            there = ", ".join((*self._pages, "/", "/openapi.json", "/api/..."))
+            return problem_response(HTTPStatus.NOT_FOUND, f"there is {there}")
+        if (refused := await self._check_token(head)) is not None:
+            return refused
+        from gateway.ops.api import ALLOWED_METHODS  # noqa: PLC0415 - loaded when somebody first asks
+
+        if path not in ALLOWED_METHODS:
+            return problem_response(HTTPStatus.NOT_FOUND, "/openapi.json says what there is")
+        if head.method not in ALLOWED_METHODS[path].split(", "):
+            return _method_not_allowed(ALLOWED_METHODS[path])
+        media = head.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if head.method == "POST" and media != JSON_TYPE:
+            return problem_response(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"send the body as {JSON_TYPE}")
+        return None
+
+    async def respond(self, head: HttpRequestHead, body: bytes) -> HttpResponse | StreamingHttpResponse:
+        if head.path in self._pages:
+            return self._pages[head.path]()
+        if head.path in load_assets():
+            return load_assets()[head.path]
+        assert self._stream is not None
+        return await self.open_router().respond(head, body, self._stream)
+
+    def open_router(self) -> "ApiRouter":
+        """The API."""
+        assert self._make is not None
+        if self._router is None:
+            self._router = self._make()
+        return self._router
+
+    async def close(self) -> None:
+        """Let go of what the API holds."""
+        if self._router is not None:
+            await self._router.close()
+
+    async def _check_page(self, head: HttpRequestHead) -> HttpResponse | None:
+        if head.method not in ("GET", "HEAD"):
+            return _method_not_allowed("GET, HEAD")
+        if head.path == METRICS_PATH and not is_loopback(self._host):
+            return await self._check_token(head)
+        return None
+
+    async def _check_token(self, head: HttpRequestHead) -> HttpResponse | None:
+        if self._token is None or self._make is None:
+            return missing_token_response()
+        if has_token(head, self._token):
+            return None
+        self.denied_requests += 1
+        if "authorization" in head.headers:
+            logger.warning("somebody came with a wrong token (%d so far)", self.denied_requests)
+            await self._clock.sleep(DENIAL_DELAY_S)
+        return unauthorized_response()
+
+
+def _method_not_allowed(methods: str) -> HttpResponse:
+    return problem_response(HTTPStatus.METHOD_NOT_ALLOWED, f"only {methods}", headers=(("Allow", methods),))
+
+
+def build_pages(
+    stats: GatewayStats,
+    clock: Clock,
+    version: str,
+    llm: LlmStats | None = None,
+    minds: AgentStats | None = None,
+    *,
+    tools: ToolStats | None = None,
+    limits: LimitStats | None = None,
+    redact: Redact | None = None,
+) -> PageFactories:
+    """`/health`: this process lives. `/ready`: it is connected. `/metrics`: for Prometheus.
+
+    `llm`, `minds`, `tools`, `limits`: what the metrics of models, agents, tools and of limits that were reached are
+    taken from; None: there are none. `redact` is given the labels of metrics.
+    """
+    clean = redact or Redactor()
+
+    def health() -> HttpResponse:
+        started = stats.snapshot().started
+        body = {"status": "ok", "version": version, "started": started.isoformat()}
+        return HttpResponse(body=json.dumps(body) + "\n", content_type="application/json")
+
+    def ready() -> HttpResponse:
+        now = stats.snapshot()
+        states = {one.channel: one.state for one in now.channels}
+        reasons = [clean(describe_problem(one)) for one in now.problems]
+        reasons += [clean(_format_channel_problem(one)) for one in now.channels if one.state != "up"]
+        return HttpResponse(
+            body=json.dumps({"ready": now.is_ready, "channels": states, "reasons": reasons}) + "\n",
+            status=HTTPStatus.OK if now.is_ready else HTTPStatus.SERVICE_UNAVAILABLE,
+            content_type="application/json",
+        )
+
+    def metric() -> HttpResponse:
+        more = [family for source in (llm, minds, tools, limits) if source is not None for family in source.families()]
+        text = metrics.render_metrics(stats.snapshot(), clock.now(), version, more, clean)
+        return HttpResponse(body=text, content_type=metrics.CONTENT_TYPE)
+
+    return {"/health": health, "/ready": ready, "/metrics": metric}
+
+
+def _format_channel_problem(one: ChannelStats) -> str:
+    """Why a channel is not up, in one line. Untrusted: perhaps the platform's words."""
+    why = " ".join(one.reason.split())
+    return f"{one.channel} is {one.state}{f': {why}' if why else ''}"
+
 
 MAX_HEAD_BYTES = 16_384
 MAX_BODY_BYTES = 65_536

@@ -6,8 +6,13 @@ go, `projections` (and `spending`) what they change beside the log, `writer` car
 the way out; `schema`, `migrations/` and `lock` are about the file.
 """
 
-from gateway.store.entries import (
+from gateway.store.reader import EntryLocation, LogRow, StoreReader, WordUses, search_terms
+from gateway.store.rebuild import rebuild
+from gateway.store.store import Store, StoreOutage
+from gateway.store.types import (
+    AppendFailed,
     AppendResult,
+    BadSearchQuery,
     ConnectionState,
     LogEntry,
     NewEntry,
@@ -19,12 +24,6 @@ from gateway.store.entries import (
     PendingReminder,
     SpendingKey,
     SpendingSum,
-    TableDifference,
-    UnreadEntries,
-)
-from gateway.store.errors import (
-    AppendFailed,
-    BadSearchQuery,
     StoreClosed,
     StoreError,
     StoreInUse,
@@ -32,12 +31,9 @@ from gateway.store.errors import (
     StoreOpenError,
     StoreTooNew,
     StoreUnreadable,
+    TableDifference,
+    UnreadEntries,
 )
-from gateway.store.log import Store
-from gateway.store.reader import LogRow, StoreReader, search_terms
-from gateway.store.rebuild import rebuild
-from gateway.store.uses import EntryLocation, WordUses
-from gateway.store.writer import StoreOutage
 
 __all__ = [
     "AppendFailed",

@@ -1,23 +1,362 @@
 """What whoever looks on asks of a store: pages of what was noticed, said, taken and spent, without their long bodies.
 
 Its own connection, so that nothing that the gateway itself asks waits for it.
+
+The statements of `gateway.store.overview`. Every one uses an index; tests/store/test_plans.py holds it to that.
+
+What `gateway.store.overview` gives: entries of the log without their long bodies.
 """
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
-from gateway.events import ConversationId
-from gateway.records import Seq
-from gateway.store import overview_queries
-from gateway.store.connection import connect_reader
-from gateway.store.overview_rows import ConversationRow, NotificationRow, SpendingBucket, SpokenRow, TurnRow
+from gateway.core.events import ConversationId, Usage
+from gateway.core.facts import FACT, Fact, Judgement, Seq
+from gateway.store.projections import usage_of
 from gateway.store.queries import LAST
-from gateway.store.reader import StoreReader
+from gateway.store.reader import StoreReader, connect_reader
 from gateway.store.schema import check_current_schema
+
+MAX_CONVERSATIONS = 10_000
+"""Conversations that are looked at for the newest."""
+MAX_TURNS = 20_000
+"""Turns, and saved states, that are looked at for one answer."""
+
+_LATER_TURN = (
+    "SELECT json_array(json_extract(body, '$.outcome'), json_extract(body, '$.within') IS NOT NULL, seq) "
+    "FROM log AS later INDEXED BY log_turn WHERE later.kind = 'turn_ended' "
+    "AND later.conversation = judged.conversation AND later.seq > dealt.seq "
+    "AND json_extract(later.body, '$.outcome') <> 'interrupted' "
+    "AND (json_extract(later.body, '$.within') IS NULL OR json_array_length(later.body, '$.covers')) "
+    "ORDER BY later.seq LIMIT 1"
+)
+_TURN = (
+    "SELECT turn.seq FROM log AS turn INDEXED BY log_turn WHERE turn.kind = 'turn_ended' "
+    "AND turn.conversation = judged.conversation AND turn.seq > judged.seq "
+    "AND json_extract(turn.body, '$.upto') >= event.seq ORDER BY turn.seq LIMIT 1"
+)
+_HANDLED = (
+    "SELECT decided.seq FROM log AS decided INDEXED BY log_conversation "  # noqa: S608 - constants only
+    "WHERE decided.conversation = judged.conversation "
+    f"AND decided.seq > judged.seq AND decided.seq < coalesce(({_TURN}), {LAST}) AND decided.kind = 'handled' "
+    "AND json_extract(decided.body, '$.upto') >= event.seq ORDER BY decided.seq LIMIT 1"
+)
+_LOOKED = (
+    "SELECT 1 FROM log AS inner_ INDEXED BY log_kind WHERE inner_.kind = 'turn_ended' "
+    "AND inner_.seq > judged.seq AND inner_.seq < dealt.seq AND inner_.conversation GLOB 'agent/*' AND EXISTS ("
+    "SELECT 1 FROM json_each(inner_.body, '$.looked') WHERE json_extract(value, '$[0]') = judged.conversation "
+    "AND json_extract(value, '$[1]') >= event.seq)"
+)
+_EVENT = f"""
+SELECT event.seq, event.at, event.body, event.conversation, judged.body, judged.conversation, unread.urgency,
+    dealt.kind, dealt.seq, json_extract(dealt.body, '$.outcome'), json_extract(dealt.body, '$.within') IS NOT NULL,
+    EXISTS (SELECT 1 FROM json_each(dealt.body, '$.covers') WHERE value = event.seq),
+    dealt.kind = 'turn_ended' AND EXISTS ({_LOOKED}),
+    CASE json_extract(dealt.body, '$.outcome') WHEN 'interrupted' THEN ({_LATER_TURN}) END
+"""  # noqa: S608 - constants only
+_DEALT = (
+    "LEFT JOIN unread ON unread.seq = event.seq LEFT JOIN log AS dealt ON dealt.seq = CASE "
+    "WHEN unread.seq IS NULL AND json_extract(judged.body, '$.fate') IN ('due', 'context') "
+    f"THEN coalesce(({_HANDLED}), ({_TURN})) END"
+)
+
+
+def _notifications_sql(where: str, order: str, *, index: str) -> str:
+    return (
+        f"{_EVENT} FROM log AS judged INDEXED BY {index} CROSS JOIN log AS event ON event.seq = judged.cause {_DEALT} "
+        f"WHERE {where} AND judged.seq > ?1 AND judged.seq <= ?2 AND event.seq > ?1 AND event.seq < ?2 "
+        f"ORDER BY judged.seq {order} LIMIT ?3"
+    )
+
+
+NOTIFICATIONS = {
+    "newest": _notifications_sql("judged.kind = 'judged'", "DESC", index="log_kind"),
+    "oldest": _notifications_sql("judged.kind = 'judged'", "ASC", index="log_kind"),
+}
+NOTIFICATIONS_IN = {
+    "newest": _notifications_sql(
+        "judged.conversation = ?4 AND judged.kind = 'judged'", "DESC", index="log_conversation"
+    ),
+    "oldest": _notifications_sql(
+        "judged.conversation = ?4 AND judged.kind = 'judged'", "ASC", index="log_conversation"
+    ),
+}
+"""Parameters: a position, another one, and how many between them at most; then the conversation. A judgement stands
+behind its event and in front of the next one, so both have the same order."""
+NOTIFICATIONS_AT = (
+    f"{_EVENT} FROM json_each(?) AS asked CROSS JOIN log AS event ON event.seq = asked.value "
+    "CROSS JOIN log AS judged INDEXED BY log_cause ON judged.cause = event.seq AND judged.kind = 'judged' "
+    f"{_DEALT} ORDER BY event.seq"
+)
+"""Parameters: positions as a JSON array."""
+
+_SAID = "('direct', 'mention', 'reply', 'room', 'command', 'post')"
+_DELIVERED = (
+    "SELECT json_extract(ended.body, '$.state') FROM log AS ended WHERE ended.key = CASE said.kind WHEN 'post' "
+    "THEN 'delivery:' || said.conversation || ':' || json_extract(said.body, '$.post.key') END"
+)
+SPOKEN = (
+    f"SELECT said.seq, said.at, said.body, ({_DELIVERED}) FROM log AS said INDEXED BY log_conversation "  # noqa: S608 - the same
+    f"WHERE said.conversation = ? AND said.kind IN {_SAID} ORDER BY said.seq DESC LIMIT ?"
+)
+PLACES = f"""
+WITH RECURSIVE place (name) AS (
+    SELECT min(conversation) FROM log INDEXED BY log_conversation WHERE conversation IS NOT NULL
+    UNION ALL
+    SELECT (SELECT min(conversation) FROM log INDEXED BY log_conversation WHERE conversation > place.name)
+    FROM place WHERE place.name IS NOT NULL LIMIT {MAX_CONVERSATIONS}
+), newest (name, seq) AS (
+    SELECT name, (SELECT max(seq) FROM log INDEXED BY log_conversation WHERE conversation = name)
+    FROM place WHERE name IS NOT NULL ORDER BY 2 DESC LIMIT ?1
+)
+SELECT newest.name, newest.seq, log.at,
+    (SELECT count(*) FROM unread INDEXED BY unread_conversation WHERE unread.conversation = newest.name),
+    said.seq, said.at, said.body, ({_DELIVERED})
+FROM newest CROSS JOIN log ON log.seq = newest.seq LEFT JOIN log AS said ON said.seq = (
+    SELECT seq FROM log INDEXED BY log_conversation WHERE conversation = newest.name AND kind IN {_SAID}
+    ORDER BY seq DESC LIMIT 1
+) ORDER BY newest.seq DESC
+"""  # noqa: S608 - the same
+"""One look into an index for each conversation, however long it is."""
+
+_TURN_SEEN = """
+SELECT seq, at, conversation, json_extract(body, '$.turn'), json_extract(body, '$.agent'),
+    json_extract(body, '$.cause'), json_extract(body, '$.outcome'), json_extract(body, '$.model'),
+    json_extract(body, '$.requests'), (
+        SELECT json_group_array(json_extract(call.value, '$.name'))
+        FROM json_each(body, '$.steps') AS step CROSS JOIN json_each(step.value, '$.calls') AS call
+    ), json_extract(body, '$.usage'), (
+        SELECT coalesce(sum(json_extract(value, '$.cost_usd')), 0.0) FROM json_each(body, '$.accounts')
+    ), json_extract(body, '$.within') IS NOT NULL, json_extract(body, '$.autonomous')
+"""
+TURNS = (
+    f"{_TURN_SEEN} FROM log INDEXED BY log_kind WHERE kind = 'turn_ended' AND conversation IS NOT NULL "
+    "AND seq > ?1 AND seq < ?2 ORDER BY seq DESC LIMIT ?3"
+)
+TURNS_IN = (
+    f"{_TURN_SEEN} FROM log INDEXED BY log_turn WHERE kind = 'turn_ended' AND conversation = ?4 "
+    "AND seq > ?1 AND seq < ?2 ORDER BY seq DESC LIMIT ?3"
+)
+
+_OLDER = "(SELECT at FROM log WHERE seq >= (low + high) / 2 ORDER BY seq LIMIT 1) < ?1"
+SINCE = f"""
+WITH RECURSIVE half (low, high) AS (
+    SELECT 1, (SELECT coalesce(max(seq), 0) + 1 FROM log)
+    UNION ALL
+    SELECT CASE WHEN {_OLDER} THEN (low + high) / 2 + 1 ELSE low END,
+        CASE WHEN {_OLDER} THEN high ELSE (low + high) / 2 END
+    FROM half WHERE low < high
+)
+SELECT low FROM half WHERE low >= high LIMIT 1
+"""  # noqa: S608 - the same
+"""Halves the log until it is found: the times of entries grow with their positions, as long as the clock does."""
+
+_KEYS = {
+    "channel": "substr(conversation, 1, instr(conversation, '/') - 1)",
+    "conversation": "conversation",
+    "agent": "{}agent{}",
+    "model": "{}model{}",
+}
+
+
+def _spending_sql(key: str) -> str:
+    return f"""
+SELECT substr(at, 1, 13) || ':00:00', {_KEYS[key].format("json_extract(body, '$.", "')")},
+    sum(json_extract(body, '$.requests')), sum(json_extract(body, '$.usage.input_tokens')),
+    sum(json_extract(body, '$.usage.cache_read_tokens')), sum(json_extract(body, '$.usage.cache_write_tokens')),
+    sum(coalesce(json_extract(body, '$.usage.cache_write_1h_tokens'), 0)),
+    sum(json_extract(body, '$.usage.output_tokens')),
+    sum((SELECT coalesce(sum(json_extract(value, '$.cost_usd')), 0.0) FROM json_each(body, '$.accounts')))
+FROM (
+    SELECT at, conversation, body FROM log INDEXED BY log_kind
+    WHERE kind = 'turn_ended' AND seq >= ({SINCE}) ORDER BY seq DESC LIMIT {MAX_TURNS}
+) WHERE at >= ?1 AND json_extract(body, '$.requests') > 0 GROUP BY 1, 2 ORDER BY 1, 2
+"""  # noqa: S608 - the same
+
+
+SPENT_BY = {key: _spending_sql(key) for key in _KEYS}
+DAYS_BY = {
+    key: f"SELECT day, {named.format('', '')}, sum(requests), sum(input), sum(read), "  # noqa: S608 - the same
+    "sum(written), sum(written_1h), sum(output), sum(cost_nano_usd) / 1e9 FROM spending WHERE day >= ? "
+    "GROUP BY 1, 2 ORDER BY 1, 2"
+    for key, named in _KEYS.items()
+}
+
+LIVE_EVENT_KINDS = "('judged', 'turn_ended', 'post', 'delivery')"
+MISSED = f"""
+SELECT count(*) FROM (SELECT 1 FROM log INDEXED BY log_kind WHERE kind IN {LIVE_EVENT_KINDS}
+    AND seq > ? AND seq <= ? LIMIT {MAX_TURNS})
+"""  # noqa: S608 - the same
+
+MODES = f"""
+SELECT at, agent, mode FROM (
+    SELECT seq, at, json_extract(body, '$.agent') AS agent,
+        json_extract(json_extract(body, '$.state'), '$.mode') AS mode
+    FROM log INDEXED BY log_kind WHERE kind = 'dmn' AND seq >= ({SINCE}) ORDER BY seq DESC LIMIT {MAX_TURNS}
+) WHERE mode IS NOT NULL ORDER BY seq
+"""  # noqa: S608 - the same
+
+
+_NOWHERE = Seq(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotificationRow:
+    """A notification, what was decided about it, and what dealt with it."""
+
+    seq: Seq
+    at: datetime
+    fact: Fact
+    conversation: ConversationId | None
+    """Where it happened."""
+    judged: Judgement
+    place: ConversationId | None
+    """Where it is unread, if it is due."""
+    unread: int | None
+    """How urgent it is where it is still unread. None: it is not."""
+    dealt: Literal["", "turn_ended", "handled"] = ""
+    """What kind of entry dealt with it. Empty: none has."""
+    dealt_seq: Seq = _NOWHERE
+    """Where that stands."""
+    outcome: str = ""
+    """Of that turn."""
+    within: bool = False
+    """That turn was what another one did there."""
+    shown: bool = False
+    """That turn was told it word for word."""
+    looked: bool = False
+    """A turn of an inner conversation had looked at it before."""
+    after: str = ""
+    """If that turn was interrupted: how the next one there ended. Empty: none has."""
+    after_within: bool = False
+    """That one was what another turn did there."""
+    after_seq: Seq = _NOWHERE
+    """Where that one stands."""
+
+    @classmethod
+    def from_row(cls, row: Iterable[Any]) -> Self:
+        """Make it of what `overview_queries.NOTICED` gives."""
+        seq, at, body, conversation, judged, place, unread, dealt, dealt_seq, outcome, within, shown, looked, then = row
+        after, after_within, after_seq = json.loads(then) if then is not None else ("", 0, 0)
+        said = FACT.validate_json(judged)
+        assert isinstance(said, Judgement)
+        return cls(
+            seq=Seq(seq),
+            at=datetime.fromisoformat(at),
+            fact=FACT.validate_json(body),
+            conversation=conversation,
+            judged=said,
+            place=place,
+            unread=unread,
+            dealt=dealt or "",
+            dealt_seq=Seq(dealt_seq or 0),
+            outcome=outcome or "",
+            within=bool(within),
+            shown=bool(shown),
+            looked=bool(looked),
+            after=after,
+            after_within=bool(after_within),
+            after_seq=Seq(after_seq),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpokenRow:
+    """Something that was said somewhere."""
+
+    seq: Seq
+    at: datetime
+    fact: Fact
+    delivered: str
+    """Of a post of ours, how its delivery ended. Empty: it has not, or it is none."""
+
+    @classmethod
+    def from_row(cls, row: Sequence[Any]) -> Self:
+        """Make it of what `overview_queries.SPOKEN` gives."""
+        seq, at, body, delivered = row
+        fact = FACT.validate_json(body)
+        return cls(seq=Seq(seq), at=datetime.fromisoformat(at), fact=fact, delivered=delivered or "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationRow:
+    """A conversation in which something is in the log."""
+
+    conversation: ConversationId
+    last: SpokenRow | None
+    """What was said there last. None: nothing lately."""
+    seq: Seq
+    """Of its last entry, whatever that is."""
+    at: datetime
+    """Of the same."""
+    unread: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRow:
+    """The record of a turn, without what was heard and said."""
+
+    seq: Seq
+    at: datetime
+    conversation: ConversationId
+    turn: str
+    agent: str
+    cause: str
+    outcome: str
+    model: str
+    requests: int
+    tools: tuple[str, ...]
+    usage: Usage
+    cost_usd: float
+    within: bool
+    """It is what another turn did there, and asked no model."""
+    autonomous: bool
+
+    @classmethod
+    def from_row(cls, row: Iterable[Any]) -> Self:
+        """Make it of what `overview_queries.TURNS` gives."""
+        seq, at, place, turn, agent, cause, outcome, model, requests, tools, usage, cost, within, autonomous = row
+        return cls(
+            seq=Seq(seq),
+            at=datetime.fromisoformat(at),
+            conversation=ConversationId(place),
+            turn=turn,
+            agent=agent or "",
+            cause=cause or "addressed",
+            outcome=outcome,
+            model=model,
+            requests=requests,
+            tools=tuple(json.loads(tools)),
+            usage=Usage(**json.loads(usage)),
+            cost_usd=cost,
+            within=bool(within),
+            autonomous=bool(autonomous),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpendingBucket:
+    """What was spent in one hour or day, by a key."""
+
+    at: datetime
+    """Its beginning, UTC."""
+    key: str
+    requests: int
+    usage: Usage
+    cost_usd: float
+
+    @classmethod
+    def from_row(cls, row: Iterable[Any]) -> Self:
+        """Make it of what `overview_queries.SPENT_BY` and `DAYS_BY` give."""
+        at, key, requests, *usage, cost = row
+        began = datetime.fromisoformat(at).replace(tzinfo=UTC)
+        return cls(at=began, key=key or "", requests=requests, usage=usage_of(*usage), cost_usd=cost)
+
 
 OverviewSpendingKey = Literal["channel", "conversation", "agent", "model"]
 
@@ -41,7 +380,7 @@ class OverviewReader(StoreReader):
         oldest: bool = False,
     ) -> list[NotificationRow]:
         """Notifications with `after` < seq < `before` and their fates: the newest first, or the oldest first."""
-        sql = overview_queries.NOTIFICATIONS_IN if conversation is not None else overview_queries.NOTIFICATIONS
+        sql = NOTIFICATIONS_IN if conversation is not None else NOTIFICATIONS
         there = [] if conversation is None else [conversation]
         end = LAST if before is None else before
         rows = await self._rows(sql["oldest" if oldest else "newest"], after, end, limit, *there)
@@ -49,14 +388,12 @@ class OverviewReader(StoreReader):
 
     async def notifications_at(self, seqs: Sequence[int]) -> list[NotificationRow]:
         """The same of these positions, in their order; what is no notification is left out."""
-        rows = await self._rows(overview_queries.NOTIFICATIONS_AT, json.dumps(sorted(set(seqs))))
+        rows = await self._rows(NOTIFICATIONS_AT, json.dumps(sorted(set(seqs))))
         return [NotificationRow.from_row(row) for row in rows]
 
     async def spoken_entries(self, conversation: ConversationId, limit: int) -> list[SpokenRow]:
         """What was said there lately, the oldest first."""
-        return [
-            SpokenRow.from_row(row) for row in reversed(await self._rows(overview_queries.SPOKEN, conversation, limit))
-        ]
+        return [SpokenRow.from_row(row) for row in reversed(await self._rows(SPOKEN, conversation, limit))]
 
     async def recent_conversations(self, limit: int) -> list[ConversationRow]:
         """The conversations in which something happened last, that one first."""
@@ -68,7 +405,7 @@ class OverviewReader(StoreReader):
                 at=datetime.fromisoformat(at),
                 unread=unread,
             )
-            for place, seq, at, unread, *last in await self._rows(overview_queries.PLACES, limit)
+            for place, seq, at, unread, *last in await self._rows(PLACES, limit)
         ]
 
     async def recent_turns(
@@ -77,9 +414,9 @@ class OverviewReader(StoreReader):
         """The newest turns with `after` < seq < `before`, the newest first."""
         end = LAST if before is None else before
         if conversation is None:
-            rows = await self._rows(overview_queries.TURNS, after, end, limit)
+            rows = await self._rows(TURNS, after, end, limit)
         else:
-            rows = await self._rows(overview_queries.TURNS_IN, after, end, limit, conversation)
+            rows = await self._rows(TURNS_IN, after, end, limit, conversation)
         return [TurnRow.from_row(row) for row in rows]
 
     async def count_missed(self, after: int, upto: int) -> int:
@@ -87,30 +424,25 @@ class OverviewReader(StoreReader):
 
         As far as they are counted (`TURNS_MOST`).
         """
-        return int((await self._rows(overview_queries.MISSED, after, upto))[0][0])
+        return int((await self._rows(MISSED, after, upto))[0][0])
 
     async def first_entry_since(self, at: datetime) -> Seq:
         """The first entry that is as new as that; behind all of them if none is."""
-        return Seq((await self._rows(overview_queries.SINCE, _to_log_time(at)))[0][0])
+        return Seq((await self._rows(SINCE, _to_log_time(at)))[0][0])
 
     async def spending_over_time(
         self, by: OverviewSpendingKey, since: datetime, *, daily: bool
     ) -> list[SpendingBucket]:
         """What was spent from then on, by hour or by day (UTC), and by the key."""
         if daily:
-            return [
-                SpendingBucket.from_row(row)
-                for row in await self._rows(overview_queries.DAYS_BY[by], since.date().isoformat())
-            ]
-        return [
-            SpendingBucket.from_row(row) for row in await self._rows(overview_queries.SPENT_BY[by], _to_log_time(since))
-        ]
+            return [SpendingBucket.from_row(row) for row in await self._rows(DAYS_BY[by], since.date().isoformat())]
+        return [SpendingBucket.from_row(row) for row in await self._rows(SPENT_BY[by], _to_log_time(since))]
 
     async def dmn_modes(self, since: datetime) -> list[tuple[datetime, str, str]]:
         """Each saved state of an agent from then on, oldest first: when, whose, and its mode."""
         return [
             (datetime.fromisoformat(at), agent, mode)
-            for at, agent, mode in await self._rows(overview_queries.MODES, _to_log_time(since))
+            for at, agent, mode in await self._rows(MODES, _to_log_time(since))
         ]
 
 

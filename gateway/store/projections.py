@@ -2,24 +2,50 @@
 
 No statement reads another table but the log in front of its own entry, so statements for different tables may be
 reordered; those for one table keep their order. The search index is no part of this: it is filled from the view `said`.
+
+What a turn cost, shared among those whose messages it was told. Pure.
+
+The rule: each message that a turn was told bears an equal share of all that the turn cost. Shares are whole
+tokens and billionths of a dollar, so that they add up to exactly what was billed.
+
+How types of notifications register themselves: by being seen. Pure.
+
+A table counts each type, and when it was first and last seen. Rooms and people are parts of a type, and a server
+can make up as many as it likes: so each family of types (all of one channel and word, `irc.libera.room`) has room
+for a number of them, and whatever comes later is counted together, as `irc.libera.room.*`. Nothing is ever taken
+out, so that it does not matter how the log is cut into transactions, and a rebuild finds the same.
+
+What holds by the newest word on it: which facts say so of what. Pure.
 """
 
-from collections.abc import Iterable, Iterator
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Final, NamedTuple
 
-from gateway.events import Alarm, ConnectionChanged, ConversationId, DeliveryReport
-from gateway.records import (
+from gateway.core.events import Alarm, ConnectionChanged, ConversationId, DeliveryReport, PlaceRenamed, SenderId, Usage
+from gateway.core.facts import (
     URGENT,
     ApprovalEnded,
     ApprovalRevoked,
+    AttentionRuleSet,
+    AttentionThresholdSet,
+    AudienceReported,
+    CodeEnded,
+    CodeIssued,
     CompactionLocked,
     CompactionSummary,
     ConversationRewound,
     CursorMoved,
     DmnStateSaved,
     Fact,
+    IdentityLinked,
     Judgement,
+    McpToolApproved,
+    ModelSelected,
     NoteForgotten,
     PartSendEnded,
     PartSendStarted,
@@ -28,14 +54,221 @@ from gateway.records import (
     PreviewShown,
     ReminderEnded,
     ReminderSet,
+    RoleAssigned,
+    RoomAccessChanged,
     Seq,
     TurnRecord,
     UnreadDismissed,
     ViewFolded,
 )
-from gateway.store.holding import CurrentFactKey, current_fact_key
-from gateway.store.registry import COUNT_TYPES, TypeSighting, merge_sightings, sight_type
-from gateway.store.spending import MAX_NUMBER, NANO_PER_USD, spending_shares
+
+
+class CurrentFactKey(NamedTuple):
+    """A word on something."""
+
+    kind: str
+    """Of the facts that can hold."""
+    key: str
+    """What it is about: the newest word on that counts."""
+    is_current: bool
+    """False: from now on nothing does."""
+
+
+def current_fact_key(fact: Fact) -> CurrentFactKey | None:  # noqa: C901 - one case per kind
+    """What a fact says so. None: nothing."""
+    match fact:
+        case CodeIssued():
+            return CurrentFactKey("code_given", fact.request, is_current=True)
+        case CodeEnded():
+            return CurrentFactKey("code_given", fact.request, is_current=False)
+        case RoleAssigned():
+            return CurrentFactKey(fact.kind, f"{fact.person}\n{fact.scope}", is_current=bool(fact.role))
+        case RoomAccessChanged():
+            return CurrentFactKey(fact.kind, fact.room.conversation, is_current=fact.open)
+        case AudienceReported():
+            return CurrentFactKey(fact.kind, fact.at.conversation, is_current=True)
+        case IdentityLinked():
+            return CurrentFactKey(fact.kind, f"{fact.one}\n{fact.other}", is_current=fact.joined)
+        case AttentionThresholdSet():
+            return CurrentFactKey(fact.kind, fact.type, is_current=fact.value is not None)
+        case AttentionRuleSet():
+            return CurrentFactKey(fact.kind, fact.rule, is_current=not fact.gone)
+        case PlaceRenamed():
+            return CurrentFactKey(fact.kind, fact.at.conversation, is_current=True)
+        case ModelSelected():
+            return CurrentFactKey(fact.kind, fact.agent, is_current=bool(fact.model))
+        case McpToolApproved():
+            return CurrentFactKey(fact.kind, f"{fact.server}\n{fact.tool}", is_current=True)
+        case _:
+            return None
+
+
+MAX_FAMILY_TYPES: Final = 200
+"""Types that are counted each for itself in a family: more rooms than most people are in."""
+
+COUNT_TYPES: Final = f"""
+WITH new AS (
+    SELECT key AS first, value ->> 0 AS family, value ->> 1 AS type, value ->> 2 AS together,
+        value ->> 3 AS times, value ->> 4 AS first_at, value ->> 5 AS last_at, value ->> 6 AS last
+    FROM json_each(?)
+), met AS (
+    SELECT *, EXISTS (
+        SELECT 1 FROM notification_type AS old WHERE old.family = new.family AND old.type = new.type
+    ) AS known, (SELECT count(*) FROM notification_type AS old WHERE old.family = new.family) AS size
+    FROM new
+), placed AS (
+    SELECT *, size + row_number() OVER (PARTITION BY family, known ORDER BY first) AS position FROM met
+), named AS (
+    SELECT *, iif(known OR position <= {MAX_FAMILY_TYPES}, type, together) AS name FROM placed
+), told AS (
+    SELECT family, name, times,
+        first_value(first_at) OVER (PARTITION BY family, name ORDER BY first) AS first_at,
+        first_value(last_at) OVER (PARTITION BY family, name ORDER BY last DESC) AS last_at
+    FROM named
+)
+INSERT INTO notification_type (family, type, count, first_at, last_at)
+SELECT family, name, sum(times), first_at, last_at FROM told WHERE true GROUP BY family, name
+ON CONFLICT DO UPDATE SET count = count + excluded.count, last_at = excluded.last_at
+"""  # noqa: S608 - constants only
+"""Takes what `merge_sightings` gives. `WHERE true`: else ON would be a join's
+(https://www.sqlite.org/lang_upsert.html#parsing_ambiguity)."""
+
+
+class TypeSighting(NamedTuple):
+    """A type that was seen, in the order in which `COUNT_TYPES` reads it."""
+
+    family: str
+    """Empty: of types that name no place, e.g. `irc.libera.link`."""
+    type: str
+    together: str
+    """As what it is counted if its family is full."""
+    times: int
+    first_at: str
+    """UTC, as the log has it. First and last in the log's order: a clock may have been set back between."""
+    last_at: str
+
+
+@lru_cache(maxsize=4_096)
+def type_family(dotted: str, conversation: ConversationId | None) -> str:
+    """The type without its place; empty if it names none."""
+    place = (conversation or "").partition("/")[2].replace("/", ".").replace("%2F", "/").replace("%25", "%")
+    return dotted.removesuffix(f".{place}") if place and dotted.endswith(f".{place}") else ""
+
+
+def sight_type(dotted: str, conversation: ConversationId | None, at: str) -> TypeSighting:
+    """One notification's."""
+    of = type_family(dotted, conversation)
+    return TypeSighting(of, dotted, f"{of}.*" if of else "*", 1, at, at)
+
+
+def merge_sightings(many: Iterable[TypeSighting]) -> str:
+    """Each type once, in the order of first sight, as JSON: one step of the database, however many there are.
+
+    The table becomes the same as if each came by itself: a family that was full when a type came first is full
+    for ever, and one that was not has that type from then on.
+    """
+    found: dict[tuple[str, str], list[str | int]] = {}
+    for place, one in enumerate(many):
+        before = found.setdefault((one.family, one.type), [*one[:3], 0, *one[4:], place])
+        before[3:] = [int(before[3]) + one.times, before[4], one.last_at, place]
+    return json.dumps(list(found.values()))
+
+
+MAX_NUMBER = 2**50
+"""Of each number. A server can bill what it likes; beyond this it is nonsense, and SQLite's integers must hold sums."""
+NANO_PER_USD = 1_000_000_000
+"""Billionths in a dollar: the cheapest token read from a cache costs five of them."""
+NOBODY = SenderId("")
+"""Bears what nobody's message caused, or what an earlier version did not tell of."""
+
+
+class SpendingShare(NamedTuple):
+    """One sender's part in the requests of one turn to one model, in the order of the table's columns."""
+
+    agent: str
+    provider: str
+    """Empty: not told."""
+    model: str
+    sender: SenderId
+    requests: int
+    """Whole ones: a turn's stand with some of its senders, and say nothing about these."""
+    unpriced: int
+    """Of these, without a known price."""
+    input: int
+    read: int
+    written: int
+    """To the cache, for however long."""
+    written_1h: int
+    output: int
+    cost_nano_usd: int
+
+
+def usage_of(*columns: int) -> Usage:
+    """What these columns of the table say: input, read, written, written_1h and output."""
+    uncached, read, written, written_1h, output = columns
+    return Usage(
+        input_tokens=uncached,
+        cache_read_tokens=read,
+        cache_write_tokens=written,
+        cache_write_1h_tokens=written_1h,
+        output_tokens=output,
+    )
+
+
+def spending_shares(turn: TurnRecord) -> list[SpendingShare]:
+    """A turn's costs: by what was asked, and by who had spoken. Nothing if nothing was asked."""
+    weights = Counter(turn.senders) or Counter((NOBODY,))
+    sums: dict[tuple[str, str], list[int]] = {}
+    for provider, model, requests, usage, cost_usd in _billed_requests(turn):
+        priced = cost_usd is not None and math.isfinite(cost_usd)
+        numbers = [
+            requests,
+            0 if priced else requests,
+            usage.input_tokens,
+            usage.cache_read_tokens,
+            usage.cache_write_tokens,
+            usage.cache_write_1h_tokens,
+            usage.output_tokens,
+            int(min(max(cost_usd * NANO_PER_USD, 0.0), MAX_NUMBER) + 0.5) if cost_usd is not None and priced else 0,
+        ]
+        before = sums.setdefault((provider, model), [0] * len(numbers))
+        sums[provider, model] = [min(old + max(0, new), MAX_NUMBER) for old, new in zip(before, numbers, strict=True)]
+    return [
+        SpendingShare(turn.agent, provider, model, sender, *part)
+        for (provider, model), numbers in sums.items()
+        for sender, part in zip(weights, _split_numbers(numbers, list(weights.values())), strict=True)
+    ]
+
+
+def _billed_requests(turn: TurnRecord) -> Iterator[tuple[str, str, int, Usage, float | None]]:
+    """Those that were accounted for, then the rest together, whose price nobody told."""
+    rest = turn.usage
+    for account in turn.accounts:
+        yield account.provider, account.model, 1, account.usage, account.cost_usd
+        rest = _subtract_usage(rest, account.usage)
+    if turn.requests > len(turn.accounts):
+        yield "", turn.model, turn.requests - len(turn.accounts), rest, None
+
+
+def _subtract_usage(whole: Usage, part: Usage) -> Usage:
+    return Usage(
+        input_tokens=whole.input_tokens - part.input_tokens,
+        cache_read_tokens=whole.cache_read_tokens - part.cache_read_tokens,
+        cache_write_tokens=whole.cache_write_tokens - part.cache_write_tokens,
+        cache_write_1h_tokens=whole.cache_write_1h_tokens - part.cache_write_1h_tokens,
+        output_tokens=whole.output_tokens - part.output_tokens,
+    )
+
+
+def _split_numbers(numbers: Sequence[int], weights: Sequence[int]) -> Iterator[list[int]]:
+    """Each number in parts that stand to each other as the weights do, and add up to it."""
+    whole, upto, given = sum(weights), 0, [0] * len(numbers)
+    for weight in weights:
+        upto += weight
+        reached = [number * upto // whole for number in numbers]
+        yield [now - before for now, before in zip(reached, given, strict=True)]
+        given = reached
+
 
 PROJECTED_TABLES = (
     "unread",

@@ -1,8 +1,14 @@
-"""Reading the store: its own connection, which sees only what is committed and can write nothing."""
+"""Reading the store: its own connection, which sees only what is committed and can write nothing.
+
+Where words stand in the log: for whoever weighs many entries before reading any.
+
+A connection for reading, and what it can be asked with.
+"""
 
 import json
 import sqlite3
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 from pathlib import Path
@@ -10,11 +16,14 @@ from typing import Any, Self
 
 import aiosqlite
 
-from gateway.events import ChannelName, ConversationId, MembershipChanged, Message, MessageId, Post
-from gateway.records import ChannelCardPinned, Judgement, PostQueued, Seq
+from gateway.core.events import ChannelName, ConversationId, MembershipChanged, Message, MessageId, Post
+from gateway.core.facts import ChannelCardPinned, Judgement, PostQueued, Seq
 from gateway.store import queries
-from gateway.store.connection import clamp_params
-from gateway.store.entries import (
+from gateway.store.projections import NANO_PER_USD
+from gateway.store.queries import LAST
+from gateway.store.schema import sqlite_uri
+from gateway.store.types import (
+    BadSearchQuery,
     ConnectionState,
     LogEntry,
     NotificationTypeCount,
@@ -24,11 +33,75 @@ from gateway.store.entries import (
     PendingReminder,
     SpendingKey,
     SpendingSum,
+    StoreError,
+    StoreUnreadable,
     UnreadEntries,
 )
-from gateway.store.errors import BadSearchQuery, StoreError, StoreUnreadable
-from gateway.store.spending import NANO_PER_USD
-from gateway.store.uses import EntryLocation, WordUses
+
+
+def clamp_params(params: Iterable[str | int | None]) -> list[str | int | None]:
+    """Numbers as SQLite can take them: a position beyond 64 bits is beyond every entry, as the last one is."""
+    return [max(-LAST, min(value, LAST)) if isinstance(value, int) else value for value in params]
+
+
+async def connect_reader(path: Path) -> aiosqlite.Connection:
+    """A connection that cannot write."""
+    connection = await aiosqlite.connect(sqlite_uri(path, "ro"), uri=True, isolation_level=None)
+    try:
+        await connection.execute_fetchall("PRAGMA query_only = ON")
+    except BaseException:  # cancelled, too: a connection that nobody has keeps its thread, and so the process, for ever
+        await connection.close()
+        raise
+    return connection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WordUses:
+    """Where words stand in the log."""
+
+    last: Seq
+    """The log's last position. 0: it is empty."""
+    positions: Sequence[Sequence[int]]
+    """Of each that was asked for, the newest first."""
+    note_positions: Sequence[int]
+    """Where notes stand, in any order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryLocation:
+    """Where an entry of the log stands, without what it says."""
+
+    seq: Seq
+    at: datetime
+    is_note: bool
+    conversation: ConversationId | None
+    unread: int | None
+    """How urgent it is where it is still unread. None: it is not."""
+    agent: str | None
+    """Of a note: who wrote it down."""
+    scope: str | None
+    """Of a note: who may be told of it."""
+    is_removed: bool
+    """It is a turn that was taken back, or was told to one as new, or a forgotten note: as if it had not been."""
+    is_left_behind: bool
+    """Somebody asked for a fresh view in that conversation since."""
+
+    @classmethod
+    def from_row(cls, row: Iterable[Any]) -> Self:
+        """Make it of what `queries.PLACED` gives."""
+        seq, at, kind, conversation, unread, agent, scope, cut, left = row
+        return cls(
+            seq=Seq(seq),
+            at=datetime.fromisoformat(at),
+            is_note=kind == "noted",
+            conversation=conversation,
+            unread=unread,
+            agent=agent,
+            scope=scope,
+            is_removed=bool(cut),
+            is_left_behind=bool(left),
+        )
+
 
 LogRow = tuple[int, str, str, str | None, str | None, int | None, str]
 """seq, at, kind, conversation, key, cause, and the fact as JSON text."""
@@ -300,7 +373,7 @@ class StoreReader:
         return [LogEntry.from_row(row) for row in await self._rows(queries.UNDECIDED)]
 
     async def current_facts(self, kind: str) -> list[LogEntry]:
-        """Of facts whose newest word counts those that hold, oldest first: see `gateway.store.holding`."""
+        """Of facts whose newest word counts those that hold, oldest first: see `gateway.store.projections`."""
         return [LogEntry.from_row(row) for row in await self._rows(queries.HOLDS, kind)]
 
     async def newest_current_facts(self, kind: str, *, newest: int) -> list[LogEntry]:
@@ -335,7 +408,7 @@ class StoreReader:
         ]
 
     async def notification_types(self) -> list[NotificationTypeCount]:
-        """The types of notifications that were seen, by name. Bounded: see `gateway.store.registry`."""
+        """The types of notifications that were seen, by name. Bounded: see `gateway.store.projections`."""
         return [NotificationTypeCount.from_row(row) for row in await self._rows(queries.TYPES)]
 
     async def pending_counts(self) -> list[PendingCounts]:

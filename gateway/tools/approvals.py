@@ -3,26 +3,219 @@
 That it is asked for is durable with the notice that asks, and what is decided with the answer to whoever decides. So
 after a crash each approval is decided, or nobody waits for it any more and that is written down. One verdict counts:
 the first that is in the log.
+
+What admins say to calls that wait, and what they take back: decided here, written down with the answer to them.
+
+Asks for approvals where they are to be given, and writes down what becomes of them.
 """
 
 import asyncio
+import contextlib
+import hashlib
 import logging
+import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Final, NamedTuple
 
-from gateway.clock import Clock
-from gateway.events import Address, ChannelName, DeliveryReport
-from gateway.ops.report import format_duration
-from gateway.places import PrivacyCache
-from gateway.records import ApprovalRequested, ApprovalVerdict, ToolRefused, TurnId, is_inner
-from gateway.settings_tools import ApprovalsConfig
-from gateway.standing import AccessPolicy, has_role_holder, role_of
-from gateway.store import AppendResult, NewEntry, OutboxPost, Store
-from gateway.tools import consent
-from gateway.tools.gate import ApprovalRequest
+from gateway.access.approval_texts import (
+    APPROVAL_DURATIONS,
+    APPROVAL_ID_ALPHABET,
+    APPROVAL_ID_CHARS,
+    PLACE_CHARS,
+    Approver,
+    can_decide,
+    describe_coverage,
+    explain_not_approved,
+    explain_too_long,
+    format_arguments,
+    inline_code,
+    is_weak_requester,
+    normalize_arguments,
+    render_already_decided,
+    render_approval_request,
+    render_decision,
+    roles_that_may_approve,
+)
+from gateway.config.tools import ApprovalsConfig
+from gateway.core.clock import Clock
+from gateway.core.events import Address, ChannelName, ConversationId, DeliveryReport, Post, PostKey
+from gateway.core.facts import (
+    ApprovalEnded,
+    ApprovalRequested,
+    ApprovalRevoked,
+    ApprovalVerdict,
+    PostQueued,
+    Seq,
+    ToolRefused,
+    TurnId,
+    is_inner,
+)
+from gateway.core.format import format_duration
+from gateway.core.identity import AccessPolicy, has_role_holder, role_of
+from gateway.store import AppendResult, NewEntry, OutboxPost, Store, StoreReader
+from gateway.store.effects import CommandEffect, EffectFact
+from gateway.stream.routing import PrivacyCache
+from gateway.tools import grants
+from gateway.tools.dispatch import ApprovalRequest
 from gateway.tools.grants import CallProvenance, ToolGrant, ToolGrants, digest_arguments
-from gateway.tools.notices import ApprovalNotices, PendingApproval
+from gateway.tools.mcp.review import ToolDefinitionReview
+
+_NO_SEQ: Final = Seq(0)
+ID_TRIES: Final = 8
+"""At an id that is not taken, before they get longer."""
+
+
+@dataclass(slots=True, kw_only=True)
+class PendingApproval:
+    """A call that waits."""
+
+    request: ApprovalRequest
+    room: Address
+    """Where it is asked for."""
+    fact: ApprovalRequested | None = None
+    """None: that is not durable yet."""
+    seq: Seq = _NO_SEQ
+    """Where that stands."""
+    deadline_s: float = 0.0
+    """On the clock's `monotonic`."""
+    waiters: int = 0
+    """How many wait for it. 0: nobody does any more."""
+    claimed: bool = False
+    """A verdict is being written down."""
+    granted_by: str = ""
+    """Who meanwhile approved the tool for longer. Empty: nobody."""
+    verdict: ApprovalVerdict | None = None
+    post: PostKey | None = None
+    """Of the notice. None: it is not durable yet."""
+    delivered: bool | None = None
+    """Whether all of the notice was shown. None: that is not known yet."""
+    delivery_known: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once it is known."""
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set with each change of these."""
+
+    @property
+    def grant(self) -> ToolGrant:
+        """What a word that holds for longer is about."""
+        return ToolGrant(self.request.agent, self.request.tool, self.request.at.conversation)
+
+    @property
+    def provenance(self) -> CallProvenance:
+        """For calls like which."""
+        wanted = self.request
+        return CallProvenance(
+            wanted.least_role, wanted.foreign, digest_arguments(normalize_arguments(wanted.arguments))
+        )
+
+    def set_delivered(self, *, whole: bool) -> None:
+        """What became of the notice."""
+        self.delivered = whole
+        self.delivery_known.set()
+        self.changed.set()
+
+
+class ApprovalNotices:
+    """For all agents."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        timeout_s: Callable[[], float],
+        post: Callable[[OutboxPost], None],
+        prefix: Mapping[ChannelName, str],
+        *,
+        named: Callable[[str], str] = str,
+    ) -> None:
+        """`named` puts the titles of places into a text."""
+        self._add_titles = named
+        self._store = store
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._post = post
+        self._command_prefixes = prefix
+
+    async def recover(self) -> None:
+        """As `Approvals.recover`."""
+        left = await self._store.undecided()
+        entries = [
+            self._build_end_entry(one.fact, "dropped", Address.parse(one.conversation or ""), one.seq)
+            for one in left
+            if isinstance(one.fact, ApprovalRequested)
+        ]
+        await self._store.append(entries)
+
+    async def post_request(self, one: PendingApproval) -> ApprovalRequested:
+        """Ask, in one transaction with the fact that it is asked for."""
+        wanted, now, tries, timeout_s = one.request, self._clock.now(), 0, self._timeout_s()
+        shape = one.provenance
+        while True:
+            name = "".join(secrets.choice(APPROVAL_ID_ALPHABET) for _ in range(APPROVAL_ID_CHARS + tries // ID_TRIES))
+            asked = ApprovalRequested(
+                approval=name,
+                agent=wanted.agent,
+                tool=wanted.tool,
+                arguments=format_arguments(wanted.arguments),
+                turn=wanted.turn,
+                asked_by=tuple(asker.id for asker in wanted.requesters),
+                room=one.room.conversation,
+                until=now + timedelta(seconds=timeout_s),
+            )
+            text = render_approval_request(
+                asked,
+                askers=wanted.requesters,
+                rule=wanted.rule,
+                covers=describe_coverage(shape.least_role, wanted.required_role, foreign=shape.foreign),
+                place=wanted.at.conversation if one.room != wanted.at else "",
+                named=self._add_titles,
+                prefix=self._command_prefixes[one.room.channel],
+                span=format_duration(timeout_s),
+            )
+            first = NewEntry(fact=asked, at=now, conversation=wanted.at.conversation, key=approval_key(name))
+            key = PostKey(hashlib.sha256(f"{first.key}:{wanted.turn}".encode()).hexdigest()[:26])
+            post = Post(key=key, to=one.room, text=text, style="notice")
+            queued = NewEntry(
+                fact=PostQueued(post=post), at=now, conversation=one.room.conversation, key=f"post:{key}", cause=first
+            )
+            became, sent = await self._store.append([first, queued])
+            if became.is_new:  # else somebody had that id, at some time
+                one.post = key
+                one.fact, one.seq, one.deadline_s = asked, became.seq, self._clock.monotonic() + timeout_s
+                self._post(OutboxPost(seq=sent.seq, at=now, post=post, parts=()))
+                return asked
+            tries += 1
+
+    async def record_end(
+        self, one: PendingApproval, asked: ApprovalRequested, verdict: ApprovalVerdict, by: str = ""
+    ) -> ApprovalVerdict:
+        one.claimed = True
+        await self._store.append([self._build_end_entry(asked, verdict, one.request.at, one.seq, by)])
+        stands = await self._store.entry_by_key(approval_ended_key(asked.approval))
+        assert stands is not None
+        assert isinstance(stands.fact, ApprovalEnded)
+        one.verdict = stands.fact.verdict  # what an admin said may be there though we were not told so
+        return one.verdict
+
+    def _build_end_entry(
+        self, asked: ApprovalRequested, verdict: ApprovalVerdict, at: Address, cause: Seq, by: str = ""
+    ) -> NewEntry:
+        fact = ApprovalEnded(approval=asked.approval, agent=asked.agent, tool=asked.tool, verdict=verdict, by=by)
+        place, key = at.conversation, approval_ended_key(asked.approval)
+        return NewEntry(fact=fact, at=self._clock.now(), conversation=place, key=key, cause=cause)
+
+
+def approval_key(name: str) -> str:
+    """Of the entry that asks for the approval of that name."""
+    return f"approval:{name}"
+
+
+def approval_ended_key(name: str) -> str:
+    """Of the one entry that says what became of it."""
+    return f"{approval_key(name)}:ended"
+
 
 logger = logging.getLogger("reverie.tools")
 
@@ -43,7 +236,7 @@ class ApprovalCallKey(NamedTuple):
 
 
 class ApprovalQueue:
-    """Of all agents. It is `gateway.tools.gate.ApprovalRequester`; `gateway.tools.deciding` is the other side."""
+    """Of all agents. It is `gateway.tools.dispatch.ApprovalRequester`; `gateway.tools.approvals` is the other side."""
 
     def __init__(
         self,
@@ -110,14 +303,14 @@ class ApprovalQueue:
         """
         grant = ToolGrant(wanted.agent, wanted.tool, wanted.at.conversation)
         shape = CallProvenance(
-            wanted.least_role, wanted.foreign, digest_arguments(consent.normalize_arguments(wanted.arguments))
+            wanted.least_role, wanted.foreign, digest_arguments(normalize_arguments(wanted.arguments))
         )
         if not wanted.recovered and await self.grants.is_granted(grant, shape, wanted.required_role):
             return ""
-        if why := consent.explain_too_long(consent.format_arguments(wanted.arguments)):
+        if why := explain_too_long(format_arguments(wanted.arguments)):
             await self._record_refusal(wanted, why)
             return f"Refused: {wanted.rule}, and {why}. Nothing was done. Do it in smaller calls."
-        call = ApprovalCallKey(wanted.turn, wanted.tool, consent.normalize_arguments(wanted.arguments))
+        call = ApprovalCallKey(wanted.turn, wanted.tool, normalize_arguments(wanted.arguments))
         if call in self._refused_calls:
             return self._render_verdict(self._refused_calls[call], wanted)
         if any(one.turn == wanted.turn and verdict == "expired" for one, verdict in self._refused_calls.items()):
@@ -152,7 +345,7 @@ class ApprovalQueue:
                 timer.cancel()
         finally:
             del self._pending[call]
-        if verdict not in consent.APPROVAL_DURATIONS:
+        if verdict not in APPROVAL_DURATIONS:
             self._refused_calls[call] = verdict
             while len(self._refused_calls) > MAX_REMEMBERED_REFUSALS:
                 self._refused_calls.popitem(last=False)
@@ -182,7 +375,7 @@ class ApprovalQueue:
         return one.verdict
 
     def _render_verdict(self, verdict: ApprovalVerdict, wanted: ApprovalRequest) -> str:
-        return consent.explain_not_approved(verdict, wanted.tool, format_duration(self._timeout_s))
+        return explain_not_approved(verdict, wanted.tool, format_duration(self._timeout_s))
 
     def _limit_refusal(self, wanted: ApprovalRequest) -> str:
         here = sum(one.request.at == wanted.at for one, _ in self._pending.values())
@@ -192,7 +385,7 @@ class ApprovalQueue:
 
     async def _no_approver_reason(self, room: Address, needs: str) -> str:
         """Why nobody could ever approve anything there. Empty: somebody could."""
-        channel, place, may = room.channel, room.conversation, consent.roles_that_may_approve(needs)
+        channel, place, may = room.channel, room.conversation, roles_that_may_approve(needs)
         if is_inner(place) or not self._command_prefixes.get(channel):
             return "nobody can be asked here"
         if not has_role_holder(self._access_policy, channel, may):
@@ -208,3 +401,160 @@ class ApprovalQueue:
         fact = ToolRefused(turn=wanted.turn, agent=wanted.agent, tool=wanted.tool, role=wanted.role, rule=rule)
         await self._store.append([NewEntry(fact=fact, at=self._clock.now(), conversation=wanted.at.conversation)])
         return f"Refused: {rule}. Nothing was done; do not try it again."
+
+
+NOTICE_DELIVERY_S: Final = 2.0
+"""A notice that an admin answers at once may be about to be confirmed; less than
+`gateway.commands.dispatcher.ANSWER_TIMEOUT_S`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingApproval:
+    """A call that waits, for people."""
+
+    request: ApprovalRequested
+    remaining_s: float
+    """Until the answer is no."""
+
+
+class ApprovalDecisions:
+    """For all agents and admins."""
+
+    def __init__(
+        self,
+        approvals: ApprovalQueue,
+        definitions: ToolDefinitionReview,
+        reader: StoreReader,
+        clock: Clock,
+        prefix: Mapping[ChannelName, str],
+    ) -> None:
+        """`prefix`: of commands, as `commands.World` has it."""
+        self._approvals = approvals
+        self.definitions = definitions
+        """Of MCP tools: those that wait are approved by the same command."""
+        self._reader = reader
+        self._clock = clock
+        self._command_prefixes = prefix
+
+    def list_waiting(self, approver: Approver) -> list[WaitingApproval]:
+        """What this admin may decide where they are, oldest first."""
+        now_s = self._clock.monotonic()
+        return [
+            WaitingApproval(request=one.fact, remaining_s=max(0.0, one.deadline_s - now_s))
+            for one in self._approvals.pending
+            if one.fact is not None and self._may_decide(approver, one.room)
+        ]
+
+    async def list_grants(self, approver: Approver) -> dict[ToolGrant, str]:
+        """What is approved for longer than a call, and how long, of what this admin may take back where they are."""
+        told = await self._approvals.grants.list_grants()
+        return {one: long for one, long in told.items() if self._may_decide(approver, Address.parse(one.conversation))}
+
+    async def decide(self, approver: Approver, name: str, verdict: ApprovalVerdict) -> CommandEffect:
+        """Somebody says a word on the approval of that name. It holds once it is written down and settled."""
+        found = next((one for one in self._approvals.pending if one.fact and one.fact.approval == name), None)
+        if found is None:
+            change = self.definitions.approve(approver, name) if verdict != "denied" else None
+            return change or CommandEffect(answer=await self._render_ended(approver, name))
+        if not self._may_decide(approver, found.room):
+            return CommandEffect(answer=_render_unknown(name))
+        if verdict != "denied" and not await _was_shown_whole(found):
+            return CommandEffect(
+                answer=f"`{name}` cannot be approved: what it would run has not been shown here whole yet."
+            )
+        if (
+            found.verdict is not None
+            or found.claimed
+            or not found.waiters
+            or self._clock.monotonic() >= found.deadline_s
+        ):
+            return CommandEffect(answer=f"Too late: `{name}` is over, or just being decided.")
+        wanted, at = found.request, approver.at
+        if verdict != "denied" and approver.role not in roles_that_may_approve(wanted.required_role):
+            return CommandEffect(
+                answer=f"{inline_code(wanted.tool)} is for the role {wanted.required_role}: so is approving it."
+            )
+        if verdict != "denied" and is_weak_requester(
+            approver, wanted.at.channel, wanted.requesters, wanted.required_role
+        ):
+            return CommandEffect(answer="You asked for it without the right to: somebody else has to approve it.")
+        found.claimed = True  # nothing is awaited from here on: whoever is handed it has to settle it
+        by, place = approver.name, wanted.at.conversation
+        shape = found.provenance
+        fact = ApprovalEnded(
+            approval=name,
+            agent=wanted.agent,
+            tool=wanted.tool,
+            verdict=verdict,
+            by=by,
+            least=shape.least_role,
+            foreign=shape.foreign,
+            arguments=shape.arguments,
+        )
+        covers = describe_coverage(shape.least_role, wanted.required_role, foreign=shape.foreign)
+        where = place if wanted.at != at else ""
+        return CommandEffect(
+            answer=render_decision(verdict, wanted.tool, where, self._command_prefixes[at.channel], covers),
+            facts=(EffectFact(fact, place, approval_ended_key(name)),),
+            settle=lambda asked: self._apply_verdict(found, verdict, by, asked),
+        )
+
+    async def revoke(self, approver: Approver, tool: str) -> CommandEffect:
+        """The tool is not approved for longer any more: there, or wherever this admin may decide from there."""
+        taken = [one for one in await self.list_grants(approver) if one.tool == tool]
+        for one in taken:
+            self._approvals.grants.drop_session_grant(one)
+        if not taken:
+            return CommandEffect(answer=f"{inline_code(tool)} is not approved here for longer than a call.")
+        facts = [
+            EffectFact(ApprovalRevoked(agent=one.agent, tool=tool, by=approver.name), one.conversation) for one in taken
+        ]
+        places = ", ".join(dict.fromkeys(inline_code(one.conversation, PLACE_CHARS) for one in taken))
+        return CommandEffect(answer=f"Approved no more: {inline_code(tool)} in {places}.", facts=tuple(facts))
+
+    def reset_conversation(self, conversation: ConversationId) -> None:
+        """Somebody has a conversation begin afresh, whether or not anything was in view there."""
+        self._approvals.grants.reset_conversation(conversation)
+
+    def _may_decide(self, approver: Approver, asked_in: Address) -> bool:
+        return can_decide(approver, asked_in, self._approvals.room)
+
+    def _apply_verdict(
+        self, found: PendingApproval, verdict: ApprovalVerdict, by: str, asked: AppendResult | None
+    ) -> None:
+        found.claimed = False
+        if asked is not None and asked.is_new:
+            found.verdict = verdict
+            if verdict in ("session", "always"):
+                if verdict == "session":
+                    self._approvals.grants.add_session_grant(found.grant, asked.seq, found.provenance)
+                for one in self._approvals.pending:
+                    same = one.grant == found.grant and not one.request.recovered
+                    if same and grants.covers(found.provenance, one.provenance, one.request.required_role):
+                        one.granted_by = by
+                        one.changed.set()
+        found.changed.set()
+
+    async def _render_ended(self, approver: Approver, name: str) -> str:
+        """What became of what does not wait any more."""
+        asked = await self._reader.entry_by_key(approval_key(name))
+        if asked is None or not isinstance(asked.fact, ApprovalRequested):
+            return _render_unknown(name)
+        if not self._may_decide(approver, Address.parse(asked.fact.room)):
+            return _render_unknown(name)
+        ended = await self._reader.entry_by_key(approval_ended_key(name))
+        if ended is None or not isinstance(ended.fact, ApprovalEnded):
+            return f"Too late: `{name}` is just being decided."
+        return render_already_decided(name, ended.fact.verdict, ended.fact.by)
+
+
+async def _was_shown_whole(one: PendingApproval) -> bool:
+    """Whether all of what it would run was shown; waits a moment until that is known."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(NOTICE_DELIVERY_S):
+            await one.delivery_known.wait()
+    return one.delivered is True
+
+
+def _render_unknown(name: str) -> str:
+    return f"No approval {inline_code(name)} was asked for here."

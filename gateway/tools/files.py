@@ -1,11 +1,25 @@
-"""The agent's own files: read, written, changed, listed, searched and looked at."""
+"""The agent's own files: read, written, changed, listed, searched and looked at.
+
+Texts in files: whether it is one, how a part of it is told, and how a piece of it is replaced. Pure.
+
+Replacing works on bytes: what is not UTF-8, a byte order mark and the line ends of a file stay as they are.
+
+Looking through what is in an agent's files. Blocks; bounded as `listing`, and in how long a pattern may take.
+
+A picture that a tool brought, made ready to be shown to a model.
+"""
 
 import asyncio
+import contextlib
 import hashlib
-from collections.abc import Callable, Sequence
-from typing import Final
+import logging
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
-from agent.tools.files import (
+from agent.models.base import MAX_IMAGE_BYTES, MAX_IMAGE_SIDE
+from agent.tools.specs import (
     EDIT_FILE,
     GLOB,
     GREP,
@@ -19,19 +33,471 @@ from agent.tools.files import (
     ViewImageArgs,
     WriteFileArgs,
 )
-from agent.tools.schema import ToolCallRefused
-from gateway.clock import Clock
-from gateway.hands import Tool, ToolContext, ToolOutput
-from gateway.labels import role_rank
-from gateway.records import FileWritten
+from gateway.core.clock import Clock
+from gateway.core.events import Attachment, ToolImage
+from gateway.core.facts import FileWritten
+from gateway.core.fields import compile_regex
+from gateway.core.media_types import ImageInfo, describe_attachment, identify_image, sound_suffix
+from gateway.core.permissions import ALLOW_MEMBERS, ToolPermit
+from gateway.core.tool import Tool, ToolContext, ToolOutput, run_in_thread
+from gateway.core.tool_spec import Image, ToolCallRefused
+from gateway.core.trust import role_rank
 from gateway.store import NewEntry, Store
-from gateway.tools import images, texts
-from gateway.tools.listing import SearchLimits, glob
-from gateway.tools.paths import display_path, parse_file_path
-from gateway.tools.permits import ALLOW_MEMBERS, ToolPermit
-from gateway.tools.root import WorkspaceRoot
-from gateway.tools.search import grep
-from gateway.tools.threads import run_in_thread
+from gateway.tools.workspace_fs import (
+    FoundEntry,
+    GlobPattern,
+    PathParts,
+    SearchLimits,
+    WorkspaceRoot,
+    display_path,
+    glob,
+    parse_file_path,
+    parse_path,
+    walk,
+)
+
+logger = logging.getLogger("reverie.tools")
+
+
+class ImageStore(Protocol):
+    """Where pictures are kept: `gateway.stream.media.MediaStore`."""
+
+    async def save_picture(self, data: bytes, found: ImageInfo, about: str) -> ToolImage:
+        """Raises OSError."""
+
+
+async def prepare_image(keeps: ImageStore, data: bytes, name: str) -> tuple[ToolImage, Image]:
+    """Keep it, and show it. `name` (untrusted): what it is called. Raises Refused for what models do not take."""
+    found = identify_image(data)
+    if found is None:
+        raise ToolCallRefused(f"{name} is not a picture that can be shown: PNG, JPEG, GIF and WebP can.")
+    if len(data) > MAX_IMAGE_BYTES:
+        raise ToolCallRefused(
+            f"{name} has {len(data):,} bytes, and a picture may have {MAX_IMAGE_BYTES:,}: make it smaller."
+        )
+    if not found.width or not found.height or not _is_complete_image(data, found.media_type):
+        raise ToolCallRefused(
+            f"{name} is damaged: it is not a whole {found.media_type.removeprefix('image/').upper()} file."
+        )
+    if max(found.width, found.height) > MAX_IMAGE_SIDE:
+        raise ToolCallRefused(
+            f"{name} has {found.width}x{found.height} pixels, and {MAX_IMAGE_SIDE:,} a side are shown: make it smaller."
+        )
+    sent = Attachment(id=name, name=name, content_type=found.media_type, form="image")
+    about = describe_attachment(sent, size_bytes=len(data), pixels=(found.width, found.height))
+    try:
+        kept = await keeps.save_picture(data, found, about)
+    except OSError as error:
+        logger.warning("a picture cannot be kept: %s", error.strerror)
+        raise ToolCallRefused(f"{name} could not be kept to be shown: an admin has to look at the disk.") from error
+    return kept, Image(media_type=found.media_type, data=data, description=about)
+
+
+def _is_complete_image(data: bytes, media_type: str) -> bool:
+    """Whether its end is there: a provider refuses the whole request that has half a picture in it."""
+    if media_type == "image/webp":
+        return int.from_bytes(data[4:8], "little") + 8 <= len(data)  # the length in RIFF's header leaves out 8 bytes
+    if media_type == "image/gif":
+        return data.rstrip(b"\0\r\n").endswith(b";")
+    return (b"IEND" if media_type == "image/png" else b"\xff\xd9") in data[len(data) // 2 :]
+
+
+MAX_READ_CHARS: Final = 200_000
+"""Told at once."""
+MAX_LINE_CHARS: Final = 20_000
+"""Of one line: files that programs write have everything on one."""
+MAX_REPLACEMENTS: Final = 100_000
+"""Replaced at once."""
+MAX_OLD_BYTES: Final = 100_000
+"""Of a piece that is looked for."""
+_HEAD_BYTES: Final = 8_192
+"""Looked through for a NUL, as git does: texts have none."""
+_SHOWN_PLACES: Final = 3
+_SHOWN_LINES: Final = 30
+"""Of each of them."""
+_CONTEXT_LINES: Final = 2
+"""Lines in front of it and behind it."""
+_BOM: Final = b"\xef\xbb\xbf"
+_REPLACEMENT_CHAR: Final = "\ufffd"
+_KINDS: Final = (
+    (b"%PDF-", "a PDF document"),
+    (b"\x1f\x8b", "a gzip archive"),
+    (b"\xff\xfe", "a text in UTF-16, and only UTF-8 can be read"),
+    (b"\xfe\xff", "a text in UTF-16, and only UTF-8 can be read"),
+)
+"""What may have no NUL at its beginning."""
+_BINARY_KINDS: Final = (
+    (b"PK\x03\x04", "a ZIP archive (or an office document)"),
+    (b"\x7fELF", "a program"),
+    (b"SQLite format 3", "an SQLite database"),
+    (b"\xfd7zXZ", "an xz archive"),
+    (b"\x28\xb5\x2f\xfd", "a zstd archive"),
+)
+_LINE_END: Final = rb"(?:\r\n|(?<!\r)\n)"
+"""A line's end, never half of one."""
+_NUMBERED_LINE: Final = re.compile(r"\s*\d+\t")
+
+
+class DecodedText(NamedTuple):
+    """A file, as it is told."""
+
+    lines: Sequence[str]
+    """Without line ends; a line end at the end of the file begins no line."""
+    notes: str
+    """What cannot be seen in the lines. Empty: nothing."""
+
+
+class TextEdit(NamedTuple):
+    """A file with a piece of it replaced."""
+
+    data: bytes
+    starts: Sequence[int]
+    """Where what was put in begins, in bytes."""
+    length: int
+    """Of the longest of them."""
+
+
+def describe_binary(data: bytes) -> str:
+    """What a file is that is no text, and what can be done with it. Empty: it is a text."""
+    for magic, what in _KINDS:
+        if data.startswith(magic):
+            return what
+    if b"\0" not in data[:_HEAD_BYTES]:
+        return ""
+    if identify_image(data):
+        return "a picture: look at it with view_image"
+    if sound_suffix(data) != ".bin":
+        return "a sound"
+    return next((what for magic, what in _BINARY_KINDS if data.startswith(magic)), "binary data")
+
+
+def decode_text(data: bytes) -> DecodedText:
+    """The file as text, whatever is in it."""
+    bom = data.startswith(_BOM)
+    text = data[len(_BOM) if bom else 0 :].decode("utf-8", "replace").replace("\0", _REPLACEMENT_CHAR)
+    lost = text.count(_REPLACEMENT_CHAR) - data.count(_REPLACEMENT_CHAR.encode())
+    crlf, ends = text.count("\r\n"), text.count("\n")
+    lines = text.split("\n")
+    if not lines[-1]:
+        lines.pop()
+    if crlf:
+        lines = [line.removesuffix("\r") for line in lines]
+    notes = (
+        "begins with a byte order mark" if bom else "",
+        "" if not crlf else "lines end with CRLF" if crlf == ends else f"{crlf} of its lines end with CRLF",
+        f"{lost} bytes that are no text in UTF-8 are shown as {_REPLACEMENT_CHAR}" if lost else "",
+    )
+    return DecodedText(lines, "; ".join(note for note in notes if note))
+
+
+def render_lines(name: str, text: DecodedText, offset: int, limit: int) -> tuple[str, int]:
+    """So many lines of it, numbered, from this one on (1: the first); and the last that is told. Raises Refused."""
+    total = len(text.lines)
+    notes = f"; {text.notes}" if text.notes else ""
+    if not total:
+        return f"{name} is empty{notes}.", 0
+    if offset > total:
+        raise ToolCallRefused(f"{name} has {total:,} lines: offset can be 1 to {total}.")
+    shown, chars, last = list[str](), 0, offset - 1
+    for number, line in enumerate(text.lines[offset - 1 : offset - 1 + limit], start=offset):
+        one = number_line(number, line)
+        chars += len(one) + 1
+        if shown and chars > MAX_READ_CHARS:
+            break
+        shown.append(one)
+        last = number
+    part = "" if (offset, last) == (1, total) else f", here {offset} to {last}"
+    more = f" (go on with offset={last + 1})" if last < total else ""
+    return "\n".join([f"{name}, {total} {'line' if total == 1 else 'lines'}{part}{more}{notes}", *shown]), last
+
+
+def number_line(number: int, line: str) -> str:
+    """A line as `cat -n` writes it."""
+    beyond = len(line) - MAX_LINE_CHARS
+    cut = f"{line[:MAX_LINE_CHARS]}... [{beyond:,} more characters in this line]" if beyond > 0 else line
+    return f"{number:6}\t{cut}"
+
+
+def encode_text(text: str) -> bytes:
+    """Raises Refused for what no file in UTF-8 has."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise ToolCallRefused(
+            "The text has half a surrogate pair in it, which is no character: write the whole one."
+        ) from None
+
+
+def replace_text(name: str, data: bytes, old: str, new: str, *, everywhere: bool, most: int) -> TextEdit:
+    """The file with `new` where `old` stands; a line end is as the file has it. Raises Refused, e.g. for too much.
+
+    Unless `everywhere`, `old` must stand there exactly once. What is refused quotes nothing of the file.
+    """
+    wanted = encode_text(old.replace("\r\n", "\n"))
+    put = encode_text(new.replace("\r\n", "\n"))
+    if len(wanted) > MAX_OLD_BYTES:
+        raise ToolCallRefused(
+            f"`old` has at most {MAX_OLD_BYTES:,} bytes: name less of the file, or write all of it anew."
+        )
+    pattern = re.compile(_LINE_END.join(map(re.escape, wanted.split(b"\n"))))
+    crlf = data.count(b"\r\n") * 2 > data.count(b"\n")
+    places = list[re.Match[bytes]]()
+    for place in pattern.finditer(data):
+        places.append(place)
+        if len(places) > MAX_REPLACEMENTS:
+            raise ToolCallRefused(
+                f"That stands in {name} more than {MAX_REPLACEMENTS:,} times: change it with the shell."
+            )
+    if not places:
+        raise ToolCallRefused(_explain_not_found(name, data, wanted, put))
+    again = pattern.search(data, places[0].start() + 1)
+    if again and not everywhere:
+        lines = _format_line_numbers(
+            data, [place.start() for place in (places if len(places) > 1 else [places[0], again])]
+        )
+        times = f"{max(2, len(places))} times" if len(places) > 1 else "more than once, overlapping"
+        raise ToolCallRefused(
+            f"`old` stands in {name} {times} ({lines}): add lines around it until it stands there once, "
+            "or set `all` to replace every one."
+        )
+    if len(data) + len(places) * (2 * len(put) - len(wanted)) > 2 * most:  # line ends are two bytes at most
+        raise ToolCallRefused(f"{name} would have more than the {most:,} bytes that a file may have.")
+    made = _apply_replacements(data, places, put, crlf=crlf)
+    if made.data == data:
+        raise ToolCallRefused(f"That would change nothing in {name}: `old` and `new` are the same.")
+    return made
+
+
+def render_edit(name: str, made: TextEdit) -> str:
+    """What became of the file: the lines that changed, with some around them."""
+    count = len(made.starts)
+    lines = decode_text(made.data).lines
+    shown = [f"{name}, {len(lines)} lines; {'1 place' if count == 1 else f'{count} places'} changed:"]
+    last = 0
+    for start in made.starts[:_SHOWN_PLACES]:
+        line = made.data.count(b"\n", 0, start) + 1
+        height = made.data.count(b"\n", start, start + max(0, made.length - 1))
+        first = max(line - _CONTEXT_LINES, last + 1)
+        if last and first > last + 1:
+            shown.append("   ...")
+        last = max(last, min(line + min(height, _SHOWN_LINES) + _CONTEXT_LINES, len(lines)))
+        shown += [number_line(number, lines[number - 1]) for number in range(first, last + 1)]
+    return "\n".join(shown if count <= _SHOWN_PLACES else [*shown, f"   ... and {count - _SHOWN_PLACES} more places"])
+
+
+def _apply_replacements(data: bytes, places: Iterable[re.Match[bytes]], put: bytes, *, crlf: bool) -> TextEdit:
+    wide = put.replace(b"\n", b"\r\n")
+    pieces, starts, end, size, length = list[bytes](), list[int](), 0, 0, 0
+    for place in places:
+        was = place.group()
+        now = wide if b"\r\n" in was or (crlf and b"\n" not in was) else put
+        pieces += (data[end : place.start()], now)
+        size += place.start() - end
+        starts.append(size)
+        size += len(now)
+        length = max(length, len(now))
+        end = place.end()
+    return TextEdit(b"".join([*pieces, data[end:]]), starts, length)
+
+
+def _explain_not_found(name: str, data: bytes, wanted: bytes, put: bytes) -> str:
+    why = f"`old` does not stand in {name}"
+    lines = [line for line in wanted.decode().split("\n") if line.strip()]
+    if lines and all(map(_NUMBERED_LINE.match, lines)):
+        return f"{why}: leave out the line numbers and the tabs behind them."
+    words = wanted.split()
+    loose = re.search(rb"\s+".join(map(re.escape, words)), data) if words else None
+    if loose:
+        return (
+            f"{why}, but with other blanks or line ends in {_format_line_numbers(data, [loose.start()])}: "
+            "copy it exactly."
+        )
+    if put.strip() and put in data:
+        return (
+            f"{why}, but `new` does already, in {_format_line_numbers(data, [data.index(put)])}: nothing is to be done."
+        )
+    first = lines[0].strip().encode() if lines else b""
+    if first and first in data:
+        return (
+            f"{why}: its first line does, in {_format_line_numbers(data, [data.index(first)])}, and goes "
+            "on differently."
+        )
+    return f"{why}: read the file again, and copy it exactly."
+
+
+def _format_line_numbers(data: bytes, starts: Sequence[int]) -> str:
+    """In which lines these places are."""
+    numbers = [str(data.count(b"\n", 0, start) + 1) for start in starts[:5]]
+    more = " and more" if len(starts) > len(numbers) else ""
+    return f"{'line' if len(starts) == 1 else 'lines'} {', '.join(numbers)}{more}"
+
+
+MAX_MATCHES: Final = 500
+"""Lines that are told."""
+MAX_SHOWN_CHARS: Final = 400
+"""Of one line."""
+MAX_OUTPUT_CHARS: Final = 200_000
+MAX_SEARCHED_CHARS: Final = 100_000
+"""Of one line, from its beginning: a pattern remembers where it has been."""
+LINE_TIMEOUT_S: Final = 0.5
+"""For one line. A pattern that takes longer would take for ever."""
+_TIME_CHECK_LINES: Final = 1_000
+"""After so many, the time is looked at."""
+_SPECIAL_CHARS: Final = frozenset("\\.^$*+?{}[]()|\ufffd")
+"""Without these an expression means itself, and a file without its bytes need not be looked at line by line."""
+_BEFORE_CHARS: Final = 100
+"""Shown of a long line in front of what matches."""
+
+
+def grep(
+    root: WorkspaceRoot,
+    pattern: str,
+    bounds: SearchLimits,
+    *,
+    path: str = "",
+    files: str = "",
+    ignore_case: bool = False,
+    around: int = 0,
+) -> str:
+    """Lines that match as `path:number:line`, `around` lines on each side of them as `path-number-line`.
+
+    `path`: a file, or the directory that is looked through. `files`: a glob that may begin in any directory. Raises
+    Refused.
+    """
+    try:
+        search = _GrepSearch(compile_regex(pattern, ignore_case=ignore_case), around, bounds)
+    except ValueError as error:
+        raise ToolCallRefused(f"The pattern is refused: {error}.") from None
+    if not ignore_case and _SPECIAL_CHARS.isdisjoint(pattern):
+        search.required_bytes = encode_text(pattern)
+    parts = parse_path(path)
+    if parts and not root.is_directory(parts):
+        data = root.read_bytes(path)
+        if what := describe_binary(data):
+            raise ToolCallRefused(f"{display_path(parts)} is {what}.")
+        search.search_text(parts, data)
+        return search.render()
+    with contextlib.closing(walk(root, parts, GlobPattern(files or "**", anywhere=True), bounds)) as found:
+        for one in found:
+            if one.kind == "file":
+                search.search_file(root, one)
+            if search.is_full:
+                break
+    return search.render()
+
+
+class _GrepSearch:
+    """One search, as it goes from file to file."""
+
+    def __init__(self, pattern: Any, around: int, bounds: SearchLimits) -> None:  # noqa: ANN401 - the library has no types
+        self.required_bytes = b""
+        """What every file that matches has in it."""
+        self.is_full = False
+        """Nothing more is to be found."""
+        self._pattern = pattern
+        self._context_lines = around
+        self._limits = bounds
+        self._lines = list[str]()
+        self._chars = self._matches = self._files = self._searched = 0
+        self._left_out = Counter[str]()
+
+    def search_file(self, root: WorkspaceRoot, found: FoundEntry) -> None:
+        """Look into a file, if it can be opened and is a text. Raises Refused for a pattern that is too slow."""
+        try:
+            data = root.read_at(found.parent_fd, found.parts)
+        except (OSError, ToolCallRefused):
+            self._left_out["too large or not to be opened"] += 1
+            return
+        if not self._limits.spend(read=len(data)):
+            self.is_full = True
+        elif describe_binary(data):
+            self._left_out["binary"] += 1
+        else:
+            self.search_text(found.parts, data)
+
+    def search_text(self, parts: PathParts, data: bytes) -> None:
+        """Look into what is in one."""
+        self._searched += 1
+        if self.required_bytes not in data:
+            return
+        lines, name, spans = decode_text(data).lines, display_path(parts), dict[int, tuple[int, int]]()
+        for number, line in enumerate(lines, start=1):
+            if number % _TIME_CHECK_LINES == 0 and self._limits.is_late():
+                self.is_full = True
+                break
+            span = self._match_span(name, number, line)
+            if span is None:
+                continue
+            if self._matches + len(spans) == MAX_MATCHES:
+                self._stop_at_limit()
+                break
+            spans[number] = span
+        if spans:
+            self._files += 1
+            self._matches += len(spans)
+            self._append_lines(name, lines, spans)
+
+    def render(self) -> str:
+        cut = f"; there may be more, but {self._limits.cut_reason}: look for less" if self._limits.cut_reason else ""
+        left = "".join(f"; {_format_count(count, 'file')} left out ({why})" for why, count in self._left_out.items())
+        unopened = f"; {self._limits.unopened} directories could not be opened" if self._limits.unopened else ""
+        searched = f"of {_format_count(self._searched, 'file')} searched"
+        if not self._matches:
+            return f"No line matches, {searched}{cut}{left}{unopened}."
+        what = (
+            f"{_format_count(self._matches, 'line')} in {_format_count(self._files, 'file')}, "
+            f"{searched}{cut}{left}{unopened}:"
+        )
+        return "\n".join([what, *self._lines])
+
+    def _match_span(self, name: str, number: int, line: str) -> tuple[int, int] | None:
+        """Where in the line; None: nowhere."""
+        if len(line) > MAX_SEARCHED_CHARS:
+            line = line[:MAX_SEARCHED_CHARS]
+            self._limits.cut_reason = (
+                self._limits.cut_reason or f"lines are searched up to their character {MAX_SEARCHED_CHARS:,}"
+            )
+        try:
+            match = self._pattern.search(line, timeout=LINE_TIMEOUT_S, concurrent=True)
+        except (TimeoutError, MemoryError):
+            raise ToolCallRefused(
+                f"The pattern takes too long on line {number} of {name}: write it without one repetition in another."
+            ) from None
+        return None if match is None else match.span()
+
+    def _append_lines(self, name: str, lines: Sequence[str], spans: dict[int, tuple[int, int]]) -> None:
+        last = 0
+        for middle in spans:
+            first, until = max(1, middle - self._context_lines, last + 1), min(len(lines), middle + self._context_lines)
+            if self._context_lines and self._lines and (not last or first > last + 1):
+                self._lines.append("--")
+            for number in range(first, until + 1):
+                mark = ":" if number in spans else "-"
+                line = _clip_line(lines[number - 1], spans.get(number, (0, 0)))
+                self._lines.append(f"{name}{mark}{number}{mark}{line}")
+                self._chars += len(self._lines[-1]) + 1
+            last = max(last, until)
+            if self._chars > MAX_OUTPUT_CHARS:
+                self._stop_at_limit()
+                break
+
+    def _stop_at_limit(self) -> None:
+        self._limits.cut_reason = "so many match"
+        self.is_full = True
+
+
+def _clip_line(line: str, span: tuple[int, int]) -> str:
+    """A line, or what is around its match."""
+    if len(line) <= MAX_SHOWN_CHARS:
+        return line
+    start = max(0, span[0] - _BEFORE_CHARS)
+    end = start + MAX_SHOWN_CHARS
+    return f"{'...' if start else ''}{line[start:end]}{'...' if end < len(line) else ''}"
+
+
+def _format_count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
 
 WRITE_PERMIT: Final = ToolPermit(role="admin", approval="untrusted")
 MAX_CONCURRENT_SEARCHES: Final = 2
@@ -45,9 +511,7 @@ class FileTools:
     (`AuthoredFiles`).
     """
 
-    def __init__(
-        self, root: WorkspaceRoot, pictures: images.ImageStore, authored: "AuthoredFiles | None" = None
-    ) -> None:
+    def __init__(self, root: WorkspaceRoot, pictures: ImageStore, authored: "AuthoredFiles | None" = None) -> None:
         """`authored`: knows what the agent wrote itself. None: nobody knows, so all files may be anybody's words."""
         self._root = root
         self._images = pictures
@@ -70,16 +534,16 @@ class FileTools:
 
         def read() -> tuple[bytes, str, int]:
             data = self._root.read_bytes(asked.path)
-            if what := texts.describe_binary(data):
+            if what := describe_binary(data):
                 raise ToolCallRefused(f"{name} is no text but {what}; it has {len(data):,} bytes.")
-            return data, *texts.render_lines(name, texts.decode_text(data), asked.offset, asked.limit)
+            return data, *render_lines(name, decode_text(data), asked.offset, asked.limit)
 
         data, text, last = await run_in_thread(lambda _: read())
         origin = f"{name}, lines {asked.offset}-{last}" if last else name
         return ToolOutput(text=text, origin=origin, is_untrusted=True, is_foreign=not await self._is_own(data, where))
 
     async def _write(self, asked: WriteFileArgs, where: ToolContext) -> str:
-        data = texts.encode_text(asked.text)
+        data = encode_text(asked.text)
         done = await run_in_thread(lambda _: self._root.write(asked.path, data))
         if self._authored is not None:
             await self._authored.record(data, where)
@@ -91,19 +555,19 @@ class FileTools:
 
     async def _edit(self, asked: EditFileArgs, where: ToolContext) -> ToolOutput:
         name = display_path(parse_file_path(asked.path))
-        made, before = list[texts.TextEdit](), list[bytes]()
+        made, before = list[TextEdit](), list[bytes]()
 
         def change(data: bytes) -> bytes:
-            if what := texts.describe_binary(data):
+            if what := describe_binary(data):
                 raise ToolCallRefused(f"{name} is no text but {what}; it has {len(data):,} bytes.")
             most = self._root.max_bytes
             before.append(data)
-            made.append(texts.replace_text(name, data, asked.old, asked.new, everywhere=asked.all, most=most))
+            made.append(replace_text(name, data, asked.old, asked.new, everywhere=asked.all, most=most))
             return made[0].data
 
         def edit() -> str:
             self._root.edit(asked.path, change)
-            return texts.render_edit(name, made[0])
+            return render_edit(name, made[0])
 
         text = await run_in_thread(lambda _: edit())
         own = await self._is_own(before[0], where)
@@ -142,7 +606,7 @@ class FileTools:
     async def _view(self, asked: ViewImageArgs, where: ToolContext) -> ToolOutput:
         data = await run_in_thread(lambda _: self._root.read_bytes(asked.path))
         name = display_path(parse_file_path(asked.path))
-        image, own = await images.prepare_image(self._images, data, name), await self._is_own(data, where)
+        image, own = await prepare_image(self._images, data, name), await self._is_own(data, where)
         text = f"{image[0].about} is shown below."
         return ToolOutput(text=text, origin=name, is_untrusted=True, is_foreign=not own, images=(image,))
 

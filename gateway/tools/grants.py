@@ -3,9 +3,9 @@
 import hashlib
 from typing import Final, NamedTuple
 
-from gateway.events import ConversationId
-from gateway.records import ApprovalEnded, Seq
-from gateway.standing import ROLE_ORDER
+from gateway.core.events import ConversationId
+from gateway.core.facts import ApprovalEnded, Seq
+from gateway.core.identity import ROLE_ORDER
 from gateway.store import Store
 
 GRANTED_ALWAYS: Final = "for good"
@@ -32,7 +32,7 @@ class CallProvenance(NamedTuple):
 
 
 def digest_arguments(arguments: str) -> str:
-    """Of arguments as they are taken (`gateway.tools.consent.normalize_arguments`)."""
+    """Of arguments as they are taken (`gateway.access.approval_texts.normalize_arguments`)."""
     return hashlib.sha256(arguments.encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -5,14 +5,242 @@ Inside there is the system (`/usr`, read-only), an `/etc` of our making, the age
 the operator says so. Nothing else of the machine has a name there. See bwrap(1).
 
 A gateway that runs as root sets the sandbox up as root, without a user namespace, and the command runs as `nobody`.
+
+What a command's processes take, as the kernel tells it: proc(5), statvfs(3).
+
+What a command may take, and when it has taken too much. Pure.
 """
 
-from collections.abc import Iterator
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
-from gateway.settings_tools import BashConfig
+from gateway.config.tools import BashConfig
+
+THREADS_PER_PROCESS: Final = 16
+"""How many threads there may be for each process that there may be."""
+OUTPUT_FLOOD_FACTOR: Final = 100
+"""A command may write so many times what is kept of its output."""
+DISK_USE_FACTOR: Final = 10
+"""Of the size that one file may have, a command may make the disk fuller by so many."""
+MAX_NEW_FILES: Final = 100_000
+MB: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessUsage:
+    """What all processes of a command take together."""
+
+    processes: int = 0
+    threads: int = 0
+    memory_bytes: int = 0
+    """Their own memory: anonymous, shared, swapped out, and in files without a name; not the files that they read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskSpace:
+    """What is free where a command writes."""
+
+    free_bytes: int
+    free_files: int
+    """0 where the file system does not count them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandLimits:
+    """Of one command."""
+
+    time_s: float
+    output_bytes: int
+    memory_bytes: int
+    processes: int
+    disk_bytes: int
+
+    @classmethod
+    def from_config(cls, config: BashConfig, time_s: float) -> Self:
+        """Those that the operator set."""
+        return cls(
+            time_s=time_s,
+            output_bytes=config.output_bytes,
+            memory_bytes=config.memory_bytes,
+            processes=config.processes,
+            disk_bytes=config.disk_bytes,
+        )
+
+    def check_processes(self, processes: int) -> str:
+        """Why it has to end for want of processes. Empty: it has not."""
+        return f"it had more than {self.processes} processes at once" if processes > self.processes else ""
+
+    def check_usage(self, load: ProcessUsage) -> str:
+        """Why it has to end for what its processes take. Empty: it has not."""
+        if load.threads > self.processes * THREADS_PER_PROCESS:
+            return f"it had more than {self.processes * THREADS_PER_PROCESS} threads at once"
+        if load.memory_bytes > self.memory_bytes:
+            return f"its processes took more than {self.memory_bytes // MB} MB of memory together"
+        return self.check_processes(load.processes)
+
+    def check_disk(self, before: DiskSpace, now: DiskSpace) -> str:
+        """Why it has to end for what it wrote to the disk. Empty: it has not.
+
+        Others write there, too: so only much counts, or what is taken of the very last.
+        """
+        taken = before.free_bytes - now.free_bytes
+        if taken > DISK_USE_FACTOR * self.disk_bytes or (now.free_bytes < self.disk_bytes < DISK_USE_FACTOR * taken):
+            return f"the disk lost {taken // MB} MB while it ran, and has {now.free_bytes // MB} MB left"
+        if before.free_files - now.free_files > MAX_NEW_FILES:
+            return f"more than {MAX_NEW_FILES} files were made while it ran"
+        return ""
+
+    def check_output(self, written: int) -> str:
+        """Why it has to end for what it printed. Empty: it has not."""
+        most = OUTPUT_FLOOD_FACTOR * self.output_bytes
+        return f"it printed more than {most // MB} MB; put such output into a file" if written > most else ""
+
+
+SAMPLE_INTERVAL_S: Final = 0.05
+"""Between two looks. In that time a program may take some 100 MB beyond its limit."""
+REST_FACTOR: Final = 20
+"""Looking takes a twentieth of the time at most, however many processes there are."""
+_KIB: Final = 1024
+_STAT_BLOCK_BYTES: Final = 512
+_PROC: Final = Path("/proc")
+_TELLS_CHILDREN: Final = Path("/proc/thread-self/children").exists()
+"""Kernels without CONFIG_PROC_CHILDREN do not: then all processes are looked through, which takes longer."""
+
+
+async def watch_limits(pid: int, limits: CommandLimits, folder: Path, *, keepers: int) -> str:
+    """Return why what this process started has to end, once it has to.
+
+    `folder`: where it writes. `keepers`: as in `list_descendants`.
+    """
+    before = measure_disk(folder)
+    while True:
+        began = time.thread_time()  # not on the wall's clock: what keeps all processors busy must not be looked at less
+        why = _check_limits(pid, limits, keepers=keepers) or limits.check_disk(before, measure_disk(folder))
+        if why:
+            return why
+        await asyncio.sleep(max(SAMPLE_INTERVAL_S, REST_FACTOR * (time.thread_time() - began)))
+
+
+def _check_limits(pid: int, limits: CommandLimits, *, keepers: int) -> str:
+    found = list_descendants(pid, limits.processes + 1, keepers=keepers)
+    if crowded := limits.check_processes(len(found)):
+        return crowded
+    why = limits.check_usage(measure_usage(found))
+    return why and limits.check_usage(measure_usage(found, exact=True))
+
+
+def list_descendants(pid: int, most: int, *, keepers: int = 0) -> list[int]:
+    """Processes that come from one, itself not among them; no more than are asked for, nearest first.
+
+    `keepers`: so many generations are left out, too.
+    """
+    found = list(_child_pids(pid))
+    for _ in range(keepers):
+        found = [child for one in found for child in _child_pids(one)]
+    for one in found:  # it grows meanwhile
+        if len(found) > most:
+            break
+        found += _child_pids(one)
+    return found[:most]
+
+
+def measure_usage(pids: Iterable[int], *, exact: bool = False) -> ProcessUsage:
+    """What these take. `exact`: what several share is counted once, which takes long for what is large."""
+    processes = threads = kib = 0
+    files: dict[int, int] = {}
+    for pid in pids:
+        processes += 1
+        told = _read_table(_PROC / str(pid) / "status")
+        threads += told.get("Threads", 0)
+        own = told.get("RssAnon", 0) + told.get("RssShmem", 0) + told.get("VmSwap", 0)
+        if exact and (rollup := _read_table(_PROC / str(pid) / "smaps_rollup")):
+            own = min(own, rollup.get("Pss_Anon", own) + rollup.get("Pss_Shmem", 0) + rollup.get("SwapPss", 0))
+        kib += own
+        files.update(_memory_files(pid))
+    return ProcessUsage(processes=processes, threads=threads, memory_bytes=kib * _KIB + sum(files.values()))
+
+
+def _memory_files(pid: int) -> Iterator[tuple[int, int]]:
+    """Of the files without a name that it holds open in memory (memfd_create(2)): which, and how many bytes."""
+    folder = _PROC / str(pid) / "fd"
+    with contextlib.suppress(OSError):  # it has ended
+        for name in os.listdir(folder):  # noqa: PTH208 - only names, and quickly
+            file = f"{folder}/{name}"
+            with contextlib.suppress(OSError):  # it is closed by now
+                if os.readlink(file).startswith("/memfd:"):  # noqa: PTH115 - the same
+                    told = os.stat(file)  # noqa: PTH116 - the same
+                    yield told.st_ino, told.st_blocks * _STAT_BLOCK_BYTES
+
+
+def measure_disk(folder: Path) -> DiskSpace:
+    """What is free there; nothing if it cannot be told."""
+    try:
+        told = os.statvfs(folder)
+    except OSError:
+        return DiskSpace(free_bytes=0, free_files=0)
+    return DiskSpace(free_bytes=told.f_bavail * told.f_frsize, free_files=told.f_favail)
+
+
+def kill_marked(mark: str) -> None:
+    """End every process that was started with this in its environment, `NAME=value`, as far as it may be seen."""
+    before = True
+    for _ in range(10):  # whoever forks meanwhile is found the next time, and who just becomes another program
+        found = [pid for pid in _all_pids() if mark.encode() in _read_bytes(_PROC / str(pid) / "environ").split(b"\0")]
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        if not found and not before:
+            return
+        before = bool(found)
+
+
+def _all_pids() -> Iterator[int]:
+    return (int(name) for name in os.listdir(_PROC) if name.isdigit())  # noqa: PTH208 - only names, and quickly
+
+
+def _child_pids(pid: int) -> Iterator[int]:
+    if not _TELLS_CHILDREN:
+        yield from (one for one in _all_pids() if _parent_pid(one) == pid)
+        return
+    try:
+        threads = os.listdir(_PROC / str(pid) / "task")  # noqa: PTH208 - the same
+    except OSError:
+        return
+    for thread in threads:
+        yield from map(int, _read_bytes(_PROC / str(pid) / "task" / thread / "children").split())
+
+
+def _parent_pid(pid: int) -> int:
+    """0 if it has ended."""
+    told = _read_bytes(_PROC / str(pid) / "stat").rpartition(b")")[2].split()
+    return int(told[1]) if told else 0
+
+
+def _read_table(path: Path) -> dict[str, int]:
+    """Of lines `Name:  123 kB` those with a number."""
+    found = {}
+    for line in _read_bytes(path).splitlines():
+        name, _, value = line.partition(b":")
+        number = value.split()[:1]
+        if number and number[0].isdigit():
+            found[name.decode("ascii", "replace")] = int(number[0])
+    return found
+
+
+def _read_bytes(path: Path) -> bytes:
+    """Nothing if it has ended meanwhile, or is somebody else's."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
 
 HOME: Final = "/workspace"
 SKILLS_PATH: Final = "/skills"

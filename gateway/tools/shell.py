@@ -2,20 +2,32 @@
 
 `sandbox: off` bounds what a command takes and ends what it leaves running. It does not bound what a command sees or
 does: that is all that the gateway's own user may, also to read the configuration, and to kill the gateway.
+
+What an agent's shell does in the background. It ends with the gateway, and nothing of it is in the log.
+
+One command of an agent's: started, watched and ended.
+
+What a command prints, and how it ended: kept as far as there is room, and made harmless to read. Pure.
 """
 
 import asyncio
 import contextlib
 import logging
 import os
+import re
+import secrets
 import shutil
-from collections.abc import Awaitable, Callable, Sequence
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from agent.journal import to_single_line
-from agent.tools.schema import ToolCallRefused
-from agent.tools.shell import (
+from agent.tools.specs import (
     BASH,
     JOB_KILL,
     JOB_OUTPUT,
@@ -26,27 +38,361 @@ from agent.tools.shell import (
     JobOutputArgs,
     JobsArgs,
 )
-from gateway.clock import Clock
-from gateway.hands import Tool, ToolContext, ToolOutput
-from gateway.process import ProgramNotStarted
-from gateway.settings_tools import BashConfig
-from gateway.tools.command import ShellCommand, run_command
-from gateway.tools.jobs import BackgroundJob, BackgroundJobs, JobFinishedListener
-from gateway.tools.limits import CommandLimits
-from gateway.tools.output import OutputBuffer, ShellResult
-from gateway.tools.permits import ALLOW_ADMINS, ToolPermit
+from channels.text import clean_text
+from gateway.config.tools import BashConfig
+from gateway.core.clock import Clock
+from gateway.core.events import Address
+from gateway.core.permissions import ALLOW_ADMINS, ToolPermit
+from gateway.core.process import KILL_WAIT_S, READ_BYTES, ChildProcess, ProgramNotStarted, start_process
+from gateway.core.tool import Requester, Tool, ToolContext, ToolOutput
+from gateway.core.tool_spec import ToolCallRefused
+from gateway.tools import warden
 from gateway.tools.sandbox import (
     BWRAP_PROCESSES,
+    MARKER_VARIABLE,
     NOBODY,
     PATH,
+    CommandLimits,
     SandboxMounts,
     build_environment,
     build_sandboxed_argv,
     build_unsandboxed_argv,
+    kill_marked,
+    watch_limits,
 )
 from gateway.tools.seccomp import LIBRARY, filter_file
 
+_SEQUENCE: Final = re.compile(
+    r"\x1b(?:"
+    r"\[[0-?]{0,64}[ -/]{0,8}[@-~]"
+    r"|\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)?"
+    r"|[PX^_][^\x1b]{0,4096}(?:\x1b\\)?"
+    r"|[ -/]{0,8}[0-~])"
+)
+"""Commands to a terminal (ECMA-48): CSI; OSC; other strings; the short ones."""
+
+
+SIGNAL_STATUS_BASE: Final = 128
+"""What shells add to the number of the signal that ended a program."""
+MIN_SHOWN_S: Final = 1.0
+"""How long a command took is told from here on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShellResult:
+    """How a command ended."""
+
+    status: int
+    """As it exited, or 128 and the signal that ended it."""
+    end_reason: str
+    """Why it was ended; empty: it ended by itself."""
+    duration_s: float
+
+    def render(self) -> str:
+        """In a few words."""
+        after = f" after {self.duration_s:.0f} s" if self.duration_s >= MIN_SHOWN_S else ""
+        if self.end_reason:
+            return f"ended{after}: {self.end_reason}"
+        return f"exit status {self.status}{_format_signal(self.status - SIGNAL_STATUS_BASE)}{after}"
+
+
+class OutputBuffer:
+    """The beginning and the end of an output, each half of what may be kept."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._head_bytes, self._tail_bytes = most_bytes - most_bytes // 2, most_bytes // 2
+        self._head, self._tail = bytearray(), bytearray()
+        self.total_bytes = 0
+        """Bytes, also of what is not kept."""
+
+    def append(self, piece: bytes) -> None:
+        """It printed more."""
+        self.total_bytes += len(piece)
+        room = self._head_bytes - len(self._head)
+        self._head += piece[:room]
+        self._tail += piece[room:]
+        if len(self._tail) > 2 * self._tail_bytes:  # not at each piece: that would copy it all each time
+            del self._tail[: -self._tail_bytes]
+
+    @property
+    def dropped_bytes(self) -> int:
+        """How many bytes between the beginning and the end are not kept."""
+        return max(0, self.total_bytes - self._head_bytes - self._tail_bytes)
+
+    def render(self) -> str:
+        """What is kept, to be read; where something is missing it says how much."""
+        if not self.dropped_bytes:
+            return strip_terminal_codes(bytes(self._head + self._tail))
+        head, tail = (
+            strip_terminal_codes(bytes(self._head)),
+            strip_terminal_codes(bytes(self._tail[-self._tail_bytes :])),
+        )
+        return f"{head}\n[... {self.dropped_bytes} bytes are not kept ...]\n{tail}"
+
+
+def _format_signal(number: int) -> str:
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        return ""
+    too_large = ": a file became larger than it may be" if number == signal.SIGXFSZ else ""
+    return f" ({name}{too_large})"
+
+
+def strip_terminal_codes(output: bytes) -> str:
+    """What a terminal would show in the end, in plain lines: without its commands, and without what was overwritten."""
+    text = _SEQUENCE.sub("", output.decode("utf-8", "replace"))
+    return clean_text("\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShellCommand:
+    """What is started."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    directory: Path
+    """Where it starts, and where it writes."""
+    helper_processes: int = 0
+    """How many processes stand between ours and the command's, because a sandbox needs them."""
+
+
+async def run_command(command: ShellCommand, limits: CommandLimits, kept: OutputBuffer) -> ShellResult:
+    """Run it to its end, or to that of its limits. What it prints is put into `kept` as it comes.
+
+    However this ends, also cancelled, all that the command started has ended. Raises NotStarted.
+    """
+    mark = f"{MARKER_VARIABLE}={secrets.token_hex(16)}"
+    watched = False
+    try:
+        async with _start_warden(command, mark) as child:
+            watched = True
+            return await _supervise(child, command, limits, kept, mark)
+    finally:
+        if not watched:  # cut off before we knew of it: only the warden was killed, and it may have been ahead
+            kill_marked(mark)
+
+
+def _start_warden(command: ShellCommand, mark: str) -> AbstractAsyncContextManager[ChildProcess]:
+    name, _, value = mark.partition("=")
+    return start_process(
+        (sys.executable, "-I", "-S", warden.__file__, *command.argv),
+        env={**command.env, name: value},
+        cwd=command.directory,
+        listens=True,
+        stderr="join",
+    )
+
+
+async def _supervise(
+    child: ChildProcess, command: ShellCommand, limits: CommandLimits, kept: OutputBuffer, mark: str
+) -> ShellResult:
+    began = time.monotonic()
+    reading = asyncio.ensure_future(_read_output(child, limits, kept))
+    watching = asyncio.ensure_future(
+        watch_limits(child.pid, limits, command.directory, keepers=command.helper_processes)
+    )
+    exiting = asyncio.ensure_future(child.wait())
+    try:
+        tasks = (exiting, reading, watching)
+        await asyncio.wait(tasks, timeout=limits.time_s, return_when=asyncio.FIRST_COMPLETED)
+        why = _end_reason(exiting, reading, watching, limits)
+        await _kill_all(child, mark)
+        await reading  # what it printed last
+        status = child.status or 0
+        return ShellResult(
+            status=status,
+            end_reason=why or ("it killed what watches over it" if status < 0 else ""),
+            duration_s=time.monotonic() - began,
+        )
+    finally:
+        await _kill_all(child, mark)
+        for task in (exiting, reading, watching):
+            task.cancel()
+        await asyncio.gather(exiting, reading, watching, return_exceptions=True)
+
+
+def _end_reason(
+    exiting: asyncio.Future[int], reading: asyncio.Future[str], watching: asyncio.Future[str], limits: CommandLimits
+) -> str:
+    if exiting.done():
+        return ""
+    for task in (watching, reading):
+        if task.done():
+            return task.result()
+    return f"its {limits.time_s:g} s were over"
+
+
+async def _read_output(child: ChildProcess, limits: CommandLimits, kept: OutputBuffer) -> str:
+    """Return why it has to end, if that is for what it printed; else when it has ended."""
+    assert child.stdout is not None
+    while piece := await child.stdout.read(READ_BYTES):
+        kept.append(piece)
+        if flood := limits.check_output(kept.total_bytes):
+            return flood
+    await child.wait()
+    return ""
+
+
+async def _kill_all(child: ChildProcess, mark: str) -> None:
+    """End it, if it has not ended, with all that it started."""
+    try:
+        if child.status is None and child.stdin is not None:
+            child.stdin.close()  # the warden knows all of them
+            await asyncio.wait((asyncio.ensure_future(child.wait()),), timeout=KILL_WAIT_S)
+    finally:
+        if child.status is None or child.status < 0:  # the warden hangs, or was killed
+            child.kill()
+            kill_marked(mark)
+    await child.wait()
+
+
 logger = logging.getLogger("reverie.tools.shell")
+
+MAX_ENDED_JOBS: Final = 8
+"""So many that have ended may still be read."""
+MAX_COMMAND_CHARS: Final = 100
+"""Of a command, where it is named."""
+
+RUNNING: Final = "running"
+
+JobFinishedListener = Callable[[str, Address, str, bool], Awaitable[None]]
+"""Is told of a job's end: whose it was, where it belongs, what came of it in one line, and whether it went well."""
+
+
+@dataclass(slots=True, kw_only=True)
+class BackgroundJob:
+    """One command that runs, or ran, beside the turns."""
+
+    name: str
+    command: str
+    agent: str
+    at: Address
+    began_s: float
+    """`Clock.monotonic`."""
+    output: OutputBuffer
+    requesters: tuple[Requester, ...] = ()
+    """Who asked for it."""
+    state: str = RUNNING
+    """In a few words."""
+
+    def render(self) -> str:
+        return f"{self.name}: {self.state}: {to_single_line(self.command[: 4 * MAX_COMMAND_CHARS], MAX_COMMAND_CHARS)}"
+
+
+class BackgroundJobs:
+    """All of an agent's. A job belongs to the conversation that it was started in: elsewhere there is no such job."""
+
+    def __init__(self, most: int, clock: Clock, finished: JobFinishedListener | None = None) -> None:
+        """`most`: at once. `finished`: not called for those that were killed."""
+        self.max_running = most
+        """May be another from some moment on."""
+        self._clock = clock
+        self._on_finished = finished
+        self._jobs: dict[str, BackgroundJob] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        """Of those that run, or whose end is being told."""
+        self._count = 0
+        self._closed = False
+
+    def start(
+        self,
+        command: str,
+        run: Callable[[OutputBuffer], Awaitable[ShellResult]],
+        kept: OutputBuffer,
+        where: ToolContext,
+    ) -> BackgroundJob:
+        """Let a command run on. Raises Refused."""
+        if self._closed or not self.max_running:
+            raise ToolCallRefused("Nothing can run in the background here; run it without `background`.")
+        running = [job for job in self._jobs.values() if job.state == RUNNING]
+        if len(running) >= self.max_running:
+            raise ToolCallRefused(
+                f"There are {len(running)} jobs already, and no more may be: wait for one, or job_kill it."
+            )
+        ended = [name for name, job in self._jobs.items() if job.state != RUNNING]
+        for name in ended[: max(0, len(ended) - MAX_ENDED_JOBS)]:
+            del self._jobs[name]
+        self._count += 1
+        job = BackgroundJob(
+            name=f"j{self._count}",
+            command=command,
+            agent=where.agent,
+            at=where.at,
+            began_s=self._clock.monotonic(),
+            output=kept,
+            requesters=where.requesters,
+        )
+        self._jobs[job.name] = job
+        task = self._tasks[job.name] = asyncio.create_task(self._run(job, run))
+        task.add_done_callback(lambda _: self._on_done(job))
+        return job
+
+    def list_visible(self, where: ToolContext) -> list[tuple[BackgroundJob, float]]:
+        """Those that may be told of there, and how many seconds ago they began, oldest first."""
+        now = self._clock.monotonic()
+        return [(job, now - job.began_s) for job in self._jobs.values() if _is_visible(job, where)]
+
+    def find(self, name: str, where: ToolContext) -> BackgroundJob:
+        """Raises Refused."""
+        job = self._jobs.get(name.strip())
+        if job is None or not _is_visible(job, where):
+            raise ToolCallRefused("There is no such job here; `jobs` names them.")
+        return job
+
+    async def kill(self, job: BackgroundJob) -> bool:
+        """End it. Returns whether it was still running."""
+        if job.state != RUNNING:
+            return False
+        task = self._tasks[job.name]
+        task.cancel()
+        await asyncio.wait((task,))
+        return True
+
+    async def kill_matching(self, theirs: Callable[[BackgroundJob], bool]) -> None:
+        """End all of somebody's. None is reported."""
+        for job in [one for one in self._jobs.values() if theirs(one)]:
+            await self.kill(job)
+
+    async def aclose(self) -> None:
+        """End all of them. None is reported."""
+        self._closed = True
+        tasks = tuple(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _run(self, job: BackgroundJob, run: Callable[[OutputBuffer], Awaitable[ShellResult]]) -> None:
+        well = False
+        try:
+            ended = await run(job.output)
+            job.state, well = ended.render(), not (ended.status or ended.end_reason)
+        except ProgramNotStarted as reason:
+            job.state = str(reason)
+        except Exception:
+            logger.exception("job %s of %s broke", job.name, job.agent)
+            job.state = "broke (internal error)"
+        await self._report(job, well)
+
+    def _on_done(self, job: BackgroundJob) -> None:
+        """Also of one that was cancelled before it began."""
+        del self._tasks[job.name]
+        if job.state == RUNNING:
+            job.state = "killed"
+
+    async def _report(self, job: BackgroundJob, well: bool) -> None:
+        if self._on_finished is None:
+            return
+        try:
+            await self._on_finished(job.agent, job.at, f"Background job {job.render()}", well)
+        except Exception:  # whoever is told may break: the shell goes on
+            logger.exception("the end of job %s of %s cannot be told", job.name, job.agent)
+
+
+def _is_visible(job: BackgroundJob, where: ToolContext) -> bool:
+    return where.visibility.sees_everything or job.at.conversation == where.at.conversation
+
 
 SHELL_PERMIT: Final = ToolPermit(role="admin", approval="untrusted")
 END_GRACE_S: Final = 30.0

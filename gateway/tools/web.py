@@ -1,25 +1,523 @@
-"""`web_fetch` and `web_search`, carried out."""
+"""`web_fetch` and `web_search`, carried out.
+
+Getting one page from the web: looked up once, judged, connected to as judged, and read within limits.
+
+No cookies, no logins, no proxies and no redirects that were not judged again: httpcore has none of them.
+
+Asking a search service, and reading its answer. Pure.
+
+Sources: docs.searxng.org (dev/search_api), api-dashboard.search.brave.com (api-reference/web/search/get),
+docs.tavily.com (api-reference/endpoint/search).
+
+Undoing what a server packed, without ever holding more than is wanted. Pure.
+
+A few kilobytes can unpack to gigabytes (CWE-409), so the limit holds while it is unpacked, not afterwards.
+
+Having a page read in a process that has nothing to lose.
+
+What is asked of a web server, and what it says. Pure.
+"""
 
 import asyncio
+import html
+import json
 import re
+import socket
 import ssl
-from collections.abc import Coroutine
+import sys
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any, Final, TypeVar
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import urlencode
 
-from agent.tools.schema import ToolCallRefused
-from agent.tools.web import WEB_FETCH, WEB_SEARCH, WebFetchArgs, WebSearchArgs
-from channels.tasks import with_timeout
-from gateway.clock import Clock
-from gateway.hands import Tool, ToolContext, ToolOutput
-from gateway.labels import role_rank
-from gateway.scopes import PUBLIC
-from gateway.settings_tools import WebConfig
-from gateway.tools import websearch
-from gateway.tools.extracting import extract_page, is_text_type
-from gateway.tools.fetching import Resolver, WebFetcher
-from gateway.tools.permits import ALLOW_MEMBERS
-from gateway.tools.webtypes import WebResponse
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from agent.journal import to_single_line
+from agent.tools.specs import WEB_FETCH, WEB_SEARCH, WebFetchArgs, WebSearchArgs
+from channels.aio import with_timeout
+from gateway.config.tools import SearchConfig, WebConfig
+from gateway.core import addresses
+from gateway.core.addresses import AllowedHosts, FetchTarget, display_host
+from gateway.core.clock import Clock
+from gateway.core.permissions import ALLOW_MEMBERS
+from gateway.core.process import ProgramNotStarted, run_program
+from gateway.core.scopes import PUBLIC
+from gateway.core.tool import Tool, ToolContext, ToolOutput
+from gateway.core.tool_spec import ToolCallRefused
+from gateway.core.trust import role_rank
+
+if TYPE_CHECKING:
+    import httpcore
+
+
+EXTRACT_PROGRAM: Final = Path(__file__).with_name("extract.py")
+EXTRACT_TIMEOUT_S: Final = 15.0
+MAX_EXTRACT_BYTES: Final = 14_000_000
+"""A million characters, each twelve bytes at most as JSON writes them, and a title."""
+
+
+class ExtractedPage(BaseModel):
+    """What a page says."""
+
+    model_config = ConfigDict(frozen=True)
+
+    title: str
+    """On one line. Empty: it has none."""
+    text: str
+    cut: bool
+    """There was more text."""
+
+
+async def extract_page(body: bytes, *, kind: str, charset: str, url: str, cut: bool) -> ExtractedPage:
+    """Read a page of a kind that `is_text_type` names. `cut`: only its beginning is there. Raises Refused."""
+    head = json.dumps({"kind": kind, "charset": charset, "url": url, "cut": "yes" if cut else ""}).encode()
+    try:
+        ran = await run_program(
+            (sys.executable, "-I", str(EXTRACT_PROGRAM)),
+            env={},
+            cwd=Path("/"),
+            time_s=EXTRACT_TIMEOUT_S,
+            max_bytes=MAX_EXTRACT_BYTES,
+            said=head + b"\n" + body,
+        )
+        if ran.end_reason == "exit" and ran.status == 0:
+            return ExtractedPage.model_validate_json(ran.output)
+    except ProgramNotStarted:
+        raise ToolCallRefused("Pages cannot be read now: the program that does it cannot be started.") from None
+    except ValidationError:
+        pass  # as if it had crashed, which it may have been made to
+    raise ToolCallRefused("This page cannot be read: it is broken, or too much for one.")
+
+
+def is_text_type(kind: str) -> bool:
+    """Whether a media type is text of some sort. Not said: perhaps."""
+    return (
+        not kind
+        or kind.startswith("text/")
+        or kind.endswith(("+xml", "+json"))
+        or kind in ("application/json", "application/xml", "application/yaml", "application/x-yaml")
+        or kind in ("application/javascript", "application/x-javascript", "application/x-ndjson", "application/toml")
+    )
+
+
+ACCEPTED_ENCODINGS: Final = "gzip, deflate"
+"""For Accept-Encoding."""
+
+
+class ContentDecodeError(Exception):
+    """It is packed in a way that was not asked for, or is broken."""
+
+
+class ContentDecoder:
+    """The bytes of one body, at most `most` of them. Feed it until `full`."""
+
+    def __init__(self, encoding: str, most: int) -> None:
+        """`encoding`: the header Content-Encoding. Raises Unreadable."""
+        self._encoding = encoding.strip().lower().removeprefix("x-")
+        if self._encoding not in ("", "identity", "gzip", "deflate"):
+            raise ContentDecodeError("packed in a way that was not asked for")
+        self._max_bytes = most
+        self._decompressor: zlib._Decompress | None = None
+        self._body = bytearray()
+        self.is_full = False
+        """There was more."""
+
+    @property
+    def body(self) -> bytes:
+        """All so far."""
+        return bytes(self._body)
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes. Raises Unreadable."""
+        if self._encoding in ("", "identity"):
+            self._append(data)
+            return
+        while data and not self.is_full:
+            data = self._inflate(data)
+
+    def _inflate(self, data: bytes) -> bytes:
+        """What is left of `data`: another member of the same gzip file (RFC 1952, 2.2)."""
+        if self._decompressor is None:
+            self._decompressor = zlib.decompressobj(self._window_bits(data))
+        try:
+            self._append(self._decompressor.decompress(data, self._max_bytes - len(self._body) + 1))
+        except zlib.error:
+            raise ContentDecodeError("packed, and broken") from None
+        if not self._decompressor.eof:
+            return b""
+        left, self._decompressor = self._decompressor.unused_data, None
+        return left if self._encoding == "gzip" and left.startswith(b"\x1f\x8b") else b""
+
+    def _window_bits(self, data: bytes) -> int:
+        """Deflate means zlib's format (RFC 9110, 8.4.1.2), but some servers send the bare one."""
+        if self._encoding == "gzip":
+            return 16 + zlib.MAX_WBITS
+        return zlib.MAX_WBITS if data[0] & 0x0F == zlib.DEFLATED else -zlib.MAX_WBITS
+
+    def _append(self, data: bytes) -> None:
+        left = self._max_bytes - len(self._body)
+        self._body += data[:left]
+        self.is_full = self.is_full or len(data) > left
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebRequest:
+    """What to ask a server for."""
+
+    target: FetchTarget
+    method: str = "GET"
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Names in lower case. May hold a key."""
+    body: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebResponse:
+    """What a server said."""
+
+    target: FetchTarget
+    """Where it was, after all redirects."""
+    status: int
+    media_type: str
+    """The media type, in lower case and without parameters. Empty: the server did not say."""
+    charset: str
+    declared_bytes: int | None
+    """Of the body in bytes, as the server said. None: it did not."""
+    body: bytes
+    """Unpacked. Empty if its kind is not to be read."""
+    is_truncated: bool
+    """There was more of it."""
+
+
+CONNECT_TIMEOUT_S: Final = 5.0
+"""For one address; then the next is tried."""
+MAX_ADDRESSES: Final = 4
+"""Of one host that are tried."""
+MAX_CONCURRENT_FETCHES: Final = 16
+"""Fetches under way; more wait, within their time."""
+MAX_CONCURRENT_LOOKUPS: Final = 2
+"""At once. A lookup cannot be stopped, and a server that never answers holds one for half a minute."""
+MAX_LENGTH_DIGITS: Final = 18
+"""Of a length that a server states."""
+USER_AGENT: Final = "Mozilla/5.0 (compatible; Reverie)"
+REDIRECT_STATUSES: Final = frozenset({301, 302, 303, 307, 308})
+
+Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
+"""All addresses of a host for a TCP port. Empty, or OSError: it has none."""
+
+
+def is_own_address(address: str) -> bool:
+    """Whether it is this machine's: then a connection would come from inside of its firewall. Sends nothing."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((address, 9))
+            return bool(ip_address(probe.getsockname()[0]) == ip_address(address))
+        except OSError:  # there is no way there
+            return False
+
+
+class WebFetcher:
+    """Everything raises Refused, whose text names no address and holds nothing that the server said."""
+
+    def __init__(
+        self,
+        config: WebConfig,
+        *,
+        resolve: Resolver | None = None,
+        context: ssl.SSLContext | None = None,
+        own: Callable[[str], bool] = is_own_address,
+    ) -> None:
+        """`resolve`: None, the system's. `context`: None, public certificates. Raises ValueError for the settings."""
+        self._config = config
+        self._allowed = AllowedHosts.parse(config.allow_private)
+        self._lookups: ThreadPoolExecutor | None = None
+        self._resolve = resolve or self._look_up
+        self._context = context
+        self._is_own = own
+        self._slots = asyncio.Semaphore(MAX_CONCURRENT_FETCHES)
+
+    def reconfigure(self, config: WebConfig) -> None:
+        """Go by that from now on. Returns at once. Raises ValueError as at the start."""
+        self._allowed, self._config = AllowedHosts.parse(config.allow_private), config
+
+    async def fetch(self, url: str, wants: Callable[[str], bool]) -> WebResponse:
+        """The page at `url`, wherever it has moved to. `wants`: whether a body of that kind is read."""
+        target = addresses.parse_url(url)
+        seen = {target.url}
+        async with self._slots:
+            while True:
+                async with self._send(WebRequest(target=target), await self._resolve_allowed(target)) as response:
+                    moved = _redirect_location(response)
+                    if moved is None:
+                        return await self._read_response(target, response, wants)
+                if len(seen) > self._config.max_redirects:
+                    raise ToolCallRefused(
+                        f"It is redirected more often than is followed here ({self._config.max_redirects} times)."
+                    )
+                target = addresses.resolve_redirect(target, moved)
+                if target.url in seen:
+                    raise ToolCallRefused(f"{display_host(target)} redirects in a circle.")
+                seen.add(target.url)
+
+    async def request(self, question: WebRequest) -> WebResponse:
+        """What a server of the operator's choice answers: it may be anywhere. Redirects are not followed."""
+        found = await self._resolve_target(question.target)
+        async with self._slots, self._send(question, found) as response:
+            return await self._read_response(question.target, response, lambda _: True)
+
+    def close(self) -> None:
+        """End what waits to be looked up."""
+        if self._lookups is not None:
+            self._lookups.shutdown(wait=False, cancel_futures=True)
+
+    async def _resolve_allowed(self, target: FetchTarget) -> list[str]:
+        """The addresses to connect to."""
+        addresses.check_target(target, self._allowed)
+        found = addresses.check_addresses(target, await self._resolve_target(target), self._allowed)
+        if not self._allowed.allows_host(target):
+            for one in found:
+                if self._is_own(one) and not self._allowed.allows_address(ip_address(one), target.port):
+                    return addresses.check_addresses(target, [], self._allowed)  # a reason like any other
+        return found
+
+    async def _resolve_target(self, target: FetchTarget) -> list[str]:
+        if target.address is not None:
+            return [str(target.address)]
+        try:
+            return list(await self._resolve(target.host, target.port))
+        except OSError:
+            return []
+
+    async def _look_up(self, host: str, port: int) -> Sequence[str]:
+        """On threads of its own: lookups that hang must not hold up the rest of the program."""
+        if self._lookups is None:
+            self._lookups = ThreadPoolExecutor(MAX_CONCURRENT_LOOKUPS, "web-lookup")
+        found = await asyncio.get_running_loop().run_in_executor(
+            self._lookups, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        )
+        return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+    @asynccontextmanager
+    async def _send(self, question: WebRequest, found: Sequence[str]) -> "AsyncIterator[httpcore.Response]":
+        import httpcore  # noqa: PLC0415 - most starts need none of it
+
+        from gateway.tools.pinned_connection import PinnedNetworkBackend  # noqa: PLC0415 - the same
+
+        target, headers = (
+            question.target,
+            {"host": question.target.authority, "user-agent": USER_AGENT, "accept": "*/*"},
+        )
+        headers |= {"accept-encoding": ACCEPTED_ENCODINGS, "connection": "close", **dict(question.headers)}
+        if question.body is not None:
+            headers["content-length"] = str(len(question.body))
+        url = httpcore.URL(
+            scheme=target.scheme.encode(), host=target.host.encode(), port=target.port, target=target.path.encode()
+        )
+        waits = dict.fromkeys(("connect", "read", "write", "pool"), self._config.timeout)
+        try:
+            context = self._tls_context() if target.scheme == "https" else None
+            dialling = PinnedNetworkBackend(found[:MAX_ADDRESSES], CONNECT_TIMEOUT_S)
+            async with (
+                httpcore.AsyncConnectionPool(context, network_backend=dialling) as pool,
+                pool.stream(
+                    question.method,
+                    url,
+                    headers=list(headers.items()),
+                    content=question.body,
+                    extensions={"timeout": waits},
+                ) as response,
+            ):
+                yield response
+        except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError, UnicodeError) as error:
+            raise ToolCallRefused(_explain_error(target, error)) from None  # the cause may hold request headers
+
+    def _tls_context(self) -> ssl.SSLContext:
+        if self._context is None:
+            import httpx  # noqa: PLC0415 - the same; brings the certificates that all other requests here trust
+
+            self._context = httpx.create_ssl_context()
+        return self._context
+
+    async def _read_response(
+        self, target: FetchTarget, response: "httpcore.Response", wants: Callable[[str], bool]
+    ) -> WebResponse:
+        headers = _decode_headers(response.headers)
+        kind, _, parameters = headers.get("content-type", "").partition(";")
+        kind = kind.strip().lower()
+        length = headers.get("content-length", "")
+        body, cut = b"", False
+        if wants(kind):
+            try:
+                unpacker = ContentDecoder(headers.get("content-encoding", ""), self._config.max_bytes)
+                async for data in response.aiter_stream():
+                    unpacker.feed(data)
+                    if unpacker.is_full:
+                        break
+            except ContentDecodeError as error:
+                raise ToolCallRefused(f"What {display_host(target)} sent is {error}.") from None
+            body, cut = unpacker.body, unpacker.is_full
+        return WebResponse(
+            target=target,
+            status=response.status,
+            media_type=kind,
+            charset=_parse_charset(parameters),
+            declared_bytes=int(length)
+            if length.isascii() and length.isdigit() and len(length) <= MAX_LENGTH_DIGITS
+            else None,
+            body=body,
+            is_truncated=cut,
+        )
+
+
+def _redirect_location(response: "httpcore.Response") -> str | None:
+    if response.status not in REDIRECT_STATUSES:
+        return None
+    return _decode_headers(response.headers).get("location")
+
+
+def _decode_headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    return {name.decode("latin-1").lower(): value.decode("utf-8", "replace") for name, value in pairs}
+
+
+def _parse_charset(parameters: str) -> str:
+    for one in parameters.split(";"):
+        name, _, value = one.partition("=")
+        if name.strip().lower() == "charset":
+            return value.strip().strip("\"'")[:40]
+    return ""
+
+
+def _explain_error(target: FetchTarget, error: Exception) -> str:
+    import httpcore  # noqa: PLC0415 - it is there by now
+
+    host = display_host(target)
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return f"The certificate of {host} is not valid, so nothing was asked of it."
+    if isinstance(error, httpcore.ConnectError | httpcore.ConnectTimeout):
+        return f"No connection to {host} came about; it may be down, or not at this port."
+    if isinstance(error, httpcore.TimeoutException):
+        return f"{host} was silent for too long."
+    if isinstance(error, httpcore.LocalProtocolError | UnicodeError):
+        return f"{host} cannot be asked for this; the operator can look at tools.web."
+    return f"{host} cut the connection, or does not speak HTTP."
+
+
+SEARCH_BASE_URLS: Final = {"brave": "https://api.search.brave.com", "tavily": "https://api.tavily.com"}
+SEARCH_PATHS: Final = {"searxng": "/search", "brave": "/res/v1/web/search", "tavily": "/search"}
+MAX_TITLE_CHARS: Final = 200
+MAX_URL_CHARS: Final = 1_000
+MAX_SNIPPET_CHARS: Final = 600
+_MARKUP = re.compile(r"</?[a-z][^<>]{0,100}>", re.IGNORECASE)
+
+
+class _WebSearchHit(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    title: str | None = None
+    url: str | None = None
+    content: str | None = None
+    """SearXNG and Tavily."""
+    description: str | None = None
+    """Brave."""
+
+
+class _WebSearchHits(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    results: list[_WebSearchHit] = []
+
+
+class _WebSearchResponse(_WebSearchHits):
+    web: _WebSearchHits | None = None
+    """Brave. Left out by it where nothing is found."""
+
+
+def build_search_request(config: SearchConfig, query: str, count: int) -> WebRequest:
+    """What to ask the service that the operator chose. Raises Refused; no reason holds the key."""
+    provider = config.provider
+    if provider == "none":
+        raise ToolCallRefused(
+            "Nothing is set up to search with; the operator can choose it in tools.web.search.provider."
+        )
+    base, key = config.base_url or SEARCH_BASE_URLS.get(provider, ""), ""
+    if config.api_key is not None:
+        key = config.api_key.get_secret_value()
+    if not key and provider != "searxng":
+        raise ToolCallRefused(
+            f"Searching with {provider} needs a key; the operator can set it in tools.web.search.api_key."
+        )
+    if not (key.isascii() and key.isprintable()):
+        raise ToolCallRefused("The key in tools.web.search.api_key holds characters that cannot be sent.")
+    url = base.strip().rstrip("/").removesuffix(SEARCH_PATHS[provider]) + SEARCH_PATHS[provider]
+    headers, body = {"accept": "application/json"}, None
+    if provider == "tavily":
+        headers |= {"authorization": f"Bearer {key}", "content-type": "application/json"}
+        body = json.dumps({"query": query, "max_results": count}).encode()
+    elif provider == "brave":
+        headers["x-subscription-token"] = key
+        url += "?" + urlencode({"q": query, "count": count, "text_decorations": "false"}, errors="replace")
+    else:
+        if key:
+            headers["authorization"] = f"Bearer {key}"  # of a proxy in front of it: SearXNG itself has no keys
+        url += "?" + urlencode({"q": query, "format": "json"}, errors="replace")
+    try:
+        target = addresses.parse_url(url)
+    except ToolCallRefused:
+        raise ToolCallRefused(
+            "tools.web.search.base_url is no server's address; the operator can correct it."
+        ) from None
+    method = "GET" if body is None else "POST"
+    return WebRequest(target=target, method=method, headers=tuple(headers.items()), body=body)
+
+
+def render_search_results(config: SearchConfig, answer: WebResponse, count: int) -> str:
+    """The results, for the model. Raises Refused."""
+    provider = config.provider
+    if answer.status in (401, 403):
+        hint = " (its settings may not allow the format json)" if provider == "searxng" else ""
+        raise ToolCallRefused(f"{provider} refuses us{hint}; the operator can look at tools.web.search.")
+    if answer.status in (429, 432, 433):
+        raise ToolCallRefused(f"{provider} takes no more searches for now; try again later.")
+    if answer.status != 200:  # noqa: PLR2004 - HTTP's own number
+        raise ToolCallRefused(
+            f"{provider} answered with the status {answer.status}; try again later, or in other words."
+        )
+    try:
+        answered = _WebSearchResponse.model_validate_json(answer.body)
+    except ValidationError:
+        raise ToolCallRefused(
+            f"{provider} did not answer as it should; the operator can look at tools.web.search."
+        ) from None
+    found = answered.web.results if answered.web is not None else answered.results
+    lines = [
+        _render_hit(number, one) for number, one in enumerate(filter(_is_complete_hit, found), 1) if number <= count
+    ]
+    return "\n\n".join(lines) or "Nothing was found."
+
+
+def _is_complete_hit(one: _WebSearchHit) -> bool:
+    return one.url is not None and one.url.startswith(("http://", "https://")) and len(one.url) <= MAX_URL_CHARS
+
+
+def _render_hit(number: int, one: _WebSearchHit) -> str:
+    title, snippet = (
+        _strip_markup(one.title, MAX_TITLE_CHARS),
+        _strip_markup(one.content or one.description, MAX_SNIPPET_CHARS),
+    )
+    url = to_single_line(one.url or "", MAX_URL_CHARS)
+    return "\n".join(part for part in (f"{number}. {title or url}", url, snippet) if part)
+
+
+def _strip_markup(text: str | None, most: int) -> str:
+    return to_single_line(html.unescape(_MARKUP.sub("", text or "")), most)
+
 
 CALL_GRACE_S: Final = 10.0
 """After a call's own time is over, and before it is cancelled as hanging."""
@@ -104,8 +602,8 @@ class WebTools:
 
     async def _search_web(self, asked: WebSearchArgs) -> ToolOutput:
         config = self._config.search
-        answer = await self._fetcher.request(websearch.build_search_request(config, asked.query, asked.count))
-        text = websearch.render_search_results(config, answer, asked.count)
+        answer = await self._fetcher.request(build_search_request(config, asked.query, asked.count))
+        text = render_search_results(config, answer, asked.count)
         return ToolOutput(text=text, kind="search", origin=config.provider, is_untrusted=True, is_foreign=True)
 
     async def _within_timeout(self, work: Coroutine[Any, Any, WebResultT]) -> WebResultT:

@@ -7,7 +7,7 @@ import pytest
 
 from agent import dmn, signals
 from agent.signals import DmnMode, DmnPolicy, DmnState, Effect, Noticed, Signal, StartTurn
-from tests.agent.dmn_table import (
+from tests.agent.dmn_transitions import (
     CUT,
     IDLE,
     INNER,

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from agent import dmn, signals
 from agent.signals import DmnPolicy, DmnState, SetTimer, Signal
-from tests.agent.dmn_shell import INNER, PLACES, Core, Shell
-from tests.examples import examples
+from tests.agent.dmn_simulator import INNER, PLACES, Core, Shell
+from tests.kits.examples import examples
 
 Move = Callable[[Shell], None]
 

@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 
 from agent import dmn
-from tests.agent.dmn_shell import Core
-from tests.agent.dmn_table import check_grid, check_rows
+from tests.agent.dmn_simulator import Core
+from tests.agent.dmn_transitions import check_grid, check_rows
 from tests.agent.test_dmn_laws import check_laws
 
 PROOFS: dict[str, Callable[[Core], None]] = {

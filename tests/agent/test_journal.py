@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.journal import MAX_TITLE_CHARS, PUBLIC_SCOPE, JournalEntry, format_entry, parse_journal, to_single_line
-from agent.tools.notes import NOTE_TOOLS
-from agent.workspace.text import normalize_text
-from tests.strategies import addresses
+from agent.tools.specs import NOTE_TOOLS
+from agent.workspace.character_card import normalize_text
+from tests.kits.strategies import addresses
 
 AT = datetime(2026, 11, 21, 19, 40, 12, tzinfo=UTC)
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.brief import PromptInput, PromptTurn
-from agent.head import FoldedTurns, extract_exact_names, render_head
-from agent.models.base import ModelMessage, ModelRequest, TextPart, ToolCall, ToolResult
+from agent.models.base import ModelMessage, ModelRequest, TextPart, ToolResult
 from agent.prompt import build_request
 from agent.prompts import load_prompt
 from agent.summary import (
@@ -24,8 +23,10 @@ from agent.summary import (
     secure_identifiers,
     truncate_at_sentence,
 )
-from gateway.events import ToolCallRecord, TurnStep
-from tests.agent.test_head import NOON
+from agent.view_forms import FoldedTurns, extract_exact_names, render_head
+from gateway.core.events import ToolCallRecord, TurnStep
+from gateway.core.tool_spec import ToolCall
+from tests.agent.test_view_head import NOON
 
 SPOKEN = """\
 [2026-11-21 19:40] Ada Lovelace (owner): the door code is 4711, my address ada@example.org. Read /srv/data/report.csv!

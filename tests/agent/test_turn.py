@@ -5,12 +5,12 @@ from collections.abc import Awaitable
 
 import pytest
 
-from agent.carrying import CUT_OFF
-from agent.models.base import TextPart, ToolCall, ToolResult
-from agent.outcome import TurnOutcome, TurnProgress
+from agent.brief import TurnOutcome, TurnProgress
+from agent.models.base import TextPart, ToolResult
 from agent.prompts import load_prompt
-from agent.turn import ANSWER_NOW_HINT, ENDLESS_CALLS_REASON, OVER_BUDGET_REASON, UNANSWERED_HINT, take_turn
-from tests.agent.turn_kit import Drawer, Played, Say, brief
+from agent.turn import ANSWER_NOW_HINT, CUT_OFF, ENDLESS_CALLS_REASON, OVER_BUDGET_REASON, UNANSWERED_HINT, take_turn
+from gateway.core.tool_spec import ToolCall
+from tests.kits.scripted_turn import Drawer, Played, Say, brief
 
 SILENT, YIELD = ("s", "stay_silent"), ("y", "yield_to_user")
 LOOK, JOT, UNKNOWN = ("l", "look_up"), ("j", "jot"), ("u", "fly")

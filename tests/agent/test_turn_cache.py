@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from agent.brief import PromptInput, PromptTurn
-from agent.models.base import ToolCall, ToolResult
-from agent.outcome import TurnOutcome
+from agent.brief import PromptInput, PromptTurn, TurnOutcome
+from agent.models.base import ToolResult
 from agent.turn import take_turn
-from gateway.events import RequestUsage
-from tests.agent.test_cache_keeper import IDENTITY, Bench, story
-from tests.agent.turn_kit import Drawer
+from gateway.core.events import RequestUsage
+from gateway.core.tool_spec import ToolCall
+from tests.agent.cache.test_client import IDENTITY, Bench, story
+from tests.kits.scripted_turn import Drawer
 from tests.servers.model_api_events import Answer
 
 WORDS = "many words of a result, " * 120

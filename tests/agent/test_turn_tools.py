@@ -7,23 +7,19 @@ from typing import Any
 
 import pytest
 
-from agent.carrying import CUT_OFF
+from agent.brief import TurnOutcome, TurnProgress
 from agent.models.anthropic import AnthropicModel
-from agent.models.base import Image, ModelRequest, RequestRefused, StreamEnd, TextPart, ToolCall, ToolResult, ToolSpec
+from agent.models.base import ModelRequest, RequestRefused, StreamEnd, TextPart, ToolResult
 from agent.models.llamacpp import LlamaCppModel
 from agent.models.openai import OpenAIModel
-from agent.outcome import TurnOutcome, TurnProgress
 from agent.prompts import load_prompt
-from agent.repeats import REPEATED_CALL
-from agent.tools.files import READ_FILE
-from agent.tools.notes import FORGET, RECALL, REMEMBER
-from agent.tools.remind import LIST_REMINDERS, REMIND
-from agent.tools.shell import JOB_OUTPUT
+from agent.tools.specs import FORGET, JOB_OUTPUT, LIST_REMINDERS, READ_FILE, RECALL, REMEMBER, REMIND, WEB_FETCH
 from agent.tools.surface import CALL_CAPABILITY, CAPABILITY_USAGE
-from agent.tools.web import WEB_FETCH
-from agent.turn import ANSWER_NOW_HINT, ENDLESS_CALLS_REASON, take_turn
-from gateway.events import ToolImage
-from tests.agent.turn_kit import NOTHING, Played, Say, brief
+from agent.turn import ANSWER_NOW_HINT, CUT_OFF, ENDLESS_CALLS_REASON, take_turn
+from agent.turn_context import REPEATED_CALL
+from gateway.core.events import ToolImage
+from gateway.core.tool_spec import Image, ToolCall, ToolSpec
+from tests.kits.scripted_turn import NOTHING, Played, Say, brief
 from tests.servers.llama_api import LlamaApi
 from tests.servers.model_api import ModelApi
 from tests.servers.model_api_events import Answer

@@ -11,16 +11,17 @@ from hypothesis import strategies as st
 
 from agent.brief import PromptInput, PromptTurn
 from agent.models.anthropic import AnthropicModel
-from agent.models.base import Model, ModelMessage, TextPart, ToolCall, ToolResult
+from agent.models.base import Model, ModelMessage, TextPart, ToolResult
 from agent.models.openai import OpenAIModel
 from agent.prompt import build_request
 from agent.prompts import load_prompt
 from agent.steps import estimate_step_tokens, make_call_ids_unique, render_steps
 from agent.turn import take_turn
-from gateway.events import ToolCallRecord, TurnStep
-from tests.agent.models_kit import KEY, against
-from tests.agent.test_models_anthropic import opus
-from tests.agent.turn_kit import Drawer, brief, kept
+from gateway.core.events import ToolCallRecord, TurnStep
+from gateway.core.tool_spec import ToolCall
+from tests.agent.models.test_anthropic import opus
+from tests.kits.models import KEY, against
+from tests.kits.scripted_turn import Drawer, brief, kept
 from tests.servers.model_api import ModelApi
 from tests.servers.model_api_events import Answer
 from tests.servers.model_api_seen import Seen

@@ -21,15 +21,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from gateway.clock import ManualClock
-from gateway.records import TurnRecord
-from gateway.settings import Settings
-from gateway.settings_load import parse_config
+from gateway.config.loader import parse_config
+from gateway.config.models import Settings
+from gateway.core.clock import ManualClock
+from gateway.core.facts import TurnRecord
 from gateway.store import Store
 from tests.bench.gateway_kit import Figure, show
 from tests.bench.layouts import other_layouts, planned, sent
-from tests.gateway.kit import UNHURRIED
-from tests.gateway.town_kit import PLATFORMS, Running
+from tests.kits.console_platforms import PLATFORMS, Running
+from tests.kits.gateway import UNHURRIED
 from tests.servers.messages_cache import MessagesCache
 from tests.servers.model_api import ModelApi
 from tests.servers.model_api_events import Answer

@@ -18,12 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agent.cache.cadence import Cadence
-from agent.cache.keepwarm import REFRESH_MARGIN_S, IdleConversation, plan_refresh
-from agent.cache.marks import PromptSegment
-from agent.cache.plan import CachePolicy, plan_cache
+from agent.cache.plan import REFRESH_MARGIN_S, CachePolicy, IdleConversation, PromptSegment, plan_cache, plan_refresh
 from agent.cache.prices import Price, PriceTable
-from agent.cache.warmth import ROOT_DIGEST, CacheState, extend_digest
+from agent.cache.state import ROOT_DIGEST, CacheState, Cadence, extend_digest
 from tests.bench.optimum import Asked, Cost, optimum
 from tests.servers.messages_cache import MessagesCache, Usage
 

@@ -11,13 +11,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from agent.models.sse import SseParser
-from gateway.console.api import GatewayApiClient
-from gateway.console.app import ConsoleApp
-from gateway.console.events import parse_event
-from gateway.console.pane import MAX_LINES
-from gateway.console.text import safe_lines
-from tests.gateway.console_kit import OWN, event, mind, turn
+from agent.models.http import SseParser
+from gateway.cli.console.app import ConsoleApp
+from gateway.cli.console.client import GatewayApiClient, parse_event
+from gateway.cli.console.pane import MAX_LINES, safe_lines
+from tests.kits.console import OWN, event, mind, turn
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 

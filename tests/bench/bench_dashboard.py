@@ -19,7 +19,7 @@ from typing import Any
 
 from playwright.sync_api import CDPSession
 
-from tests.gateway.page_kit import IRC, House, Tab, chromium, house, tab
+from tests.kits.dashboard import IRC, House, Tab, chromium, house, tab
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from agent.models.base import Model, ModelMessage, ModelRequest, SystemBlock, TextPart
 from agent.models.local import LocalModel
-from tests.gateway.facts_kit import FACTS, Kept, keep
+from tests.gateway.system.long_run.planted_facts import FACTS, Kept, keep
 
 
 async def scripted() -> Kept:

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from agent.cache.prices import Price, PriceTable
-from gateway.clock import ManualClock
-from gateway.events import Address, RoomId
-from gateway.records import TurnRecord, ViewFolded
+from gateway.core.clock import ManualClock
+from gateway.core.events import Address, RoomId
+from gateway.core.facts import TurnRecord, ViewFolded
 from tests.bench.bench_cache_plan import Times, random_times, steady_times
-from tests.gateway.long_kit import BEGIN, CHANNEL, Home, Provider, at_home, settings
-from tests.gateway.long_script import Mix, Script, content, said
+from tests.gateway.system.long_run.conversation_script import Mix, Script, content, said
+from tests.kits.model_gateway import BEGIN, CHANNEL, Home, Provider, at_home, settings
 from tests.servers.messages_cache import Ticket
 from tests.servers.model_api_events import Json
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from agent.models.base import ModelMessage, ModelRequest, StreamEnd, SystemBlock, TextPart
 from agent.models.llamacpp import LlamaCppModel
 from agent.models.local import LocalModel
-from gateway.events import Usage
+from gateway.core.events import Usage
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 

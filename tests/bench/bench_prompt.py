@@ -19,26 +19,23 @@ from pathlib import Path
 
 from agent import view
 from agent.brief import PromptInput, PromptLine
-from agent.cache.dialect import CacheProfile
-from agent.cache.keeper import CachingModel
-from agent.cache.plan import CachePolicy
+from agent.cache.client import CachingModel
+from agent.cache.plan import CachePolicy, CacheProfile
 from agent.models.base import ModelRequest, StreamChunk, StreamEnd
 from agent.models.scripted import ScriptedModel
 from agent.prompt import build_request
-from agent.tools.rest import ENDING_TOOLS
-from gateway.clock import SystemClock
-from gateway.counting import TokenCounters
-from gateway.events import Address, ChannelName, ConversationId, RoomId, SenderId, Usage
-from gateway.fitting import fit_lines
-from gateway.hearing import RenderedMessage
-from gateway.live import LiveSettings
-from gateway.media import MediaStore
-from gateway.past import HistoryView
-from gateway.price_table import load_price_table
-from gateway.records import Seq, TurnId, TurnRecord, ViewFolded
-from gateway.settings_load import parse_config
+from agent.tools.specs import ENDING_TOOLS
+from gateway.config.loader import parse_config
+from gateway.config.reload import LiveSettings
+from gateway.config.secrets import load_price_table
+from gateway.context.conversation import RenderedMessage, fit_lines
+from gateway.context.history import HistoryStore, HistoryView
+from gateway.core.clock import SystemClock
+from gateway.core.events import Address, ChannelName, ConversationId, RoomId, SenderId, Usage
+from gateway.core.facts import Seq, TurnId, TurnRecord, ViewFolded
+from gateway.runtime.models import TokenCounters
 from gateway.store import NewEntry, Store
-from gateway.views import HistoryStore
+from gateway.stream.media import MediaStore
 from tests.bench.bench_cache import words
 from tests.bench.gateway_kit import Figure, show
 

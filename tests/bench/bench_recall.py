@@ -20,16 +20,15 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from gateway.bindings import BindingPattern, Bindings, ConversationBinding
-from gateway.clock import SystemClock
-from gateway.events import Address, ChannelName, Message, MessageId, RoomId, Sender, SenderId
-from gateway.hands import ToolContext
-from gateway.places import PrivacyCache
-from gateway.recalling import AmbientRecall
-from gateway.records import FACT, Fact, Judgement, NoteWritten, Seq, TurnId, TurnRecord, dedup_key
-from gateway.scopes import PUBLIC, Visibility
+from gateway.context.recall import AmbientRecall
+from gateway.core.clock import SystemClock
+from gateway.core.events import Address, ChannelName, Message, MessageId, RoomId, Sender, SenderId
+from gateway.core.facts import FACT, Fact, Judgement, NoteWritten, Seq, TurnId, TurnRecord, dedup_key
+from gateway.core.scopes import PUBLIC, Visibility
+from gateway.core.tool import ToolContext
 from gateway.store import Store
-from tests.store.kit import turn
+from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
+from tests.kits.store import turn
 
 DAYS, PLACES, ANSWERED = 365, 200, 5
 EVERYDAY = 1_000

@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.gateway.reload_kit import play
+from tests.gateway.system.reload.reload_kit import play
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 

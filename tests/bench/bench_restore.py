@@ -15,14 +15,14 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from gateway.clock import SystemClock
-from gateway.events import Address, ChannelName, RoomId, ToolCallRecord, TurnStep, Usage
-from gateway.media import MediaStore
-from gateway.media_config import MediaConfig
-from gateway.records import FACT, ConversationRewound, Seq, TurnId, TurnRecord, ViewFolded
-from gateway.restored import load_dmn_states
+from gateway.config.models import MediaConfig
+from gateway.context.history import HistoryStore
+from gateway.core.clock import SystemClock
+from gateway.core.events import Address, ChannelName, RoomId, ToolCallRecord, TurnStep, Usage
+from gateway.core.facts import FACT, ConversationRewound, Seq, TurnId, TurnRecord, ViewFolded
+from gateway.runtime.agents import load_dmn_states
 from gateway.store import Store
-from gateway.views import HistoryStore
+from gateway.stream.media import MediaStore
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 PLACE = Address(channel=ChannelName("irc.bench"), room=RoomId("#room")).conversation

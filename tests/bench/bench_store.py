@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from gateway.clock import SystemClock
-from gateway.events import Address, ChannelName, Message, MessageId, RoomId, Sender, SenderId
-from gateway.records import FACT, URGENT, Judgement, dedup_key
+from gateway.core.clock import SystemClock
+from gateway.core.events import Address, ChannelName, Message, MessageId, RoomId, Sender, SenderId
+from gateway.core.facts import FACT, URGENT, Judgement, dedup_key
 from gateway.store import NewEntry, Store
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -6,10 +6,10 @@ import time
 from pathlib import Path
 
 from agent.models.base import ModelMessage, ModelRequest
-from agent.tokens.meter import TokenMeter
-from agent.tokens.offline import OfflineCounter
-from tests.agent.models_kit import assistant, request, user
-from tests.agent.tokens_probe import resident_mb
+from agent.tokens.calibration import TokenMeter
+from agent.tokens.counter import OfflineCounter
+from tests.agent.tokens.memory_probe import resident_mb
+from tests.kits.models import assistant, request, user
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 

@@ -17,16 +17,15 @@ from pathlib import Path
 from unittest import mock
 
 from agent.signals import Signal, Tick
-from gateway.events import Message
-from gateway.fates import EventOutcome, OutcomeTracker
-from gateway.loop import AgentLoop
-from gateway.records import Judgement, Seq, TurnRecord
-from gateway.settings import Settings
+from gateway.config.models import Settings
+from gateway.core.events import Message
+from gateway.core.facts import Judgement, Seq, TurnRecord
+from gateway.runtime.loop import AgentLoop
 from gateway.store import LogEntry, Store, rebuild
-from gateway.why import explain_event
+from gateway.stream.trace import EventOutcome, OutcomeTracker, explain_event
 from tests.bench.week_traffic import OWNER, days, event, model, up
-from tests.gateway.mind_kit import TELEGRAM, World, settings
-from tests.gateway.simulated import JumpingClock, simulate
+from tests.kits.simulated_gateway import TELEGRAM, World, settings
+from tests.kits.simulated_time import JumpingClock, simulate
 from tests.servers.messages_cache import MessagesCache
 from tests.servers.model_api import ModelApi
 

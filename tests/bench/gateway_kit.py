@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from tests.gateway.kit import UNBOUNDED, UNHURRIED
+from tests.kits.gateway import UNBOUNDED, UNHURRIED
 from tests.servers.ircd import Ircd
 from tests.servers.ircd_client import Client
 from tests.servers.ircd_v3 import read_tags

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from gateway.events import (
+from gateway.core.events import (
     Address,
     ChannelName,
     Command,
@@ -25,8 +25,8 @@ from gateway.events import (
     Sender,
     SenderId,
 )
-from tests.gateway.mind_kit import ROOMS, TELEGRAM
-from tests.gateway.town_kit import PLATFORMS
+from tests.kits.console_platforms import PLATFORMS
+from tests.kits.simulated_gateway import ROOMS, TELEGRAM
 from tests.servers.model_api_events import Answer, Json, failure
 
 DAY_S = 86_400.0

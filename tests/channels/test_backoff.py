@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.backoff import Backoff
+from channels.aio import Backoff
 
 
 def test_the_wait_doubles_up_to_five_minutes() -> None:

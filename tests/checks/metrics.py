@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import httpx
 
-from tests.gateway.kit import running
+from tests.kits.gateway import running
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))

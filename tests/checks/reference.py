@@ -19,9 +19,9 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from agent.models.config import ProviderUrl
-from gateway.fields import ConfigSection, Duration, TimeZone
-from gateway.reloading import RESTART_KEYS
-from gateway.settings import Settings
+from gateway.config.models import Settings
+from gateway.config.reload import RESTART_KEYS
+from gateway.core.fields import ConfigSection, Duration, TimeZone
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))

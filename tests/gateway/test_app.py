@@ -15,13 +15,13 @@ from agent.models.scripted import Script, ScriptedModel
 from channels.base import Denied, Emit, Part
 from channels.console import ConsoleChannel
 from gateway import app
-from gateway.adapters import ChannelUnavailable
-from gateway.clock import SystemClock
-from gateway.events import ChannelName
+from gateway.core.clock import SystemClock
+from gateway.core.events import ChannelName
+from gateway.core.facts import DmnStateSaved
+from gateway.ingest.factory import ChannelUnavailable
 from gateway.ops import health
-from gateway.records import DmnStateSaved
 from gateway.store import NewEntry, Store, StoreInUse
-from tests.gateway.kit import CONSOLE, Screen, running, settings
+from tests.kits.gateway import CONSOLE, Screen, running, settings
 from tests.servers.ircd import Ircd
 
 CONFIG = """
@@ -189,7 +189,7 @@ def test_health_of_a_running_a_stopped_and_a_silent_gateway(tmp_path: Path) -> N
 
 def command(*args: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "gateway.cli", *map(str, args)],
+        [sys.executable, "-m", "gateway.cli.main", *map(str, args)],
         cwd=cwd,
         capture_output=True,
         text=True,
@@ -204,7 +204,13 @@ def test_the_command_serves_irc_and_ends_on_sigterm(tmp_path: Path) -> None:
         async with Ircd() as ircd:
             (tmp_path / "reverie.yaml").write_text(CONFIG.format(port=ircd.port))
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "gateway.cli", "run", "--config", str(tmp_path), stderr=asyncio.subprocess.PIPE
+                sys.executable,
+                "-m",
+                "gateway.cli.main",
+                "run",
+                "--config",
+                str(tmp_path),
+                stderr=asyncio.subprocess.PIPE,
             )
             await ircd.joined("reverie", "#lobby")
             await ircd.say("#lobby", "reverie: hi there", by="alice!a@host")

@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.channels.kit import story
+from tests.kits.channels import story
 from tests.servers.discord_api import DiscordApi
 from tests.servers.discord_api_faults import Options
 from tests.servers.discord_api_world import FORUM

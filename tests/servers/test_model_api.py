@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.clock import ManualClock
+from gateway.core.clock import ManualClock
 from tests.servers.messages_binding import CONTROLS
 from tests.servers.messages_cache import MessagesCache
 from tests.servers.messages_prompt import Json

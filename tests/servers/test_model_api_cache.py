@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.examples import examples
+from tests.kits.examples import examples
 from tests.servers.messages_cache import IMAGE_TOKENS, LIFETIME_S, MessagesCache, Usage, missed
 from tests.servers.messages_prompt import Json
 

@@ -1,9 +1,13 @@
 """One connection to a server, from its beginning to its end, by the protocol's own library.
 
 Only who has servers loads this: the library brings a web server along (about 36 MB and half a second).
+
+From the library's types to ours.
 """
 
 import asyncio
+import base64
+import binascii
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -18,18 +22,66 @@ from pydantic import TypeAdapter, ValidationError
 
 from agent.journal import to_single_line
 from agent.models.http import is_loopback
-from channels.backoff import Backoff
-from channels.tasks import cancel_and_wait, with_timeout
-from gateway.clock import Clock
-from gateway.process import ProgramNotStarted
-from gateway.settings_tools import McpServerConfig
-from gateway.tools.mcp.answers import McpResult, McpText
+from channels.aio import Backoff, cancel_and_wait, with_timeout
+from gateway.config.tools import McpServerConfig
+from gateway.core.clock import Clock
+from gateway.core.process import ProgramNotStarted
+from gateway.tools.mcp.convert import McpBinary, McpResult, McpSecretFilter, McpText, McpToolOffer
 from gateway.tools.mcp.errors import McpConnectionLost, McpNotSent, McpTimeout
-from gateway.tools.mcp.offers import McpToolOffer
-from gateway.tools.mcp.pipes import MAX_MESSAGE_BYTES, stdio_transport
-from gateway.tools.mcp.posts import REQUEST_STATE, McpHttpClient, McpRequestState
-from gateway.tools.mcp.reading import convert_result, convert_tool
-from gateway.tools.mcp.veil import McpSecretFilter
+from gateway.tools.mcp.transports import (
+    MAX_MESSAGE_BYTES,
+    REQUEST_STATE,
+    McpHttpClient,
+    McpRequestState,
+    stdio_transport,
+)
+
+INPUT_REQUIRED: Final = "(It wants to know more before it goes on, and nobody here can tell it.)"
+
+
+def convert_tool(tool: types.Tool) -> McpToolOffer:
+    """A tool, as its server describes it."""
+    annotated = tool.annotations.title if tool.annotations is not None else None
+    return McpToolOffer(
+        name=tool.name,
+        title=tool.title or annotated or "",
+        description=tool.description or "",
+        schema=tool.input_schema,
+    )
+
+
+def convert_result(result: types.CallToolResult | types.InputRequiredResult) -> McpResult:
+    """What came of a call. Links are not followed."""
+    if isinstance(result, types.InputRequiredResult):
+        return McpResult(blocks=[McpText(text=INPUT_REQUIRED)], error=True)
+    return McpResult(
+        blocks=[_convert_block(one) for one in result.content],
+        structured=result.structured_content,
+        error=result.is_error,
+    )
+
+
+def _convert_block(block: types.ContentBlock) -> McpText | McpBinary:
+    if isinstance(block, types.TextContent):
+        return McpText(text=block.text)
+    if isinstance(block, types.ImageContent):
+        return _convert_bytes("image", block.mime_type, block.data)
+    if isinstance(block, types.AudioContent):
+        return _convert_bytes("sound", block.mime_type, block.data)
+    if isinstance(block, types.ResourceLink):
+        about = ": ".join(one for one in (block.title or block.name, block.description) if one)
+        return McpText(text=f"[link to {block.uri}] {about}".rstrip())
+    if isinstance(block.resource, types.TextResourceContents):
+        return McpText(text=f"[{block.resource.uri}]\n{block.resource.text}")
+    return _convert_bytes("file", block.resource.mime_type or "of no known kind", block.resource.blob)
+
+
+def _convert_bytes(what: str, media_type: str, data: str) -> McpText | McpBinary:
+    try:
+        return McpBinary(kind=what, media_type=media_type, data=base64.b64decode("".join(data.split()), validate=True))
+    except (binascii.Error, ValueError):
+        return McpText(text=f"[{what} that cannot be read]")
+
 
 logger = logging.getLogger("reverie.mcp")
 

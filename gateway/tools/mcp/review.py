@@ -14,12 +14,12 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from agent.models.base import ToolSpec
-from gateway.changes import CommandEffect, EffectFact
-from gateway.clock import Clock
-from gateway.records import McpToolApproved
+from gateway.access.approval_texts import Approver, escape_invisible
+from gateway.core.clock import Clock
+from gateway.core.facts import McpToolApproved
+from gateway.core.tool_spec import ToolSpec
 from gateway.store import AppendResult, NewEntry, Store
-from gateway.tools.consent import Approver, escape_invisible
+from gateway.store.effects import CommandEffect, EffectFact
 
 logger = logging.getLogger("reverie.mcp")
 

@@ -2,9 +2,9 @@
 
 from datetime import UTC, datetime, timedelta
 
-from gateway.events import NOTIFICATION, MembershipChanged, Message, MessageDeleted, MessageEdited, ReactionChanged
-from gateway.records import dedup_key
-from tests.channels.kits.base import Bench
+from gateway.core.events import NOTIFICATION, MembershipChanged, Message, MessageDeleted, MessageEdited, ReactionChanged
+from gateway.core.facts import dedup_key
+from tests.channels.conformance.platforms.base import Bench
 
 ODD = "näïve Ωμέγα 你好 עברית 👩‍👩‍👧 e\u0301 <b>&amp; %s {0} \\n $HOME `; rm"
 

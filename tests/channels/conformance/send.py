@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from channels.base import Denied, Part, RateLimited, Rejected, SendError, Uncertain, Unreachable
-from gateway.events import ConnectionChanged, Post, PostKey
-from tests.channels.kits.base import Bench
+from gateway.core.events import ConnectionChanged, Post, PostKey
+from tests.channels.conformance.platforms.base import Bench
 
 LONG = {
     "words": " ".join(f"word{number}" for number in range(1500)),

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 def facts() -> list[tuple[Any, Any]]:
     """Of each kind, with the conversation that it stands in."""
-    kit, strategies = importlib.import_module("tests.store.kit"), importlib.import_module("tests.strategies")
+    kit, strategies = importlib.import_module("tests.kits.store"), importlib.import_module("tests.kits.strategies")
     found: dict[str, list[tuple[Any, Any]]] = {}
 
     @seed(7)
@@ -43,14 +43,14 @@ def facts() -> list[tuple[Any, Any]]:
 
 def spends() -> bool:
     """Whether that version has written down what requests cost."""
-    return importlib.util.find_spec("gateway.store.spending") is not None
+    return importlib.util.find_spec("gateway.store.projections") is not None
 
 
 async def write(path: Path) -> int:
     """How many entries there are."""
     kit, records, store_, clock = (
         importlib.import_module(name)
-        for name in ("tests.store.kit", "gateway.records", "gateway.store", "gateway.clock")
+        for name in ("tests.kits.store", "gateway.core.facts", "gateway.store", "gateway.core.clock")
     )
     entry, at = store_.Entry, kit.place("#a").conversation
     story = [

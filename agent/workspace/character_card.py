@@ -1,0 +1,313 @@
+"""Character cards as SillyTavern writes them. Pure; what cannot be read is a `InvalidCard`, never another error.
+
+Version 2: https://github.com/malfoyslastname/character-card-spec-v2/blob/main/spec_v2.md
+Version 3: https://github.com/kwaroran/character-card-spec-v3/blob/main/SPEC_V3.md
+
+Where this departs from the specifications:
+
+- The card stands in the prompt's cached front. So what they put behind the history (`post_history_instructions`)
+  is an instruction like the others, `system_prompt` adds to the gateway's own text and does not replace it, of
+  lore only what is constant is used, and chance takes the first choice: nothing may differ between two turns.
+- Greetings and examples are samples of style. The agent does not greet, and nobody it talks to is `{{user}}`.
+- Version 3 forbids the use of `personality`, `scenario` and the like in one sentence and lists them as
+  its own fields in the next; cards carry them, so they are used.
+
+The texts in a PNG file. Pure; bounded in size, chunks and decompressed bytes.
+
+Rules: https://www.w3.org/TR/png-3/ sections 5 (chunks) and 11.3.3 (tEXt, zTXt, iTXt).
+
+What people write, in one form. Pure: the same words give the same bytes, whichever editor saved them.
+"""
+
+import base64
+import json
+import math
+import re
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+MAX_CHUNKS = 20_000
+"""A picture of 16 MB in pieces of 8 KiB, the smallest that encoders write, has 2,000."""
+MAX_TEXT_BYTES = 4_000_000
+"""Of one text, decompressed."""
+
+_CHUNK_HEAD = struct.Struct(">I4s")
+_CRC_BYTES = 4
+
+
+class InvalidPng(ValueError):
+    """Not a whole PNG file, or one whose texts cannot be trusted. The text says what is wrong."""
+
+
+def read_png_texts(content: bytes) -> dict[str, bytes]:
+    """The file's texts by keyword in lower case, the first of each, undecoded. Raises `InvalidPng`."""
+    found: dict[str, bytes] = {}
+    for kind, data in _iter_chunks(content):
+        if kind not in (b"tEXt", b"zTXt", b"iTXt"):
+            continue
+        keyword, nul, rest = data.partition(b"\0")
+        if nul:
+            found.setdefault(keyword.decode("latin-1").lower(), _decode_chunk_text(kind, rest))
+    return found
+
+
+def _iter_chunks(content: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Kind and data of each chunk up to the end of the picture; pixels are passed over unchecked."""
+    if not content.startswith(PNG_SIGNATURE):
+        raise InvalidPng("it is not a PNG file")
+    at = len(PNG_SIGNATURE)
+    for _ in range(MAX_CHUNKS):
+        if len(content) - at < _CHUNK_HEAD.size + _CRC_BYTES:
+            raise InvalidPng("the PNG file is cut off")
+        size, kind = _CHUNK_HEAD.unpack_from(content, at)
+        at += _CHUNK_HEAD.size
+        if size > len(content) - at - _CRC_BYTES:
+            raise InvalidPng("the PNG file is cut off")
+        if kind == b"IEND":
+            return
+        if kind.endswith(b"Xt"):
+            data = content[at : at + size]
+            if zlib.crc32(kind + data) != int.from_bytes(content[at + size : at + size + _CRC_BYTES], "big"):
+                raise InvalidPng(f"the checksum of a text in the PNG file is wrong, at byte {at}")
+            yield kind, data
+        at += size + _CRC_BYTES
+    raise InvalidPng(f"the PNG file has more than {MAX_CHUNKS} chunks")
+
+
+def _decode_chunk_text(kind: bytes, rest: bytes) -> bytes:
+    """What follows the keyword and its NUL."""
+    if kind == b"tEXt":
+        return rest
+    if kind == b"zTXt":
+        return _inflate(rest[:1], rest[1:])
+    _, _, behind_language = rest[2:].partition(b"\0")
+    _, _, text = behind_language.partition(b"\0")
+    return _inflate(rest[1:2], text) if rest[:1] == b"\1" else text
+
+
+def _inflate(method: bytes, packed: bytes) -> bytes:
+    if method != b"\0":
+        raise InvalidPng("a text in the PNG file is compressed in an unknown way")
+    unpacker = zlib.decompressobj()
+    try:
+        text = unpacker.decompress(packed, MAX_TEXT_BYTES)
+    except zlib.error:
+        raise InvalidPng("a compressed text in the PNG file is damaged") from None
+    if not unpacker.eof:
+        raise InvalidPng(f"a compressed text in the PNG file is cut off or longer than {MAX_TEXT_BYTES} bytes")
+    return text
+
+
+_LINE_END = re.compile(r"\r\n?|[\x0b\x0c\x85\u2028\u2029]")
+_CONTROL_CHARS = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f]")
+
+
+def decode_text(content: bytes) -> str:
+    """A file as text: what is not UTF-8 is replaced, a byte order mark dropped, the rest is `normalize_text`."""
+    return normalize_text(content.decode("utf-8", "replace").removeprefix("\N{ZERO WIDTH NO-BREAK SPACE}"))
+
+
+def normalize_text(text: str) -> str:
+    """One kind of line end, no control characters but tab, no space at the end of a line or around the whole.
+
+    Lone surrogates, which JSON can spell and no wire can carry, are replaced.
+    """
+    text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    text = _CONTROL_CHARS.sub("", _LINE_END.sub("\n", text))
+    return "\n".join(line.rstrip() for line in text.split("\n")).strip()
+
+
+CARD_FILES = ("AVATAR.json", "AVATAR.png")
+"""Where a workspace keeps its card: the first of these that is there, and nowhere else."""
+MAX_CARD_FILE_BYTES = 16_000_000
+MAX_NAME_CHARS = 100
+MAX_FIELD_CHARS = 50_000
+"""Of one field, before macros; far more than is used of a whole card."""
+MAX_LORE_ENTRIES = 1_000
+"""Entries of a character book that are looked at."""
+USER_MACRO = "the person you talk to"
+
+CARD_SPECS = ("chara_card_v2", "chara_card_v3")
+
+
+class InvalidCard(ValueError):
+    """The file holds no character card that can be used. The text says why, and what would be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CharacterCard:
+    """A character. Empty: not said. Texts are tidy, their macros replaced."""
+
+    name: str
+    """What it is called: the nickname, where there is one."""
+    description: str
+    personality: str
+    scenario: str
+    instructions: tuple[str, ...]
+    """What the maker tells the model."""
+    lore: tuple[str, ...]
+    """What always holds in the character's world."""
+    greeting: str
+    examples: str
+
+
+def read_card(content: bytes) -> CharacterCard:
+    """The card in a JSON or PNG file, told apart by its first bytes. Raises `InvalidCard`."""
+    if len(content) > MAX_CARD_FILE_BYTES:
+        raise InvalidCard(f"it is larger than {MAX_CARD_FILE_BYTES} bytes")
+    root = _parse_json(_embedded_json(content) if content.startswith(PNG_SIGNATURE) else content)
+    if (spec := root.get("spec")) in CARD_SPECS:
+        data = root.get("data")
+        if not isinstance(data, dict):
+            raise InvalidCard("its `data` is not an object")
+    elif spec is None and "name" in root:  # version 1 had the fields at the top and no name for itself
+        data = root
+    else:
+        raise InvalidCard(f"it is no character card: `spec` must be one of {', '.join(CARD_SPECS)}")
+    return _build_card(data)
+
+
+def _embedded_json(content: bytes) -> bytes:
+    try:
+        found = read_png_texts(content)
+    except InvalidPng as bad:
+        raise InvalidCard(str(bad)) from None
+    text = found.get("ccv3", found.get("chara"))  # version 3: where both are, ccv3 counts
+    if text is None:
+        raise InvalidCard("the PNG file has no text `ccv3` or `chara`: export the card with its data in the picture")
+    text = b"".join(text.split())
+    try:
+        return base64.b64decode(text + b"=" * (-len(text) % 4), validate=True)
+    except ValueError:
+        raise InvalidCard("the card in the PNG file is not base64") from None
+
+
+def _parse_json(content: bytes) -> Mapping[str, object]:
+    if len(content) > MAX_TEXT_BYTES:
+        raise InvalidCard(f"its text is longer than {MAX_TEXT_BYTES} bytes")
+    try:
+        root = json.loads(content.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise InvalidCard("its text is not UTF-8") from None
+    except RecursionError:
+        raise InvalidCard("its JSON is nested too deeply") from None
+    except json.JSONDecodeError as error:
+        raise InvalidCard(f"its text is not JSON: {error.msg} in line {error.lineno}") from None
+    except ValueError:  # an integer of thousands of digits
+        raise InvalidCard("its JSON holds a number that is too long") from None
+    if not isinstance(root, dict):
+        raise InvalidCard("its JSON is not an object")
+    return root
+
+
+def _build_card(data: Mapping[str, object]) -> CharacterCard:
+    name = _clean_name(data.get("nickname")) or _clean_name(data.get("name"))
+    if not name:
+        raise InvalidCard("the character has no name")
+
+    def field(key: str) -> str:
+        return _replace_macros(data.get(key), name)
+
+    instructions = (field("system_prompt"), field("post_history_instructions"))
+    return CharacterCard(
+        name=name,
+        description=field("description"),
+        personality=field("personality"),
+        scenario=field("scenario"),
+        instructions=tuple(text for text in instructions if text),
+        lore=tuple(_iter_lore(data.get("character_book"), name)),
+        greeting=field("first_mes"),
+        examples=field("mes_example"),
+    )
+
+
+def _clean_name(value: object) -> str:
+    """On one line, and never a macro itself."""
+    if not isinstance(value, str):
+        return ""
+    return " ".join(normalize_text(re.sub(r"[{}<>]", "", value[:MAX_NAME_CHARS])).split())
+
+
+def _iter_lore(book: object, name: str) -> Iterator[str]:
+    entries = book.get("entries") if isinstance(book, dict) else None
+    if not isinstance(entries, list):
+        return
+    kept: list[tuple[float, str]] = []
+    for entry in entries[:MAX_LORE_ENTRIES]:
+        if not isinstance(entry, dict) or entry.get("enabled") is False:
+            continue
+        text, decorators = _strip_decorators(entry.get("content"))
+        constant = entry.get("constant") is True and entry.get("use_regex") is not True
+        if "@@activate" in decorators or (constant and "@@dont_activate" not in decorators):
+            kept.append((_insertion_order(entry.get("insertion_order")), _replace_macros(text, name)))
+    yield from (text for _, text in sorted(kept, key=lambda pair: pair[0]) if text)
+
+
+def _insertion_order(value: object) -> float:
+    if not isinstance(value, int | float) or (isinstance(value, float) and math.isnan(value)):
+        return 0.0
+    return float(min(max(value, -1e9), 1e9))  # JSON's integers may be too long for a float
+
+
+def _strip_decorators(content: object) -> tuple[str, frozenset[str]]:
+    """Version 3: an entry begins with lines that start with `@@`."""
+    if not isinstance(content, str):
+        return "", frozenset()
+    lines = normalize_text(content[:MAX_FIELD_CHARS]).split("\n")
+    decorators = set()
+    while lines and (lines[0].startswith("@@") or not lines[0]):
+        decorators.add(lines.pop(0).partition(" ")[0])
+    return "\n".join(lines), frozenset(decorators)
+
+
+_MACRO = re.compile(r"\{\{([^{}]*)\}\}|<(char|bot|user)>", re.IGNORECASE)
+_DEPTH = 3
+"""Macros within macros that are followed."""
+
+
+def _replace_macros(value: object, name: str) -> str:
+    """The text with its macros replaced; those that nobody knows stay."""
+    if not isinstance(value, str):
+        return ""
+
+    def replacement(match: re.Match[str]) -> str:
+        inside = match[1] if match[1] is not None else match[2]
+        verb, _, rest = inside.partition(":")
+        match verb.strip().lower():
+            case "char" | "bot":
+                return name
+            case "user":
+                return USER_MACRO
+            case "original" | "comment" | "hidden_key":
+                return ""
+            case "random" | "pick":
+                return re.split(r"(?<!\\),", rest.lstrip(":"))[0].replace("\\,", ",").strip()
+            case "roll":
+                return "1"
+            case "reverse":
+                return rest[::-1]
+        return "" if inside.startswith("//") else match[0]
+
+    text = value[:MAX_FIELD_CHARS]
+    for _ in range(_DEPTH):
+        text = _MACRO.sub(replacement, text)
+    return normalize_text(text)
+
+
+def render_card(card: CharacterCard) -> str:
+    """The character as the model reads it, what matters most first."""
+    samples = "Samples of style; they never happened."
+    parts = (
+        ("Description", card.description),
+        ("Personality", card.personality),
+        ("Scenario", card.scenario),
+        ("Instructions", "\n\n".join(card.instructions)),
+        ("World", "\n\n".join(card.lore)),
+        ("Greeting", card.greeting and f"{samples}\n\n{card.greeting}"),
+        ("Conversations", card.examples and f"{samples}\n\n{card.examples}"),
+    )
+    told = [f"## {title}\n\n{text}" for title, text in parts if text]
+    return "\n\n".join([f"You play {card.name}. What stands above holds also for this character.", *told])

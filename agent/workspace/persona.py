@@ -1,0 +1,219 @@
+"""The way from a workspace's directory to its text. Blocks on the disk: not for the event loop's thread.
+
+The text of a workspace. Pure: equal files give equal bytes, whatever wrote them, wherever they lie, at any hour.
+
+What is in `identity` stands in front of every prompt in every channel, so nothing of it may depend on where the
+agent speaks, on whether the private files were read, or on how long they are.
+"""
+
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from agent.workspace.character_card import (
+    CARD_FILES,
+    MAX_CARD_FILE_BYTES,
+    InvalidCard,
+    decode_text,
+    read_card,
+    render_card,
+)
+
+PersonaScope = Literal["public", "private"]
+"""private: the agent is alone with its owner."""
+
+AVATAR = "AVATAR"
+IDENTITY = ("IDENTITY", "SOUL", "AGENTS", AVATAR)
+PRIVATE = ("USER", "MEMORY")
+TINY_PERSONA = "IDENTITY.local.md"
+"""For the embedded model, which loses itself in more than a sentence: this and nothing else."""
+
+MAX_FILE_CHARS = 12_000
+MAX_BUNDLE_CHARS = 60_000
+"""Of all files together, headings aside. More is noise in every prompt, paid for every hour."""
+MAX_FILE_BYTES = 250_000
+"""Of a file that are read: `MAX_FILE_CHARS` in any script, and what is dropped between them."""
+CUT_MARK = "[cut here: the file goes on]"
+"""Without a number: what is written behind the cut changes no byte of the prompt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersonaBundle:
+    """What the files say, ready for a prompt. Either may be empty."""
+
+    identity: str
+    """IDENTITY, SOUL, AGENTS and the character card. The same in every channel."""
+    private: str
+    """USER and MEMORY. Empty in public scope."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersonaSection:
+    """A part of the text, and where it comes from."""
+
+    name: str
+    files: tuple[str, ...]
+    """The first that is there is taken."""
+    max_bytes: int
+
+
+def persona_sections(scope: PersonaScope, family: str) -> tuple[PersonaSection, ...]:
+    """What is read for a model of `family`, in the order of the text.
+
+    Raises ValueError for a family that cannot be part of a file's name.
+    """
+    if not family.replace("_", "").replace("-", "").isalnum():
+        raise ValueError(f"{family!r} is not the name of a model family")
+    return tuple(
+        PersonaSection(name=name, files=CARD_FILES, max_bytes=MAX_CARD_FILE_BYTES)
+        if name == AVATAR
+        else PersonaSection(name=name, files=(f"{name}.{family}.md", f"{name}.md"), max_bytes=MAX_FILE_BYTES)
+        for name in (IDENTITY + PRIVATE if scope == "private" else IDENTITY)
+    )
+
+
+def compose_bundle(found: Mapping[str, tuple[str, bytes]]) -> tuple[PersonaBundle, tuple[str, ...]]:
+    """The bundle, and what the operator should be told.
+
+    `found`: by section's name, the file that was taken and its bytes. What cannot be used is left out and told.
+    """
+    if found.get("IDENTITY", ("", b""))[0] == TINY_PERSONA:
+        return PersonaBundle(identity=decode_text(found["IDENTITY"][1])[:MAX_FILE_CHARS], private=""), ()
+    notes: list[str] = []
+    texts: dict[str, str] = {}
+    left = MAX_BUNDLE_CHARS
+    for section in IDENTITY + PRIVATE:
+        if section not in found:
+            continue
+        file, content = found[section]
+        text = _render_section(section, file, content, notes)
+        most = min(MAX_FILE_CHARS, left)
+        left -= min(len(text), most)
+        if len(text) > most:
+            notes.append(f"{file} has {len(text)} characters; only the first {most} are used")
+            text = f"{text[:most].rstrip()}\n{CUT_MARK}".lstrip()
+        if text:
+            # Named alike from whichever file it came, so that a card is the same bytes as JSON and as PNG.
+            texts[section] = f"# {section if section == AVATAR else f'{section}.md'}\n\n{text}"
+    identity = "\n\n".join(texts[section] for section in IDENTITY if section in texts)
+    return PersonaBundle(
+        identity=identity, private="\n\n".join(texts[section] for section in PRIVATE if section in texts)
+    ), tuple(notes)
+
+
+def _render_section(section: str, file: str, content: bytes, notes: list[str]) -> str:
+    if section == AVATAR:
+        try:
+            return render_card(read_card(content))
+        except InvalidCard as bad:
+            notes.append(f"{file} is left out: {bad}")
+            return ""
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if error.start < 4 * MAX_FILE_CHARS:  # else it is behind the cut, or is one: the reading stopped there
+            notes.append(f"{file} is not UTF-8 at byte {error.start}; what cannot be read is replaced")
+    return decode_text(content)
+
+
+FileMarks = tuple[tuple[int, ...] | None, ...]
+"""What tells one state of a workspace's files from another without reading them. None: not there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkspaceReading:
+    """One look at a workspace."""
+
+    bundle: PersonaBundle
+    notes: tuple[str, ...]
+    """What the operator should be told, with paths."""
+    marks: FileMarks
+    """As they were before the files were read: a change during the reading shows as a difference afterwards."""
+    is_linked: bool
+    """A file is a symbolic link, or in the agent's own directory: it may change without a sound from this one."""
+    is_missing: bool
+    """There is no such directory; the bundle is empty."""
+
+
+def default_workspace() -> Path:
+    """The persona that ships with the product: in the wheel, or in the checkout's `config/`."""
+    here = Path(__file__).resolve().parent.parent.parent
+    packaged = here / "gateway" / "defaults" / "workspace"
+    return packaged if packaged.is_dir() else here / "config" / "workspace"
+
+
+def read_workspace(root: Path, scope: PersonaScope, family: str, own: Path | None = None) -> WorkspaceReading:
+    """Read what is there. Links that lead out of their directory are not followed; only regular files are opened.
+
+    `own`: where what is private is looked for first: the agent's own directory, where the workspace is everybody's.
+    Raises OSError if a file is there but cannot be read, ValueError for a family that cannot be part of a file's name.
+    """
+    before = read_marks(root, scope, family, own)
+    notes: list[str] = []
+    found: dict[str, tuple[str, bytes]] = {}
+    linked = own is not None and scope == "private"
+    missing = not root.resolve().is_dir()
+    for section in () if missing else persona_sections(scope, family):
+        for path in _candidate_paths(section, root, own):
+            linked = linked or path.is_symlink()
+            if section.name in found:
+                continue
+            file, content = path.name, _read_content(path.parent.resolve(), path.name, section.max_bytes, notes)
+            if content is not None:
+                found[section.name] = (file, content)
+    bundle, told = compose_bundle(found)
+    notes += [f"{root}: {note}" for note in told]
+    if missing:
+        notes.append(f"there is no directory {root}: going on without a persona")
+    elif not bundle.identity:
+        notes.append(f"no persona in {root}: expected IDENTITY.md; going on without one")
+    return WorkspaceReading(bundle=bundle, notes=tuple(notes), marks=before, is_linked=linked, is_missing=missing)
+
+
+def read_marks(root: Path, scope: PersonaScope, family: str, own: Path | None = None) -> FileMarks:
+    """The files' present state. Two within one tick of the file system's clock, some ms, may look the same."""
+    return tuple(
+        _file_mark(path) for section in persona_sections(scope, family) for path in _candidate_paths(section, root, own)
+    )
+
+
+def _candidate_paths(section: PersonaSection, root: Path, own: Path | None) -> list[Path]:
+    """Where a section's file may be; the first that is there is taken."""
+    directories = (own, root) if own is not None and section.name in PRIVATE else (root,)
+    return [directory / file for directory in directories for file in section.files]
+
+
+def _file_mark(path: Path) -> tuple[int, ...] | None:
+    try:
+        seen = path.stat()
+    except OSError:
+        return None
+    return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
+
+
+def _read_content(root: Path, file: str, limit: int, notes: list[str]) -> bytes | None:
+    """At most one byte more than `limit`, which tells that there is more. None: no file that may be read."""
+    path = root / file
+    try:
+        real = path.resolve(strict=True)
+    except FileNotFoundError:
+        return None
+    except RuntimeError:  # Python 3.11 and 3.12: a link that leads to itself; later an OSError, ELOOP
+        notes.append(f"{path} is not read: it links to itself")
+        return None
+    if not real.is_relative_to(root):
+        notes.append(f"{path} is not read: it links to a place outside of the workspace")
+        return None
+    # The resolved path holds no link, so one that is met now was put there meanwhile; a pipe must not make us wait.
+    handle = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            notes.append(f"{path} is not read: it is not a file")
+            return None
+        with os.fdopen(handle, "rb", closefd=False) as opened:
+            return opened.read(limit + 1)
+    finally:
+        os.close(handle)

@@ -1,0 +1,183 @@
+"""One run of a Discord account: logged in, connected, and everything that lives as long as that."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+import aiohttp
+import discord
+
+from channels.aio import Backoff, cancel_and_wait
+from channels.base import CommandSpec, Denied, Emit
+from channels.discord.config import DiscordConfig
+from channels.discord.directory import DiscordDirectory
+from channels.discord.gateway import DiscordShards, IdentifyLimiter
+from channels.discord.ids import get_snowflake
+from channels.discord.inflow import (
+    CHANNEL_EVENT_PREFIXES,
+    DiscordEventPipeline,
+    DiscordInbox,
+    DiscordProgress,
+    RawGatewayEvent,
+)
+from channels.discord.interactions import AutocompleteResponder, InteractionResponder
+from channels.discord.rest import DiscordClient, DiscordRestClient
+from gateway.core.clock import Clock, new_id
+from gateway.core.events import ChannelName, ConnectionChanged, EventId, Notification
+
+logger = logging.getLogger("reverie.discord")
+
+
+class DiscordAccountState:
+    """What an account keeps from one run to the next."""
+
+    def __init__(self, clock: Clock, commands: Sequence[CommandSpec], cursor: str | None) -> None:
+        self.api = DiscordRestClient()
+        self.interactions = InteractionResponder(self.api, clock, commands)
+        """Commands may be answered for a quarter of an hour, whatever is connected."""
+        self.identify_limiter = IdentifyLimiter()
+        self.cursor = cursor
+        """How far all is certainly written down. None: no session has begun."""
+        self.unread_events: list[RawGatewayEvent] = []
+        """What was told in channels and is not known to be written down."""
+
+    def begin_session(self, cursor: str) -> None:
+        """A session begins there: what is said from now on is missed if it is not heard."""
+        self.cursor = self.cursor or cursor
+
+    def take_unread(self, guild: str) -> list[RawGatewayEvent]:
+        """Take what is unread of that guild; empty: of direct chats."""
+        mine = [item for item in self.unread_events if get_snowflake(item.data, "guild_id") == guild]
+        self.unread_events = [item for item in self.unread_events if get_snowflake(item.data, "guild_id") != guild]
+        return mine
+
+    def track_cursor(self, emit: Emit) -> Emit:
+        """`emit`, and remember how far it came."""
+
+        async def emitted(batch: Sequence[Notification], *, cursor: str | None = None) -> None:
+            await emit(batch, cursor=cursor)
+            self.cursor = cursor or self.cursor
+
+        return emitted
+
+
+class DiscordSession:
+    """What the channel holds while it runs."""
+
+    def __init__(
+        self,
+        name: ChannelName,
+        config: DiscordConfig,
+        clock: Clock,
+        *,
+        random: Callable[[], float],
+        directory: DiscordDirectory,
+        kept: DiscordAccountState,
+    ) -> None:
+        self._name, self._config, self._clock, self._random = name, config, clock, random
+        self._directory, self._state = directory, kept
+        self.api, self.interactions = kept.api, kept.interactions
+        self.inbox = DiscordInbox()
+        self.pipeline = DiscordEventPipeline(
+            clock,
+            rooms=frozenset(config.rooms),
+            directory=directory,
+            progress=DiscordProgress(kept.cursor, config.history_age),
+            inbox=self.inbox,
+            api=self.api,
+            began=kept.begin_session,
+            specs=kept.interactions.specs,
+        )
+        self.autocomplete = AutocompleteResponder(self.api, clock, directory)
+        self._shards: DiscordShards | None = None
+        self._up: bool | None = None
+
+    async def run(self, emit: Emit) -> None:
+        """As `Channel.run`."""
+        kept = self._state
+        try:
+            await self.inbox.run_producer_consumer(self._stay_connected(), self.pipeline.run(kept.track_cursor(emit)))
+        finally:
+            unread = (item for item in self.inbox.filter_pending(lambda _: True) if isinstance(item, RawGatewayEvent))
+            kept.unread_events = [
+                *(item for item in unread if item.event.startswith(CHANNEL_EVENT_PREFIXES)),
+                *kept.unread_events,
+            ]
+
+    async def _stay_connected(self) -> None:
+        backoff = Backoff()
+        while True:
+            try:
+                reason = await self._run_logged_in()
+            except Denied as denied:
+                self._report_link(False, denied.reason)
+                raise
+            self._report_link(False, reason)
+            delay_s = backoff.next_delay_s(0.0, self._random())
+            logger.warning("%s: %s; next attempt in %.1f s", self._name, reason, delay_s)
+            await self._clock.sleep(delay_s)
+
+    async def _run_logged_in(self) -> str:
+        """Log in and stay; why it could not log in. Raises `Denied`."""
+        client = self.create_client()
+        registering: asyncio.Task[None] | None = None
+        try:
+            try:
+                me = await client.log_in(self._config.token.get_secret_value().strip())
+            except discord.LoginFailure:
+                raise Denied("Discord refuses the token: copy it again from the developer portal") from None
+            except (discord.DiscordException, aiohttp.ClientError, OSError, ValueError, KeyError, TypeError) as error:
+                return f"cannot log in to Discord: {type(error).__name__}"
+            self._directory.own_id = me or self._directory.own_id
+            self.api.client = client
+            registering = asyncio.create_task(self.interactions.register_commands())
+            await self.run_gateway(client)
+            return "the connection has ended"
+        finally:
+            self.api.client = None
+            await cancel_and_wait(*([registering] if registering else []))
+            await self.interactions.close()
+            await self.autocomplete.close()
+            await client.http.close()
+
+    def create_client(self) -> DiscordClient:
+        """What is logged in with."""
+        return DiscordClient(self._config, self.handle_raw_event)
+
+    async def run_gateway(self, client: DiscordClient) -> None:
+        """Be connected to the gateway. Ends only by cancellation or `Denied`."""
+        self._shards = DiscordShards(
+            client,
+            self._config,
+            self._clock,
+            random=self._random,
+            inbox=self.inbox,
+            api=self.api,
+            link=self._report_link,
+            identifies=self._state.identify_limiter,
+        )
+        await self._shards.run()
+
+    def handle_raw_event(self, shard: int, event: str, data: object) -> None:
+        """What the gateway tells, as it comes. Never waits, never raises."""
+        if event in {"READY", "RESUMED"}:
+            if self._shards is None:
+                self._report_link(True, "connected to Discord")
+            else:
+                self._shards.mark_up(shard)
+        elif event == "INTERACTION_CREATE":
+            self.interactions.handle_interaction(data)
+            self.autocomplete.handle_interaction(data)
+        self.inbox.put(RawGatewayEvent(shard, event, data))
+        if self._state.unread_events and event in {"READY", "GUILD_CREATE"}:
+            # Behind these the histories are read, and what is unread is newer.
+            for item in self._state.take_unread(get_snowflake(data, "id") if event == "GUILD_CREATE" else ""):
+                self.inbox.put(RawGatewayEvent(shard, item.event, item.data))
+
+    def _report_link(self, up: bool, reason: str) -> None:
+        if self._up is not up:
+            self._up = up
+            now = self._clock.now()
+            self.inbox.put(
+                ConnectionChanged(id=EventId(new_id(now)), channel=self._name, up=up, reason=reason, sent=now)
+            )

@@ -1,0 +1,414 @@
+"""The Bot API over python-telegram-bot: its HTTP with a few corrections, and its errors as ours.
+
+The token stands in every address. It must not reach a log, an exception that leaves the adapter, or a link's reason.
+
+The library's HTTP, stricter about what counts as an answer of the Bot API.
+
+What is no success is judged here (core.telegram.org/bots/api#making-requests): the library trips over an error whose
+`parameters` are odd, reads an `ok: false` with HTTP 200 as a success, and takes a proxy's 404 for a refused token.
+
+What to do while Telegram cannot be asked: say so once, wait longer each time, and stop if we are surely refused.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
+from ipaddress import ip_address
+from typing import Any, NoReturn, Protocol, TypeVar
+from urllib.parse import urlsplit
+
+import httpx
+from telegram import Bot
+from telegram.error import BadRequest, ChatMigrated, Conflict, Forbidden, InvalidToken, NetworkError, TelegramError
+from telegram.request import HTTPXRequest
+
+from channels.aio import Backoff
+from channels.base import Denied, RateLimited, Rejected, SendError, Uncertain, Unreachable
+from channels.telegram.config import TelegramConfig
+from channels.telegram.people import TelegramUpdateContext
+from channels.text import Json, get_int, get_object, get_str
+from gateway.core.clock import Clock
+
+_DEFAULT_FLOOD_S, _MAX_FLOOD_S = 5.0, 86_400.0
+"""To wait when Telegram does not say how long; and at most, whatever it says: a day later there is nothing to send."""
+_OK, _FIRST_FAILURE, _CLIENT_ERROR, _SERVER_ERROR = 200, 300, 400, 500
+_NO_UPDATES = b'{"ok":true,"result":[]}'
+
+NOT_SENT_CAUSES = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
+"""Causes of a `NetworkError` that say that the request never left."""
+CLOSED_MESSAGES = ("This HTTPXRequest is not initialized!", "Cannot send a request, as the client has been closed.")
+"""The same, as words of a RuntimeError: of the library's and of httpx's, which look before they begin."""
+
+
+class FloodWait(TelegramError):
+    """429. In place of the library's RetryAfter, whose seconds cannot be read without a warning."""
+
+    def __init__(self, retry_after_s: float) -> None:
+        super().__init__(f"Telegram asks us to wait {retry_after_s:g} s")
+        self.retry_after_s = retry_after_s
+
+
+class TelegramServerError(NetworkError):
+    """5xx: the request was answered, and may have been carried out."""
+
+    def __init__(self, said: str, *, is_proxy_page: bool) -> None:
+        super().__init__(said)
+        self.is_proxy_page = is_proxy_page
+        """It was not answered by a Bot API server but by what stands in front of it."""
+
+
+class WrongServerError(NetworkError):
+    """401 or 404, and not from a Bot API server: none has seen the request."""
+
+
+class TelegramRequest(HTTPXRequest):
+    """One pool of connections."""
+
+    async def do_request(self, *args: Any, **kwargs: Any) -> tuple[int, bytes]:  # noqa: ANN401 - the library's own
+        """As the library's, but raises `TelegramError` for whatever is not a success."""
+        code, payload = await super().do_request(*args, **kwargs)
+        try:
+            answer = self.parse_json_payload(payload)
+        except TelegramError:
+            if code < _FIRST_FAILURE:
+                raise
+            answer = {}
+        if code >= _FIRST_FAILURE or answer.get("ok") is False:
+            raise to_telegram_error(code, answer)
+        if "result" not in answer:
+            raise TelegramError("Invalid server response")
+        return _OK, _minimal_message(answer) or payload
+
+    @staticmethod
+    def parse_json_payload(payload: bytes) -> dict[str, Any]:
+        """As the library's, without logging what came."""
+        try:
+            value = json.loads(payload.decode("utf-8", "replace"))
+        except (ValueError, RecursionError):
+            value = None
+        if not isinstance(value, dict):
+            raise TelegramError("Invalid server response")
+        return value
+
+
+class TelegramUpdatesRequest(TelegramRequest):
+    """Keeps updates as they came. The library would read all or none: one that is malformed would stop the rest."""
+
+    def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - the library's own
+        super().__init__(**settings)
+        self.updates: list[object] = []
+
+    async def do_request(self, *args: Any, **kwargs: Any) -> tuple[int, bytes]:  # noqa: ANN401 - the library's own
+        code, payload = await super().do_request(*args, **kwargs)
+        result = self.parse_json_payload(payload)["result"]
+        if not isinstance(result, list):
+            raise TelegramError("Invalid server response")
+        self.updates = result
+        return code, _NO_UPDATES
+
+
+def to_telegram_error(code: int, answer: Json) -> TelegramError:
+    """What an answer means that is no success; `answer` is empty if it was not the Bot API's."""
+    if code < _FIRST_FAILURE:
+        code = get_int(answer, "error_code") or _CLIENT_ERROR
+    said, parameters = get_str(answer, "description") or f"HTTP {code}", get_object(answer, "parameters")
+    if (chat := get_int(parameters, "migrate_to_chat_id")) is not None:
+        return ChatMigrated(chat)
+    match code:
+        case 401 | 404 if answer.get("ok") is not False:
+            return WrongServerError(f"HTTP {code}, and not from a Bot API server")
+        case 401 | 404:
+            return InvalidToken(said)
+        case 403:
+            return Forbidden(said)
+        case 409:
+            return Conflict(said)
+        case 429:
+            return FloodWait(_retry_after_s(parameters))
+        case _:
+            return (
+                BadRequest(said)
+                if code < _SERVER_ERROR
+                else TelegramServerError(said, is_proxy_page=answer.get("ok") is not False)
+            )
+
+
+def _retry_after_s(parameters: Json) -> float:
+    value = parameters.get("retry_after")
+    if isinstance(value, int | float) and value > 0:
+        return float(min(value, _MAX_FLOOD_S))
+    return _DEFAULT_FLOOD_S
+
+
+def _minimal_message(answer: Json) -> bytes:
+    """Of a message only its id, which is all that we need of our own; empty if the answer is none.
+
+    The library would read it whole, and one odd field of another's server would make a sent message uncertain.
+    """
+    number = get_int(get_object(answer, "result"), "message_id")
+    if number is None:
+        return b""
+    told = {"message_id": number, "date": 1, "chat": {"id": 1, "type": "private"}}
+    return json.dumps({"ok": True, "result": told}).encode()
+
+
+_CONNECT_S, _POOL_S = 10.0, 5.0
+_POOL_SIZE = 16
+_BUTTONS_TIMEOUT_S = 2.0
+UNKNOWN_BUTTON_TEXT = "I do not know this button."
+"""Shown for a moment to who pressed one: none is ours."""
+
+ResultT = TypeVar("ResultT")
+
+
+class TelegramApi:
+    """One bot's connections. Close it."""
+
+    def __init__(self, config: TelegramConfig) -> None:
+        base = config.base_url.rstrip("/")
+        self._token = config.token.get_secret_value()
+        hook = config.webhook
+        self._secrets = (self._token, hook.secret.get_secret_value()) if hook else (self._token,)
+        self._timeout_s, self._poll_s = config.request_timeout, int(config.poll_timeout)
+        # One context for all: each costs megabytes.
+        bare = not base.lower().startswith("https")
+        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if bare else httpx.create_ssl_context()
+        self._trust_env = not _is_loopback(base)
+        """Whether proxies named by the environment are meant: not on the way to a server on this machine."""
+        settings: dict[str, Any] = {
+            "connect_timeout": _CONNECT_S,
+            "read_timeout": config.request_timeout,
+            "write_timeout": config.request_timeout,
+            "pool_timeout": _POOL_S,
+            "httpx_kwargs": {"verify": self._tls, "trust_env": self._trust_env},
+        }
+        self._updates_request = TelegramUpdatesRequest(connection_pool_size=1, **settings)
+        self.file_base_url = f"{base}/file/bot{self._token}/"
+        """What a file's address begins with."""
+        with self.redact_logs():  # the library logs its addresses as it is made
+            self.bot = Bot(
+                self._token,
+                base_url=f"{base}/bot",
+                base_file_url=f"{base}/file/bot",
+                request=TelegramRequest(connection_pool_size=_POOL_SIZE, **settings),
+                get_updates_request=self._updates_request,
+            )
+
+    async def close(self) -> None:
+        """Let go of all connections."""
+        await asyncio.gather(self.bot.request.shutdown(), self._updates_request.shutdown())
+
+    @staticmethod
+    async def await_call(call: Awaitable[ResultT]) -> ResultT:
+        """What the library makes of an answer. Raises TelegramError, also where the library trips over it."""
+        try:
+            return await call
+        except TelegramError:
+            raise
+        except Exception as error:  # noqa: BLE001 - no answer, however odd, may end more than the call
+            raise TelegramError(f"the answer cannot be read: {type(error).__name__}") from None
+
+    async def get_me(self) -> object:
+        """What getMe tells. Raises TelegramError: InvalidToken if Telegram does not know our token."""
+        # Not by `get_me`: the library insists on fields that are nothing to us, and that some servers leave out.
+        return await self.await_call(self.bot.request.post(f"{self.bot.base_url}/getMe"))
+
+    async def identify(self, view: TelegramUpdateContext) -> TelegramUpdateContext:
+        """`view` with who we are. Raises TelegramError."""
+        answer = await self.get_me()
+        me = answer if isinstance(answer, dict) else {}
+        if (number := get_int(me, "id")) is None:
+            raise TelegramError("the answer to getMe cannot be read: no id")
+        reads_all = me.get("can_read_all_group_messages") is not False
+        return replace(view, own_id=number, username=get_str(me, "username"), can_read_all=reads_all)
+
+    async def get_updates(self, offset: int | None, allowed: tuple[str, ...], *, wait: bool) -> list[object]:
+        """The next updates, as they came; with `wait`, once there are any or the poll's time is over.
+
+        Raises TelegramError, or TimeoutError if the server keeps the connection and says nothing whole.
+        """
+        poll_s = self._poll_s if wait else 0
+        async with asyncio.timeout(poll_s + 1.5 * self._timeout_s + _CONNECT_S):
+            await self.await_call(self.bot.get_updates(offset=offset, timeout=poll_s, allowed_updates=allowed))
+        updates, self._updates_request.updates = self._updates_request.updates, []
+        return updates
+
+    async def answer_buttons(self, presses: Sequence[str]) -> None:
+        """Let buttons rest that were pressed: none is ours. Returns soon; nothing depends on it."""
+
+        async def one(press: str) -> None:
+            # Cancelled before it begins, it must not have made a coroutine that nobody awaits.
+            await self.await_call(self.bot.answer_callback_query(press, text=UNKNOWN_BUTTON_TEXT))
+
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_BUTTONS_TIMEOUT_S):
+                await asyncio.gather(*map(one, presses), return_exceptions=True)
+
+    @contextlib.asynccontextmanager
+    async def stream_file(self, url: str) -> AsyncIterator[httpx.Response]:
+        """A file's bytes as they come. Raises httpx.HTTPError."""
+        timeout = httpx.Timeout(self._timeout_s, connect=_CONNECT_S)
+        client = httpx.AsyncClient(verify=self._tls, timeout=timeout, trust_env=self._trust_env)
+        plain = {"Accept-Encoding": "identity"}  # the limit counts bytes as they come, and they are the file's
+        async with client, client.stream("GET", url, headers=plain) as response:
+            yield response
+
+    def redact(self, text: object) -> str:
+        """`text` without our secrets."""
+        said = str(text)
+        for secret in self._secrets:
+            said = said.replace(secret, "<secret>")
+        return said
+
+    def to_send_error(self, error: Exception) -> SendError:
+        """What an error of a call means for what was to be sent; whatever tells nothing leaves it uncertain."""
+        said = self.redact(error)
+        match error:
+            case SendError():
+                return error
+            case FloodWait():
+                return RateLimited(said, retry_after_s=error.retry_after_s)
+            case InvalidToken():
+                return Denied(UNAUTHORIZED_TEXT)
+            case Forbidden() | BadRequest() | ChatMigrated():
+                return Rejected(said)
+            case WrongServerError():
+                return Unreachable(said)
+            case NetworkError() if isinstance(error.__cause__, NOT_SENT_CAUSES):
+                return Unreachable(f"cannot reach the Bot API: {type(error.__cause__).__name__}")
+            case NetworkError() if (
+                isinstance(error.__cause__, RuntimeError) and str(error.__cause__) in CLOSED_MESSAGES
+            ):
+                return Unreachable("the gateway is just letting go of the Bot API")
+            case TelegramError():
+                return Uncertain(f"no answer from the Bot API: {said or type(error).__name__}")
+            case _:
+                return Uncertain(f"the answer of the Bot API cannot be read: {type(error).__name__}")
+
+    @contextlib.contextmanager
+    def redact_logs(self) -> Iterator[None]:
+        """Keep the libraries from logging secrets, whoever has configured the logging."""
+        loggers, discretion = [logging.getLogger(name) for name in _LIBRARY_LOGGERS], _TelegramSecretFilter(self.redact)
+        for logger in loggers:
+            logger.addFilter(discretion)
+        try:
+            yield
+        finally:
+            for logger in loggers:
+                logger.removeFilter(discretion)
+
+
+UNAUTHORIZED_TEXT = "the token was refused: get one from @BotFather"
+_LIBRARY_LOGGERS = ("httpx", "telegram.Bot")
+"""The first logs every address; the second, when debugging, every parameter."""
+
+
+class _TelegramSecretFilter(logging.Filter):
+    """Drops the line for each request; what else names a secret, names it no more."""
+
+    def __init__(self, clean: Callable[[object], str]) -> None:
+        super().__init__()
+        self._redact = clean
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        said = record.getMessage()
+        kept = self._redact(said)
+        if kept == said:
+            return True
+        record.msg, record.args = kept, None
+        return record.name != "httpx" or record.levelno > logging.INFO
+
+
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+logger = logging.getLogger("reverie.telegram")
+_MAX_DELAY_S = 10.0
+_LONG_FLOOD_S = 60.0
+_CONFIRM_DELAYS_S = (0.0, 10.0, 20.0, 40.0, 80.0)
+"""Before each further question whether our token is known: a proxy, or a server that restarts, also says 401 or 404."""
+
+
+class TelegramLinkListener(Protocol):
+    """Tells of changes only."""
+
+    async def __call__(self, up: bool, reason: str, /, *, says: bool = False) -> None:
+        """As `events.Link`."""
+
+
+class PollBackoff:
+    """The link's state, and the back-off."""
+
+    def __init__(self, api: TelegramApi, clock: Clock, random: Callable[[], float], link: TelegramLinkListener) -> None:
+        self._api, self._clock, self._random, self._report_link = api, clock, random, link
+        self._backoff = Backoff(_MAX_DELAY_S)
+        self._welcome = ""
+
+    def set_welcome(self, welcome: str) -> None:
+        """From now on, this is what an established link is said to be."""
+        self._welcome = welcome
+
+    @property
+    def is_failing(self) -> bool:
+        """The last request failed: the next one should not wait long, for nobody knows whether it will be answered."""
+        return self._backoff.is_failing
+
+    async def record_success(self) -> None:
+        """An answer came."""
+        self._backoff.reset()
+        await self._report_link(True, self._welcome)
+
+    async def deny(self, reason: str) -> NoReturn:
+        """Only the operator can help. Raises Denied."""
+        await self._report_link(False, reason)
+        raise Denied(reason) from None
+
+    async def handle_error(self, error: Exception, reason: str = "") -> None:
+        """Wait as `error` demands; `reason` is a better word for it. Raises Denied for a token that is surely refused.
+
+        What is to be said does not wait for that, unless Telegram cannot be reached at all.
+        """
+        if isinstance(error, InvalidToken):
+            await self._confirm_refusal(error)
+        if isinstance(error, FloodWait):
+            if error.retry_after_s > _LONG_FLOOD_S:
+                await self._report_link(False, str(error), says=self._has_welcome)
+            logger.warning("polling waits %.0f s, as Telegram asks", error.retry_after_s)
+            await self._clock.sleep(error.retry_after_s)
+            return
+        said = reason or self._api.redact(error) or "no answer in time"
+        away = isinstance(error, NetworkError) and isinstance(error.__cause__, NOT_SENT_CAUSES)
+        await self._report_link(False, said, says=self._has_welcome and not away)
+        delay_s = self._backoff.next_delay_s(0.0, self._random())
+        logger.warning("no updates from Telegram: %s; asking again in %.1f s", said, delay_s)
+        await self._clock.sleep(delay_s)
+
+    @property
+    def _has_welcome(self) -> bool:
+        return bool(self._welcome)
+
+    async def _confirm_refusal(self, error: InvalidToken) -> None:
+        """Return once Telegram says that it knows us. Raises Denied once it has said often enough that it does not."""
+        refusals, said = 1, self._api.redact(error)
+        while refusals <= len(_CONFIRM_DELAYS_S):
+            await self._clock.sleep(_CONFIRM_DELAYS_S[refusals - 1])
+            try:
+                await self._api.get_me()
+            except InvalidToken:
+                refusals += 1
+                logger.warning("Telegram may refuse our token (%s); asking again to be sure", said)
+                await self._report_link(False, f"Telegram may refuse our token ({said})", says=self._has_welcome)
+            except (TelegramError, TimeoutError):  # that says nothing of the token
+                await self._clock.sleep(self._backoff.next_delay_s(0.0, self._random()))
+            else:
+                return
+        await self.deny(UNAUTHORIZED_TEXT)

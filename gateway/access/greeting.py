@@ -1,0 +1,333 @@
+"""What strangers are told: how to be let in, and how a room is opened.
+
+One code each in an hour, one reminder of it, and then nothing more but for who asks for help.
+"""
+
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Final, Literal
+
+from gateway.access.approval_texts import inline_code
+from gateway.access.limits import Pace
+from gateway.access.linking import AccountClaim, AccountLinker
+from gateway.access.pairing import build_code_expirations, build_code_over, generate_code
+from gateway.access.policy import AccessDecision
+from gateway.access.roster import ChannelStyle, Roster
+from gateway.access.texts import (
+    BEING_DECIDED_TEXT,
+    CODE_LIFETIME,
+    MAX_CODES_PER_SOURCE,
+    MAX_PENDING_CODES,
+    NAME_CHARS,
+    TRY_LATER_TEXT,
+    render_invite_request,
+    render_login_needed,
+    render_not_approved,
+    render_pairing_prompt,
+    render_pairing_reminder,
+    render_room_request,
+)
+from gateway.core.clock import Clock
+from gateway.core.events import (
+    Address,
+    ChannelName,
+    Command,
+    MembershipChanged,
+    Message,
+    MessageId,
+    Notification,
+    Post,
+    PostKey,
+    Sender,
+)
+from gateway.core.facts import CodeIssued, address_of, dedup_key
+from gateway.core.identity import ADMIN_ROLES, MASK_PREFIX, AccessPolicy, has_administrator, person_key, stable_source
+from gateway.store import AppendResult
+from gateway.store.effects import CommandEffect, EffectFact
+
+logger = logging.getLogger("reverie.roster")
+
+MAX_LOGIN_NOTICES: Final = 10
+"""In an hour on one channel, to people of whom nobody knows who they are: each may have any number of names."""
+HELP_PER_MINUTE: Final = 3
+"""So often a stranger who asks for help is answered."""
+_HELP_COMMANDS: Final = frozenset({"help", "commands", "start", "about"})
+_WILDCARDS: Final = frozenset("*?")
+"""A mask with one of these would stand for others, too."""
+_LINK_SUBCOMMANDS: Final = frozenset({"start", "list", "remove"})
+"""Behind `link`: no code."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairingNotice:
+    """What whoever was refused is told."""
+
+    post: Post
+    change: CommandEffect | None = None
+    """What becomes durable with it, and is to be settled then. None: nothing."""
+
+
+class Greeter:
+    """For all channels. Decides nothing about who is heard."""
+
+    def __init__(
+        self,
+        roster: Roster,
+        policy: AccessPolicy,
+        clock: Clock,
+        *,
+        linking: AccountLinker,
+        manners: ChannelStyle,
+        reach: Callable[[Address, Sender], Address] = lambda at, _: at,
+        title: Callable[[Address], str] = lambda _: "",
+    ) -> None:
+        """`reach`: where to write to somebody who invites to a room: the room itself where we are in it already.
+
+        `title`: what a room calls itself. Empty: that is not known.
+        """
+        self._roster = roster
+        self._policy = policy
+        self._clock = clock
+        self._linking = linking
+        self._channel_style = manners
+        self._reach = reach
+        self._title = title
+        self._notified: dict[str, tuple[datetime, str]] = {}
+        """Who was told something, or in which room: until when nothing more is said, and by which event."""
+        self._reminded: dict[str, tuple[datetime, str]] = {}
+        """The same of who was reminded of a code."""
+        self._replaced: dict[str, datetime] = {}
+        """Whose code was replaced by another's: until when that does not give them a third one."""
+        self._help_limiter = Pace()
+        self._codes_being_written: Counter[ChannelName] = Counter()
+        """Codes of each channel that are being written down."""
+        self._warned = False
+
+    def greet(self, event: Notification, decision: AccessDecision) -> PairingNotice | None:
+        """What to tell, and to write down with the event; None: nothing. Returns at once. To be settled in any case.
+
+        Raises StoreError before the log was read.
+        """
+        place, sender = address_of(event), getattr(event, "sender", None)
+        if not decision.request_kind or place is None or not isinstance(sender, Sender) or sender.is_bot:
+            return None
+        if decision.request_kind == "room":
+            return self._prompt_room(event, place, sender)
+        code = self._parse_link_code(event)
+        return (
+            self._submit_link_code(event, place, sender, decision, code)
+            if code
+            else self._prompt_pairing(event, place, sender)
+        )
+
+    def _parse_link_code(self, event: Notification) -> str:
+        """The code that shows who a stranger is to us elsewhere; empty: it is none."""
+        if not isinstance(event, Command) or event.name != "link":
+            return ""
+        first, _, rest = event.args.strip().partition(" ")
+        if first.lower() == "code":
+            return rest.strip()
+        return "" if first.lower() in _LINK_SUBCOMMANDS else event.args.strip()
+
+    def _submit_link_code(
+        self, event: Notification, place: Address, sender: Sender, decision: AccessDecision, code: str
+    ) -> PairingNotice | None:
+        who = person_key(place.channel, sender.id)
+        if not sender.verified:
+            return self._prompt_login(event, place, who)
+        claim = AccountClaim(who, sender.name, place, sender.verified, decision.role)
+        outcome = self._linking.submit_code(claim, code)
+        if outcome.text == TRY_LATER_TEXT:
+            return None
+        settle = self._roster.reserve_request(outcome.request)
+        if settle is None:
+            return PairingNotice(post=_build_notice_post(event, place, BEING_DECIDED_TEXT))
+        change = CommandEffect(answer=outcome.text, facts=outcome.facts, settle=settle)
+        return PairingNotice(post=_build_notice_post(event, place, outcome.text), change=change)
+
+    def _prompt_pairing(self, event: Notification, place: Address, sender: Sender) -> PairingNotice | None:
+        who = person_key(place.channel, sender.id)
+        named = (
+            self._policy.allow_masks and sender.id.startswith(MASK_PREFIX) and not _WILDCARDS.intersection(sender.id)
+        )
+        if not (sender.verified or named):
+            return self._prompt_login(event, place, who)
+        request = next((one for one in self._roster.pending_requests("pair") if one.person == who), None)
+        if request is not None or not self._can_issue_code(event, place, who, who):
+            return self._remind(event, place, who, request)
+        minted = generate_code(self._roster.request_names)
+        text = render_pairing_prompt(minted.code, self._channel_style.command_prefix(place.channel))
+        given = CodeIssued(
+            request=minted.request,
+            what="pair",
+            person=who,
+            name=sender.name,
+            at=place,
+            salt=minted.salt,
+            digest=minted.digest,
+            until=self._clock.now() + CODE_LIFETIME,
+        )
+        return self._issue_code(event, given, text)
+
+    def _prompt_room(self, event: Notification, place: Address, sender: Sender) -> PairingNotice | None:
+        room = Address(channel=place.channel, room=place.room)
+        who = person_key(place.channel, sender.id)
+        if any(one.room == room for one in self._roster.pending_requests("room")) or not self._can_issue_code(
+            event, place, room.conversation, who
+        ):
+            return None
+        minted, prefix = generate_code(self._roster.request_names), self._channel_style.command_prefix(place.channel)
+        invited = isinstance(event, MembershipChanged)
+        to = self._reach(place, sender) if invited else place
+        about = (event.text if isinstance(event, MembershipChanged) else None) or self._title(room)
+        if to == place:
+            text = render_room_request(minted.code, prefix, inline_code(sender.name, NAME_CHARS))
+        else:
+            text = render_invite_request(minted.code, prefix, inline_code(about or room.room, NAME_CHARS))
+        given = CodeIssued(
+            request=minted.request,
+            what="room",
+            person=who,
+            name=sender.name,
+            at=to,
+            room=room,
+            about=about,
+            salt=minted.salt,
+            digest=minted.digest,
+            until=self._clock.now() + CODE_LIFETIME,
+        )
+        return self._issue_code(event, given, text)
+
+    def _remind(
+        self, event: Notification, place: Address, who: str, request: CodeIssued | None
+    ) -> PairingNotice | None:
+        """To whoever was shown a code in this hour: once that it waits, and always if they ask for help."""
+        now, key = self._clock.now(), dedup_key(event)
+        if self._notified.get(who, (now, ""))[1] == key:  # the code was shown for the same event
+            return None
+        if isinstance(event, Command) and event.name in _HELP_COMMANDS:
+            if not self._help_limiter.try_acquire(stable_source(who), self._clock.monotonic(), HELP_PER_MINUTE):
+                return None
+            text = render_pairing_reminder(request) if request is not None else render_not_approved()
+            return PairingNotice(post=_build_notice_post(event, place, text))
+        self._reminded = {one: told for one, told in self._reminded.items() if now < told[0]}
+        if request is None or self._reminded.get(who, (now, key))[1] != key:
+            return None
+        self._reminded[who] = (request.until, key)
+        return PairingNotice(post=_build_notice_post(event, place, render_pairing_reminder(request)))
+
+    def _can_issue_code(self, event: Notification, place: Address, whom: str, asker: str) -> bool:
+        """Whether a code may be shown there: nobody gets two in an hour, and few wait that one person asked for."""
+        now, key = self._clock.now(), dedup_key(event)
+        self._notified = {one: told for one, told in self._notified.items() if now < told[0]}
+        if whom in self._notified and self._notified[whom][1] != key:
+            return False
+        waiting = [
+            one for one in self._pending_requests(place.channel) if stable_source(one.person) == stable_source(asker)
+        ]
+        if len(waiting) >= MAX_CODES_PER_SOURCE or self._codes_being_written[place.channel] >= MAX_PENDING_CODES:
+            logger.info("no code for %s: %d of them wait on that channel already", stable_source(asker), len(waiting))
+            return False
+        return True
+
+    def _pending_requests(self, channel: ChannelName) -> list[CodeIssued]:
+        return [one for one in self._roster.pending_requests("pair", "room") if one.at.channel == channel]
+
+    def _evict_oldest_code(
+        self, channel: ChannelName
+    ) -> tuple[tuple[EffectFact, ...], Callable[[AppendResult | None], None]]:
+        """Where too many codes wait, end the oldest of whoever has the most: nobody keeps others out by asking."""
+        waiting = self._pending_requests(channel)
+        if len(waiting) + self._codes_being_written[channel] < MAX_PENDING_CODES:
+            return (), lambda _: None
+        counts = Counter(stable_source(one.person) for one in waiting)
+        for one in sorted(waiting, key=lambda one: (-counts[stable_source(one.person)], one.until)):
+            release = self._roster.reserve_request(one.request)
+            if release is not None:  # nobody is approving it in this moment
+                return (build_code_over(one, "expired", ""),), partial(self._on_code_replaced, one, release)
+        return (), lambda _: None
+
+    def _on_code_replaced(
+        self, request: CodeIssued, release: Callable[[AppendResult | None], None], asked: AppendResult | None
+    ) -> None:
+        """A code was replaced: whoever had it may ask for one more, once in an hour."""
+        release(asked)
+        subject = request.person if request.room is None else request.room.conversation
+        now = self._clock.now()
+        self._replaced = {one: until for one, until in self._replaced.items() if now < until}
+        if asked is not None and asked.is_new and subject not in self._replaced:
+            self._replaced[subject] = now + CODE_LIFETIME
+            self._notified.pop(subject, None)
+
+    def _issue_code(self, event: Notification, given: CodeIssued, text: str) -> PairingNotice:
+        self._warn_without_admins()
+        subject = given.person if given.room is None else given.room.conversation
+        self._notified[subject] = (given.until, dedup_key(event))
+        channel = given.at.channel
+        replaced, freed = self._evict_oldest_code(channel)
+        self._codes_being_written[channel] += 1
+
+        def settle(asked: AppendResult | None) -> None:
+            self._codes_being_written[channel] -= 1
+            freed(asked)
+            if asked is None:  # nobody is shown it
+                self._notified.pop(subject, None)
+
+        facts = (
+            *build_code_expirations(self._roster.expired_requests(channel)),
+            *replaced,
+            EffectFact(given, given.at.conversation, f"code:{dedup_key(event)}"),
+        )
+        return PairingNotice(
+            post=_build_notice_post(event, given.at, text),
+            change=CommandEffect(answer=text, facts=facts, settle=settle),
+        )
+
+    def _prompt_login(self, event: Notification, place: Address, who: str) -> PairingNotice | None:
+        now, key = self._clock.now(), dedup_key(event)
+        self._notified = {one: told for one, told in self._notified.items() if now < told[0]}
+        mine = f"unsure:{place.channel}:"
+        told = self._notified.get(f"{mine}{who}")
+        if told is None and sum(one.startswith(mine) for one in self._notified) >= MAX_LOGIN_NOTICES:
+            return None
+        helped = isinstance(event, Command) and event.name in _HELP_COMMANDS
+        if told is not None and told[1] != key and not helped:
+            return None
+        if helped and not self._help_limiter.try_acquire(stable_source(who), self._clock.monotonic(), HELP_PER_MINUTE):
+            return None
+        if told is None:
+            self._notified[f"{mine}{who}"] = (now + CODE_LIFETIME, key)
+        return PairingNotice(
+            post=_build_notice_post(
+                event, place, render_login_needed(place.channel, self._channel_style.platform_name(place.channel))
+            )
+        )
+
+    def _warn_without_admins(self) -> None:
+        """Once, if nobody can do what the code is for."""
+        if (
+            self._warned
+            or has_administrator(self._policy)
+            or any(one.role in ADMIN_ROLES for one in self._policy.platform_roles)
+        ):
+            return
+        self._warned = True
+        logger.warning("nobody is an owner or admin: only `reverie pair` can let people in and open rooms")
+
+
+def _build_notice_post(event: Notification, to: Address, text: str) -> Post:
+    key = PostKey(hashlib.sha256(f"greeting:{dedup_key(event)}".encode()).hexdigest()[:26])
+    said = isinstance(event, Message | Command) and event.at == to
+    style: Literal["message", "notice"] = "notice"
+    return Post(
+        key=key,
+        to=to,
+        text=text,
+        reply_to=MessageId(event.id) if said else None,
+        style=style,
+    )

@@ -1,0 +1,210 @@
+"""How somebody shows that two accounts are theirs.
+
+Each account is shown a code, and hands in the one of the other: so who is talked into writing one code links nobody,
+and is told who it would be before the second. Only accounts that a platform vouches for, and nobody who is blocked.
+"""
+
+from typing import Final, Literal, NamedTuple
+
+from gateway.access.approval_texts import inline_code
+from gateway.access.pairing import (
+    AccessResult,
+    AttemptLimiter,
+    GeneratedCode,
+    build_code_expirations,
+    build_code_over,
+    build_requester_notice,
+    generate_code,
+    reject,
+)
+from gateway.access.roster import ChannelStyle, Roster, is_blocked_anywhere
+from gateway.access.texts import (
+    CODE_LIFETIME,
+    MAX_LINKED_ACCOUNTS,
+    TRY_LATER_TEXT,
+    UNKNOWN_CODE_TEXT,
+    find_by_code,
+    format_person,
+    group_linked_accounts,
+    render_link_code,
+    render_link_confirmation,
+    sort_pair,
+)
+from gateway.core.clock import Clock
+from gateway.core.events import Address, Sender, SenderId
+from gateway.core.facts import CodeIssued, IdentityLinked
+from gateway.core.identity import AccessPolicy, Role, identify
+from gateway.store.effects import EffectFact
+
+MAX_PENDING_LINKS: Final = 20
+"""Codes for links that wait on one channel."""
+_UNVERIFIED_TEXT: Final = (
+    "Nobody vouches for who you are here, so I cannot link you. Log in to the network's services first."
+)
+
+
+class AccountClaim(NamedTuple):
+    """Who says it."""
+
+    person: str
+    name: str
+    """For display. Untrusted."""
+    at: Address
+    """The direct chat with them."""
+    verified: bool
+    role: Role
+
+
+class AccountLinker:
+    """For all channels."""
+
+    def __init__(self, roster: Roster, policy: AccessPolicy, clock: Clock, manners: ChannelStyle) -> None:
+        self._roster = roster
+        self._policy = policy
+        self._clock = clock
+        self._channel_style = manners
+        self._attempts = AttemptLimiter()
+
+    def start_link(self, claim: AccountClaim) -> AccessResult:
+        """Show the first code. An earlier one of the same account is good no more."""
+        if not claim.verified:
+            return reject(_UNVERIFIED_TEXT)
+        waiting = self._roster.pending_requests("link", "confirm")
+        mine = [one for one in waiting if one.what == "link" and one.person == claim.person]
+        if sum(one.at.channel == claim.at.channel for one in waiting) - len(mine) >= MAX_PENDING_LINKS:
+            return reject("Too many people are linking accounts here. Try again in an hour.")
+        minted = generate_code(self._roster.request_names)
+        facts = (
+            *build_code_expirations(self._roster.expired_requests(claim.at.channel)),
+            *(build_code_over(one, "revoked", claim.person) for one in mine),
+            self._build_code_fact(minted, claim, "link"),
+        )
+        return AccessResult(render_link_code(minted.code, self._channel_style.command_prefix(claim.at.channel)), facts)
+
+    def submit_code(self, claim: AccountClaim, written: str) -> AccessResult:
+        """Somebody hands in a code: of their other account, or the one that this account was shown for it."""
+        if not claim.verified:
+            return reject(_UNVERIFIED_TEXT)
+        now_s = self._clock.monotonic()
+        if not self._attempts.is_allowed(claim.person, claim.at.channel, now_s):
+            return reject(TRY_LATER_TEXT)
+        request = find_by_code(self._roster.pending_requests("link", "confirm"), written)
+        refusal = self._explain_refusal(request, claim)
+        if request is None or refusal:
+            self._attempts.record_failure(claim.person, claim.at.channel, now_s)
+            return reject(refusal)
+        return (
+            self._request_confirmation(request, claim)
+            if request.what == "link"
+            else self._link_accounts(request, claim)
+        )
+
+    def list_accounts(self, claim: AccountClaim) -> AccessResult:
+        """The accounts that are this person."""
+        linked = sorted(self._roster.known.links.get(claim.person, ())) if claim.verified else []
+        prefix = self._channel_style.command_prefix(claim.at.channel)
+        if not linked:
+            return AccessResult(
+                f"I know you by this account only, {format_person(claim.person)}. `{prefix}link` shows how "
+                "to change it."
+            )
+        lines = [f"- {format_person(one)}" for one in linked]
+        return AccessResult("\n".join([f"You are also, with `{prefix}link remove` to take one back:", *lines]))
+
+    def unlink(self, claim: AccountClaim, account: str) -> AccessResult:
+        """One of the accounts is linked with nobody any more; any of them may say so, unless that undid a block."""
+        written = account.strip("` ")
+        same = {claim.person, *(self._roster.known.links.get(claim.person, ()) if claim.verified else ())}
+        short = {one for one in same if written.lower() in (one.lower(), one.partition(":")[2].lower())}
+        if len(short) != 1 or len(same) == 1:
+            return reject(
+                f"{inline_code(written)} is no account that is linked with this one. Write it as `link list` has it."
+            )
+        (gone,) = short
+        if is_blocked_anywhere(self._policy, gone):
+            return reject(
+                "One of these accounts is blocked, and all the others with it: they stay one person until then."
+            )
+        through = [link for link in self._roster.links if gone in (link.one, link.other)]
+        left = group_linked_accounts(link for link in self._roster.links if link not in through).get(
+            claim.person, frozenset()
+        )
+        told = f"{format_person(gone)} is an account of its own again, and has its own roles only."
+        if claim.person != gone and (others := same - left - {gone, claim.person}):
+            told += (
+                f" So {'is' if len(others) == 1 else 'are'} "
+                f"{', '.join(map(format_person, sorted(others)))}, linked by it."
+            )
+        facts = (IdentityLinked(one=one.one, other=one.other, joined=False, by=claim.person) for one in through)
+        return AccessResult(told, tuple(map(EffectFact, facts)))
+
+    def _explain_refusal(self, request: CodeIssued | None, claim: AccountClaim) -> str:
+        """Why it links nobody; empty: it does."""
+        if request is not None and request.person == claim.person:
+            where = "your other account" if request.what == "link" else format_person(request.other)
+            return f"That one I showed you to hand it in as {where}, not here."
+        if request is None or (request.what == "confirm" and request.other != claim.person):
+            return UNKNOWN_CODE_TEXT
+        links = self._roster.known.links
+        if claim.person in links.get(request.person, ()):
+            return "These two are linked already."
+        both = {request.person, claim.person} | set(links.get(request.person, ())) | set(links.get(claim.person, ()))
+        if len(both) > MAX_LINKED_ACCOUNTS:
+            return f"Nobody has more than {MAX_LINKED_ACCOUNTS} accounts."
+        other = Sender(id=SenderId(request.person.partition(":")[2]), name=request.name, verified=True)
+        blocked = "blocked" in (claim.role, identify(self._policy, request.at, other).role)
+        return UNKNOWN_CODE_TEXT if blocked else ""
+
+    def _request_confirmation(self, request: CodeIssued, claim: AccountClaim) -> AccessResult:
+        minted = generate_code(self._roster.request_names)
+        confirm = self._build_code_fact(minted, claim, "confirm", other=request.person, key=f"confirm:{request.salt}")
+        told = (
+            f"{format_person(claim.person, claim.name)} handed in your code, and was shown a second one. If "
+            "that is you, hand "
+            f"that in here: then both are one person to me, and whoever uses that account may do what you may do. If "
+            "it is not you, hand in nothing, and nothing happens."
+        )
+        facts = (build_code_over(request, "used", claim.person), confirm, build_requester_notice(request, told))
+        other = format_person(request.person, request.name)
+        said = render_link_confirmation(
+            minted.code, self._channel_style.command_prefix(request.at.channel), other, claim.role
+        )
+        return AccessResult(said, facts, request=request.request)
+
+    def _link_accounts(self, request: CodeIssued, claim: AccountClaim) -> AccessResult:
+        one, other = sort_pair(request.person, claim.person)
+        linked = IdentityLinked(one=one, other=other, joined=True, by=claim.person)
+        undo = f"`{self._channel_style.command_prefix(claim.at.channel)}link remove` takes it back."
+        told = f"{format_person(claim.person, claim.name)} and you are one person to me from now on. {undo}"
+        facts = (
+            EffectFact(linked, None, f"linked:{request.salt}"),
+            build_code_over(request, "used", claim.person),
+            build_requester_notice(request, told),
+        )
+        said = (
+            f"{format_person(request.person, request.name)} and you are one person to me from now on, "
+            "with the roles of both."
+        )
+        return AccessResult(f"{said} {undo}", facts, request=request.request)
+
+    def _build_code_fact(
+        self,
+        minted: GeneratedCode,
+        claim: AccountClaim,
+        what: Literal["link", "confirm"],
+        *,
+        other: str = "",
+        key: str = "",
+    ) -> EffectFact:
+        given = CodeIssued(
+            request=minted.request,
+            what=what,
+            person=claim.person,
+            name=claim.name,
+            at=claim.at,
+            other=other,
+            salt=minted.salt,
+            digest=minted.digest,
+            until=self._clock.now() + CODE_LIFETIME,
+        )
+        return EffectFact(given, claim.at.conversation, key)

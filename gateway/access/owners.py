@@ -1,0 +1,235 @@
+"""Tells owners what they should know of and did not ask for: limits that were reached, codes that wait for an admin.
+
+Shows people with a role the commands that they may use, where the platform can.
+"""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from typing import Final, Literal, NamedTuple
+
+from channels.base import CanSetCommandMenus, Channel
+from gateway.access.channel_lookup import ChannelLookup
+from gateway.access.limits import LruDict
+from gateway.core.clock import Clock
+from gateway.core.events import Address, ChannelName, Command, Message, Post, PostKey, RoomId, Sender, SenderId
+from gateway.core.facts import OPERATOR_CHANNEL, Fact, IdentityLinked, PostQueued, RoleAssigned
+from gateway.core.identity import AccessPolicy, identify
+from gateway.store import AppendResult, NewEntry, OutboxPost, Store
+
+PersonWithRole = tuple[Sender, Literal["owner", "admin", "member"]]
+
+
+class CommandMenuPublisher:
+    """Of all channels."""
+
+    def __init__(self, policy: AccessPolicy, channels: Mapping[ChannelName, Channel]) -> None:
+        self._policy = policy
+        self._menu_channels = ChannelLookup[CanSetCommandMenus](
+            channels, lambda one: one if isinstance(one, CanSetCommandMenus) else None
+        )
+        self._changed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Show what holds now, and then what changes, until cancelled. Begin once it is known who has which role."""
+        while True:
+            self._changed.clear()
+            for name, channel in list(self._menu_channels.items()):
+                await channel.set_command_menus(self.list_people(name))
+            await self._changed.wait()
+
+    def refresh(self) -> None:
+        """There is another channel, or what is configured of people has changed: show it anew."""
+        self._changed.set()
+
+    def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
+        """These were appended to the log."""
+        news = (entry.fact for entry, one in zip(entries, written, strict=True) if one.is_new)
+        if any(isinstance(fact, RoleAssigned | IdentityLinked) for fact in news):
+            self._changed.set()
+
+    def list_people(self, channel: ChannelName) -> list[PersonWithRole]:
+        """Who has a role there that holds everywhere."""
+        return sorted(self._iter_people(channel), key=lambda one: one[0].id)
+
+    def _iter_people(self, channel: ChannelName) -> Iterator[PersonWithRole]:
+        known = self._policy.roster_state()
+        people = {*self._policy.roles, *known.grants, *known.links}
+        for one in people:
+            where, _, sender_id = one.partition(":")
+            if where != channel or not sender_id:
+                continue
+            sender = Sender(id=SenderId(sender_id), name=sender_id, verified=True)
+            role = identify(self._policy, Address(channel=channel, room=RoomId(sender_id)), sender).global_role
+            if role in ("owner", "admin", "member"):
+                yield sender, role
+
+
+logger = logging.getLogger("reverie.owners")
+
+MAX_POSTS_PER_KIND: Final = 10
+"""Posts a UTC day of each kind; one more says that there was more."""
+MORE_TEXT: Final = (
+    f"There is more today. I tell of {MAX_POSTS_PER_KIND} things of a kind a day; `reverie "
+    "log tail` shows what came after them."
+)
+NoticeText = str | Callable[[Address | None], str]
+"""What owners are told, or what makes it of the place where it is told. None: in the process's own log."""
+PAGE: Final = 300
+PAGES: Final = 10
+"""So many times so many of what was said directly are looked through for an owner's, the newest first."""
+POSTS: Final = 2_000
+"""So many of the newest posts are looked through for today's own: more go out a day only where each person has some."""
+
+
+class _OwnerChat(NamedTuple):
+    """Where an owner wrote directly."""
+
+    at: Address
+    sender: Sender
+
+
+class OwnerNotifier:
+    """One for the gateway. `wrote` is to be told of all that the store writes."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        who: AccessPolicy,
+        *,
+        to: Callable[[], Address | None],
+        post: Callable[[OutboxPost], None],
+        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+        named: Callable[[str], str] = str,
+    ) -> None:
+        """`to`: where owners are told by now. None: in the direct chat that a verified owner used last.
+
+        `named` puts the titles of places into a text.
+        """
+        self._named = named
+        self._store = store
+        self._clock = clock
+        self._policy = who
+        self._configured_address = to
+        self._post = post
+        self._spawn = spawn
+        self._owner_chat: _OwnerChat | None = None
+        self._lock = asyncio.Lock()
+        """One text after the other, so that they can be counted."""
+        self._day = ""
+        self._post_counts: dict[str, int] = {}
+        """Posts of that day, by kind: many of one keep none of another from being told."""
+        self._logged = LruDict[str, None]()
+
+    async def load(self) -> None:
+        """Learn from the log where an owner wrote last. Call it once known who is one."""
+        if self._configured_address() is None:
+            self._owner_chat = await self._find_newest_chat()
+
+    def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
+        """These were appended to the log: an owner who speaks directly is told there from now on.
+
+        On the operator's own channel only while no other place is known: nobody may be looking there.
+        """
+        for entry, done in zip(entries, written, strict=True):
+            home = _parse_direct_chat(entry.fact) if done.is_new else None
+            if (
+                home is not None
+                and self._is_owner(home)
+                and (self._owner_chat is None or home.at.channel != OPERATOR_CHANNEL)
+            ):
+                self._owner_chat = home
+
+    def notify(self, key: str, text: NoticeText, *, beside: ChannelName | None = None) -> None:
+        """Have owners told this, in Markdown that is not blank, once a UTC day for each key. Returns at once.
+
+        `beside`: elsewhere than on this channel, if an owner is known there, because it does not work.
+
+        It is durable soon after, and not told again after a restart. Where no owner is known it stands in the
+        process's own log alone, as everything does that is told.
+        """
+        self._spawn(self.notify_and_wait(key, text, beside=beside))
+
+    async def notify_and_wait(self, key: str, text: NoticeText, *, beside: ChannelName | None = None) -> None:
+        """As `tell`, and returns once it is durable. Raises `StoreError`."""
+        async with self._lock:
+            now = self._clock.now()
+            day = now.date().isoformat()
+            if day != self._day:
+                self._post_counts, self._day = {}, day
+            kind = key.partition(":")[0]
+            if kind not in self._post_counts:
+                self._post_counts[kind] = await self._count_posts(day, kind)
+            if f"{day}:{key}" not in self._logged:
+                self._logged.put(f"{day}:{key}", None)
+                logger.warning("for owners: %s", text if isinstance(text, str) else text(None))
+            to = await self._find_address(beside)
+            if to is None or self._post_counts[kind] > MAX_POSTS_PER_KIND:
+                return
+            if self._post_counts[kind] == MAX_POSTS_PER_KIND:
+                key, text = "more", MORE_TEXT
+            words = self._named(text if isinstance(text, str) else text(to))
+            post = Post(key=_post_key(day, kind, key), to=to, text=words, style="notice")
+            entry = NewEntry(fact=PostQueued(post=post), at=now, conversation=to.conversation, key=f"post:{post.key}")
+            (queued,) = await self._store.append([entry])
+            if queued.is_new:
+                self._post_counts[kind] += 1
+                self._post(OutboxPost(seq=queued.seq, at=now, post=post, parts=()))
+
+    async def _find_address(self, beside: ChannelName | None) -> Address | None:
+        """Who was an owner may be none any more, and who was none may be one since the configuration says so."""
+        to = self._configured_address()
+        if to is None:
+            if self._owner_chat is None or not self._is_owner(self._owner_chat):
+                self._owner_chat = await self._find_newest_chat()
+            to = None if self._owner_chat is None else self._owner_chat.at
+        if to is not None and to.channel == beside:
+            elsewhere = await self._find_newest_chat(beside)
+            to = to if elsewhere is None else elsewhere.at
+        return to
+
+    async def _find_newest_chat(self, beside: ChannelName | None = None) -> _OwnerChat | None:
+        before, at_the_console = None, None
+        for _ in range(PAGES):
+            page = await self._store.newest_entries(PAGE, before=before, kinds=["direct", "command"])
+            for one in reversed(page):
+                if (
+                    (home := _parse_direct_chat(one.fact)) is not None
+                    and home.at.channel != beside
+                    and self._is_owner(home)
+                ):
+                    if home.at.channel != OPERATOR_CHANNEL:
+                        return home
+                    at_the_console = at_the_console or home
+            if len(page) < PAGE:
+                break
+            before = page[0].seq
+        return at_the_console
+
+    def _is_owner(self, home: _OwnerChat) -> bool:
+        """Whether a verified owner everywhere: an owner of one room or agent is not told of the others."""
+        return identify(self._policy, home.at, home.sender).global_role == "owner"
+
+    async def _count_posts(self, day: str, kind: str) -> int:
+        """How many of that day's are in the log already."""
+        rows = await self._store.entry_rows(kinds=["post"], limit=POSTS, newest=True)
+        return sum((key or "").startswith(f"post:{_day_prefix(day, kind)}") for _, _, _, _, key, _, _ in rows)
+
+
+def _parse_direct_chat(fact: Fact) -> _OwnerChat | None:
+    """Who spoke to us alone, and where."""
+    if isinstance(fact, Message) and fact.kind == "direct":
+        return _OwnerChat(fact.at, fact.sender)
+    return _OwnerChat(fact.at, fact.sender) if isinstance(fact, Command) and fact.direct else None
+
+
+def _day_prefix(day: str, kind: str) -> str:
+    """So begin the keys of that day's posts, and no others."""
+    return hashlib.sha256(f"owners:{day}:{kind}".encode()).hexdigest()[:12]
+
+
+def _post_key(day: str, kind: str, key: str) -> PostKey:
+    """As long as a ULID, and always the same."""
+    return PostKey(_day_prefix(day, kind) + hashlib.sha256(key.encode()).hexdigest()[:14])

@@ -1,0 +1,244 @@
+"""What becomes of a code that was handed in to let somebody in or to open a room, and of taking that back. Pure.
+
+What follows from decisions once they are durable, whoever made them: people are told, rooms are entered and left.
+
+How many wrong codes somebody may hand in. Pure: the time is handed in.
+
+New codes, by the system's own chance.
+"""
+
+import hashlib
+import secrets
+from collections import OrderedDict, deque
+from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+
+from gateway.access.policy import is_room_allowed
+from gateway.access.texts import CODE_ALPHABET, CODE_CHARS, format_person, format_room, hash_code
+from gateway.core.events import Address, DeliveryReport, Post, PostKey
+from gateway.core.facts import CodeEnded, CodeIssued, PostQueued, RoleAssigned, RoomAccessChanged
+from gateway.core.identity import AccessPolicy
+from gateway.store import AppendResult, NewEntry, OutboxPost
+from gateway.store.effects import EffectFact
+
+_MAX_LEAVING: Final = 1_000
+
+
+def code_over_key(request: CodeIssued) -> str:
+    """The key of the fact that this code is over. Names of codes come again; their salts do not."""
+    return f"code_over:{request.salt}"
+
+
+def build_requester_notice(request: CodeIssued, text: str) -> EffectFact:
+    """Tell whoever was shown a code what became of it: one post for each code, with the fact that it is over."""
+    key, to = _notice_key(code_over_key(request)), request.at
+    return EffectFact(PostQueued(post=Post(key=key, to=to, text=text, style="notice")), to.conversation, f"post:{key}")
+
+
+def _notice_key(over: str) -> PostKey:
+    return PostKey(hashlib.sha256(f"letter:{over}".encode()).hexdigest()[:26])
+
+
+class AccessNotifier:
+    """For `Store.hear`. A letter that was not delivered before the process ended is delivered by the next one."""
+
+    def __init__(
+        self,
+        policy: AccessPolicy,
+        post: Callable[[OutboxPost], None],
+        join: Callable[[Address], None],
+        leave: Callable[[Address], None],
+    ) -> None:
+        """Each is called on the event loop, and returns at once. `join`, `leave`: of rooms on any channel.
+
+        `policy` knows what holds by then: the picture of that is to hear of it first.
+        """
+        self._policy = policy
+        self._post = post
+        self._join = join
+        self._leave = leave
+        self._leaving: dict[PostKey, Address] = {}
+        """To be left once that was said there."""
+
+    def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
+        """Do what follows."""
+        fresh = [(entry, one) for entry, one in zip(entries, written, strict=True) if one.is_new]
+        over = {
+            _notice_key(entry.key) for entry, _ in fresh if entry.key is not None and isinstance(entry.fact, CodeEnded)
+        }
+        for entry, one in fresh:
+            match entry.fact:
+                case PostQueued(post=post) if post.key in over:
+                    self._post(OutboxPost(seq=one.seq, at=entry.at, post=post, parts=()))
+                case RoomAccessChanged(open=True, room=room):
+                    self._join(room)
+                case RoomAccessChanged(room=room) if not is_room_allowed(self._policy, room):
+                    self._leave_after_notice(room, fresh)
+                case DeliveryReport(post=key) if key in self._leaving:
+                    self._leave(self._leaving.pop(key))
+                case _:
+                    pass
+
+    def _leave_after_notice(self, room: Address, fresh: Sequence[tuple[NewEntry, AppendResult]]) -> None:
+        """At once, or when what was to be said there with it has been."""
+        posts = [entry.fact.post for entry, _ in fresh if isinstance(entry.fact, PostQueued)]
+        last = next(
+            (post for post in reversed(posts) if (post.to.channel, post.to.room) == (room.channel, room.room)), None
+        )
+        if last is None or len(self._leaving) >= _MAX_LEAVING:
+            self._leave(room)
+        else:
+            self._leaving[last.key] = room
+
+
+REQUEST_CHARS: Final = 5
+REQUEST_LETTERS: Final = "".join(char for char in CODE_ALPHABET.lower() if char not in "dk")
+"""Of a request's name: none holds `pwd` or `key`, for what stands behind these is taken for a secret."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratedCode:
+    """A code, and what the log keeps of it."""
+
+    code: str
+    """To be shown once: it stands in that post, and nowhere else."""
+    request: str
+    """What people call it who may not see it."""
+    salt: str
+    digest: str
+
+    def __repr__(self) -> str:
+        """Without the code."""
+        return f"Minted({self.request})"
+
+
+def generate_code(taken: Container[str]) -> GeneratedCode:
+    """A new one. `taken`: names that are in use."""
+    code, salt, request = _word(CODE_ALPHABET, CODE_CHARS), secrets.token_hex(16), _word(REQUEST_LETTERS, REQUEST_CHARS)
+    while request in taken:
+        request = _word(REQUEST_LETTERS, REQUEST_CHARS)
+    return GeneratedCode(code=code, request=request, salt=salt, digest=hash_code(salt, code))
+
+
+def _word(letters: str, chars: int) -> str:
+    return "".join(secrets.choice(letters) for _ in range(chars))
+
+
+PAIRED_TEXT: Final = "You are let in: from now on I answer you here."
+
+
+class AccessResult(NamedTuple):
+    """What came of a wish."""
+
+    text: str
+    facts: tuple[EffectFact, ...] = ()
+    """To become durable together."""
+    ok: bool = True
+    """False: what was wanted is not done."""
+    request: str = ""
+    """The code that it uses up: nobody else may decide about it meanwhile. Empty: none."""
+
+
+def reject(words: str) -> AccessResult:
+    """It is not done."""
+    return AccessResult(words, ok=False)
+
+
+def build_code_over(request: CodeIssued, state: Literal["used", "revoked", "expired"], by: str) -> EffectFact:
+    """A code is good no more. Said once of each."""
+    return EffectFact(
+        CodeEnded(request=request.request, state=state, by=by), request.at.conversation, code_over_key(request)
+    )
+
+
+def build_code_expirations(requests: Iterable[CodeIssued]) -> tuple[EffectFact, ...]:
+    """Say of these that their time is over, so that nobody needs to look at them again."""
+    return tuple(build_code_over(one, "expired", "") for one in requests)
+
+
+def approve_pairing(request: CodeIssued, by: str, *, has: RoleAssigned | None) -> AccessResult:
+    """Whoever was shown this code may speak. `has`: the role that they were given meanwhile; it stays."""
+    who = format_person(request.person, request.name)
+    if has is not None and has.role != "guest":
+        words = f"{who} is {has.role} already."
+        return AccessResult(
+            words, (build_code_over(request, "used", by),), ok=has.role != "blocked", request=request.request
+        )
+    given = RoleAssigned(person=request.person, role="member", name=request.name, by=by, why="pairing")
+    facts = (
+        EffectFact(given, request.at.conversation, f"paired:{request.salt}"),
+        build_code_over(request, "used", by),
+        build_requester_notice(request, PAIRED_TEXT),
+    )
+    return AccessResult(f"Let in: {who}.", facts, request=request.request)
+
+
+def revoke_code(request: CodeIssued, by: str) -> AccessResult:
+    """A code that was not used yet is taken back."""
+    words = f"The code of {format_person(request.person, request.name)} is good no more."
+    return AccessResult(words, (build_code_over(request, "revoked", by),), request=request.request)
+
+
+def approve_room(request: CodeIssued, room: Address, by: str) -> AccessResult:
+    """The room that this code was shown for is open. That is told where the code was shown.
+
+    An admin's command, and its answer, may be seen by nobody else.
+    """
+    inside = (request.at.channel, request.at.room) == (room.channel, room.room)
+    told = f"{'This room' if inside else format_room(room.conversation, request.about)} is open for me now."
+    facts: Sequence[EffectFact] = (
+        EffectFact(
+            RoomAccessChanged(room=room, open=True, by=by, about=request.about),
+            room.conversation,
+            f"opened:{request.salt}",
+        ),
+        build_code_over(request, "used", by),
+        build_requester_notice(request, told),
+    )
+    asked = f"{format_person(request.person, request.name)} had asked for it."
+    return AccessResult(
+        f"Open: {format_room(room.conversation, request.about)}. {asked}", tuple(facts), request=request.request
+    )
+
+
+def revoke_pairing(person: str, given: RoleAssigned | None, by: str) -> AccessResult:
+    """Take back that somebody was let in."""
+    if given is None or given.role == "blocked":
+        return reject(f"{format_person(person)} was not let in by anybody; `role list` tells who may what, and why.")
+    taken = RoleAssigned(person=person, role="", name=given.name, by=by, why="pairing")
+    return AccessResult(
+        f"Let in no more: {format_person(person, given.name)}, who was {given.role}.", (EffectFact(taken),)
+    )
+
+
+ATTEMPT_WINDOW_S: Final = 600.0
+MAX_ATTEMPTS_PER_PERSON: Final = 5
+MAX_ATTEMPTS_PER_CHANNEL: Final = 20
+_MAX_REMEMBERED: Final = 10_000
+"""Persons and channels; more than can have tried anything that a channel lets through."""
+
+
+class AttemptLimiter:
+    """Wrong ones of the last ten minutes, in the memory of one process."""
+
+    def __init__(self) -> None:
+        self._failures: OrderedDict[str, deque[float]] = OrderedDict()
+
+    def is_allowed(self, person: str, channel: str, now_s: float) -> bool:
+        """Whether what this person hands in there is to be looked at."""
+        return (
+            self._count_failures(person, now_s) < MAX_ATTEMPTS_PER_PERSON
+            and self._count_failures(f"/{channel}", now_s) < MAX_ATTEMPTS_PER_CHANNEL
+        )
+
+    def record_failure(self, person: str, channel: str, now_s: float) -> None:
+        """It was none."""
+        for whose in (person, f"/{channel}"):  # no person's name begins so
+            self._failures.setdefault(whose, deque(maxlen=MAX_ATTEMPTS_PER_CHANNEL)).append(now_s)
+            self._failures.move_to_end(whose)
+        while len(self._failures) > _MAX_REMEMBERED:
+            self._failures.popitem(last=False)
+
+    def _count_failures(self, whose: str, now_s: float) -> int:
+        return sum(now_s - at < ATTEMPT_WINDOW_S for at in self._failures.get(whose, ()))

@@ -1,0 +1,175 @@
+"""Pairing from the command line: for a gateway that runs, and for one that does not.
+
+Each reads what holds from the log first, so that it needs nothing else. What it writes a running gateway takes in as it
+is written (`Store.hear`), and delivers what there is to say; else the next one does that.
+
+Who may speak to the agents, as whoever runs the command line has it: each act is written into the audit with it.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Final, Literal, assert_never
+
+from gateway.access import pairing
+from gateway.access.pairing import AccessResult, reject
+from gateway.access.roster import Roster, describe_grant
+from gateway.access.texts import find_request, format_person, format_request, is_verifiable, render_unknown_request
+from gateway.core.clock import Clock, ManualClock
+from gateway.core.control_messages import ControlResponse, PairingRequest
+from gateway.core.facts import AuditRecord, Fact, RoleAssigned
+from gateway.core.identity import ADMIN_ROLES, normalize_person_key
+from gateway.core.redaction import Redact, Redactor
+from gateway.store import NewEntry, Store, StoreReader
+from gateway.store.effects import EffectFact
+from gateway.store.format import HIDDEN_VALUE, is_request_id
+
+OPERATOR: Final = "operator"
+"""Who acts, where nobody else is named."""
+ExtraFacts = Callable[[bool, str], Sequence[Fact]]
+"""What is to become durable together with what came of it: whether it is done, and words."""
+
+
+async def list_access(reader: StoreReader, now: datetime) -> list[str]:
+    """Who asks to be let in, which rooms wait, and who was let in: a line each, without codes. Raises StoreError."""
+    roster = await _load_roster(reader, ManualClock(now))
+    lines = [
+        f"asks: {format_request(one)}: `reverie pair approve {one.request}`"
+        for one in roster.pending_requests("pair", "room")
+    ]
+    lines += [
+        f"{one.role}{f' in {one.scope}' if one.scope else ''}: {format_person(one.person, one.name)}, "
+        f"{describe_grant(one)}"
+        for one in roster.roles
+    ]
+    return lines + [
+        f"room: {format_person(one.room.conversation, one.about)}, approved by {one.by}" for one in roster.rooms
+    ]
+
+
+async def approve(
+    store: Store, clock: Clock, code: str, by: str = OPERATOR, *, also: ExtraFacts | None = None
+) -> tuple[bool, str]:
+    """Let in whoever was shown this code, or open the room that it was shown for: whether that is done, and words.
+
+    `code`: that, or the name of the request, or whom or which room it is for, as `list_access` shows them.
+
+    Raises StoreError: then nothing is done.
+    """
+    roster = await _load_roster(store, clock)
+    request = find_request(roster.pending_requests("pair", "room"), code)
+    if request is None:
+        return await _append_result(store, clock, reject(render_unknown_request(code, "reverie ", "pair")), also)
+    if request.room is not None:
+        return await _append_result(store, clock, pairing.approve_room(request, request.room, by), also)
+    return await _append_result(
+        store, clock, pairing.approve_pairing(request, by, has=roster.find_grant(request.person)), also
+    )
+
+
+async def revoke(
+    store: Store, clock: Clock, who: str, by: str = OPERATOR, *, also: ExtraFacts | None = None
+) -> tuple[bool, str]:
+    """Let somebody in no more (`channel:id`), or make the code of a request good no more (its name). As `approve`."""
+    roster = await _load_roster(store, clock)
+    request = next((one for one in roster.pending_requests("pair", "room") if one.request == who.lower()), None)
+    if request is not None:
+        return await _append_result(store, clock, pairing.revoke_code(request, by), also)
+    return await _append_result(
+        store,
+        clock,
+        pairing.revoke_pairing(normalize_person_key(who), roster.find_grant(normalize_person_key(who)), by),
+        also,
+    )
+
+
+async def seed(
+    store: Store,
+    clock: Clock,
+    person: str,
+    by: str = OPERATOR,
+    *,
+    role: Literal["owner", "admin", "member"] = "member",
+    also: ExtraFacts | None = None,
+) -> tuple[bool, str]:
+    """Let somebody in who never asked: `channel:id`, as `whoami` shows it. As `approve`."""
+    whom = normalize_person_key(person)
+    if not all(whom.partition(":")[::2]):
+        words = "Write channel:id, as `whoami` shows it, e.g. telegram.main:1001."
+        return await _append_result(store, clock, reject(words), also)
+    if role in ADMIN_ROLES and not is_verifiable(whom):
+        return await _append_result(
+            store, clock, reject("Nobody vouches for a mask, so it is never made admin or owner."), also
+        )
+    roster = await _load_roster(store, clock)
+    given = roster.find_grant(whom)
+    if given is not None and given.role == role:
+        return await _append_result(store, clock, reject(f"{format_person(whom, given.name)} is {role} already."), also)
+    fact = RoleAssigned(person=whom, role=role, name=given.name if given else "", by=by, why="seed")
+    return await _append_result(
+        store, clock, AccessResult(f"{format_person(whom)} is {role} from now on.", (EffectFact(fact),)), also
+    )
+
+
+async def _load_roster(reader: StoreReader, clock: Clock) -> Roster:
+    roster = Roster(reader, clock)
+    await roster.load()
+    return roster
+
+
+async def _append_result(
+    store: Store, clock: Clock, outcome: AccessResult, also: ExtraFacts | None
+) -> tuple[bool, str]:
+    now = clock.now()
+    facts = (*outcome.facts, *map(EffectFact, also(outcome.ok, outcome.text) if also is not None else ()))
+    await store.append([NewEntry(fact=one.fact, at=now, conversation=one.place, key=one.key or None) for one in facts])
+    return outcome.ok, outcome.text
+
+
+CLI_EVIDENCE: Final = "may use the gateway's own files"
+"""Only the user that the gateway runs as reaches its store and its socket."""
+
+
+class PairingAdmin:
+    """Carries out `PairingRequest`s."""
+
+    def __init__(self, store: Store, clock: Clock, redact: Redact | None = None) -> None:
+        """`redact` is given what is written into the audit."""
+        self._store, self._clock, self._redact = store, clock, redact or Redactor()
+
+    async def execute(self, order: PairingRequest) -> ControlResponse:
+        """Do it, and say what came of it. Raises StoreError: then nothing is done."""
+        store, clock = self._store, self._clock
+
+        def also(ok: bool, words: str) -> Sequence[AuditRecord]:
+            return (self._build_audit(order, ok=ok, words=words),)
+
+        match order.what:
+            case "list":
+                lines = await list_access(store, clock.now())
+                return ControlResponse(ok=True, lines=tuple(lines) or ("nobody asks, and nobody was let in",))
+            case "approve":
+                ok, words = await approve(store, clock, order.who, also=also)
+            case "revoke":
+                ok, words = await revoke(store, clock, order.who, also=also)
+            case "seed":
+                ok, words = await seed(store, clock, order.who, role=order.role, also=also)
+            case _:
+                assert_never(order.what)
+        return ControlResponse(ok=ok, lines=(words,))
+
+    def _build_audit(self, order: PairingRequest, *, ok: bool, words: str) -> AuditRecord:
+        role = f" {order.role}" if order.what == "seed" else ""
+        code = order.what == "approve" and not is_request_id(order.who)
+        given = f" {HIDDEN_VALUE if code else order.who}" if order.who else ""
+        return AuditRecord(
+            what="pair",
+            by=OPERATOR,
+            name=order.by,
+            evidence=CLI_EVIDENCE,
+            role=OPERATOR,
+            rule="the command line",
+            at=None,
+            args=self._redact(f"{order.what}{given}{role}"),
+            ok=ok,
+            result=self._redact(words),
+        )

@@ -1,0 +1,452 @@
+"""The picture of what holds: who was let in, who was given which role, which rooms are open, who is whom.
+
+It is made of the log at the start, and of what is written afterwards, whoever writes it. What could not be written does
+not hold.
+
+Whom an admin means: by id, or by what somebody called themselves in that conversation lately.
+
+Who may change what whom is. Pure.
+
+| who      | may give                         | to whom                                         |
+|----------|----------------------------------|-------------------------------------------------|
+| an owner | everything                       | everybody but themselves and the configuration's owners |
+| an admin | member, blocked, nothing         | whoever is neither admin nor owner anywhere     |
+| others   | nothing                          |                                                 |
+
+A mask is never made admin or owner. All of it holds for the accounts of one person together. Who owns one place only
+changes nothing of who owns all. What a platform makes of somebody is known of those alone who spoke there lately.
+
+Who asks, who may, what is open: as lists for people. Pure.
+
+Who of those that speak may be taken for somebody else, by their names.
+
+How channels are spoken of, and how commands are written there. Pure.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple, Protocol
+
+from gateway.access.approval_texts import inline_code
+from gateway.access.limits import LruDict
+from gateway.access.texts import (
+    filter_unexpired,
+    format_approve_command,
+    format_person,
+    format_request,
+    format_room,
+    group_linked_accounts,
+    is_verifiable,
+)
+from gateway.core.clock import Clock
+from gateway.core.events import Address, ChannelName, Command, ConversationId, Message, MessageId, Sender
+from gateway.core.facts import MESSAGE_KINDS, CodeIssued, Fact, IdentityLinked, RoleAssigned, RoomAccessChanged, Seq
+from gateway.core.identity import (
+    ADMIN_ROLES,
+    ROLE_ORDER,
+    AccessPolicy,
+    Role,
+    RoleGrant,
+    RosterState,
+    person_key,
+    role_of,
+)
+from gateway.core.text_safety import NameWarning, check_name
+from gateway.store import AppendResult, LogEntry, NewEntry, StoreError, StoreReader
+from gateway.store.projections import current_fact_key
+
+COMPARED_MESSAGES: Final = 50
+"""Messages before these, whose senders' names are compared."""
+MAX_CACHED_ROOMS: Final = 500
+"""Whose newest names are kept: reading them costs more than comparing them."""
+
+
+class _RecentSenders(NamedTuple):
+    before: Seq
+    """These spoke in front of this position."""
+    senders: tuple[Sender, ...]
+    """Of the newest messages there, oldest first."""
+
+
+class ImpersonationCheck:
+    """Of all rooms."""
+
+    def __init__(self, store: StoreReader, policy: AccessPolicy) -> None:
+        self._store = store
+        self._policy = policy
+        self._cache = LruDict[ConversationId, _RecentSenders](MAX_CACHED_ROOMS)
+
+    async def __call__(self, said: Sequence[tuple[Seq, Message]]) -> dict[MessageId, NameWarning]:
+        """What is to be known of these names in rooms, by the message. Oldest first, all of one place.
+
+        Of owners and admins nothing: the role stands beside the name already.
+        """
+        said = [(seq, message) for seq, message in said if message.kind != "direct"]
+        if not said:
+            return {}
+        before = await self._load_senders(said[0][1].at.conversation, said[0][0])
+        others = tuple(dict.fromkeys([*before, *(message.sender for _, message in said)]))
+        found = dict[MessageId, NameWarning]()
+        for _, message in said:
+            known = role_of(self._policy, message.at, message.sender) in ADMIN_ROLES
+            if not known and (doubted := check_name(message.sender, others)):
+                found[message.id] = doubted
+        return found
+
+    async def _load_senders(self, place: ConversationId, before: Seq) -> tuple[Sender, ...]:
+        """Who said the newest messages there in front of this one. The log grows at its end: only that is read anew."""
+        kept = self._cache.get(place)
+        known = kept if kept is not None and kept.before <= before else _RecentSenders(Seq(0), ())
+        more = await self._store.newest_entries(
+            COMPARED_MESSAGES, after=max(0, known.before - 1), before=before, kinds=MESSAGE_KINDS, conversation=place
+        )
+        spoke = [one.fact.sender for one in more if isinstance(one.fact, Message)]
+        senders = (*known.senders, *spoke)[-COMPARED_MESSAGES:]
+        self._cache.put(place, _RecentSenders(before, senders))
+        return senders
+
+
+RECENT_LINES: Final = 200
+"""So many of the newest lines there are looked through for a name."""
+_MAX_CANDIDATES: Final = 10
+_MENTION: Final = re.compile(r"<@!?(\d+)>")
+"""https://discord.com/developers/docs/reference#message-formatting"""
+_ID_PATTERN: Final = re.compile(r"\d+|(?:account|mask):.+")
+"""What ids look like."""
+_ANY_ID: Final = re.compile(r".+", re.DOTALL)
+_PLATFORM_IDS: Final = {
+    "irc": (re.compile(r"(?:account|mask|relay):.+"), "account:someone"),
+    "telegram": (re.compile(r"-?\d+"), "1001"),
+    "discord": (re.compile(r"\d+"), "80351110224678912"),
+}
+"""The same by platform, with an example: what is given to a nick holds for nobody."""
+
+
+class PersonMatch(NamedTuple):
+    """Somebody."""
+
+    person: str
+    name: str
+    """As they called themselves last, if that is known. Untrusted."""
+    is_by_name: bool = False
+    """They were meant by that name."""
+    last_role: Role = "guest"
+    """What they were when they spoke there last."""
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        return format_person(self.person, self.name)
+
+
+async def read_recent_senders(reader: StoreReader, place: ConversationId) -> dict[str, Sender]:
+    """Who said something there lately, by id, as they were last. Also who was refused."""
+    said = await reader.newest_entries(RECENT_LINES, kinds=(*MESSAGE_KINDS, "command"), conversation=place)
+    senders = [(entry.fact.at, entry.fact.sender) for entry in said if isinstance(entry.fact, Message | Command)]
+    return {person_key(at.channel, sender.id): sender for at, sender in senders}
+
+
+def find_person(
+    written: str, at: Address, platforms: Mapping[ChannelName, str], recent: Mapping[str, str], known: Mapping[str, str]
+) -> PersonMatch | str:
+    """Whom that means there, or why nobody, in words. Pure.
+
+    `platforms`: of all channels, as `Capabilities.platform` has them. `recent`: who was heard there, `known`: who else
+    is known; both by id, with names. Only a name that was heard counts, and only if nobody else has it: anybody can
+    take any.
+    """
+    mention = _MENTION.fullmatch(written.strip())
+    word = mention[1] if mention else written.strip("` ").removeprefix("@")
+    channel, _, sender_id = word.partition(":")
+    if sender_id and channel in platforms:
+        whom = person_key(ChannelName(channel), sender_id)
+        wrong = explain_invalid_id(word, platforms[ChannelName(channel)])
+        if wrong and whom not in recent and whom not in known:
+            return wrong
+        return PersonMatch(whom, recent.get(whom) or known.get(whom, ""))
+    own = person_key(at.channel, word)
+    if _ID_PATTERN.fullmatch(word):  # whoever calls themselves so is not meant by it
+        known = {own: "", **known}
+    found = {one: name for one, name in recent.items() if _fold_name(name) == _fold_name(word)}
+    meant = {one: name for one, name in {**known, **recent}.items() if one == own}
+    if len(found | meant) > 1:
+        lines = [f"- {format_person(one, name)}" for one, name in list((found | meant).items())[:_MAX_CANDIDATES]]
+        return "\n".join([f"More than one goes by {inline_code(word)}. Write the id of whom you mean:", *lines])
+    for one, name in (found | meant).items():
+        return PersonMatch(one, name, one not in meant)
+    return f"I have heard nobody called {inline_code(word)} here lately. Write their id, as `whoami` shows it to them."
+
+
+def explain_invalid_id(written: str, platform: str) -> str:
+    """Why `channel:id` is nobody on a platform of that kind, in words; empty: it may be somebody."""
+    channel, _, sender_id = written.partition(":")
+    shape, example = _PLATFORM_IDS.get(platform.lower(), (_ANY_ID, ""))
+    if shape.fullmatch(sender_id):
+        return ""
+    return f"{inline_code(written)} is nobody's id. Write it as `whoami` shows it to them, e.g. `{channel}:{example}`."
+
+
+def _fold_name(name: str) -> str:
+    return unicodedata.normalize("NFKC", name).casefold().strip()
+
+
+ROSTER_KINDS: Final = ("role_given", "room_opened", "identity_linked", "code_given")
+RequestKind = Literal["pair", "room", "link", "confirm"]
+
+
+class CurrentFactReader(Protocol):
+    """What is needed of the log: `gateway.store.Reader`."""
+
+    async def current_facts(self, kind: str) -> list[LogEntry]:
+        """Of facts whose newest word counts those that hold, oldest first."""
+
+
+class Roster:
+    """Of all channels and agents."""
+
+    def __init__(self, reader: CurrentFactReader, clock: Clock) -> None:
+        self._reader = reader
+        self._clock = clock
+        self._facts: dict[str, dict[str, Fact]] = {kind: {} for kind in ROSTER_KINDS}
+        self._known: RosterState | None = None
+        self._buffered: list[Fact] = []
+        """Written while the log is read for the first time, which may show it or not."""
+        self._reserved = set[str]()
+        """Codes that somebody decides about in this moment."""
+
+    async def load(self) -> None:
+        """Read what holds. Call it once. Raises StoreError: then nothing is known, and nobody may be heard."""
+        for stored in [one for kind in ROSTER_KINDS for one in await self._reader.current_facts(kind)]:
+            self._apply(stored.fact)
+        for fact in self._buffered:
+            self._apply(fact)
+        self._buffered.clear()
+        self._known = self._build_known()
+
+    @property
+    def known(self) -> RosterState:
+        """As of now; the same object until something changes. Raises StoreError before the log was read: closed."""
+        if self._known is None:
+            raise StoreError("who may do what was not read from the log")
+        return self._known
+
+    def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
+        """For `Store.hear`: take in what became durable."""
+        facts = [entry.fact for entry, one in zip(entries, written, strict=True) if one.is_new]
+        if self._known is None:
+            self._buffered += [fact for fact in facts if current_fact_key(fact) is not None]
+        elif {self._apply(fact) for fact in facts} - {"", "code_given"}:
+            self._known = self._build_known()
+
+    def reserve_request(self, request: str) -> Callable[[AppendResult | None], None] | None:
+        """Until what is returned is called nobody else decides about this code. None: somebody else does."""
+        if request in self._reserved:
+            return None
+        if request:
+            self._reserved.add(request)
+        return lambda _: self._reserved.discard(request)
+
+    def pending_requests(self, *what: RequestKind) -> list[CodeIssued]:
+        """Codes of these kinds that are still good, oldest first."""
+        return [one for one in filter_unexpired(self._codes, self._clock.now()) if one.what in what]
+
+    def expired_requests(self, channel: ChannelName) -> list[CodeIssued]:
+        """Codes that were shown there and are good no more, and of which nobody has said so yet."""
+        now = self._clock.now()
+        return [one for one in self._codes if now >= one.until and one.at.channel == channel]
+
+    @property
+    def roles(self) -> list[RoleAssigned]:
+        """Every role that was given and not taken back."""
+        return [one for one in self._facts["role_given"].values() if isinstance(one, RoleAssigned)]
+
+    @property
+    def rooms(self) -> list[RoomAccessChanged]:
+        """Every room that was approved and not closed again."""
+        return [one for one in self._facts["room_opened"].values() if isinstance(one, RoomAccessChanged)]
+
+    @property
+    def links(self) -> list[IdentityLinked]:
+        """Every link between two accounts, oldest first."""
+        return [one for one in self._facts["identity_linked"].values() if isinstance(one, IdentityLinked)]
+
+    def find_grant(self, person: str, scope: str = "") -> RoleAssigned | None:
+        """The role that this person was given in exactly this scope."""
+        found = self._facts["role_given"].get(f"{person}\n{scope}")
+        return found if isinstance(found, RoleAssigned) else None
+
+    def approved_rooms(self, channel: ChannelName) -> list[Address]:
+        """Rooms of that channel that were approved: to be entered when its link comes up."""
+        return [one.room for one in self.rooms if one.room.channel == channel]
+
+    @property
+    def request_names(self) -> set[str]:
+        """Of the codes that nobody has said are over."""
+        return {one.request for one in self._codes}
+
+    @property
+    def _codes(self) -> list[CodeIssued]:
+        return [one for one in self._facts["code_given"].values() if isinstance(one, CodeIssued)]
+
+    def _apply(self, fact: Fact) -> str:
+        """Its kind, if it is about something here; else empty."""
+        word = current_fact_key(fact)
+        if word is None or word.kind not in self._facts:
+            return ""
+        held = self._facts[word.kind]
+        held.pop(word.key, None)  # the newest word stands last
+        if word.is_current:
+            held[word.key] = fact
+        return word.kind
+
+    def _build_known(self) -> RosterState:
+        grants: dict[str, list[RoleGrant]] = {}
+        for one in self.roles:
+            if one.role:
+                grants.setdefault(one.person, []).append(RoleGrant(one.role, one.scope, describe_grant(one)))
+        rooms = frozenset(one.room.conversation for one in self.rooms)
+        return RosterState(grants=grants, rooms=rooms, links=group_linked_accounts(self.links))
+
+
+def describe_grant(given: RoleAssigned) -> str:
+    """Why somebody has that role, for people."""
+    what = {"pairing": "paired", "role": f"made {given.role}", "block": "blocked", "seed": "let in"}[given.why]
+    return f"{what} by {given.by}"
+
+
+_PAIRING_REASONS: Final = ("pairing", "seed")
+
+
+def format_requests(requests: Sequence[CodeIssued], what: str, prefix: str) -> list[str]:
+    """Who was shown a code, without the codes."""
+    if not requests:
+        return [f"Nobody asks {what}."]
+    return [f"Asking {what}:", *(f"- {format_request(one)}: {format_approve_command(one, prefix)}" for one in requests)]
+
+
+def format_paired_people(roles: Iterable[RoleAssigned]) -> list[str]:
+    """Who was let in while I ran."""
+    lines = [_format_grant(one) for one in roles if one.why in _PAIRING_REASONS]
+    return ["Let in:", *lines] if lines else ["Nobody was let in but by the configuration."]
+
+
+def format_open_rooms(rooms: Sequence[RoomAccessChanged], policy: AccessPolicy) -> list[str]:
+    """Where I may speak."""
+    lines = [f"- {format_room(one.room.conversation, one.about)}, approved by {inline_code(one.by)}" for one in rooms]
+    configured = [
+        f"- {format_room(f'{channel}/{room}')}, by the configuration"
+        for channel, listed in policy.open_rooms.items()
+        for room in sorted(listed)
+    ]
+    return ["Open:", *configured, *lines] if configured or lines else ["No room is open."]
+
+
+def format_roles(policy: AccessPolicy, given: Iterable[RoleAssigned]) -> list[str]:
+    """Everybody who has a role, the strongest first, and why; what was given later stands behind the configuration."""
+    lines = [
+        (ROLE_ORDER.index(role), f"- {format_person(one)}: {role}, by the configuration")
+        for one, role in policy.roles.items()
+    ]
+    lines += [
+        (
+            ROLE_ORDER.index(grant.role),
+            f"- {format_person(one)}: {grant.role} in {format_room(grant.scope)}, by the configuration",
+        )
+        for one, grants in policy.grants.items()
+        for grant in grants
+    ]
+    lines += [
+        (
+            ROLE_ORDER.index(rule_.role),
+            (
+                f"- {inline_code(rule_.platform_role)} in {format_room(f'{rule_.channel}/{rule_.room}')}: "
+                f"{rule_.role}, by the configuration"
+            ),
+        )
+        for rule_ in policy.platform_roles
+    ]
+    lines += [(ROLE_ORDER.index(one.role), _format_grant(one)) for one in given if one.role]
+    return [line for _, line in sorted(lines, key=lambda one: -one[0])] or ["Nobody has a role."]
+
+
+def _format_grant(one: RoleAssigned) -> str:
+    where = f" in {format_room(one.scope)}" if one.scope else ""
+    return f"- {format_person(one.person, one.name)}: {one.role}{where}, {inline_code(describe_grant(one), 200)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelStyle:
+    """Of all channels of the gateway."""
+
+    prefixes: Mapping[ChannelName, str]
+    """What stands in front of a command's name there."""
+    platforms: Mapping[ChannelName, str]
+    """As `Capabilities.platform`. Its keys are all the channels that there are."""
+
+    def command_prefix(self, channel: ChannelName) -> str:
+        """In front of a command there."""
+        return self.prefixes.get(channel, "")
+
+    def platform_name(self, channel: ChannelName) -> str:
+        """What it is, for people."""
+        return self.platforms.get(channel, "this platform")
+
+
+def explain_role_refusal(
+    policy: AccessPolicy, *, by: str, role: Role, whom: str, wants: Role | Literal[""], seen: Role = "guest"
+) -> str:
+    """Why they may not; empty: they may. `role`: of who wants it, in the scope where it is to hold.
+
+    `seen`: what whoever is meant was when they spoke last where it is wanted.
+    """
+    if role not in ADMIN_ROLES:
+        return "Only owners and admins decide that."
+    if by in list_accounts_of(policy, whom):
+        return "Nobody changes what they are themselves."
+    if wants in ADMIN_ROLES and not is_verifiable(whom):
+        return "Nobody vouches for a mask, so it is never made admin or owner."
+    if any("owner" in given for given in _iter_configured_roles(policy, whom)):
+        return "The configuration makes them an owner; only there that is changed."
+    if role == "owner":
+        lesser = is_global_owner(policy, whom) and not is_global_owner(policy, by)
+        return "Only who owns everything changes what somebody may do who does, too." if lesser else ""
+    if seen in ADMIN_ROLES or find_strongest_role(policy, whom) in ADMIN_ROLES:
+        return "Only an owner changes what an admin or owner may do."
+    return "Only an owner makes somebody admin or owner." if wants in ADMIN_ROLES else ""
+
+
+def list_accounts_of(policy: AccessPolicy, person: str) -> tuple[str, ...]:
+    """All accounts of a person."""
+    return (person, *sorted(policy.roster_state().links.get(person, ())))
+
+
+def find_strongest_role(policy: AccessPolicy, person: str) -> Role:
+    """The strongest role that they were given anywhere, whether they are blocked or not; guest: none."""
+    return max({"guest", *_collect_roles(policy, person)}, key=ROLE_ORDER.index)
+
+
+def is_global_owner(policy: AccessPolicy, person: str) -> bool:
+    """Whether they are an owner in all places."""
+    known, accounts = policy.roster_state().grants, list_accounts_of(policy, person)
+    given = (grant for one in accounts for grant in known.get(one, ()) if not grant.scope)
+    return any(policy.roles.get(one) == "owner" for one in accounts) or any(one.role == "owner" for one in given)
+
+
+def is_blocked_anywhere(policy: AccessPolicy, person: str) -> bool:
+    """Whether one of their accounts is, in whichever place."""
+    return "blocked" in _collect_roles(policy, person)
+
+
+def _collect_roles(policy: AccessPolicy, person: str) -> set[Role]:
+    known = policy.roster_state().grants
+    given = {role for roles in _iter_configured_roles(policy, person) for role in roles}
+    return given | {grant.role for one in list_accounts_of(policy, person) for grant in known.get(one, ())}
+
+
+def _iter_configured_roles(policy: AccessPolicy, person: str) -> Iterator[Sequence[Role]]:
+    for one in list_accounts_of(policy, person):
+        if one in policy.roles:
+            yield (policy.roles[one],)
+        yield tuple(grant.role for grant in policy.grants.get(one, ()))

@@ -1,0 +1,237 @@
+"""What is said about people, codes and rooms. Pure. Names and ids are others' words, and stand in code.
+
+One-time codes: how they are written and compared. Pure; chance is in `gateway.access.pairing`.
+
+Which accounts are one person, from the links between two of them. Pure.
+"""
+
+import hashlib
+import hmac
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from gateway.access.approval_texts import inline_code
+from gateway.core.events import ChannelName, ConversationId
+from gateway.core.facts import CodeIssued, IdentityLinked
+from gateway.core.format import format_time
+from gateway.core.identity import MASK_PREFIX, normalize_person_key
+from gateway.store.format import hide_second_half
+
+CODE_ALPHABET: Final = "ACDEFGHJKMNPRTUWXY3479"
+"""No two of these are taken for each other in common typefaces, in either case: no 0/O/Q, 1/I/L, 2/Z, 5/S, 6/G, 8/B,
+U/V. 22 to the 8th is 5e10, and a person has 30 tries in an hour."""
+CODE_CHARS: Final = 8
+CODE_LIFETIME: Final = timedelta(hours=1)
+MAX_PENDING_CODES: Final = 20
+"""Of one channel, for people and rooms together. One more replaces the oldest, so that nobody keeps others out."""
+MAX_CODES_PER_SOURCE: Final = 3
+"""Of these from one person, or from one host. There is no fourth before one of them is over."""
+_MAX_WRITTEN_CHARS: Final = 100
+"""Nobody writes a code in more characters than that."""
+
+
+def format_code(code: str) -> str:
+    """As people are shown it."""
+    return f"{code[: CODE_CHARS // 2]}-{code[CODE_CHARS // 2 :]}"
+
+
+def normalize_code(written: str) -> str:
+    """What somebody wrote, without case, white space, dashes and marks around it."""
+    wide = unicodedata.normalize("NFKC", written[:_MAX_WRITTEN_CHARS]).upper()
+    return "".join(char for char in wide if char.isalnum())
+
+
+def hash_code(salt: str, code: str) -> str:
+    """What the log keeps of a code beside the salt."""
+    return hashlib.sha256(f"{salt}{code}".encode("utf-8", "replace")).hexdigest()
+
+
+def find_by_code(given: Iterable[CodeIssued], written: str) -> CodeIssued | None:
+    """The one that this is the code of. Takes as long for a wrong code as for a right one."""
+    code, found = normalize_code(written), None
+    for one in given:
+        if hmac.compare_digest(hash_code(one.salt, code), one.digest):
+            found = one
+    return found
+
+
+def find_request(given: Sequence[CodeIssued], written: str) -> CodeIssued | None:
+    """The request that an admin means: by its code, by its name, or by whom or which room it is for.
+
+    People are meant by `channel:id`, rooms by `channel/room`, both as they are listed. A name that somebody gave
+    themselves, or a room's title, never counts.
+    """
+    if (found := find_by_code(given, written)) is not None:
+        return found
+    word = written.strip("` \t\n")
+    for one in given:
+        if word.lower() == one.request:
+            return one
+    for one in given:
+        meant = normalize_person_key(word) == one.person if one.room is None else word == one.room.conversation
+        if meant:
+            return one
+    return None
+
+
+def filter_unexpired(given: Iterable[CodeIssued], now: datetime) -> list[CodeIssued]:
+    """Those that are still good."""
+    return [one for one in given if now < one.until]
+
+
+MAX_LINKED_ACCOUNTS: Final = 8
+"""Accounts of one person."""
+
+
+def is_verifiable(person: str) -> bool:
+    """Whether a platform can vouch for that id at all: nobody does for what a server merely shows."""
+    return not person.partition(":")[2].startswith(MASK_PREFIX)
+
+
+def group_linked_accounts(links: Iterable[IdentityLinked]) -> Mapping[str, frozenset[str]]:
+    """By person: the others. Links are taken in this order; one that would make a group too large does not count."""
+    whole: dict[str, frozenset[str]] = {}
+    for link in links:
+        if not (is_verifiable(link.one) and is_verifiable(link.other)):
+            continue
+        both = whole.get(link.one, frozenset({link.one})) | whole.get(link.other, frozenset({link.other}))
+        if len(both) <= MAX_LINKED_ACCOUNTS:
+            whole.update(dict.fromkeys(both, both))
+    return {one: others - {one} for one, others in whole.items() if len(others) > 1}
+
+
+def sort_pair(one: str, other: str) -> tuple[str, str]:
+    """In the order in which a link names them."""
+    return (one, other) if one < other else (other, one)
+
+
+ID_CHARS: Final = 160
+"""An IRC mask: nick, user and a host of 63 characters. A person is shown whole, or who they are is not shown."""
+NAME_CHARS: Final = 64
+
+UNKNOWN_CODE_TEXT: Final = "No code like that is waiting. Codes hold for an hour, and each is good once."
+TRY_LATER_TEXT: Final = "Too many wrong codes. Try again in ten minutes."
+BEING_DECIDED_TEXT: Final = "Somebody else is deciding about that in this moment."
+
+
+def format_person(person: str, name: str = "") -> str:
+    """Somebody, by id and by what they call themselves."""
+    shown = inline_code(person, ID_CHARS)
+    return f"{shown} ({inline_code(name, NAME_CHARS)})" if name.strip() and not person.endswith(f":{name}") else shown
+
+
+def format_room(conversation: ConversationId | str, about: str = "") -> str:
+    """A room, by what it calls itself and by id."""
+    shown = inline_code(conversation, ID_CHARS)
+    told = about.strip() and not conversation.endswith(f"/{about}")  # on some platforms the id is the name
+    return f"{inline_code(about, NAME_CHARS)} ({shown})" if told else shown
+
+
+def describe_verification(person: str, platforms: Mapping[ChannelName, str]) -> str:
+    """Whether a platform vouches for that id, and which."""
+    channel = ChannelName(person.partition(":")[0])
+    platform = platforms.get(channel, "its platform")
+    return (
+        f"vouched for by {platform}" if is_verifiable(person) else f"a mask on {platform}: tomorrow anybody may have it"
+    )
+
+
+def render_unknown_request(written: str, prefix: str, what: str) -> str:
+    """To an admin: what they wrote is no code and no id of a request. `what`: the command that lists them."""
+    return (
+        f"No code or id like {inline_code(hide_second_half(written), NAME_CHARS)} is waiting. "
+        f"`{prefix}{what} list` shows who "
+        "waits; a code is valid for an hour, and only once."
+    )
+
+
+def render_pairing_prompt(minted: str, prefix: str) -> str:
+    """To a stranger who is shown a code."""
+    return (
+        f"Hi, I'm a bot. My operator has to approve you first. Send them this code (valid 1 hour): "
+        f"`{format_code(minted)}`. They approve it with `{prefix}pair approve {format_code(minted)}`. If I "
+        "know you already on "
+        f"another platform, write `{prefix}link` to me there instead."
+    )
+
+
+def render_pairing_reminder(request: CodeIssued) -> str:
+    """To a stranger who was shown a code and is not approved yet."""
+    return (
+        "I'm a bot, and I can answer you only after my operator has approved you. Send them the code that I showed "
+        f"you; it is valid until {format_time(request.until)}."
+    )
+
+
+def render_not_approved() -> str:
+    """To a stranger who asks for help and for whom there is no code at the moment."""
+    return "I'm a bot, and I can answer you only after my operator has approved you. Ask them for that."
+
+
+def render_login_needed(channel: str, platform: str) -> str:
+    """To a stranger of whom nobody knows who it is."""
+    login = " (with most networks: `/msg NickServ IDENTIFY` and your password)" if platform.lower() == "irc" else ""
+    return (
+        f"I am a bot, and answer here only people whom I can tell from others. On {inline_code(channel)} that takes an "
+        f"account: log in to the network's services{login}, then write to me again."
+    )
+
+
+def render_room_request(minted: str, prefix: str, asker: str) -> str:
+    """In a room that is not open, or to who invites there."""
+    return (
+        f"I am a bot, and this room is not open for me yet; {asker} asked for it. One of my admins opens it with "
+        f"`{prefix}room approve {format_code(minted)}`, said to me anywhere. It holds for an hour."
+    )
+
+
+def render_invite_request(minted: str, prefix: str, room: str) -> str:
+    """To who invites into a room where we are not."""
+    return (
+        f"I am a bot, and {room} is not open for me yet, so I do not come. One of my admins opens it with "
+        f"`{prefix}room approve {format_code(minted)}`, said to me anywhere. It holds for an hour."
+    )
+
+
+def render_link_code(minted: str, prefix: str) -> str:
+    """To who begins to link."""
+    return (
+        f"Your code is `{format_code(minted)}`. Say `{prefix}link {format_code(minted)}` to me where you are "
+        "known by another "
+        "name. I show you a second code there, and you hand that in here. Give neither to anybody: whoever is linked "
+        "with you may do what you may do. It holds for an hour."
+    )
+
+
+def render_link_confirmation(minted: str, prefix: str, other: str, role: str) -> str:
+    """To who handed the first code in: who that would be."""
+    return (
+        f"{other} would be the same person as you: whoever uses that account then may do here whatever you may "
+        f"(you are {role}). **Somebody who asked you to write that code wants to be you: then stop here, and nothing "
+        f"happens.** If both are yours, say `{prefix}link {format_code(minted)}` to me there. It holds for an hour."
+    )
+
+
+def format_request(request: CodeIssued) -> str:
+    """A code that somebody was shown, without the code."""
+    who = format_person(request.person, request.name)
+    where = f" for {format_room(request.room.conversation, request.about)}" if request.room is not None else ""
+    since = format_time(request.until - CODE_LIFETIME)
+    return f"`{request.request}`: {who}{where}, since {since}, until {format_time(request.until)}"
+
+
+def format_approve_command(request: CodeIssued, prefix: str) -> str:
+    """What an admin writes to approve it: as code, by the name of the request."""
+    return f"`{prefix}{'pair' if request.room is None else 'room'} approve {request.request}`"
+
+
+def render_request_for_owners(request: CodeIssued, prefix: str) -> str:
+    """For owners: somebody was shown a code."""
+    what = "to speak to me alone" if request.room is None else "to have a room opened for me"
+    return (
+        f"Somebody asks {what}: {format_request(request)}. To approve it, write "
+        f"{format_approve_command(request, prefix)}; to refuse it, "
+        f"write `{prefix}pair revoke {request.request}`."
+    )

@@ -1,0 +1,866 @@
+"""The Textual application: four panes and a line to type in, on what `model` decides.
+
+Rows on the screen: the panes with their scroll bars, and single rows that stand still.
+
+Texts come here as they are to be drawn, in `Segment`s: nothing reads them as markup. Colours are the terminal's own
+sixteen on its own background, without blue and yellow, so that they can be read on dark and on light ones; what they
+say is also said by words or signs.
+
+What the operator has the gateway do, and what came of it, told in the panes. So is what it refuses.
+
+What stands on the screen: three panes, a line to type in, two rows of status, a row of keys.
+
+The help screen: keys, the console's own commands, and the gateway's by what they are about.
+
+Where the operator types: a text of one line or more, with a history and completed commands.
+
+How the console looks: where its parts stand, and in which colours.
+"""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import lru_cache, partial
+from typing import ClassVar, Final
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.geometry import Size
+from textual.message import Message
+from textual.screen import ModalScreen
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+from textual.theme import Theme
+from textual.timer import Timer
+from textual.widget import Widget
+from textual.widgets import Static, TextArea
+
+from channels.text import clean_text
+from gateway.cli.console.client import (
+    ApiUnavailable,
+    ConsoleApiError,
+    ConsoleApiModel,
+    ConsoleHistory,
+    ConsoleStatus,
+    ConsoleTurnEvent,
+    GatewayApiClient,
+    listen_with_reconnect,
+)
+from gateway.cli.console.launch import GatewayProcess
+from gateway.cli.console.model import (
+    ALL_CONVERSATIONS,
+    LOCAL_COMMANDS,
+    MAX_MESSAGE_CHARS,
+    OPERATOR_CONVERSATION,
+    ConsoleActiveCall,
+    ConsoleActiveTurn,
+    ConsoleConnection,
+    ConsoleModel,
+    InputHistory,
+    LocalCommand,
+    complete_input,
+    find_completions,
+    format_usage,
+    parse_input,
+    render_status,
+)
+from gateway.cli.console.pane import Pane, PaneLine, StyledRow, StyledSpan, Tone, cell_width, one_line, truncate_cells
+from gateway.commands.table import COMMAND_GROUPS, COMMANDS
+from gateway.core.text_safety import reveal_hidden
+
+MAX_PROMPT_ROWS: Final = 5
+
+
+class Prompt(TextArea):
+    """Enter says it; Ctrl+J begins a new line in it, and what is pasted stays in one piece."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "say", show=False),
+        Binding("ctrl+j,shift+enter,alt+enter", "line", show=False),
+        Binding("up", "older", show=False),
+        Binding("down", "newer", show=False),
+    ]
+
+    class Said(Message):
+        """A line, or more, is to be said."""
+
+        def __init__(self, text: str) -> None:
+            super().__init__()
+            self.text = text
+
+    def __init__(self, places: Callable[[], Iterable[str]]) -> None:
+        """`places`: the conversations that may be meant."""
+        super().__init__(
+            id="prompt",
+            compact=True,
+            highlight_cursor_line=False,
+            placeholder="say something, or /command; F1 tells more",
+        )
+        self._input_history = InputHistory()
+        self._list_conversations = places
+
+    def hint(self) -> str:
+        """What may stand here next, or what the command is for."""
+        found = find_completions(self.text, self._list_conversations())
+        words = "  ".join(found[:30]) if found and self.text != "/" else ""
+        return words or format_usage(self.text)
+
+    def complete(self) -> bool:
+        """As Tab has it; False: there is nothing to complete."""
+        if not self.text.startswith("/") or self.cursor_location != self.document.end:
+            return False
+        found = find_completions(self.text, self._list_conversations())
+        if found:
+            self._set_text(complete_input(self.text, found))
+        return True
+
+    def action_say(self) -> None:
+        """Enter."""
+        said = self.text.strip()
+        if said:
+            self._input_history.add(said)
+            self._set_text("")
+            self.post_message(self.Said(said))
+
+    def action_line(self) -> None:
+        """Another line of the same."""
+        self.insert("\n")
+
+    def action_older(self) -> None:
+        """Up: in the text, then in the history."""
+        if not self.cursor_at_first_line:
+            self.action_cursor_up()
+        elif (found := self._input_history.older(self.text)) is not None:
+            self._set_text(found)
+
+    def action_newer(self) -> None:
+        """Down, likewise."""
+        if not self.cursor_at_last_line:
+            self.action_cursor_down()
+        elif (found := self._input_history.newer()) is not None:
+            self._set_text(found)
+
+    async def _on_key(self, event: events.Key) -> None:
+        if event.key == "enter":  # which would begin a new line
+            event.stop()
+            event.prevent_default()
+            self.action_say()
+            return
+        await super()._on_key(event)
+
+    async def _on_paste(self, event: events.Paste) -> None:
+        """In one piece, and with everything in it to be seen by whoever sends it."""
+        event.stop()
+        event.prevent_default()
+        self.insert(reveal_hidden(clean_text(event.text)).expandtabs(4))
+
+    def _set_text(self, said: str) -> None:
+        self.text = said
+        self.move_cursor(self.document.end)
+
+
+TONE_STYLES: Final[dict[Tone, Style]] = {
+    "plain": Style(),
+    "time": Style(dim=True),
+    "who": Style(bold=True, color="cyan"),
+    "ours": Style(bold=True, color="magenta"),
+    "head": Style(bold=True),
+    "thinking": Style(italic=True, dim=True),
+    "tool": Style(bold=True, color="cyan"),
+    "result": Style(),
+    "good": Style(color="green"),
+    "bad": Style(bold=True, color="red"),
+    "note": Style(italic=True),
+}
+QUICK_RESIZE_LINES: Final = 1_000
+"""So many lines are laid out anew within a frame or so; ten thousand take some tenths of a second."""
+RESIZE_DELAY_S: Final = 0.15
+
+
+@lru_cache(maxsize=4_096)
+def render_strip(row: StyledRow, cells: int, base: Style, over: Style | None = None) -> Strip:
+    """One row, exactly so wide."""
+    segments = [Segment(said, base + TONE_STYLES[tone] + over) for tone, said in row]
+    return Strip(segments).adjust_cell_length(cells, base + over if over else base)
+
+
+class Rows(Widget):
+    """A few rows that are set from outside."""
+
+    def __init__(self, rows: Sequence[StyledRow] = (), *, id: str) -> None:  # noqa: A002 - Textual's name
+        super().__init__(id=id)
+        self._rows: Sequence[StyledRow] = rows
+
+    def show(self, rows: Sequence[StyledRow]) -> None:
+        """These, from now on."""
+        if rows != self._rows:
+            self._rows = rows
+            self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        """Textual asks for one."""
+        row = self._rows[y] if y < len(self._rows) else ()
+        return render_strip(row, self.size.width, self.rich_style)
+
+
+class Title(Widget):
+    """What a pane is called, and how much came that it does not show. Marked where the keys go to that pane."""
+
+    def __init__(self, words: str = "", *, id: str) -> None:  # noqa: A002 - Textual's name
+        super().__init__(id=id)
+        self._title_text = words
+        self._missed_sign = ""
+        self._focused = False
+
+    def show(self, words: str, missed: int, *, following: bool, focused: bool) -> None:
+        """Told by whoever knows the pane."""
+        sign = "" if following else (f"↓ {missed} new, End" if missed else "↓ End")
+        if (words, sign, focused) != (self._title_text, self._missed_sign, self._focused):
+            self._title_text, self._missed_sign, self._focused = words, sign, focused
+            self.refresh()
+
+    def render_line(self, y: int) -> Strip:  # noqa: ARG002 - it has one
+        """Textual asks for it."""
+        room = self.size.width
+        sign = f" {self._missed_sign} " if self._missed_sign else ""
+        words = truncate_cells(f"{'▸' if self._focused else '─'} {self._title_text} ", max(0, room - cell_width(sign)))
+        line = "─" * max(0, room - cell_width(words) - cell_width(sign))
+        row: StyledRow = (("head" if self._focused else "plain", words), ("time", line), ("bad", sign))
+        return render_strip(row, room, self.rich_style, Style(reverse=True) if self._focused else None)
+
+
+class PaneView(ScrollView, can_focus=True):
+    """A `Pane`, drawn. What Textual scrolls, it is told; where it stands, Textual is told."""
+
+    class Moved(Message):
+        """Somebody scrolled."""
+
+    def __init__(self, pane: Pane, *, id: str) -> None:  # noqa: A002 - Textual's name
+        super().__init__(id=id)
+        self.pane = pane
+        self._is_syncing = False
+        self._resize_timer: Timer | None = None
+        """Until the size is settled."""
+        self._cell_style: Style | None = None
+        """Of all cells. None: it is to be asked for, which takes as long as drawing some rows."""
+
+    def sync(self) -> None:
+        """The pane changed."""
+        size = Size(self.scrollable_content_region.width, self.pane.row_count)
+        self._is_syncing = True
+        try:
+            if self.virtual_size != size:
+                self.virtual_size = size
+            if round(self.scroll_y) != self.pane.top:
+                self.scroll_to(y=self.pane.top, animate=False, force=True)
+        finally:
+            self._is_syncing = False
+        self.refresh()
+
+    def on_resize(self, event: events.Resize) -> None:  # noqa: ARG002 - its size is asked for
+        """Textual says so: with each step while somebody drags the corner of a window."""
+        if self._resize_timer is not None:
+            self._resize_timer.stop()
+            self._resize_timer = None
+        if len(self.pane.lines) < QUICK_RESIZE_LINES:
+            self._resize_pane()
+        else:
+            self._resize_timer = self.set_timer(RESIZE_DELAY_S, self._resize_pane)
+
+    def _resize_pane(self) -> None:
+        region = self.scrollable_content_region
+        if region.width:
+            self.pane.resize(region.width, region.height)
+            self.sync()
+            self.post_message(self.Moved())
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """By wheel, bar or keys, or by ourselves."""
+        super().watch_scroll_y(old_value, new_value)
+        if not self._is_syncing:
+            self.pane.scroll_to(round(new_value))
+            self.post_message(self.Moved())
+
+    def scroll_by_key(self, how: str) -> None:
+        """As a key says: `up`, `down`, `pageup`, `pagedown`, `home`, `end`."""
+        match how:
+            case "up" | "down":
+                self.pane.scroll(1 if how == "down" else -1)
+            case "pageup" | "pagedown":
+                self.pane.scroll_page(1 if how == "pagedown" else -1)
+            case "home":
+                self.pane.scroll_to_start()
+            case _:
+                self.pane.scroll_to_end()
+        self.sync()
+        self.post_message(self.Moved())
+
+    def render_line(self, y: int) -> Strip:
+        """Textual asks for one."""
+        if self._cell_style is None:
+            self._cell_style = self.rich_style
+        return render_strip(self.pane.row(self.pane.top + y) or (), self.size.width, self._cell_style)
+
+    def notify_style_update(self) -> None:
+        """Textual says that it may look otherwise now."""
+        super().notify_style_update()
+        self._cell_style = None
+
+
+_KEY_LABELS: Final = (
+    ("^R", "reasoning"),
+    ("^K", "kill tool"),
+    ("Esc", "stop turn"),
+    ("Tab", "pane"),
+    ("^L", "clear"),
+    ("F1", "help"),
+    ("^Q", "quit"),
+)
+KEY_ROW: Final[StyledRow] = tuple(
+    span for key, what in _KEY_LABELS for span in (("tool", key), ("plain", f" {what}  "))
+)
+
+
+class ConsoleLayout(Vertical):
+    """All of it."""
+
+    def __init__(self, model: ConsoleModel) -> None:
+        super().__init__(id="board")
+        self._model = model
+        panes = {"alone": model.autonomous_pane, "talk": model.conversation_pane, "tools": model.tools_pane}
+        self._pane_views = {name: PaneView(pane, id=name) for name, pane in panes.items()}
+        self._titles = {name: Title(id=f"{name}-title") for name in panes}
+        self._hint, self._status = Rows(id="hint"), Rows(id="status")
+        self.prompt = Prompt(lambda: [one.conversation for one in self._model.conversations])
+
+    def compose(self) -> ComposeResult:
+        """Textual asks for its parts."""
+        with Horizontal(id="body"):
+            with Vertical(id="left"):
+                with Vertical(id="alone-box"):
+                    yield from self._compose_pane("alone")
+                with Vertical(id="talk-box"):
+                    yield from self._compose_pane("talk")
+                yield self._hint
+                with Horizontal(id="entry"):
+                    yield Static("> ", id="mark", markup=False)
+                    yield self.prompt
+            with Vertical(id="right"):
+                yield from self._compose_pane("tools")
+        yield self._status
+        yield Rows([KEY_ROW], id="keys")
+
+    def _compose_pane(self, name: str) -> ComposeResult:
+        yield self._titles[name]
+        yield self._pane_views[name]
+
+    def draw_panes(self, *, thinking: bool) -> None:
+        """Show what the panes have. `thinking`: it is shown."""
+        for name, view in self._pane_views.items():
+            view.sync()
+            words, pane = self._pane_title(name, thinking=thinking), view.pane
+            self._titles[name].show(words, pane.missed_count, following=pane.is_following, focused=view.has_focus)
+
+    def draw_status(self, connection: ConsoleConnection, now: datetime, beats: int) -> None:
+        """Show how everything stands."""
+        width = max(1, self._status.size.width)
+        self._status.show(render_status(self._model, connection, now, width, beats))
+
+    def active_pane(self) -> PaneView:
+        """The pane that keys are for: while somebody types, the conversation."""
+        focused = self.screen.focused
+        return focused if isinstance(focused, PaneView) else self._pane_views["talk"]
+
+    def on_text_area_changed(self, event: TextArea.Changed) -> None:
+        """Somebody types."""
+        if isinstance(event.text_area, Prompt):
+            words = event.text_area.hint()
+            self._hint.display = bool(words)
+            self._hint.show([(("note", one_line(words, 300)),)])
+
+    def _pane_title(self, name: str, *, thinking: bool) -> str:
+        follows = self._model.followed
+        if name == "tools":
+            return "tools"
+        if name == "alone":
+            return "autonomous" if thinking else "autonomous (reasoning is hidden)"
+        if follows == OPERATOR_CONVERSATION:
+            return "conversation"
+        return (
+            "all conversations"
+            if follows == ALL_CONVERSATIONS
+            else f"{one_line(self._model.title(follows), 60)} (what you say is not said here)"
+        )
+
+
+class ConsoleActions:
+    """One operator's."""
+
+    def __init__(self, api: GatewayApiClient, model: ConsoleModel, by: str) -> None:
+        """`by`: who that is, for people."""
+        self._api, self._model, self._by = api, model, by
+        self._is_connected = False
+        self._queued: list[str] = []
+
+    async def send_queued(self) -> None:
+        """The gateway is there, for the first time: it is told what was typed before."""
+        self._is_connected = True
+        while self._queued:
+            await self.say(self._queued.pop(0))
+
+    async def say(self, said: str) -> bool:
+        """In the operator's own conversation. False: it was not taken, and the pane says why."""
+        self._model.conversation_pane.scroll_to_end()
+        if len(said) > MAX_MESSAGE_CHARS:
+            self._model.add_remark(
+                f"that has {len(said)} characters, and {MAX_MESSAGE_CHARS} can be said at once", bad=True
+            )
+            return False
+        if not self._is_connected:
+            self._queued.append(said)
+            self._model.add_remark(f"is said when the gateway is there: {one_line(said)}")
+            return True
+        try:
+            await self._api.say(said)
+        except ConsoleApiError as error:
+            self._model.add_remark(f"not said: {error}", bad=True)
+            return False
+        return True
+
+    async def kill(self, call: ConsoleActiveCall) -> None:
+        """End a tool; its turn goes on."""
+        await self._send_order(
+            "kill", call.conversation, f"killing {call.name} in {self._model.title(call.conversation)}"
+        )
+
+    async def stop(self, turn: ConsoleActiveTurn) -> None:
+        """Interrupt a turn."""
+        await self._send_order(
+            "stop", turn.conversation, f"stopping the turn in {self._model.title(turn.conversation)}"
+        )
+
+    async def follow(self, wanted: str) -> None:
+        """Show another conversation: `own`, `all`, its title or its address."""
+        conversation = {"": OPERATOR_CONVERSATION, "own": OPERATOR_CONVERSATION, "all": ALL_CONVERSATIONS}.get(
+            wanted
+        ) or self._model.find_conversation(wanted)
+        try:
+            past = None if conversation == ALL_CONVERSATIONS else await self._api.get_history(conversation)
+            if past is None:
+                self._model.conversations = (await self._api.list_conversations()).conversations
+                self._model.learn_titles(self._model.conversations)
+        except ConsoleApiError as error:
+            self._model.add_remark(f"cannot follow {wanted}: {error}", bad=True)
+            return
+        self._model.follow(conversation, past)
+        if past is None:
+            for place in reversed(self._model.conversations):
+                self._model.add_summary(place)
+        elif not past.messages:
+            self._model.add_remark("nothing was said here yet")
+
+    async def refresh_model(self, *, places: bool) -> None:
+        """Have the sums, and perhaps which conversations there are. What fails is told by the connection."""
+        try:
+            self._model.update_status(await self._api.get_status())
+            if places:
+                self._model.conversations = (await self._api.list_conversations()).conversations
+                self._model.learn_titles(self._model.conversations)
+        except ConsoleApiError:
+            pass
+
+    async def _send_order(self, kind: str, conversation: str, what: str) -> None:
+        self._model.add_remark(what)
+        try:
+            answered = await self._api.send_order(kind, conversation, self._by)
+        except ConsoleApiError as error:
+            self._model.add_remark(f"not done: {error}", bad=True)
+            return
+        for line in answered.lines:
+            self._model.add_remark(line, bad=not answered.ok)
+
+
+HELP_KEYS: Final = (
+    ("Ctrl+R", "show or hide what agents think"),
+    ("Ctrl+K", "kill the tool that runs; the turn goes on"),
+    ("Esc", "stop the turn that runs; a second time where it is somebody else's conversation"),
+    ("Tab, Shift+Tab", "next or previous pane; behind a / the command is completed"),
+    ("PageUp, PageDown", "scroll the pane (from the input: the conversation)"),
+    ("Up, Down, Home, End", "scroll the pane; End shows again what comes"),
+    ("Ctrl+L", "empty the pane"),
+    ("Enter, Ctrl+J", "say it; begin another line of it"),
+    ("Up, Down", "in the input: what was said before"),
+    ("Ctrl+C twice, Ctrl+Q", "quit; a gateway that this console runs ends with it"),
+    ("F1", "this screen"),
+    ("Shift+mouse", "select text, as the terminal has it"),
+)
+
+
+def build_help_lines(about: str) -> list[PaneLine]:
+    """All of it. `about`: which gateway this is."""
+    told = [
+        _heading_line("This console"),
+        _text_line((("plain", f"  {about}"),)),
+        _text_line(()),
+        _heading_line("Keys"),
+    ]
+    told += [_entry_line(key, what) for key, what in HELP_KEYS]
+    told += [_text_line(()), _heading_line("Commands of the console")]
+    told += [_entry_line(f"/{name}", what) for name, what in LOCAL_COMMANDS.items()]
+    told += [_text_line(()), _heading_line("Commands of the gateway: said in your own conversation, answered there")]
+    for group in COMMAND_GROUPS:
+        told.append(_text_line((("note", f"  {group}"),)))
+        told += [_entry_line(f"/{row.name}", row.summary) for row in COMMANDS if row.group == group]
+    return told
+
+
+def _heading_line(words: str) -> PaneLine:
+    return _text_line((("head", words),))
+
+
+def _entry_line(left: str, right: str) -> PaneLine:
+    return PaneLine((("tool", f"  {left:<22}"), ("plain", f" {right}")), 25)
+
+
+def _text_line(spans: tuple[StyledSpan, ...]) -> PaneLine:
+    return PaneLine(spans, 2)
+
+
+class HelpScreen(ModalScreen[None]):
+    """Over everything, until Esc, F1 or q."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,f1,q,enter,ctrl+c", "dismiss", "Back"),
+        Binding("ctrl+q", "app.quit", show=False),
+        *(Binding(key, f"move('{key}')", show=False) for key in ("up", "down", "pageup", "pagedown", "home", "end")),
+    ]
+
+    def __init__(self, about: str) -> None:
+        super().__init__()
+        self._pane = Pane()
+        self._pane.add(build_help_lines(about))
+        self._pane.scroll_to_start()
+
+    def compose(self) -> ComposeResult:
+        """Textual asks for its parts."""
+        with Vertical(id="help"):
+            yield Title("help: Esc goes back", id="help-title")
+            yield PaneView(self._pane, id="help-pane")
+
+    def on_mount(self) -> None:
+        """It is there."""
+        self.query_one(PaneView).focus()
+
+    def on_pane_view_moved(self) -> None:
+        """Somebody scrolled."""
+        pane = self._pane
+        self.query_one(Title).show("help: Esc goes back", 0, following=pane.is_following, focused=False)
+
+    def action_move(self, how: str) -> None:
+        """A key that scrolls."""
+        self.query_one(PaneView).scroll_by_key(how)
+
+
+THEME: Final = Theme(
+    name="reverie",
+    ansi=True,
+    primary="ansi_cyan",
+    secondary="ansi_magenta",
+    warning="ansi_red",
+    error="ansi_red",
+    success="ansi_green",
+    accent="ansi_cyan",
+    foreground="ansi_default",
+    background="ansi_default",
+    surface="ansi_default",
+    panel="ansi_default",
+    boost="ansi_default",
+    variables={
+        "ansi-background": "ansi_default",
+        "ansi-foreground": "ansi_default",
+        "border": "ansi_cyan",
+        "border-blurred": "ansi_default",
+        "block-cursor-foreground": "ansi_default",
+        "block-cursor-background": "ansi_default",
+        "block-hover-background": "ansi_default",
+        "input-cursor-background": "ansi_default",
+        "input-cursor-foreground": "ansi_default",
+        "input-cursor-text-style": "reverse",
+        "input-selection-background": "ansi_default",
+        "input-selection-foreground": "ansi_default",
+        "screen-selection-background": "ansi_cyan",
+        "screen-selection-foreground": "ansi_default",
+        "footer-key-foreground": "ansi_cyan",
+        "footer-description-foreground": "ansi_default",
+        "footer-background": "ansi_default",
+        "scrollbar": "ansi_cyan",
+        "scrollbar-hover": "ansi_magenta",
+        "scrollbar-active": "ansi_magenta",
+        "scrollbar-background": "ansi_default",
+        "scrollbar-background-hover": "ansi_default",
+        "scrollbar-background-active": "ansi_default",
+        "scrollbar-corner-color": "ansi_default",
+    },
+)
+"""The terminal's own colours: readable wherever the terminal is."""
+
+CSS: Final = """
+Screen { layout: vertical; }
+#board { height: 1fr; }
+#body { height: 1fr; }
+#left { width: 3fr; }
+#right { width: 2fr; border-left: solid ansi_default; }
+#alone-box { height: 2fr; }
+#talk-box { height: 3fr; }
+Title { height: 1; width: 1fr; }
+PaneView { height: 1fr; overflow-y: scroll; overflow-x: hidden; scrollbar-size-vertical: 1; }
+Rows { width: 1fr; }
+#hint { height: 1; display: none; }
+#entry { height: auto; max-height: 5; }
+#mark { width: 2; height: 1; text-style: bold; }
+Prompt { height: auto; max-height: 5; width: 1fr; padding: 0; scrollbar-size-vertical: 1; }
+#status { height: 2; }
+#keys { height: 1; }
+HelpScreen { align: center middle; }
+#help { width: 90%; max-width: 100; height: 90%; border: solid ansi_cyan; }
+"""
+
+
+DRAW_DELAY_S: Final = 0.05
+"""Events are drawn together that come within this time."""
+TICK_S: Final = 0.5
+POLL_S: Final = 5.0
+"""The gateway is asked for its sums so often, and behind turns, but not each second."""
+CONFIRM_S: Final = 2.0
+"""In which a key must be pressed again."""
+
+
+class ConsoleApp(App[int]):
+    """Ends with the exit code of the command."""
+
+    ENABLE_COMMAND_PALETTE = False
+    CSS = CSS
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+r", "thinking", show=False, priority=True),
+        Binding("ctrl+k", "kill", show=False, priority=True),
+        Binding("escape", "stop", show=False, priority=True),
+        Binding("tab", "pane(1)", show=False, priority=True),
+        Binding("shift+tab", "pane(-1)", show=False, priority=True),
+        Binding("ctrl+l", "empty", show=False, priority=True),
+        Binding("f1", "help", show=False, priority=True),
+        Binding("ctrl+q", "quit", show=False, priority=True),
+        Binding("ctrl+c", "leave_twice", show=False, priority=True),
+        *(Binding(key, f"move('{key}')", show=False, priority=True) for key in ("pageup", "pagedown")),
+        *(Binding(key, f"move('{key}')", show=False) for key in ("up", "down", "home", "end")),
+    ]
+
+    def __init__(self, api: GatewayApiClient, by: str, child: GatewayProcess | None = None) -> None:
+        """`by`: who gives orders, for people. `child`: the gateway that is started with this, and ended."""
+        super().__init__(ansi_color=True)
+        self.model = ConsoleModel()
+        self._console_layout = ConsoleLayout(self.model)
+        self._api, self._child = api, child
+        self._console_actions = ConsoleActions(api, self.model, by)
+        self._connection = ConsoleConnection(
+            state="starting", address=api.address, is_own=child is not None, detail="connecting"
+        )
+        self._shows_thinking, self._draw_pending, self._is_help_open, self._is_status_stale = True, False, False, False
+        self._ticks = 0
+        self._confirmation = ("", 0.0)  # what must be pressed again, and until when that counts
+        self.register_theme(THEME)
+        self.theme = THEME.name
+        self.animation_level = "none"
+
+    def compose(self) -> ComposeResult:
+        yield self._console_layout
+
+    async def on_mount(self) -> None:
+        """Begin."""
+        self._console_layout.prompt.focus()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            with contextlib.suppress(ValueError, RuntimeError):  # another thread's: then it is not ours to decide
+                asyncio.get_running_loop().add_signal_handler(number, self.exit, 0)
+        self.set_interval(TICK_S, self._tick)
+        self.set_interval(POLL_S, self._poll)
+        if self._child is not None:
+            self._run_in_background(partial(self._watch_gateway, self._child))
+        self._run_in_background(partial(listen_with_reconnect, self._api, self, self.model.followed))
+        self.schedule_draw()
+
+    def handle_connected(self, status: ConsoleStatus, past: ConsoleHistory | None) -> None:
+        """The connection stands."""
+        if self._connection.state == "down":
+            self.model.add_gateway_note("attached again", at=status.now)
+        self._connection = replace(self._connection, state="up", detail="")
+        self.model.handle_connected(status)
+        if past is not None:
+            self.model.follow(self.model.followed, past)
+            self._run_in_background(self._console_actions.send_queued)
+        self._poll()
+        self.schedule_draw()
+
+    def handle_events(self, events: Sequence[ConsoleApiModel]) -> None:
+        """These happened."""
+        for event in events:
+            self.model.apply_event(event)
+        self._is_status_stale |= any(
+            isinstance(event, ConsoleTurnEvent) and event.state != "started" for event in events
+        )
+        self.schedule_draw()
+
+    def handle_disconnected(self, error: ConsoleApiError, seconds: float) -> None:
+        """The connection is gone, or does not come."""
+        before = self._connection.state
+        if before == "up":
+            self.model.add_gateway_note(
+                f"the connection to the gateway is gone: {error}", bad=True, at=datetime.now(UTC)
+            )
+        if before == "starting" and self._child is not None and isinstance(error, ApiUnavailable):
+            self._connection = replace(self._connection, detail="the gateway is starting")
+        elif before != "gone":
+            self._connection = replace(self._connection, state="down", detail=f"{error}; again in {seconds:.0f} s")
+        self.schedule_draw()
+
+    def schedule_draw(self) -> None:
+        """Draw, with whatever else happens in the next moment."""
+        if not self._draw_pending:
+            self._draw_pending = True
+            self.set_timer(DRAW_DELAY_S, self._draw_panes)
+
+    def _draw_panes(self) -> None:
+        self._draw_pending = False
+        self._console_layout.draw_panes(thinking=self._shows_thinking)
+        self._draw_status()
+
+    def _draw_status(self) -> None:
+        self._console_layout.draw_status(self._connection, datetime.now(UTC), self._ticks)
+
+    def _tick(self) -> None:
+        self._ticks += 1
+        if self._is_status_stale and self._ticks % 2 == 0:
+            self._poll(places=False)
+        if not self._draw_pending:
+            self._draw_status()
+
+    def _poll(self, *, places: bool = True) -> None:
+        self._is_status_stale = False
+        if self._connection.state == "up":
+            self._run_in_background(partial(self._console_actions.refresh_model, places=places))
+
+    def _run_in_background(self, do: Callable[[], Awaitable[object]]) -> None:
+        """Carry it out beside everything else."""
+
+        async def then() -> None:
+            await do()
+            self.schedule_draw()
+
+        self.run_worker(then)  # type: ignore[arg-type]  # a result that nobody takes has no type for mypy
+
+    async def _watch_gateway(self, child: GatewayProcess) -> None:
+        code = await child.wait()  # it should not
+        self._connection = replace(self._connection, state="gone", detail=f"the gateway ended with code {code}")
+        self.model.add_gateway_note(
+            f"the gateway ended with code {code}; its log is {child.log_path}:\n{child.read_log_tail()}", bad=True
+        )
+        self.schedule_draw()
+
+    def on_pane_view_moved(self) -> None:
+        self.schedule_draw()
+
+    def on_descendant_focus(self) -> None:
+        self.schedule_draw()
+
+    def on_prompt_said(self, event: Prompt.Said) -> None:
+        """A line is typed."""
+        match parse_input(event.text):
+            case LocalCommand(name="quit"):
+                self.exit(0)
+            case LocalCommand(name="clear"):
+                self.model.conversation_pane.clear()
+            case LocalCommand(name="help"):
+                self.action_help()
+            case LocalCommand(name="follow", args=wanted):
+                self._run_in_background(partial(self._console_actions.follow, wanted))
+            case str(said):
+                self._run_in_background(partial(self._console_actions.say, said))
+        self.schedule_draw()
+
+    def action_thinking(self) -> None:
+        """Ctrl+R."""
+        self._shows_thinking = not self._shows_thinking
+        self.model.autonomous_pane.hide("thinking", not self._shows_thinking)
+        self.schedule_draw()
+
+    def action_kill(self) -> None:
+        """Ctrl+K."""
+        call = self.model.find_call_to_kill()
+        if call is None:
+            self.model.add_remark("no tool is running")
+        else:
+            self._run_in_background(partial(self._console_actions.kill, call))
+        self.schedule_draw()
+
+    def action_stop(self) -> None:
+        """Esc."""
+        turn = self.model.find_turn_to_stop()
+        if turn is None:
+            self.model.add_remark("no turn is running")
+        elif not self.model.needs_confirmation(turn) or self._is_confirmed(f"stop {turn.conversation}"):
+            self._run_in_background(partial(self._console_actions.stop, turn))
+        else:
+            self.model.add_remark(f"Esc again stops the turn in {self.model.title(turn.conversation)}")
+        self.schedule_draw()
+
+    def action_pane(self, by: int) -> None:
+        """Tab and Shift+Tab."""
+        prompt = self._console_layout.prompt
+        if by > 0 and prompt.has_focus and prompt.complete():
+            return
+        if by > 0:
+            self.screen.focus_next()
+        else:
+            self.screen.focus_previous()
+
+    def action_empty(self) -> None:
+        """Ctrl+L."""
+        self._console_layout.active_pane().pane.clear()
+        self.schedule_draw()
+
+    def action_move(self, how: str) -> None:
+        """A key that scrolls."""
+        self._console_layout.active_pane().scroll_by_key(how)
+
+    def action_help(self) -> None:
+        """F1."""
+        own = f"runs here; its log is {self._child.log_path}" if self._child else "runs without this console"
+        self._is_help_open = True
+        self.push_screen(HelpScreen(f"The gateway at {self._api.address} {own}."), self._help_closed)
+
+    def _help_closed(self, _: None) -> None:
+        self._is_help_open = False
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's names
+        """Textual asks what may be done now. In front of everything else, keys are for the help alone."""
+        return not self._is_help_open or not hasattr(self, f"action_{action}") or action in ("quit", "leave_twice")
+
+    def action_leave_twice(self) -> None:
+        """Ctrl+C."""
+        if self._is_confirmed("leave"):
+            self.exit(0)
+        else:
+            self.model.add_remark("Ctrl+C again quits")
+        self.schedule_draw()
+
+    def _is_confirmed(self, what: str) -> bool:
+        """Whether this was asked for a moment ago, too."""
+        now = asyncio.get_running_loop().time()
+        again = self._confirmation[0] == what and now < self._confirmation[1]
+        self._confirmation = ("", 0.0) if again else (what, now + CONFIRM_S)
+        return again

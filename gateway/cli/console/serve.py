@@ -1,0 +1,98 @@
+"""The gateway that a console runs: `reverie run` in a process of its own, with an API for that console.
+
+Reads one line of JSON from standard input: a port and a token. Ends as on SIGTERM when standard input ends, for then
+whoever runs it is gone.
+"""
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from gateway import app
+from gateway.config.loader import ConfigError, ConfigFiles, LoadedConfig, check_config, referenced_values
+from gateway.config.models import Settings
+from gateway.config.reload import LiveSettings
+from gateway.config.secrets import PriceTableError, collect_secrets
+from gateway.core.logging import start_logging
+from gateway.core.redaction import Redactor
+from gateway.ingest.factory import ChannelUnavailable
+from gateway.store import StoreError
+
+logger = logging.getLogger("reverie")
+
+
+def main() -> int:
+    """Exit codes as of `reverie run`."""
+    parser = argparse.ArgumentParser(prog="python -m gateway.cli.console.serve")
+    parser.add_argument("--config", type=Path, required=True, metavar="DIR")
+    directory: Path = parser.parse_args().config
+    said = json.loads(sys.stdin.buffer.readline())
+    try:
+        settings, warnings = check_config(directory, os.environ)
+        redact = Redactor([*collect_secrets(settings, referenced_values(directory, os.environ)), said["token"]])
+    except ConfigError as error:
+        sys.stderr.writelines(f"{problem}\n" for problem in error.problems)
+        return 2
+    start_logging(logging.INFO, redact, form="text")
+    for warning in warnings:
+        logger.warning("%s", warning)
+    return asyncio.run(_serve(settings, directory, redact, said["port"], said["token"]))
+
+
+async def _serve(settings: Settings, directory: Path, redact: Redactor, port: int, token: str) -> int:
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    ended = asyncio.StreamReader()
+    pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(ended), sys.stdin)
+    watching = asyncio.create_task(_stop_at_eof(ended, stop))
+    files = _ConsoleConfigFiles(directory, port, token)
+    settings = files.with_console_ops(settings)
+    live = LiveSettings(settings, directory, os.environ)
+    live.files = files
+    try:
+        await app.run(settings, stop, live=live, redact=redact)
+    except (ChannelUnavailable, PriceTableError) as error:
+        logger.error("%s", error)  # noqa: TRY400 - the operator's to mend, a traceback tells nothing
+        return 2
+    except (StoreError, app.NoChannelsLeft) as error:
+        logger.error("%s", error)  # noqa: TRY400 - the same
+        return 1
+    finally:
+        watching.cancel()
+        pipe.close()
+    return 0
+
+
+class _ConsoleConfigFiles(ConfigFiles):
+    """What is written, but for where the API is and who may use it: that is this console's, also when it is reread."""
+
+    def __init__(self, directory: Path, port: int, token: str) -> None:
+        super().__init__(directory, os.environ)
+        self._ops_update = {"host": "127.0.0.1", "port": port, "token": SecretStr(token)}
+
+    def with_console_ops(self, settings: Settings) -> Settings:
+        """As it counts here."""
+        return settings.model_copy(update={"ops": settings.ops.model_copy(update=self._ops_update)})
+
+    def read(self) -> LoadedConfig:
+        """As `ConfigFiles.read`."""
+        found = super().read()
+        return replace(found, settings=self.with_console_ops(found.settings))
+
+
+async def _stop_at_eof(ended: asyncio.StreamReader, stop: asyncio.Event) -> None:
+    await ended.read()
+    stop.set()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,377 @@
+"""`reverie demo`: the whole way of a message, here and now, with nothing set up.
+
+A loopback IRC server, a gateway with embedded defaults in `#lobby`, and a person at the keyboard. The
+typed line travels over real IRC to the adapter, through the stream, the DMN, a turn and the outbox, and
+the answer comes back the same way.
+
+The demo's own IRC network: a small loopback server, and the client behind the demo's keyboard.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import select
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from pathlib import Path
+
+import irc.server
+
+from agent.models.base import Model, ModelError, ModelUnusable
+from agent.models.config import build_model
+from agent.models.local import find_weights
+from channels.console import ConsoleChannel
+from channels.irc.wire import IrcLine, format_line, parse_line
+from gateway import app
+from gateway.config.loader import ConfigError, parse_config
+from gateway.config.models import Settings
+from gateway.core.clock import SystemClock
+from gateway.core.events import ChannelName
+from gateway.core.facts import TurnRecord
+from gateway.store import Store, StoreOpenError
+
+logger = logging.getLogger("reverie.demo.irc")
+
+RELAY_POLL_S = 0.02
+"""How long a relayed line may wait in the server."""
+
+
+class _DemoServerClient(irc.server.IRCClient):  # type: ignore[misc]  # the library ships no types
+    """`irc.server`'s client, with what everyday clients (irssi, WeeChat) ask for when they connect and join."""
+
+    def _handle_one(self) -> None:
+        # The library polls for writability, which is always given: that would be a busy loop.
+        while self.send_queue:
+            self._send(self.send_queue.pop(0))
+        readable, _, _ = select.select([self.request], [], [], RELAY_POLL_S)
+        if readable:
+            self._handle_incoming()
+
+    def handle_cap(self, params: str) -> str | None:
+        """No capabilities, said as https://ircv3.net/specs/extensions/capability-negotiation asks."""
+        subcommand, _, asked = params.partition(" ")
+        answer = {"LS": "LS :", "LIST": "LIST :", "REQ": f"NAK {asked}"}.get(subcommand.upper())
+        return f":{self.server.servername} CAP {self.nick or '*'} {answer}" if answer else None
+
+    def handle_join(self, params: str) -> None:
+        """As the library does, but also for a name behind a colon."""
+        super().handle_join(params.lstrip(":"))
+
+    def handle_mode(self, params: str) -> str:
+        """Rooms have no modes."""
+        return f":{self.server.servername} 324 {self.nick} {params.split(' ', maxsplit=1)[0]} +"
+
+    def handle_who(self, params: str) -> str:
+        """The names that came with the join are all there is to know."""
+        return f":{self.server.servername} 315 {self.nick} {params.split(' ', maxsplit=1)[0]} :End of WHO list"
+
+
+class DemoIrcServer(irc.server.IRCServer):  # type: ignore[misc]  # the library ships no types
+    """`irc.server` of the irc package, on loopback, in a thread. Any IRC client can join."""
+
+    def __init__(self, port: int) -> None:
+        """Listen on `port`, or on any free one if that is taken."""
+        try:
+            super().__init__(("127.0.0.1", port), _DemoServerClient)
+        except OSError:
+            super().__init__(("127.0.0.1", 0), _DemoServerClient)
+        self.port: int = self.server_address[1]
+        self._thread = threading.Thread(target=self.serve_forever, name="irc server", daemon=True)
+
+    def start(self) -> None:
+        """Serve until `stop`."""
+        logging.getLogger("irc.server").setLevel(logging.CRITICAL)  # it warns of every unknown command
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop listening. Clients that are still there lose their connection with the process."""
+        self.shutdown()
+        self.server_close()
+
+    def handle_error(self, _request: object, client_address: object) -> None:
+        """A client sent what the library cannot read: that client alone is gone."""
+        logger.debug("client %s broke off: %s", client_address, sys.exc_info()[1])
+
+
+class DemoIrcClient:
+    """An IRC client for one person in one room."""
+
+    def __init__(self, nick: str, room: str, heard: Callable[[str, str], None]) -> None:
+        """`heard(nick, text)` is called for every line that somebody else says in the room."""
+        self.nick = nick
+        self.room = room
+        self._on_message = heard
+        self._joined: dict[str, asyncio.Event] = {}
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def run(self, port: int) -> None:
+        """Join and listen until cancelled or cut off."""
+        reader, self._writer = await asyncio.open_connection("127.0.0.1", port, limit=2**16)
+        self._write(format_line("NICK", self.nick), format_line("USER", self.nick, "0", "*", trailing=self.nick))
+        try:
+            while raw := await reader.readline():
+                if (received := parse_line(raw.decode("utf-8", "replace"))) is not None:
+                    self._handle(received)
+        finally:
+            self._writer.close()
+
+    async def wait_until_joined(self, nick: str) -> None:
+        """Return once both this person and `nick` are in the room."""
+        await self._joined_event(self.nick).wait()
+        await self._joined_event(nick).wait()
+
+    def say(self, text: str) -> None:
+        """Say one line in the room."""
+        self._write(format_line("PRIVMSG", self.room, trailing=text))
+
+    def _joined_event(self, nick: str) -> asyncio.Event:
+        return self._joined.setdefault(nick, asyncio.Event())
+
+    def _write(self, *lines: str) -> None:
+        assert self._writer is not None
+        self._writer.write("".join(f"{item}\r\n" for item in lines).encode())
+
+    def _handle(self, received: IrcLine) -> None:
+        match received.command:
+            case "001":
+                self._write(format_line("JOIN", self.room))
+            case "433":
+                self.nick += "_"
+                self._write(format_line("NICK", self.nick))
+            case "PING":
+                self._write(format_line("PONG", trailing=received.param(0)))
+            case "JOIN" if received.param(0) == self.room:
+                self._joined_event(received.source.nick).set()
+            case "353":
+                for nick in received.param(-1).split():
+                    self._joined_event(nick.lstrip("@+")).set()
+            case "PRIVMSG" if received.param(0) == self.room:
+                self._on_message(received.source.nick, received.param(1))
+            case _:
+                pass
+
+
+ROOM, NICK = "#lobby", "reverie"
+ANSWER_TIMEOUT_S = 180.0
+"""How long `--once` waits: the embedded model on a slow machine, with its weights to be read first."""
+STOP_TIMEOUT_S = 15.0
+SCRIPTED_REPLIES = [
+    {"match": r"(?i)\b(hello|hi|hey)\b", "reply": "Hello! I am Reverie. Your line came to me over real IRC."},
+    {
+        "match": r"(?i)what can you|help|who are you",
+        "reply": "I answer in IRC, Telegram and Discord rooms. `reverie setup` connects me to yours.",
+    },
+    {"match": "", "reply": "I have heard you. These answers are scripted: give me a model, and I will think about it."},
+]
+"""Answers of the scripted model, the first that matches."""
+
+
+def run_demo(*, once: str | None, console: bool, port: int, data: Path, env: Mapping[str, str]) -> int:
+    """Run the demo and return its exit code: with `once`, 0 only if an answer came back."""
+    with tempfile.TemporaryDirectory(prefix="reverie-demo-") as fresh:
+        try:
+            story = _DemoRun(
+                once=once, console=console, port=port, data=Path(fresh) if once else data.absolute(), env=env
+            )
+            return asyncio.run(story.run())
+        except (ConfigError, StoreOpenError, ModelError, app.NoChannelsLeft) as error:
+            _print_line(f"The demo cannot run: {error}")
+            return 1
+        except KeyboardInterrupt:
+            return 0 if once is None else 1
+
+
+def build_demo_settings(env: Mapping[str, str], *, store: Path, channel: dict[str, object]) -> Settings:
+    """The demo's configuration.
+
+    The model is the one that the environment has a key for, else the embedded one where it is installed, else scripted.
+    """
+    named = {"name": env["REVERIE_MODEL"]} if env.get("REVERIE_MODEL") else {}
+    if key := env.get("ANTHROPIC_API_KEY"):
+        provider = _provider_config("anthropic", key, env.get("ANTHROPIC_BASE_URL"))
+        model = {"name": "claude-haiku-5-5"} | named
+    elif key := env.get("OPENAI_API_KEY"):
+        provider = _provider_config("openai", key, env.get("OPENAI_BASE_URL"))
+        model = {"name": "gpt-6-luna"} | named
+    else:
+        provider, model = _model_without_key(), {}
+    return parse_config(
+        {
+            "channels": {"demo": channel},
+            "agents": [{"id": NICK, "bindings": [{"match": {"channel": "*"}, "listen": "all"}]}],
+            "llm": {"providers": {"demo": provider}, "models": {"main": {"provider": "demo", **model}}},
+            "attention": {"coalesce": 0.3},
+            "access": {"dm": "open"},
+            "store": {"path": str(store)},
+            "ops": {"port": 0},
+        },
+        Path.cwd(),
+    )
+
+
+def _model_without_key() -> dict[str, object]:
+    """The embedded model, or scripted answers where it is not installed."""
+    try:
+        find_weights()
+    except ModelUnusable:
+        return {"kind": "scripted", "replies": SCRIPTED_REPLIES}
+    return {"kind": "local"}
+
+
+def _provider_config(kind: str, key: str, base_url: str | None) -> dict[str, object]:
+    return {"kind": kind, "api_key": key, **({"base_url": base_url} if base_url else {})}
+
+
+def _print_line(text: str) -> None:
+    print(text, flush=True)
+
+
+SayLine = Callable[[str], Awaitable[None]]
+"""Says one line as the person at the keyboard."""
+
+
+class _DemoRun:
+    """One run."""
+
+    def __init__(self, *, once: str | None, console: bool, port: int, data: Path, env: Mapping[str, str]) -> None:
+        self._once = once
+        self._console = console
+        self._port = port
+        self._store = data / "reverie.db"
+        self._env = env
+        self._started = time.monotonic()
+        self._answered = asyncio.Event()
+        self._answered.set()
+        self._stop = asyncio.Event()
+
+    async def run(self) -> int:
+        """Set the scene, play, and clear up."""
+        async with contextlib.AsyncExitStack() as stack:
+            say = await (self._start_console(stack) if self._console else self._start_irc(stack))
+            if self._once is not None:
+                return await self._one_exchange(self._once, say)
+            _print_line("Type a line and press Enter. Ctrl-D or Ctrl-C ends the demo.\n")
+            async for typed in _read_keyboard():
+                if typed.strip():
+                    self._answered.clear()
+                    await say(typed)
+            if not os.isatty(0):  # a pipe ends at once; a person who ends it has seen enough
+                await self._wait_for_answer()
+        return 0
+
+    async def _wait_for_answer(self) -> bool:
+        """Wait for an answer to what was said last; False after saying that none came."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                await self._answered.wait()
+                return True
+        _print_line(f"No answer came within {ANSWER_TIMEOUT_S:.0f} s.")
+        return False
+
+    async def _one_exchange(self, text: str, say: SayLine) -> int:
+        _print_line(f"<you> {text}")
+        self._answered.clear()
+        await say(text)
+        if not await self._wait_for_answer():
+            return 1
+        async with await Store.open_readonly(self._store) as log:
+            (turn,) = await log.newest_entries(1, kinds=["turn_ended"])
+        if isinstance(turn.fact, TurnRecord) and turn.fact.outcome != "failed":
+            return 0
+        _print_line(f"The model gave no answer: {getattr(turn.fact, 'reason', '')}")
+        return 1
+
+    async def _start_console(self, stack: contextlib.AsyncExitStack) -> SayLine:
+        """The gateway with this terminal as its only channel."""
+        terminal = ConsoleChannel(ChannelName("demo"), lambda part: self._print_message(NICK, part.body))
+        settings = build_demo_settings(self._env, store=self._store, channel={"platform": "console"})
+        model = await self._start_model(settings)
+        await self._run_in_background(
+            stack, app.run(settings, self._stop, channels={terminal.name: terminal}, model=model)
+        )
+
+        async def say(text: str) -> None:
+            await terminal.receive_message(text)
+
+        return say
+
+    async def _start_irc(self, stack: contextlib.AsyncExitStack) -> SayLine:
+        """A server, the gateway as one of its clients, and the person at the keyboard as another."""
+        server = DemoIrcServer(self._port)
+        server.start()
+        stack.callback(server.stop)
+        _print_line(f"IRC server: 127.0.0.1 port {server.port} without TLS. Any IRC client can join {ROOM} there.")
+        channel = {"platform": "irc", "host": "127.0.0.1", "port": server.port, "tls": False, "nick": NICK}
+        settings = build_demo_settings(self._env, store=self._store, channel={**channel, "rooms": [ROOM]})
+        model = await self._start_model(settings)
+        await self._run_in_background(stack, app.run(settings, self._stop, model=model))
+        person = DemoIrcClient("you", ROOM, self._print_message)
+        listening = asyncio.create_task(person.run(server.port))
+        stack.callback(listening.cancel)
+        async with asyncio.timeout(30):
+            await person.wait_until_joined(NICK)
+        _print_line(f"{NICK} and you are in {ROOM}, {time.monotonic() - self._started:.1f} s after the start.")
+
+        async def say(text: str) -> None:
+            person.say(text)
+
+        return say
+
+    async def _start_model(self, settings: Settings) -> Model:
+        """The model that answers, made ready; says which one it is."""
+        model = build_model("main", settings.llm.models, settings.llm.providers, SystemClock())
+        _print_line(f"Model: {model.label}.")
+        if model.family == "local":
+            _print_line(
+                "It has 135 million parameters: a stand-in that shows the way of a message, not a good companion."
+            )
+        elif model.family == "scripted":
+            _print_line("It gives prepared answers: the embedded model is not installed.")
+        if model.family in ("local", "scripted"):
+            _print_line("Set ANTHROPIC_API_KEY or OPENAI_API_KEY (and *_BASE_URL, REVERIE_MODEL) for a real one.")
+        if model.family == "local":
+            _print_line("Loading the weights ...")
+        await model.start()
+        return model
+
+    def _print_message(self, nick: str, text: str) -> None:
+        _print_line(f"<{nick}> {text}")
+        if nick == NICK:
+            self._answered.set()
+
+    async def _run_in_background(self, stack: contextlib.AsyncExitStack, work: Coroutine[None, None, None]) -> None:
+        """Run beside us. When the demo ends it is asked to stop, and what it raised comes out."""
+        task = asyncio.create_task(work)
+
+        async def end() -> None:
+            self._stop.set()
+            await asyncio.wait({task}, timeout=STOP_TIMEOUT_S)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+        stack.push_async_callback(end)
+
+
+async def _read_keyboard() -> AsyncIterator[str]:
+    """Lines from standard input until its end. Read in a thread: a terminal, pipe or file all block there."""
+    loop, lines = asyncio.get_running_loop(), asyncio.Queue[str | None]()
+
+    def read() -> None:
+        rest = b""
+        # os.read, not sys.stdin: its lock would be held at exit by a thread that waits for a key.
+        while chunk := os.read(0, 4096):
+            *whole, rest = (rest + chunk).split(b"\n")
+            for item in whole:
+                loop.call_soon_threadsafe(lines.put_nowait, item.decode("utf-8", "replace"))
+        if rest:
+            loop.call_soon_threadsafe(lines.put_nowait, rest.decode("utf-8", "replace"))
+        loop.call_soon_threadsafe(lines.put_nowait, None)
+
+    threading.Thread(target=read, name="keyboard", daemon=True).start()
+    while (typed := await lines.get()) is not None:
+        yield typed

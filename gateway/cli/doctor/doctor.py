@@ -1,0 +1,317 @@
+"""Runs all checks side by side. Each has a bound, and so has everything; what breaks is a finding of its own.
+
+What people and programs are shown of an examination. Pure.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
+from itertools import groupby
+from time import monotonic
+from typing import Final
+
+from gateway.cli.doctor import configuration, models, store
+from gateway.cli.doctor.base import DoctorCheck, DoctorContext, DoctorEnvironment, run_in_thread
+from gateway.cli.doctor.configuration import judge_problems, missing_config
+from gateway.cli.doctor.instance import check_config_freshness, check_port, check_running, find_gateway_state
+from gateway.cli.doctor.services import channel_checks, check_servers, mcp_checks
+from gateway.cli.doctor.system import (
+    check_clock,
+    check_directory,
+    check_machine,
+    check_modes,
+    check_references,
+    check_sandbox,
+    check_versions,
+    check_workspaces,
+)
+from gateway.cli.probes.base import Finding, Severity
+from gateway.config.loader import ConfigError, read_config
+from gateway.config.secrets import collect_secrets
+from gateway.config.source import ConfigProblem
+from gateway.core.redaction import Redactor
+from gateway.core.text_safety import escape_unprintable
+
+AREAS: Final = {
+    "config": "Configuration",
+    "files": "Files and their modes",
+    "store": "Store",
+    "gateway": "Gateway",
+    "ops": "Operator's port",
+    "clock": "Clock",
+    "net": "Network",
+    "telegram": "Telegram",
+    "discord": "Discord",
+    "irc": "IRC",
+    "model": "Models",
+    "sandbox": "Sandbox",
+    "mcp": "MCP servers",
+    "versions": "Versions",
+    "machine": "Machine",
+    "doctor": "Not looked at",
+}
+"""By the first word of a finding's code, in the order in which they are shown."""
+_LAST: Final = len(AREAS)
+_SIGNS: Final[dict[Severity, tuple[str, str, str]]] = {
+    "ok": ("✓", "+", "32"),
+    "warning": ("!", "!", "33"),
+    "bad": ("✗", "x", "31"),
+}
+"""Its sign, the same in ASCII, and its colour (ECMA-48, SGR)."""
+_DIM: Final = "2"
+_BOLD: Final = "1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportStyle:
+    """How it may be written."""
+
+    colour: bool = False
+    ascii: bool = False
+    """Only ASCII can be shown."""
+
+    def paint(self, text: str, code: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self.colour else text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorReport:
+    """Everything that was found, the areas in their order."""
+
+    findings: tuple[Finding, ...]
+    took_s: float = 0.0
+    has_config: bool = True
+    """False: there is no configuration to examine."""
+
+    @property
+    def ok(self) -> bool:
+        """Nothing is bad."""
+        return all(one.level != "bad" for one in self.findings)
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code: 0 nothing is bad, 1 something is, 2 there is no configuration."""
+        return 2 if not self.has_config else 0 if self.ok else 1
+
+    def to_json(self) -> str:
+        """For programs: ASCII, one line."""
+        findings = [
+            {"code": one.code, "level": one.level, "what": one.what, "fix": one.fix, "where": one.where}
+            for one in self.findings
+        ]
+        return json.dumps({"ok": self.ok and self.has_config, "findings": findings})
+
+    def render_lines(self, style: ReportStyle) -> list[str]:
+        """For people: by area a line for each finding, its remedy below, and the sum of all."""
+        told: list[str] = []
+        for area, some in groupby(self.findings, key=find_area):
+            told += ["", style.paint(AREAS.get(area, area), _BOLD)]
+            for one in some:
+                told += _render_finding(one, style)
+        return [*told[1:], "", self._render_totals(style)]
+
+    def _render_totals(self, style: ReportStyle) -> str:
+        good, odd, bad = (sum(one.level == level for one in self.findings) for level in ("ok", "warning", "bad"))
+        level: Severity = "bad" if bad else "warning" if odd else "ok"
+        warnings = f"{odd} warning{'' if odd == 1 else 's'}"
+        text = f"{bad} bad, {warnings}, {good} good; looked for {self.took_s:.1f} s"
+        return style.paint(text, _SIGNS[level][2])
+
+
+def find_area(finding: Finding) -> str:
+    """Of its code."""
+    return finding.code.partition(".")[0]
+
+
+def sort_findings(findings: Sequence[Finding], redact: Callable[[str], str]) -> tuple[Finding, ...]:
+    """In the order of the areas, each once, without secrets and without anything that a terminal could obey."""
+    places = {area: index for index, area in enumerate(AREAS)}
+
+    def clean(text: str) -> str:
+        return " ".join(escape_unprintable(redact(text)).split())
+
+    told = (
+        Finding(code=one.code, level=one.level, what=clean(one.what), fix=clean(one.fix), where=clean(one.where))
+        for one in findings
+    )
+    return tuple(sorted(dict.fromkeys(told), key=lambda one: places.get(find_area(one), _LAST)))
+
+
+def _render_finding(one: Finding, style: ReportStyle) -> list[str]:
+    sign, plain, colour = _SIGNS[one.level]
+    where = f"{one.where}: " if one.where else ""
+    code = style.paint(f" [{one.code}]", _DIM)
+    lines = [f"  {style.paint(plain if style.ascii else sign, colour)} {where}{one.what}{code}"]
+    if one.fix and one.level != "ok":
+        lines.append(f"      fix: {one.fix}")
+    return [line.encode("ascii", "backslashreplace").decode() for line in lines] if style.ascii else lines
+
+
+CHECK_TIMEOUT_S: Final = 12.0
+"""Of one check: probes end by themselves after ten, and say more of why than we could."""
+TOTAL_TIMEOUT_S: Final = 30.0
+CLEANUP_S: Final = 2.0
+"""Of these, for whatever has to be ended."""
+
+LOCAL_CHECKS: Final[tuple[tuple[str, DoctorCheck], ...]] = (
+    ("configuration", configuration.check_configuration),
+    ("price table", configuration.check_prices),
+    ("modes of files", check_modes),
+    ("workspaces", check_workspaces),
+    ("files that are named", check_references),
+    ("store", store.check_store),
+    ("posts that wait", store.check_outbox),
+    ("gateway", check_running),
+    ("what the gateway goes by", check_config_freshness),
+    ("operator's port", check_port),
+    ("clock", check_clock),
+    ("embedded model", models.check_embedded),
+    ("fallbacks", models.check_fallbacks),
+    ("cacheable prefix", models.check_prefix),
+    ("sandbox", check_sandbox),
+    ("machine", check_machine),
+)
+"""What is looked at on this machine, apart from the clock."""
+
+ProgressCallback = Callable[[int, int, Sequence[str]], None]
+"""How many checks are done, of how many, and which are not."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedCheck:
+    """A check, and what people call it."""
+
+    name: str
+    run: Callable[[], Awaitable[Sequence[Finding]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ExaminationPlan:
+    """What is known before anything is looked at, and what is to be looked at."""
+
+    findings: Sequence[Finding]
+    checks: Sequence[NamedCheck] = ()
+    redact: Callable[[str], str] = field(default_factory=Redactor)
+    readable: bool = True
+
+
+async def examine(where: DoctorEnvironment, told: ProgressCallback = lambda *_: None) -> DoctorReport:
+    """Look at everything. Never raises, but for cancellation, whatever is there. Takes 30 s at most."""
+    began = monotonic()
+    plan = await _build_plan(where)
+    left_s = max(CLEANUP_S, TOTAL_TIMEOUT_S - CLEANUP_S - (monotonic() - began))
+    findings = [*plan.findings, *await run_checks(plan.checks, told, all_s=left_s)]
+    return DoctorReport(
+        findings=sort_findings(findings, plan.redact), took_s=monotonic() - began, has_config=plan.readable
+    )
+
+
+async def _build_plan(where: DoctorEnvironment) -> _ExaminationPlan:
+    versions = NamedCheck("versions", lambda: check_versions(where))
+    subject = "configuration"
+    try:
+        async with asyncio.timeout(CHECK_TIMEOUT_S):
+            found = await run_in_thread(lambda: read_config(where.directory, where.env))
+            subject = "store"
+            state = await run_in_thread(lambda: find_gateway_state(where, found.settings.store.path, datetime.now(UTC)))
+    except ConfigError as error:
+        if len(error.problems) == 1 and _is_missing_config(error.problems[0]):
+            return _ExaminationPlan(findings=[missing_config(error.problems[0])], readable=False)
+        modes = NamedCheck("modes of files", lambda: check_directory(where))
+        return _ExaminationPlan(findings=[*judge_problems(error.problems), _unread_finding()], checks=[modes, versions])
+    except TimeoutError:
+        return _ExaminationPlan(
+            findings=[replace(_timeout_finding(subject, CHECK_TIMEOUT_S), level="bad")], checks=[versions]
+        )
+    except Exception as error:  # noqa: BLE001 - a bug of ours, or a file system that breaks: told, not raised
+        return _ExaminationPlan(findings=[replace(_crash_finding(subject, error), level="bad")], checks=[versions])
+    checks = _list_checks(DoctorContext(environment=where, config=found, gateway_state=state))
+    redact = Redactor(collect_secrets(found.settings, found.resolved_values))
+    return _ExaminationPlan(findings=[], checks=[*checks, versions], redact=redact)
+
+
+def _list_checks(subject: DoctorContext) -> list[NamedCheck]:
+    some = [*LOCAL_CHECKS, *mcp_checks(subject), *models.model_checks(subject)]
+    if not subject.offline:
+        some += [*channel_checks(subject), ("servers", check_servers)]
+    return [NamedCheck(name, partial(check, subject)) for name, check in some]
+
+
+async def run_checks(
+    checks: Sequence[NamedCheck],
+    told: ProgressCallback,
+    *,
+    check_s: float = CHECK_TIMEOUT_S,
+    all_s: float = TOTAL_TIMEOUT_S - CLEANUP_S,
+) -> list[Finding]:
+    """What all of them find, in their order. Each may take `check_s`, all together `all_s`, in seconds."""
+    found: list[Sequence[Finding] | None] = [None] * len(checks)
+
+    def tell() -> None:
+        left = [check.name for check, some in zip(checks, found, strict=True) if some is None]
+        told(len(checks) - len(left), len(checks), left)
+
+    async def one(place: int, check: NamedCheck) -> None:
+        found[place] = await _run_check(check, check_s)
+        tell()
+
+    tell()
+    if tasks := [asyncio.create_task(one(place, check)) for place, check in enumerate(checks)]:
+        try:
+            await asyncio.wait(tasks, timeout=all_s)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+    late = [
+        [_timeout_finding(check.name, all_s)] if some is None else some
+        for check, some in zip(checks, found, strict=True)
+    ]
+    return [finding for some in late for finding in some]
+
+
+async def _run_check(check: NamedCheck, check_s: float) -> Sequence[Finding]:
+    try:
+        async with asyncio.timeout(check_s):
+            return await check.run()
+    except TimeoutError:
+        return [_timeout_finding(check.name, check_s)]
+    except Exception as error:  # noqa: BLE001 - whatever one check meets, the others go on, and nobody sees a traceback
+        return [_crash_finding(check.name, error)]
+
+
+def _timeout_finding(name: str, after_s: float) -> Finding:
+    return Finding(
+        code="doctor.late",
+        level="warning",
+        what=f"looking at it took longer than {after_s:.0f} s",
+        fix="run it again; if it stays, the disk or the network there hangs",
+        where=name,
+    )
+
+
+def _crash_finding(name: str, error: Exception) -> Finding:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+    return Finding(
+        code="doctor.broke",
+        level="warning",
+        what=f"this check itself broke: {reason}",
+        fix="report it, with the version and the system, as a bug of reverie doctor",
+        where=name,
+    )
+
+
+def _unread_finding() -> Finding:
+    return Finding(
+        code="doctor.unseen",
+        level="ok",
+        what="store, channels, models, sandbox and the rest are looked at once the configuration can be read",
+    )
+
+
+def _is_missing_config(one: ConfigProblem) -> bool:
+    """There is no configuration at all."""
+    return not one.line and not one.key and not one.file.endswith((".yaml", ".yml"))

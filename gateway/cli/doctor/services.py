@@ -1,0 +1,281 @@
+"""Looks at the servers' names and certificates. What cannot be reached its own probe says, where there is one.
+
+Asks each platform about each channel, as its probe does.
+
+Whether servers of tools can be used. Pure.
+
+Starts each MCP server once and ends it, unless the gateway runs: two of one might get in each other's way.
+
+How long certificates are good. Pure.
+"""
+
+import asyncio
+import contextlib
+import importlib.util
+import shutil
+import sqlite3
+import ssl
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from agent.models.config import LocalConfig, ScriptedConfig
+from channels.aio import cancel_and_wait
+from channels.base import Denied
+from channels.irc.config import TlsConfig
+from channels.irc.tls import create_ssl_context
+from gateway.cli.doctor.base import DoctorCheck, DoctorContext
+from gateway.cli.doctor.store import open_reader
+from gateway.cli.probes.base import Finding, probe_url, uses_proxy
+from gateway.config.models import ChannelConfig, Settings
+from gateway.config.tools import McpServerConfig
+from gateway.core.clock import SystemClock
+from gateway.core.events import Address, ChannelName, RoomId
+from gateway.store import StoreError
+
+_NICK_SUFFIX: Final = "-dr"
+"""Behind our nick, while the gateway may have that."""
+_NICK_CHARS: Final = 6
+"""So much of the nick leaves room for that within what every server takes (9, RFC 1459, 1.2)."""
+
+
+def channel_checks(subject: DoctorContext) -> list[tuple[str, DoctorCheck]]:
+    """One for each channel that is somewhere else."""
+    found: list[tuple[str, DoctorCheck]] = []
+    for name, channel in subject.settings.channels.items():
+        if channel.platform != "console":
+            found.append((name, partial(_check_channel, name, channel)))
+    return found
+
+
+async def _find_unseen_rooms(name: str, rooms: Sequence[str], store: Path) -> tuple[str, ...]:
+    """Rooms that the log has nothing of. Where it was before there is one, though it may hide from who is not in it."""
+    places = {room: Address(channel=ChannelName(name), room=RoomId(room)).conversation for room in rooms}
+    try:
+        async with await open_reader(store, alive=False) as reader:
+            known = {room for room, at in places.items() if await reader.entry_rows(conversation=at, limit=1)}
+    except (StoreError, sqlite3.Error, OSError):  # the store's own check says why
+        known = set()
+    return tuple(room for room in rooms if room not in known)
+
+
+async def _check_channel(name: str, config: ChannelConfig, subject: DoctorContext) -> Sequence[Finding]:
+    alive = subject.gateway_state.is_alive
+    match config.platform:
+        case "irc":
+            from gateway.cli.probes.irc import probe_irc  # noqa: PLC0415 - heavy: only where IRC is used
+
+            new = () if alive else await _find_unseen_rooms(name, config.rooms, subject.settings.store.path)
+            nick = f"{config.nick[:_NICK_CHARS]}{_NICK_SUFFIX}" if alive else config.nick
+            config = config.model_copy(update={"nick": nick, "rooms": new})
+            return (await probe_irc(config, where=name)).findings
+        case "telegram":
+            from gateway.cli.probes.telegram import probe_telegram  # noqa: PLC0415 - heavy: only where it is used
+
+            return (await probe_telegram(config, where=name, listen=not alive)).findings
+        case "discord":
+            from gateway.cli.probes.discord import probe_discord  # noqa: PLC0415 - the same
+
+            return (await probe_discord(config, where=name)).findings
+        case "console":
+            return []
+
+
+def judge_slow_mcp_server(name: str, waited_s: float, most_s: float) -> Finding:
+    """It had not come up when it was no longer waited for."""
+    return Finding(
+        code="mcp.slow",
+        level="warning",
+        what=f"it had not come up after {waited_s:.0f} s; the gateway waits for {most_s:.0f} s, and tries again",
+        fix="run its command by hand and see how long it takes: it may be fetched first (npx, uvx), so install it",
+        where=f"tools.mcp.{name}",
+    )
+
+
+def judge_mcp_server(
+    name: str, *, why: str, tools: int, missing_library: bool = False, program: str = "", untried: str = ""
+) -> Finding:
+    """One finding of one server. `program`: the one that is not there. `why`: it did not come up; empty: it did.
+
+    `untried`: why it was not started. Empty: it was.
+    """
+    where = f"tools.mcp.{name}"
+    if missing_library:
+        return Finding(
+            code="mcp.library",
+            level="bad",
+            what="the package mcp is not installed, so none of its tools are there",
+            fix="pip install 'reverie-gateway[mcp]'",
+            where=where,
+        )
+    if program:
+        return Finding(
+            code="mcp.program",
+            level="bad",
+            what=f"there is no program {program}",
+            fix="install it, or write its whole path (the gateway's PATH may be shorter than yours)",
+            where=where,
+        )
+    if untried:
+        return Finding(code="mcp.server", level="ok", what=f"it was not tried: {untried}", where=where)
+    if why:
+        return Finding(
+            code="mcp.server",
+            level="bad",
+            what=f"it does not come up: {why}",
+            fix="run its command by hand and see what it says, and look at its env, url and headers",
+            where=where,
+        )
+    if not tools:
+        return Finding(
+            code="mcp.tools",
+            level="warning",
+            what="it comes up, and offers no tool that is taken",
+            fix=f"look at {where}.tools, which names those that are",
+            where=where,
+        )
+    return Finding(code="mcp.server", level="ok", what=f"it comes up, with {tools} tools", where=where)
+
+
+MCP_START_TIMEOUT_S: Final = 8.0
+
+
+def mcp_checks(subject: DoctorContext) -> list[tuple[str, DoctorCheck]]:
+    """One for each server."""
+    return [
+        (f"MCP server {name}", partial(_check_mcp_server, name, one))
+        for name, one in subject.settings.tools.mcp.items()
+    ]
+
+
+async def _check_mcp_server(name: str, config: McpServerConfig, subject: DoctorContext) -> Sequence[Finding]:
+    if importlib.util.find_spec("mcp") is None:
+        return [judge_mcp_server(name, why="", tools=0, missing_library=True)]
+    if config.command and shutil.which(config.command[0], path=subject.environment.env.get("PATH")) is None:
+        return [judge_mcp_server(name, why="", tools=0, program=config.command[0])]
+    if subject.gateway_state.is_alive:
+        return [judge_mcp_server(name, why="", tools=0, untried="the gateway runs, and has it")]
+    if subject.offline and config.url:
+        return [judge_mcp_server(name, why="", tools=0, untried="it is somewhere else")]
+    from gateway.tools.mcp.client import START_TIMEOUT_S, McpServerClient  # noqa: PLC0415 - takes half a second
+
+    server = McpServerClient(name, config, (name,), SystemClock(), chance=lambda: 1.0, told=lambda *_: None)
+    running = asyncio.create_task(server.run())
+    try:
+        async with asyncio.timeout(MCP_START_TIMEOUT_S):
+            await server.settled.wait()
+    except TimeoutError:
+        return [judge_slow_mcp_server(name, MCP_START_TIMEOUT_S, START_TIMEOUT_S)]
+    finally:
+        await cancel_and_wait(running)
+    state = server.describe()
+    return [judge_mcp_server(name, why="" if state.state == "up" else state.why or "it ended", tools=state.tools)]
+
+
+EXPIRES_SOON_S: Final = 7 * 86_400.0
+"""Whoever renews by itself has done so long before (Let's Encrypt: 30 days)."""
+
+
+def judge_certificate(server: str, left_s: float, *, where: str) -> Finding:
+    """`left_s`: until it is over."""
+    days = left_s / 86_400
+    if left_s < EXPIRES_SOON_S:
+        return Finding(
+            code="net.tls.soon",
+            level="warning",
+            what=f"the certificate of {server} is good for {days:.1f} more days",
+            fix="whoever runs the server should renew it now, and see why that did not happen by itself",
+            where=where,
+        )
+    told = f"{server} speaks TLS, and its certificate is good for {days:.0f} days"
+    return Finding(code="net.tls.ok", level="ok", what=told, where=where)
+
+
+CONNECT_TIMEOUT_S: Final = 8.0
+_PORTS: Final = {"https": 443, "wss": 443, "http": 80, "ws": 80}
+
+
+@dataclass(frozen=True, slots=True)
+class ServerEndpoint:
+    """One that the gateway speaks to."""
+
+    url: str
+    where: str
+    probed: bool
+    """Another check says what is so if it cannot be reached."""
+
+
+def list_servers(settings: Settings) -> list[ServerEndpoint]:
+    """All that have a URL, each host and port once; those that nothing else looks at first."""
+    found: list[ServerEndpoint] = []
+    for name, server in settings.tools.mcp.items():
+        if server.url:
+            found.append(ServerEndpoint(server.url, f"tools.mcp.{name}", probed=True))
+    if settings.tools.web.search.provider != "none" and settings.tools.web.search.base_url:
+        found.append(ServerEndpoint(settings.tools.web.search.base_url, "tools.web.search.base_url", probed=False))
+    for name, channel in settings.channels.items():
+        if channel.platform == "discord":
+            found.append(ServerEndpoint(channel.gateway_url, f"channels.{name}.gateway_url", probed=False))
+            found.append(ServerEndpoint(channel.api_url, f"channels.{name}", probed=True))
+        elif channel.platform == "telegram":
+            found.append(ServerEndpoint(channel.base_url, f"channels.{name}", probed=True))
+    for name, provider in settings.llm.providers.items():
+        if not isinstance(provider, LocalConfig | ScriptedConfig):
+            found.append(ServerEndpoint(provider.base_url, f"llm.providers.{name}", probed=True))
+    return found
+
+
+async def check_servers(subject: DoctorContext) -> Sequence[Finding]:
+    """Certificates of all, and whether those can be reached that nothing else looks at."""
+    asked = [_check_server(one) for one in list_servers(subject.settings)]
+    for name, channel in subject.settings.channels.items():
+        if channel.platform == "irc":
+            asked.append(_check_irc_certificate(name, channel.host, channel.port, channel.tls))
+    return [finding for found in await asyncio.gather(*asked) for finding in found]
+
+
+async def _check_server(server: ServerEndpoint) -> list[Finding]:
+    parts = urlsplit(server.url)
+    try:
+        host, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
+    except (ValueError, KeyError):
+        return []  # the configuration's own check says so
+    if parts.scheme in ("https", "wss") and not uses_proxy(parts.scheme, host):
+        left_s = await _read_certificate_lifetime(host, port, ssl.create_default_context())
+        if left_s is not None:
+            return [judge_certificate(f"{host}:{port}", left_s, where=server.where)]
+    if server.probed or uses_proxy(parts.scheme, host):
+        return []
+    return await probe_url(server.url, where=server.where)
+
+
+async def _check_irc_certificate(name: str, host: str, port: int, said: bool | TlsConfig) -> list[Finding]:
+    try:
+        tls = create_ssl_context(said)
+    except Denied:  # its probe says so
+        return []
+    if tls is None or tls.verify_mode is ssl.CERT_NONE:
+        return []
+    left_s = await _read_certificate_lifetime(host, port, tls)
+    return [] if left_s is None else [judge_certificate(f"{host}:{port}", left_s, where=f"channels.{name}")]
+
+
+async def _read_certificate_lifetime(host: str, port: int, context: ssl.SSLContext) -> float | None:
+    """For how long its certificate is good, in seconds. None: it is not, or there is no server."""
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(host, port, ssl=context)
+    except (OSError, UnicodeError, ValueError):
+        return None
+    try:
+        certificate = writer.get_extra_info("peercert") or {}
+        until = certificate.get("notAfter")
+        return None if until is None else ssl.cert_time_to_seconds(str(until)) - time.time()
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError, TimeoutError):
+            await asyncio.wait_for(writer.wait_closed(), 0.5)

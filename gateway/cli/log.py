@@ -1,0 +1,494 @@
+"""`reverie log show|tail|why|export|rebuild`: the log for people and for programs.
+
+Everything but `rebuild` reads beside a running gateway. Exit codes: 0 done, 1 `rebuild` found and mended a
+difference, 2 nothing could be done (the reason stands on stderr).
+
+`reverie audit`: every act of administration, by whom, and what came of it.
+
+Reads beside a running gateway. Exit codes: 0 done, 2 nothing could be done (the reason stands on stderr).
+
+`reverie cache`: what each model request was expected to read from the provider's cache, what was billed, and sums.
+
+Reads beside a running gateway. Exit codes: 0 done, 2 nothing could be done (the reason stands on stderr).
+
+`reverie replay FILE|--since WHEN`: has a stretch of the log decided again, and compares.
+
+Exit codes: 0 nothing differs, 1 something does, 2 nothing could be done (the reason stands on stderr). Reads beside a
+running gateway.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, TextIO, get_args
+
+from pydantic import TypeAdapter, ValidationError
+
+from gateway.cli.options import (
+    ResolveSettings,
+    ResolveStore,
+    add_store_options,
+    report_failure,
+    resolve_store_path,
+    run_with_reader,
+)
+from gateway.cli.replay import ReplayReport, add_policy_remarks, format_replay_report, replay_report_as_json
+from gateway.config.models import Settings
+from gateway.core.events import ConversationId, Usage
+from gateway.core.facts import AuditRecord, Fact, Seq
+from gateway.core.fields import Duration
+from gateway.core.format import format_table
+from gateway.core.identity import normalize_person_key
+from gateway.core.logging import ReportProgress, show_progress
+from gateway.core.redaction import Redactor
+from gateway.core.text_safety import escape_unprintable
+from gateway.store import LogEntry, LogRow, SpendingKey, SpendingSum, StoreError, StoreReader, ledger, rebuild
+from gateway.store.format import format_entry
+from gateway.store.ledger import LedgerRequest
+from gateway.stream import policies
+from gateway.stream.trace import explain_event
+
+DEFAULT_AUDIT_ROWS: Final = 50
+"""Shown, if nobody says how many."""
+_AUDIT_PAGE: Final = 500
+"""Read at once."""
+_AUDIT_DURATION: TypeAdapter[float] = TypeAdapter(Duration)
+_AUDITED: TypeAdapter[AuditRecord] = TypeAdapter(AuditRecord)
+
+AuditRow = tuple[Seq, datetime, AuditRecord]
+
+
+def add_audit_parser(subparsers: Any, resolve_store: ResolveStore) -> None:  # noqa: ANN401 - argparse's type has no public name
+    """Add `audit_command` to a command line. The parsed namespace carries its handler as `handler(args) -> int`."""
+    text = "acts of administration: who, where, what, and what came of it; the newest last"
+    parser: argparse.ArgumentParser = subparsers.add_parser("audit", help=text, description=text)
+    add_store_options(parser, resolve_store)
+    parser.add_argument("--since", metavar="WHEN", help="2h, 3d, or a date: 2026-03-04, 2026-03-04T07:00 (UTC)")
+    parser.add_argument(
+        "--limit",
+        type=int,
+        default=DEFAULT_AUDIT_ROWS,
+        metavar="N",
+        help=f"the newest N only (default {DEFAULT_AUDIT_ROWS})",
+    )
+    parser.add_argument("--by", metavar="PERSON", help="of these only: channel:id, or operator")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.set_defaults(handler=audit_command)
+
+
+def audit_command(args: argparse.Namespace) -> int:
+    """Handler of `audit_command`."""
+    try:
+        since = None if args.since is None else parse_since(args.since, datetime.now(UTC))
+    except ValueError as error:
+        return report_failure("audit", error)
+
+    async def run(reader: StoreReader) -> None:
+        found = await read_audit_rows(reader, since=since, by=args.by, limit=max(0, args.limit))
+        if args.json:
+            sys.stdout.write(
+                json.dumps([_audit_row_as_json(act) for act in found]) + "\n"
+            )  # ASCII: safe on every terminal
+        else:
+            sys.stdout.writelines(line + "\n" for line in format_audit(found))
+
+    return run_with_reader("audit", args, run)
+
+
+async def read_audit_rows(reader: StoreReader, *, since: datetime | None, by: str | None, limit: int) -> list[AuditRow]:
+    """The newest of them, oldest first. Reads no further back than it must."""
+    wanted = None if by is None else normalize_person_key(by) if ":" in by else by
+    found, before = list[AuditRow](), None
+    while len(found) < limit:
+        page = await reader.newest_entries(_AUDIT_PAGE, before=before, kinds=["audited"])
+        for entry in reversed(page):
+            if since is not None and entry.at < since:
+                return found[::-1]
+            if isinstance(entry.fact, AuditRecord) and wanted in (None, entry.fact.by) and len(found) < limit:
+                found.append((entry.seq, entry.at, entry.fact))
+        if len(page) < _AUDIT_PAGE:
+            break
+        before = page[0].seq
+    return found[::-1]
+
+
+def format_audit(found: Sequence[AuditRow]) -> list[str]:
+    """For people: a table, or a sentence that says that there are none."""
+    if not found:
+        return ["nobody administered anything"]
+    redact = Redactor()
+    lines: list[tuple[str, ...]] = [("entry", "when (UTC)", "who", "role", "where", "what", "result")]
+    for seq, at, fact in found:
+        who = f"{fact.by} ({fact.name})" if fact.name else fact.by
+        where = fact.at.conversation if fact.at is not None else "command line"
+        result = fact.result if fact.ok else f"not done: {fact.result}"
+        cells = (
+            str(seq),
+            f"{at:%Y-%m-%d %H:%M:%S}",
+            who,
+            fact.role,
+            where,
+            f"{fact.what} {fact.args}".rstrip(),
+            result,
+        )
+        lines.append(tuple(escape_unprintable(redact(cell)) for cell in cells))
+    return format_table(lines)
+
+
+def parse_since(said: str, now: datetime) -> datetime:
+    """A span before now, or a date. Raises ValueError, in words."""
+    text = said.strip()
+    try:
+        if "-" in text or "T" in text:
+            at = datetime.fromisoformat(text)
+            return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
+        return now - timedelta(seconds=_AUDIT_DURATION.validate_python(text))
+    except (ValidationError, ValueError, OverflowError) as error:
+        raise ValueError(f"not a duration or a date: {text!r}; write 45m, 2h, 3d or 2026-03-04T07:00") from error
+
+
+def _audit_row_as_json(act: AuditRow) -> dict[str, object]:
+    seq, at, fact = act
+    return {"seq": seq, "when": at.isoformat(), **_AUDITED.dump_python(fact, mode="json")}
+
+
+SPENDING_KEYS: Final[tuple[SpendingKey, ...]] = ("conversation", "room", "sender", "day", "agent", "model")
+DEFAULT_REQUESTS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheUsageReport:
+    """All that the command tells, as it is told to programs."""
+
+    requests: list[LedgerRequest]
+    expected: list[Usage]
+    """Of each request, as its blocks add up."""
+    total: SpendingSum
+    by: SpendingKey | None
+    """What `sums` are told apart by; None: there are none."""
+    sums: list[SpendingSum]
+
+
+_CACHE_USAGE_REPORT = TypeAdapter(CacheUsageReport)
+
+
+def add_cache_parser(subparsers: Any, resolve_store: ResolveStore) -> None:  # noqa: ANN401 - argparse's type has no public name
+    """Add `cache_command` to a command line. Each parsed namespace carries its handler as `handler(args) -> int`."""
+    text = "what the models' caches were expected to do, what was billed, and what it cost"
+    parser: argparse.ArgumentParser = subparsers.add_parser("cache", help=text, description=text)
+    add_store_options(parser, resolve_store)
+    parser.add_argument("--conversation", metavar="X", help="only this one, e.g. irc.libera/#python")
+    parser.add_argument(
+        "--last", type=int, metavar="N", help=f"the newest N requests (default {DEFAULT_REQUESTS}; with --by: none)"
+    )
+    parser.add_argument("--by", choices=SPENDING_KEYS, metavar="KEY", help=f"sums for each {', '.join(SPENDING_KEYS)}")
+    parser.add_argument("--since", type=_parse_day, metavar="DAY", help="sums from this day on (YYYY-MM-DD, UTC)")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.set_defaults(handler=cache_command)
+
+
+def cache_command(args: argparse.Namespace) -> int:
+    """Handler of `cache_command`."""
+
+    async def run(reader: StoreReader) -> None:
+        shown = await _collect_cache_usage(reader, args)
+        if args.json:
+            print(json.dumps(_CACHE_USAGE_REPORT.dump_python(shown, mode="json")))  # ASCII: safe on every terminal
+            return
+        for line in _format_cache_usage(shown, args):
+            sys.stdout.write(escape_unprintable(line) + "\n")
+
+    return run_with_reader("cache", args, run)
+
+
+async def _collect_cache_usage(reader: StoreReader, args: argparse.Namespace) -> CacheUsageReport:
+    by: SpendingKey | None = args.by
+    last = args.last if args.last is not None else 0 if by else DEFAULT_REQUESTS
+    asked = await ledger.newest_requests(reader, max(0, last), args.conversation)
+    total = await reader.spending_sums("all", since=args.since or "", conversation=args.conversation)
+    nothing = SpendingSum(key="", requests=0, unpriced=0, usage=Usage(), cost_usd=0.0)
+    return CacheUsageReport(
+        requests=asked,
+        expected=[ledger.expected_usage(one.account.blocks) for one in asked],
+        total=total[0] if total else nothing,
+        by=by,
+        sums=await reader.spending_sums(by, since=args.since or "", conversation=args.conversation) if by else [],
+    )
+
+
+def _format_cache_usage(shown: CacheUsageReport, args: argparse.Namespace) -> list[str]:
+    lines = []
+    for one in shown.requests:
+        lines += [*ledger.format_request(one), ""]
+    if shown.by and shown.sums:
+        lines += [*ledger.format_spending_table(shown.by, shown.sums), ""]
+        if shown.by == "sender":
+            lines += [f"({ledger.SHARING_RULE})", ""]
+    place = args.conversation or "all conversations"
+    when = f"since {args.since}" if args.since else "since the log began"
+    return [*lines, f"{place}, {when}: {ledger.format_spending(shown.total)}"]
+
+
+def _parse_day(text: str) -> str:
+    try:
+        return date.fromisoformat(text).isoformat()
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no day: write it as 2026-03-04") from None
+
+
+ResolveRedactor = Callable[[Path], Redactor]
+"""From a configuration directory to what knows its secrets. What people read is without them; as JSON the log is told
+as it stands."""
+_LOG_PAGE = 1_000
+"""Entries in memory at once."""
+_TAIL_POLL_S = 0.25
+"""How often `tail -f` looks; a look that finds nothing costs one index probe."""
+
+
+def add_log_parser(
+    subparsers: Any,  # noqa: ANN401 - argparse's type has no public name
+    resolve_store: ResolveStore,
+    secrets: ResolveRedactor = lambda _: Redactor(),
+) -> None:
+    """Add `log` to a command line. Each parsed namespace carries its handler as `handler(args) -> int`."""
+    log = subparsers.add_parser("log", help="read, export and verify the log")
+    commands = log.add_subparsers(dest="log_command", required=True, metavar="COMMAND")
+
+    def command(name: str, handler: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+        add_store_options(parser, resolve_store)
+        parser.set_defaults(handler=handler, secrets=secrets)
+        return parser
+
+    shown = command("show", log_show_command, "print entries, oldest first")
+    shown.add_argument("--conversation", metavar="X", help="only this one, e.g. irc.libera/#python")
+    shown.add_argument(
+        "--kind", action="append", choices=fact_kinds(), metavar="K", help="only these kinds (repeatable)"
+    )
+    shown.add_argument("--match", metavar="TERMS", help="only what was said with these words (an FTS5 query)")
+    shown.add_argument("--after", type=int, metavar="SEQ", help="everything after this entry")
+    shown.add_argument("--last", type=int, metavar="N", help="the newest N only (default 50, without --after)")
+    shown.add_argument("--jsonl", action="store_true", help="one JSON object per line")
+    tailed = command("tail", log_tail_command, "print the newest entries, and follow")
+    tailed.add_argument("-n", type=int, default=10, metavar="N", help="how many to begin with (default 10)")
+    tailed.add_argument("-f", "--follow", action="store_true", help="go on until interrupted")
+    exported = command("export", log_export_command, "print the entire log as JSON lines")
+    exported.add_argument("--jsonl", action="store_true", help="one JSON object per line (the only form)")
+    exported.add_argument("--output", type=Path, metavar="FILE", help="a new file instead of standard output")
+    add_why_parser(commands, resolve_store, secrets)
+    command("rebuild", log_rebuild_command, "verify every table against the log, and mend what differs")
+
+
+def add_why_parser(
+    subparsers: Any,  # noqa: ANN401 - argparse's type has no public name
+    resolve_store: ResolveStore,
+    secrets: ResolveRedactor = lambda _: Redactor(),
+) -> None:
+    """Add `explain_event`, which stands under `log` and by itself."""
+    text = "tell what happened to an event, and which rule decided"
+    parser: argparse.ArgumentParser = subparsers.add_parser("why", help=text, description=text)
+    add_store_options(parser, resolve_store)
+    parser.add_argument("seq", type=int, metavar="SEQ", help="the event's number, as `log show` tells it")
+    parser.set_defaults(handler=why_command, secrets=secrets)
+
+
+def fact_kinds() -> list[str]:
+    """Every kind of entry there is."""
+    tags = (get_args(fact.__annotations__["kind"]) for fact in get_args(Fact))
+    return sorted({tag for group in tags for tag in group})
+
+
+def log_show_command(args: argparse.Namespace) -> int:
+    """Handler of `log show`."""
+
+    async def run(reader: StoreReader) -> None:
+        redact = _log_redactor(args)
+        last = 50 if args.last is None and args.after is None else args.last
+        if last is None:
+            pages = _iter_pages(reader, args.after, kinds=args.kind, conversation=args.conversation, match=args.match)
+        else:
+            newest = await reader.entry_rows(
+                after=args.after or 0,
+                kinds=args.kind,
+                conversation=args.conversation,
+                match=args.match,
+                limit=max(0, last),
+                newest=True,
+            )
+            pages = _iter_single_page(newest)
+        async for page in pages:
+            _write_rows(sys.stdout, page, redact, jsonl=args.jsonl)
+
+    return run_with_reader("log", args, run)
+
+
+def log_tail_command(args: argparse.Namespace) -> int:
+    """Handler of `log tail`."""
+
+    async def run(reader: StoreReader) -> None:
+        redact = _log_redactor(args)
+        page = await reader.entry_rows(limit=max(0, args.n), newest=True)
+        last = page or (await reader.entry_rows(limit=1, newest=True) if args.n <= 0 else [])
+        seen = last[-1][0] if last else 0
+        _write_rows(sys.stdout, page, redact, jsonl=False)
+        while args.follow:
+            sys.stdout.flush()
+            await asyncio.sleep(_TAIL_POLL_S)
+            async for more in _iter_pages(reader, seen):
+                _write_rows(sys.stdout, more, redact, jsonl=False)
+                seen = more[-1][0]
+
+    return run_with_reader("log", args, run)
+
+
+def log_export_command(args: argparse.Namespace) -> int:
+    """Handler of `log export`. A file is made readable by its owner alone, and never replaces one."""
+
+    async def run(reader: StoreReader) -> None:
+        if args.output is None:
+            await _export_log(reader, sys.stdout, _no_progress)
+            return
+        opened = os.open(args.output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(opened, "w", encoding="ascii") as file, show_progress("exporting the log", "entries") as tell:
+            await _export_log(reader, file, tell)
+
+    return run_with_reader("log", args, run)
+
+
+def why_command(args: argparse.Namespace) -> int:
+    """Handler of `explain_event` and `log why`."""
+    found = True
+
+    async def run(reader: StoreReader) -> None:
+        nonlocal found
+        redact, story = _log_redactor(args), await explain_event(reader, args.seq)
+        found = story is not None
+        sys.stdout.writelines(f"{redact(told)}\n" for told in story or [f"there is no entry {args.seq}"])
+
+    return run_with_reader("why", args, run) or (0 if found else 2)
+
+
+def log_rebuild_command(args: argparse.Namespace) -> int:
+    """Handler of `log rebuild`."""
+    try:
+        with show_progress("replaying the log", "entries") as tell:
+            differences = asyncio.run(rebuild(resolve_store_path(args), progress=tell))
+    except StoreError as error:
+        return report_failure("log", error)
+    for one in differences:
+        print(f"{one.table}: differed from the log, {one.missing} missing and {one.extra} extra rows; mended")
+    if not differences:
+        print("every table is what the log says")
+    return 1 if differences else 0
+
+
+def _row_as_json(row: LogRow) -> str:
+    seq, at, kind, conversation, key, cause, body = row
+    head = {"seq": seq, "at": at, "kind": kind, "conversation": conversation, "key": key, "cause": cause}
+    fact = body if body.isascii() else json.dumps(json.loads(body))  # ASCII: safe on every terminal
+    return f'{json.dumps(head)[:-1]}, "body": {fact}}}'
+
+
+def _log_redactor(args: argparse.Namespace) -> Redactor:
+    """What knows as much as was named."""
+    made: Redactor = args.secrets(args.config) if args.config is not None else Redactor()
+    return made
+
+
+def _write_rows(out: TextIO, page: list[LogRow], redact: Redactor, *, jsonl: bool) -> None:
+    out.writelines(
+        (_row_as_json(row) if jsonl else format_entry(LogEntry.from_row(row), redact)) + "\n" for row in page
+    )
+
+
+async def _export_log(reader: StoreReader, out: TextIO, tell: ReportProgress) -> None:
+    newest = await reader.entry_rows(limit=1, newest=True)
+    last = newest[0][0] if newest else 0
+    async for page in _iter_pages(reader, 0):
+        _write_rows(out, page, Redactor(), jsonl=True)
+        tell(page[-1][0], max(last, page[-1][0]))
+
+
+def _no_progress(_done: int, _whole: int) -> None:
+    """What is written to the terminal itself shows how far it is."""
+
+
+async def _iter_pages(
+    reader: StoreReader,
+    after: int,
+    *,
+    kinds: list[str] | None = None,
+    conversation: ConversationId | None = None,
+    match: str | None = None,
+) -> AsyncIterator[list[LogRow]]:
+    while page := await reader.entry_rows(
+        after=after, kinds=kinds, conversation=conversation, match=match, limit=_LOG_PAGE
+    ):
+        yield page
+        after = page[-1][0]
+
+
+async def _iter_single_page(page: list[LogRow]) -> AsyncIterator[list[LogRow]]:
+    yield page
+
+
+_REPLAY_DURATION: TypeAdapter[float] = TypeAdapter(Duration)
+
+
+def add_replay_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
+    """Add `replay` to a command line. Its parsed namespace carries its handler as `handler(args) -> int`."""
+    text = "decide again what the log says was decided, and compare effects and bytes"
+    parser: argparse.ArgumentParser = subparsers.add_parser("replay", help=text, description=text)
+    parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="a store, or what `log export` has written")
+    parser.add_argument("--since", metavar="WHEN", help="a time (2026-03-04T07:00, in UTC), or how long ago (2h, 7d)")
+    parser.add_argument("--config", type=Path, metavar="DIR", help="the configuration: its store, and its policies")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.set_defaults(handler=replay_command, resolve_settings=resolve_settings)
+
+
+def replay_command(args: argparse.Namespace) -> int:
+    """Handler of `replay`."""
+    try:
+        settings: Settings | None = args.resolve_settings(args.config) if args.config is not None else None
+        path = args.file if args.file is not None else settings.store.path if settings is not None else None
+        if path is None:
+            raise ValueError("say which: a file, or --config with a directory whose store it is")  # noqa: TRY301 - told as the others
+        since = _parse_replay_since(args.since, datetime.now(UTC)) if args.since is not None else None
+        report = asyncio.run(_replay_file(path, since))
+    except (StoreError, OSError, ValueError) as error:
+        return report_failure("replay", error)
+    if settings is not None:
+        now = {agent.id: policies.build_dmn_policy(settings, agent.id) for agent in settings.agents}
+        add_policy_remarks(report, now)
+    if args.json:
+        sys.stdout.write(json.dumps(replay_report_as_json(report)) + "\n")  # ASCII: safe on every terminal
+    else:
+        sys.stdout.writelines(f"{escape_unprintable(line)}\n" for line in format_replay_report(report))
+    return 0 if report.is_identical else 1
+
+
+async def _replay_file(path: Path, since: datetime | None) -> ReplayReport:
+    from gateway.cli.replay import open_log, replay_log  # noqa: PLC0415 - the other commands start faster without it
+
+    with show_progress("deciding again", "entries") as tell:
+        async with open_log(path) as reader:
+            return await replay_log(reader, since=since, progress=tell)
+
+
+def _parse_replay_since(said: str, now: datetime) -> datetime:
+    """A time, or so long before now. Raises ValueError, in words."""
+    try:
+        if "-" in said:
+            at = datetime.fromisoformat(said)
+            return at if at.tzinfo else at.replace(tzinfo=UTC)
+        if said.endswith("d"):
+            return now - timedelta(days=float(said[:-1]))
+        return now - timedelta(seconds=_REPLAY_DURATION.validate_python(said))
+    except (ValidationError, ValueError, OverflowError) as error:
+        raise ValueError(f"not a time or a duration: {said!r}; write 2026-03-04T07:00, 2h or 7d") from error

@@ -1,0 +1,236 @@
+"""The `reverie` command."""
+
+import argparse
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from gateway.cli.agent import (
+    add_context_parser,
+    add_dmn_parser,
+    add_journal_parser,
+    add_memory_parser,
+    add_notifications_parser,
+    add_reminders_parser,
+)
+from gateway.cli.log import add_audit_parser, add_cache_parser, add_log_parser, add_replay_parser, add_why_parser
+from gateway.cli.operate import (
+    add_backup_parsers,
+    add_console_parser,
+    add_dashboard_parser,
+    add_doctor_parser,
+    add_pair_parser,
+    add_reload_parser,
+    add_setup_parser,
+)
+from gateway.config.loader import ConfigError, check_config, referenced_values
+from gateway.config.models import Settings
+from gateway.config.secrets import collect_secrets
+from gateway.core.events import ChannelName
+from gateway.core.logging import LOG_FORMATS, start_logging
+from gateway.core.redaction import Redactor
+from gateway.core.text_safety import escape_unprintable
+from gateway.store import StoreError
+
+DONE, FAILED, BAD_USAGE = 0, 1, 2
+"""Exit codes: done; failed while running; bad usage or configuration."""
+
+STARTUP_S = 3.0
+"""After a start everything that stays is there: libraries, settings, connections."""
+
+logger = logging.getLogger("reverie")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command and return its exit code. argparse exits by itself with 2 on bad usage."""
+    parser = argparse.ArgumentParser(prog="reverie", description="A chat-platform bot gateway.")
+    parser.add_argument("--version", action="version", version=f"reverie {version('reverie-gateway')}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, help_text, handler in (
+        ("run", "run the gateway", _run),
+        ("check-config", "check the configuration and say all that is wrong with it", _check_config),
+        ("health", "is the running gateway alive and connected?", _health),
+        ("channels", "the channels of the running gateway: state, age, reconnects, reason", _channels),
+    ):
+        command = commands.add_parser(name, help=help_text, description=help_text)
+        command.add_argument("--config", type=Path, required=True, metavar="DIR", help="the configuration directory")
+        command.set_defaults(handler=handler)
+    commands.choices["channels"].add_argument("--json", action="store_true", help="for programs")
+    commands.choices["run"].add_argument("--verbose", action="store_true", help="log debugging detail")
+    commands.choices["run"].add_argument(
+        "--log",
+        choices=LOG_FORMATS,
+        default="auto",
+        help="how its own log looks (default auto: text on a terminal, else JSON)",
+    )
+    demo = commands.add_parser("demo", help="talk to a bot on an IRC server of your own, right here")
+    demo.add_argument("--once", metavar="LINE", help="say one line, wait for the answer, and exit")
+    demo.add_argument("--console", action="store_true", help="no IRC: talk to it directly in this terminal")
+    demo.add_argument("--port", type=int, default=6667, help="port of the IRC server (default 6667, or any free one)")
+    demo.add_argument("--data", type=Path, default=Path("data/demo"), help="where the demo keeps its store")
+    demo.set_defaults(handler=_demo)
+    add_log_parser(commands, _store_path, _load_redactor)
+    add_cache_parser(commands, _store_path)
+    add_notifications_parser(commands, _settings_or_exit)
+    add_reminders_parser(commands, _store_path)
+    add_dmn_parser(commands, _settings_or_exit)
+    add_console_parser(commands, _settings_or_exit)
+    add_context_parser(commands, _settings_or_exit)
+    add_memory_parser(commands, _settings_or_exit)
+    add_journal_parser(commands, _settings_or_exit)
+    add_why_parser(commands, _store_path, _load_redactor)
+    add_audit_parser(commands, _store_path)
+    add_pair_parser(commands, _settings_or_exit)
+    add_reload_parser(commands, _settings_or_exit)
+    add_replay_parser(commands, _settings_or_exit)
+    add_setup_parser(commands)
+    add_backup_parsers(commands, _settings_or_exit)
+    add_doctor_parser(commands)
+    add_dashboard_parser(commands, _settings_or_exit)
+    args = parser.parse_args(argv)
+    code: int = args.handler(args)
+    return code
+
+
+def _load(directory: Path) -> Settings | None:
+    """The settings, or None after saying on standard error all that is wrong."""
+    try:
+        settings, warnings = check_config(directory, os.environ)
+    except ConfigError as error:
+        for problem in error.problems:
+            print(problem, file=sys.stderr)
+        count = len(error.problems)
+        print(f"{count} problem{'s' if count > 1 else ''} found", file=sys.stderr)
+        return None
+    for warning in warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    return settings
+
+
+def _settings_or_exit(directory: Path) -> Settings:
+    settings = _load(directory)
+    if settings is None:
+        raise SystemExit(BAD_USAGE)
+    return settings
+
+
+def _store_path(directory: Path) -> Path:
+    return _settings_or_exit(directory).store.path
+
+
+def _redactor(settings: Settings, directory: Path) -> Redactor:
+    return Redactor(collect_secrets(settings, referenced_values(directory, os.environ)))
+
+
+def _load_redactor(directory: Path) -> Redactor:
+    """What knows them, of a configuration that was found good before."""
+    return _redactor(check_config(directory, os.environ)[0], directory)
+
+
+def _check_config(args: argparse.Namespace) -> int:
+    from gateway.config.secrets import PriceTableError, load_price_table  # noqa: PLC0415 - the other commands start faster without it
+
+    settings = _load(args.config)
+    if settings is None:
+        return BAD_USAGE
+    try:
+        load_price_table(args.config)
+    except PriceTableError as error:
+        print(error, file=sys.stderr)
+        return BAD_USAGE
+    print(
+        f"the configuration in {args.config} is good: {len(settings.channels)} channel(s), store {settings.store.path}"
+    )
+    return DONE
+
+
+def _run(args: argparse.Namespace) -> int:
+    settings = _load(args.config)
+    if settings is None:
+        return BAD_USAGE
+    redact = _redactor(settings, args.config)
+    start_logging(logging.DEBUG if args.verbose else logging.INFO, redact, form=args.log)
+    # Until `_freeze_garbage`: looking through what a start makes, again and again, takes a fifth of its time.
+    gc.disable()
+    return asyncio.run(_serve(settings, args.config, redact))
+
+
+async def _serve(settings: Settings, directory: Path, redact: Redactor) -> int:
+    from gateway import app  # noqa: PLC0415 - the other commands start faster without it
+    from gateway.config.reload import LiveSettings  # noqa: PLC0415 - the same
+    from gateway.config.secrets import PriceTableError  # noqa: PLC0415 - the same
+    from gateway.ingest.factory import ChannelUnavailable  # noqa: PLC0415 - the same
+
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    live = LiveSettings(settings, directory, os.environ)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, live.request_reload)
+    settled = asyncio.create_task(_freeze_garbage())
+    try:
+        await app.run(settings, stop, live=live, redact=redact)
+    except (ChannelUnavailable, PriceTableError) as error:
+        logger.error("%s", error)  # noqa: TRY400 - the operator's to mend, a traceback tells nothing
+        return BAD_USAGE
+    except (StoreError, app.NoChannelsLeft) as error:
+        logger.error("%s", error)  # noqa: TRY400 - the same
+        return FAILED
+    finally:
+        settled.cancel()
+    return DONE
+
+
+async def _freeze_garbage() -> None:
+    """Take what a start leaves in memory, for good, out of the garbage collector's way.
+
+    Walking through it took 45 ms about once in a hundred messages, while somebody waited (bench_gateway).
+    """
+    await asyncio.sleep(STARTUP_S)
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
+def _health(args: argparse.Namespace) -> int:
+    from gateway.ops.health import check_health  # noqa: PLC0415 - only here
+
+    settings = _load(args.config)
+    if settings is None:
+        return BAD_USAGE
+    health = asyncio.run(check_health(settings.store.path, settings.channels, datetime.now(UTC)))
+    print("\n".join(map(_redactor(settings, args.config), health.findings)))
+    return DONE if health.ok else FAILED
+
+
+def _channels(args: argparse.Namespace) -> int:
+    from gateway.ops.health import read_gateway_report  # noqa: PLC0415 - only here
+
+    settings = _load(args.config)
+    if settings is None:
+        return BAD_USAGE
+    platforms = {ChannelName(name): channel.platform for name, channel in settings.channels.items()}
+    now = datetime.now(UTC)
+    found = asyncio.run(read_gateway_report(settings.store.path, platforms, now))
+    redact = _redactor(settings, args.config)  # reasons are what servers said
+    print(
+        redact(found.to_json(now))
+        if args.json
+        else "\n".join(escape_unprintable(redact(one)) for one in found.render_lines(now))
+    )
+    return DONE
+
+
+def _demo(args: argparse.Namespace) -> int:
+    from gateway.cli.demo import run_demo  # noqa: PLC0415 - only here
+
+    return run_demo(once=args.once, console=args.console, port=args.port, data=args.data, env=os.environ)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,604 @@
+"""`reverie backup`, `reverie restore`. Exit codes: 0 done; 1 interrupted, or something is to be mended; 2 refused.
+
+A backup is made beside a running gateway; for a restore there must be none.
+
+`reverie pair list|approve|revoke|seed`: who may speak to the agents.
+
+Asks the running gateway. Where none runs, it works on the store itself, so that it holds from the next start on. Exit
+codes: 0 done, 1 it was not carried out (the answer says why), 2 nothing could be done (the reason stands on stderr).
+
+`reverie setup`: asks what matters and writes the configuration.
+
+Exit codes: 0 done, 1 something does not work or was not agreed to, 2 bad usage. Nothing is written unless it is 0.
+
+`reverie doctor`: what is wrong, what will surprise somebody, and what to do about it.
+
+Only reads, also beside a running gateway. Exit codes: 0 nothing is bad, 1 something is, 2 bad usage, or there is no
+configuration.
+
+`reverie dashboard`: where the page is that shows the running gateway.
+
+On a terminal the address holds the token behind `#`, which no browser sends to any server, so one click opens the page.
+Elsewhere the token is left out: what is printed there may be kept; and so it is where another gateway answers. Exit
+codes: 0 it is there, 1 nobody answers there, or another (said on stderr), 2 there is no such page as it is configured
+(the reason stands on stderr).
+
+`reverie console`: four panes in the terminal, on a running gateway or on one that it runs itself.
+
+Exit codes: 0 it was left; 1 the gateway that it ran ended by itself; 2 no console could be opened (the reason stands
+on stderr).
+
+`reverie reload`: has the running gateway read its configuration again.
+
+Exit codes: 0 it counts, 1 it does not (the answer says why), 2 nobody could be asked (the reason stands on stderr).
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TextIO
+from urllib.parse import quote
+
+from gateway.access.pairing_admin import PairingAdmin, list_access
+from gateway.access.roster import explain_invalid_id
+from gateway.cli.options import ResolveSettings, current_user, print_answer, report_failure
+from gateway.config.models import OpsConfig, Settings
+from gateway.core.clock import SystemClock
+from gateway.core.control_messages import ControlResponse, PairingRequest, ReloadRequest
+from gateway.core.control_socket import (
+    ControlError,
+    GatewayNotRunning,
+    SocketPathTooLong,
+    send_control_request,
+    socket_path,
+)
+from gateway.core.events import ChannelName
+from gateway.core.logging import show_progress
+from gateway.core.text_safety import escape_unprintable
+from gateway.ops.health import STALE_HEARTBEAT_S, heartbeat_file
+from gateway.store import Store, StoreError, StoreMissing
+
+if TYPE_CHECKING:
+    from gateway.cli.backup import BackupManifest, BackupReport
+    from gateway.cli.console.launch import ConsoleTarget
+    from gateway.cli.restore import RestoreReport, VerifiedBackup
+
+
+_BACKUP_STEPS: Final = {
+    "copied": ("copying the store", "MB", 1_000_000),
+    "read": ("reading the backup", "MB", 1_000_000),
+    "replayed": ("comparing with the log", "entries", 1),
+}
+"""What is said of each step, counted in what, of how many of its own units."""
+
+
+def add_backup_parsers(subparsers: Any, settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
+    """Add both to a command line."""
+    text = "copy the store and the agents' files into one archive, beside the running gateway"
+    made = subparsers.add_parser("backup", help=text, description=text)
+    made.add_argument("--config", type=Path, required=True, metavar="DIR", help="the configuration directory")
+    made.add_argument("-o", "--output", type=Path, metavar="FILE", help="a new file, or the directory for one")
+    made.add_argument("--whole", action="store_true", help="compare each table with the log, however long it is")
+    made.set_defaults(handler=backup_command, settings=settings)
+    text = "put a backup in place, with the gateway stopped"
+    put = subparsers.add_parser("restore", help=text, description=text)
+    put.add_argument("file", type=Path, metavar="FILE", help="the backup")
+    put.add_argument("--config", type=Path, metavar="DIR", help="the configuration that says where")
+    put.add_argument("--verify", action="store_true", help="only say whether it can be restored")
+    put.add_argument("--replace", action="store_true", help="where something else is: keep that beside")
+    put.add_argument(
+        "--nothing-since",
+        action="store_true",
+        help="no gateway ran since the backup: go on exactly where it stopped, as when you move to another machine",
+    )
+    put.set_defaults(handler=restore_command, settings=settings)
+
+
+def backup_command(args: argparse.Namespace) -> int:
+    """Handler of `backup_command`."""
+    from gateway.cli.backup import create_backup  # noqa: PLC0415 - the other commands start faster without it
+
+    settings: Settings = args.settings(args.config)
+    now = datetime.now(UTC)
+    target: Path = args.output if args.output is not None else Path()
+    if target.is_dir():
+        target /= f"reverie-{now:%Y%m%dT%H%M%SZ}.tar"
+    try:
+        with _step_progress() as told:
+            made = create_backup(settings, target, now, whole=args.whole, progress=told)
+    except (StoreError, OSError) as error:
+        return report_failure("backup", error)
+    except KeyboardInterrupt:
+        print("interrupted: there is no backup", file=sys.stderr)
+        return 1
+    return _print_backup(made)
+
+
+def restore_command(args: argparse.Namespace) -> int:
+    """Handler of `restore_command`."""
+    from gateway.cli.backup import InvalidBackup  # noqa: PLC0415 - the other commands start faster without it
+
+    try:
+        if args.verify:
+            _print_verified(_verify_archive(args.file))
+            return 0
+        if args.config is None:
+            return report_failure("restore", ValueError("say where it goes: --config DIR (or --verify)"))
+        from gateway.cli.restore import restore_backup as put  # noqa: PLC0415 - the same
+
+        settings: Settings = args.settings(args.config)
+        now, exact = datetime.now(UTC), args.nothing_since
+        with _step_progress() as told:
+            done = put(args.file, settings, now, replace=args.replace, exact=exact, by=current_user(), progress=told)
+    except InvalidBackup as error:
+        return report_failure("restore", ValueError(f"{args.file} cannot be restored: {error}"))
+    except (StoreError, OSError) as error:
+        return report_failure("restore", error)
+    except KeyboardInterrupt:
+        print("interrupted: what was not begun to be put in place is as it was; restore again", file=sys.stderr)
+        return 1
+    _print_restored(done, exact=exact)
+    return 0
+
+
+def _verify_archive(file: Path) -> "VerifiedBackup":
+    import tempfile  # noqa: PLC0415 - the same
+
+    from gateway.cli.restore import verify_backup  # noqa: PLC0415 - the same
+
+    with tempfile.TemporaryDirectory(prefix=".reverie-verify-", dir=file.parent) as half, _step_progress() as told:
+        return verify_backup(file, Path(half) / "all", told)
+
+
+def _print_backup(made: "BackupReport") -> int:
+    print(f"{made.path}: {made.size_bytes / 1e6:.1f} MB, {_describe_manifest(made.manifest)}")
+    for name in made.manifest.left_out:
+        print(f"left out, as it is no plain file: {escape_unprintable(name)}")
+    for one in made.differences:
+        print(
+            f"{one.table} differs from the log: {one.missing} missing and {one.extra} extra rows; the backup is right"
+        )
+    if made.differences:
+        print("mend the running store: stop the gateway, and run `reverie log rebuild`")
+    return 1 if made.differences else 0
+
+
+def _print_verified(verified: "VerifiedBackup") -> None:
+    print(
+        f"it can be restored: {_describe_manifest(verified.manifest)}, made "
+        f"{verified.manifest.made:%Y-%m-%d %H:%M:%S} UTC"
+    )
+    for one in verified.differences:
+        print(f"{one.table} differs from the log: {one.missing} missing and {one.extra} extra rows; a restore mends it")
+
+
+def _print_restored(done: "RestoreReport", *, exact: bool) -> None:
+    _print_verified(done.verified)
+    for place in done.restored_paths:
+        print(f"restored: {place}")
+    for place in done.kept_paths:
+        print(f"kept, what was there before: {place}")
+    settled = done.reconciled
+    if exact:
+        print("it goes on exactly where the backup stopped; had a gateway run since, people would see things twice")
+        return
+    print(
+        f"{settled.uncertain_posts} posts that waited may have been sent since: they are uncertain, and not sent again"
+    )
+    print(
+        f"{settled.unread_conversations} conversations had something unanswered: it is told with the next message there"
+    )
+    for name in settled.reset_channels:
+        print(f"{name} begins anew: what was said there since the backup is not read from its history")
+    print("who was let in, blocked or given a role since is as it was; reminders that were due since come, late")
+
+
+def _describe_manifest(manifest: "BackupManifest") -> str:
+    replayed = ", every table is what the log says" if manifest.replayed else ""
+    return f"{manifest.entries} log entries up to {manifest.last}, integrity checked{replayed}"
+
+
+@contextlib.contextmanager
+def _step_progress() -> Iterator[Callable[[str, int, int], None]]:
+    """How far the step is that is being done; each takes the place of the one before."""
+    with contextlib.ExitStack() as shown:
+        step, tell = "", None
+
+        def told(what: str, done: int, whole: int) -> None:
+            nonlocal step, tell
+            words, unit, size = _BACKUP_STEPS[what]
+            if what != step or tell is None:
+                shown.close()
+                step, tell = what, shown.enter_context(show_progress(words, unit))
+            tell(done // size, whole // size)
+
+        yield told
+
+
+def add_console_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
+    """Add `console` to a command line. The parsed namespace carries its handler as `handler(args) -> int`."""
+    text = "watch the gateway and talk to it in this terminal; runs one if none runs"
+    made: argparse.ArgumentParser = subparsers.add_parser("console", help=text, description=text)
+    made.add_argument("--config", type=Path, metavar="DIR", help="the configuration directory")
+    where = made.add_mutually_exclusive_group()
+    where.add_argument("--url", default="", metavar="URL", help="attach there, with the token in REVERIE_TOKEN")
+    where.add_argument("--run", action="store_true", help="run a gateway; fails if one runs with this store")
+    made.set_defaults(handler=console_command, resolve_settings=resolve_settings)
+
+
+def console_command(args: argparse.Namespace) -> int:
+    """The handler."""
+    from gateway.cli.console.launch import ConsoleUnavailable, find_target  # noqa: PLC0415 - the other commands start faster without it
+
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):  # where Textual reads, and where it draws
+        return report_failure("console", ValueError("it needs a terminal; `reverie log tail -f` can be piped"))
+    settings = args.resolve_settings(args.config) if args.config is not None else None
+    try:
+        target = asyncio.run(
+            find_target(settings, args.config, os.environ, datetime.now(UTC), url=args.url, run=args.run)
+        )
+        return asyncio.run(_run_console(target, settings, args.config))
+    except (ConsoleUnavailable, OSError, ValueError) as error:
+        return report_failure("console", error)
+
+
+async def _run_console(target: "ConsoleTarget", settings: Settings | None, directory: Path | None) -> int:
+    from gateway.cli.console.app import ConsoleApp  # noqa: PLC0415 - nothing else imports Textual
+    from gateway.cli.console.client import GatewayApiClient  # noqa: PLC0415 - the same
+    from gateway.cli.console.launch import GatewayProcess  # noqa: PLC0415 - the same
+
+    child = None
+    if target.is_own:
+        assert settings is not None
+        assert directory is not None
+        child = GatewayProcess(directory, settings.store.path, target.port, target.token)
+        await child.start()
+    api, broke = GatewayApiClient(target.url, target.token), False
+    try:
+        app = ConsoleApp(api, f"{current_user()} at the console", child)
+        await app.run_async()
+    finally:
+        await api.close()
+        if child is not None:
+            broke = child.has_exited
+            with contextlib.suppress(OSError):  # a terminal that is gone
+                sys.stderr.write("" if broke else "stopping the gateway ...\n")
+                sys.stderr.flush()
+            await child.stop()
+    return 1 if broke else app.return_code or 0
+
+
+WILDCARD_HOSTS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what listens there is reached here
+DASHBOARD_TIMEOUT_S = 3.0
+
+
+def add_dashboard_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
+    """Add `dashboard` to a command line. Its parsed namespace carries its handler as `handler(args) -> int`."""
+    text = "the address of the page that shows the running gateway"
+    parser: argparse.ArgumentParser = subparsers.add_parser("dashboard", help=text, description=text)
+    parser.add_argument("--config", type=Path, required=True, metavar="DIR", help="the configuration directory")
+    parser.set_defaults(handler=dashboard_command, resolve_settings=resolve_settings)
+
+
+def dashboard_command(args: argparse.Namespace) -> int:
+    """Its handler."""
+    settings: Settings = args.resolve_settings(args.config)
+    try:
+        address = dashboard_url(settings.ops)
+    except ValueError as error:
+        return report_failure("dashboard", error)
+    token = settings.ops.token.get_secret_value() if settings.ops.token is not None else ""
+    answers, ended = _is_answering(f"{address}health"), _is_gateway_stopped(settings.store.path, time.time())
+    told = f"#token={quote(token, safe='')}" if sys.stdout.isatty() and not (answers and ended) else ""
+    sys.stdout.write(f"{address}{told}\n")
+    if answers and not ended:
+        return 0
+    why = "what answers there is another gateway's, or no gateway" if answers else "nobody answers there"
+    also = ", and set ops.port to a free one" if answers else ""
+    sys.stderr.write(f"{why}; start this one: reverie run --config {shlex.quote(str(args.config))}{also}\n")
+    return 1
+
+
+def dashboard_url(ops: OpsConfig) -> str:
+    """Where the page is, without the token. Raises ValueError where there is none, or where nobody can know."""
+    if ops.token is None:
+        raise ValueError("there is no page without a token: set ops.token, at least 16 characters")
+    if not ops.port:
+        raise ValueError("ops.port is 0, any free one: the log of the gateway says which; set a port to have it here")
+    host = WILDCARD_HOSTS.get(ops.host, ops.host)
+    return f"http://{f'[{host}]' if ':' in host else host}:{ops.port}/"
+
+
+def _is_gateway_stopped(store: Path, now_s: float) -> bool:
+    """Nobody runs with this store. False also where that cannot be seen, as from outside a container."""
+    try:
+        return now_s - heartbeat_file(store).stat().st_mtime > STALE_HEARTBEAT_S
+    except FileNotFoundError:
+        return os.path.isdir(store.parent)  # noqa: PTH112 - it raises nothing
+    except OSError:
+        return False
+
+
+def _is_answering(url: str) -> bool:
+    import httpx  # noqa: PLC0415 - the other commands start faster without it
+
+    try:
+        return httpx.get(url, timeout=DASHBOARD_TIMEOUT_S, trust_env=False).is_success
+    except (httpx.HTTPError, httpx.InvalidURL):
+        return False
+
+
+INTERRUPTED_CODE = 1
+"""The exit code of somebody who did not wait."""
+
+
+def add_doctor_parser(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has no public name
+    """Add `doctor` to a command line. The parsed namespace carries its handler as `handler(args) -> int`."""
+    text = "look at everything that can be reached, and say what is wrong and what to do about it"
+    parser = subparsers.add_parser("doctor", help=text, description=text)
+    parser.add_argument("--config", type=Path, required=True, metavar="DIR", help="the configuration directory")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--offline", action="store_true", help="ask nobody beyond this machine")
+    parser.set_defaults(handler=doctor_command)
+
+
+def doctor_command(args: argparse.Namespace) -> int:
+    """Handler of `doctor`."""
+    import logging  # noqa: PLC0415 - only here
+
+    from gateway.cli.doctor.base import DoctorEnvironment  # noqa: PLC0415 - the other commands start faster without it
+    from gateway.cli.doctor.doctor import ReportStyle, examine  # noqa: PLC0415 - the same
+
+    logging.disable(logging.CRITICAL)  # libraries and adapters log what the findings say
+    progress = _DoctorProgress(sys.stderr) if sys.stderr.isatty() and not args.json else None
+    where = DoctorEnvironment(directory=args.config, env=os.environ, offline=args.offline)
+
+    async def shown() -> int:
+        """What was found is shown before the loop's end, which waits for a name server that does not answer."""
+        report = await examine(where, progress.show if progress else lambda *_: None)
+        if progress:
+            progress.clear()
+        if args.json:
+            sys.stdout.write(f"{report.to_json()}\n")
+        else:
+            style = ReportStyle(colour=supports_colour(sys.stdout, os.environ), ascii=not _can_encode_signs(sys.stdout))
+            sys.stdout.writelines(f"{line}\n" for line in report.render_lines(style))
+        sys.stdout.flush()
+        return report.exit_code
+
+    try:
+        return asyncio.run(shown())
+    except BrokenPipeError:  # whoever read us has seen enough (https://docs.python.org/3/library/signal.html)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return INTERRUPTED_CODE
+    except KeyboardInterrupt:
+        return INTERRUPTED_CODE
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def supports_colour(stream: TextIO, env: Mapping[str, str]) -> bool:
+    """On a terminal, unless somebody said no (https://no-color.org)."""
+    return stream.isatty() and not env.get("NO_COLOR") and env.get("TERM") != "dumb"
+
+
+def _can_encode_signs(stream: TextIO) -> bool:
+    """Whether the signs can be written there."""
+    try:
+        "✓✗".encode(stream.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+class _DoctorProgress:
+    """One line on a terminal that says what is still looked at."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._width = 0
+        columns = os.get_terminal_size(stream.fileno()).columns or 80  # 0: it does not say
+        self._max_width = min(columns - 1, 78)  # what the terminal folds would stay when the rest is taken away
+
+    def show(self, done: int, of: int, left: Sequence[str]) -> None:
+        """Show it in place of what was shown before."""
+        names = ", ".join(left[:3]) + (", ..." if len(left) > 3 else "")  # noqa: PLR2004 - what a line has room for
+        line = f"looking: {done} of {of} ({names})"[: self._max_width] if left else ""
+        self._stream.write(f"\r{line:<{self._width}}")
+        self._stream.flush()
+        self._width = len(line)
+
+    def clear(self) -> None:
+        """Leave the line empty."""
+        self._stream.write(f"\r{'':<{self._width}}\r")
+        self._stream.flush()
+
+
+def add_pair_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
+    """Add `pair` to a command line. Each parsed namespace carries its handler as `handler(args) -> int`."""
+    parser = subparsers.add_parser("pair", help="who may speak to the agents")
+    commands = parser.add_subparsers(dest="what", required=True, metavar="COMMAND")
+
+    def command(what: str, text: str) -> argparse.ArgumentParser:
+        made: argparse.ArgumentParser = commands.add_parser(what, help=text, description=text)
+        made.add_argument("--json", action="store_true", help="for programs")
+        made.add_argument("--config", type=Path, required=True, metavar="DIR", help="the configuration directory")
+        made.set_defaults(handler=pair_command, resolve_settings=resolve_settings)
+        return made
+
+    command("list", "who asks to be let in, which rooms wait, and who was let in")
+    let_in = command("approve", "let in whoever asks, or open the room that somebody asks for")
+    let_in.add_argument("who", metavar="WHO", help="the code, or an id that `pair list` shows")
+    let_go = command("revoke", "let somebody in no more, or make a code good no more")
+    let_go.add_argument("who", metavar="WHO", help="channel:id, or the name of a request, as `pair list` shows them")
+    seed = command("seed", "let somebody in who never asked")
+    seed.add_argument("who", metavar="PERSON", help="channel:id, as `whoami` shows it, e.g. telegram.main:1001")
+    seed.add_argument("--role", choices=("owner", "admin", "member"), default="member", help="(default: member)")
+
+
+def pair_command(args: argparse.Namespace) -> int:
+    """Handler of all of them."""
+    settings: Settings = args.resolve_settings(args.config)
+    if args.what == "seed" and (wrong := _invalid_person_reason(settings, args.who)):
+        return report_failure("pair", ValueError(wrong))
+    try:
+        order = PairingRequest(
+            what=args.what,
+            by=f"{current_user()} at the command line",
+            who=getattr(args, "who", ""),
+            role=getattr(args, "role", "member"),
+        )
+        answer = asyncio.run(_send_pair_order(settings.store.path, order))
+    except (ControlError, StoreError, OSError, ValueError) as error:
+        return report_failure("pair", error)
+    return print_answer(answer, as_json=args.json)
+
+
+def _invalid_person_reason(settings: Settings, who: str) -> str:
+    """Why that is nobody by the configuration; empty: it may be somebody."""
+    name = who.partition(":")[0]
+    channel = settings.channels.get(ChannelName(name))
+    if channel is not None:
+        return explain_invalid_id(who, channel.platform)
+    names = ", ".join(settings.channels) or "none"
+    return f"`{who}` is nobody: there is no channel `{name}`; in channels: {names}" if ":" in who else ""
+
+
+async def _send_pair_order(path: Path, order: PairingRequest) -> ControlResponse:
+    try:
+        return await send_control_request(socket_path(path), order)
+    except (GatewayNotRunning, SocketPathTooLong):
+        pass
+    if order.what == "list":
+        return await _list_from_store(path)
+    async with await Store.open(path, SystemClock()) as store:
+        answer = await PairingAdmin(store, SystemClock()).execute(order)
+    if not answer.ok:
+        return answer
+    return answer.model_copy(update={"lines": (*answer.lines, "no gateway is running: this holds from its next start")})
+
+
+async def _list_from_store(path: Path) -> ControlResponse:
+    """Reads only: also where nothing may be written, and where a gateway runs that has no socket."""
+    try:
+        async with await Store.open_readonly(path) as reader:
+            lines = await list_access(reader, datetime.now(UTC))
+    except StoreMissing:
+        lines = []
+    return ControlResponse(ok=True, lines=tuple(lines) or ("nobody asks, and nobody was let in",))
+
+
+def add_reload_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
+    """Add `reload` to a command line. Its parsed namespace carries its handler as `handler(args) -> int`."""
+    text = "have the running gateway read its configuration again, as SIGHUP does"
+    parser: argparse.ArgumentParser = subparsers.add_parser("reload", help=text, description=text)
+    parser.add_argument("--config", type=Path, required=True, metavar="DIR", help="the configuration directory")
+    parser.set_defaults(handler=reload_command, resolve_settings=resolve_settings)
+
+
+def reload_command(args: argparse.Namespace) -> int:
+    """Its handler."""
+    settings: Settings = args.resolve_settings(args.config)
+    try:
+        order = ReloadRequest(by=f"{current_user()} at the command line")
+        answer = asyncio.run(send_control_request(socket_path(settings.store.path), order))
+    except (ControlError, OSError, ValueError) as error:
+        return report_failure("reload", error)
+    return print_answer(answer)
+
+
+_TEXT_FLAGS = {
+    "platforms": "telegram, discord, irc; several in quotes",
+    "telegram.owner": "the owner's Telegram id",
+    "telegram.groups": "ids of groups, `*`, or none",
+    "discord.owner": "the owner's Discord id",
+    "discord.rooms": "ids of guilds or channels, `*`, or none",
+    "irc.server": "host:port",
+    "irc.tls": "yes, no, or a file with its root",
+    "irc.nick": "the bot's nick",
+    "irc.account": "its account with the services, or none",
+    "irc.contact": "who runs it, and how to reach them",
+    "irc.rooms": "rooms that it joins, or none",
+    "irc.owner": "the owner's account with the services",
+    "model.provider": "anthropic, openai, compatible, llama.cpp or embedded",
+    "model.name": "the model, as its provider calls it",
+    "persona.name": "what the bot is called",
+    "persona.text": "who it is, in a paragraph",
+}
+"""Flags for answers: the question's key, and help."""
+_SECRET_FLAGS = {
+    "telegram.token": "the bot's token",
+    "discord.token": "the bot's token",
+    "irc.password": "the password of its account with the services",
+    "irc.server.password": "the server's own password",
+    "model.key": "the provider's key",
+}
+"""Questions whose answers are named, never given."""
+_URL_FLAGS = {
+    "telegram-url": "another Bot API server",
+    "discord-api-url": "another server with Discord's HTTP API",
+    "discord-gateway-url": "its gateway",
+    "model-url": "the provider's address",
+}
+
+
+def add_setup_parser(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has no public name
+    """Add `setup` to a command line. Each parsed namespace carries its handler as `handler(args) -> int`."""
+    text = "ask what matters, look whether it works, and write the configuration"
+    usage = "%(prog)s [--config DIR] [--non-interactive] [an answer by its flag ...]"
+    parser = subparsers.add_parser("setup", help=text, description=text, usage=usage)
+    parser.add_argument("--config", type=Path, metavar="DIR", help="the configuration directory (asked for)")
+    parser.add_argument("--non-interactive", action="store_true", help="ask nothing: flags answer, or defaults")
+    parser.add_argument("--yes", action="store_true", help="change files that are there without asking")
+    parser.add_argument("--force", action="store_true", help="the same, and write what does not work, too")
+    parser.add_argument("--json", action="store_true", help="for programs; implies --non-interactive")
+    answers = parser.add_argument_group("answers, each to one question")
+    for key, told in _TEXT_FLAGS.items():
+        answers.add_argument(f"--{key.replace('.', '-')}", metavar="TEXT", help=told)
+    hidden = parser.add_argument_group("secrets, by the name of an environment variable or a file")
+    for key, told in _SECRET_FLAGS.items():
+        either = hidden.add_mutually_exclusive_group()
+        either.add_argument(f"--{key.replace('.', '-')}-env", metavar="NAME", help=told)
+        either.add_argument(f"--{key.replace('.', '-')}-file", type=Path, metavar="PATH", help="the same")
+    others = parser.add_argument_group("other servers than the platforms' own")
+    for name, told in _URL_FLAGS.items():
+        others.add_argument(f"--{name}", metavar="URL", help=told)
+    parser.set_defaults(handler=setup_command)
+
+
+def setup_command(args: argparse.Namespace) -> int:
+    """Handler."""
+    from gateway.cli.setup.program import AnswerFlags, SetupOptions, run_setup  # noqa: PLC0415 - the other commands start faster without it
+
+    given = vars(args)
+    answers = {key: given[_flag_attribute(key)] for key in _TEXT_FLAGS if given[_flag_attribute(key)] is not None}
+    secrets = {}
+    for key in _SECRET_FLAGS:
+        if (variable := given[f"{_flag_attribute(key)}_env"]) is not None:
+            secrets[key] = f"${{{variable}}}"
+        elif (path := given[f"{_flag_attribute(key)}_file"]) is not None:
+            secrets[key] = f"${{file:{path.absolute()}}}"
+    return run_setup(
+        SetupOptions(
+            directory=args.config,
+            flags=AnswerFlags(answers=answers, secrets=secrets),
+            is_interactive=not (args.non_interactive or args.json),
+            json=args.json,
+            yes=args.yes or args.force,
+            force=args.force,
+            telegram_url=args.telegram_url,
+            discord_urls=(args.discord_api_url, args.discord_gateway_url),
+            model_url=args.model_url,
+        )
+    )
+
+
+def _flag_attribute(key: str) -> str:
+    return key.replace(".", "_")

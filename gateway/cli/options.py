@@ -1,0 +1,84 @@
+"""What the commands have in common: which store or configuration is meant, and how they answer."""
+
+import argparse
+import asyncio
+import contextlib
+import getpass
+import json
+import os
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from gateway.config.models import Settings
+from gateway.core.control_messages import CONTROL_RESPONSE, ControlResponse
+from gateway.core.text_safety import escape_unprintable
+from gateway.store import Store, StoreError, StoreReader
+
+ResolveStore = Callable[[Path], Path]
+"""From a configuration directory to the store's file. What it raises is the caller's to answer."""
+ResolveSettings = Callable[[Path], Settings]
+"""From a configuration directory to what it says. What it raises is the caller's to answer."""
+
+
+def add_store_options(parser: argparse.ArgumentParser, resolve_store: ResolveStore) -> None:
+    """Let a command be told which store, in one of two ways."""
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--store", type=Path, metavar="PATH", help="the store's file")
+    where.add_argument("--config", type=Path, metavar="DIR", help="the configuration that names it")
+    parser.set_defaults(resolve_store=resolve_store)
+
+
+def resolve_store_path(args: argparse.Namespace) -> Path:
+    """Which store was meant. Raises what the command's `ResolveStore` raises."""
+    path: Path = args.store if args.store is not None else args.resolve_store(args.config)
+    return path
+
+
+def run_with_reader(
+    command: str, args: argparse.Namespace, run: Callable[[StoreReader], Coroutine[Any, Any, None]]
+) -> int:
+    """Open, run, and turn what a person can cause into exit codes: 0, or 2 with the reason on stderr."""
+
+    async def opened() -> None:
+        async with await Store.open_readonly(resolve_store_path(args)) as reader:
+            await run(reader)
+            sys.stdout.flush()
+
+    try:
+        asyncio.run(opened())
+    except BrokenPipeError:  # whoever read us has seen enough (https://docs.python.org/3/library/signal.html)
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:  # the way out of `tail -f`
+        pass
+    except (StoreError, OSError) as error:
+        return report_failure(command, error)
+    return 0
+
+
+def report_failure(command: str, error: Exception) -> int:
+    """Say why nothing could be done; the exit code."""
+    sys.stderr.write(f"reverie {command}: {escape_unprintable(str(error))}\n")
+    return 2
+
+
+def print_answer(answer: ControlResponse, *, as_json: bool = False) -> int:
+    """Print what came of an order, on stderr where it was not carried out; the exit code, 0 or 1."""
+    if as_json:
+        sys.stdout.write(
+            json.dumps(CONTROL_RESPONSE.dump_python(answer, mode="json")) + "\n"
+        )  # ASCII: safe on every terminal
+    else:
+        out = sys.stdout if answer.ok else sys.stderr
+        out.writelines(f"{escape_unprintable(line)}\n" for line in answer.lines)
+    return 0 if answer.ok else 1
+
+
+def current_user() -> str:
+    """Who runs this command, for people: nobody vouches for it."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # nobody gave this user a name
+        return f"user {os.getuid()}"

@@ -1,0 +1,231 @@
+"""What asking the world found. Pure.
+
+Is there a server at an address, and does it speak TLS as it should? DNS, TCP and the handshake; nothing is said.
+
+The codes are `net.name`, `net.refused`, `net.route`, `net.timeout`, `net.lost`, `net.proxy`, `net.tls.expired`,
+`net.tls.clock`, `net.tls.issuer`, `net.tls.host`, `net.tls.none`, `net.tls`, and `net.ok`.
+
+Collects what one probe finds, without secrets and fit for any terminal. Pure.
+"""
+
+import asyncio
+import contextlib
+import errno
+import socket
+import ssl
+import urllib.request
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Literal
+from urllib.parse import urlsplit
+
+from gateway.core.redaction import REDACTED, Redactor
+from gateway.core.text_safety import escape_unprintable
+
+Severity = Literal["ok", "warning", "bad"]
+"""`warning`: it works, and something will surprise somebody; `bad`: it does not work."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was looked at."""
+
+    code: str
+    """What was looked at, for programs: dotted, lower case, e.g. `telegram.token`. It stays the same over versions."""
+    level: Severity
+    what: str
+    """What is so, in one sentence without secrets. Quoted words of servers are printable."""
+    fix: str = ""
+    """What the operator can do about it: one sentence. Never empty unless the level is `ok`."""
+    where: str = ""
+    """The key of the configuration, the file, or the channel that it is about. Empty: the machine."""
+
+
+_MAX_SENTENCE_CHARS = 400
+"""Characters of a sentence that quotes a server."""
+
+
+class FindingCollector:
+    """Findings in the order in which they were made."""
+
+    def __init__(self, where: str = "", secrets: Iterable[str] = ()) -> None:
+        """`where`: as `Finding.where`. `secrets`: what never stands in a finding, whoever says it."""
+        known = [secret for secret in secrets if secret]
+        self._where, self._redact = where, Redactor(known)
+        self._short_secrets = [secret for secret in known if len(secret) > 2]  # noqa: PLR2004 - less is in any word
+        self.findings: list[Finding] = []
+
+    def ok(self, code: str, what: str) -> None:
+        """It is as it should be."""
+        self._add(code, "ok", what, "")
+
+    def warn(self, code: str, what: str, fix: str) -> None:
+        """It works, and something will surprise somebody."""
+        self._add(code, "warning", what, fix)
+
+    def bad(self, code: str, what: str, fix: str) -> None:
+        """It does not work."""
+        self._add(code, "bad", what, fix)
+
+    @property
+    def has_failed(self) -> bool:
+        """Something does not work."""
+        return any(finding.level == "bad" for finding in self.findings)
+
+    def clean(self, text: object) -> str:
+        """What somebody else said: one line, limited, without secrets."""
+        said = self._redact(" ".join(str(text).split()))
+        for secret in self._short_secrets:  # shorter ones than a redactor takes out: here they may be quoted back
+            said = said.replace(secret, REDACTED)
+        said = escape_unprintable(said)
+        return said if len(said) <= _MAX_SENTENCE_CHARS else said[: _MAX_SENTENCE_CHARS - 1] + "…"
+
+    def _add(self, code: str, level: Severity, what: str, fix: str) -> None:
+        made = Finding(code=code, level=level, what=self.clean(what), fix=self.clean(fix), where=self._where)
+        self.findings.append(made)
+
+
+PROBE_TIMEOUT_S: Final = 10.0
+"""For one probe as a whole."""
+_EXPIRED, _NOT_YET, _SELF_SIGNED, _WRONG_HOST = 10, 9, frozenset({18, 19, 20, 21}), frozenset({62, 64})
+"""OpenSSL's X509_V_ERR_*: x509_vfy.h."""
+_UNREACHABLE = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EADDRNOTAVAIL})
+_PORTS = {"https": 443, "wss": 443, "http": 80, "ws": 80}
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionProblem:
+    """Why a connection did not come about."""
+
+    code: str
+    what: str
+    fix: str
+
+
+def explain_connection_error(error: BaseException, host: str, port: int, *, ca_key: str = "") -> ConnectionProblem:
+    """Name what an error of a connection means, and what to do about it. Pure.
+
+    `ca_key`: the key that names another root, where the configuration has one.
+    """
+    there = f"{host}:{port}"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _explain_certificate_error(error, there, host, ca_key)
+    if isinstance(error, ssl.SSLError):
+        reason = error.reason or ""
+        if reason in {"WRONG_VERSION_NUMBER", "UNEXPECTED_MESSAGE", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"}:
+            return ConnectionProblem(
+                "net.tls.none", f"{there} does not speak TLS", "take its port for TLS, or turn TLS off"
+            )
+        return ConnectionProblem(
+            "net.tls", f"TLS with {there} failed ({reason or 'no reason'})", "look at the server's TLS settings"
+        )
+    if isinstance(error, socket.gaierror):
+        if error.errno in {socket.EAI_AGAIN, getattr(socket, "EAI_SYSTEM", None)}:
+            fix = "look at this machine's network and its name server (/etc/resolv.conf)"
+            return ConnectionProblem("net.name", f"the name {host} could not be looked up", fix)
+        return ConnectionProblem("net.name", f"there is no host called {host}", "look for a typing mistake in the name")
+    if isinstance(error, ConnectionRefusedError):
+        fix = "start the server, or correct the port"
+        return ConnectionProblem("net.refused", f"nothing listens at {there}", fix)
+    if isinstance(error, TimeoutError):
+        fix = "look at the port, and at firewalls between here and there"
+        return ConnectionProblem("net.timeout", f"{there} does not answer", fix)
+    if isinstance(error, OSError) and error.errno in _UNREACHABLE:
+        return ConnectionProblem("net.route", f"there is no way to {there}", "look at this machine's network")
+    return ConnectionProblem(
+        "net.lost", f"{there} hung up ({type(error).__name__})", "look at the port, and whether it takes TLS"
+    )
+
+
+def _explain_certificate_error(
+    error: ssl.SSLCertVerificationError, there: str, host: str, ca_key: str
+) -> ConnectionProblem:
+    number = error.verify_code
+    if number == _EXPIRED:
+        fix = "whoever runs the server must renew it; look at this machine's clock, too"
+        return ConnectionProblem("net.tls.expired", f"the certificate of {there} has expired", fix)
+    if number == _NOT_YET:
+        return ConnectionProblem(
+            "net.tls.clock", f"the certificate of {there} is not valid yet", "set this machine's clock"
+        )
+    if number in _WRONG_HOST:
+        fix = f"write the name that the certificate is for, in place of {host}"
+        return ConnectionProblem("net.tls.host", f"the certificate of {there} is for another name", fix)
+    if number in _SELF_SIGNED:
+        own = f"; for a server of your own, name its root in {ca_key}" if ca_key else ""
+        fix = f"install the package ca-certificates if every server is refused{own}"
+        return ConnectionProblem(
+            "net.tls.issuer", f"the certificate of {there} is signed by nobody whom this machine trusts", fix
+        )
+    return ConnectionProblem(
+        "net.tls", f"the certificate of {there} is not good: {error.verify_message}", "ask who runs the server"
+    )
+
+
+async def probe_net(
+    host: str, port: int, *, tls: bool | ssl.SSLContext = True, where: str = "", ca_key: str = ""
+) -> list[Finding]:
+    """Connect, shake hands, hang up. One finding. Never raises but for cancellation; takes 10 s at most.
+
+    `tls` True: with the system's roots.
+    """
+    found = FindingCollector(where)
+    context = (ssl.create_default_context() if tls else None) if isinstance(tls, bool) else tls
+    try:
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(host, port, ssl=context)
+            writer.close()
+            with contextlib.suppress(OSError, TimeoutError):
+                await asyncio.wait_for(writer.wait_closed(), 0.5)
+    except (OSError, UnicodeError, ValueError) as error:
+        told = (
+            _invalid_host_problem(host)
+            if isinstance(error, UnicodeError | ValueError)
+            else explain_connection_error(error, host, port, ca_key=ca_key)
+        )
+        found.bad(told.code, told.what, told.fix)
+    else:
+        found.ok("net.ok", f"{host}:{port} can be reached{' over TLS' if context else ''}")
+    return found.findings
+
+
+async def probe_url(url: str, *, where: str = "") -> list[Finding]:
+    """The same for where a URL of http, https, ws or wss leads; of it only host and port are told.
+
+    Where the environment names a proxy for it, what is looked at is whether that is why: one finding `net.proxy`.
+    """
+    scheme, host, port = "", "", 0
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(url)
+        scheme, host, port = parts.scheme, parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 443)
+    if not host:
+        told = _invalid_host_problem("")
+        found = FindingCollector(where)
+        found.bad(told.code, told.what, told.fix)
+        return found.findings
+    if uses_proxy(scheme, host):
+        found = FindingCollector(where)
+        fix = "look at HTTPS_PROXY, HTTP_PROXY and NO_PROXY in the environment"
+        found.bad("net.proxy", f"{host}:{port} cannot be reached through the proxy that the environment names", fix)
+        return found.findings
+    return await probe_net(host, port, tls=scheme in {"https", "wss"}, where=where)
+
+
+def uses_proxy(scheme: str, host: str) -> bool:
+    """Whether HTTP libraries go to `host` through a proxy of the environment's."""
+    if host == "localhost" or host.startswith("127.") or host == "::1":
+        return False
+    proxies = urllib.request.getproxies_environment()
+    named = scheme.replace("ws", "http") in proxies or "all" in proxies
+    return named and not urllib.request.proxy_bypass(host)
+
+
+def _invalid_host_problem(host: str) -> ConnectionProblem:
+    return ConnectionProblem(
+        "net.name", f"{host or 'that'} is not the name of a host", "write it as a name or an address"
+    )
+
+
+def clean_person_name(name: str) -> str:
+    """Return the name without control characters, in at most 60 characters."""
+    return FindingCollector().clean(name)[:60]

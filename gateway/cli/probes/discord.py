@@ -1,0 +1,238 @@
+"""Whether a Discord bot's token is good, what it may read, and where it is.
+
+Codes: `discord.token`, `discord.intents`, `discord.sessions`, `discord.guilds`, `discord.rooms`, `discord.answer`,
+and those of `probes.net`. https://discord.com/developers/docs/resources/application
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlencode
+
+from channels.base import Denied, RateLimited, Rejected, SendError
+from channels.text import get_int, get_number, get_object, get_objects, get_str
+from gateway.cli.probes.base import PROBE_TIMEOUT_S, Finding, FindingCollector, clean_person_name, probe_url
+
+if TYPE_CHECKING:
+    from channels.discord.config import DiscordConfig
+    from channels.discord.rest import DiscordClient, DiscordRestClient
+
+
+_PORTAL_URL: Final = "https://discord.com/developers/applications"
+INTENT_FIX: Final = f"open {_PORTAL_URL}, choose the application, Bot, switch on MESSAGE CONTENT INTENT, Save Changes"
+_COPY_WHOLE_FIX: Final = f"open {_PORTAL_URL}, choose the application, Bot, Reset Token, and copy what it shows"
+_FULL, _LIMITED = 1 << 18, 1 << 19
+"""Application flags: the message content intent of a bot that Discord has verified, and of any other."""
+PERMISSIONS: Final = 1 << 6 | 1 << 10 | 1 << 11 | 1 << 14 | 1 << 15 | 1 << 16 | 1 << 38
+"""ADD_REACTIONS, VIEW_CHANNEL, SEND_MESSAGES, EMBED_LINKS, ATTACH_FILES, READ_MESSAGE_HISTORY,
+SEND_MESSAGES_IN_THREADS: https://discord.com/developers/docs/topics/permissions"""
+_MIN_SESSIONS: Final = 20
+_MAX_ROOMS: Final = 10
+"""Looked at, at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscordProbeResult:
+    """What was found, and whose the token is."""
+
+    findings: list[Finding] = field(default_factory=list)
+    id: str = ""
+    """Of the bot's user. Empty: not known."""
+    application: str = ""
+    """Its id: the bot's, but for very old ones. Empty: not known."""
+    name: str = ""
+    reads_messages: bool | None = None
+    """Whether it is shown what is written in rooms. None: not known."""
+    guilds: tuple[tuple[str, str], ...] = ()
+    """Id and name of where it is: at most 200."""
+    owner: tuple[str, str] = ("", "")
+    """Id and name of who owns the application, or leads its team. Empty: not known."""
+
+    @property
+    def invitation_url(self) -> str:
+        """The address with which somebody takes the bot into a guild. Empty: not known."""
+        return build_invitation_url(self.application or self.id) if self.application or self.id else ""
+
+
+def build_invitation_url(application: str) -> str:
+    """As https://discord.com/developers/docs/topics/oauth2#bot-authorization-flow says."""
+    asked = {"client_id": application, "scope": "bot applications.commands", "permissions": PERMISSIONS}
+    return f"https://discord.com/oauth2/authorize?{urlencode(asked)}"
+
+
+async def probe_discord(config: "DiscordConfig", *, where: str = "") -> DiscordProbeResult:
+    """Ask the HTTP API; no session is begun. Never raises but for cancellation; takes 10 s at most."""
+    import aiohttp  # noqa: PLC0415 - the libraries take half a second
+    import discord  # noqa: PLC0415 - the same
+
+    from channels.discord.rest import DiscordClient  # noqa: PLC0415 - the same
+
+    found, seen = FindingCollector(where, [config.token.get_secret_value().strip()]), _DiscordProbeState()
+    client = DiscordClient(config, lambda *_: None)
+    try:
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            me = await client.log_in(config.token.get_secret_value().strip())
+            await _probe_account(client, found, seen, config, me)
+    except discord.LoginFailure:
+        found.bad("discord.token", "Discord does not know this token", _COPY_WHOLE_FIX)
+    except TimeoutError:
+        found.bad("discord.answer", "Discord did not answer in time", "try again; look at the network")
+    except discord.HTTPException as error:
+        fix = "look at api_url" if error.status == 404 else "try again later"  # noqa: PLR2004 - HTTP's own number
+        found.bad("discord.answer", f"Discord answered {error.status}", fix)
+    except (aiohttp.ClientError, discord.DiscordException, OSError) as error:
+        unreachable = [one for one in await probe_url(config.api_url, where=where) if one.level == "bad"]
+        found.findings += unreachable
+        if not unreachable:
+            found.bad("discord.answer", f"no answer from Discord: {type(error).__name__}", "look at api_url; try again")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        found.bad("discord.answer", "the answer is not Discord's", "look at api_url")
+    finally:
+        await client.http.close()
+    return seen.to_result(found)
+
+
+class _DiscordProbeState:
+    id = application = name = ""
+    reads_messages: bool | None = None
+    guilds: tuple[tuple[str, str], ...] = ()
+    owner: tuple[str, str] = ("", "")
+
+    def to_result(self, found: FindingCollector) -> DiscordProbeResult:
+        return DiscordProbeResult(
+            findings=found.findings,
+            id=self.id,
+            application=self.application,
+            name=self.name,
+            reads_messages=self.reads_messages,
+            guilds=self.guilds,
+            owner=self.owner,
+        )
+
+
+async def _probe_account(
+    client: "DiscordClient", found: FindingCollector, seen: _DiscordProbeState, config: "DiscordConfig", me: str
+) -> None:
+    """What there is to say of a bot that is let in."""
+    from channels.discord.rest import DiscordRestClient  # noqa: PLC0415 - the library takes half a second
+
+    api = DiscordRestClient()
+    api.client = client
+    seen.id, seen.name = me, await _read_name(api)
+    if not me:
+        found.bad("discord.answer", "the answer is not Discord's", "look at api_url")
+        return
+    found.ok("discord.token", f"the token is that of {seen.name or 'a bot'} (id {me})")
+    for look in (_probe_intents, _probe_sessions, _probe_guilds):
+        try:
+            await look(api, found, seen)
+        except Denied:
+            raise TypeError from None  # it was let in a moment ago
+        except SendError as error:
+            found.warn("discord.answer", f"Discord did not tell all: {error.reason}", "try again later")
+    await _probe_rooms(api, found, seen, config)
+
+
+async def _read_name(api: "DiscordRestClient") -> str:
+    try:
+        told = await api.call("GET", "/users/@me", again=False)
+    except SendError:
+        return ""
+    return get_str(told, "global_name") or get_str(told, "username")
+
+
+async def _probe_intents(api: "DiscordRestClient", found: FindingCollector, seen: _DiscordProbeState) -> None:
+    told = await api.call("GET", "/applications/@me", again=False)
+    flags, seen.application = get_int(told, "flags") or 0, get_str(told, "id")
+    seen.owner = _find_owner(told, seen.id)
+    seen.reads_messages = bool(flags & (_FULL | _LIMITED))
+    if not seen.reads_messages:
+        what = "the message content intent is off: Discord would end the connection (4014)"
+        found.bad("discord.intents", what, INTENT_FIX)
+    else:
+        how = "in full" if flags & _FULL else "limited: enough until 10,000 people use it"
+        found.ok("discord.intents", f"the message content intent is on ({how}); others are not needed")
+
+
+def _find_owner(told: object, me: str) -> tuple[str, str]:
+    """A team's owner has a name only among its members."""
+    team = get_object(told, "team")
+    members = [get_object(member, "user") for member in get_objects(team, "members")]
+    leader = next((one for one in members if get_str(one, "id") == get_str(team, "owner_user_id")), {})
+    person = leader or get_object(told, "owner")
+    if not get_str(person, "id") or get_str(person, "id") == me or person.get("bot") is True:
+        return ("", "")
+    return get_str(person, "id"), get_str(person, "global_name") or get_str(person, "username")
+
+
+async def _probe_sessions(api: "DiscordRestClient", found: FindingCollector, seen: _DiscordProbeState) -> None:
+    del seen
+    told = await api.call("GET", "/gateway/bot", again=False)
+    limit, shards = get_object(told, "session_start_limit"), get_int(told, "shards") or 1
+    left, total, reset_ms = (
+        get_int(limit, "remaining"),
+        get_int(limit, "total"),
+        get_number(limit, "reset_after") or 0.0,
+    )
+    if left is not None and left < _MIN_SESSIONS:
+        what = f"only {left} of {total} new sessions are left; more in {reset_ms / 3_600_000:.1f} hours"
+        found.warn("discord.sessions", what, "look for what makes it start so often; Discord takes away the token at 0")
+    elif left is not None:
+        found.ok("discord.sessions", f"{left} of {total} new sessions are left for today")
+    if shards > 1:
+        what = f"Discord recommends {shards} connections"
+        found.warn("discord.sessions", what, "write `shards: auto` at the channel")
+
+
+async def _probe_guilds(api: "DiscordRestClient", found: FindingCollector, seen: _DiscordProbeState) -> None:
+    told = await api.call("GET", "/users/@me/guilds", again=False)
+    listed = [get_object({"g": one}, "g") for one in told] if isinstance(told, list) else []
+    seen.guilds = tuple((get_str(one, "id"), get_str(one, "name")) for one in listed if get_str(one, "id"))
+    if seen.guilds:
+        names = ", ".join(name or number for number, name in seen.guilds[:5])
+        found.ok("discord.guilds", f"it is in {len(seen.guilds)} guild(s): {names}")
+    else:
+        what = "it is in no guild: only people who share one with it can write to it"
+        found.warn(
+            "discord.guilds", what, f"open {build_invitation_url(seen.application or seen.id)} and choose a guild"
+        )
+
+
+async def _probe_rooms(
+    api: "DiscordRestClient", found: FindingCollector, seen: _DiscordProbeState, config: "DiscordConfig"
+) -> None:
+    """Whether the channels and guilds that are named are there for it."""
+    known = {number for number, _ in seen.guilds}
+    for room in [room for room in config.rooms if room != "*" and room not in known][:_MAX_ROOMS]:
+        try:
+            told = await api.call("GET", "/channels/{channel_id}", again=False, channel_id=room)
+        except RateLimited:
+            return
+        except Rejected:
+            fix = "invite the bot to the guild, let it see the channel, and look at the id (Copy Channel ID)"
+            found.warn("discord.rooms", f"it sees no channel and is in no guild with the id {room}", fix)
+        except SendError:
+            return
+        else:
+            found.ok("discord.rooms", f"it sees #{get_str(told, 'name') or room} ({room})")
+
+
+async def find_discord_name(config: "DiscordConfig", number: str) -> str:
+    """The same; Discord tells of anybody."""
+    import aiohttp  # noqa: PLC0415 - the libraries take half a second
+    import discord  # noqa: PLC0415 - the same
+
+    from channels.base import SendError  # noqa: PLC0415 - the same
+    from channels.discord.rest import DiscordClient, DiscordRestClient  # noqa: PLC0415 - the same
+
+    client, api = DiscordClient(config, lambda *_: None), DiscordRestClient()
+    try:
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            await client.log_in(config.token.get_secret_value().strip())
+            api.client = client
+            told = await api.call("GET", "/users/{user_id}", again=False, user_id=number)
+    except (discord.DiscordException, aiohttp.ClientError, SendError, OSError, ValueError, KeyError, TypeError):
+        return ""
+    finally:
+        await client.http.close()
+    return clean_person_name(get_str(told, "global_name") or get_str(told, "username"))

@@ -1,0 +1,298 @@
+"""Whether a Telegram bot's token is good, and what will surprise its operator.
+
+Codes: `telegram.token`, `telegram.privacy`, `telegram.webhook`, `telegram.poller`, `telegram.commands`,
+`telegram.rooms`, `telegram.answer`, and those of `probes.net`. https://core.telegram.org/bots/api
+
+Who has written to a Telegram bot and was not answered yet: so that nobody needs to look up an id.
+
+Updates are asked for without an offset, which confirms none (core.telegram.org/bots/api#getupdates), so whoever runs
+the bot next is told all of it again. A program that polls for the bot at the same moment is interrupted once.
+
+Who has an id, as far as a platform tells its bots.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlencode
+
+from channels.text import Json, get_int, get_object, get_str
+from gateway.cli.probes.base import PROBE_TIMEOUT_S, Finding, FindingCollector, clean_person_name, probe_url
+
+if TYPE_CHECKING:
+    from channels.telegram.api import TelegramApi
+    from channels.telegram.config import TelegramConfig
+
+
+async def find_telegram_name(config: "TelegramConfig", number: str) -> str:
+    """The name; empty if the bot has never met them, or it cannot be asked. Never raises but for cancellation."""
+    from telegram.error import TelegramError  # noqa: PLC0415 - the library takes half a second
+
+    from channels.telegram.api import TelegramApi  # noqa: PLC0415 - the same
+
+    try:
+        api = TelegramApi(config)
+    except (RuntimeError, ValueError, OSError):
+        return ""
+    try:
+        with api.redact_logs():
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                url = f"{api.bot.base_url}/getChat?chat_id={int(number)}"
+                told = await api.await_call(api.bot.request.post(url))
+    except (TelegramError, TimeoutError, ValueError):
+        return ""
+    finally:
+        await api.close()
+    return clean_person_name(get_str(told, "first_name") if get_str(told, "type") == "private" else "")
+
+
+PRIVACY_FIX: Final = (
+    "to let it read whole groups: talk to @BotFather, send /setprivacy, choose the bot, choose Disable, "
+    "then take the bot out of each group and add it again"
+)
+_COPY_WHOLE_FIX: Final = "talk to @BotFather, send /mybots, choose the bot, API Token, and copy it whole"
+_POLLER_WAIT_S: Final = 2
+"""How long another poller has to show itself."""
+_MAX_ROOMS: Final = 10
+"""Looked at, at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TelegramProbeResult:
+    """What was found, and whose the token is."""
+
+    findings: list[Finding] = field(default_factory=list)
+    id: str = ""
+    """Empty: not known."""
+    username: str = ""
+    """Without `@`."""
+    name: str = ""
+    reads_whole_groups: bool | None = None
+    """Whether groups show it everything that is said. None: not known."""
+
+
+async def probe_telegram(config: "TelegramConfig", *, where: str = "", listen: bool = False) -> TelegramProbeResult:
+    """Ask the Bot API. Confirms no update, changes nothing; never raises but for cancellation; takes 10 s at most.
+
+    `listen`: also find out, in two seconds, whether another program polls for this bot. That interrupts it once, so
+    it must not be asked for while a gateway of ours may run with this token.
+    """
+    from channels.telegram.api import TelegramApi  # noqa: PLC0415 - the library takes half a second
+
+    hook = config.webhook
+    secrets = [config.token.get_secret_value(), *([hook.secret.get_secret_value()] if hook else [])]
+    found, seen = FindingCollector(where, secrets), _TelegramProbeState()
+    try:
+        api = TelegramApi(config)
+    except (RuntimeError, ValueError, OSError) as error:
+        found.bad("net.proxy", f"the HTTP client cannot be set up: {error}", "look at the proxies in the environment")
+        return seen.to_result(found)
+    try:
+        with api.redact_logs():
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                if await _probe_token(api, found, seen, config.base_url, where):
+                    await _probe_account(api, found, config, listen=listen)
+    except TimeoutError:
+        found.bad("telegram.answer", "the Bot API did not answer in time", "try again; look at the network")
+    finally:
+        await api.close()
+    return seen.to_result(found)
+
+
+class _TelegramProbeState:
+    id = username = name = ""
+    reads_whole_groups: bool | None = None
+
+    def to_result(self, found: FindingCollector) -> TelegramProbeResult:
+        return TelegramProbeResult(
+            findings=found.findings,
+            id=self.id,
+            username=self.username,
+            name=self.name,
+            reads_whole_groups=self.reads_whole_groups,
+        )
+
+
+async def _call_method(api: "TelegramApi", method: str, **parameters: str | int) -> object:
+    """The result as it came: the library insists on fields that are nothing to us. Raises TelegramError."""
+    query = f"?{urlencode(parameters)}" if parameters else ""
+    return await api.await_call(api.bot.request.post(f"{api.bot.base_url}/{method}{query}"))
+
+
+async def _probe_token(
+    api: "TelegramApi", found: FindingCollector, seen: _TelegramProbeState, base_url: str, where: str
+) -> bool:
+    """Learn whose token it is; whether there is more to ask."""
+    from telegram.error import InvalidToken, NetworkError, TelegramError  # noqa: PLC0415 - the same
+
+    from channels.telegram.api import FloodWait  # noqa: PLC0415 - the same
+
+    try:
+        me = await _call_method(api, "getMe")
+    except InvalidToken:
+        found.bad("telegram.token", "Telegram does not know this token", _COPY_WHOLE_FIX)
+        return False
+    except FloodWait as error:
+        found.bad("telegram.answer", f"Telegram asks us to wait {error.retry_after_s:g} s", "try again after that")
+        return False
+    except NetworkError as error:
+        unreachable = [one for one in await probe_url(base_url, where=where) if one.level == "bad"]
+        found.findings += unreachable
+        if not unreachable:
+            fix = "look at base_url: it is the root of a Bot API server, without /bot"
+            found.bad("telegram.answer", f"there is no Bot API at this address: {api.redact(error)}", fix)
+        return False
+    except TelegramError as error:
+        found.bad("telegram.answer", f"the Bot API refused to say who the bot is: {api.redact(error)}", "try again")
+        return False
+    number = get_int(me, "id")
+    if number is None:
+        found.bad("telegram.answer", "the answer is not the Bot API's", "look at base_url")
+        return False
+    seen.id, seen.username, seen.name = str(number), get_str(me, "username"), get_str(me, "first_name")
+    found.ok("telegram.token", f"the token is that of @{seen.username} ({seen.name}, id {seen.id})")
+    seen.reads_whole_groups = get_object({"me": me}, "me").get("can_read_all_group_messages") is not False
+    return True
+
+
+async def _probe_account(
+    api: "TelegramApi", found: FindingCollector, config: "TelegramConfig", *, listen: bool
+) -> None:
+    """What else there is to say of a bot that is known."""
+    from telegram.error import TelegramError  # noqa: PLC0415 - the library takes half a second
+
+    try:
+        await _probe_privacy(api, found, config)
+        hooked = await _probe_webhook(api, found, config)
+        if listen and not hooked and config.webhook is None:
+            await _probe_poller(api, found)
+        await _probe_rooms(api, found, config)
+        commands = await _call_method(api, "getMyCommands")
+        told = len(commands) if isinstance(commands, list) else 0
+        found.ok("telegram.commands", f"{told} commands stand in its menu" if told else "its menu is set at the start")
+    except TelegramError as error:
+        found.warn("telegram.answer", f"Telegram did not tell all: {api.redact(error)}", "try again")
+
+
+async def _probe_privacy(api: "TelegramApi", found: FindingCollector, config: "TelegramConfig") -> None:
+    me = await _call_method(api, "getMe")
+    if get_object({"me": me}, "me").get("can_read_all_group_messages") is not False:
+        found.ok("telegram.privacy", "privacy mode is off: groups show it all that is said")
+    elif config.rooms:
+        told = "privacy mode is on: groups show it only commands, mentions and replies to it"
+        found.warn("telegram.privacy", told, PRIVACY_FIX)
+    else:
+        found.ok("telegram.privacy", "privacy mode is on, which means nothing in private chats")
+
+
+async def _probe_webhook(api: "TelegramApi", found: FindingCollector, config: "TelegramConfig") -> bool:
+    """Whether updates go to a webhook that is not the configured one."""
+    told = await _call_method(api, "getWebhookInfo")
+    url = get_str(told, "url")
+    if not url or (config.webhook is not None and url == config.webhook.url):
+        return False
+    # Its path is often a secret, so the host alone is told.
+    host = url.split("/")[2] if url.count("/") > 1 else "somewhere"
+    if config.webhook is None:
+        what = f"a webhook at {host} gets this bot's messages; the gateway takes it away when it starts"
+        fix = "stop the program that set it, or it will set it again; or make a bot of its own with @BotFather"
+    else:
+        what = f"a webhook at {host} is set, not the configured one; the gateway sets its own when it starts"
+        fix = "stop the program that set it"
+    found.warn("telegram.webhook", what, fix)
+    return True
+
+
+async def _probe_poller(api: "TelegramApi", found: FindingCollector) -> None:
+    """A poll without an offset confirms nothing, and another's next poll ends it with 409."""
+    from telegram.error import Conflict  # noqa: PLC0415 - the library takes half a second
+
+    try:
+        await _call_method(api, "getUpdates", timeout=_POLLER_WAIT_S, limit=1)
+    except Conflict:
+        what = "another program asks for this bot's messages, too: each would get a part of them"
+        found.bad("telegram.poller", what, "stop the other program, or make a bot of its own with @BotFather")
+        return
+    found.ok("telegram.poller", "no other program was seen to ask for its messages")
+
+
+async def _probe_rooms(api: "TelegramApi", found: FindingCollector, config: "TelegramConfig") -> None:
+    """Whether the bot is in the groups that are named."""
+    from telegram.error import BadRequest, ChatMigrated, Forbidden  # noqa: PLC0415 - the library takes half a second
+
+    for room in [room for room in config.rooms if room != "*"][:_MAX_ROOMS]:
+        try:
+            chat = await _call_method(api, "getChat", chat_id=room)
+        except ChatMigrated as moved:
+            found.warn("telegram.rooms", f"group {room} has another id now", f"write {moved.new_chat_id} in its place")
+        except (BadRequest, Forbidden):
+            fix = "add the bot to the group, and look at the id: the bot tells it there after /whoami"
+            found.warn("telegram.rooms", f"the bot is in no group with the id {room}", fix)
+        else:
+            found.ok("telegram.rooms", f"it is in {get_str(chat, 'title') or 'a group'} ({room})")
+
+
+_UPDATE_KINDS = ("message", "edited_message", "my_chat_member")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TelegramContacts:
+    """What waits for the bot. Newest first."""
+
+    findings: list[Finding] = field(default_factory=list)
+    people: tuple[tuple[str, str], ...] = ()
+    """Id, and how they call themselves, of who wrote in private."""
+    groups: tuple[tuple[str, str], ...] = ()
+    """Id and title of groups in which something was said to it, or which it was taken into."""
+
+
+async def find_contacts(config: "TelegramConfig", *, where: str = "") -> TelegramContacts:
+    """Look. Never raises but for cancellation; takes 10 s at most."""
+    from telegram.error import Conflict, TelegramError  # noqa: PLC0415 - the library takes half a second
+
+    from channels.telegram.api import TelegramApi  # noqa: PLC0415 - the same
+
+    found, updates = FindingCollector(where, [config.token.get_secret_value()]), []
+    try:
+        api = TelegramApi(config)
+    except (RuntimeError, ValueError, OSError) as error:
+        found.bad("net.proxy", f"the HTTP client cannot be set up: {error}", "look at the proxies in the environment")
+        return TelegramContacts(findings=found.findings)
+    try:
+        with api.redact_logs():
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                told = await api.await_call(api.bot.request.post(f"{api.bot.base_url}/getUpdates?limit=100&timeout=0"))
+                updates = told if isinstance(told, list) else []
+    except Conflict:
+        what = "a webhook or another program takes this bot's messages"
+        found.warn("telegram.poller", what, "stop the other program, and look again")
+    except (TelegramError, TimeoutError) as error:
+        found.warn("telegram.answer", f"Telegram did not tell who wrote: {api.redact(error)}", "try again")
+    finally:
+        await api.close()
+    return parse_contacts(updates, found)
+
+
+def parse_contacts(updates: Sequence[object], found: FindingCollector) -> TelegramContacts:
+    """Of raw updates, who wrote and where. Pure."""
+    people: dict[str, str] = {}
+    groups: dict[str, str] = {}
+    for update in reversed(updates):
+        event = next((told for kind in _UPDATE_KINDS if (told := get_object(update, kind))), {})
+        chat, sender = get_object(event, "chat"), get_object(event, "from")
+        number, by = get_int(chat, "id"), get_int(sender, "id")
+        if number is None:
+            continue
+        if get_str(chat, "type") == "private":
+            if by is not None and sender.get("is_bot") is not True:
+                people.setdefault(str(by), found.clean(_format_sender(sender))[:60])
+        else:
+            groups.setdefault(str(number), found.clean(get_str(chat, "title"))[:60])
+    return TelegramContacts(findings=found.findings, people=tuple(people.items()), groups=tuple(groups.items()))
+
+
+def _format_sender(sender: Json) -> str:
+    name = " ".join(part for part in (get_str(sender, "first_name"), get_str(sender, "last_name")) if part)
+    user = get_str(sender, "username")
+    return f"{name} (@{user})" if user else name or "somebody"

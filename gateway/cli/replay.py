@@ -1,0 +1,529 @@
+"""A stretch of the log, decided again: what is compared, and what is told of it. Pure.
+
+Four sorts of things are compared. `replay_dmn`: what a Default Mode Network was told gives the same states and effects.
+`planner`: what a fold was decided by gives the same verdict. `view`: what stands in front of a turn, with folds and
+rewinds, gives the history that it was shown, byte for byte. `heard`: the messages that it was told of read the same.
+
+Reads a stretch of a log and has it decided again: beside a running gateway, or from an export.
+
+What a conversation's turns were shown of the past, made again, with what the planner said of it. Pure.
+
+Whether the model took tools is not in the log, and what is shown depends on it: both are made, until one of them proves
+to be the right one.
+
+What a turn was told as new, told again from the log: by the code that told it, with the log as it was then.
+"""
+
+import contextlib
+import json
+import re
+import sqlite3
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Final, Literal, NamedTuple, get_args
+
+from agent.brief import NOTHING_NEW
+from agent.compaction import CompactionPlan, load_params, plan_compaction
+from agent.dmn_trace import replay_trace
+from agent.prompt import render_prompt_lines
+from agent.signals import DmnPolicy
+from agent.view_forms import TurnForm
+from gateway.context.conversation import ConversationReader
+from gateway.context.history import HistoryTurn, HistoryView
+from gateway.core.events import ConversationId, Message
+from gateway.core.facts import ConversationRewound, DmnStateSaved, FoldDecision, Seq, TurnRecord, ViewFolded, is_inner
+from gateway.core.identity import ANY_ROOM, AccessPolicy, Role
+from gateway.store import LogEntry, Store, StoreError, StoreReader, UnreadEntries
+from gateway.store.schema import create_store_file, migrate_schema, sqlite_uri
+from gateway.stream.media import DescribedAttachment
+
+ReplayCheck = Literal["dmn", "planner", "view", "heard"]
+REPLAY_CHECKS: Final[tuple[ReplayCheck, ...]] = get_args(ReplayCheck)
+MAX_DIFFERENCES: Final = 1_000
+"""That are kept, and told; more are counted."""
+NO_SEQ: Final = Seq(0)
+EXCERPT_CHARS: Final = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayDifference:
+    """Something that does not come out as it was written down."""
+
+    seq: Seq
+    """The entry that says otherwise."""
+    check: ReplayCheck
+    conversation: ConversationId | None
+    what: str
+    """In words, for people. Untrusted text may be in it."""
+
+
+@dataclass(slots=True)
+class ReplayTally:
+    """Of one sort."""
+
+    compared: int = 0
+    agree: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    """What could not be compared, by the reason."""
+
+
+@dataclass(slots=True)
+class ReplayReport:
+    """What came of it, so far."""
+
+    first: Seq = NO_SEQ
+    last: Seq = NO_SEQ
+    """The stretch; both 0: nothing of it was seen yet."""
+    since: datetime | None = None
+    until: datetime | None = None
+    signals: int = 0
+    quiet_signals: int = 0
+    """Signals of the networks that were decided again, and that were only counted."""
+    tallies: dict[ReplayCheck, ReplayTally] = field(
+        default_factory=lambda: {sort: ReplayTally() for sort in REPLAY_CHECKS}
+    )
+    differences: list[ReplayDifference] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    policies: dict[str, DmnPolicy] = field(default_factory=dict)
+    """By which each agent decided last, as far as the log tells."""
+
+    @property
+    def is_identical(self) -> bool:
+        """Nothing differs."""
+        return all(tally.agree == tally.compared for tally in self.tallies.values())
+
+    def add_match(self, sort: ReplayCheck) -> None:
+        """One more came out as it was."""
+        self.tallies[sort].compared += 1
+        self.tallies[sort].agree += 1
+
+    def add_skipped(self, sort: ReplayCheck, reason: str) -> None:
+        """One cannot be compared."""
+        self.tallies[sort].skipped[reason] += 1
+
+    def add_differences(self, sort: ReplayCheck, seq: Seq, conversation: ConversationId | None, *what: str) -> None:
+        """One did not come out as it was, in these ways."""
+        self.tallies[sort].compared += 1
+        room = MAX_DIFFERENCES - len(self.differences)
+        made = (
+            ReplayDifference(seq=seq, check=sort, conversation=conversation, what=one) for one in what[: max(0, room)]
+        )
+        self.differences += made
+
+    def add_entry(self, seq: Seq, at: datetime) -> None:
+        """This entry is part of the stretch."""
+        self.first, self.since = self.first or seq, self.since or at
+        self.last, self.until = seq, at
+
+
+def replay_dmn(report: ReplayReport, seq: Seq, saved: DmnStateSaved) -> None:
+    """Decide again what an agent's network was told up to this save."""
+    if not saved.signals:
+        report.add_skipped("dmn", "nothing is written down of what it was told")
+        return
+    found = replay_trace(saved.signals, saved.state)
+    report.quiet_signals += found.quiet_count
+    if found.policy is not None:
+        report.policies[saved.agent] = found.policy
+    if found.skip_reason:
+        report.add_skipped("dmn", found.skip_reason)
+        return
+    report.signals += found.signal_count
+    if found.differences:
+        report.add_differences("dmn", seq, None, *(f"{saved.agent}: {one}" for one in found.differences))
+    else:
+        report.add_match("dmn")
+
+
+def add_policy_remarks(report: ReplayReport, now: Mapping[str, DmnPolicy]) -> None:
+    """Say of which agents the configuration has another policy than the log."""
+    report.remarks += [
+        f"{agent}: the configuration says another policy for the DMN than the log, which was decided again by its own"
+        for agent, policy in sorted(report.policies.items())
+        if agent in now and now[agent] != policy
+    ]
+
+
+def describe_text_difference(was: str, now: str) -> str:
+    """Where two texts part, in words."""
+    place = next((i for i, (one, other) in enumerate(zip(was, now, strict=False)) if one != other), None)
+    place = min(len(was), len(now)) if place is None else place
+    begin = max(0, place - EXCERPT_CHARS // 3)
+    before, after = (f"{text[begin : begin + EXCERPT_CHARS]!r}" for text in (was, now))
+    return f"from character {place} on it was {before}, and is {after} ({len(was)} and {len(now)} characters)"
+
+
+def format_replay_report(report: ReplayReport) -> list[str]:
+    """For people. Untrusted text may be in it: not safe on a terminal as it is."""
+    if not report.last or report.since is None or report.until is None:
+        return ["nothing of the log is in this stretch that could be decided again"]
+    told = [f"entries {report.first} to {report.last}, {_format_time(report.since)} to {_format_time(report.until)}"]
+    for sort, tally in report.tallies.items():
+        more = f" ({report.signals} signals; {report.quiet_signals} changed nothing)" if sort == "dmn" else ""
+        told.append(f"{_CHECK_LABELS[sort]}: {tally.compared} compared{more}, {tally.agree} agree")
+        told += [f"  not compared: {count}, {reason}" for reason, count in tally.skipped.most_common()]
+    told += report.remarks
+    told += [f"{one.seq:>8}  {one.check:<7}  {one.conversation or '-'}  {one.what}" for one in report.differences]
+    differ = sum(tally.compared - tally.agree for tally in report.tallies.values())
+    told.append(f"{differ} differ" if differ else "nothing differs")
+    return told
+
+
+def replay_report_as_json(report: ReplayReport) -> dict[str, object]:
+    """For programs."""
+    return {
+        "first": report.first,
+        "last": report.last,
+        "since": report.since.isoformat() if report.since else None,
+        "until": report.until.isoformat() if report.until else None,
+        "signals": report.signals,
+        "quiet": report.quiet_signals,
+        "sorts": {
+            sort: {"compared": tally.compared, "agree": tally.agree, "skipped": dict(tally.skipped)}
+            for sort, tally in report.tallies.items()
+        },
+        "remarks": report.remarks,
+        "differences": [
+            {"seq": one.seq, "sort": one.check, "conversation": one.conversation, "what": one.what}
+            for one in report.differences
+        ],
+    }
+
+
+_CHECK_LABELS: Final[dict[ReplayCheck, str]] = {
+    "dmn": "what the networks decided",
+    "planner": "whether to fold",
+    "view": "what turns were shown of the past",
+    "heard": "what turns were told as new",
+}
+
+
+def _format_time(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S}"
+
+
+_OMITTED_LINE: Final = re.compile(r"\A\(\d+ earlier lines are not shown\)\n?")
+
+
+class InputComparison(NamedTuple):
+    """What came of it. Both empty: it reads the same."""
+
+    skipped: str = ""
+    """Why it cannot be compared, in words."""
+    difference: str = ""
+    """The same."""
+
+
+async def compare_input(reader: StoreReader, place: ConversationId, seq: Seq, ended: TurnRecord) -> InputComparison:
+    """Tell the messages that this turn covers, and compare. Roles are those with which they were judged."""
+    if reason := _skip_reason(place, ended):
+        return InputComparison(skipped=reason)
+    covered = [one for cover in ended.covers if (one := await reader.entry(cover)) is not None]
+    if len(covered) < len(ended.covers):
+        return InputComparison(skipped="not all that it covers is there")
+    if any(isinstance(one.fact, Message) and one.fact.attachments for one in covered):
+        return InputComparison(skipped="something came with attachments, which are kept for a while only")
+    told = ""
+    for before in dict.fromkeys((seq, Seq(ended.upto + 1))):  # what was edited while it ran may have been heard or not
+        known = _ReaderBefore(reader, before)
+        for plain in (False, True):
+            told = await _render_input(known, covered, ended, plain=plain)
+            if told == ended.heard:
+                return InputComparison()
+            if _OMITTED_LINE.sub("", told) == _OMITTED_LINE.sub("", ended.heard):
+                return InputComparison(
+                    skipped="only the number of lines that it left out differs, in which deleted ones count"
+                )
+    return InputComparison(difference=describe_text_difference(ended.heard, told))
+
+
+def _skip_reason(place: ConversationId, ended: TurnRecord) -> str:
+    if is_inner(place):
+        return "a digest of many places"
+    if ended.within is not None:
+        return "told in a digest, and answered out of the inner conversation"
+    if not ended.covers or ended.heard in ("", NOTHING_NEW):
+        return "nothing new was told"
+    if any(step.heard for step in ended.steps):
+        return "more arrived in its middle"
+    return ""
+
+
+async def _render_input(known: "_ReaderBefore", covered: Sequence[LogEntry], ended: TurnRecord, *, plain: bool) -> str:
+    roles = dict[str, Role]()
+    for one in covered:
+        judged = await known.find_judgement(one.seq)
+        if isinstance(one.fact, Message) and judged is not None:
+            roles[f"{one.fact.at.channel}:{one.fact.sender.id}"] = _KNOWN_ROLES.get(judged.role, "guest")
+    channels = {one.fact.at.channel for one in covered if isinstance(one.fact, Message)}
+    policy = AccessPolicy(
+        dm_policy="open", roles=roles, open_rooms={channel: frozenset({ANY_ROOM}) for channel in channels}
+    )
+    hearing = ConversationReader(known, policy, _NoMedia())
+    unread = UnreadEntries(messages=tuple(covered), omitted=ended.omitted, upto=ended.upto, has_changes=True)
+    lines = await hearing.render(await hearing.read_current(unread), sees=False)
+    return render_prompt_lines([one.line for one in lines], omitted=ended.omitted, plain=plain)
+
+
+class _ReaderBefore(StoreReader):
+    """The log as it was before this position, as far as a turn asks for it."""
+
+    def __init__(self, reader: StoreReader, before: Seq) -> None:
+        super().__init__(reader.path, reader._reading)  # noqa: SLF001 - the same questions over the same connection
+        self._before = before
+
+    async def message_changes(self, conversation: ConversationId, *, after: int, newest: int) -> list[LogEntry]:
+        kinds = ("edited", "deleted")
+        return await self.newest_entries(
+            newest, after=after, before=self._before, kinds=kinds, conversation=conversation
+        )
+
+    async def entry_by_key(self, key: str) -> LogEntry | None:
+        found = await super().entry_by_key(key)
+        if found is None or found.seq >= self._before:
+            return None
+        if isinstance(found.fact, Message):  # whoever was refused is quoted to nobody
+            judged = await self.find_judgement(found.seq)
+            return None if judged is not None and judged.fate == "refused" else found
+        return found
+
+
+class _NoMedia:
+    """No attachments: what has some is not compared."""
+
+    async def describe_attachments(
+        self, messages: Sequence[tuple[Seq, Message]], *, sees: bool
+    ) -> dict[Seq, tuple[DescribedAttachment, ...]]:
+        raise AssertionError(f"{len(messages)} messages, {sees}")
+
+
+_KNOWN_ROLES: Final[dict[str, Role]] = {role: role for role in ("owner", "admin", "member", "guest", "blocked")}
+
+
+IMAGES_REASON = "more images than one request takes"
+"""What else a fold may be for, which the planner does not know: what was new is not all in the log."""
+
+
+class ViewReplay:
+    """One conversation."""
+
+    def __init__(self) -> None:
+        self._views = {False: HistoryView(), True: HistoryView()}
+        """By whether the model takes no tools."""
+
+    def apply_entry(self, entry: LogEntry, report: ReplayReport | None) -> None:
+        """The next entry of that conversation that changes its view. `report`: None, if it is not to be compared."""
+        match entry.fact:
+            case TurnRecord():
+                if report is not None:
+                    self._compare_view(entry, entry.fact, report)
+                for simple, view in self._views.items():
+                    self._views[simple] = view.with_turn(
+                        HistoryTurn.from_record(entry.seq, entry.fact, entry.at, simple=simple)
+                    )
+            case ViewFolded():
+                if report is not None and entry.fact.weighed is not None:
+                    self._compare_fold(entry, entry.fact, entry.fact.weighed, report)
+                for simple, view in self._views.items():
+                    left = [turn for turn in view.turns if turn.seq >= entry.fact.start]
+                    self._views[simple] = HistoryView.build(_restore_whole(left), entry.fact, entry.seq)
+            case ConversationRewound():
+                for simple, view in self._views.items():
+                    left = [turn for turn in view.turns if not entry.fact.first <= turn.seq <= entry.fact.last]
+                    self._views[simple] = HistoryView.build(_restore_whole(left), view.fold, view.folded_at)
+            case _:
+                pass
+
+    def _compare_view(self, entry: LogEntry, ended: TurnRecord, report: ReplayReport) -> None:
+        if ended.view:
+            right = {simple: view for simple, view in self._views.items() if view.digest == ended.view}
+            if right:
+                report.add_match("view")
+                self._keep_matching(set(right))
+            else:
+                view = next(iter(self._views.values()))
+                now = f"it is {view.digest} of {len(view.turns)} turns"
+                report.add_differences("view", entry.seq, entry.conversation, f"the view was {ended.view}, and {now}")
+        elif ended.requests:
+            report.add_skipped("view", "a dream, or of a version that did not tell what it was shown")
+        if ended.weighed is not None:
+            found = {simple: self._plan_again(simple, ended.weighed) for simple in self._views}
+            said = [_verdict_difference(decision, ended.weighed) for decision in found.values()]
+            self._record_verdict(entry, said, report)
+
+    def _compare_fold(self, entry: LogEntry, folded: ViewFolded, weighed: FoldDecision, report: ReplayReport) -> None:
+        said = []
+        for simple, view in self._views.items():
+            decision = self._plan_again(simple, weighed)
+            unlike = _verdict_difference(decision, weighed)
+            if not unlike and IMAGES_REASON not in weighed.verdict and decision is not None:
+                start = view.seq_at(decision.start) if decision.start else view.fold.start if view.fold else Seq(0)
+                if (decision.kinds, start) != (folded.kinds, folded.start):
+                    was, now = (
+                        f"{', '.join(kinds)} from {at} on"
+                        for kinds, at in ((folded.kinds, folded.start), (decision.kinds, start))
+                    )
+                    unlike = f"it was folded by {was}, and is by {now}"
+            said.append(unlike)
+        self._record_verdict(entry, said, report)
+
+    def _record_verdict(self, entry: LogEntry, said: list[str], report: ReplayReport) -> None:
+        if "" in said:
+            report.add_match("planner")
+        elif OTHER_VERSION in said:
+            report.add_skipped("planner", OTHER_VERSION)
+        else:
+            report.add_differences("planner", entry.seq, entry.conversation, said[0])
+
+    def _plan_again(self, simple: bool, weighed: FoldDecision) -> CompactionPlan | None:
+        view = self._views[simple]
+        try:
+            return plan_compaction(view.sizes(written=weighed.written), load_params(weighed.situation))
+        except (ValueError, TypeError):
+            return None
+
+    def _keep_matching(self, right: set[bool]) -> None:
+        if len(right) < len(self._views):
+            self._views = {simple: view for simple, view in self._views.items() if simple in right}
+
+
+OTHER_VERSION = "another version weighed it"
+
+
+def _verdict_difference(decision: CompactionPlan | None, weighed: FoldDecision) -> str:
+    if decision is None:
+        return OTHER_VERSION
+    verdict = weighed.verdict.removesuffix(IMAGES_REASON).strip("; ")
+    return "" if decision.verdict == verdict else f"the verdict was {weighed.verdict!r}, and is {decision.verdict!r}"
+
+
+def _restore_whole(turns: list[HistoryTurn]) -> list[HistoryTurn]:
+    """As the log has them, whatever form they were told in."""
+    return [
+        turn if turn.form is TurnForm.WHOLE else replace(turn, exchange=turn.raw, form=TurnForm.WHOLE) for turn in turns
+    ]
+
+
+ReplayProgress = Callable[[int, int], None]
+"""Called now and then with the position that was reached, and the last one."""
+
+_REPLAYED_KINDS: Final = ("dmn", "folded", "rewound", "turn_ended")
+_REPLAY_PAGE: Final = 500
+"""Entries in memory at once, besides what is in view."""
+_LOG_COLUMNS: Final = ("seq", "at", "kind", "conversation", "key", "cause", "body")
+
+
+class InvalidLog(StoreError):
+    """The file is no export of a log."""
+
+
+async def replay_log(
+    reader: StoreReader, *, since: datetime | None, progress: ReplayProgress = lambda _done, _last: None
+) -> ReplayReport:
+    """Decide again all that stands in the log since then (None: from its beginning), and compare.
+
+    What was in view at the beginning is read, too. What comes while this reads is part of it, or not.
+    """
+    report, seen = ReplayReport(), dict[ConversationId, ViewReplay]()
+    newest = await reader.newest_entries(1)
+    last = newest[-1].seq if newest else 0
+    after = await _find_position(reader, since, last) if since is not None else 0
+    begin = Seq(after + 1)
+    while page := await reader.entries(after=after, before=last + 1, kinds=_REPLAYED_KINDS, limit=_REPLAY_PAGE):
+        for entry in page:
+            await _replay_entry(reader, entry, begin, seen, report)
+        after = page[-1].seq
+        progress(after, last)
+    return report
+
+
+async def _replay_entry(
+    reader: StoreReader, entry: LogEntry, begin: Seq, seen: dict[ConversationId, ViewReplay], report: ReplayReport
+) -> None:
+    report.add_entry(entry.seq, entry.at)
+    fact, place = entry.fact, entry.conversation
+    if isinstance(fact, DmnStateSaved):
+        replay_dmn(report, entry.seq, fact)
+        return
+    if place is None:
+        return
+    if place not in seen:
+        seen[place] = await _load_view(reader, place, begin)
+    seen[place].apply_entry(entry, report)
+    if isinstance(fact, TurnRecord):
+        found = await compare_input(reader, place, entry.seq, fact)
+        if found.skipped:
+            report.add_skipped("heard", found.skipped)
+        elif found.difference:
+            report.add_differences("heard", entry.seq, place, found.difference)
+        else:
+            report.add_match("heard")
+
+
+async def _load_view(reader: StoreReader, place: ConversationId, begin: Seq) -> ViewReplay:
+    """What was in view there when the stretch began."""
+    seen, start = ViewReplay(), 0
+    for fold in await reader.newest_entries(1, before=begin, kinds=["folded"], conversation=place):
+        start = fold.fact.start if isinstance(fold.fact, ViewFolded) else 0
+    after, kinds = start - 1, ["turn_ended", "folded", "rewound"]
+    while page := await reader.entries(after=after, before=begin, kinds=kinds, conversation=place, limit=_REPLAY_PAGE):
+        for entry in page:
+            seen.apply_entry(entry, None)
+        after = page[-1].seq
+    for fold in await reader.newest_entries(1, before=begin, kinds=["folded"], conversation=place):
+        seen.apply_entry(fold, None)
+    return seen
+
+
+async def _find_position(reader: StoreReader, since: datetime, last: int) -> int:
+    """The position behind which entries are as new as that: times grow with positions, but for a clock set back."""
+    low, high = 0, last
+    while low < high:
+        middle = (low + high) // 2
+        found = await reader.entries(after=middle, limit=1)
+        if found and found[0].at < since:
+            low = found[0].seq
+        else:
+            high = middle
+    return low
+
+
+@contextlib.asynccontextmanager
+async def open_log(path: Path) -> AsyncIterator[StoreReader]:
+    """A store as it is, or one that is made of an export. Raises StoreError."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(16)
+    except OSError as error:
+        raise InvalidLog(f"cannot read {path}: {error.strerror}") from error
+    if head.startswith(b"SQLite format 3\0") or not head:
+        async with await Store.open_readonly(path) as reader:
+            yield reader
+        return
+    with tempfile.TemporaryDirectory(prefix="reverie-replay-") as folder:
+        made = Path(folder, "export.db")
+        create_store_file(made)
+        migrate_schema(made)
+        with contextlib.closing(sqlite3.connect(sqlite_uri(made, "rw"), uri=True)) as connection, connection:
+            try:
+                connection.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?)", _read_export(path))
+            except (sqlite3.Error, OverflowError) as error:
+                raise InvalidLog(f"{path} is no log: {error}") from error
+        async with await Store.open_readonly(made) as reader:
+            yield reader
+
+
+def _read_export(path: Path) -> Iterator[tuple[object, ...]]:
+    """The rows of an export, as `reverie log export` writes it."""
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                said = json.loads(line)
+                *head, body = (said[name] for name in _LOG_COLUMNS)
+            except (ValueError, KeyError, TypeError) as error:
+                raise InvalidLog(f"line {number} of {path} is no entry of a log: {type(error).__name__}") from error
+            yield (*head, json.dumps(body, ensure_ascii=False))

@@ -1,0 +1,501 @@
+"""Puts a backup where it belongs. Blocks on the disk, and runs the store's own loop to settle it.
+
+All is taken apart, verified and made ready beside the places where it goes; until then nothing is touched. Then it is
+moved there as one (`gateway.store.files`).
+
+What a restored store is told of the time since its backup: that nobody knows what was said in it.
+
+The gateway that the backup was taken from may have gone on. What waited then may have been sent, what was unread may
+have been answered, and what a platform's history tells may have been heard. To do any of it again could show people
+something twice; so it is recorded as uncertain, or becomes context, and the operator is told how much there was.
+
+Takes a backup apart, and believes nothing that it says. Blocks on the disk.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Final
+
+from gateway.access.pairing_admin import CLI_EVIDENCE, OPERATOR
+from gateway.cli.backup import (
+    MANIFEST_NAME,
+    STORE_NAME,
+    BackupManifest,
+    BackupMember,
+    InvalidBackup,
+    backup_roots,
+    is_safe_name,
+    parse_manifest,
+    root_name,
+)
+from gateway.config.models import Settings
+from gateway.core.clock import Clock, SystemClock, new_id
+from gateway.core.events import ChannelName, ConversationId, DeliveryReport, EventId, Usage
+from gateway.core.facts import (
+    LOW,
+    AuditRecord,
+    CursorMoved,
+    Fact,
+    Seq,
+    TurnId,
+    TurnRecord,
+    dedup_key,
+    inner_conversation,
+    is_inner,
+)
+from gateway.store import NewEntry, Store, TableDifference
+from gateway.store.files import (
+    FileMove,
+    check_store,
+    finish_moves,
+    move_files,
+    move_plan_path,
+    newest_schema,
+    seal_store,
+)
+from gateway.store.rebuild import rebuild_blocking
+from gateway.store.schema import StoreLock, migrate_schema
+
+_READ_BYTES: Final = 1 << 20
+_MAX_MANIFEST_BYTES: Final = 64 << 20
+"""About 400,000 files."""
+_DAMAGED: Final = "it is cut off or damaged: copy it again, or take an earlier one"
+
+ReadProgress = Callable[[int, int], None]
+"""Called now and then with the bytes that are read, and how many there are."""
+
+
+def extract_backup(archive: Path, into: Path, progress: ReadProgress = lambda _done, _whole: None) -> BackupManifest:
+    """Write all that is in it under `into`, a new directory, and compare it with the manifest.
+
+    Files are plain ones, for their owner alone. Raises BadBackup, whatever the archive holds, and OSError; what was
+    written until then stays.
+    """
+    into.mkdir(mode=0o700)
+    whole, found = archive.stat().st_size, dict[str, BackupMember]()
+    manifest: BackupManifest | None = None
+    try:
+        with tarfile.open(archive, mode="r:") as tar:
+            for header in tar:
+                if manifest is not None:
+                    raise InvalidBackup(f"something stands behind its manifest: {_DAMAGED}")
+                data = _open_member(tar, header, found.keys())
+                if header.name == MANIFEST_NAME:
+                    manifest = parse_manifest(_read_manifest(data, header.size))
+                else:
+                    found[header.name] = _extract_member(data, header, into)
+                progress(tar.offset, whole)
+    except (tarfile.TarError, EOFError, UnicodeError, ValueError, OverflowError):
+        raise InvalidBackup(f"it is no backup, or {_DAMAGED}") from None
+    if manifest is None:
+        raise InvalidBackup(f"it has no manifest: {_DAMAGED}")
+    _compare_members(manifest, found)
+    for root in manifest.roots:
+        _make_private_directory(into / root)
+    return manifest
+
+
+def _open_member(tar: tarfile.TarFile, header: tarfile.TarInfo, known: Collection[str]) -> IO[bytes]:
+    if header.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or header.issparse():
+        raise InvalidBackup(f"{header.name!r} in it is no plain file: no reverie made this; do not use it")
+    if header.name != MANIFEST_NAME and not is_safe_name(header.name):
+        raise InvalidBackup(f"{header.name!r} in it is no name of a backup: no reverie made this; do not use it")
+    if header.name in known:
+        raise InvalidBackup(f"{header.name!r} is twice in it: no reverie made this; do not use it")
+    data = tar.extractfile(header)
+    assert data is not None, "a plain file has content"
+    return data
+
+
+def _read_manifest(data: IO[bytes], size: int) -> bytes:
+    if size > _MAX_MANIFEST_BYTES:
+        raise InvalidBackup(f"its manifest has {size} bytes: no reverie made this; do not use it")
+    return data.read(size)
+
+
+def _extract_member(data: IO[bytes], header: tarfile.TarInfo, into: Path) -> BackupMember:
+    path = into / header.name
+    _make_private_directory(path.parent)
+    mode = 0o700 if header.mode & 0o100 else 0o600
+    digest, size = hashlib.sha256(), 0
+    opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    with os.fdopen(opened, "wb") as file:
+        while piece := data.read(_READ_BYTES):
+            file.write(piece)
+            digest.update(piece)
+            size += len(piece)
+        file.flush()
+        os.fsync(opened)
+    return BackupMember(name=header.name, size_bytes=size, sha256=digest.hexdigest())
+
+
+def _make_private_directory(directory: Path) -> None:
+    """And those above it, for their owner alone, too: `parents` of mkdir() would not."""
+    if not directory.is_dir():
+        _make_private_directory(directory.parent)
+        directory.mkdir(mode=0o700)
+
+
+def _compare_members(manifest: BackupManifest, there: Mapping[str, BackupMember]) -> None:
+    told = {one.name: one for one in manifest.members}
+    for name in sorted(told.keys() | there.keys()):
+        if name not in there:
+            raise InvalidBackup(f"{name!r} is missing in it: {_DAMAGED}")
+        if told.get(name) != there[name]:
+            raise InvalidBackup(f"{name!r} in it is not what was put there: {_DAMAGED}")
+        if name != root_name(name) and root_name(name) not in manifest.roots:
+            raise InvalidBackup(f"{name!r} in it belongs nowhere: no reverie made this; do not use it")
+
+
+def is_same_tree(root: Path, here: Path) -> bool:
+    """Whether two directories hold the same files, and these the same bytes."""
+    return _digest_tree(root) == _digest_tree(here)
+
+
+def _digest_tree(root: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(root)): _digest_file(path)
+        for path in sorted(root.rglob("*"))
+        if path.is_symlink() or not path.is_dir()
+    }
+
+
+def _digest_file(path: Path) -> str:
+    if path.is_symlink() or not path.is_file():
+        return "no plain file"
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+HISTORY_PLATFORMS: Final = frozenset({"irc", "discord"})
+"""Platforms whose history is read from where the cursor stands. Telegram hands over only what nobody has confirmed."""
+_MAX_TURNS: Final = 50
+"""Turns that are looked at for one that was interrupted: as `gateway.runtime.agents` does at a start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReconcileReport:
+    """How much there was."""
+
+    uncertain_posts: int
+    """They waited, and are uncertain now."""
+    unread_conversations: int
+    """Conversations in which something was due; it is context now."""
+    reset_channels: tuple[str, ...]
+    """Channels that begin anew where the restore was."""
+
+
+async def reconcile_restored(
+    path: Path, settings: Settings, clock: Clock, *, made: datetime, by: str, exact: bool
+) -> ReconcileReport:
+    """Write it into the restored store at `path`, in one transaction. `exact`: no gateway went on, so nothing changed.
+
+    `made`: when the backup was. `by`: who restores it, for people. Raises StoreError.
+    """
+    async with await Store.open(path, clock) as store:
+        now, why = clock.now(), f"restored from a backup of {made:%Y-%m-%d %H:%M:%S} UTC"
+        posts = () if exact else await store.undelivered_posts()
+        due = () if exact else [place for place, _ in await store.due_conversations(LOW)]
+        owed = () if exact else await _find_interrupted(store)
+        cursors = () if exact else [name for name in _channels_with_history(settings) if await store.saved_cursor(name)]
+        last = Seq(max([one.seq for one in await store.newest_entries(1)], default=0))
+        told = f"{why}: it may have been answered since"
+        entries = [_audit_entry(now, by, why, exact=exact)]
+        for item in posts:
+            ended = DeliveryReport(
+                id=EventId(item.post.key),
+                at=item.post.to,
+                post=item.post.key,
+                state="uncertain",
+                reason=f"{why}: it may have been sent since",
+                sent=now,
+            )
+            entries.append(NewEntry(fact=ended, at=now, conversation=item.post.to.conversation, key=dedup_key(ended)))
+        if due:
+            looked = tuple((place, last) for place in due)
+            entries.append(
+                _closing_turn_entry(
+                    now, inner_conversation(settings.agents[0].id), told, agent=settings.agents[0].id, looked=looked
+                )
+            )
+        entries += [_closing_turn_entry(now, place, told) for place in owed]
+        entries += [NewEntry(fact=CursorMoved(channel=name, value=""), at=now) for name in cursors]
+        await store.append(entries)
+    return ReconcileReport(
+        uncertain_posts=len(posts), unread_conversations=len({*due, *owed}), reset_channels=tuple(cursors)
+    )
+
+
+def _channels_with_history(settings: Settings) -> list[ChannelName]:
+    return [ChannelName(name) for name, channel in settings.channels.items() if channel.platform in HISTORY_PLATFORMS]
+
+
+async def _find_interrupted(store: Store) -> list[ConversationId]:
+    """Where the last turn was interrupted: what it heard would be answered at the next start."""
+    last = dict[ConversationId, Fact]()
+    for one in await store.newest_entries(_MAX_TURNS, kinds=["turn_ended"]):
+        compacted = isinstance(one.fact, TurnRecord) and one.fact.cause == "compact"
+        if one.conversation is not None and not is_inner(one.conversation) and not compacted:
+            last[one.conversation] = one.fact
+    return [place for place, fact in last.items() if isinstance(fact, TurnRecord) and fact.outcome == "interrupted"]
+
+
+def _closing_turn_entry(
+    now: datetime,
+    place: ConversationId,
+    reason: str,
+    *,
+    agent: str = "",
+    looked: tuple[tuple[ConversationId, Seq], ...] = (),
+) -> NewEntry:
+    """A turn in which nothing happened but that what was due is due no more. It deals with nothing that is unread."""
+    turn = TurnId(new_id(now))
+    fact = TurnRecord(
+        turn=turn,
+        covers=(),
+        omitted=0,
+        heard="",
+        upto=Seq(0),
+        outcome="yielded",
+        text="",
+        reason=reason,
+        model="",
+        usage=Usage(),
+        requests=0,
+        autonomous=False,
+        agent=agent,
+        looked=looked,
+    )
+    return NewEntry(fact=fact, at=now, conversation=place, key=f"turn:{turn}")
+
+
+def _audit_entry(now: datetime, by: str, why: str, *, exact: bool) -> NewEntry:
+    fact = AuditRecord(
+        what="restore",
+        by=OPERATOR,
+        name=by,
+        evidence=CLI_EVIDENCE,
+        role=OPERATOR,
+        rule="the command line",
+        at=None,
+        args="--nothing-since" if exact else "",
+        ok=True,
+        result=why,
+    )
+    return NewEntry(fact=fact, at=now)
+
+
+_STAGING_SUFFIX: Final = ".restoring"
+_SQLITE_SUFFIXES: Final = ("-wal", "-shm", "-journal")
+"""Files of SQLite's: what stands there of another store would be taken for a part of this one
+(https://www.sqlite.org/howtocorrupt.html)."""
+
+RestoreProgress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedBackup:
+    """What was found in a backup that can be used."""
+
+    manifest: BackupManifest
+    differences: tuple[TableDifference, ...]
+    """Tables that were not what the log says; restored they are. Of an older schema this is not looked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreReport:
+    """What came of it."""
+
+    verified: VerifiedBackup
+    reconciled: ReconcileReport
+    restored_paths: tuple[Path, ...]
+    kept_paths: tuple[Path, ...]
+    """Where what was there before is now."""
+
+
+def verify_backup(archive: Path, into: Path, progress: RestoreProgress) -> VerifiedBackup:
+    """Take it apart under `into`, a new directory, and look through it. Raises BadBackup, OSError, StoreError."""
+    manifest = extract_backup(archive, into, lambda done, whole: progress("read", done, whole))
+    if manifest.schema_version > newest_schema():
+        raise InvalidBackup(
+            f"it has schema {manifest.schema_version} and this reverie knows up to {newest_schema()}: "
+            f"restore it with reverie {manifest.version} or newer"
+        )
+    store = into / STORE_NAME
+    if not store.exists():
+        raise InvalidBackup("it holds no store: no reverie made this; do not use it")
+    found = check_store(store)
+    if (found.schema, found.entries, found.last) != (manifest.schema_version, manifest.entries, manifest.last):
+        raise InvalidBackup("its store is not the one that its manifest tells of: do not use it")
+    current = found.schema == newest_schema()
+    told = (
+        rebuild_blocking(store, lambda done, whole: progress("replayed", done, whole), SystemClock()) if current else []
+    )
+    seal_store(store)
+    return VerifiedBackup(manifest=manifest, differences=tuple(told))
+
+
+def restore_backup(
+    archive: Path, settings: Settings, now: datetime, *, replace: bool, exact: bool, by: str, progress: RestoreProgress
+) -> RestoreReport:
+    """Verify, make ready, and put in place. `exact`, `by`: as `gateway.cli.restore.reconcile_restored` takes them.
+
+    `replace`: what is there and differs is kept beside, under a name with the time; without it that is refused. The
+    gateway must not run: raises InUse; also BadBackup, FileExistsError, OSError, StoreError. Before the last step
+    nothing that was there is changed.
+    """
+    store = settings.store.path
+    _make_owned_directory(store.parent)
+    lock = StoreLock(store, now)
+    try:
+        finish_moves(store)
+        with _restore_staging(store.parent) as half:
+            verified = verify_backup(archive, half / "all", progress)
+            places = _target_paths(verified.manifest, settings)
+            places = {
+                name: place
+                for name, place in places.items()
+                if name == STORE_NAME or not _is_in_place(half, name, place)
+            }
+            taken = [place for place in places.values() if _is_occupied(place)]
+            if taken and not replace:
+                told = ", ".join(map(str, taken))
+                raise FileExistsError(f"there is something else at {told}: --replace keeps it beside, as *.before-...")
+            migrate_schema(half / "all" / STORE_NAME)  # as it was it stands in the backup
+            made = verified.manifest.made
+            settled = asyncio.run(
+                reconcile_restored(half / "all" / STORE_NAME, settings, SystemClock(), made=made, by=by, exact=exact)
+            )
+            seal_store(half / "all" / STORE_NAME)
+            with _staged_targets(half / "all", places, store) as ready:
+                moves = _plan_moves(ready, places, store, f".before-{now:%Y%m%dT%H%M%SZ}")
+                move_files(store, moves)
+            _chown_like(store.with_name(f"{store.name}.lock"), store.parent)
+        kept = tuple(move.old for move in moves if move.old is not None and os.path.lexists(move.old))
+        return RestoreReport(
+            verified=verified, reconciled=settled, restored_paths=tuple(places.values()), kept_paths=kept
+        )
+    finally:
+        lock.release()
+
+
+@contextlib.contextmanager
+def _restore_staging(directory: Path) -> Iterator[Path]:
+    """A directory for what is not in its place yet; what a kill left of one is removed. The store's lock is held."""
+    for stale in directory.glob(f"{_STAGING_SUFFIX}-*"):
+        shutil.rmtree(stale, ignore_errors=True)
+    half = Path(tempfile.mkdtemp(prefix=f"{_STAGING_SUFFIX}-", dir=directory))
+    try:
+        yield half
+    finally:
+        shutil.rmtree(half, ignore_errors=True)
+
+
+def _target_paths(manifest: BackupManifest, settings: Settings) -> dict[str, Path]:
+    """Where each root goes, and the store. Raises BadBackup for one that goes nowhere."""
+    known = {root.name: root.path for root in backup_roots(settings)} | {STORE_NAME: settings.store.path}
+    for name in manifest.roots:
+        if name not in known and any(one.name.startswith(f"{name}/") for one in manifest.members):
+            kind, _, agent = name.partition("/")
+            what = f"the agent {agent}" if kind == "mind" else f"`{kind}` of the agent {agent}"
+            raise InvalidBackup(
+                f"it holds files of {what}, which the configuration does not name: add that, and restore"
+            )
+    return {name: known[name] for name in (*manifest.roots, STORE_NAME) if name in known}
+
+
+def _is_in_place(half: Path, name: str, place: Path) -> bool:
+    """Whether what is to go there stands there already."""
+    return place.is_dir() and not place.is_symlink() and is_same_tree(half / "all" / name, place)
+
+
+def _is_occupied(place: Path) -> bool:
+    if os.path.ismount(place):
+        raise OSError(f"{place} is a mount, and cannot be moved: mount what is above it, and restore")
+    if place.is_dir() and not place.is_symlink():
+        return any(place.iterdir())
+    return os.path.lexists(place)
+
+
+@contextlib.contextmanager
+def _staged_targets(all_: Path, places: dict[str, Path], store: Path) -> Iterator[dict[str, Path]]:
+    """Each of them on the file system of its place, under a name of its own.
+
+    They stay if moving them was cut off: whoever opens the store next goes on with it.
+    """
+    ready = dict[str, Path]()
+    try:
+        for name, place in places.items():
+            _make_owned_directory(place.parent)
+            beside = place.with_name(f"{place.name}{_STAGING_SUFFIX}")
+            _remove_path(beside)
+            ready[name] = beside
+            try:
+                (all_ / name).rename(beside)
+            except OSError:  # of another file system
+                _copy_durably(all_ / name, beside)
+            _chown_like(beside, place.parent)
+        yield ready
+    finally:
+        for beside in () if move_plan_path(store).exists() else ready.values():
+            _remove_path(beside)
+
+
+def _copy_durably(source: Path, target: Path) -> None:
+    if source.is_dir():
+        shutil.copytree(source, target)
+    else:
+        shutil.copy2(source, target)
+    for path in [target, *target.rglob("*")] if target.is_dir() else [target]:
+        opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
+
+
+def _make_owned_directory(directory: Path) -> None:
+    if not directory.is_dir():
+        _make_owned_directory(directory.parent)
+        directory.mkdir(mode=0o700)
+        _chown_like(directory, directory.parent)
+
+
+def _chown_like(path: Path, like: Path) -> None:
+    """Root's own files would be closed to the user as whom the gateway runs: they are whose the directory is."""
+    if os.geteuid() == 0:
+        owner = like.stat()
+        for one in [path, *path.rglob("*")]:
+            os.chown(one, owner.st_uid, owner.st_gid, follow_symlinks=False)
+
+
+def _plan_moves(ready: dict[str, Path], places: dict[str, Path], store: Path, suffix: str) -> list[FileMove]:
+    """The store last: what SQLite keeps beside the old one goes with that."""
+
+    def old(place: Path) -> Path | None:
+        return place.with_name(f"{place.name}{suffix}").absolute() if os.path.lexists(place) else None
+
+    moves = [
+        FileMove(new=beside.absolute(), place=places[name].absolute(), old=old(places[name]))
+        for name, beside in ready.items()
+        if name != STORE_NAME
+    ]
+    sides = [store.with_name(f"{store.name}{side}") for side in _SQLITE_SUFFIXES]
+    moves += [FileMove(new=None, place=side.absolute(), old=old(side)) for side in sides if os.path.lexists(side)]
+    return [*moves, FileMove(new=ready[STORE_NAME].absolute(), place=store.absolute(), old=old(store))]
+
+
+def _remove_path(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,220 @@
+"""The whole conversation. Pure: questions out, answers in, at the end what is to be configured.
+
+The last words: what to do next, and how to talk to the bot. Pure.
+"""
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from gateway.cli.setup.dialog import (
+    DialogFlow,
+    PlatformSkipped,
+    SecretReference,
+    SetupAnswers,
+    SetupQuestion,
+    ask,
+    split_words,
+    tell,
+)
+from gateway.cli.setup.model import ask_model
+from gateway.cli.setup.platforms import ask_discord, ask_irc, ask_telegram
+
+
+def build_farewell(answers: SetupAnswers, directory: str, *, running: bool) -> list[str]:
+    """Lines for people. `running`: a gateway runs with this configuration already."""
+    return list(_farewell_lines(answers, directory, running=running))
+
+
+def next_commands(directory: str) -> list[str]:
+    """The next two, as they can be copied into a shell."""
+    quoted = shlex.quote(directory)
+    return [f"reverie doctor --config {quoted}", f"reverie run --config {quoted}"]
+
+
+def _farewell_lines(answers: SetupAnswers, directory: str, *, running: bool) -> Iterator[str]:
+    doctor, run = next_commands(directory)
+    yield ""
+    yield "Next"
+    yield f"  {doctor}     looks at everything once more"
+    if running:
+        yield "  A gateway runs with this configuration and reads what has changed by itself."
+    else:
+        yield f"  {run}        starts it; Ctrl-C ends it"
+    yield ""
+    yield "Talking to it"
+    if answers.telegram:
+        name = answers.telegram.username
+        yield f"  Telegram  write to @{name}: https://t.me/{name}" if name else "  Telegram  write to the bot"
+    if answers.discord:
+        name = f" {answers.discord.name}" if answers.discord.name else ""
+        yield f"  Discord   write to{name or ' the bot'} in a direct message, or name it in a channel"
+        if answers.discord.invitation:
+            yield "            to take it into a guild, open:"
+            yield answers.discord.invitation
+    if answers.irc:
+        yield f"  IRC       /msg {answers.irc.nick} hello"
+        for room in answers.irc.rooms[:1]:
+            yield f"            or in {room}:  {answers.irc.nick}: hello"
+    yield from _owner_lines(answers, directory)
+
+
+def _owner_lines(answers: SetupAnswers, directory: str) -> Iterator[str]:
+    channels = [one.channel for one in (answers.telegram, answers.discord, answers.irc) if one]
+    without = [name for name in channels if not any(one.startswith(f"{name}:") for one in answers.owners)]
+    if without and len(without) == len(channels):
+        yield ""
+        yield "Nobody owns it yet, so it asks everybody for a code at first"
+    elif without:
+        yield ""
+        yield f"You are its owner, but not on {', '.join(without)} yet"
+    if without:
+        yield "  Say whoami to it there (/whoami, on IRC !whoami): it tells you an id. Then"
+        yield f"  reverie pair seed ID --role owner --config {shlex.quote(directory)}"
+
+
+PLATFORMS = ("telegram", "discord", "irc")
+_DEFAULT_NAME = "Reverie"
+_UNCHANGED = "as it is"
+WORKSPACE = "./workspace"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetupSituation:
+    """What is known before the first question."""
+
+    existing: SetupAnswers | None = None
+    """What the configuration says now. None: there is none."""
+    identity: str = ""
+    """The persona that comes with the product: the text of its IDENTITY.md."""
+    is_running: bool = False
+    """A gateway runs with this configuration."""
+    fresh_token: str = field(default="", repr=False)
+    """A token for the operator's own page, made by chance, if one is needed."""
+    telegram_url: str | None = None
+    """Of another server than the platform's own, as the next ones."""
+    discord_urls: tuple[str | None, str | None] = (None, None)
+    """For HTTP and for the gateway."""
+    model_url: str | None = None
+
+
+def run_interview(situation: SetupSituation) -> DialogFlow[SetupAnswers]:
+    """Ask everything."""
+    before = situation.existing or SetupAnswers()
+    made = replace(before, telegram=None, discord=None, irc=None)
+    while True:
+        for platform in (yield from _ask_platforms(before)):
+            try:
+                made = yield from _ask_platform(platform, made, before, situation)
+            except PlatformSkipped:
+                yield from tell(f"  {platform} is left out.")
+        if any(getattr(one, name) for one in (made, before) for name in PLATFORMS):
+            break
+        yield from tell("  At least one platform is needed.", "")
+    thinking = yield from ask_model(before.model, situation.model_url)
+    made = replace(made, model=thinking)
+    made = yield from _ask_persona(made, situation)
+    if made.ops_token is None:
+        token = SecretReference(reference="${file:secrets/ops.token}", value=situation.fresh_token, is_new=True)
+        made = replace(made, ops_token=token)
+    return made
+
+
+def _ask_platforms(before: SetupAnswers) -> DialogFlow[tuple[str, ...]]:
+    there = [name for name in PLATFORMS if getattr(before, name) is not None]
+    words = yield from ask(
+        SetupQuestion(
+            key="platforms",
+            text="Platforms (telegram, discord, irc; several with spaces)",
+            default=" ".join(there) or "telegram",
+            parse=_parse_platforms,
+        )
+    )
+    chosen = split_words(words)
+    stay = [name for name in there if name not in chosen]
+    if stay:
+        yield from tell(f"  Left as it is: {', '.join(stay)}. What is to go, take out of the file.")
+    return chosen
+
+
+def _ask_platform(
+    platform: str, made: SetupAnswers, before: SetupAnswers, situation: SetupSituation
+) -> DialogFlow[SetupAnswers]:
+    """With the answers about one platform, and its owner among the owners. Raises Skipped."""
+    if platform == "telegram":
+        name = before.telegram.channel if before.telegram else "telegram.main"
+        owner = _find_owner(made, name)
+        told = yield from ask_telegram(
+            before.telegram, owner, name, polled=situation.is_running, url=situation.telegram_url
+        )
+        return _with_owner(replace(made, telegram=told.channel), name, owner, told.owner)
+    if platform == "discord":
+        name = before.discord.channel if before.discord else "discord.main"
+        owner = _find_owner(made, name)
+        answered = yield from ask_discord(before.discord, owner, name, situation.discord_urls)
+        return _with_owner(replace(made, discord=answered.channel), name, owner, answered.owner)
+    known = before.irc.channel if before.irc else ""
+    owner = _find_owner(made, known) if known else None
+    said = yield from ask_irc(before.irc, owner)
+    return _with_owner(replace(made, irc=said.channel), said.channel.channel, owner, said.owner)
+
+
+def _find_owner(made: SetupAnswers, channel: str) -> str | None:
+    """The first one's id on that channel."""
+    return next((one.partition(":")[2] for one in made.owners if one.startswith(f"{channel}:")), None)
+
+
+def _with_owner(made: SetupAnswers, channel: str, old: str | None, new: str | None) -> SetupAnswers:
+    """With the first owner on that channel replaced."""
+    owners = [one for one in made.owners if old is None or one != f"{channel}:{old}"]
+    if new is not None and f"{channel}:{new}" not in owners:
+        owners.append(f"{channel}:{new}")
+    return replace(made, owners=made.owners if old == new else tuple(owners))
+
+
+def _ask_persona(made: SetupAnswers, situation: SetupSituation) -> DialogFlow[SetupAnswers]:
+    yield from tell("", "Who it is")
+    if situation.existing is None:
+        name = yield from ask(
+            SetupQuestion(key="persona.name", text="Its name", default=_DEFAULT_NAME, parse=_parse_name)
+        )
+        made = replace(made, agent_id=slug(name))
+    else:
+        name = made.agent_id
+    words = yield from ask(
+        SetupQuestion(key="persona.text", text="Its character, in a paragraph", default=_UNCHANGED, parse=str.strip)
+    )
+    if words == _UNCHANGED and (situation.existing is not None or name == _DEFAULT_NAME):
+        return made
+    text = situation.identity.replace(_DEFAULT_NAME, name) if words == _UNCHANGED else render_identity(name, words)
+    return replace(made, workspace=made.workspace or WORKSPACE, identity=text)
+
+
+def render_identity(name: str, words: str) -> str:
+    """IDENTITY.md for a name and a paragraph."""
+    return f"You are {name}. {words}\n\nYou are software and say so when it matters or when somebody asks.\n"
+
+
+def slug(name: str) -> str:
+    """A name as an agent's id: letters, digits, dots, hyphens."""
+    return re.sub(r"[^a-z0-9.-]+", "-", name.lower()).strip("-.") or "reverie"
+
+
+def _parse_name(words: str) -> str:
+    words = " ".join(words.split())
+    if not words or len(words) > 60:  # noqa: PLR2004 - a name
+        raise ValueError("a name, of at most 60 characters")
+    return words
+
+
+def _parse_platforms(words: str) -> str:
+    chosen: list[str] = []
+    for word in split_words(words.lower()):
+        match = [name for name in PLATFORMS if name.startswith(word)]
+        if len(match) != 1:
+            raise ValueError(f"{word} is none of {', '.join(PLATFORMS)}")
+        chosen += [name for name in match if name not in chosen]
+    if not chosen:
+        raise ValueError("at least one of telegram, discord, irc")
+    return " ".join(name for name in PLATFORMS if name in chosen)

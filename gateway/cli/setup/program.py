@@ -1,0 +1,707 @@
+"""`reverie setup` as a program: ask, look, show, write.
+
+A person at a terminal, or a pipe that plays one: plain prompts, secrets unseen.
+
+Runs an interview: hands each step to whoever answers, and looks at the world where it asks for that.
+
+Nobody to ask: flags answer, and what they leave out has a default or is an error that names the flag.
+
+Carries out the looks of an interview, with the probes.
+"""
+
+import asyncio
+import getpass
+import json
+import os
+import secrets
+import shutil
+import sys
+import textwrap
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import yaml
+
+from agent.cache.prices import PriceTable
+from agent.models.config import AnthropicConfig, LlamaCppConfig, LocalConfig, OpenAIConfig, ScriptedConfig
+from agent.workspace.persona import default_workspace
+from channels.discord.config import DiscordConfig
+from channels.irc.config import IrcConfig, TlsConfig
+from channels.telegram.config import TelegramConfig
+from gateway.cli.probes.base import Finding
+from gateway.cli.setup.config_edit import (
+    ConfigDraft,
+    check_files,
+    draft_config,
+    is_writable,
+    parse_yaml,
+    read_answers,
+    read_config_files,
+    redact_diff,
+    write_files,
+)
+from gateway.cli.setup.dialog import (
+    ConfirmQuestion,
+    DialogFlow,
+    DialogReply,
+    DialogStep,
+    ModelProbeRequest,
+    PersonProbeRequest,
+    ProbeReply,
+    ProbeRequest,
+    ProblemChoice,
+    ProblemQuestion,
+    SecretQuestion,
+    SecretReference,
+    SetupAnswers,
+    SetupFindings,
+    SetupNotice,
+    SetupQuestion,
+    WaitingProbeRequest,
+)
+from gateway.cli.setup.interview import SetupSituation, build_farewell, next_commands, run_interview
+from gateway.config.secrets import PriceTableError, load_price_table
+from gateway.config.source import Tree, value_at
+from gateway.core.control_socket import ControlError, send_control_request, socket_path
+from gateway.core.redaction import Redactor
+from gateway.core.text_safety import escape_unprintable
+
+
+async def run_probe(at: ProbeRequest, directory: Path, *, polled: bool) -> ProbeReply | str:
+    """What is there. Takes ten seconds or so at most, and raises for nothing that the world does.
+
+    `directory`: where relative paths start. `polled`: a gateway runs with this configuration, and is not to be
+    interrupted.
+    """
+    match at.target:
+        case TelegramConfig() as telegram:
+            from gateway.cli.probes.telegram import probe_telegram  # noqa: PLC0415 - each takes half a second to import
+
+            return await probe_telegram(telegram, listen=not polled and not telegram.rooms)
+        case DiscordConfig() as discord:
+            from gateway.cli.probes.discord import probe_discord  # noqa: PLC0415 - the same
+
+            return await probe_discord(discord)
+        case IrcConfig() as irc:
+            from gateway.cli.probes.irc import probe_irc  # noqa: PLC0415 - the same
+
+            return await probe_irc(_with_ca_path(irc, directory))
+        case WaitingProbeRequest(config):
+            from gateway.cli.probes.telegram import find_contacts  # noqa: PLC0415 - the same
+
+            return await find_contacts(config)
+        case PersonProbeRequest(config, number):
+            from gateway.cli.probes.discord import find_discord_name  # noqa: PLC0415 - the same
+            from gateway.cli.probes.telegram import find_telegram_name  # noqa: PLC0415 - the same
+
+            if isinstance(config, TelegramConfig):
+                return await find_telegram_name(config, number)
+            return await find_discord_name(config, number)
+        case ModelProbeRequest(model, provider):
+            from gateway.cli.probes.model import probe_model  # noqa: PLC0415 - the same
+
+            return await probe_model(model, provider, _load_prices(directory))
+        case AnthropicConfig() | OpenAIConfig() | LlamaCppConfig() | LocalConfig() | ScriptedConfig() as provider:
+            from gateway.cli.probes.model import list_models  # noqa: PLC0415 - the same
+
+            return await list_models(provider)
+
+
+def _load_prices(directory: Path) -> PriceTable:
+    """The operator's own; while that is broken, those that come with the product."""
+    try:
+        return load_price_table(directory)
+    except PriceTableError:
+        return load_price_table(None)
+
+
+def _with_ca_path(irc: IrcConfig, directory: Path) -> IrcConfig:
+    """With the path of its root as the configuration reads it."""
+    if not isinstance(irc.tls, TlsConfig) or irc.tls.ca_file is None:
+        return irc
+    ca_file = str(directory.absolute() / Path(irc.tls.ca_file).expanduser())
+    return irc.model_copy(update={"tls": irc.tls.model_copy(update={"ca_file": ca_file})})
+
+
+T = TypeVar("T")
+
+
+class Respondent(Protocol):
+    """Who answers. Each may raise `SetupAborted`."""
+
+    def ask(self, question: SetupQuestion) -> str: ...
+
+    def ask_secret(self, question: SecretQuestion) -> SecretReference: ...
+
+    def confirm(self, question: ConfirmQuestion) -> bool: ...
+
+    def tell(self, lines: tuple[str, ...]) -> None: ...
+
+    def show_findings(self, said: SetupFindings) -> None: ...
+
+    def choose_remedy(self, said: ProblemQuestion) -> ProblemChoice: ...
+
+
+class SetupAborted(Exception):
+    """It does not go on. The text says why, and what to do."""
+
+    def __init__(self, reason: str, *, code: int) -> None:
+        """`code`: the exit code."""
+        super().__init__(reason)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerFlags:
+    """What was answered before anything was asked."""
+
+    answers: Mapping[str, str] = field(default_factory=dict)
+    """By the question's key."""
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    """The same, as references."""
+
+
+def run_flow(flow: DialogFlow[T], who: Respondent, directory: Path, *, polled: bool) -> T:
+    """Run it to its end. Raises `SetupAborted`, and whatever `who` raises."""
+    try:
+        step = next(flow)
+        while True:
+            step = flow.send(_reply_to(step, who, directory, polled=polled))
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+def _reply_to(step: DialogStep, who: Respondent, directory: Path, *, polled: bool) -> DialogReply:
+    match step:
+        case SetupQuestion():
+            return who.ask(step)
+        case SecretQuestion():
+            return who.ask_secret(step)
+        case ConfirmQuestion():
+            return who.confirm(step)
+        case ProblemQuestion():
+            return who.choose_remedy(step)
+        case ProbeRequest():
+            return asyncio.run(run_probe(step, directory, polled=polled))
+        case SetupFindings():
+            who.show_findings(step)
+        case SetupNotice(lines):
+            who.tell(lines)
+    return None
+
+
+def parse_choice(question: SetupQuestion, words: str) -> str:
+    """What the words mean as an answer. Raises ValueError with the remedy."""
+    said = words.strip()
+    if not question.choices:
+        return question.parse(words)
+    if said.isdecimal() and 1 <= int(said) <= len(question.choices):
+        return question.choices[int(said) - 1]
+    exact = [one for one in question.choices if one.lower() == said.lower()]
+    begun = [one for one in question.choices if said and one.lower().startswith(said.lower())]
+    if exact or (len(begun) == 1 and not question.allows_other):
+        return (exact or begun)[0]
+    if question.allows_other:
+        return question.parse(words)
+    raise ValueError(f"one of {', '.join(question.choices)}")
+
+
+def resolve_secret(reference: str, directory: Path, env: Mapping[str, str] = os.environ) -> SecretReference:
+    """What `${NAME}` or `${file:PATH}` stands for, as the configuration reads it. Raises ValueError with the remedy."""
+    if reference.startswith("${file:") and reference.endswith("}"):
+        path = directory / Path(reference[7:-1].strip()).expanduser()
+        try:
+            value = path.read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not a text file"
+            raise ValueError(f"the file {path} cannot be read ({reason})") from None
+        if not value:
+            raise ValueError(f"the file {path} is empty")
+        return SecretReference(reference=reference, value=value)
+    name = reference[2:-1]
+    if not reference.startswith("${") or not reference.endswith("}") or not name.isidentifier():
+        raise ValueError("write ${NAME} for an environment variable, or ${file:PATH}")
+    return SecretReference(reference=reference, value=env.get(name) or None)
+
+
+_CHOICE_LABELS: dict[ProblemChoice, str] = {
+    "correct": "correct it",
+    "again": "look again",
+    "go on": "go on as it is",
+    "skip": "skip this platform",
+}
+_LEVEL_SIGNS = {"ok": "ok", "warning": "!", "bad": "x"}
+_MAX_COLUMNS = 80
+
+
+class TerminalRespondent:
+    """Asks there. Words that were answered by flags are not asked for again."""
+
+    def __init__(self, directory: Path, flags: AnswerFlags) -> None:
+        self._directory = directory
+        self._answers, self._secrets = dict(flags.answers), dict(flags.secrets)
+        self._width = min(shutil.get_terminal_size((_MAX_COLUMNS, 24)).columns, _MAX_COLUMNS)
+        self.question_count = 0
+        """Questions so far."""
+        self.seen_secrets: list[str] = []
+        """Secrets that were typed or looked up."""
+
+    def set_directory(self, directory: Path) -> None:
+        """Paths start there from now on."""
+        self._directory = directory
+
+    def ask(self, question: SetupQuestion) -> str:
+        if (given := self._answers.pop(question.key, None)) is not None:
+            try:
+                return parse_choice(question, given)
+            except ValueError as error:
+                raise SetupAborted(f"--{question.key.replace('.', '-')}: {error}", code=2) from None
+        if question.is_optional and question.default is not None:
+            return question.default
+        while True:
+            words = self._read_line(question.text, question.default)
+            if not words.strip() and question.default is not None:
+                return question.default
+            try:
+                if words.strip() or question.choices:
+                    return parse_choice(question, words)
+                self.tell(("  This one is needed.",))
+            except ValueError as error:
+                self._write_wrapped(str(error), "  ", "  ")
+
+    def ask_secret(self, question: SecretQuestion) -> SecretReference:
+        if (given := self._secrets.pop(question.key, None)) is not None:
+            try:
+                return self._remember_secret(resolve_secret(given, self._directory))
+            except ValueError as error:
+                raise SetupAborted(f"--{question.key.replace('.', '-')}-file: {error}", code=2) from None
+        kept = question.existing
+        if question.is_optional:
+            return self._remember_secret(kept or SecretReference(reference=""))
+        hint = "hidden; Enter keeps it" if kept else "hidden, or ${NAME} of the environment"
+        while True:
+            words = self._read_hidden(f"{question.text} ({hint}): ").strip()
+            if not words and kept is not None:
+                return self._remember_secret(kept)
+            try:
+                if words.startswith("${"):
+                    return self._remember_secret(resolve_secret(words, self._directory))
+                if words:
+                    value = question.parse(words)
+                    return self._remember_secret(
+                        SecretReference(reference=f"${{file:secrets/{question.file}}}", value=value, is_new=True)
+                    )
+                self.tell(("  This one is needed.",))
+            except ValueError as error:
+                self._write_wrapped(str(error), "  ", "  ")
+
+    def confirm(self, question: ConfirmQuestion) -> bool:
+        while True:
+            words = self._read_line(
+                f"  {question.text}", "yes" if question.default else "no", brackets="Y/n y/N"
+            ).lower()
+            if words.strip() in {"", "y", "yes", "n", "no"}:
+                return question.default if not words.strip() else words.strip().startswith("y")
+            self.tell(("  yes or no",))
+
+    def tell(self, lines: tuple[str, ...]) -> None:
+        for line in lines:
+            if line:
+                self._write_wrapped(line.lstrip(), " " * (len(line) - len(line.lstrip())), " " * _hanging_indent(line))
+            else:
+                self._write("\n")
+
+    def show_findings(self, said: SetupFindings) -> None:
+        for finding in said.findings:
+            self._write_finding(finding)
+
+    def choose_remedy(self, said: ProblemQuestion) -> ProblemChoice:
+        ways = ", ".join(f"{_CHOICE_LABELS[way]} ({way[0]})" for way in said.choices)
+        self._write_wrapped(f"What now: {ways}.", "  ", "  ")
+        question = SetupQuestion(
+            key="", text="  Your choice", default=said.choices[0], parse=partial(_parse_problem_choice, said.choices)
+        )
+        answer = self.ask(question)
+        return next(way for way in said.choices if way == answer)
+
+    def _write_finding(self, finding: Finding) -> None:
+        self._write_wrapped(escape_unprintable(finding.what), f"  {_LEVEL_SIGNS[finding.level]:>2} ", "     ")
+        if finding.fix:
+            self._write_wrapped(f"-> {escape_unprintable(finding.fix)}", "     ", "        ")
+
+    def _remember_secret(self, secret: SecretReference) -> SecretReference:
+        if secret.value:
+            self.seen_secrets.append(secret.value)
+        return secret
+
+    def _read_line(self, text: str, default: str | None, brackets: str = "") -> str:
+        self.question_count += 1
+        shown = brackets.split()[0 if default == "yes" else 1] if brackets else default or ""
+        self._write(f"{text} [{shown}]: " if shown else f"{text}: ")
+        words = sys.stdin.readline()
+        if not words:
+            raise _input_ended()
+        if not sys.stdin.isatty():
+            self._write("\n")
+        return words.rstrip("\n")
+
+    def _read_hidden(self, prompt: str) -> str:
+        self.question_count += 1
+        if sys.stdin.isatty():
+            try:
+                return getpass.getpass(prompt, sys.stdout)
+            except EOFError:
+                raise _input_ended() from None
+        self._write(prompt)
+        words = sys.stdin.readline()
+        self._write("\n")
+        if not words:
+            raise _input_ended()
+        return words
+
+    def _write_wrapped(self, text: str, first: str, rest: str) -> None:
+        lines = textwrap.wrap(
+            text,
+            self._width - 1,
+            initial_indent=first,
+            subsequent_indent=rest,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        self._write("".join(f"{line}\n" for line in lines))
+
+    @staticmethod
+    def _write(text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+def _input_ended() -> SetupAborted:
+    if sys.stdin.isatty():
+        sys.stdout.write("\n")  # Ctrl-D ends no line
+    reason = "the input has ended before all was answered, and nothing was written; --non-interactive takes flags"
+    return SetupAborted(reason, code=2)
+
+
+def _parse_problem_choice(ways: tuple[ProblemChoice, ...], words: str) -> str:
+    """By its beginning, also as it is worded on the screen."""
+    said = " ".join(words.lower().split())
+    found = [way for way in ways if said and (way.startswith(said) or _CHOICE_LABELS[way].startswith(said))]
+    if len(found) != 1:
+        raise ValueError(f"one of {', '.join(ways)}")
+    return found[0]
+
+
+def _hanging_indent(line: str) -> int:
+    """How far the rest of a long line is set in: below the words that explain a name, where there are any."""
+    return len(line) - len(line.lstrip())
+
+
+FAILED, BAD_USAGE = 1, 2
+
+
+class UnattendedRespondent:
+    """Answers by flags."""
+
+    def __init__(self, directory: Path, flags: AnswerFlags, *, force: bool) -> None:
+        """`force`: what does not work is configured all the same."""
+        self._directory, self._flags, self._force = directory, flags, force
+        self._used_keys: set[str] = set()
+        """Keys of flags that have answered."""
+        self.findings: list[Finding] = []
+        self.seen_secrets: list[str] = []
+        """Secrets that were looked up."""
+
+    def set_directory(self, directory: Path) -> None:
+        """Paths start there from now on."""
+        self._directory = directory
+
+    def ask(self, question: SetupQuestion) -> str:
+        flag = f"--{question.key.replace('.', '-')}"
+        if (words := self._flags.answers.get(question.key)) is not None:
+            if question.key in self._used_keys:
+                raise SetupAborted(f"{flag}: {words!r} was not accepted", code=FAILED)
+            self._used_keys.add(question.key)
+            try:
+                return parse_choice(question, words)
+            except ValueError as error:
+                raise SetupAborted(f"{flag}: {error}", code=BAD_USAGE) from None
+        if question.secret_key in self._flags.secrets:
+            return "yes"
+        default = question.default if question.noninteractive_default is None else question.noninteractive_default
+        if default is None:
+            raise SetupAborted(f"{flag} is missing: {question.text}", code=BAD_USAGE)
+        return default
+
+    def ask_secret(self, question: SecretQuestion) -> SecretReference:
+        flag = f"--{question.key.replace('.', '-')}"
+        reference = self._flags.secrets.get(question.key)
+        if reference is None:
+            if question.existing is None and question.is_optional:
+                return SecretReference(reference="")
+            if question.existing is None:
+                raise SetupAborted(f"{flag}-env NAME or {flag}-file PATH is missing: {question.text}", code=BAD_USAGE)
+            return question.existing
+        try:
+            secret = resolve_secret(reference, self._directory)
+        except ValueError as error:
+            raise SetupAborted(f"{flag}-file: {error}", code=BAD_USAGE) from None
+        if secret.value is None and not self._force:
+            raise SetupAborted(
+                f"{flag}-env: {reference[2:-1]} is not set (--force writes it all the same)", code=BAD_USAGE
+            )
+        self._used_keys.add(question.key)
+        if secret.value:
+            self.seen_secrets.append(secret.value)
+        return secret
+
+    @property
+    def unused_flags(self) -> list[str]:
+        """Flags for which there was no question."""
+        keys = [*self._flags.answers, *self._flags.secrets]
+        return [f"--{key.replace('.', '-')}" for key in keys if key not in self._used_keys]
+
+    def confirm(self, question: ConfirmQuestion) -> bool:
+        if not question.default and not self._force:
+            raise SetupAborted(f"{question.text} (--force says yes)", code=FAILED)
+        return True
+
+    def tell(self, lines: tuple[str, ...]) -> None:
+        """Nobody listens."""
+
+    def show_findings(self, said: SetupFindings) -> None:
+        self.findings += said.findings
+
+    def choose_remedy(self, said: ProblemQuestion) -> ProblemChoice:
+        if self._force or all(one.level == "warning" for one in said.findings):
+            return "go on"
+        told = "; ".join(f"{one.what}: {one.fix}" for one in said.findings)
+        raise SetupAborted(f"{told} (--force writes it all the same)", code=FAILED)
+
+
+DONE = 0
+DEFAULT_DIRECTORY = "./reverie"
+_SMALL_MODEL_PERSONA = "IDENTITY.local.md"
+"""Of the persona that comes with the product, what is for very small models: a persona of one's own is for all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetupOptions:
+    """What was said on the command line."""
+
+    directory: Path | None
+    """None: asked for."""
+    flags: AnswerFlags
+    is_interactive: bool
+    json: bool
+    yes: bool
+    """Files that are there are changed without asking."""
+    force: bool
+    """The same, and what does not work is configured all the same."""
+    telegram_url: str | None = None
+    discord_urls: tuple[str | None, str | None] = (None, None)
+    model_url: str | None = None
+
+
+def run_setup(options: SetupOptions) -> int:
+    """Run it; the exit code. Says on standard error why it stopped, if it did."""
+    who: TerminalRespondent | UnattendedRespondent = (
+        TerminalRespondent(Path(), options.flags)
+        if options.is_interactive
+        else UnattendedRespondent(Path(), options.flags, force=options.force)
+    )
+    try:
+        return _run_setup(options, who)
+    except SetupAborted as stopped:
+        return _report_abort(options, who, str(stopped), stopped.code)
+    except KeyboardInterrupt:
+        sys.stderr.write("\nstopped; nothing was written\n")
+        return FAILED
+    except (OSError, UnicodeError, yaml.YAMLError) as error:
+        return _report_abort(options, who, _describe_error(error), FAILED)
+    except Exception:  # noqa: BLE001 - what nobody thought of may quote what was typed: it is told without
+        redact = Redactor(who.seen_secrets)
+        sys.stderr.write(f"this is a bug, and nothing was written\n{redact(traceback.format_exc())}")
+        return FAILED
+
+
+def _report_abort(options: SetupOptions, who: TerminalRespondent | UnattendedRespondent, reason: str, code: int) -> int:
+    told = Redactor(who.seen_secrets)(reason)
+    if options.json:
+        sys.stdout.write(json.dumps({"ok": False, "error": told, "findings": _findings_as_json(who)}) + "\n")
+    else:
+        sys.stderr.write(f"setup: {told}\n")
+    return code
+
+
+def _describe_error(error: Exception) -> str:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
+        return f"the configuration is not YAML (line {error.problem_mark.line + 1}); mend it first"
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}"
+    return "a file of the configuration cannot be read; mend it first"
+
+
+def _run_setup(options: SetupOptions, who: TerminalRespondent | UnattendedRespondent) -> int:
+    who.tell(("Reverie setup. Enter takes what stands in brackets; Ctrl-C leaves all as it is.", ""))
+    directory = options.directory
+    if directory is None:
+        question = SetupQuestion(key="config", text="Directory of the configuration", default=DEFAULT_DIRECTORY)
+        directory = Path(who.ask(question)).expanduser()
+    if not is_writable(directory):
+        raise SetupAborted(
+            f"{directory} cannot be written: name another directory, or look who owns it", code=BAD_USAGE
+        )
+    who.set_directory(directory)
+    now = read_config_files(directory)
+    trees = [parse_yaml(text) for text in now.values()]
+    running = bool(now) and _is_gateway_running(directory, trees)
+    there = _existing_answers(directory, trees) if now else None
+    if there is not None:
+        who.tell((f"There is a configuration in {directory}: what it says now is proposed.",))
+    persona = _load_default_persona()
+    situation = SetupSituation(
+        existing=there,
+        identity=persona["IDENTITY.md"],
+        is_running=running,
+        fresh_token=secrets.token_urlsafe(32),
+        telegram_url=options.telegram_url,
+        discord_urls=options.discord_urls,
+        model_url=options.model_url,
+    )
+    answers = run_flow(run_interview(situation), who, directory, polled=running)
+    who.seen_secrets += [one.value for one in answers.secrets if one.value]
+    today = datetime.now(UTC).date().isoformat()
+    made = draft_config(answers, now, persona, _read_existing_files(directory, answers), today)
+    return _write_config(options, who, directory, answers, made, running=running)
+
+
+def _write_config(
+    options: SetupOptions,
+    who: TerminalRespondent | UnattendedRespondent,
+    directory: Path,
+    answers: SetupAnswers,
+    made: ConfigDraft,
+    *,
+    running: bool,
+) -> int:
+    warnings = _validate_draft(directory, answers, made) if made.files else []
+    if isinstance(who, UnattendedRespondent) and who.unused_flags:
+        warnings.append(f"not needed: {', '.join(who.unused_flags)}")
+    if made.files and not _confirm_write(options, who, directory, made):
+        raise SetupAborted("nothing was written", code=FAILED)
+    if made.files:
+        write_files(directory, made.files)
+    names = [str(directory / file.path) for file in made.files]
+    if options.json:
+        told = {
+            "ok": True,
+            "directory": str(directory),
+            "written": names,
+            "channels": [one.channel for one in (answers.telegram, answers.discord, answers.irc) if one],
+            "owners": list(answers.owners),
+            "warnings": [*warnings, *made.notices],
+            "findings": _findings_as_json(who),
+            "next": next_commands(str(directory)),
+        }
+        sys.stdout.write(json.dumps(told) + "\n")
+        return DONE
+    out = ["", "Written." if names else "Nothing has changed."]
+    out += [f"  note: {one}" for one in (*warnings, *made.notices)]
+    out += build_farewell(answers, str(directory), running=running)
+    sys.stdout.write("".join(f"{line}\n" for line in out))
+    return DONE
+
+
+def _confirm_write(
+    options: SetupOptions, who: TerminalRespondent | UnattendedRespondent, directory: Path, made: ConfigDraft
+) -> bool:
+    lines = redact_diff(made, who.seen_secrets)
+    hidden = [file.path for file in made.files if file.secret and (directory / file.path).exists()]
+    fresh = [file.path for file in made.files if not (directory / file.path).exists()]
+    if not options.json:
+        if lines:
+            sys.stdout.write("\nWhat would change:\n\n" + "".join(f"{line}\n" for line in lines) + "\n")
+        for path in hidden:
+            sys.stdout.write(f"{path} gets new content, which is not shown.\n")
+        if fresh:
+            sys.stdout.write("".join(["\nNew files\n", *(f"  {directory / path}\n" for path in fresh)]))
+    if options.yes or options.force:
+        return True
+    if not options.is_interactive:
+        if lines or hidden:
+            raise SetupAborted(f"{directory} holds a configuration already; --yes changes it", code=FAILED)
+        return True
+    return who.confirm(ConfirmQuestion(text="Write it?"))
+
+
+def _validate_draft(directory: Path, answers: SetupAnswers, made: ConfigDraft) -> list[str]:
+    """What is unwise about it. Raises Stopped if it would not be taken."""
+    unset = {one.reference[2:-1]: "not-set-0" for one in answers.secrets if one.value is None and not one.path}
+    wrong, warnings = check_files(directory, made.files, {**os.environ, **unset})
+    if wrong:
+        told = "".join(f"\n  {one}" for one in wrong)
+        raise SetupAborted(f"the configuration would not be good:{told}\nnothing was written", code=BAD_USAGE)
+    missing = [f"{name} must be set in the environment of `reverie run`" for name in unset]
+    return [*warnings, *missing]
+
+
+def _existing_answers(directory: Path, trees: list[Tree]) -> SetupAnswers:
+    whole: dict[str, Tree] = {}
+    for tree in trees:
+        whole |= {key: below for key, below in tree.items() if key not in whole} if isinstance(tree, dict) else {}
+        for key, below in tree.items() if isinstance(tree, dict) else ():
+            if isinstance(below, dict) and isinstance(whole[key], dict):
+                whole[key] = {**below, **whole[key]}  # type: ignore[dict-item] # looked at one line above
+    return read_answers(whole, _SecretValues(directory))
+
+
+class _SecretValues(dict[str, str]):
+    """What references stand for, looked up when asked for."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self._directory = directory
+
+    def get(self, key: str, default: str | None = None) -> str | None:  # type: ignore[override] # narrower
+        try:
+            return resolve_secret(key, self._directory).value or default
+        except ValueError:
+            return default
+
+
+def _is_gateway_running(directory: Path, trees: list[Tree]) -> bool:
+    from gateway.core.control_messages import DmnRequest  # noqa: PLC0415 - only here
+
+    path = next(
+        (found for tree in trees if isinstance(found := value_at(tree, "store", "path"), str)), "./data/reverie.db"
+    )
+    try:
+        asyncio.run(send_control_request(socket_path(directory / path), DmnRequest(what="status", by="setup")))
+    except (ControlError, OSError, ValueError):
+        return False
+    return True
+
+
+def _load_default_persona() -> dict[str, str]:
+    folder = default_workspace()
+    files = sorted(path for path in folder.rglob("*.md") if path.name != _SMALL_MODEL_PERSONA)
+    return {path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8") for path in files}
+
+
+def _read_existing_files(directory: Path, answers: SetupAnswers) -> Mapping[str, str]:
+    """Of files that may be written, those that are there."""
+    folder = (answers.workspace or "").removeprefix("./").rstrip("/")
+    files = (directory / folder).rglob("*.md") if folder else ()
+    return {path.relative_to(directory).as_posix(): path.read_text(encoding="utf-8") for path in files}
+
+
+def _findings_as_json(who: TerminalRespondent | UnattendedRespondent) -> list[dict[str, str]]:
+    found = who.findings if isinstance(who, UnattendedRespondent) else []
+    return [{"code": one.code, "level": one.level, "what": one.what, "fix": one.fix} for one in found]

@@ -1,0 +1,310 @@
+"""Who is answered, and with what: from a command to its judgement and its post.
+
+What commands answer, and what they change, is known before anything is written: so the command, what was decided about
+it, the answer and the facts that it makes become durable together, and a command that comes twice is answered once, and
+changes something once.
+
+What is written down of acts of administration, allowed and refused. Pure.
+
+Nobody can fill the log with refusals: of somebody who administers nothing there is one a minute.
+"""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from gateway.access.limits import Pace
+from gateway.access.policy import AccessDecision, decide
+from gateway.commands import help  # noqa: A004 - the command has this name
+from gateway.commands.context import CommandCall, CommandContext, CommandHandler, CommandReply
+from gateway.commands.info import BASE_HANDLERS, answer_unknown_command, find_next_page
+from gateway.commands.parser import InvalidArguments, ParsedCommand, mask_secrets, parse_arguments, parse_command
+from gateway.commands.table import COMMANDS_BY_NAME, CommandDefinition
+from gateway.config.models import CommandsConfig
+from gateway.core.events import ChannelName, Command, Message, MessageId, Post, PostKey
+from gateway.core.facts import LOW, AuditRecord, Judgement, dedup_key
+from gateway.core.format import format_duration, format_time
+from gateway.core.identity import ADMIN_ROLES, AccessPolicy, Role, identify, person_key, stable_source
+from gateway.store.effects import CommandEffect, EffectFact
+from gateway.stream import attention
+from gateway.stream.attention import ListenMode
+from gateway.stream.uncertain_sends import find_uncertain_posts
+
+MAX_LINE_CHARS: Final = 200
+"""Of arguments, and of what was answered."""
+_MAX_NAME_CHARS: Final = 64
+_MAX_REFUSALS_PER_MINUTE: Final = 1
+"""A minute and person."""
+
+RedactText = Callable[[str], str]
+"""The same text without secrets."""
+
+
+class CommandAudit:
+    """Makes the facts."""
+
+    def __init__(self, policy: AccessPolicy, redact: RedactText) -> None:
+        self._policy, self._redact = policy, redact
+        self._refusals = Pace()
+
+    def build_use_facts(
+        self, row: CommandDefinition, command: Command, answer: str, *, ok: bool
+    ) -> tuple[EffectFact, ...]:
+        """Somebody who may use it did. Nothing, if it administers nothing."""
+        return (self._build_fact(row, command, answer, ok=ok),) if row.is_administrative else ()
+
+    def build_refusal_facts(
+        self, row: CommandDefinition, command: Command, decision: AccessDecision, rule: str, now_s: float
+    ) -> tuple[EffectFact, ...]:
+        """Somebody may not."""
+        who = person_key(command.at.channel, command.sender.id)
+        trusted = decision.role in ADMIN_ROLES and not command.sender.is_bot
+        if not row.is_administrative or not (
+            trusted or self._refusals.try_acquire(who, now_s, _MAX_REFUSALS_PER_MINUTE)
+        ):
+            return ()
+        return (self._build_fact(row, command, f"refused: {rule}", ok=False),)
+
+    def _build_fact(self, row: CommandDefinition, command: Command, result: str, *, ok: bool) -> EffectFact:
+        who = identify(self._policy, command.at, command.sender)
+        fact = AuditRecord(
+            what=row.name,
+            by=person_key(command.at.channel, command.sender.id),
+            name=_clip_line(command.sender.name, _MAX_NAME_CHARS),
+            evidence=describe_evidence(command),
+            role=who.role,
+            rule=who.rule,
+            at=command.at,
+            args=_clip_line(self._redact(mask_secrets(row, command.args)), MAX_LINE_CHARS),
+            ok=ok,
+            result=_clip_line(self._redact(_first_line(result)), MAX_LINE_CHARS),
+        )
+        return EffectFact(fact, key=f"audited:{dedup_key(command)}")
+
+
+def describe_evidence(command: Command) -> str:
+    """Why this is who it was."""
+    sender = command.sender
+    who = f"account {sender.account}" if sender.account else f"id {sender.id}"
+    vouched = "vouched for by the platform" if sender.verified else "which nobody vouches for"
+    how = "by the platform's own command" if command.origin == "native" else "in writing"
+    return _clip_line(f"{who}, {vouched}; {'a bot; ' if sender.is_bot else ''}{how}", MAX_LINE_CHARS)
+
+
+def _first_line(text: str) -> str:
+    """The first line that says something: no code's beginning."""
+    return next((line for line in text.splitlines() if line.strip("` ")), "")
+
+
+def _clip_line(text: str, chars: int) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= chars else f"{line[: chars - 1]}…"
+
+
+logger = logging.getLogger("reverie.commands")
+
+MAX_OVERHEARD_MORE_AGE_S = 300.0
+"""So long after a page a "more" that is said to nobody by name asks for the next one."""
+MAX_COMMAND_AGE_S = 60.0
+"""A command that acts is carried out for so long after it was given: what it was about may be over."""
+ANSWER_TIMEOUT_S = 5.0
+"""Nothing else of the channel is taken in meanwhile; longer than a busy disk takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandResult:
+    """What becomes of a command."""
+
+    judgement: Judgement
+    post: Post | None = None
+    """None: it is not answered."""
+    effect: CommandEffect | None = None
+    """What becomes durable with it, and is to be settled then. None: nothing."""
+
+
+class CommandDispatcher:
+    """Where commands are handed in."""
+
+    def __init__(
+        self,
+        world: CommandContext,
+        access_policy: AccessPolicy,
+        said: Callable[[], CommandsConfig],
+        *,
+        answers: Mapping[str, CommandHandler] = BASE_HANDLERS,
+        ours: Callable[[ChannelName], Collection[str] | None] = lambda _: None,
+        redact: RedactText = str,
+        named: Callable[[str], str] = str,
+    ) -> None:
+        """`said`: what the operator says of commands by now.
+
+        `redact` is given every answer, and what is written down of administration. `named` puts the titles of places
+        into answers.
+
+        `answers`: what answers, by `name` or `name sub`, as `handlers.complete` wants it. `ours`: as for `parse.read`.
+        """
+        self._context = world
+        self._access_policy = access_policy
+        self._read_config = said
+        self._rate_limiter = Pace()
+        self._handlers = answers
+        self._find_own_names = ours
+        self._redact = redact
+        self._with_titles = named
+        self._audit = CommandAudit(access_policy, redact)
+
+    async def parse(self, message: Message, listen: ListenMode) -> Command | None:
+        """The command that a message is; None: it is an ordinary one. Where nothing is listened to, none is."""
+        if listen == "off":
+            return None
+        read = parse_command(
+            message, self._read_config().prefix, COMMANDS_BY_NAME, self._find_own_names(message.at.channel)
+        )
+        if read is None or (read.only_if_more and not await self._has_more(read)):
+            return None
+        if read.only_if_allowed:
+            alone = COMMANDS_BY_NAME[read.command.name].direct_only and not read.command.direct
+            return None if alone or self._find_refusal(read.command) else read.command
+        return read.command
+
+    async def _has_more(self, read: ParsedCommand) -> bool:
+        command = read.command
+        if not decide(self._access_policy, command).allowed:
+            return False
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                if command.name == "again":
+                    return bool(await find_uncertain_posts(self._context.reader, command.at.conversation))
+                page = await find_next_page(self._context, command, look_back=1)
+                if page is not None and read.overheard:
+                    (newest,) = await self._context.reader.newest_entries(
+                        1, kinds=["post"], conversation=command.at.conversation
+                    )
+                    return (self._context.clock.now() - newest.at).total_seconds() <= MAX_OVERHEARD_MORE_AGE_S
+        except Exception:  # as for a handler: the word is then an ordinary one
+            logger.exception("whether there is more to show in %s cannot be told", command.at.conversation)
+            return False
+        return page is not None
+
+    async def handle(self, command: Command) -> CommandResult:
+        """Decide, and answer. Raises nothing but cancellation: a handler's failure is an answer, too.
+
+        What comes with a `change` must be written down before anything else is handled, and then be settled.
+        """
+        command = replace(command, args=self._redact(command.args))  # an answer quotes words without what told of them
+        if command.name == "start":  # what a link of Telegram's hands over is for nobody here
+            command = replace(command, args="")
+        decision = decide(self._access_policy, command)
+        row = COMMANDS_BY_NAME.get(command.name)
+        now_s = self._context.clock.monotonic()
+        refusal = self._find_refusal(command)
+        if refusal:
+            facts = self._audit.build_refusal_facts(row, command, decision, refusal, now_s) if row is not None else ()
+            change = CommandEffect(answer="", facts=facts) if facts else None
+            return CommandResult(
+                judgement=_build_judgement(command, decision.role, refusal, refused=True), effect=change
+            )
+        if row is None and (not command.direct or command.name == "button"):  # its platform tells who pressed it
+            return CommandResult(judgement=_build_judgement(command, decision.role, "no such command"))
+        trusted = decision.role in ADMIN_ROLES  # who administers says much in a minute
+        who, most = stable_source(person_key(command.at.channel, command.sender.id)), self._read_config().per_minute
+        if not trusted and not self._rate_limiter.try_acquire(who, now_s, most):
+            return CommandResult(judgement=_build_judgement(command, decision.role, "commands.per_minute"))
+        answer = await self._answer(row, command, decision)
+        change = answer.effect
+        if row is not None and (facts := self._audit.build_use_facts(row, command, answer.text, ok=answer.ok)):
+            change = replace(change or CommandEffect(answer=""), facts=(*(change.facts if change else ()), *facts))
+        private = row is None or (row.private if answer.private is None else answer.private)
+        aside = private and row is not None and row.is_administrative and not command.direct
+        to = self._context.private_address(command) if aside else command.at
+        post = Post(
+            key=answer_key(command),
+            to=to,
+            text=self._with_titles(self._redact(answer.text)),
+            reply_to=MessageId(command.id) if to == command.at else None,
+            style="message" if to == command.at else "notice",
+            private=private,
+            page=answer.page,
+        )
+        judged = _build_judgement(command, decision.role, f"command {row.name}" if row else "no such command")
+        return CommandResult(judgement=judged, post=post, effect=change)
+
+    def build_refusal_post(self, command: Command) -> Post | None:
+        """What is said to whoever may not, where the platform shows them that they are waiting. None: nothing."""
+        waits = command.origin == "native" and command.at.channel in self._context.awaiting_channels
+        decision, row = decide(self._access_policy, command), COMMANDS_BY_NAME.get(command.name)
+        if not waits or decision.role == "blocked" or command.sender.is_bot:
+            return None
+        where = " everywhere" if row is not None and row.needs_global_role else ""
+        text = (
+            f"That is for {row.role}s{where} and above." if decision.allowed and row else "I may not answer you here."
+        )
+        return Post(key=answer_key(command), to=command.at, text=text, reply_to=MessageId(command.id))
+
+    def _find_refusal(self, command: Command) -> str:
+        """Why this person may not. Empty: they may."""
+        decision, row = decide(self._access_policy, command), COMMANDS_BY_NAME.get(command.name)
+        if not decision.allowed:
+            return decision.rule
+        if command.sender.is_bot:
+            return "bots give no commands"
+        if row is None:
+            return ""
+        sub = parse_arguments(row, command.args).sub
+        if row.is_allowed_for(decision.role, direct=command.direct, everywhere=decision.global_role, sub=sub):
+            return ""
+        places = " in all places" if row.needs_global_role and decision.role != decision.global_role else ""
+        return f"command {row.name} is for {(sub.role if sub else None) or row.role} and above{places}"
+
+    def _find_late_notice(self, row: CommandDefinition, command: Command, prefix: str) -> str:
+        """What is said instead of carrying out what was meant a while ago. Empty: it was said just now."""
+        age_s = (self._context.clock.now() - command.sent).total_seconds()
+        if age_s <= MAX_COMMAND_AGE_S:
+            return ""
+        return (
+            f"I hear your `{prefix}{row.name}` of {format_time(command.sent)} only now, "
+            f"{format_duration(age_s)} later, "
+            "and have not carried it out. Say it again if you still want it."
+        )
+
+    async def _answer(self, row: CommandDefinition | None, command: Command, decision: AccessDecision) -> CommandReply:
+        prefix = self._context.prefixes[command.at.channel]
+        ask = CommandCall(command=command, role=decision.role, rule=decision.rule, global_role=decision.global_role)
+        if row is None:
+            return CommandReply(text=answer_unknown_command(ask, command.name, prefix), ok=False)
+        if (row.is_administrative or row.name == "link") and (late := self._find_late_notice(row, command, prefix)):
+            return CommandReply(text=late, ok=False)
+        if row.direct_only and not command.direct:
+            return CommandReply(text=f"`{prefix}{row.name}` is for direct chats: write it to me alone.", ok=False)
+        use = parse_arguments(row, command.args)
+        if isinstance(use, InvalidArguments):
+            return CommandReply(text=help.explain_invalid_arguments(row, use, prefix), ok=False)
+        sub = use.sub.name if use.sub is not None else ""
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                handler = self._handlers.get(f"{row.name} {sub}") or self._handlers[row.name]
+                answer = await handler(replace(ask, sub=sub, arguments=use.arguments), self._context)
+            return answer if isinstance(answer, CommandReply) else CommandReply(text=answer)
+        except Exception:  # a bug, or a store that cannot be read: the stream goes on, and the asker is told
+            reference = answer_key(command)[:8]
+            logger.exception("command %s broke (reference %s)", row.name, reference)
+            text = f"That did not work (reference {reference}). The operator can look it up in the log."
+            return CommandReply(text=text, ok=False)
+
+
+def answer_key(command: Command) -> PostKey:
+    """The key of the one post that answers a command: always the same, as long as a ULID."""
+    return PostKey(hashlib.sha256(dedup_key(command).encode()).hexdigest()[:26])
+
+
+def _build_judgement(command: Command, role: Role, rule: str, *, refused: bool = False) -> Judgement:
+    return Judgement(
+        type=attention.format_event_type(command),
+        urgency=LOW if not refused else 0,
+        fate="refused" if refused else "noted",
+        rule=rule,
+        role=role,
+    )

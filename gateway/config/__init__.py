@@ -1,0 +1,1 @@
+"""Settings: pydantic models, YAML files with positions, checks across sections, reload while the gateway runs."""

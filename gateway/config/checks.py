@@ -1,0 +1,225 @@
+"""What one section says about another: names that must exist, people with two roles.
+
+Works on values as they were written, so that these mistakes are told together with all others.
+
+What is wrong, and what is unwise, in the section about people: names that must exist, ids that anybody can take.
+"""
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from agent.models.config import ModelConfig, ProviderConfig, check_models
+from agent.tools.specs import TOOL_NAMES
+from gateway.config.models import AgentConfig, Settings
+from gateway.config.source import Keys, Tree, format_key, value_at
+from gateway.core.events import Address
+from gateway.core.facts import OPERATOR_CHANNEL
+from gateway.core.identity import ADMIN_ROLES, MASK_PREFIX
+
+
+def check_access(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:
+    """Keys and message for each mistake, in values as they were written."""
+    yield from _check_duplicate_roles(value_at(data, "access", "roles"))
+    channels = value_at(data, "channels")
+    names = list(channels) if isinstance(channels, dict) else []
+    ids = [one.get("id") for one in _list_of_maps(data, "agents")]
+    for keys, person, role in _listed_people(data):
+        channel, _, sender = person.partition(":")
+        if role in ADMIN_ROLES and sender.startswith(MASK_PREFIX):
+            yield keys, "anybody can have that mask: administration needs an account; write <channel>:account:<name>"
+        elif channel == OPERATOR_CHANNEL and value_at(data, "ops", "token") is not None:
+            yield keys, "whoever bears ops.token is an owner there, and nobody else is there; leave this out"
+        elif names and sender and channel not in names:
+            yield keys, f"no such channel; in channels: {', '.join(map(str, names))}"
+    for number, grant in enumerate(_list_of_maps(data, "access", "grants")):
+        agent = grant.get("agent")
+        if isinstance(agent, str) and agent not in ids:
+            yield ("access", "grants", number, "agent"), f"no such agent; in agents: {', '.join(map(str, ids))}"
+        yield from _check_place(("access", "grants", number, "room"), grant.get("room"), names)
+    for number, rule in enumerate(_list_of_maps(data, "access", "platform_roles")):
+        glob = rule.get("channel")
+        if isinstance(glob, str) and names and not any(fnmatchcase(str(name), glob) for name in names):
+            yield ("access", "platform_roles", number, "channel"), f"fits no channel; there are: {', '.join(names)}"
+    access = value_at(data, "access")
+    yield from _check_place(("access", "tell"), access.get("tell") if isinstance(access, dict) else None, names)
+
+
+def access_warnings(settings: Settings) -> Iterator[tuple[Keys, str]]:
+    """What works, and lets in more than is meant."""
+    said = settings.access
+    if said.masks:
+        yield ("access", "masks"), "who is paired by a mask is whoever has that mask tomorrow; accounts are safe"
+    for index, person in enumerate(said.roles.member):
+        if f":{MASK_PREFIX}" in person:
+            yield (
+                ("access", "roles", "member", index),
+                "anybody can have that mask; write account:<name> if there is one",
+            )
+    for index, grant in enumerate(said.grants):
+        if f":{MASK_PREFIX}" in grant.who and grant.role != "blocked":
+            yield ("access", "grants", index, "who"), "anybody can have that mask; write account:<name> if there is one"
+    for name, channel in settings.channels.items():
+        unchecked = channel.platform == "irc" and not isinstance(channel.tls, bool) and not channel.tls.verify
+        if channel.platform == "irc" and unchecked and (channel.password or (channel.sasl and channel.sasl.password)):
+            told = "whoever is between us and the server gets the password; name the server's root in tls.ca_file"
+            yield ("channels", name, "tls", "verify"), told
+    for index, rule in enumerate(said.platform_roles):
+        if rule.role in ADMIN_ROLES and rule.room == "*":
+            told = "whoever the platform gives that anywhere administers there; name the room or guild if one is meant"
+            yield ("access", "platform_roles", index, "room"), told
+
+
+def _check_duplicate_roles(roles: Tree) -> Iterator[tuple[Keys, str]]:
+    first: dict[str, Keys] = {}
+    for role, people in roles.items() if isinstance(roles, dict) else ():
+        for index, person in enumerate(people if isinstance(people, list) else ()):
+            keys: Keys = ("access", "roles", role, index)
+            if isinstance(person, str) and first.setdefault(person, keys)[2] != role:
+                yield keys, f"has another role already ({format_key(first[person])}); keep one"
+
+
+def _listed_people(data: dict[str, Tree]) -> Iterator[tuple[Keys, str, str]]:
+    """Everybody who is written down: where, who, and with which role."""
+    roles = value_at(data, "access", "roles")
+    for role, people in roles.items() if isinstance(roles, dict) else ():
+        for index, person in enumerate(people if isinstance(people, list) else ()):
+            if isinstance(person, str):
+                yield ("access", "roles", role, index), person, str(role)
+    for number, grant in enumerate(_list_of_maps(data, "access", "grants")):
+        if isinstance(who := grant.get("who"), str):
+            yield ("access", "grants", number, "who"), who, str(grant.get("role"))
+
+
+def _check_place(keys: Keys, room: Tree, channels: list[str]) -> Iterator[tuple[Keys, str]]:
+    if not isinstance(room, str):
+        return
+    try:
+        channel = Address.parse(room).channel
+    except ValueError:  # its own check tells that
+        return
+    if channel not in channels:
+        yield keys, f"no such channel; in channels: {', '.join(channels) or 'none'}"
+
+
+def _list_of_maps(data: dict[str, Tree], *keys: str) -> list[dict[str, Tree]]:
+    rows = value_at(data, *keys)
+    return [row if isinstance(row, dict) else {} for row in rows] if isinstance(rows, list) else []
+
+
+T = TypeVar("T")
+_MODEL_ADAPTER: TypeAdapter[ModelConfig] = TypeAdapter(ModelConfig)
+_PROVIDER_ADAPTER: TypeAdapter[ProviderConfig] = TypeAdapter(ProviderConfig)
+
+
+def cross_check(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:
+    """Keys and message for each mistake. Says nothing about a section that is not there."""
+    names = value_at(data, "llm", "models")
+    if isinstance(names, dict):
+        for keys in _model_references(data):
+            name = value_at(data, *keys)
+            if name is None and keys[0] == "agents":
+                name = AgentConfig.model_fields["model"].default
+            if isinstance(name, str) and name and name not in names:
+                yield keys, f"no such model; in llm.models: {', '.join(names) or 'none'}"
+    agents = value_at(data, "agents")
+    if isinstance(agents, list):
+        yield from _check_agents(agents)
+    yield from _check_models(data)
+    yield from _check_operator_channel(data)
+    yield from check_access(data)
+    yield from _check_approvals(data)
+    yield from _check_tool_names(data)
+
+
+def _check_tool_names(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:
+    """A lock on a tool that there is not keeps nothing shut. Tools of servers are known only when these run."""
+    off, rules = value_at(data, "tools", "off"), value_at(data, "tools", "rules")
+    named: list[tuple[Keys, Tree]] = []
+    for index, glob in enumerate(off if isinstance(off, list) else ()):
+        named.append((("tools", "off", index), glob))
+    for index, rule in enumerate(rules if isinstance(rules, list) else ()):
+        named.append((("tools", "rules", index, "tool"), rule.get("tool") if isinstance(rule, dict) else None))
+    for keys, glob in named:
+        if (
+            isinstance(glob, str)
+            and not glob.startswith("mcp_")
+            and not any(fnmatchcase(one, glob) for one in TOOL_NAMES)
+        ):
+            near = get_close_matches(glob, TOOL_NAMES, n=1)
+            yield keys, f"no tool is named like that{f'; is it {near[0]}?' if near else ''}"
+
+
+def _check_operator_channel(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:
+    """With a token there is a channel of the operator's own."""
+    channels = value_at(data, "channels")
+    if value_at(data, "ops", "token") is not None and isinstance(channels, dict) and OPERATOR_CHANNEL in channels:
+        yield (
+            ("channels", OPERATOR_CHANNEL),
+            (
+                "with ops.token the operator's own channel has that name; write another one, e.g. "
+                f"{OPERATOR_CHANNEL}.local"
+            ),
+        )
+
+
+def _check_approvals(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:
+    keys = ("tools", "approvals", "room")
+    room, channels = value_at(data, *keys), value_at(data, "channels")
+    if not isinstance(room, str) or not room:
+        return
+    try:
+        channel = Address.parse(room).channel
+    except ValueError:
+        yield keys, "no address; write a channel, a slash and a room, e.g. telegram.main/-1001"
+        return
+    if not isinstance(channels, dict) or channel not in channels:
+        there = ", ".join(channels) if isinstance(channels, dict) else ""
+        yield keys, f"no such channel; in channels: {there or 'none'}"
+
+
+def _check_agents(agents: list[Tree]) -> Iterator[tuple[Keys, str]]:
+    if not agents:
+        yield ("agents",), "a gateway needs an agent: add one with an id"
+    ids = [agent.get("id") if isinstance(agent, dict) else None for agent in agents]
+    for place, name in enumerate(ids):
+        if isinstance(name, str) and name in ids[:place]:
+            yield ("agents", place, "id"), f"there are two agents with the id {name!r}; choose another"
+    for place, agent in enumerate(agents[:-1]):
+        if isinstance(agent, dict) and "bindings" not in agent:
+            message = "takes every conversation, so that the agents below get none; give it bindings, or put it last"
+            yield ("agents", place), message
+
+
+def _check_models(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:
+    models, broken_models = _parse_valid(_MODEL_ADAPTER, value_at(data, "llm", "models"))
+    providers, broken_providers = _parse_valid(_PROVIDER_ADAPTER, value_at(data, "llm", "providers"))
+    broken = broken_models | broken_providers
+    for path, message in check_models(models, providers):
+        keys = ("llm", *path)
+        written = value_at(data, *keys)
+        names = written if isinstance(written, list) else [written]
+        if not any(name in broken for name in names if isinstance(name, str)):
+            yield keys, message
+
+
+def _parse_valid(form: TypeAdapter[T], written: Tree) -> tuple[dict[str, T], set[str]]:
+    """What can be read, and the names of what cannot (which is told by whoever validates everything)."""
+    good: dict[str, T] = {}
+    broken: set[str] = set()
+    for name, value in written.items() if isinstance(written, dict) else ():
+        try:
+            good[name] = form.validate_python(value)
+        except ValidationError:
+            broken.add(name)
+    return good, broken
+
+
+def _model_references(data: dict[str, Tree]) -> Iterator[Keys]:
+    agents = value_at(data, "agents")
+    for index in range(len(agents) if isinstance(agents, list) else 0):
+        yield "agents", index, "model"
+    yield "llm", "context_optimization", "compaction", "summarizer_model"

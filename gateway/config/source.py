@@ -1,0 +1,334 @@
+"""One configuration file, read: YAML with lines remembered and `${...}` resolved.
+
+YAML 1.2's core types only: `off` and `yes` are words, `true` and `false` are truths. Problems are
+collected, not raised.
+
+What was written in configuration files, and where. Nothing here ever quotes a value.
+"""
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+Keys = tuple[str | int, ...]
+"""Where a value is: mapping keys and list positions from the top."""
+Tree = str | int | float | bool | None | list["Tree"] | dict[str, "Tree"]
+
+_MIN_HIDDEN_CHARS = 4
+"""Shorter values than this give nothing away, and would blot out ordinary words."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ConfigProblem:
+    """One thing to mend in the configuration. Never holds a secret."""
+
+    file: str
+    """As it should be shown; empty if the configuration came from no file."""
+    line: int
+    """From 1; 0 if there is none."""
+    key: str
+    """E.g. `agents[0].model`; empty: the file as a whole."""
+    message: str
+    """What is wrong, and what to write instead."""
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        return ": ".join(part for part in (place, self.key, self.message) if part)
+
+
+@dataclass(slots=True)
+class ConfigSource:
+    """What was read so far."""
+
+    data: dict[str, Tree] = field(default_factory=dict)
+    positions: dict[Keys, tuple[Path, int]] = field(default_factory=dict)
+    """File and line of every key and list item."""
+    reference_keys: dict[Keys, bool] = field(default_factory=dict)
+    """Values that hold a `${...}`; True: they are nothing else, so their text may stand for a number."""
+    referenced_files: set[Path] = field(default_factory=set)
+    """Files that `${file:...}` names."""
+    problems: list[ConfigProblem] = field(default_factory=list)
+    resolved_values: set[str] = field(default_factory=set)
+    """What references stood for: never shown."""
+    damaged_keys: set[Keys] = field(default_factory=set)
+    """Values already complained about: what they hold instead means nothing."""
+
+    def find_position(self, keys: Keys) -> tuple[Path | None, int]:
+        """The nearest known place at or above `keys`."""
+        while keys and keys not in self.positions:
+            keys = keys[:-1]
+        return self.positions.get(keys, (None, 0))
+
+    def add_problem(self, keys: Keys, message: str) -> None:
+        """Add a problem at `keys`."""
+        file, line = self.find_position(keys)
+        for value in sorted(self.resolved_values, key=len, reverse=True):
+            message = message.replace(value, "***") if len(value) >= _MIN_HIDDEN_CHARS else message
+        self.problems.append(ConfigProblem(str(file or ""), line, format_key(keys), message))
+        self.damaged_keys.add(keys)
+
+
+def check_path(path: Path) -> Path:
+    """The path, if the system can take it. Raises ValueError."""
+    if "\0" in str(path):
+        raise ValueError("a path cannot hold the character NUL")
+    return path
+
+
+def format_key(keys: Keys) -> str:
+    """For people: `agents[0].model`."""
+    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).removeprefix(".")
+
+
+def value_at(node: Tree, *keys: str | int) -> Tree:
+    """The value there, or None."""
+    for key in keys:
+        if isinstance(node, dict) and isinstance(key, str):
+            node = node.get(key)
+        elif isinstance(node, list) and isinstance(key, int) and key < len(node):
+            node = node[key]
+        else:
+            return None
+    return node
+
+
+def merge_sources(whole: ConfigSource, part: ConfigSource) -> None:
+    """Add one file's values to those before it. A value in both is a problem, told at the later one."""
+    _merge_into(whole, part, whole.data, part.data, ())
+    whole.problems += part.problems
+    whole.damaged_keys |= part.damaged_keys
+    whole.referenced_files |= part.referenced_files
+    whole.resolved_values |= part.resolved_values
+    whole.positions = part.positions | whole.positions
+    whole.reference_keys = part.reference_keys | whole.reference_keys
+
+
+def _merge_into(
+    whole: ConfigSource, part: ConfigSource, into: dict[str, Tree], data: dict[str, Tree], above: Keys
+) -> None:
+    for key, value in data.items():
+        keys = (*above, key)
+        if key not in into:
+            into[key] = value
+            continue
+        held = into[key]
+        if isinstance(held, dict) and isinstance(value, dict):
+            _merge_into(whole, part, held, value, keys)
+            continue
+        (first, first_line), (second, line) = whole.positions[keys], part.positions[keys]
+        message = f"also in {first}:{first_line}; keep one of the two"
+        whole.problems.append(ConfigProblem(str(second), line, format_key(keys), message))
+        whole.damaged_keys.add(keys)
+
+
+_MAX_DEPTH = 40
+_MAX_NODES = 100_000
+"""Aliases can make a short text grow without bound."""
+_MAX_CHARS = 1_000_000
+"""Of one file. A reading beside a running gateway takes its time from that."""
+_REFERENCE_PATTERN = re.compile(r"\$\$\{|\$\{(?:file:([^}]*)|([A-Za-z_][A-Za-z0-9_]*))\}|\$\{")
+_TAG_PREFIX = "tag:yaml.org,2002:"
+_RESOLVERS = {
+    "bool": re.compile(r"(?:true|True|TRUE|false|False|FALSE)\Z"),
+    "null": re.compile(r"(?:|~|null|Null|NULL)\Z"),
+    "int": re.compile(r"[-+]?[0-9]{1,400}\Z"),
+    "float": re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]{1,3})?\Z"),
+}
+_QUOTE_HINTS = {
+    "alias": "a value that starts with `*` needs quotes",
+    "anchor": "a value that starts with `&` needs quotes",
+    "cannot start any token": "a value that starts with `@`, `%` or a backquote needs quotes",
+}
+
+
+class _CoreSchemaLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # the C one where it was built
+    """YAML 1.2's core schema, without hexadecimals and infinities."""
+
+    yaml_implicit_resolvers = {None: [(_TAG_PREFIX + name, regexp) for name, regexp in _RESOLVERS.items()]}  # noqa: RUF012  # PyYAML's own name and shape
+
+
+def read_yaml_file(file: Path, env: Mapping[str, str]) -> ConfigSource:
+    """Read one file. Never raises for what is in it, nor if it cannot be read."""
+    return _YamlFileReader(file, env).read()
+
+
+def read_text_file(path: Path) -> str:
+    """All of a plain file. Raises OSError, also for one that is none or that is too large, and UnicodeDecodeError.
+
+    A pipe or a device would keep whoever reads it waiting, perhaps for ever, and what is larger is no configuration.
+    """
+    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if stat.S_ISDIR(mode := os.fstat(opened).st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "no plain file")
+        with open(opened, encoding="utf-8", closefd=False) as file:
+            text = file.read(_MAX_CHARS + 1)
+    finally:
+        os.close(opened)
+    if len(text) > _MAX_CHARS:
+        raise OSError(errno.EFBIG, "larger than a million characters")
+    return text
+
+
+def parse_scalar(text: str) -> Tree:
+    """Read a text as an unquoted scalar would be."""
+    return _to_scalar(next((name for name, regexp in _RESOLVERS.items() if regexp.match(text)), "str"), text)
+
+
+def _to_scalar(kind: str, text: str) -> Tree:
+    if kind == "int":
+        return int(text)
+    if kind == "float":
+        return float(text)
+    if kind == "bool":
+        return text.lower() == "true"
+    return None if kind == "null" else text
+
+
+class _YamlFileReader:
+    """Reads one file."""
+
+    def __init__(self, file: Path, env: Mapping[str, str]) -> None:
+        self._file, self._env = file, env
+        self._source = ConfigSource(positions={(): (file, 1)})
+        self._nodes = 0
+
+    def read(self) -> ConfigSource:
+        source = self._source
+        text = ""
+        try:
+            text = read_text_file(self._file)
+            node = _compose_node(text)
+        except OSError as error:
+            source.add_problem((), f"cannot be read: {error.strerror}")
+        except UnicodeDecodeError:
+            source.add_problem((), "is not UTF-8 text")
+        except yaml.YAMLError as error:
+            source.positions[()] = (self._file, _error_line(error, text))
+            source.add_problem((), f"not YAML: {_explain_yaml_error(error, text)}")
+        else:
+            if isinstance(node, yaml.MappingNode):
+                source.data = self._read_mapping(node, ())
+            elif node is not None and getattr(node, "tag", "") != "tag:yaml.org,2002:null":
+                source.add_problem((), "must be a mapping of sections, e.g. `channels:`")
+        return source
+
+    def _read_value(self, node: yaml.Node, keys: Keys) -> Tree:
+        self._nodes += 1
+        if self._nodes > _MAX_NODES or len(keys) > _MAX_DEPTH:
+            if self._nodes <= _MAX_NODES + 1:
+                self._source.add_problem(keys[:3], "too large or nested too deep")
+            return None
+        if isinstance(node, yaml.MappingNode):
+            return dict(self._read_mapping(node, keys))
+        if isinstance(node, yaml.SequenceNode):
+            for index, item in enumerate(node.value):
+                self._source.positions[*keys, index] = (self._file, item.start_mark.line + 1)
+            return [self._read_value(item, (*keys, index)) for index, item in enumerate(node.value)]
+        kind = node.tag.removeprefix(_TAG_PREFIX)
+        if kind == "str":
+            return self._resolve_text(node.value, keys)
+        if kind not in _RESOLVERS or not _RESOLVERS[kind].match(node.value):
+            self._source.add_problem(
+                keys, "tags (`!name`) mean nothing here; a value that starts with `!` needs quotes"
+            )
+            return None
+        return _to_scalar(kind, node.value)
+
+    def _read_mapping(self, node: yaml.MappingNode, above: Keys) -> dict[str, Tree]:
+        result: dict[str, Tree] = {}
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                self._source.add_problem(above, f"line {line}: a key must be plain text")
+                continue
+            keys = (*above, key_node.value)
+            if key_node.value in result:
+                first = self._source.positions[keys][1]
+                message = f"appears twice, first on line {first}; keep one"
+                self._source.problems.append(ConfigProblem(str(self._file), line, format_key(keys), message))
+                continue
+            self._source.positions[keys] = (self._file, line)
+            result[key_node.value] = self._read_value(value_node, keys)
+        return result
+
+    def _resolve_text(self, text: str, keys: Keys) -> str:
+        pieces: list[str] = []
+        end = 0
+        for match in _REFERENCE_PATTERN.finditer(text):
+            pieces += [text[end : match.start()], self._resolve_reference(match, keys)]
+            end = match.end()
+            if match[0] != "$${":
+                self._source.reference_keys[keys] = match.span() == (0, len(text))
+        return "".join(pieces) + text[end:]
+
+    def _resolve_reference(self, match: re.Match[str], keys: Keys) -> str:
+        if match[0] == "$${":
+            return "${"
+        path, name = match.groups()
+        problem, value = "", ""
+        if name is not None:
+            value = self._env.get(name, "")
+            problem = "" if value else f"the environment variable {name} is not set; set it, or write ${{file:...}}"
+        elif path is not None:
+            try:
+                target = self._file.parent / Path(path.strip()).expanduser()
+                self._source.referenced_files.add(target)
+                value = read_text_file(target).strip()
+                problem = "" if value else f"the file {path} is empty"
+            except (OSError, ValueError, RuntimeError) as error:
+                reason = error.strerror if isinstance(error, OSError) else "not a readable text file"
+                problem = f"cannot read the file {path} ({reason}); paths start at {self._file.parent}"
+        else:
+            problem = "unfinished reference: write ${NAME} or ${file:PATH}, or $${ for a plain ${"
+        if problem:
+            self._source.add_problem(keys, problem)
+        else:
+            self._source.resolved_values.add(value)
+        return value
+
+
+def _compose_node(text: str) -> yaml.Node | None:
+    depth = nodes = 0
+    # The C parser's compose recurses on the C stack and ends the process on deep nesting: look first.
+    for event in yaml.parse(text, Loader=_CoreSchemaLoader):
+        nodes += isinstance(event, yaml.NodeEvent)
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MAX_DEPTH:
+            raise yaml.YAMLError("nested too deep")
+        if nodes > _MAX_NODES:
+            raise yaml.YAMLError("too large")
+    node: yaml.Node | None = yaml.compose(text, Loader=_CoreSchemaLoader)
+    return node
+
+
+def _error_line(error: yaml.YAMLError, text: str) -> int:
+    if isinstance(error, yaml.reader.ReaderError):  # says a position, in bytes or in characters
+        control = yaml.reader.Reader.NON_PRINTABLE.search(text)
+        return text.count("\n", 0, control.start()) + 1 if control else 1
+    mark = getattr(error, "problem_mark", None)
+    return mark.line + 1 if mark else 1
+
+
+def _explain_yaml_error(error: yaml.YAMLError, text: str) -> str:
+    if isinstance(error, yaml.reader.ReaderError):
+        return "holds control characters"
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return str(error)
+    problem = str(error.problem or "does not parse")
+    if "cannot start any token" in problem and error.problem_mark:
+        line, column = error.problem_mark.line, error.problem_mark.column
+        if any(one[column : column + 1] == "\t" for one in text.splitlines()[line : line + 1]):
+            return "indent with spaces, not with tabs"
+    for start, explanation in _QUOTE_HINTS.items():
+        if start in f"{problem} {error.context}":
+            return explanation
+    return re.split("['\"]", problem, maxsplit=1)[0].strip()  # what follows a quote may be a value

@@ -1,0 +1,1 @@
+"""What an agent knows and is told: conversation, history, compaction, evidence, journal, memory, recall, reminders."""

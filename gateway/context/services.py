@@ -1,0 +1,175 @@
+"""What goes on beside the turns, wired: notes, reminders, who is near, and what happens inside."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.tools.specs import (
+    CANCEL_REMINDER,
+    FETCH_EVIDENCE,
+    JOURNAL,
+    LIST_REMINDERS,
+    RECALL,
+    REMEMBER,
+    REMIND,
+    CancelReminderArgs,
+    FetchEvidenceArgs,
+    JournalArgs,
+    ListRemindersArgs,
+    RecallArgs,
+    RememberArgs,
+    RemindArgs,
+)
+from channels.base import Channel
+from gateway.config.models import Settings
+from gateway.config.reload import DerivedSettingsListener, LiveSettings
+from gateway.context.dream import Dreamer, DreamNote
+from gateway.context.evidence import EvidenceStore
+from gateway.context.journal import JournalStore, NoteForgetter
+from gateway.context.memory import MemoryStore
+from gateway.context.recall import AmbientRecall, PrefetchCommand
+from gateway.context.reminders import ReminderService, ReminderTools
+from gateway.context.search import RecallSearch
+from gateway.core.clock import Clock
+from gateway.core.events import Alarm, ChannelName, ConversationId, PresenceLevel
+from gateway.core.identity import AccessPolicy, role_of
+from gateway.core.private_files import agent_directory
+from gateway.core.redaction import Redact
+from gateway.core.tool import Tool, ToolContext, ToolOutput
+from gateway.store import Store
+from gateway.stream import attention, policies
+from gateway.stream.inbox import ReadyConversation
+from gateway.stream.internal import InternalIntake
+from gateway.stream.place_names import PlaceTitles
+from gateway.stream.presence import PresenceTracker, render_away_note
+from gateway.stream.routing import Bindings, PrivacyCache, make_scope_lookup, make_space_lookup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceCallbacks:
+    """Who is told what, on the event loop."""
+
+    on_arrival: Callable[[ReadyConversation], None]
+    """Something is unread."""
+    on_alarm: Callable[[Alarm], None]
+    """A reminder has come, and is unread."""
+    on_presence: Callable[[PresenceLevel], None]
+    """The people came nearer, or went."""
+
+
+class BackgroundServices:
+    """Everything of it, for all agents."""
+
+    def __init__(
+        self,
+        *,
+        live: LiveSettings,
+        store: Store,
+        clock: Clock,
+        who: AccessPolicy,
+        attend: attention.AttentionPolicy,
+        bindings: Bindings,
+        ears: ServiceCallbacks,
+        channels: Mapping[ChannelName, Channel] | None = None,
+        propose: Callable[[str, Sequence[DreamNote]], Awaitable[None]] | None = None,
+        redact: Redact | None = None,
+        titles: PlaceTitles | None = None,
+    ) -> None:
+        """`channels`: those that there are just now. None: none tells who can read what is said.
+
+        `propose`: as of `gateway.context.dream.Dreamer`.
+        """
+        self._store = store
+        self._access = who
+        self._callbacks = ears
+        settings = live.settings
+        self._live = live
+        self._agents = [agent.id for agent in settings.agents]
+        channels = channels or {}
+        self.places = PrivacyCache(
+            store, bindings, told=make_scope_lookup(channels), space=make_space_lookup(channels), titles=titles
+        )
+        store.add_listener(self.places.on_appended)
+        self.presence = PresenceTracker(policies.build_presence_policy(settings), clock, who, ears.on_presence)
+        self.internal_intake = InternalIntake(
+            store, clock, attend, bindings, arrived=ears.on_arrival, level=lambda: self.presence.level
+        )
+        self.journal_store = JournalStore(store, clock, self.agent_directory)
+        self.memory = MemoryStore(store, clock, self.agent_directory)
+        self.dreamer = Dreamer(store, self.journal_store, self.memory, propose)
+        self.forgetter = NoteForgetter(store, clock, self.places, self.journal_store, self.memory)
+        said = settings.dmn
+        self.reminders = ReminderService(
+            store, clock, timezone=said.timezone, max_count=said.max_reminders, fire=self._fire_alarm
+        )
+        live.add_listener(DerivedSettingsListener(policies.build_presence_policy, self.presence.update))
+        live.add_listener(DerivedSettingsListener(lambda new: new, self._apply_settings))
+        self.evidence = EvidenceStore(store, clock, self.places)
+        minds = (self.places, self.memory.read, self.journal_store.read_handwritten)
+        self._recall_search = RecallSearch(store, *minds)
+        self.ambient_recall = AmbientRecall(store, *minds, clock, _build_prefetch_command(settings), redact)
+        self._reminder_tools = ReminderTools(self.reminders, clock)
+
+    def _apply_settings(self, new: Settings) -> None:
+        self.reminders.timezone, self.reminders.max_count = new.dmn.timezone, new.dmn.max_reminders
+        self.ambient_recall.prefetch = _build_prefetch_command(new)
+
+    def agent_directory(self, agent: str) -> Path:
+        """Where an agent's own files are."""
+        return agent_directory(self._live.agent_config(agent).workspace, self._store.path, agent)
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        """The tools by which agents write down, look up and have themselves reminded."""
+
+        async def journal(asked: JournalArgs, where: ToolContext) -> str:
+            return await self.journal_store.write_entry(where, asked.title, asked.text)
+
+        async def remember(asked: RememberArgs, where: ToolContext) -> str:
+            return await self.journal_store.remember(where, asked.text)
+
+        async def recall(asked: RecallArgs, where: ToolContext) -> ToolOutput:
+            found = await self._recall_search(where, asked.query)
+            return ToolOutput(text=found, kind="messages", is_untrusted=True, is_foreign=True)
+
+        return (
+            Tool.create(JOURNAL, JournalArgs, journal),
+            Tool.create(REMEMBER, RememberArgs, remember),
+            Tool.create(RECALL, RecallArgs, recall),
+            self.forgetter.tool,
+            Tool.create(FETCH_EVIDENCE, FetchEvidenceArgs, self.evidence.fetch),
+            Tool.create(REMIND, RemindArgs, self._reminder_tools.remind),
+            Tool.create(LIST_REMINDERS, ListRemindersArgs, self._reminder_tools.list_reminders),
+            Tool.create(CANCEL_REMINDER, CancelReminderArgs, self._reminder_tools.cancel_reminder),
+        )
+
+    async def start(self) -> None:
+        """Take up what an earlier process left. Call once, before the first turn."""
+        await self.places.load()
+        await self.journal_store.recover(self._agents)
+        for agent in self._agents:
+            await self.memory.recover(agent)
+        await self.forgetter.recover(self._agents)
+        await self.presence.load(self._store)
+
+    async def render_away_note(self, conversation: ConversationId) -> str:
+        """What an owner alone with the agent is told who was away until now, in numbers. Empty: nothing."""
+        if not (self.presence.came_back and self.places.is_known_direct(conversation)):
+            return ""
+        newest = await self.places.newest_message(conversation)
+        if newest is None or role_of(self._access, newest.at, newest.sender) != "owner":
+            return ""
+        gone = self.presence.take_absence()
+        if gone is None:
+            return ""
+        pending = [one for one in await self._store.pending_counts() if one.conversation != conversation]
+        return render_away_note(gone, [one for one in pending if not await self.places.private(one.conversation)])
+
+    async def _fire_alarm(self, alarm: Alarm) -> None:
+        await self.internal_intake.submit(alarm)
+        self._callbacks.on_alarm(alarm)
+
+
+def _build_prefetch_command(settings: Settings) -> PrefetchCommand | None:
+    asked = settings.recall.prefetch
+    return PrefetchCommand(asked.command, asked.timeout) if asked.command else None

@@ -1,0 +1,311 @@
+"""Which URLs may be fetched, and which addresses may be connected to for them. Pure.
+
+A model asks for what anybody wrote, so it must not reach what only this machine can: its own services, the network
+around it, the cloud's metadata (CWE-918). A URL is read once, strictly, and what was read is what is asked for: there
+is no second reader that could see another host in it. Names say nothing: each address that a name leads to is judged,
+and the connection goes to one that was.
+
+Which addresses are on the public Internet. Pure.
+
+The lists are those of IANA's registries of special-purpose addresses (www.iana.org/assignments,
+iana-ipv4-special-registry and iana-ipv6-special-registry), written out: what `ipaddress` counts as global has changed
+between releases of Python.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Final, Literal, Self
+from urllib.parse import quote, urljoin, urlsplit
+
+from gateway.core.tool_spec import ToolCallRefused
+
+NOT_PUBLIC_4: Final = tuple(
+    IPv4Network(network)
+    for network in (
+        "0.0.0.0/8",  # this network
+        "10.0.0.0/8",  # private
+        "100.64.0.0/10",  # shared by carriers; a cloud's metadata
+        "127.0.0.0/8",  # loopback
+        "168.63.129.16/32",  # Azure's host, which answers its guests only
+        "169.254.0.0/16",  # link-local; the metadata of most clouds
+        "172.16.0.0/12",  # private
+        "192.0.0.0/24",  # protocol assignments; a cloud's metadata
+        "192.0.2.0/24",  # documentation
+        "192.31.196.0/24",  # AS112
+        "192.52.193.0/24",  # AMT
+        "192.88.99.0/24",  # 6to4 relays
+        "192.168.0.0/16",  # private
+        "192.175.48.0/24",  # AS112
+        "198.18.0.0/15",  # benchmarks
+        "198.51.100.0/24",  # documentation
+        "203.0.113.0/24",  # documentation
+        "224.0.0.0/4",  # multicast
+        "240.0.0.0/4",  # reserved, broadcast
+    )
+)
+GLOBAL_UNICAST_6: Final = IPv6Network("2000::/3")
+"""All that has been given to anybody (RFC 4291, 2.4); loopback, local and multicast addresses are not in it."""
+NOT_PUBLIC_6: Final = tuple(
+    IPv6Network(network)
+    for network in (
+        "2001::/23",  # protocol assignments: Teredo, ORCHID and others
+        "2001:db8::/32",  # documentation
+        "2002::/16",  # 6to4, which carries any IPv4 address
+        "2620:4f:8000::/48",  # AS112
+        "3fff::/20",  # documentation
+    )
+)
+NAT64: Final = IPv6Network("64:ff9b::/96")
+"""How a network without IPv4 reaches it (RFC 6052)."""
+_ISATAP: Final = 0x0000_5EFE
+_ISATAP_BITS: Final = 0xFCFF_FFFF
+"""In front of an IPv4 address at the end (RFC 5214, 6.1); two bits say what kind that one is."""
+
+
+def embedded_ipv4(address: IPv4Address | IPv6Address) -> IPv4Address | None:
+    """The IPv4 address that a connection to this one ends at, if it is only another way to write that."""
+    if isinstance(address, IPv4Address):
+        return None
+    if address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return IPv4Address(int(address) & 0xFFFF_FFFF) if address in NAT64 else None
+
+
+def is_public(address: IPv4Address | IPv6Address) -> bool:
+    """Whether anybody on the Internet could connect to it as well."""
+    inside = embedded_ipv4(address)
+    if inside is not None:
+        return is_public(inside)
+    if isinstance(address, IPv4Address):
+        return not any(address in network for network in NOT_PUBLIC_4)
+    if address.scope_id is not None or address not in GLOBAL_UNICAST_6:
+        return False
+    if (int(address) >> 32) & _ISATAP_BITS == _ISATAP:
+        return False
+    return not any(address in network for network in NOT_PUBLIC_6)
+
+
+IpAddress = IPv4Address | IPv6Address
+IpNetwork = IPv4Network | IPv6Network
+
+MAX_URL_CHARS: Final = 4_000
+MAX_SHOWN_HOST_CHARS: Final = 100
+"""Of a host in a reason: it is the model's own, or a page's."""
+WEB_PORTS: Final = frozenset({80, 443})
+"""Below 1024. The others there belong to services that a request could be smuggled into (mail, files, shells)."""
+BLOCKED_PORTS: Final = frozenset(
+    (
+        *(1433, 1521, 1719, 1720, 1723, 2049, 2375, 2376, 2379, 2380, 3306, 3389, 3659, 4045, 4190, 5060, 5061),
+        *(5432, 5672, 5900, 5984, 6000, 6379, 6443, 6566, *range(6665, 6670), 6679, 6697, 8086, 9042, 9092, 9200),
+        *(9300, 10080, 10250, 11211, 27017, 50070),
+    )
+)
+"""Of databases and the like, and those that browsers block (fetch.spec.whatwg.org, port blocking)."""
+INTERNAL_NAMES: Final = (
+    *("localhost", "localdomain", "local", "internal", "intranet", "private", "lan", "home", "corp", "home.arpa"),
+    *("test", "example", "invalid", "onion", "alt", "in-addr.arpa", "ip6.arpa"),
+)
+"""Last labels of names that public DNS does not have (RFC 6761, 6762, 7686, 8375, 9476; ICANN on .internal), or that
+name an address. They are not even looked up."""
+_AUTHORITY = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]:@]+)(?::(?P<port>[0-9]{0,5}))?")
+_LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+"""A last label like this makes a name an IPv4 address to some readers (url.spec.whatwg.org, ends in a number)."""
+_PATH = "/%:@!$&'()*+,;=~-._"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchTarget:
+    """What to ask whom for."""
+
+    scheme: Literal["http", "https"]
+    host: str
+    """A name in ASCII and lower case without a last dot, or an address as it is usually written, without brackets."""
+    port: int
+    path: str
+    """With the query; ASCII. Without the fragment."""
+    address: IpAddress | None = None
+    """If the host is one."""
+
+    @property
+    def authority(self) -> str:
+        """As in a Host header."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.scheme == "https" else 80) else f"{host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """The whole of it."""
+        return f"{self.scheme}://{self.authority}{self.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedHosts:
+    """What the operator lets be fetched though it is not public."""
+
+    hosts: frozenset[tuple[str, int | None]]
+    """Names, with a port or with any."""
+    networks: tuple[tuple[IpNetwork, int | None], ...]
+
+    @classmethod
+    def parse(cls, entries: Iterable[str]) -> Self:
+        """From hosts, host:ports and networks. Raises ValueError that says how to write it."""
+        hosts, networks = set[tuple[str, int | None]](), list[tuple[IpNetwork, int | None]]()
+        for entry in entries:
+            network = _parse_network(entry)
+            if network is not None:
+                networks.append((network, None))
+                continue
+            parts = _AUTHORITY.fullmatch(entry.strip())
+            try:
+                host, address = _parse_host(parts["host"] if parts else "")
+                port = int(parts["port"]) if parts and parts["port"] else None
+            except ToolCallRefused:
+                raise ValueError(f"{entry!r} is no host, host:port or network such as 10.0.0.0/8") from None
+            if address is None:
+                hosts.add((host, port))
+            else:
+                networks.append((ip_network(address), port))
+        return cls(frozenset(hosts), tuple(networks))
+
+    def allows_host(self, target: FetchTarget) -> bool:
+        """Whether it is named, wherever its name leads to."""
+        return (target.host, None) in self.hosts or (target.host, target.port) in self.hosts
+
+    def allows_address(self, address: IpAddress, port: int) -> bool:
+        """Whether it may be connected to."""
+        return any(address in network and wanted in (None, port) for network, wanted in self.networks)
+
+    def allows_port(self, target: FetchTarget) -> bool:
+        """Whether its port is named with it."""
+        if (target.host, target.port) in self.hosts:
+            return True
+        address = target.address
+        return address is not None and any(address in one and port == target.port for one, port in self.networks)
+
+
+def parse_url(url: str) -> FetchTarget:
+    """Read a URL. Raises Refused; what it gives is not judged yet."""
+    written = url.strip()
+    if len(written) > MAX_URL_CHARS:
+        raise ToolCallRefused(f"The URL is longer than {MAX_URL_CHARS} characters.")
+    if any(character <= " " or character == "\x7f" for character in written):
+        raise ToolCallRefused("A URL has no white space and no control characters; write them as %20 and the like.")
+    try:
+        parts = urlsplit(written)
+        path = quote(parts.path, safe=_PATH) or "/"
+        query = f"?{quote(parts.query, safe=_PATH + '?')}" if parts.query else ""
+    except ValueError:
+        raise ToolCallRefused("This is not a URL; write it like https://example.org/page.") from None
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise ToolCallRefused("Only the web can be fetched; write the whole URL, with https:// or http://.")
+    if "@" in parts.netloc:
+        raise ToolCallRefused("A URL with a user name or a password is not fetched; leave out what is before the @.")
+    authority = _AUTHORITY.fullmatch(parts.netloc)
+    if authority is None:
+        raise ToolCallRefused("The host of this URL cannot be read; write it like https://example.org/page.")
+    scheme: Literal["http", "https"] = "https" if parts.scheme == "https" else "http"
+    host, address = _parse_host(authority["host"])
+    port = int(authority["port"] or (443 if scheme == "https" else 80))
+    return FetchTarget(scheme=scheme, host=host, port=port, path=path + query, address=address)
+
+
+def resolve_redirect(here: FetchTarget, location: str) -> FetchTarget:
+    """Read where a redirect leads. Raises Refused."""
+    try:
+        joined = urljoin(here.url, location.strip())
+    except ValueError:
+        raise ToolCallRefused(f"{display_host(here)} redirects to something that is not a URL.") from None
+    return parse_url(joined)
+
+
+def check_target(target: FetchTarget, allowed: AllowedHosts) -> None:
+    """Judge all that can be judged before the name is looked up. Raises Refused."""
+    port = target.port
+    if (port in BLOCKED_PORTS or not port or port > 65_535 or (port < 1024 and port not in WEB_PORTS)) and (  # noqa: PLR2004 - TCP's own numbers
+        not allowed.allows_port(target)
+    ):
+        raise ToolCallRefused(f"Port {port} is not one of the web's; try it without a port.")
+    if target.address is not None:
+        check_addresses(target, [str(target.address)], allowed)
+    elif not allowed.allows_host(target) and _is_internal_name(target.host):
+        raise _not_public(target)
+
+
+def check_addresses(target: FetchTarget, found: Sequence[str], allowed: AllowedHosts) -> list[str]:
+    """The addresses that the host has, once all of them may be connected to. Raises Refused.
+
+    One that may not is enough: who mixes them can choose which of them is used. The reason is the same for a name that
+    does not exist, so that nobody learns the names of the network around this machine.
+    """
+    if not found:
+        raise _not_public(target)
+    if allowed.allows_host(target):
+        return list(found)
+    for one in found:
+        try:
+            address = ip_address(one)
+        except ValueError:
+            raise _not_public(target) from None
+        inside = embedded_ipv4(address)
+        passes = any(allowed.allows_address(each, target.port) for each in (address, inside) if each is not None)
+        if not passes and not is_public(address):
+            raise _not_public(target)
+    return list(found)
+
+
+def display_host(target: FetchTarget) -> str:
+    """The host, for a reason."""
+    return target.host[:MAX_SHOWN_HOST_CHARS]
+
+
+def _not_public(target: FetchTarget) -> ToolCallRefused:
+    return ToolCallRefused(
+        f"{display_host(target)} has no address on the public web, and only those are fetched. Is the name right? "
+        "The operator can allow others in tools.web.allow_private."
+    )
+
+
+def _parse_host(written: str) -> tuple[str, IpAddress | None]:
+    """Raises Refused."""
+    if written.startswith("["):
+        try:
+            address = IPv6Address(written[1:-1])
+        except ValueError:
+            raise ToolCallRefused("What stands in the brackets is no IPv6 address.") from None
+        return str(address), address
+    name = (written if written.isascii() else _to_idna(written)).lower().removesuffix(".")
+    labels = name.split(".")
+    if len(name) > 253 or not all(_LABEL.fullmatch(label) for label in labels):  # noqa: PLR2004 - RFC 1035, 2.3.4
+        raise ToolCallRefused("The host of this URL is no name that can be looked up.")
+    if _NUMBER.fullmatch(labels[-1]):
+        try:
+            return name, IPv4Address(name)
+        except ValueError:
+            raise ToolCallRefused("An IPv4 address is written as four decimal numbers.") from None
+    return name, None
+
+
+def _to_idna(name: str) -> str:
+    """As DNS knows a name in another alphabet (RFC 5891, mapped first as UTS 46 says). Raises Refused."""
+    import idna  # noqa: PLC0415 - large tables, and most names need none
+
+    try:
+        return idna.encode(name, uts46=True).decode()
+    except (idna.IDNAError, UnicodeError):
+        raise ToolCallRefused("The host of this URL is no name that can be looked up.") from None
+
+
+def _is_internal_name(name: str) -> bool:
+    return "." not in name or any(name == last or name.endswith(f".{last}") for last in INTERNAL_NAMES)
+
+
+def _parse_network(entry: str) -> IpNetwork | None:
+    try:
+        return ip_network(entry.strip(), strict=False)
+    except ValueError:
+        if "/" in entry:
+            raise ValueError(f"{entry!r} is no network such as 10.0.0.0/8") from None
+        return None

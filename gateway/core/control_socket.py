@@ -1,0 +1,220 @@
+"""How a running gateway is steered from outside: a Unix socket beside its store, for its own user alone.
+
+A client sends one JSON object on one line and gets one back, and the connection is closed:
+`gateway.core.control_messages` says what stands in them. Everything is bounded in size, time and number, and nothing
+that a client does stops the gateway.
+
+ControlError
+├── NotRunning    no gateway listens there: the store can be worked on instead
+├── NoAnswer      tell: it was asked, and whether it did something is not known
+└── PathTooLong   tell: no socket can be made there, so none is there to be asked
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import os
+import socket
+import stat
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+from pydantic import ValidationError
+
+from gateway.core.control_messages import CONTROL_REQUEST, CONTROL_RESPONSE, ControlRequest, ControlResponse
+
+logger = logging.getLogger("reverie.control")
+
+MAX_PATH_BYTES: Final = 103
+"""What every system takes: `sun_path` holds 104 bytes on BSD and macOS, 108 on Linux, the last of them 0
+(https://man7.org/linux/man-pages/man7/unix.7.html)."""
+MAX_REQUEST_BYTES: Final = 65_536
+MAX_RESPONSE_BYTES: Final = 4_194_304
+READ_S = 5.0
+"""For the client to say it: programs do at once, people do not type here."""
+ANSWER_S = 10.0
+"""For the gateway to do it."""
+MAX_CONNECTIONS = 16
+
+
+class ControlError(Exception):
+    """The running gateway was not asked, or did not answer. The message is one sentence for a person."""
+
+
+class GatewayNotRunning(ControlError):
+    """No gateway listens there."""
+
+
+class GatewayNotAnswering(ControlError):
+    """Something listens there and did not answer as it should."""
+
+
+class SocketPathTooLong(ControlError):
+    """The store stands where no socket can."""
+
+
+def socket_path(store: Path) -> Path:
+    """Where the gateway with this store listens: `<store>.sock`, or where that is too long a short name beside it.
+
+    Raises PathTooLong where not even that fits.
+    """
+    plain = Path(os.path.abspath(store))  # noqa: PTH100 - `absolute` leaves `..` in, which counts
+    beside = plain.with_name(f"{plain.name}.sock")
+    short = plain.with_name(f"{hashlib.sha256(plain.name.encode()).hexdigest()[:8]}.sock")
+    for path in (beside, short):
+        if len(os.fsencode(path)) <= MAX_PATH_BYTES:
+            return path
+    raise SocketPathTooLong(
+        f"the path {short} is longer than the {MAX_PATH_BYTES} bytes that a Unix socket's may have: "
+        "set store.path to a shorter one, or the running gateway cannot be steered"
+    )
+
+
+class ControlServer:
+    """Listens, and hands every order to `handler`."""
+
+    def __init__(self, path: Path, handler: Callable[[ControlRequest], Awaitable[ControlResponse]]) -> None:
+        """`path`: as `socket_path` gives it. Whatever `handler` raises is logged, and the client is told that it broke.
+
+        Whoever makes this holds the store's lock: a socket that stands there already is a dead process's.
+        """
+        self._path = path
+        self._handler = handler
+        self._connections: set[asyncio.Task[None]] = set()
+        self._over = False
+
+    async def run(self) -> None:
+        """Listen until cancelled; then no socket is left. A socket that cannot be made is a warning, and the end."""
+        try:
+            listening = _bind(self._path)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            logger.warning("cannot listen on %s (%s): `reverie dmn` cannot steer this gateway", self._path, reason)
+            return
+        mine = self._path.lstat().st_ino
+        try:
+            server = await asyncio.start_unix_server(self._accept, sock=listening, limit=MAX_REQUEST_BYTES)
+            try:
+                await asyncio.get_running_loop().create_future()  # until cancelled
+            finally:
+                self._over = True
+                server.close()
+                for task in self._connections:
+                    task.cancel()
+                await asyncio.gather(*self._connections, return_exceptions=True)
+                await server.wait_closed()
+        finally:
+            listening.close()
+            with contextlib.suppress(OSError):
+                if self._path.lstat().st_ino == mine:
+                    self._path.unlink()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        try:
+            if self._over or len(self._connections) > MAX_CONNECTIONS:  # its task may begin after the others' end
+                return
+            answer = await self._answer(reader)
+            async with asyncio.timeout(READ_S):
+                writer.write(CONTROL_RESPONSE.dump_json(answer) + b"\n")
+                await writer.drain()
+        except (OSError, TimeoutError, asyncio.CancelledError):
+            writer.transport.abort()  # nobody waits for an answer, or nobody will get one
+        except Exception:
+            logger.exception("a connection broke")
+            writer.transport.abort()
+        finally:
+            self._connections.discard(task)
+            writer.close()
+            with contextlib.suppress(OSError, asyncio.CancelledError):
+                await writer.wait_closed()
+
+    async def _answer(self, reader: asyncio.StreamReader) -> ControlResponse:
+        try:
+            async with asyncio.timeout(READ_S):
+                line = await reader.readline()
+        except ValueError:  # how `readline` says that its limit is passed
+            return _refusal(f"an order has at most {MAX_REQUEST_BYTES} bytes")
+        try:
+            order = CONTROL_REQUEST.validate_json(line)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            where = ".".join(map(str, first["loc"][1:]))  # in front of it stands which kind of order it was taken for
+            return _refusal(f"not an order: {where or 'the line'}: {first['msg']}")
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await self._handler(order)
+        except TimeoutError:
+            return _refusal(f"the gateway did not get to it within {ANSWER_S:.0f} s")
+        except Exception:  # a bug, or a store that cannot be written: the gateway's own work finds that out
+            logger.exception("an order broke")
+            return _refusal("that broke; the gateway's log says how")
+
+
+async def serve_control(store: Path, handler: Callable[[ControlRequest], Awaitable[ControlResponse]]) -> None:
+    """Let the gateway with this store be steered, until cancelled. Where no socket can be made, it only warns."""
+    try:
+        path = socket_path(store)
+    except SocketPathTooLong as error:
+        logger.warning("%s", error)
+        return
+    await ControlServer(path, handler).run()
+
+
+async def send_control_request(path: Path, order: ControlRequest) -> ControlResponse:
+    """Ask the gateway that listens there. Raises NotRunning or NoAnswer."""
+    try:
+        async with asyncio.timeout(READ_S):
+            reader, writer = await asyncio.open_unix_connection(path, limit=MAX_RESPONSE_BYTES)
+    except (FileNotFoundError, ConnectionRefusedError) as error:
+        raise GatewayNotRunning(f"no gateway listens on {path}") from error
+    except (OSError, TimeoutError) as error:
+        raise GatewayNotAnswering(f"cannot ask the gateway on {path}: {_reason(error)}") from error
+    try:
+        async with asyncio.timeout(READ_S + ANSWER_S):
+            writer.write(CONTROL_REQUEST.dump_json(order) + b"\n")
+            await writer.drain()
+            line = await reader.readline()
+        if not line:
+            raise GatewayNotAnswering(
+                f"the gateway on {path} is busy or ending: it closed the connection without an answer"
+            )
+        return CONTROL_RESPONSE.validate_json(line)
+    except ValidationError as error:
+        raise GatewayNotAnswering(f"what listens on {path} is no gateway, or one of another version") from error
+    except (OSError, TimeoutError, ValueError) as error:
+        raise GatewayNotAnswering(f"the gateway on {path} did not answer: {_reason(error)}") from error
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+def _bind(path: Path) -> socket.socket:
+    """A socket that only our user can connect to, in the place of a dead one. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise FileExistsError(17, "something else has that name")
+        path.unlink()
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        made.bind(os.fspath(path))
+        path.chmod(0o600)  # before it listens: nobody can have connected
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _refusal(why: str) -> ControlResponse:
+    return ControlResponse(ok=False, lines=(why,))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "it took too long"
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__

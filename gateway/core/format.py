@@ -1,0 +1,62 @@
+"""The channels of a gateway, told to people. Pure."""
+
+from datetime import datetime
+
+from gateway.core.metrics import ChannelStats, GatewaySnapshot, HealthProblem
+
+CHANNEL_COLUMNS = ("channel", "platform", "state", "since", "last event", "reconnects", "reason")
+
+
+def channel_rows(snapshot: GatewaySnapshot, now: datetime) -> list[tuple[str, ...]]:
+    """One row per channel, in the order of `CHANNEL_COLUMNS`."""
+    return [
+        (
+            one.channel,
+            one.platform,
+            one.state,
+            format_time(one.since),
+            "never" if one.last_event is None else f"{format_duration(age_s(one.last_event, now))} ago",
+            str(one.reconnects),
+            one.reason or "-",
+        )
+        for one in snapshot.channels
+    ]
+
+
+def format_table(lines: list[tuple[str, ...]]) -> list[str]:
+    """Columns of equal width, the last one as long as it is."""
+    widths = [max(len(line[index]) for line in lines) for index in range(len(lines[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+
+
+def describe_channel(one: ChannelStats, now: datetime) -> str:
+    """One channel in half a sentence."""
+    text = f"{one.state} since {format_time(one.since)}"
+    if one.last_event is not None:
+        text += f", last event {format_duration(age_s(one.last_event, now))} ago"
+    if one.reconnects:
+        text += f", {one.reconnects} reconnect{'s' if one.reconnects > 1 else ''}"
+    return f"{text}: {one.reason}" if one.reason else text
+
+
+def describe_problem(one: HealthProblem) -> str:
+    """One problem in one line, with its beginning."""
+    return f"{' '.join(one.reason.split())} (since {format_time(one.since)})"
+
+
+def format_time(at: datetime) -> str:
+    """A time to the second, in UTC."""
+    return at.strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def age_s(at: datetime, now: datetime) -> float:
+    """Seconds between them; 0 if the clock went back."""
+    return max(0.0, (now - at).total_seconds())
+
+
+def format_duration(seconds: float) -> str:
+    """A span of time in its largest unit that is not 0, e.g. `3 min`."""
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,197 @@
+"""What a file is, by its first bytes: never by its name or by what anybody says of it. Pure.
+
+Obeys the PNG specification (5.2, 11.2.2), GIF89a (section 18), ITU-T T.81 (B.2.2) and
+developers.google.com/speed/webp/docs/riff_container.
+
+What is said of an attachment in its line, whether or not the model sees it. Pure.
+
+`[image photo.jpg, 640x480, 34 KB]`, `[voice note, 12 s: "on my way"]`, `[file report.pdf, 1.2 MB]`
+
+What is said in a sound file, by a command of the operator's.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from gateway.core.events import Attachment
+from gateway.core.process import ProgramNotStarted, run_program, select_environment
+
+MAX_NAME_CHARS = 60
+MAX_TRANSCRIPT_CHARS = 2_000
+"""Of what was said in a voice note: some two minutes of speech."""
+
+_KB, _MB = 1_000, 1_000_000
+_MINUTE_S = 60
+
+
+def describe_attachment(
+    attachment: Attachment,
+    *,
+    size_bytes: int | None = None,
+    pixels: tuple[int, int] = (0, 0),
+    words: str = "",
+    note: str = "",
+) -> str:
+    """One line in brackets.
+
+    `size_bytes` and `pixels` (0: unknown) as they were found, rather than as they were told. `words`: what
+    was said in it. `note`: why it is not shown. What comes from outside cannot close the brackets.
+    """
+    size = attachment.size_bytes if size_bytes is None else size_bytes
+    name = _short_name(attachment.name)
+    kind = "voice note" if attachment.form == "audio" and not name else attachment.form
+    facts = (
+        f"{kind} {name}".rstrip(),
+        f"{pixels[0]}x{pixels[1]}" if all(pixels) else "",
+        "" if attachment.duration_s is None else _format_length(attachment.duration_s),
+        _format_size(size) if size is not None and kind != "voice note" else "",
+        note,
+    )
+    said = _clean_label(words)
+    if len(said) > MAX_TRANSCRIPT_CHARS:
+        said = f"{said[:MAX_TRANSCRIPT_CHARS]}..."
+    told = ", ".join(fact for fact in facts if fact)
+    return f'[{told}: "{said}"]' if said else f"[{told}]"
+
+
+def _short_name(name: str | None) -> str:
+    last = _clean_label(name or "").replace("\\", "/").rpartition("/")[2].strip(" .")
+    return last if len(last) <= MAX_NAME_CHARS else f"{last[:MAX_NAME_CHARS]}..."
+
+
+def _clean_label(text: str) -> str:
+    """Words of one line that close neither a bracket nor a quotation."""
+    kept = "".join(c if c.isprintable() and c not in "[]" else " " for c in text).replace('"', "'")
+    return " ".join(kept.split())
+
+
+def _format_size(size_bytes: int) -> str:
+    if size_bytes < _KB:
+        return f"{size_bytes} bytes"
+    if size_bytes < _MB:
+        return f"{size_bytes / _KB:.0f} KB"
+    return f"{size_bytes / _MB:.1f} MB"
+
+
+def _format_length(duration_s: float) -> str:
+    minutes, seconds = divmod(round(duration_s), _MINUTE_S)
+    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+_JPEG_FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+"""JPEG markers that are followed by the size of the picture."""
+_MAX_JPEG_MARKERS = 10_000
+"""Looked at before a size is given up: photographs have some dozens, and a file of nothing else takes a second."""
+_JPEG_BARE_MARKERS = frozenset({0x01, *range(0xD0, 0xD9)})
+"""JPEG markers without a length."""
+_SOUND_MAGIC = (
+    (0, b"OggS", ".ogg"),
+    (0, b"fLaC", ".flac"),
+    (0, b"ID3", ".mp3"),
+    (0, b"\xff\xfb", ".mp3"),
+    (4, b"ftyp", ".m4a"),
+    (8, b"WAVE", ".wav"),
+    (0, b"\x1aE\xdf\xa3", ".webm"),
+)
+
+
+class ImageInfo(NamedTuple):
+    """A still image that models take."""
+
+    media_type: Literal["image/png", "image/jpeg", "image/gif", "image/webp"]
+    width: int
+    height: int
+    """Pixels; both 0 if they could not be read."""
+
+
+def identify_image(data: bytes) -> ImageInfo | None:
+    """What kind of picture this is; None if it is none of the four that models take."""
+    if data.startswith(_PNG):
+        return ImageInfo("image/png", _big_endian(data, 16, 4), _big_endian(data, 20, 4))
+    if data.startswith((b"GIF87a", b"GIF89a")):
+        return ImageInfo("image/gif", _little_endian(data, 6, 2), _little_endian(data, 8, 2))
+    if data.startswith(b"\xff\xd8\xff"):
+        return ImageInfo("image/jpeg", *_jpeg_size(data))
+    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
+        return ImageInfo("image/webp", *_webp_size(data))
+    return None
+
+
+def sound_suffix(data: bytes) -> str:
+    """How a file with this sound is best named, for programs that look at names; `.bin` if it is not known."""
+    return next((suffix for at, magic, suffix in _SOUND_MAGIC if data[at : at + len(magic)] == magic), ".bin")
+
+
+def _jpeg_size(data: bytes) -> tuple[int, int]:
+    at = 2
+    for _ in range(_MAX_JPEG_MARKERS):
+        if at + 9 > len(data) or data[at] != 0xFF:  # noqa: PLR2004 - begins every marker
+            break
+        marker = data[at + 1]
+        if marker in _JPEG_FRAME_MARKERS:
+            return _big_endian(data, at + 7, 2), _big_endian(data, at + 5, 2)
+        if marker == 0xFF:  # noqa: PLR2004 - a fill byte
+            at += 1
+        elif marker in _JPEG_BARE_MARKERS:
+            at += 2
+        else:
+            at += 2 + max(2, _big_endian(data, at + 2, 2))
+    return 0, 0
+
+
+def _webp_size(data: bytes) -> tuple[int, int]:
+    kind = data[12:16]
+    if kind == b"VP8X":
+        return _little_endian(data, 24, 3) + 1, _little_endian(data, 27, 3) + 1
+    if kind == b"VP8L":
+        bits = _little_endian(data, 21, 4)
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    if kind == b"VP8 ":
+        return _little_endian(data, 26, 2) & 0x3FFF, _little_endian(data, 28, 2) & 0x3FFF
+    return 0, 0
+
+
+def _big_endian(data: bytes, at: int, size: int) -> int:
+    return int.from_bytes(data[at : at + size], "big")
+
+
+def _little_endian(data: bytes, at: int, size: int) -> int:
+    return int.from_bytes(data[at : at + size], "little")
+
+
+FILE_PLACEHOLDER = "{file}"
+"""In an argument: the path of the sound file."""
+MAX_OUTPUT_BYTES = 16 * MAX_TRANSCRIPT_CHARS
+"""More is not waited for: the command is ended."""
+_PASSED_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR", "SYSTEMROOT", "VIRTUAL_ENV")
+"""Of the environment: a program that reads a stranger's file gets none of our secrets."""
+
+
+class TranscriptionError(Exception):
+    """The command gave no words. The text says why."""
+
+
+async def transcribe(command: Sequence[str], file: Path, *, timeout_s: float) -> str:
+    """What the command writes to its standard output for this file.
+
+    No shell is asked, and only `{file}` is replaced. Raises `TranscriptionError`. However this ends, also
+    cancelled, the command and all that it started have ended.
+    """
+    argv = [argument.replace(FILE_PLACEHOLDER, str(file)) for argument in command]
+    try:
+        ran = await run_program(
+            argv,
+            env=select_environment(*_PASSED_VARIABLES),
+            time_s=timeout_s,
+            max_bytes=MAX_OUTPUT_BYTES,
+            cwd=file.parent,
+        )
+    except ProgramNotStarted as reason:
+        raise TranscriptionError(str(reason)) from None
+    if ran.end_reason == "late":
+        raise TranscriptionError(f"{argv[0]} took longer than {timeout_s:g} s")
+    if ran.status:
+        raise TranscriptionError(f"{argv[0]} ended with status {ran.status}")
+    return ran.output.decode("utf-8", "replace").strip()

@@ -1,0 +1,145 @@
+"""Who may have which tool called, where, and when an admin has to approve it. Pure.
+
+A call is made by a model that read what anybody wrote. So it has the rights of the weakest of those who asked: nobody's
+line runs with another's.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Final, Literal
+
+from gateway.core.fields import ConfigSection
+from gateway.core.identity import ROLE_ORDER
+
+ApprovalMode = Literal["never", "untrusted", "always"]
+"""When an admin has to approve a call: never; once text from outside is in view; each time."""
+
+
+ToolRole = Literal["guest", "member", "admin", "owner"]
+ToolScope = Literal["any", "private", "room"]
+"""Where: anywhere; in direct chats and private rooms; in rooms that are not private."""
+
+
+class ToolRule(ConfigSection):
+    """What holds for the tools that match. The first rule that matches decides; what it leaves out is the default."""
+
+    tool: str
+    """A glob on the tool's name, e.g. `bash` or `mcp_files_*`."""
+    role: ToolRole | None = None
+    """The lowest role that may have it called."""
+    scope: ToolScope | None = None
+    """Where it may be called: in a direct chat, in a room, or in any place."""
+    approval: ApprovalMode | None = None
+    """Whether an admin is asked: never, once text from outside is in view, always."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolPermit:
+    """What a tool needs."""
+
+    role: ToolRole = "guest"
+    scope: ToolScope = "any"
+    approval: ApprovalMode = "never"
+
+
+ALLOW_ANYBODY: Final = ToolPermit()
+ALLOW_MEMBERS: Final = ToolPermit(role="member")
+ALLOW_ADMINS: Final = ToolPermit(role="admin")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PermissionRequest:
+    """A call, as far as its permission depends on it."""
+
+    roles: Sequence[str]
+    """Of everybody who asked; those who gave administration no proof are no admins. Empty: nobody asked."""
+    unasked_role: str
+    """Whose rights count if nobody asked."""
+    is_private: bool
+    """It is a private place."""
+    overheard_roles: Sequence[str] = ()
+    """Roles of others whose words the request holds, new or in view, though they were not said to it just now."""
+    foreign: str = ""
+    """What brought text from outside into the request, for people. Empty: nothing did."""
+    is_recovered: bool = False
+    """The call was found in the text of an answer: it may be anybody's."""
+    risk: str = ""
+    """Why this very call needs a word whatever its tool's rules say, for people: what it sends out, and where. Empty:
+    nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PermissionDecision:
+    """What becomes of a call."""
+
+    outcome: Literal["allowed", "refused", "approval"]
+    role: str
+    """Whose rights counted."""
+    rule: str
+    """Which rule decided, for people and for the model."""
+
+
+def proven_role(role: str, *, verified: bool) -> str:
+    """The role that counts: who gave administration no proof is no admin, whatever is written beside the name."""
+    return "member" if role in ("owner", "admin") and not verified else role
+
+
+def lowest_role(roles: Iterable[str]) -> str:
+    """The one of these that may do the least. Raises ValueError for none."""
+    return min(roles, key=_rank)
+
+
+def apply_rules(name: str, permit: ToolPermit, rules: Iterable[ToolRule]) -> ToolPermit:
+    """What a tool needs by the operator's rules; the first that matches its name decides."""
+    for rule in rules:
+        if fnmatchcase(name, rule.tool):
+            return replace(
+                permit,
+                role=rule.role or permit.role,
+                scope=rule.scope or permit.scope,
+                approval=rule.approval or permit.approval,
+            )
+    return permit
+
+
+def decide_permission(name: str, permit: ToolPermit, now: PermissionRequest) -> PermissionDecision:
+    """Whether a tool may be called."""
+    ranks = sorted(_rank(role) for role in now.roles) or [_rank(now.unasked_role)]
+    weakest, strongest, needed = ranks[0], ranks[-1], _rank(permit.role)
+    role = ROLE_ORDER[max(weakest, 0)]
+    if permit.scope == "private" and not now.is_private:
+        return PermissionDecision(outcome="refused", role=role, rule=f"{name} may be used in private places only")
+    if permit.scope == "room" and now.is_private:
+        return PermissionDecision(
+            outcome="refused", role=role, rule=f"{name} may be used in rooms that are not private only"
+        )
+    if strongest < needed:
+        whose = "nobody who asks here has more than" if now.roles else "nobody asked, and by yourself you have"
+        best = ROLE_ORDER[max(strongest, 0)]
+        rule = f"{name} is for the role {permit.role} and above; {whose} the role {best}"
+        return PermissionDecision(outcome="refused", role=best, rule=rule)
+    if weakest < needed:
+        rule = f"{name} is for the role {permit.role} and above, and somebody with the role {role} asks here, too"
+        return PermissionDecision(outcome="approval", role=role, rule=rule)
+    if needed >= _rank("admin") and any(_rank(one) < needed for one in now.overheard_roles):
+        least = min(now.overheard_roles, key=_rank)
+        rule = (
+            f"{name} is for the role {permit.role} and above, and words of a {least} are in view, whose idea it may be"
+        )
+        return PermissionDecision(outcome="approval", role=role, rule=rule)
+    if now.is_recovered and needed >= _rank("admin"):
+        rule = f"this call of {name} was written as text, so it may be somebody else's idea"
+        return PermissionDecision(outcome="approval", role=role, rule=rule)
+    if now.risk:
+        return PermissionDecision(outcome="approval", role=role, rule=now.risk)
+    if permit.approval == "always":
+        return PermissionDecision(outcome="approval", role=role, rule=f"each call of {name} has to be approved")
+    if permit.approval == "untrusted" and now.foreign:
+        rule = f"{now.foreign} has brought text from outside into view, so {name} has to be approved"
+        return PermissionDecision(outcome="approval", role=role, rule=rule)
+    return PermissionDecision(outcome="allowed", role=role, rule=f"{permit.role} and above")
+
+
+def _rank(role: str) -> int:
+    return ROLE_ORDER.index(role) if role in ROLE_ORDER else -1

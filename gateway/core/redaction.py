@@ -1,0 +1,297 @@
+"""Secrets taken out of texts: those of the configuration, in every form, and what looks like a credential. Pure.
+
+What is said stays readable: `password=hunter2-9` becomes `password=[redacted]`. The same text always becomes the same,
+and what was redacted once stays as it is, so that it does not matter how often a text comes by.
+
+What people said stands in the log of events as they said it: that is what it is for, and it is its owner's alone. What
+is shown of it, told to a model, or written anywhere else has come through here.
+
+What credentials look like: patterns of well-known ones, and of places where one stands. Pure.
+
+Each pattern runs in linear time on any text: repetitions are bounded, possessive, or begin only where none of them has
+been before. Sources: https://docs.github.com/en/code-security/secret-scanning/introduction/supported-secret-scanning-patterns
+and https://github.com/gitleaks/gitleaks/blob/master/config/gitleaks.toml for the prefixes; others stand beside theirs.
+"""
+
+import base64
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+from urllib.parse import quote, quote_plus
+
+from gateway.core.text_safety import strip_invisible
+
+_MIN_SECRET_CHARS: Final = 6
+"""Characters of the shortest password that is told from a word."""
+_LONG_SECRET_CHARS: Final = 24
+"""Characters that no word has."""
+
+
+def looks_random(text: str) -> bool:
+    """Whether no word, number, path or name of a program reads so: letters and digits are mixed, or it is very long."""
+    if len(text) < _MIN_SECRET_CHARS or _CODE_LIKE.fullmatch(text):
+        return False
+    letters, digits = any(char.isalpha() for char in text), any(char.isdigit() for char in text)
+    mixed = any(char.islower() for char in text) and any(char.isupper() for char in text[1:])
+    return (letters and (digits or mixed)) or (len(text) >= _LONG_SECRET_CHARS and "/" not in text)
+
+
+_CODE_LIKE: Final = re.compile(
+    r"[A-Za-z_][a-z_]*(?:\.[A-Za-z_]\w*)+|[A-Z]?[a-z]+(?:[A-Z][a-z]+)+|[A-Z][A-Z_]+|[a-z]+(?:_[a-z]+)+"
+    r"|v?\d+(?:\.\d+)+\w*|(?:/?[\w.-]+/)+[\w.-]*|\$?[{<%].*"
+)
+"""An attribute, CamelCase, a CONSTANT, a snake_case name, a version, a path, a placeholder."""
+_PLAIN_WORDS: Final = frozenset(
+    re.findall(
+        r"\S+",
+        "required optional string none null true false undefined empty unset missing invalid expired wrong changed "
+        "incorrect correct needed secret secrets token tokens password passwords default example changeme hidden "
+        "redacted value number bytes integer object array boolean float double literal unknown please always never "
+        "accepted rejected denied refused protected",
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialRule:
+    """Where a secret is: group `s` of each match, if there is one, else all of it."""
+
+    needles: tuple[str, ...]
+    """Some of these, in lower case, are in every text that it is for; looking for them is cheap."""
+    pattern: re.Pattern[str]
+    is_credential: Callable[[re.Match[str]], bool] = lambda _: True
+    """Whether a match is one indeed."""
+
+
+def _credential_rule(
+    needles: str, pattern: str, is_one: Callable[[re.Match[str]], bool] = lambda _: True
+) -> CredentialRule:
+    return CredentialRule(tuple(needles.split(" ")), re.compile(pattern), is_one)
+
+
+def _is_random_match(match: re.Match[str]) -> bool:
+    return looks_random(match["s"])
+
+
+def _is_assigned_secret(match: re.Match[str]) -> bool:
+    """Whether what stands behind a telling name is its value, and no prose or code about it."""
+    value, named, mark = match["s"], match["name"].lower(), match["mark"]
+    if named == "pwd" and value[0] in "/~":  # where a shell is, https://man7.org/linux/man-pages/man1/pwd.1.html
+        return False
+    if value.lower().strip("*.,;!?") in _PLAIN_WORDS or _PLACEHOLDER.fullmatch(value) or len(value) < _MIN_SECRET_CHARS:
+        return False
+    if match["quote"]:
+        return " " not in value.strip() and (mark.strip() != ":" or not _CODE_LIKE.fullmatch(value))
+    if _CODE_LIKE.fullmatch(value) or (
+        value.replace(".", "_").isidentifier() and match.string[match.end() :][:1] in ("(", "[")
+    ):
+        return False
+    if ("pass" in named or "pwd" in named) and mark != " = ":  # with that, a name stands there in programs
+        return True
+    return looks_random(value) or (mark == "=" and not value.isdigit())
+
+
+_PLACEHOLDER: Final = re.compile(r"[.*x_-]+|[$<{\[%(].*|\.\.\..*|your[-_ ].*", re.IGNORECASE)
+
+_TOKEN_PATTERNS: Final = (
+    r"sk-(?:ant|proj|svcacct|admin|or-v1)-[\w-]{16,}",  # Anthropic, OpenAI, OpenRouter
+    r"(?<!-)sk-(?=[A-Za-z_-]{0,40}\d)[A-Za-z0-9_-]{20,}",  # OpenAI of old, DeepSeek and others that took it over
+    r"gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}",
+    r"gl(?:pat|dt|rt|cbt|ptt|ft|imt|agent|oas|soat)-[\w.-]{20,}",
+    r"xox[abcdeoprs]-[\w-]{10,}|xapp-\d-[\w-]{10,}",
+    r"AIza[\w-]{35}|ya29\.[\w-]{20,}|GOCSPX-[\w-]{20,}|1//0[\w-]{30,}",
+    r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}(?!\w)",
+    r"[rs]k_(?:live|test)_[A-Za-z0-9]{10,}|whsec_[A-Za-z0-9+/=]{20,}",
+    r"hf_[A-Za-z0-9]{20,}|npm_[A-Za-z0-9]{30,}|pypi-[\w-]{50,}",
+    r"gsk_[A-Za-z0-9]{20,}|xai-[A-Za-z0-9]{20,}|tvly-[\w-]{16,}|pplx-[A-Za-z0-9]{20,}|r8_[A-Za-z0-9]{20,}",
+    r"SG\.[\w-]{16,}\.[\w-]{16,}|dop_v1_[a-f0-9]{32,}|shpat_[a-f0-9]{20,}|ntn_\w{20,}|lin_api_\w{20,}|hvs\.[\w-]{20,}",
+    r"AGE-SECRET-KEY-1[A-Z0-9]{20,}",
+)
+_CREDENTIAL_NAMES: Final = (
+    r"pass(?:word|wd|phrase|wort)|pwd|secret(?:[_-]?key)?|token|credentials?|authorization"
+    r"|(?:api|access|private|auth|account|signing|encryption)[_-]?key"
+)
+_QUERY_NAMES: Final = (
+    r"x-amz-(?:signature|credential|security-token)|x-goog-(?:signature|credential)|sig|signature"
+    r"|(?:access_|id_|refresh_|auth_|bot_)?token|api[_-]?key|apikey|client_secret|secret|password|passwd|pwd|auth"
+)
+
+CREDENTIAL_RULES: Final = (
+    _credential_rule(
+        "private key",
+        r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?P<s>(?:[^-]|-(?!----)){0,20000}+(?=-----END)"
+        r"|(?:(?:\s|\\[nr])*+[A-Za-z0-9+/=]{16,}+)*+)",
+        lambda match: match["s"].strip() not in ("", "[redacted]"),
+    ),
+    _credential_rule(
+        "sk- ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ gl xox xapp- aiza ya29. gocspx- 1//0 akia asia abia acca k_live_ "
+        "k_test_ whsec_ hf_ npm_ pypi- gsk_ xai- tvly- pplx- r8_ sg. dop_v1_ shpat_ ntn_ lin_api_ hvs. age-secret-key-",
+        rf"(?<![A-Za-z0-9_])(?P<s>{'|'.join(_TOKEN_PATTERNS)})",
+    ),
+    # https://core.telegram.org/bots/features#botfather
+    _credential_rule(":", r"(?<!\d)\d{6,12}:(?P<s>[\w-]{35})(?![\w-])", _is_random_match),
+    # https://docs.discord.com/developers/reference#authentication
+    _credential_rule(
+        ".", r"(?<![\w-])(?P<s>[A-Z][\w-]{22,28}\.[\w-]{6}\.[\w-]{27,45}|mfa\.[\w-]{60,})(?![\w-])", _is_random_match
+    ),
+    _credential_rule(
+        "webhooks/ interactions/", r"/(?:webhooks|interactions)/\d{5,25}/(?P<s>[\w-]{20,})"
+    ),  # Discord's, which need nothing else
+    _credential_rule("hooks.slack.com", r"(?i:hooks\.slack\.com)/(?:services|workflows|triggers)/(?P<s>[\w/-]{10,})"),
+    # https://www.rfc-editor.org/rfc/rfc7519#section-3
+    _credential_rule("eyj", r"(?<![\w-])(?P<s>eyJ[\w-]{8,}+\.[\w-]{8,}+(?:\.[\w-]*+){0,3})"),
+    # https://www.rfc-editor.org/rfc/rfc9110#section-11.6.2
+    _credential_rule(
+        "authorization",
+        r"(?i)authorization\\{0,3}[\"']?\s{0,3}[:=]\s{0,3}\\{0,3}[\"']?(?:bearer|basic|bot|token|digest|apikey)\s{1,3}"
+        r"(?![$<{])(?P<s>[^\s\"'\\,;]{4,}+)",
+    ),
+    _credential_rule("bearer basic", r"(?i)\b(?:bearer|basic)\s{1,3}(?P<s>[\w.~+/-]{8,}+={0,2})", _is_random_match),
+    # https://www.rfc-editor.org/rfc/rfc3986#section-3.2.1
+    _credential_rule("://", r"://[^\s/?#@:\"'<>`]*+:(?P<s>[^\s/?#\"'<>`]{1,400})(?=@[\w\[])"),
+    _credential_rule("://", r"://(?P<s>[^\s/?#@:\"'<>`]{8,400})(?=@[\w\[])", _is_random_match),
+    _credential_rule("=", rf"(?i)[?&;](?:{_QUERY_NAMES})=(?P<s>[^\s&#\"'<>`()\[\]]{{4,}}+)"),
+    _credential_rule(
+        "pass pwd secret token key credential authorization",
+        rf"(?i)(?P<name>{_CREDENTIAL_NAMES})\d{{0,2}}\\{{0,3}}[\"'`]?(?P<mark>\s{{0,3}}(?::=|=>|[=:])\s{{0,3}})(?=[^\s=])"
+        r"(?:[rbf]?(?P<quote>\\{0,3}[\"'`]))?(?P<s>(?(quote)(?:(?!(?P=quote))(?:[^\\\n]|\\[^\n]))++"
+        r"|(?:[^\x00-\x20\"'`,;(){}<>|\\\[\]]++|\[redacted\])))",
+        _is_assigned_secret,
+    ),
+    _credential_rule(
+        "--",
+        rf"(?i)(?<![\w-])--[\w-]{{0,20}}?(?:{_CREDENTIAL_NAMES})[ =](?![-<$\[{{])[\"']?(?P<s>[^\s\"']{{4,}}+)",
+        _is_random_match,
+    ),
+    _credential_rule(" -u", r"\s-u\s{0,2}[\"']?[\w.@-]{1,64}:(?P<s>[^\s\"'@]{4,}+)(?=[\"'\s]|\Z)"),
+    # https://modern.ircdocs.horse/#pass-message; services' own words, e.g. https://libera.chat/guides/registration
+    _credential_rule("pass ", r"(?m)(?:^|[\"'>]\s?)PASS :?(?P<s>[^\s/\"'\\]{4,}+)(?=[\"'\\]|\s{0,3}$)"),
+    _credential_rule("oper ", r"(?m)(?:^|[\"'>]\s?)OPER \S{1,50} :?(?P<s>[^\s\"'\\]{4,}+)(?=[\"'\\]|\s{0,3}$)"),
+    _credential_rule(
+        "identify regain ghost recover release",
+        r"(?i)\b(?:ns|nickserv|nickserv@\S{1,64}) {1,2}:?(?:identify|id|regain|ghost|recover|release)"
+        r" (?P<s>[^\s\"']{1,64}+(?: [^\s\"'\\]{4,64}+)?)",
+    ),
+    _credential_rule(
+        "identify", r"(?m)(?:^|[:>\"']\s?)IDENTIFY (?:\S{1,64}+ (?=\S))?(?P<s>[^\s\"'\\]{4,}+)(?=[\"'\\]|\s{0,3}$)"
+    ),
+    _credential_rule(
+        "pass oper identify",
+        r"\b(?:PASS|OPER \S{1,50}|IDENTIFY(?: \S{1,64})?) :?(?P<s>[^\s/\"'\\]{6,}+)",
+        _is_random_match,
+    ),
+    _credential_rule(
+        "register set",
+        r"(?im)\b(?:ns|nickserv|nickserv@\S{1,64})\s{1,2}:?(?:register|set password) (?P<s>[^\s\"']{4,}+)",
+    ),
+    # https://ircv3.net/specs/extensions/sasl-3.1
+    _credential_rule(
+        "authenticate",
+        r"AUTHENTICATE :?(?!(?:PLAIN|EXTERNAL|SCRAM-\S*|ECDSA\S*|[+*])(?:\s|$))(?P<s>[A-Za-z0-9+/]{8,}+={0,2})",
+        _is_random_match,
+    ),
+)
+"""In this order; each sees what those before it have left."""
+
+
+REDACTED: Final = "[redacted]"
+MIN_KNOWN_SECRET_CHARS: Final = 6
+"""Of a secret of the configuration: shorter ones give nothing away, and would blot out ordinary words."""
+_MAX_ROUNDS: Final = 4
+"""What is taken out may bring the words beside it nearer; two rounds have been enough for everything so far."""
+_NEEDLES: Final = frozenset(needle for rule in CREDENTIAL_RULES for needle in rule.needles)
+_CACHED_TEXTS: Final = 1_024
+_CACHED_TEXT_CHARS: Final = 100
+"""Of a text whose answer is remembered: the same few names stand in most of what is told."""
+
+Redact = Callable[[str], str]
+"""`Redactor.__call__`."""
+
+
+class Redactor:
+    """Takes out of a text what nobody is to read."""
+
+    def __init__(self, known: Iterable[str] = ()) -> None:
+        """`known`: the configuration's own secrets, as they are."""
+        self._encoded: tuple[str, ...] = ()
+        self._known: frozenset[str] = frozenset()
+        self.add_secrets(known)
+
+    def add_secrets(self, known: Iterable[str]) -> None:
+        """These are secrets, too, from now on."""
+        self._known |= {one for one in (secret.strip() for secret in known) if len(one) >= MIN_KNOWN_SECRET_CHARS}
+        forms = {form for secret in self._known for form in encoded_forms(secret)}
+        self._encoded = tuple(sorted(forms, key=lambda form: (-len(form), form)))
+        self._cached_clean = lru_cache(_CACHED_TEXTS)(self._clean)  # what other threads are at goes to the one before
+
+    def __call__(self, text: str) -> str:
+        """The text without secrets. Takes time that grows with its length alone, and microseconds for a line.
+
+        Characters that nobody sees hide none: they are left out of many texts later on, and out of one that has a
+        secret around them here.
+        """
+        return self._cached_clean(text) if len(text) <= _CACHED_TEXT_CHARS else self._clean(text)
+
+    def _clean(self, text: str) -> str:
+        cut = self._redact(text)
+        bare = strip_invisible(cut)
+        without = bare if bare == cut else self._redact(bare)
+        return cut if without == bare else without
+
+    def _redact(self, text: str) -> str:
+        for _ in range(_MAX_ROUNDS):
+            after = self._redact_once(text)
+            if after == text:
+                break
+            text = after
+        return text
+
+    def _redact_once(self, text: str) -> str:
+        there = [form for form in self._encoded if form in text]
+        if there:
+            exact = re.compile("|".join([re.escape(REDACTED), *map(re.escape, there)]))
+            text = exact.sub(REDACTED, text)
+        low = text.lower()
+        found = {needle for needle in _NEEDLES if needle in low}
+        for rule in CREDENTIAL_RULES:
+            if not found.isdisjoint(rule.needles):
+                text = _apply_rule(rule, text)
+        return text
+
+
+def _apply_rule(rule: CredentialRule, text: str) -> str:
+    def cut(match: re.Match[str]) -> str:
+        start, end = match.span("s")
+        if text.startswith(REDACTED, start) or not rule.is_credential(match):
+            return match[0]
+        return f"{match[0][: start - match.start()]}{REDACTED}{match[0][end - match.start() :]}"
+
+    return rule.pattern.sub(cut, text)
+
+
+def encoded_forms(secret: str) -> Iterator[str]:
+    """As it may stand in a text: as it is, escaped as in URLs, JSON and terminals, and in base64."""
+    yield secret
+    for escaped in (quote(secret, safe=""), quote(secret), quote_plus(secret)):
+        yield escaped
+        yield re.sub(r"%[0-9A-F]{2}", lambda match: match[0].lower(), escaped)
+    for ascii_only in (True, False):
+        yield json.dumps(secret, ensure_ascii=ascii_only)[1:-1]
+        yield json.dumps(json.dumps(secret, ensure_ascii=ascii_only)[1:-1])[1:-1]  # JSON in JSON
+    yield repr(secret)[1:-1]
+    yield secret.encode("unicode_escape").decode()
+    yield from _base64_forms(secret.encode())
+
+
+def _base64_forms(secret: bytes) -> Iterator[str]:
+    """What is sure of it whatever stands around it: three bytes are four characters, so there are three ways."""
+    for before in range(3):
+        shifted = b"\0" * before + secret
+        whole = base64.b64encode(shifted).decode()
+        first, end = (0, 2, 3)[before], len(shifted) * 8 // 6
+        for form in (whole[first:end], whole[first:end].replace("+", "-").replace("/", "_")):
+            if len(form) >= MIN_KNOWN_SECRET_CHARS:
+                yield form

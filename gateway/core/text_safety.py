@@ -1,0 +1,334 @@
+"""Characters that nobody sees, and those that turn lines around. Pure.
+
+What languages and emoji need stays: joiners in Indic and Arabic scripts, marks of direction beside letters that are
+written from right to left, joined emoji, flags, one selector behind what has variants
+(https://www.unicode.org/reports/tr51/, https://www.unicode.org/reports/tr31/#Layout_and_Format_Control_Characters). All
+else can hide words from people that a model reads, or show people other words than it reads.
+
+Names that only look like another's. Pure.
+
+Two names look alike if they have the same skeleton (https://www.unicode.org/reports/tr39/#Confusable_Detection). The
+table is that of Unicode 15.0, as ICU 72 has it (`tests/checks/confusables.py` writes it).
+
+Posts that would call many people at once. Pure.
+
+Discord is told with each message that it calls nobody (`allowed_mentions`). Telegram and IRC cannot be told: there a
+name calls whoever has it. A few names in a post are a talk; of more each is parted by a character of no width, so that
+it reads the same and calls nobody.
+
+What texts and names do that nobody sees, on the way in and out. Pure, and known to channels and the agent.
+
+`marks` finds characters that nobody sees or that turn lines around: on the way in they are told or left out where the
+model reads them (`agent.prompt`, `agent.steps`) and in names (`channels.text.clean_name`), on the way out they are left
+out of posts (`gateway.stream.outbox`). `names` knows which names only look alike (`gateway.context.conversation`).
+`mentions` keeps a post from calling many people at once, on platforms that cannot be told not to.
+"""
+
+import gzip
+import re
+import unicodedata
+from collections.abc import Callable, Collection, Iterable
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from gateway.core.events import Sender
+
+_INVISIBLE: Final = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
+    "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff]"
+)
+"""What is ignorable by default (DerivedCoreProperties.txt). Control characters are `channels.text.clean_text`'s."""
+_INVISIBLE_OR_CONTROL: Final = re.compile(rf"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|{_INVISIBLE.pattern}")
+"""The same, and control characters but for those between words."""
+_SUSPICIOUS: Final = re.compile("[\u202a-\u202e\u2066-\u2069\ufff9-\ufffb\U000e0000-\U000e007f]")
+"""Turns lines around, or spells words in characters of no width: one is worth telling."""
+_SUSPICIOUS_RUN: Final = 4
+"""So many of the others in a row spell something, too."""
+_DIRECTION_MARKS: Final = frozenset("\u200e\u200f\u061c")
+_JOINERS: Final = frozenset("\u200c\u200d")
+_ZWJ: Final = "\u200d"
+_JAMO: Final = re.compile("[\u1100-\u11ff\ua960-\ua97c\ud7b0-\ud7fb]")
+_FILLERS: Final = frozenset("\u115f\u1160")
+_MONGOLIAN: Final = re.compile("[\u1820-\u18aa]")
+_REGION_FLAG: Final = re.compile(
+    "|".join("".join(chr(0xE0000 + ord(letter)) for letter in region) for region in ("gbeng", "gbsct", "gbwls"))
+)
+"""The only flags of regions that are for general use: https://www.unicode.org/reports/tr51/#valid-emoji-tag-sequences."""
+_BLACK_FLAG, _END_OF_FLAG = "\U0001f3f4", "\U000e007f"
+_KEYCAPS: Final = frozenset("#*0123456789‼⁉〰〽ℹ")  # noqa: RUF001 - it is the emoji
+"""Have an emoji variant, and are no symbols by category."""
+_WITH_VARIANTS: Final = frozenset("0０‘’“”、。！，：；？．")  # noqa: RUF001 - these are meant
+_VIRAMA: Final = 9
+_PICTURES: Final = re.compile("[\U0001f000-\U0001faff]")
+_RTL: Final = frozenset({"R", "AL"})
+
+
+def reveal_hidden(text: str) -> str:
+    """`text` as people wrote it, with what hides words told like `[U+202E]`, and the rest of what nobody sees left out.
+
+    Ordinary text of any language is the same. Doing it twice is doing it once.
+    """
+    return _HiddenTextReader(text, tells=True).read() if _INVISIBLE.search(text) else text
+
+
+def strip_hidden(text: str) -> str:
+    """The same without telling: for names, and for what we say."""
+    return _HiddenTextReader(text, tells=False).read() if _INVISIBLE.search(text) else text
+
+
+def strip_invisible(text: str) -> str:
+    """Without any of the characters that nobody sees, also where a language needs them: to look for something in it."""
+    return _INVISIBLE_OR_CONTROL.sub("", text)
+
+
+class _HiddenTextReader:
+    """Goes through one text."""
+
+    def __init__(self, text: str, *, tells: bool) -> None:
+        self._text, self._tells = text, tells
+        self._out: list[str] = []
+        self._run: list[str] = []
+        """Unseen characters in a row, not yet decided about."""
+        self._suspicious = ""
+        """The first of these that is worth telling."""
+        self._rtl: bool | None = None
+
+    def read(self) -> str:
+        at = 0
+        while at < len(self._text):
+            char = self._text[at]
+            if not _INVISIBLE.match(char):
+                size = 1
+            elif not (size := self._kept_length(char, at)):
+                self._run.append(char)
+                self._suspicious = self._suspicious or (char if _SUSPICIOUS.match(char) else "")
+                at += 1
+                continue
+            self._flush()
+            self._out += self._text[at : at + size]
+            at += size
+        self._flush()
+        return "".join(self._out)
+
+    def _flush(self) -> None:
+        self._out += self._revealed()
+        self._run, self._suspicious = [], ""
+
+    def _revealed(self) -> str:
+        if not self._tells or not (self._suspicious or len(self._run) >= _SUSPICIOUS_RUN):
+            return ""
+        more = f" and {len(self._run) - 1} more" if len(self._run) > 1 else ""
+        return f"[U+{ord(self._suspicious or self._run[0]):04X}{more}]"
+
+    def _previous(self) -> str:
+        """What will stand in front of the next character; empty: nothing."""
+        return (self._revealed() or "".join(self._out[-1:]))[-1:]
+
+    def _kept_length(self, char: str, at: int) -> int:
+        """How many characters from `at` on belong to what stands in front of them; 0: none."""
+        before, behind = self._previous(), self._text[at + 1 : at + 2]
+        if char in _DIRECTION_MARKS:
+            return int(before not in _DIRECTION_MARKS and self._is_right_to_left())
+        if char in _JOINERS:
+            return int(_takes_joiner(before) or (char == _ZWJ and self._follows_emoji() and _is_emoji_base(behind)))
+        if "\ufe00" <= char <= "\ufe0f" or "\U000e0100" <= char <= "\U000e01ef":
+            return int(_takes_selector(before, char))
+        if "\u180b" <= char <= "\u180f":
+            return int(bool(_MONGOLIAN.match(before)))
+        if char in _FILLERS:
+            return int(bool(_JAMO.match(behind) and behind not in _FILLERS))
+        found = _REGION_FLAG.match(self._text, at) if before == _BLACK_FLAG else None
+        return found.end() - at + 1 if found and self._text[found.end() :].startswith(_END_OF_FLAG) else 0
+
+    def _is_right_to_left(self) -> bool:
+        if self._rtl is None:
+            self._rtl = any(
+                unicodedata.bidirectional(char) in _RTL for char in self._text if char not in _DIRECTION_MARKS
+            )
+        return self._rtl
+
+    def _follows_emoji(self) -> bool:
+        """Whether an emoji stands in front, perhaps with a selector or a colour of skin."""
+        return not self._revealed() and any(
+            _is_emoji_base(char) for char in self._out[-1:] + (self._out[-2:-1] if self._out[-1:] == ["\ufe0f"] else [])
+        )
+
+
+def _is_emoji_base(char: str) -> bool:
+    if not char:
+        return False
+    category = unicodedata.category(char)
+    return category in ("So", "Sm", "Sk") or (category == "Cn" and bool(_PICTURES.match(char)))
+
+
+def _takes_joiner(before: str) -> bool:
+    """Whether a joiner behind it changes how it is written: behind a virama, or in a script that is joined."""
+    if not before:
+        return False
+    joined = unicodedata.bidirectional(before) == "AL" or bool(_MONGOLIAN.match(before))
+    return joined or unicodedata.combining(before) == _VIRAMA or _is_indic(before)
+
+
+def _is_indic(char: str) -> bool:
+    # Devanagari to Sinhala, Tibetan, Myanmar, Khmer: there a joiner also follows letters and vowel signs.
+    spans = (("\u0900", "\u0dff"), ("\u0f00", "\u0fff"), ("\u1000", "\u109f"), ("\u1780", "\u17d3"))
+    return any(first <= char <= last for first, last in spans) and char.isprintable()
+
+
+def _takes_selector(before: str, selector: str) -> bool:
+    if not before or _INVISIBLE.match(before):
+        return False
+    category = unicodedata.category(before)
+    if selector in "\ufe0e\ufe0f":
+        return category[0] == "S" or before in _KEYCAPS or bool(_PICTURES.match(before))
+    if selector >= "\U000e0100":
+        return category == "Lo" and before >= "\u3400"
+    other_font = unicodedata.decomposition(before).startswith("<font>")
+    return category in ("Lo", "Sm") or other_font or before in _WITH_VARIANTS
+
+
+MAX_MENTIONS: Final = 5
+"""Different people that one post may call."""
+WORD_JOINER: Final = "\u2060"
+"""Word joiner: of no width, and no line is broken there. No name holds one."""
+_AT_NAME: Final = re.compile(r"(?<![\w@/.])@(?=([A-Za-z][A-Za-z0-9_]{3,31})(?![\w@]))")
+"""As Telegram finds them in a text: core.telegram.org/api/mentions."""
+_AT_NAME_START: Final = re.compile(r"@(?=[A-Za-z]|\Z)")
+_NICK_CHARS: Final = re.compile(r"[\w\[\]\\`^{}|\-]+")
+"""What nicks are made of: https://modern.ircdocs.horse/#clients."""
+_NICK_CORE: Final = re.compile(r"[\w|\-]+")
+"""The same without what also stands around words: for most clients `nick` in brackets or backticks calls, too."""
+
+
+def mentions_many(text: str) -> bool:
+    """Whether more than `MAX_MENTIONS` people are called by @name."""
+    return len({found[1].casefold() for found in _AT_NAME.finditer(text)}) > MAX_MENTIONS
+
+
+def break_mentions(piece: str) -> str:
+    """A piece of such a text, with its @names parted; what ends in `@` goes on in another piece."""
+    return _AT_NAME_START.sub(f"@{WORD_JOINER}", piece)
+
+
+def break_nicks(text: str, inside: Collection[str], fold: Callable[[str], str]) -> str:
+    """`text` with nicks parted if more than `MAX_MENTIONS` of those (folded) that are `inside` stand in it."""
+    called = set[str]()
+
+    def one(found: re.Match[str]) -> str:
+        if (folded := fold(found[0])) in inside:
+            called.add(folded)
+            return _break_nick(found[0])
+        return (
+            _NICK_CORE.sub(one, found[0])
+            if _NICK_CORE.search(found[0]) and not _NICK_CORE.fullmatch(found[0])
+            else found[0]
+        )
+
+    calm = _NICK_CHARS.sub(one, text)
+    return calm if len(called) > MAX_MENTIONS else text
+
+
+def _break_nick(nick: str) -> str:
+    # A nick of one letter has nothing to part: the joiner in front still makes another word of it.
+    return f"{nick[0]}{WORD_JOINER}{nick[1:]}" if len(nick) > 1 else f"{WORD_JOINER}{nick}"
+
+
+CONFUSABLES_FILE: Final = Path(__file__).with_name("confusables.gz")
+"""Lines of a character and what it looks like."""
+_ALPHABETS: Final = ("ARMENIAN", "CHEROKEE", "COPTIC", "CYRILLIC", "GREEK", "LATIN")
+"""Their letters look like each other's; of others a word may have two, as Japanese has three."""
+_CACHED_NAMES: Final = 4_000
+
+
+class NameWarning(NamedTuple):
+    """What is to be known of somebody's name."""
+
+    reason: Literal["alike", "same", "perhaps", "mixed"]
+    """alike: it looks like another's; same: another has it, too; perhaps: somebody had it whom the platform knew, and
+    it does not say that this is the same person; mixed: its letters are of several alphabets."""
+    other: str
+    """The other's name, untrusted; mixed: which alphabets."""
+
+
+def check_name(sender: Sender, others: Iterable[Sender]) -> NameWarning | None:
+    """Whether this person may be taken for one of the others, or was meant to be for somebody. None: no reason to.
+
+    `others` may hold the person themselves, and those who had the name before.
+    """
+    looks = _name_skeletons(sender.name)
+    for other in others:
+        if other.id == sender.id or looks.isdisjoint(_name_skeletons(other.name)):
+            continue
+        if other.name.casefold() != sender.name.casefold():
+            return NameWarning("alike", other.name)
+        if other.verified:  # without that a name is all there is: it may be one person twice
+            return NameWarning("same" if sender.verified else "perhaps", other.name)
+    found = mixed_alphabets(sender.name)
+    return NameWarning("mixed", " and ".join(found)) if found else None
+
+
+def looks_like(one: str, other: str) -> bool:
+    """Whether people may take one for the other."""
+    return not _name_skeletons(one).isdisjoint(_name_skeletons(other))
+
+
+def describe_name_warning(doubted: NameWarning, other: str) -> str:
+    """In words; `other`: its name, as it may be shown there."""
+    match doubted.reason:
+        case "alike":
+            return f"not {other}: the name only looks alike"
+        case "same":
+            return f"not the other {other}: only the name is the same"
+        case "perhaps":
+            return f"not known to be the {other} of before"
+        case "mixed":
+            return f"the name mixes {doubted.other} letters"
+
+
+def mixed_alphabets(name: str) -> tuple[str, ...]:
+    """The alphabets whose letters are mixed in one word of a name; empty: none are."""
+    if name.isascii():
+        return ()
+    for word in "".join(char if char.isalpha() or unicodedata.combining(char) else " " for char in name).split():
+        found = {unicodedata.name(char, "").split(" ")[0] for char in word}
+        mixed = [alphabet for alphabet in _ALPHABETS if alphabet in found]
+        if len(mixed) > 1:
+            return tuple(alphabet.capitalize() for alphabet in mixed)
+    return ()
+
+
+@lru_cache(maxsize=_CACHED_NAMES)
+def _name_skeletons(name: str) -> frozenset[str]:
+    """What a name looks like, as it is written and in small letters."""
+    bare = " ".join(strip_hidden(name).split())
+    return frozenset({_skeleton(bare), _skeleton(bare.casefold())} - {""})
+
+
+def _skeleton(text: str) -> str:
+    return unicodedata.normalize("NFD", unicodedata.normalize("NFD", text).translate(_confusables()))
+
+
+@lru_cache(maxsize=1)
+def _confusables() -> dict[int, str]:
+    """1 MB and 15 ms, so it is read when it is first needed."""
+    with gzip.open(CONFUSABLES_FILE, "rt", encoding="utf-8") as lines:
+        return {ord(line[0]): line[1:].rstrip("\n") for line in lines}
+
+
+_PRINTABLE_JOINERS = "\u200c\u200d"
+"""Format characters that emoji and several scripts need."""
+_UNPRINTABLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+"""Control, format (also what turns the direction of text), surrogate, private, unassigned, line ends."""
+
+
+def _is_printable(char: str) -> bool:
+    return char in _PRINTABLE_JOINERS or unicodedata.category(char) not in _UNPRINTABLE_CATEGORIES
+
+
+def escape_unprintable(text: str) -> str:
+    """The text with everything that a terminal could obey in escaped form."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(char if _is_printable(char) else char.encode("unicode_escape").decode() for char in text)

@@ -1,1 +1,0 @@
-"""From what was seen to findings, area by area. Pure."""

@@ -1,0 +1,1 @@
+"""Intake: the `emit` of every channel decides about each notification, appends it to the log and announces it."""

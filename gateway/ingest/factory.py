@@ -1,0 +1,51 @@
+"""The one place that knows concrete platforms: from a channel's settings to its adapter."""
+
+from channels.base import Channel
+from gateway.commands.table import COMMAND_SPECS
+from gateway.config.models import Settings
+from gateway.core.clock import Clock
+from gateway.core.events import ChannelName
+from gateway.stream.supervisor import find_ranked_rooms, find_unavailable
+
+
+class ChannelUnavailable(Exception):
+    """The configuration asks for something that this version does not have. The text says what to change."""
+
+
+def check_adapters(settings: Settings) -> None:
+    """Raise `ChannelUnavailable` for a channel that `make_channel` cannot make."""
+    for name, why in find_unavailable(settings):
+        raise ChannelUnavailable(f"channels.{name}: {why}")
+
+
+def make_channel(
+    name: ChannelName, settings: Settings, clock: Clock, cursor: str | None, before: Channel | None = None
+) -> Channel:
+    """The adapter for one account, to go on from `cursor`. Call `check_adapters` before.
+
+    `before`: what had that name until now, and has said goodbye: what that knows goes over to the new one.
+    """
+    config = settings.channels[name]
+    match config.platform:
+        case "irc":
+            from channels.irc.channel import IrcChannel  # noqa: PLC0415 - heavy: only where IRC is used
+
+            irc = IrcChannel(name, config, clock, cursor=cursor, commands=COMMAND_SPECS)
+            if isinstance(before, IrcChannel):
+                irc.take_over(before)
+            return irc
+        case "telegram":
+            from channels.telegram.channel import TelegramChannel  # noqa: PLC0415 - heavy: only where it is used
+
+            return TelegramChannel(
+                name, config, clock, cursor=cursor, commands=COMMAND_SPECS, ranks=find_ranked_rooms(name, settings)
+            )
+        case "discord":
+            from channels.discord.channel import DiscordChannel, create_channel  # noqa: PLC0415 - heavy: only where it is used
+
+            made = create_channel(name, config, clock, cursor=cursor, commands=COMMAND_SPECS)
+            if isinstance(before, DiscordChannel):
+                made.take_over(before)
+            return made
+        case "console":
+            raise AssertionError("a console has no adapter; the settings were not checked")

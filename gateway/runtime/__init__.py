@@ -1,0 +1,1 @@
+"""Agents at work: the DMN loop, turns, model clients, rewind."""

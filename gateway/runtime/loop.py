@@ -1,0 +1,347 @@
+"""Carries out what the DMN decides: starts, steers and ends turns, keeps the timer, writes the state down.
+
+Writes the state of an agent's DMN down when it has changed, with what it was told until then.
+
+What a loop needs of those who take its agent's turns.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Final, Protocol
+
+from agent import dmn
+from agent.dmn_trace import DmnTrace
+from agent.signals import (
+    ArrivalPolicy,
+    BudgetSpent,
+    DmnPolicy,
+    DmnState,
+    Dream,
+    Interrupt,
+    Noticed,
+    Persist,
+    SetTimer,
+    Signal,
+    StartTurn,
+    Steer,
+    Stopping,
+    Tick,
+    TurnEnded,
+    TurnFailed,
+    dump_state,
+)
+from gateway.core.clock import Clock
+from gateway.core.events import ConversationId
+from gateway.core.facts import AMBIENT, URGENT, DmnStateSaved, is_inner
+from gateway.runtime.lane import TurnHandle
+from gateway.runtime.turn import TurnResult
+from gateway.store import NewEntry, Store, StoreError
+
+SAVE_AFTER_S: Final = 1.0
+"""Writing the state can wait this long, so that nobody waits for it."""
+
+
+class DmnStateSaver:
+    """One agent's."""
+
+    def __init__(
+        self,
+        agent: str,
+        store: Store,
+        clock: Clock,
+        *,
+        state: Callable[[], DmnState],
+        stretch: DmnTrace,
+        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+    ) -> None:
+        """`state`: as it is then. `stretch`: what it was told. `spawn` starts a task whose failure stops all."""
+        self._agent = agent
+        self._store = store
+        self._clock = clock
+        self._state = state
+        self._trace = stretch
+        self._spawn = spawn
+        self._task: asyncio.Task[None] | None = None
+        """Under way until it has taken the state to write."""
+
+    def save(self, *, soon: bool) -> None:
+        """Write it down: at once, or with what changes in the next second, as one entry."""
+        if self._task is not None:
+            if not soon:
+                return
+            self._task.cancel()
+        self._task = self._spawn(self._write(0.0 if soon else SAVE_AFTER_S))
+
+    async def stop(self) -> None:
+        """Write now what would have been written soon."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            await self._write(0.0)
+
+    async def _write(self, delay_s: float) -> None:
+        if delay_s:
+            await self._clock.sleep(delay_s)
+        self._task = None
+        state = self._state()
+        fact = DmnStateSaved(state=dump_state(state), agent=self._agent, signals=self._trace.flush(state))
+        await self._store.append([NewEntry(fact=fact, at=self._clock.now())])
+
+
+class TurnTaker(Protocol):
+    """Takes the turns of one agent: `gateway.minds.Mind`."""
+
+    async def take_turn(
+        self, conversation: ConversationId, *, autonomous: bool, continuing: bool, lane: TurnHandle
+    ) -> TurnResult:
+        """Deal with all that is unread there. Any exception but `StoreError` is a bug in that turn.
+
+        `continuing`: go on with what was being done, also if nothing is unread.
+        """
+
+    async def dream(self, lane: TurnHandle) -> TurnResult:
+        """Consolidate what was written down. The same holds of exceptions."""
+
+    async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> TurnResult:
+        """Deal with all that is unread there by saying once that there is no answer."""
+
+    async def unread_urgency(self, conversation: ConversationId) -> int:
+        """Highest urgency still unread there."""
+
+    def is_direct(self, conversation: ConversationId) -> bool:
+        """Whether it is known as a direct chat."""
+
+    def settle_turn(self, conversation: ConversationId) -> None:
+        """The turn there has ended, and the DMN knows what it cost."""
+
+    def material_tokens(self) -> int:
+        """Written down since the last dream."""
+
+
+logger = logging.getLogger("reverie.loop")
+
+
+class AgentLoop:
+    """The outer loop of one agent. Signals go in, turns come out."""
+
+    def __init__(
+        self,
+        *,
+        agent: str,
+        store: Store,
+        clock: Clock,
+        turns: TurnTaker,
+        policy: DmnPolicy,
+        state: DmnState,
+        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+        waits: Callable[[ConversationId], bool] = lambda _: False,
+    ) -> None:
+        """`spawn` starts a task whose failure stops the gateway. `waits`: whether more there is noticed soon."""
+        self.agent = agent
+        self.policy = policy
+        self._clock = clock
+        self._agent = turns
+        self._state = state
+        self._spawn = spawn
+        self._has_waiting = waits
+        self._timer: asyncio.Task[None] | None = None
+        self._tick_at_s = self._armed_s = 0.0
+        """Monotonic; when the timer comes, and since when it waits."""
+        self._trace = DmnTrace()
+        self._state_saver = DmnStateSaver(
+            agent, store, clock, state=lambda: self._state, stretch=self._trace, spawn=spawn
+        )
+        self._running: dict[ConversationId, tuple[TurnHandle, asyncio.Task[None]]] = {}
+        self._late_urgency: dict[ConversationId, int] = {}
+        """Highest urgency noticed where a turn runs."""
+
+    @property
+    def state(self) -> DmnState:
+        """As it is now."""
+        return self._state
+
+    @property
+    def next_tick_s(self) -> float:
+        """Until the timer comes."""
+        return max(0.0, self._tick_at_s - self._clock.monotonic())
+
+    @property
+    def turn_handles(self) -> list[tuple[ConversationId, TurnHandle]]:
+        """Of all turns that run, by place."""
+        return [(place, lane) for place, (lane, _) in self._running.items()]
+
+    def turn_handle(self, conversation: ConversationId) -> TurnHandle | None:
+        """Of the turn that runs there. None: none does."""
+        return self._running[conversation][0] if conversation in self._running else None
+
+    def start(self) -> None:
+        """Arm the timer. What is due from before is noticed by the caller: a start fires nothing by itself."""
+        self._set_timer(dmn.interval_s(self._state, self.policy, self._clock.now()))
+
+    def set_policy(self, policy: DmnPolicy) -> None:
+        """Be paced so from now on; what the timer has waited counts. Returns at once."""
+        if self._timer is not None and policy != self.policy:
+            due_s = (armed_s := self._armed_s) + dmn.interval_s(self._state, policy, self._clock.now())
+            self._set_timer(max(0.0, due_s - self._clock.monotonic()))
+            self._armed_s = armed_s
+        self.policy = policy
+
+    def notice(
+        self,
+        conversation: ConversationId,
+        urgency: int,
+        *,
+        dotted: str = "",
+        arrivals: ArrivalPolicy = "steer",
+        trusted: bool = False,
+    ) -> None:
+        """Something there is ripe for the agent's attention."""
+        if conversation in self._running:
+            self._late_urgency[conversation] = max(urgency, self._late_urgency.get(conversation, AMBIENT))
+        direct, at = self._agent.is_direct(conversation), self._clock.now()
+        noticed = Noticed(at=at, conversation=conversation, urgency=urgency, type=dotted, direct=direct)
+        self.send(replace(noticed, arrivals=arrivals, trusted=trusted))
+
+    def tick(self) -> None:
+        """Look now, and not only when the timer comes: something was to happen at this time."""
+        wanted = dmn.due_conversations(self._state, self.policy)
+        arriving = tuple([place for place in wanted if self._has_waiting(place)])
+        self.send(Tick(at=self._clock.now(), material_tokens=self._agent.material_tokens(), arriving=arriving))
+
+    def send(self, signal: Signal) -> None:
+        """Let the DMN decide, and do what it says. Returns at once."""
+        before = self._state
+        self._state, effects = dmn.step(before, signal, self.policy)
+        self._trace.record(before, signal, self.policy, self._state, effects)
+        if self._trace.is_full:
+            self._state_saver.save(soon=False)
+        if self._state.mode is not before.mode:
+            logger.debug("%s, %s: %s -> %s", self.agent, type(signal).__name__, before.mode, self._state.mode)
+        for effect in effects:
+            match effect:
+                case StartTurn(conversation=conversation):
+                    lane = TurnHandle()
+                    self._running[conversation] = lane, self._spawn(self._run_turn(effect, lane))
+                case Dream():
+                    lane = TurnHandle()
+                    self._running[self.policy.inner] = lane, self._spawn(self._run_dream(lane))
+                case Steer(conversation=conversation) if conversation in self._running:
+                    self._running[conversation][0].steer()
+                case Interrupt(conversation=conversation) if conversation in self._running:
+                    logger.info("%s: the turn in %s is interrupted", self.agent, conversation)
+                    self._running[conversation][0].interrupt()
+                case SetTimer(delay_s=delay_s, sooner=sooner):
+                    self._set_timer(delay_s, sooner=sooner)
+                case Persist():
+                    # What is counted must hold over a crash; the mode may be a second old.
+                    counted = any(getattr(other, "autonomous", isinstance(other, Dream)) for other in effects)
+                    self._state_saver.save(soon=counted)
+                case _:  # the turn has just ended
+                    pass
+
+    async def stop(self, grace_s: float) -> None:
+        """Start nothing more; let turns end for up to `grace_s` seconds of real time, then park them.
+
+        A parked turn has left no trace, unless it has used tools: the next start takes up what it had heard.
+        """
+        self.send(Stopping(at=self._clock.now()))
+        if self._timer is not None:
+            self._timer.cancel()
+        lanes = [task for _, task in self._running.values()]
+        if lanes:
+            await asyncio.wait(lanes, timeout=grace_s)
+        parked = [lane for lane in lanes if not lane.done()]
+        for lane in parked:
+            lane.cancel()
+        await asyncio.gather(*parked, return_exceptions=True)
+        await self._state_saver.stop()
+        if parked:
+            logger.info("%s: parked %d turns; they are taken up at the next start", self.agent, len(parked))
+
+    async def _run_turn(self, start: StartTurn, lane: TurnHandle) -> None:
+        place, autonomous = start.conversation, start.autonomous
+        try:
+            report = await self._agent.take_turn(place, autonomous=autonomous, continuing=start.continuing, lane=lane)
+        except StoreError:
+            raise  # without its log the gateway cannot go on
+        except Exception as error:  # a bug: ended here, or the same messages would end the process at every start
+            logger.exception("a turn in %s broke", place)
+            report = await self._agent.give_up(place, f"internal error: {type(error).__name__}", autonomous=autonomous)
+        await self._finish_turn(place, report, addressed=autonomous and not report.autonomous)
+
+    async def _run_dream(self, lane: TurnHandle) -> None:
+        try:
+            report = await self._agent.dream(lane)
+        except StoreError:
+            raise
+        except Exception:  # a bug, and no reason to stop
+            logger.exception("%s: a dream broke", self.agent)
+            report = TurnResult(has_failed=True)
+        await self._finish_turn(self.policy.inner, replace(report, autonomous=True))
+
+    async def _finish_turn(self, place: ConversationId, report: TurnResult, *, addressed: bool = False) -> None:
+        left = await self._unread_urgency(place)
+        if report.was_interrupted and not is_inner(
+            place
+        ):  # what it has heard is owed an answer, if nothing newer is there
+            left = URGENT
+        del self._running[place]
+        now, direct = self._clock.now(), self._agent.is_direct(place)
+        if report.is_over_budget:
+            logger.warning("%s: no more turns of its own today: dmn.daily_cost_usd", self.agent)
+            self.send(BudgetSpent(at=now))
+        signal: Signal
+        if report.has_failed:
+            signal = TurnFailed(
+                at=now,
+                conversation=place,
+                autonomous=report.autonomous,
+                cost_usd=report.cost_usd,
+                left=left,
+                direct=direct,
+                addressed=addressed,
+            )
+        else:
+            signal = TurnEnded(
+                at=now,
+                conversation=place,
+                used_tools=report.used_tools,
+                yielded=report.has_yielded,
+                interrupted=report.was_interrupted,
+                autonomous=report.autonomous,
+                cost_usd=report.cost_usd,
+                left=left,
+                direct=direct,
+                addressed=addressed,
+            )
+        self.send(signal)
+        self._agent.settle_turn(place)
+
+    async def _unread_urgency(self, conversation: ConversationId) -> int:
+        """What is unread there, up to this moment: the DMN takes no notice of a conversation while its turn runs.
+
+        What became durable after the store was looked at is not in its answer, but it was noticed meanwhile. What
+        was not noticed yet, because it waits for more, is not counted: its time comes.
+        """
+        before = self._late_urgency.pop(conversation, AMBIENT)
+        left = await self._agent.unread_urgency(conversation)
+        after = self._late_urgency.pop(conversation, AMBIENT)
+        if max(before, after) < left and self._has_waiting(conversation):
+            left = max(before, after)
+        return max(left, after)
+
+    def _set_timer(self, delay_s: float, *, sooner: bool = False) -> None:
+        at_s = self._clock.monotonic() + delay_s
+        if self._timer is not None:
+            if sooner and self._tick_at_s <= at_s:
+                return
+            self._timer.cancel()
+        self._tick_at_s, self._armed_s = at_s, self._clock.monotonic()
+        self._timer = self._spawn(self._tick(delay_s))
+
+    async def _tick(self, delay_s: float) -> None:
+        await self._clock.sleep(delay_s)
+        self._timer = None  # or the next SetTimer would cancel the task that it is called from
+        self.tick()

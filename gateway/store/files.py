@@ -1,0 +1,220 @@
+"""A copy of a store, made beside whoever writes it, and what is found when one is looked through. Blocks.
+
+SQLite's backup API begins anew when somebody else commits while it copies (https://www.sqlite.org/backup.html), which
+under load is for ever. So what is copied is what one read transaction sees; in WAL mode that keeps no writer waiting,
+and only lets the WAL grow meanwhile (https://www.sqlite.org/wal.html#concurrency).
+
+Several files and directories put in their places as one: all of them, or none. Blocks on the disk.
+
+What is to be moved is written down beside the store first. From then on whoever opens the store moves what is not moved
+yet, before anything else, so a kill in the middle leaves nothing half.
+"""
+
+import contextlib
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from gateway.store.schema import check_schema, migrations, sqlite_uri, unreadable_error
+from gateway.store.types import StoreMissing, StoreUnreadable
+
+STEP_PAGES: Final = 256
+"""A megabyte: read in a few milliseconds."""
+COPY_FLUSH_BYTES: Final = 8 << 20
+"""So much is handed to the disk at once; a file system makes others' fsync wait for what stands in front of it."""
+PAUSE_S: Final = 0.02
+"""After each flush the disk is somebody else's for so long."""
+MAX_ERRORS_SHOWN: Final = 5
+"""So many of the things that are wrong with a damaged file are told."""
+
+CopyProgress = Callable[[int, int], None]
+"""Called now and then with the bytes that are done and their whole number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSummary:
+    """What a store holds."""
+
+    schema: int
+    entries: int
+    last: int
+    """The log's last position. 0: it is empty."""
+
+
+def copy_store(source: Path, target: Path, progress: CopyProgress = lambda _done, _whole: None) -> None:
+    """Copy a store to a new file, for its owner alone, whole as it is at this moment. Nothing waits for it.
+
+    Raises FileExistsError, Missing, TooNew, Unreadable and OSError; what was written until then stays.
+    """
+    if not source.exists():
+        raise StoreMissing(f"there is no store at {source}: check the path, or start the gateway once")
+    file = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with contextlib.closing(sqlite3.connect(sqlite_uri(source, "ro"), uri=True, isolation_level=None)) as reading:
+            reading.execute("BEGIN")
+            check_schema(reading, source)  # the first look is what the transaction sees from then on
+            with contextlib.closing(sqlite3.connect(target, isolation_level=None)) as writing:
+                for pragma in ("journal_mode = OFF", "synchronous = OFF"):  # a copy that is not whole is thrown away
+                    writing.execute(f"PRAGMA {pragma}").fetchall()
+                (page_bytes,) = reading.execute("PRAGMA page_size").fetchone()
+                reading.backup(writing, pages=STEP_PAGES, progress=_pace_copy(file, page_bytes, progress))
+                writing.execute("PRAGMA journal_mode = DELETE").fetchall()  # else reading it would need files beside it
+        os.fsync(file)
+    except sqlite3.Error as error:
+        raise _copy_error(source, target, error) from error
+    finally:
+        os.close(file)
+
+
+def _pace_copy(file: int, page_bytes: int, progress: CopyProgress) -> Callable[[int, int, int], None]:
+    flushed = 0
+
+    def step(_status: int, left: int, whole: int) -> None:
+        nonlocal flushed
+        done = (whole - left) * page_bytes
+        if done - flushed >= COPY_FLUSH_BYTES:
+            flushed = done
+            os.fdatasync(file)
+            time.sleep(PAUSE_S)
+        progress(done, whole * page_bytes)
+
+    return step
+
+
+def check_store(path: Path) -> StoreSummary:
+    """Look through a whole store that nobody else uses. Raises TooNew, or Unreadable with what is wrong with it.
+
+    Finds pages and indexes that are damaged or disagree, and a log that something else than an append has touched.
+    """
+    try:
+        with contextlib.closing(sqlite3.connect(sqlite_uri(path, "rw"), uri=True, isolation_level=None)) as looking:
+            schema = check_schema(looking, path)
+            said = [str(row[0]) for row in looking.execute(f"PRAGMA integrity_check({MAX_ERRORS_SHOWN})")]
+            if said != ["ok"]:
+                raise StoreUnreadable(f"{path} is damaged: {'; '.join(said)}")
+            entries, last = looking.execute("SELECT count(*), coalesce(max(seq), 0) FROM log").fetchone()
+    except sqlite3.Error as error:
+        raise unreadable_error(path, error) from error
+    return StoreSummary(schema=schema, entries=entries, last=last)
+
+
+def seal_store(path: Path) -> None:
+    """Have all of a store that nobody uses in its one file, and nothing beside it. Raises Unreadable."""
+    try:
+        with contextlib.closing(sqlite3.connect(sqlite_uri(path, "rw"), uri=True, isolation_level=None)) as last:
+            (mode,) = last.execute("PRAGMA journal_mode = DELETE").fetchone()
+    except sqlite3.Error as error:
+        raise unreadable_error(path, error) from error
+    if mode != "delete":
+        raise StoreUnreadable(f"{path} is in use by somebody else")
+    path.with_name(f"{path.name}.lock").unlink(missing_ok=True)
+
+
+def newest_schema() -> int:
+    """What this version brings a store to."""
+    return len(migrations())
+
+
+def _copy_error(source: Path, target: Path, error: sqlite3.Error) -> Exception:
+    """Which of the two files an error is about."""
+    code = getattr(error, "sqlite_errorcode", 0) or 0
+    if code & 0xFF == sqlite3.SQLITE_FULL or code in _WRITE_ERRORS:
+        return OSError(f"the copy cannot be written to {target.parent} ({error}): make room there")
+    return unreadable_error(source, error)
+
+
+_WRITE_ERRORS: Final = frozenset(
+    {sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_TRUNCATE}
+)
+
+
+class FileMove(BaseModel):
+    """One of them. All paths are absolute, and on one file system."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    new: Path | None
+    """What comes. None: nothing does."""
+    place: Path
+    """Where it belongs."""
+    old: Path | None
+    """Where what was there goes. None: nothing was there."""
+
+
+class FileMovePlan(BaseModel):
+    """All of them, in their order."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    moves: tuple[FileMove, ...]
+
+
+def move_plan_path(store: Path) -> Path:
+    """Where they are written down."""
+    return store.with_name(f"{store.name}.moves")
+
+
+def move_files(store: Path, moves: Sequence[FileMove]) -> None:
+    """Do all of it. The caller holds the store's lock, and nobody has the store open. Raises OSError, Unreadable.
+
+    Whatever stands in a place that `old` does not say to be kept is replaced.
+    """
+    file = move_plan_path(store)
+    fresh = file.with_name(f"{file.name}.new")
+    opened = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(opened, "wb") as out:
+        out.write(FileMovePlan(moves=tuple(moves)).model_dump_json().encode())
+        out.flush()
+        os.fsync(opened)
+    fresh.replace(file)
+    _sync_directory(file.parent)
+    finish_moves(store)
+
+
+def finish_moves(store: Path) -> bool:
+    """Go on with what a process before this one could not finish. False: there is nothing.
+
+    The caller holds the store's lock. Raises Unreadable.
+    """
+    file = move_plan_path(store)
+    try:
+        text = file.read_bytes()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise StoreUnreadable(f"cannot read {file}, which a restore has left: {error.strerror}") from error
+    try:
+        for move in FileMovePlan.model_validate_json(text).moves:
+            _move_file(move)
+        file.unlink()
+        _sync_directory(file.parent)
+    except ValidationError:
+        raise StoreUnreadable(f"{file}, which a restore has left, is damaged: remove it, and restore again") from None
+    except OSError as error:
+        told = f"a restore was cut off and cannot be finished ({error}): mend that, and start again"
+        raise StoreUnreadable(told) from error
+    return True
+
+
+def _move_file(move: FileMove) -> None:
+    if move.old is not None and os.path.lexists(move.place) and not os.path.lexists(move.old):
+        move.place.rename(move.old)
+        _sync_directory(move.place.parent)
+    if move.new is not None and os.path.lexists(move.new):
+        move.new.replace(move.place)
+        _sync_directory(move.place.parent)
+
+
+def _sync_directory(directory: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)

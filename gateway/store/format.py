@@ -1,0 +1,275 @@
+"""Log entries for people: one line each, safe on any terminal."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+from gateway.core.events import (
+    Alarm,
+    Command,
+    ConnectionChanged,
+    DeliveryReport,
+    MembershipChanged,
+    Message,
+    MessageDeleted,
+    MessageEdited,
+    PlaceRenamed,
+    ReactionChanged,
+    TaskFinished,
+)
+from gateway.core.facts import (
+    ApprovalEnded,
+    ApprovalRequested,
+    ApprovalRevoked,
+    AttentionRuleSet,
+    AttentionThresholdSet,
+    AudienceReported,
+    AuditRecord,
+    ChannelCardPinned,
+    CodeEnded,
+    CodeIssued,
+    CompactionLocked,
+    ConversationRewound,
+    CursorMoved,
+    DmnDirective,
+    DmnStateSaved,
+    Evidence,
+    Fact,
+    FileWritten,
+    IdentityLinked,
+    Judgement,
+    LimitReached,
+    McpToolApproved,
+    MemoryConsolidated,
+    ModelSelected,
+    NoteForgotten,
+    NoteWritten,
+    PartSendEnded,
+    PartSendStarted,
+    PlatformAction,
+    PostQueued,
+    PreviewEnded,
+    PreviewShown,
+    ReminderEnded,
+    ReminderSet,
+    RoleAssigned,
+    RoomAccessChanged,
+    ToolRefused,
+    ToolStarted,
+    TurnRecord,
+    UnreadDismissed,
+    ViewFolded,
+)
+from gateway.core.text_safety import escape_unprintable
+from gateway.store.types import LogEntry
+
+HIDDEN_VALUE = "***"
+"""Stands for a secret."""
+_CODE_COMMANDS = frozenset({"link", "pair", "room"})
+_CODELESS_ARGUMENTS = frozenset({"", "list", "start"})
+"""Commands that are handed codes, however they are written; and how they are used without one."""
+_ONE_TIME_CODE = re.compile(r"\b[A-Z0-9]{4}-[A-Z0-9]{4}\b")
+"""As `gateway.access.texts.format_code` writes them."""
+_ONE_TIME_CODE_CHARS = 8
+_REQUEST_ID = re.compile(r"[a-z]{5}|[A-Za-z0-9._-]+[:/][^\s`]+")
+"""Names of requests, as `gateway.access.pairing` makes them; people and rooms, as lists show them."""
+
+
+def format_entry(entry: LogEntry, redact: Callable[[str], str] = str) -> str:
+    """One entry, without a line end and without any character that could move a terminal.
+
+    `redact` is given what it says, as it was said. One-time codes, which are good for an hour, are not in it.
+    """
+    time = entry.at.strftime("%Y-%m-%d %H:%M:%S")
+    cause = f"  (of {entry.cause})" if entry.cause is not None else ""
+    said = redact(hide_codes(describe_fact(without_code(entry.fact))))
+    return escape_unprintable(f"{entry.seq:>8}  {time}  {entry.kind:<10}  {entry.conversation or '-'}  {said}{cause}")
+
+
+def hide_codes(text: str) -> str:
+    """The text without one-time codes."""
+    return _ONE_TIME_CODE.sub(HIDDEN_VALUE, text)
+
+
+def hide_second_half(written: str) -> str:
+    """What somebody wrote for a one-time code, without its second half: a mistyped one can be seen in it."""
+    return written if is_request_id(written) else f"{written[: _ONE_TIME_CODE_CHARS // 2]}****"
+
+
+def is_request_id(written: str) -> bool:
+    """Whether this is the name of a request, or of a person or a room, and surely no one-time code."""
+    return (
+        _REQUEST_ID.fullmatch(written) is not None and sum(char.isalnum() for char in written) != _ONE_TIME_CODE_CHARS
+    )
+
+
+def without_code(fact: Fact) -> Fact:
+    """The same without a code that it hands in, however that is written."""
+    if not isinstance(fact, Command) or fact.name not in _CODE_COMMANDS or fact.args.strip() in _CODELESS_ARGUMENTS:
+        return fact
+    sub, _, given = fact.args.strip().partition(" ")
+    if fact.name != "link" and sub in ("approve", "revoke") and is_request_id(given.strip()):
+        return fact
+    return replace(fact, args=f"{sub} {HIDDEN_VALUE}" if sub in ("approve", "revoke") else HIDDEN_VALUE)
+
+
+def describe_fact(fact: Fact) -> str:  # noqa: C901, PLR0912 - a table of kinds reads best in one piece
+    """What a fact says, in its own (untrusted) characters."""
+    match fact:
+        case Message() | MessageEdited():
+            return f"<{fact.sender.name}> {fact.text}"
+        case MessageDeleted():
+            return f"<{fact.sender.name if fact.sender else '?'}> deleted {fact.message}"
+        case ReactionChanged():
+            return f"<{fact.sender.name}> {'+' if fact.added else '-'}{fact.reaction} {fact.message}"
+        case MembershipChanged():
+            return " ".join(filter(None, [f"<{fact.sender.name}> {fact.change}", fact.subject, fact.text]))
+        case PlaceRenamed():
+            names = (fact.names.person, fact.names.thread, fact.names.room, fact.names.server)
+            return f"is called {' in '.join(filter(None, names)) or '?'}"
+        case Command():
+            return f"<{fact.sender.name}> {fact.name} {fact.args}"
+        case ConnectionChanged():
+            return f"{fact.channel} {'up' if fact.up else 'down'}: {fact.reason}"
+        case Alarm():
+            return f"{fact.reminder}: {fact.text}" if fact.reminder else fact.text
+        case TaskFinished():
+            return f"{fact.what} {'is done' if fact.ok else 'failed'}: {fact.text}"
+        case Judgement():
+            return f"{fact.fate}, urgency {fact.urgency}, by {fact.rule} ({fact.type}, {fact.role})"
+        case TurnRecord():
+            return f"{fact.outcome}, {len(fact.covers)} told, {fact.omitted} omitted: {fact.text or fact.reason or '-'}"
+        case ViewFolded():
+            return f"view starts at {fact.start} ({', '.join(fact.kinds) or 'drop'}): {fact.reason}"
+        case CompactionLocked():
+            return f"{fact.holder} until {fact.until:%Y-%m-%d %H:%M:%S}"
+        case Evidence():
+            return f"{fact.tool} of turn {fact.turn}, {len(fact.text)} characters: {fact.origin or fact.what}"
+        case ConversationRewound():
+            return f"turns from {fact.first} to {fact.last} are taken back, by {fact.by}"
+        case ChannelCardPinned():
+            return f"{fact.reason}: {fact.text}"
+        case PostQueued():
+            return f"{fact.post.key}: {fact.post.text}"
+        case PartSendStarted():
+            return f"{fact.post} part {fact.part}"
+        case PartSendEnded():
+            return f"{fact.post} part {fact.part} {fact.state} {fact.reason}".rstrip()
+        case DeliveryReport():
+            return f"{fact.post} {fact.state} {fact.reason}".rstrip()
+        case PreviewShown():
+            return f"{fact.message} shows an answer while it grows"
+        case PreviewEnded():
+            return f"{fact.message} {'stays: ' + fact.reason if fact.reason else 'is gone'}"
+        case CursorMoved():
+            return f"{fact.channel} at {fact.value}"
+        case UnreadDismissed():
+            return f"nothing is to be done about what came up to {fact.upto} (turn {fact.turn})"
+        case ReminderSet():
+            return f"{fact.reminder}, {fact.schedule}: {fact.text}"
+        case ReminderEnded():
+            return f"{fact.reminder} is over: {fact.reason}"
+        case NoteWritten():
+            return f"{'for good' if fact.lasting else 'in the journal'} ({fact.scope}) {fact.title}: {fact.text}"
+        case MemoryConsolidated():
+            return f"memory of {fact.agent} up to {fact.upto}: {fact.reason}"
+        case DmnDirective():
+            return f"{fact.agent} {fact.what}, by {fact.by}"
+        case DmnStateSaved():
+            return f"{fact.agent} {_describe_dmn_state(fact.state)}".lstrip()
+        case (
+            ApprovalRequested()
+            | ApprovalEnded()
+            | ApprovalRevoked()
+            | McpToolApproved()
+            | ToolRefused()
+            | ToolStarted()
+            | PlatformAction()
+        ):
+            return _describe_tool_fact(fact)
+        case FileWritten():
+            return f"a file written in turn {fact.turn} holds nobody else's words: sha256 {fact.sha256}"
+        case NoteForgotten():
+            return f"note {fact.note} is to be forgotten, by {fact.by}"
+        case _:
+            return _describe_people_fact(fact)
+
+
+def _describe_dmn_state(state: str) -> str:
+    """A saved state in a few words, or whole where it has none; `reverie dmn status` and an export tell all of it."""
+    try:
+        saved = json.loads(state)
+        told = f"is {saved['mode']}, people are {saved['presence']}, {saved['turns_today']:d} turns unasked today"
+        return f"{told} (${saved['spent_today_usd']:.2f})"
+    except (ValueError, TypeError, KeyError):
+        return state
+
+
+def _describe_people_fact(  # noqa: C901 - one case per kind
+    fact: CodeIssued
+    | CodeEnded
+    | RoleAssigned
+    | RoomAccessChanged
+    | AudienceReported
+    | IdentityLinked
+    | AttentionThresholdSet
+    | AttentionRuleSet
+    | ModelSelected
+    | LimitReached
+    | AuditRecord,
+) -> str:
+    match fact:
+        case CodeIssued():
+            return f"{fact.request}: {fact.person} was shown a code ({fact.what}) in {fact.at.conversation}"
+        case CodeEnded():
+            return f"{fact.request} is {fact.state}, by {fact.by}"
+        case RoleAssigned():
+            return f"{fact.person} is {fact.role or 'nothing'} {fact.scope or 'everywhere'}, by {fact.by} ({fact.why})"
+        case RoomAccessChanged():
+            return f"{fact.room.conversation} is {'open' if fact.open else 'closed'}, by {fact.by}"
+        case AudienceReported():
+            return f"what is said in {fact.at.conversation} is readable to: {fact.scope}"
+        case IdentityLinked():
+            return f"{fact.one} and {fact.other} are {'' if fact.joined else 'not '}one person, by {fact.by}"
+        case AttentionThresholdSet():
+            return (
+                f"the threshold of {fact.type} is {'as configured' if fact.value is None else fact.value}, by {fact.by}"
+            )
+        case AttentionRuleSet():
+            what = "gone" if fact.gone else f"{fact.urgency} for {fact.type} {fact.keyword}".rstrip()
+            return f"rule {fact.rule}: {what}, by {fact.by}"
+        case ModelSelected():
+            return f"{fact.agent} thinks with {fact.model or 'the configured model'}, by {fact.by}"
+        case LimitReached():
+            return f"{fact.whose} {fact.subject} is past its {fact.limit} limit: {fact.rule}"
+        case AuditRecord():
+            return f"{fact.by} ({fact.role}): {fact.what} {fact.args}: {'' if fact.ok else 'refused: '}{fact.result}"
+
+
+def _describe_tool_fact(
+    fact: ApprovalRequested
+    | ApprovalEnded
+    | ApprovalRevoked
+    | McpToolApproved
+    | ToolRefused
+    | ToolStarted
+    | PlatformAction,
+) -> str:
+    match fact:
+        case ApprovalRequested():
+            return f"{fact.approval}: {fact.tool} in turn {fact.turn} needs an approval: {fact.arguments}"
+        case ApprovalEnded():
+            return f"{fact.approval}: {fact.tool}: {fact.verdict} {fact.by}".rstrip()
+        case ApprovalRevoked():
+            return f"{fact.tool} of {fact.agent} is approved no more, by {fact.by}"
+        case McpToolApproved():
+            return (
+                f"{fact.tool} of the MCP server {fact.server} may be used as described, by {fact.by or 'configuration'}"
+            )
+        case ToolRefused():
+            return f"{fact.tool} in turn {fact.turn} is refused: {fact.rule}"
+        case ToolStarted():
+            return f"{fact.tool} in turn {fact.turn} begins"
+        case PlatformAction():
+            return f"{fact.what} {fact.message or fact.at.conversation} {fact.state} {fact.reason}: {fact.text}"

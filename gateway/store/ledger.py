@@ -1,0 +1,181 @@
+"""What model requests were expected to cost and did cost: read from the log, in numbers and told to people."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from gateway.core.events import BlockUsage, ConversationId, RequestUsage, Usage
+from gateway.core.facts import Seq, TurnRecord
+from gateway.core.format import format_time
+from gateway.store.reader import StoreReader
+from gateway.store.types import LogEntry, SpendingKey, SpendingSum
+
+MAX_TURNS_READ = 2_000
+"""Turns that are looked through for requests at most, unless more requests are wanted."""
+_PAGE = 200
+_DIGITS = ((1.0, 2), (0.01, 4))
+"""From how many dollars on, and how many digits then stand behind the point; else 6."""
+LEDGER_COLUMNS = ("tokens", "read", "write 5m", "write 1h", "uncached")
+SHARING_RULE = "each message that a turn was told bears an equal share of all that the turn cost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerRequest:
+    """One model request, and the turn that it was made for."""
+
+    seq: Seq
+    """The turn's entry in the log."""
+    at: datetime
+    """When the turn ended, UTC."""
+    conversation: ConversationId | None
+    agent: str
+    account: RequestUsage
+
+
+def requests_of(entries: Iterable[LogEntry]) -> list[LedgerRequest]:
+    """The accounts of all turns among these entries, in their order."""
+    return [
+        LedgerRequest(
+            seq=entry.seq, at=entry.at, conversation=entry.conversation, agent=entry.fact.agent, account=account
+        )
+        for entry in entries
+        if isinstance(entry.fact, TurnRecord)
+        for account in entry.fact.accounts
+    ]
+
+
+async def newest_requests(
+    reader: StoreReader, most: int, conversation: ConversationId | None = None
+) -> list[LedgerRequest]:
+    """The newest requests, there or anywhere, oldest first. Does not read a long log to its beginning."""
+    found: list[LedgerRequest] = []
+    before, looked = None, 0
+    while len(found) < most and looked < max(MAX_TURNS_READ, most):
+        size = min(most, _PAGE)
+        if conversation is None:
+            page = await reader.newest_entries(size, before=before, kinds=["turn_ended"])
+        else:
+            page = await reader.newest_turns(conversation, before=before, newest=size)
+        if not page:
+            break
+        found, before, looked = requests_of(page) + found, page[0].seq, looked + len(page)
+    return found[max(0, len(found) - most) :]
+
+
+def expected_usage(blocks: Iterable[BlockUsage]) -> Usage:
+    """What these blocks were expected to be billed as; of the answer nothing is."""
+    parts = [
+        Usage(
+            input_tokens=block.tokens - block.read - block.written,
+            cache_read_tokens=block.read,
+            cache_write_tokens=block.written,
+            cache_write_1h_tokens=block.written if block.lifetime == "1h" else 0,
+        )
+        for block in blocks
+    ]
+    return sum(parts, Usage())
+
+
+def prompt_tokens(usage: Usage) -> int:
+    """What a prompt had, however it was billed."""
+    return usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
+
+
+def read_share(usage: Usage) -> float | None:
+    """How much of the prompts was read from the cache, 0 to 1; None: there were none."""
+    whole = prompt_tokens(usage)
+    return usage.cache_read_tokens / whole if whole > 0 else None
+
+
+def format_request(one: LedgerRequest) -> list[str]:
+    """One request, a line each. Untrusted text is in them as it came."""
+    account = one.account
+    was, billed = _token_counts(expected_usage(account.blocks)), _token_counts(account.usage)
+    off = [f"{is_ - should:+,}" if is_ != should else "0" for should, is_ in zip(was, billed, strict=True)]
+    rows = [
+        ("counted" if account.exact else "estimated", *LEDGER_COLUMNS),
+        *((block.name, *map(_format_count, _token_counts(expected_usage([block])))) for block in account.blocks),
+        ("expected", *map(_format_count, was)),
+        ("billed", *map(_format_count, billed)),
+        ("difference", *off),
+    ]
+    asking = f"{one.conversation or '-'}  {one.agent or '-'}"
+    head = f"{format_time(one.at)}  {asking}  {account.provider} {account.model}"
+    lines = [
+        f"{head}  {format_usd(account.cost_usd)}  (entry {one.seq})",
+        *(f"  {line}" for line in align_columns(rows)),
+    ]
+    lines += [f"  left out by the provider: {account.cleared:,} tokens"] if account.cleared else []
+    return [*lines, f"  missed: {account.missed}"] if account.missed else lines
+
+
+def format_spending(one: SpendingSum) -> str:
+    """A sum in half a sentence."""
+    usage = one.usage
+    requests = f"{one.requests:,} request{'' if one.requests == 1 else 's'}"
+    tokens = (
+        f"{format_read_share(usage)} of {prompt_tokens(usage):,} input tokens read from the cache, "
+        f"{usage.output_tokens:,} output"
+    )
+    return f"{requests}: {tokens}, {_format_cost(one)}"
+
+
+def format_spending_table(by: SpendingKey, sums: Sequence[SpendingSum]) -> list[str]:
+    """A table of sums, a line each, the dearest first."""
+    requests = () if by == "sender" else ("requests",)
+    rows: list[tuple[str, ...]] = [(by, *requests, "input", "read", "written", "output", "cost")]
+    for one in sorted(sums, key=lambda one: (-one.cost_usd, -prompt_tokens(one.usage), one.key)):
+        usage = one.usage
+        counts = (f"{one.requests:,}",) if requests else ()
+        tokens = (
+            _format_count(prompt_tokens(usage)),
+            format_read_share(usage),
+            _format_count(usage.cache_write_tokens),
+        )
+        rows.append((_key_label(by, one.key), *counts, *tokens, _format_count(usage.output_tokens), _format_cost(one)))
+    return align_columns(rows)
+
+
+def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns of equal width: names to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if place else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+
+
+def format_read_share(usage: Usage) -> str:
+    """The part that was read from the cache, in percent."""
+    part = read_share(usage)
+    return "-" if part is None else f"{100 * part:.1f} %"
+
+
+def format_usd(usd: float | None) -> str:
+    """A sum in dollars, the finer the less it is; None: the price is not known."""
+    if usd is None:
+        return "price not known"
+    return f"${usd:,.{next((digits for least, digits in _DIGITS if usd >= least), 6) if usd else 2}f}"
+
+
+def _key_label(by: SpendingKey, key: str) -> str:
+    return f"{key}(nobody)" if by == "sender" and key.endswith(":") else key or "-"
+
+
+def _format_cost(one: SpendingSum) -> str:
+    if one.unpriced and one.cost_usd == 0:
+        return format_usd(None)
+    return f"at least {format_usd(one.cost_usd)}" if one.unpriced else format_usd(one.cost_usd)
+
+
+def _token_counts(usage: Usage) -> tuple[int, ...]:
+    """In the order of `LEDGER_COLUMNS`."""
+    hour, written = usage.cache_write_1h_tokens, usage.cache_write_tokens
+    return prompt_tokens(usage), usage.cache_read_tokens, written - hour, hour, usage.input_tokens
+
+
+def _format_count(count: int) -> str:
+    return f"{count:,}"

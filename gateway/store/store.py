@@ -1,0 +1,529 @@
+"""The one task that writes. Everything that is queued while a commit runs goes into the next one.
+
+The gateway's writer is patient: while the disk is full, the file locked or a write fails, appends wait in their order
+and are tried again until they succeed or `given_up` is set. So no caller needs a retry of its own, and nothing is done
+twice.
+
+The store, open for writing: a reader, a writer and the lock that makes it the only one.
+
+Which entries are written, and where: the pure half of an append.
+"""
+
+import asyncio
+import contextlib
+import logging
+import sqlite3
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import aiosqlite
+
+from channels.aio import run_to_completion, with_timeout
+from gateway.core.clock import Clock
+from gateway.core.facts import FACT, Seq
+from gateway.store.files import finish_moves
+from gateway.store.projections import SEARCHABLE_KINDS, SqlValue, Statement, group_statements, project_fact
+from gateway.store.reader import StoreReader, connect_reader
+from gateway.store.rebuild import upgrade_store
+from gateway.store.schema import (
+    WRITER_PRAGMAS,
+    StoreLock,
+    check_current_schema,
+    create_store_file,
+    sqlite_uri,
+    unreadable_error,
+)
+from gateway.store.types import AppendFailed, AppendResult, NewEntry, StoreClosed, transient_reason
+
+
+class NewLogRow(NamedTuple):
+    """A row of the log, in the order of its columns."""
+
+    seq: Seq
+    at: str
+    kind: str
+    conversation: str | None
+    key: str | None
+    cause: Seq | None
+    body: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryDraft:
+    """An entry, ready to be written but for its place."""
+
+    entry: NewEntry
+    at: str
+    body: str
+
+
+@dataclass(slots=True, kw_only=True)
+class AppendPlan:
+    """What one transaction writes, and what to answer each append that is in it."""
+
+    rows: list[NewLogRow] = field(default_factory=list)
+    answers: list[tuple[AppendResult, ...]] = field(default_factory=list)
+    statements: list[Statement] = field(default_factory=list)
+    has_text: bool = False
+    """There is text for the search index."""
+
+
+def draft_entries(entries: Sequence[NewEntry]) -> tuple[EntryDraft, ...]:
+    """Write the entries down. Raises ValueError for one that could never be stored or read back."""
+    earlier: set[int] = set()
+    drafts = []
+    for entry in entries:
+        if entry.at.tzinfo is None:
+            raise ValueError("an entry's time needs a time zone")
+        if isinstance(entry.cause, NewEntry) and id(entry.cause) not in earlier:
+            raise ValueError("an entry's cause must stand before it in the same append")
+        for text in (entry.key, entry.conversation):
+            if text is not None:
+                text.encode()  # a lone surrogate cannot be stored; UnicodeEncodeError is a ValueError
+        earlier.add(id(entry))
+        at = entry.at.astimezone(UTC).isoformat(timespec="microseconds")
+        drafts.append(EntryDraft(entry=entry, at=at, body=FACT.dump_json(entry.fact).decode()))
+    return tuple(drafts)
+
+
+def dedup_keys(batch: Sequence[Sequence[EntryDraft]]) -> Iterator[str]:
+    """Every key that must be looked up before `plan_append`."""
+    return (draft.entry.key for drafts in batch for draft in drafts if draft.entry.key is not None)
+
+
+def plan_append(batch: Sequence[Sequence[EntryDraft]], known: dict[str, Seq], last: Seq) -> AppendPlan:
+    """Decide on a whole batch. `known`: keys already in the log; `last`: the log's last seq."""
+    made = AppendPlan()
+    known = dict(known)
+    for drafts in batch:
+        answered: dict[int, AppendResult] = {}
+        for one in drafts:
+            last = _place_draft(one, answered, known, last, made)
+        made.answers.append(tuple(answered[id(one.entry)] for one in drafts))
+    return made
+
+
+def _place_draft(
+    one: EntryDraft, answered: dict[int, AppendResult], known: dict[str, Seq], last: Seq, made: AppendPlan
+) -> Seq:
+    entry = one.entry
+    cause = entry.cause
+    if isinstance(cause, NewEntry):
+        led = answered[id(cause)]
+        if not led.is_new:
+            answered[id(entry)] = led
+            return last
+        cause = led.seq
+    if entry.key is not None:
+        first = known.get(entry.key)
+        if first is not None:
+            answered[id(entry)] = AppendResult(first, is_new=False)
+            return last
+    seq = Seq(last + 1)
+    if entry.key is not None:
+        known[entry.key] = seq
+    kind = entry.fact.kind
+    made.rows.append(NewLogRow(seq, one.at, kind, entry.conversation, entry.key, cause, one.body))
+    made.statements.extend(project_fact(seq, one.at, entry.conversation, cause, entry.fact))
+    made.has_text = made.has_text or kind in SEARCHABLE_KINDS
+    answered[id(entry)] = AppendResult(seq, is_new=True)
+    return seq
+
+
+logger = logging.getLogger("reverie.store")
+
+BATCH_ENTRIES = 2_000
+"""Entries in one transaction at most (one append of more is one transaction all the same)."""
+
+_LOG = "INSERT INTO log (seq, at, kind, conversation, key, cause, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
+_SEARCH = "INSERT INTO search (rowid, text) SELECT seq, text FROM said WHERE seq BETWEEN ? AND ?"
+_CHUNKS = tuple(2**power for power in range(11, -1, -1))
+"""Rows per statement. SQLite lets go of Python's global lock once per statement step, and with a busy
+event loop each time costs up to 5 ms (sys.getswitchinterval) to get it back; so many rows are one step.
+Few sizes, so that the prepared statements stay cached."""
+
+FIRST_WAIT_S, MOST_WAIT_S = 0.25, 5.0
+"""Between two tries of a patient writer: doubles from the first to the second."""
+LOCKED_S = 5.0
+"""A lock of another program is an outage once it has lasted so long; other failures are one at once."""
+
+Params = tuple[SqlValue, ...]
+AppendListener = Callable[[Sequence[NewEntry], Sequence[AppendResult]], None]
+
+
+@dataclass(slots=True)
+class _PendingAppend:
+    entries: Sequence[NewEntry]
+    drafts: tuple[EntryDraft, ...]
+    done: asyncio.Future[tuple[AppendResult, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOutage:
+    """The log cannot be written."""
+
+    since: datetime
+    reason: str
+    """Why, for people, with what to do about it."""
+
+
+class LogWriter:
+    """Group commit over one connection, whose isolation level must be IMMEDIATE."""
+
+    def __init__(self, connection: aiosqlite.Connection, last: Seq, patient: Clock | None = None) -> None:
+        """`patient`: the clock by which it tries again. None: an append that fails is refused at once."""
+        self._connection = connection
+        self._last = last
+        self._is_unsure = False
+        """A rollback has failed, so what the file has is not known."""
+        self._retry_clock = patient
+        self._failing: tuple[datetime, float] | None = None
+        """Since when appends fail, also by the monotonic clock."""
+        self._tries = 0
+        self.outage: StoreOutage | None = None
+        """As `Store.outage`."""
+        self.given_up = asyncio.Event()
+        self.outage_listeners: list[Callable[[StoreOutage | None], None]] = []
+        """Called when an outage begins (again with each new reason), and with None when it is over."""
+        self._queue: deque[_PendingAppend] = deque()
+        self._wake = asyncio.Event()
+        self._closing = False
+        self.commits = 0
+        """Transactions committed so far."""
+        self.listeners = list[AppendListener]()
+        """As `Store.hear`."""
+        self._task = asyncio.create_task(self._run(), name="store writer")
+
+    async def append(self, entries: Sequence[NewEntry]) -> tuple[AppendResult, ...]:
+        """See `Store.append`."""
+        if self._closing or (self.outage is not None and self.given_up.is_set()):
+            raise StoreClosed("the store is closed")
+        drafts = draft_entries(entries)
+        if not drafts:
+            return ()
+        call = _PendingAppend(entries, drafts, asyncio.get_running_loop().create_future())
+        self._queue.append(call)
+        self._wake.set()
+        return await call.done
+
+    async def close(self) -> None:
+        """Take no more, write what is queued, end the task. The connection stays open."""
+        self._closing = True
+        self.given_up.set()
+        self._wake.set()
+        await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        try:
+            while self._queue or not self._closing:
+                if self._failing is None or self.given_up.is_set():
+                    await self._wake.wait()
+                self._wake.clear()
+                while batch := self._take():
+                    await self._write(batch)
+                if self._failing is not None and self._retry_clock is not None and not self.given_up.is_set():
+                    await self._probe(self._retry_clock)
+        finally:  # only a cancelled task leaves anything here
+            self._closing = True
+            for call in self._queue:
+                if not call.done.done():
+                    call.done.set_exception(StoreClosed("the store was closed before this was written"))
+            self._queue.clear()
+
+    def _take(self) -> list[_PendingAppend]:
+        batch: list[_PendingAppend] = []
+        room = BATCH_ENTRIES
+        while self._queue and (not batch or len(self._queue[0].drafts) <= room):
+            call = self._queue.popleft()
+            if not call.done.done():  # a cancelled caller that has not begun is wholly out
+                batch.append(call)
+                room -= len(call.drafts)
+        return batch
+
+    async def _write(self, batch: list[_PendingAppend]) -> None:
+        while batch := [call for call in batch if not call.done.done()]:
+            try:
+                answers = await self._commit([call.drafts for call in batch])
+            except asyncio.CancelledError:
+                self._refuse(batch, StoreClosed("the store was closed while this was being written"))
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is the caller's answer, and the writer lives on
+                await self._undo()
+                if self._retry_clock is not None and transient_reason(error):
+                    await self._wait_for_retry(self._retry_clock, error, batch)
+                    continue
+                if len(batch) == 1:
+                    refusal = AppendFailed(f"not written to the log: {error}")
+                    refusal.__cause__ = error
+                    self._refuse(batch, refusal)
+                    return
+                half = len(batch) // 2  # narrows down to the one that is to blame, in few more commits
+                await self._write(batch[:half])
+                await self._write(batch[half:])
+                return
+            self._mark_working()
+            for call, answer in zip(batch, answers, strict=True):
+                self._notify(call.entries, answer)
+                if not call.done.done():
+                    call.done.set_result(answer)
+            return
+
+    async def _probe(self, clock: Clock) -> None:
+        """Whoever waited has gone: see whether it can be written by now."""
+        try:
+            ((version,),) = await self._connection.execute_fetchall("PRAGMA user_version")
+            await self._connection.execute_fetchall("BEGIN IMMEDIATE")
+            await self._connection.execute_fetchall(f"PRAGMA user_version = {version}")
+            await self._connection.commit()
+        except sqlite3.Error as error:
+            await self._undo()
+            await self._wait_for_retry(clock, error, [])
+        else:
+            self._mark_working()
+
+    async def _wait_for_retry(self, clock: Clock, error: Exception, batch: list[_PendingAppend]) -> None:
+        """Until it is to be tried again. Given up: refuse all that waits."""
+        now, now_s = clock.now(), clock.monotonic()
+        self._failing = since, since_s = self._failing or (now, now_s)
+        reason = transient_reason(error)
+        locked = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+        if (not locked or now_s - since_s >= LOCKED_S) and (self.outage is None or self.outage.reason != reason):
+            self.outage = StoreOutage(since, reason)
+            self._notify_outage()
+        self._tries += 1
+        delay_s = min(FIRST_WAIT_S * 2.0 ** min(self._tries - 1, 10), 1.0 if locked else MOST_WAIT_S)
+        try:
+            with contextlib.suppress(TimeoutError):
+                await with_timeout(clock, delay_s, self.given_up.wait())
+        except asyncio.CancelledError:
+            self._refuse(batch, StoreClosed("the store was closed before this was written"))
+            raise
+        if self.given_up.is_set():
+            self.outage = self.outage or StoreOutage(since, reason)
+            self._refuse([*batch, *self._queue], StoreClosed(f"given up before this was written: {reason}"))
+            self._queue.clear()
+
+    def _mark_working(self) -> None:
+        self._failing, self._tries = None, 0
+        if self.outage is not None:
+            self.outage = None
+            self._notify_outage()
+
+    def _notify_outage(self) -> None:
+        for listener in self.outage_listeners:
+            try:
+                listener(self.outage)
+            except Exception:  # a bug, and no reason to write no more
+                logger.exception("an outage of the log could not be told")
+
+    @staticmethod
+    def _refuse(batch: Sequence[_PendingAppend], error: Exception) -> None:
+        for call in batch:
+            if not call.done.done():
+                call.done.set_exception(error)
+
+    def _notify(self, entries: Sequence[NewEntry], answer: tuple[AppendResult, ...]) -> None:
+        for listener in self.listeners:
+            try:
+                listener(entries, answer)
+            except Exception:  # a bug: what is written is written, and whoever wrote it is to know
+                logger.exception("what was written could not be told")
+
+    async def _commit(self, batch: list[tuple[EntryDraft, ...]]) -> list[tuple[AppendResult, ...]]:
+        if self._is_unsure:
+            await self._reread()
+        made = plan_append(batch, await self._known(list(dedup_keys(batch))), self._last)
+        if made.rows:
+            # By itself, or each of the statements that follow would wait for another program's lock.
+            await self._connection.execute_fetchall("BEGIN IMMEDIATE")
+            # Queued together, they run without a word between the threads; each hop costs 0.1 ms.
+            writes = [self._connection.executemany(sql, rows) for sql, rows in _append_statements(made)]
+            for result in await asyncio.gather(*writes, return_exceptions=True):
+                if isinstance(result, BaseException):
+                    raise result
+            try:
+                await self._connection.commit()
+            except sqlite3.Error:  # it may have been committed all the same
+                await self._reread()
+                if self._last < made.rows[-1].seq:
+                    raise
+            self.commits += 1
+            self._last = made.rows[-1].seq
+        return made.answers
+
+    async def _known(self, wanted: list[str]) -> dict[str, Seq]:
+        if not wanted:
+            return {}
+        size = next((size for size in reversed(_CHUNKS) if size >= len(wanted)), len(wanted))
+        sql = f"SELECT key, seq FROM log WHERE key IN ({', '.join('?' * size)})"  # noqa: S608 - question marks only
+        found = await self._connection.execute_fetchall(sql, wanted + [None] * (size - len(wanted)))
+        return {key: Seq(seq) for key, seq in found}
+
+    async def _undo(self) -> None:
+        """Back to the last commit, as the file has it: an error in COMMIT leaves open which one that is."""
+        self._is_unsure = True
+        with contextlib.suppress(sqlite3.Error, ValueError):  # the next transaction meets the same trouble
+            await self._reread()
+
+    async def _reread(self) -> None:
+        await self._connection.rollback()
+        self._last = await last_seq(self._connection)
+        self._is_unsure = False
+
+
+async def last_seq(connection: aiosqlite.Connection) -> Seq:
+    """The log's last position; 0 if it is empty."""
+    ((last,),) = await connection.execute_fetchall("SELECT coalesce(max(seq), 0) FROM log")
+    return Seq(last)
+
+
+def _append_statements(made: AppendPlan) -> Iterator[tuple[str, list[Params]]]:
+    yield from _chunk_inserts(_LOG, list(made.rows))
+    for sql, rows in group_statements(made.statements):
+        yield from _chunk_inserts(sql, rows)
+    if made.has_text:
+        yield _SEARCH, [(made.rows[0].seq, made.rows[-1].seq)]
+
+
+def _chunk_inserts(sql: str, rows: Sequence[Params]) -> Iterator[tuple[str, list[Params]]]:
+    """The same rows with as few steps as can be: plain inserts take many rows in one."""
+    head, values, row = sql.partition(" VALUES ")
+    if not values:
+        yield sql, list(rows)
+        return
+    start = 0
+    for size in _CHUNKS:
+        while len(rows) - start >= size:
+            many = rows[start : start + size]
+            yield f"{head} VALUES {', '.join([row] * size)}", [tuple(value for one in many for value in one)]
+            start += size
+
+
+class Store(StoreReader):
+    """The log and everything that is folded from it. Made by `open`; close it, or use it in `async with`."""
+
+    def __init__(
+        self,
+        path: Path,
+        reading: aiosqlite.Connection,
+        writing: aiosqlite.Connection,
+        writer: LogWriter,
+        lock: StoreLock,
+    ) -> None:
+        super().__init__(path, reading)
+        self._writing = writing
+        self._writer = writer
+        self._lock = lock
+
+    @classmethod
+    async def open(cls, path: Path, clock: Clock, *, patient: bool = False, locked_s: float = 1.0) -> Self:
+        """Open for writing, making the file and its folders if they are not there, and migrating it.
+
+        Takes time that does not grow with the log. Raises InUse, TooNew or Unreadable; never deletes
+        anything. `patient`: while the log cannot be written appends wait for that by `clock`; one try waits for
+        another program's lock for `locked_s` of real time. Else the clock only says, in the lock file, since when
+        the store is held.
+        """
+        lock = await asyncio.to_thread(_prepare_file, path, clock)
+        opened: list[aiosqlite.Connection] = []
+        try:
+            opened.append(
+                writing := await aiosqlite.connect(sqlite_uri(path, "rw"), uri=True, isolation_level="IMMEDIATE")
+            )
+            for pragma in WRITER_PRAGMAS:
+                await writing.execute_fetchall(pragma)
+            if patient:
+                await writing.execute_fetchall(f"PRAGMA busy_timeout = {int(locked_s * 1000)}")
+            last = await last_seq(writing)
+            opened.append(reading := await connect_reader(path))
+        except BaseException as error:
+            for connection in opened:
+                await connection.close()
+            lock.release()
+            if isinstance(error, sqlite3.Error):
+                raise unreadable_error(path, error) from error
+            raise
+        return cls(path, reading, writing, LogWriter(writing, last, clock if patient else None), lock)
+
+    @staticmethod
+    async def open_readonly(path: Path) -> StoreReader:
+        """Open for reading beside a running gateway or without one. Raises Missing, TooNew or Unreadable."""
+        await asyncio.to_thread(check_current_schema, path)
+        try:
+            return StoreReader(path, await connect_reader(path))
+        except sqlite3.Error as error:
+            raise unreadable_error(path, error) from error
+
+    @property
+    def commits(self) -> int:
+        """Transactions committed since it was opened."""
+        return self._writer.commits
+
+    async def append(self, entries: Sequence[NewEntry]) -> tuple[AppendResult, ...]:
+        """Write the entries in one transaction, all or none; return once that is on the disk.
+
+        The answers stand in the order of the entries. Many callers at once share commits, in the order in
+        which they called. Raises ValueError at once for an entry that can never be stored (a time without
+        zone, a lone surrogate, a cause that does not stand before it); NotWritten if the database refuses:
+        nothing of this append is written, others are not harmed; Closed after `close`. A patient store does not
+        raise for what may pass (disk full, locked, ...): the append waits until it is written, or until `give_up`,
+        and raises Closed then. Cancelled, the entries are wholly written or not at all.
+        """
+        return await self._writer.append(entries)
+
+    @property
+    def outage(self) -> StoreOutage | None:
+        """Why a patient store cannot write, and since when. None: it can, as far as it is known."""
+        return self._writer.outage
+
+    def add_outage_listener(self, listener: Callable[[StoreOutage | None], None]) -> None:
+        """From now on call this when an outage begins or has another reason, and with None when it is over.
+
+        It is called on the event loop, and returns at once.
+        """
+        self._writer.outage_listeners.append(listener)
+
+    def give_up(self) -> None:
+        """Wait for the end of no outage any more: the gateway stops."""
+        self._writer.given_up.set()
+
+    @property
+    def given_up(self) -> bool:
+        """Whether that was said."""
+        return self._writer.given_up.is_set()
+
+    def add_listener(self, listener: AppendListener) -> None:
+        """From now on call this with the entries of each append, and what became of them.
+
+        It is called on the event loop as soon as they are on the disk, in the order of the log, before whoever appended
+        them goes on, and also if nobody waits for them any more. It returns at once.
+        """
+        self._writer.listeners.append(listener)
+
+    async def close(self) -> None:
+        """Write what is queued, then let go of the file and the lock. More than once is as good as once."""
+        await run_to_completion(self._release())  # however often whoever closes it is cancelled
+
+    async def _release(self) -> None:
+        try:
+            await self._writer.close()
+        finally:
+            await self._writing.close()
+            await super().close()
+            self._lock.release()
+
+
+def _prepare_file(path: Path, clock: Clock) -> StoreLock:
+    create_store_file(path)
+    lock = StoreLock(path, clock.now())
+    try:
+        finish_moves(path)
+        upgrade_store(path)
+    except BaseException:
+        lock.release()
+        raise
+    return lock

@@ -1,0 +1,1 @@
+"""Notification stream: attention, inbox windows, routing, presence, outbox, previews, media, channel supervisor."""

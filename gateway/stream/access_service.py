@@ -1,0 +1,121 @@
+"""Who may do what, wired: the picture of it, who is greeted, what is limited, and who is told."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
+
+from channels.base import Channel
+from gateway.access.channel_lookup import ChannelLookup
+from gateway.access.greeting import Greeter
+from gateway.access.limits import UsageLimiter
+from gateway.access.linking import AccountLinker
+from gateway.access.owners import CommandMenuPublisher, OwnerNotifier
+from gateway.access.pairing import AccessNotifier
+from gateway.access.roster import ChannelStyle, Roster
+from gateway.access.texts import render_request_for_owners
+from gateway.config.reload import DerivedSettingsListener, LiveSettings
+from gateway.core.clock import Clock
+from gateway.core.events import Address, ChannelName
+from gateway.core.facts import CodeIssued
+from gateway.core.identity import AccessPolicy
+from gateway.core.metrics import LimitStats
+from gateway.store import AppendResult, NewEntry, OutboxPost, Store
+from gateway.stream import policies
+from gateway.stream.routing import CommandPrefixes, make_private_address_lookup, make_space_lookup
+
+
+class AccessService:
+    """Of all channels."""
+
+    def __init__(
+        self,
+        live: LiveSettings,
+        store: Store,
+        clock: Clock,
+        channels: Mapping[ChannelName, Channel],
+        *,
+        post: Callable[[OutboxPost], None],
+        join: Callable[[Address], None],
+        leave: Callable[[Address], None],
+        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+        title: Callable[[Address], str] = lambda _: "",
+        named: Callable[[str], str] = str,
+    ) -> None:
+        """`post`, `join` and `leave` are called on the event loop, and return at once; not before `begin`.
+
+        `title`: what a room calls itself. Empty: that is not known. `named` puts the titles of places into a text.
+        """
+        self._store = store
+        self.roster = Roster(store, clock)
+        self.policy: AccessPolicy = replace(
+            policies.build_access_policy(live.settings),
+            space_of=make_space_lookup(channels),
+            roster_state=lambda: self.roster.known,
+        )
+        self.channel_style = ChannelStyle(
+            prefixes=CommandPrefixes(live, channels),
+            platforms=ChannelLookup(channels, lambda channel: channel.capabilities.platform),
+        )
+        self.account_linker = AccountLinker(self.roster, self.policy, clock, self.channel_style)
+        self.greeter = Greeter(
+            self.roster,
+            self.policy,
+            clock,
+            linking=self.account_linker,
+            manners=self.channel_style,
+            reach=make_private_address_lookup(channels),
+            title=title,
+        )
+        self.owner_notifier = OwnerNotifier(
+            store, clock, self.policy, to=lambda: _owner_address(live), post=post, spawn=spawn, named=named
+        )
+        self.stats = LimitStats()
+        self.limits = UsageLimiter(
+            policies.build_limit_settings(live.settings),
+            clock,
+            self.policy,
+            tell=self.owner_notifier.notify,
+            stats=self.stats,
+        )
+        self.command_menus = CommandMenuPublisher(self.policy, channels)
+        for source in (
+            self.roster,
+            self.command_menus,
+            self.owner_notifier,
+            self.limits,
+            AccessNotifier(self.policy, post, join, leave),
+        ):
+            store.add_listener(source.on_appended)
+        store.add_listener(self._on_appended)
+        live.add_listener(DerivedSettingsListener(policies.build_access_policy, self._update_policy))
+        live.add_listener(DerivedSettingsListener(policies.build_limit_settings, self.limits.update))
+
+    def _update_policy(self, policy: AccessPolicy) -> None:
+        self.policy.update_from(policy)
+        self.command_menus.refresh()
+
+    async def load(self) -> None:
+        """Read what holds. Until then nobody is let in by it. Raises StoreError."""
+        await self.roster.load()
+        await self.owner_notifier.load()
+        await self.limits.load(self._store)
+
+    def _on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
+        """Who asks to be let in is told to owners."""
+        for entry, one in zip(entries, written, strict=True):
+            if one.is_new and isinstance(entry.fact, CodeIssued) and entry.fact.what in ("pair", "room"):
+                self._notify_owners(entry.fact)
+
+    def _notify_owners(self, request: CodeIssued) -> None:
+        def text(to: Address | None) -> str:
+            return render_request_for_owners(
+                request, "reverie " if to is None else self.channel_style.command_prefix(to.channel)
+            )
+
+        self.owner_notifier.notify(f"code:{request.salt}", text)
+
+
+def _owner_address(live: LiveSettings) -> Address | None:
+    """Where owners are told, by now."""
+    tell = live.settings.access.tell
+    return Address.parse(tell) if tell else None

@@ -1,0 +1,60 @@
+"""The way in of what happens inside: it becomes durable, is judged, and what is due reaches the inbox."""
+
+from collections.abc import Callable
+
+from gateway.access.policy import AccessDecision
+from gateway.core.clock import Clock
+from gateway.core.events import Alarm, DeliveryReport, PresenceLevel, TaskFinished
+from gateway.core.facts import Judgement, dedup_key, inner_conversation
+from gateway.store import NewEntry, Store
+from gateway.stream import attention
+from gateway.stream.inbox import ReadyConversation
+from gateway.stream.routing import Bindings
+
+INTERNAL_DECISION = AccessDecision(allowed=True, role="guest", rule="from inside")
+
+
+class InternalIntake:
+    """Takes in what the gateway tells its agents."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        attention_policy: attention.AttentionPolicy,
+        bindings: Bindings,
+        *,
+        arrived: Callable[[ReadyConversation], None],
+        level: Callable[[], PresenceLevel] = lambda: "present",
+    ) -> None:
+        """`arrived` is called on the event loop with what is due, once it is durable. `level`: how near people are."""
+        self._store = store
+        self._clock = clock
+        self._attention = attention_policy
+        self._bindings = bindings
+        self._on_ready = arrived
+        self._level = level
+
+    async def submit(self, event: Alarm | TaskFinished) -> None:
+        """Returns once it is durable. The same event twice is one. Without a place it goes to the agent by itself.
+
+        Raises ValueError for one that concerns no place and no agent.
+        """
+        if event.at is None and not event.agent:
+            raise ValueError("it concerns nobody")
+        place = event.at.conversation if event.at is not None else inner_conversation(event.agent)
+        judged, now = self.judge(event), self._clock.now()
+        noticed = NewEntry(fact=event, at=now, conversation=place, key=dedup_key(event))
+        written, _ = await self._store.append(
+            [noticed, NewEntry(fact=judged, at=now, conversation=place, cause=noticed)]
+        )
+        if written.is_new and judged.fate == "due":
+            own = event.at is not None
+            self._on_ready(
+                ReadyConversation(conversation=place, urgency=judged.urgency, type=judged.type, handle_in_place=own)
+            )
+
+    def judge(self, event: Alarm | TaskFinished | DeliveryReport) -> Judgement:
+        """What becomes of it. For the outbox, which writes that down with the delivery."""
+        listen = self._bindings.find(event.at).listen if event.at is not None else "all"
+        return attention.judge(self._attention, event, INTERNAL_DECISION, listen, level=self._level())

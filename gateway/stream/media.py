@@ -1,0 +1,264 @@
+"""What comes beside a text: fetched when a turn needs it, kept for the prompts after it.
+
+Files lie beside the store, named by what is in them and never by what anybody says of them. They are no
+record: one that is gone leaves the description in its line.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import os
+import re
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from agent.models.base import MAX_IMAGE_BYTES, MAX_IMAGE_SIDE
+from channels.base import CanDownload, Channel, SendError
+from gateway.access.channel_lookup import ChannelLookup
+from gateway.config.models import MediaConfig
+from gateway.core.clock import Clock
+from gateway.core.events import Address, Attachment, ChannelName, Message, ToolImage
+from gateway.core.facts import MediaRef, Seq
+from gateway.core.media_types import (
+    ImageInfo,
+    TranscriptionError,
+    describe_attachment,
+    identify_image,
+    sound_suffix,
+    transcribe,
+)
+from gateway.core.tool_spec import Image
+
+logger = logging.getLogger("reverie.media")
+
+MAX_TRANSCRIBED_VOICES = 4
+"""Voice notes written out for one turn, the newest; one after the other."""
+SWEEP_INTERVAL_S = 3600.0
+_STORED_NAME = re.compile(r"[0-9a-f]{64}|new-.*")
+
+
+class DescribedAttachment(NamedTuple):
+    """What a line says of one attachment, and what is shown of it."""
+
+    description: str
+    image: MediaRef | None = None
+
+
+class AttachmentNotFetched(Exception):
+    """The text says why, for the line."""
+
+
+class MediaStore:
+    """The attachments of new lines, and the images of old ones."""
+
+    def __init__(
+        self, config: MediaConfig, folder: Path, channels: Mapping[ChannelName, Channel], clock: Clock
+    ) -> None:
+        """`folder` is made when it is needed."""
+        self._config = config
+        self._folder = folder
+        self._sources = ChannelLookup[CanDownload](channels, lambda one: one if isinstance(one, CanDownload) else None)
+        self._clock = clock
+        self._voice_lock = asyncio.Lock()
+
+    def update(self, config: MediaConfig) -> None:
+        """Go by that from now on. Returns at once."""
+        self._config = config
+
+    async def describe_attachments(
+        self, messages: Sequence[tuple[Seq, Message]], *, sees: bool
+    ) -> dict[Seq, tuple[DescribedAttachment, ...]]:
+        """What to say and show of each message's attachments. Never raises for what somebody sent.
+
+        Fetches images for a model that sees, and voice notes if they can be written out: first those that were
+        said to us, then the newest. All at once, and in the end within the configured times, however many they
+        are. All others are only described.
+        """
+        images = self._config.max_images if sees else 0
+        voices = MAX_TRANSCRIBED_VOICES if self._config.transcribe else 0
+        work = []
+        for seq, message in sorted(messages, key=lambda one: (one[1].kind == "room", -one[0])):
+            for place in reversed(range(len(message.attachments))):
+                attachment = message.attachments[place]
+                wanted = message.at.channel in self._sources and self._config.max_bytes > 0
+                if wanted and images and _is_image(attachment):
+                    images -= 1
+                    work.append((seq, place, self._fetch_image(seq, message.at, attachment)))
+                elif wanted and voices and attachment.form == "audio":
+                    voices -= 1
+                    work.append((seq, place, self._transcribe_voice(message.at, attachment)))
+        results = await asyncio.gather(*(doing for _, _, doing in work))
+        done = {(seq, place): result for (seq, place, _), result in zip(work, results, strict=True)}
+        return {
+            seq: tuple(
+                done.get((seq, place)) or DescribedAttachment(describe_attachment(attachment))
+                for place, attachment in enumerate(message.attachments)
+            )
+            for seq, message in messages
+            if message.attachments
+        }
+
+    async def load_images(self, refs: Sequence[MediaRef | ToolImage]) -> tuple[Image, ...]:
+        """The images as they were shown; without those that are gone."""
+        return await asyncio.to_thread(self._load, refs) if refs else ()
+
+    async def save_picture(self, data: bytes, found: ImageInfo, about: str) -> ToolImage:
+        """Keep a picture that no message brought, as long as those of messages. Raises OSError."""
+        name = await asyncio.to_thread(self._save, data)
+        return ToolImage(sha256=name, media_type=found.media_type, about=about, size_bytes=len(data))
+
+    async def load_images_by_hash(self, shown: Sequence[ToolImage]) -> dict[str, Image]:
+        """What tools brought to be seen, by the hash of its bytes; without what is gone."""
+        found = [(one.sha256, await self.load_images((one,))) for one in shown]
+        return {name: image for name, images in found for image in images}
+
+    async def sweep(self) -> None:
+        """Remove what was not shown for `keep`, now and every hour. Ends only by cancellation."""
+        while True:
+            await asyncio.to_thread(self._sweep)
+            await self._clock.sleep(SWEEP_INTERVAL_S)
+
+    async def _fetch_image(self, seq: Seq, at: Address, attachment: Attachment) -> DescribedAttachment:
+        try:
+            data = await self._fetch(at, attachment, min(self._config.max_bytes, MAX_IMAGE_BYTES))
+        except AttachmentNotFetched as error:
+            return DescribedAttachment(describe_attachment(attachment, note=str(error)))
+        found = identify_image(data)
+        if found is None:
+            return DescribedAttachment(
+                describe_attachment(attachment, size_bytes=len(data), note="of a kind that cannot be shown")
+            )
+        pixels = (found.width, found.height)
+        if max(pixels) > MAX_IMAGE_SIDE:
+            return DescribedAttachment(
+                describe_attachment(attachment, size_bytes=len(data), pixels=pixels, note="too large to be shown")
+            )
+        try:
+            name = await asyncio.to_thread(self._save, data)
+        except OSError as error:
+            logger.warning("an image cannot be kept in %s: %s", self._folder, error.strerror)
+            return DescribedAttachment(
+                describe_attachment(attachment, size_bytes=len(data), pixels=pixels, note="could not be kept")
+            )
+        about = describe_attachment(attachment, size_bytes=len(data), pixels=pixels)
+        ref = MediaRef(
+            sha256=name,
+            media_type=found.media_type,
+            line=seq,
+            about=about,
+            size_bytes=len(data),
+            width=found.width,
+            height=found.height,
+        )
+        return DescribedAttachment(about, ref)
+
+    async def _transcribe_voice(self, at: Address, attachment: Attachment) -> DescribedAttachment:
+        try:
+            data = await self._fetch(at, attachment, self._config.max_bytes)
+            async with asyncio.timeout(self._config.transcribe_timeout):  # with the wait for its turn
+                words = await self._transcribe(data)
+        except AttachmentNotFetched as error:
+            return DescribedAttachment(describe_attachment(attachment, note=str(error)))
+        except TimeoutError:
+            logger.warning("a voice note is not written out: it took longer than media.transcribe_timeout")
+            return DescribedAttachment(describe_attachment(attachment, note="could not be written out"))
+        except (TranscriptionError, OSError) as error:
+            logger.warning("a voice note is not written out: %s", error)
+            return DescribedAttachment(describe_attachment(attachment, note="could not be written out"))
+        return DescribedAttachment(
+            describe_attachment(attachment, words=words)
+            if words
+            else describe_attachment(attachment, note="no words in it")
+        )
+
+    async def _transcribe(self, data: bytes) -> str:
+        async with self._voice_lock:  # what writes speech out takes all the processors it can get
+            file = await asyncio.to_thread(self._write, data, sound_suffix(data))
+            try:
+                return await transcribe(self._config.transcribe, file, timeout_s=self._config.transcribe_timeout)
+            finally:
+                file.unlink(missing_ok=True)
+
+    async def _fetch(self, at: Address, attachment: Attachment, limit_bytes: int) -> bytes:
+        """The bytes, at most so many. Raises `AttachmentNotFetched`."""
+        if attachment.size_bytes is not None and attachment.size_bytes > limit_bytes:
+            raise AttachmentNotFetched("too large to be fetched")
+        source = self._sources.get(at.channel)
+        if source is None:  # it has gone meanwhile
+            raise AttachmentNotFetched("could not be fetched")
+        try:
+            async with asyncio.timeout(self._config.timeout):
+                data = await source.download(at, attachment, limit_bytes=limit_bytes)
+        except TimeoutError:
+            logger.info("%s: an attachment did not come within %g s", at.channel, self._config.timeout)
+            raise AttachmentNotFetched("could not be fetched") from None
+        except SendError as error:
+            logger.info("%s: an attachment could not be fetched: %s", at.channel, error.reason)
+            raise AttachmentNotFetched("could not be fetched") from None
+        except Exception as error:  # a bug in the adapter: the words beside it are still worth an answer
+            logger.exception("%s: fetching an attachment broke", at.channel)
+            raise AttachmentNotFetched("could not be fetched") from error
+        if len(data) > limit_bytes:
+            raise AttachmentNotFetched("too large to be fetched")
+        return data
+
+    def _save(self, data: bytes) -> str:
+        """Keep an image; its name. Raises OSError."""
+        name = hashlib.sha256(data).hexdigest()
+        path = self._folder / name
+        if path.exists() and path.stat().st_size == len(data):
+            os.utime(path)
+        else:
+            self._write(data, "").replace(path)
+        return name
+
+    def _write(self, data: bytes, suffix: str) -> Path:
+        """A new file of our own. Half of one, after a crash, is swept away."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix="new-", suffix=suffix, dir=self._folder)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+        except OSError:
+            Path(name).unlink()  # where there is no room, half a file takes what is left of it
+            raise
+        return Path(name)
+
+    def _load(self, refs: Sequence[MediaRef | ToolImage]) -> tuple[Image, ...]:
+        found = []
+        for ref in refs:
+            path = self._folder / ref.sha256
+            try:
+                data = path.read_bytes()
+            except OSError:
+                continue
+            with contextlib.suppress(OSError):  # it is shown all the same
+                os.utime(path)
+            if len(data) == ref.size_bytes:  # else cut off by a crash of the machine
+                found.append(Image(media_type=ref.media_type, data=data, description=ref.about))
+        return tuple(found)
+
+    def _sweep(self) -> None:
+        try:
+            files = list(self._folder.iterdir())
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            logger.warning("old images cannot be removed from %s: %s", self._folder, error.strerror)
+            return
+        oldest = time.time() - self._config.keep
+        for path in files:
+            try:
+                if _STORED_NAME.fullmatch(path.name) and path.stat().st_mtime < oldest:
+                    path.unlink()
+            except OSError as error:  # gone already, or somebody else's: neither is worth more than a word
+                logger.info("%s is not removed: %s", path, error.strerror)
+
+
+def _is_image(attachment: Attachment) -> bool:
+    told = attachment.content_type or ""
+    return attachment.form == "image" or (attachment.form == "file" and told.startswith("image/"))

@@ -1,0 +1,51 @@
+"""The operator's own channel: what whoever bears `ops.token` says to the agents, and to the gateway.
+
+Nobody else is there, so who speaks needs no proof but that. It leads nowhere, so it is up while the gateway runs.
+"""
+
+import re
+from typing import Final
+
+from channels.console import ConsoleChannel
+from gateway.core.clock import Clock, new_id
+from gateway.core.events import Address, Command, EventId, Message, MessageId, RoomId, Sender, SenderId
+from gateway.core.facts import OPERATOR_CHANNEL, Seq, dedup_key
+from gateway.store import Store
+
+OPERATOR_NAME: Final = "operator"
+_COMMAND: Final = re.compile(r"/([A-Za-z][A-Za-z0-9_]{0,31})(?:\s+(.*))?", re.DOTALL)
+
+
+class OperatorChannel(ConsoleChannel):
+    """What is posted to it is in the log, and told from there."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(OPERATOR_CHANNEL, lambda _part: None, now=clock.now)
+
+    async def receive(self, text: str, store: Store) -> Seq:
+        """Take in what the operator says; where it stands in the log. Returns once it is durable."""
+        await self._up.wait()
+        assert self._emit is not None
+        event = self._parse_input(text)
+        await self._emit([event])
+        found = await store.entry_by_key(dedup_key(event))
+        assert found is not None
+        return found.seq
+
+    def _parse_input(self, text: str) -> Message | Command:
+        now, name = self._now(), new_id(self._now())
+        at = Address(channel=self.name, room=RoomId(OPERATOR_NAME))
+        sender = Sender(id=SenderId(OPERATOR_NAME), name=OPERATOR_NAME, verified=True)
+        command = _COMMAND.fullmatch(text.strip())
+        if command is not None:
+            return Command(
+                id=EventId(name),
+                at=at,
+                sender=sender,
+                name=command[1].lower(),
+                args=(command[2] or "").strip(),
+                sent=now,
+                origin="native",
+                direct=True,
+            )
+        return Message(id=MessageId(name), at=at, sender=sender, text=text, sent=now, kind="direct")

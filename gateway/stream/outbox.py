@@ -1,0 +1,661 @@
+"""From a durable post to a delivery, exactly once or recorded as uncertain.
+
+A post is in the store before this sees it. Before a part is handed to its platform that is written
+down, and so is what became of it. So after a crash every part is one of: surely not sent (it is sent),
+surely sent (it is not), or in between: then nobody can know, and it is recorded as uncertain and shown.
+Within a conversation posts go out in order; conversations do not wait for each other.
+
+What is written down of one post's parts as they are handed over.
+
+What to send next, what to do about a part that was not simply sent, and how a post ended. Pure.
+
+Files that go with posts: kept beside the store from before the post is durable until it is delivered.
+
+They are named by their digests, so the same file in two posts is there once, and one that was changed is found out.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import re
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Final, Literal
+
+from channels.aio import with_timeout
+from channels.base import (
+    BeforeSend,
+    Capabilities,
+    Channel,
+    KnowsRecipients,
+    OutgoingFile,
+    Part,
+    RateLimited,
+    RecipientAway,
+    Rejected,
+    SendError,
+    Uncertain,
+    Unreachable,
+)
+from gateway.core.clock import Clock
+from gateway.core.events import (
+    Address,
+    ChannelName,
+    ConversationId,
+    DeliveryReport,
+    EventId,
+    Post,
+    PostFile,
+    PostKey,
+    Receipt,
+)
+from gateway.core.facts import Fact, Judgement, PartSendEnded, PartSendStarted, PostQueued, dedup_key
+from gateway.core.logging import log_context
+from gateway.core.private_files import read_private, replace_private
+from gateway.core.redaction import Redact, Redactor
+from gateway.store import NewEntry, OutboxPart, OutboxPost, Store, StoreError, StoreReader
+from gateway.stream.inbox import ReadyConversation
+
+MAX_AGE_S = 24 * 3600.0
+"""An answer to yesterday's question is worse than none; Telegram keeps updates for the same time."""
+FIRST_RETRY_S = 1.0
+MAX_RETRY_S = 60.0
+FIRST_AWAY_S, MAX_AWAY_S = 10.0, 300.0
+"""Until a person is looked for again of whom there was no sign: they may be about to log in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryDecision:
+    """What becomes of one part after one attempt."""
+
+    state: Literal["uncertain", "failed", "waiting"]
+    reason: str
+    wait_s: float = 0.0
+    """Before the next attempt; 0 for the final states."""
+    maybe_seen: bool = False
+    """As `PartSendEnded.maybe_seen`."""
+
+
+def decide_retry(
+    error: SendError, *, attempts: int, age_s: float, since_s: float | None = None, resend_s: float = 0.0
+) -> RetryDecision:
+    """Decide after the `attempts`-th attempt at a part of a post that is `age_s` seconds old.
+
+    `since_s`: seconds since the part was handed over for the first time of those that may have shown it,
+    with this attempt if it ended in `Uncertain`; None: surely not seen. `resend_s` is the channel's.
+    """
+    if since_s is None and isinstance(error, Uncertain):
+        since_s = 0.0
+    end: Literal["uncertain", "failed"] = "failed" if since_s is None else "uncertain"
+    wait_s = min(FIRST_RETRY_S * 2.0 ** min(max(attempts, 1) - 1, 10), MAX_RETRY_S)
+    if isinstance(error, RateLimited):
+        wait_s = error.retry_after_s
+    if isinstance(error, RecipientAway):
+        wait_s = min(FIRST_AWAY_S * wait_s, MAX_AWAY_S)
+    match error:
+        case Uncertain() | RateLimited() | Unreachable() | RecipientAway():
+            if since_s is not None and not (since_s >= 0.0 and can_resend(since_s + wait_s, resend_s)):
+                return RetryDecision(state="uncertain", reason=error.reason)
+            if age_s >= MAX_AGE_S:
+                return RetryDecision(state=end, reason=f"gave up after {int(age_s // 3600)} h: {error.reason}")
+            return RetryDecision(state="waiting", reason=error.reason, wait_s=wait_s, maybe_seen=since_s is not None)
+        case _:  # Denied, Rejected: asking again changes nothing
+            return RetryDecision(state=end, reason=error.reason)
+
+
+def can_resend(since_s: float, resend_s: float) -> bool:
+    """Whether a part first handed over `since_s` seconds ago may be sent again without being shown twice.
+
+    A clock that went back tells nothing: then it may not.
+    """
+    return 0.0 <= since_s < resend_s
+
+
+def recover_parts(
+    parts: Sequence[OutboxPart], *, now: datetime, resend_s: float
+) -> dict[int, Literal["uncertain", "waiting"]]:
+    """What becomes of the parts that a crash left in the middle of being sent, by index.
+
+    Only the last one that was handed over is sent again: another would come after its successor.
+    """
+    gone = [part.index for part in parts if part.state in ("sending", "sent", "uncertain") or part.first_at is not None]
+    ends: dict[int, Literal["uncertain", "waiting"]] = {}
+    for part in parts:
+        if part.state == "sending":
+            since_s = (now - part.first_at).total_seconds() if part.first_at is not None else -1.0
+            again = can_resend(since_s, resend_s) and part.index == max(gone)
+            ends[part.index] = "waiting" if again else "uncertain"
+    return ends
+
+
+def select_window(parts: Sequence[OutboxPart], size: int, *, resend_s: float = 0.0) -> list[OutboxPart]:
+    """What to send next: nothing once a part has failed, for half a reply is worse than none.
+
+    Where parts are sent again they go one by one: the second try of one must not come after its successor.
+    """
+    if any(part.state == "failed" for part in parts):
+        return []
+    return [part for part in parts if part.state == "pending"][: 1 if resend_s > 0 else size]
+
+
+def is_unsent(parts: Sequence[OutboxPart]) -> bool:
+    """Whether surely nothing of the post has been seen yet."""
+    return all(part.state == "pending" and part.first_at is None for part in parts)
+
+
+def apply_part_end(part: OutboxPart, end: PartSendEnded) -> OutboxPart:
+    """The part as that attempt left it."""
+    first_at = None if end.state == "waiting" and not end.maybe_seen else part.first_at
+    state = "pending" if end.state == "waiting" else end.state
+    return replace(part, state=state, reason=end.reason, attempts=part.attempts + 1, first_at=first_at)
+
+
+def summarize_parts(parts: Sequence[OutboxPart]) -> tuple[Literal["sent", "uncertain", "failed"], str]:
+    """The last word on a whole post: its worst part, and why."""
+    worst: Literal["failed", "uncertain"]
+    for worst in ("failed", "uncertain"):
+        for part in parts:
+            if part.state == worst:
+                return worst, f"part {part.index + 1} of {len(parts)}: {part.reason}"
+    return "sent", ""
+
+
+logger = logging.getLogger("reverie.outbox")
+
+
+class DeliveryAttempt:
+    """What is written down of a post's parts as they go."""
+
+    def __init__(
+        self,
+        post: Post,
+        clock: Clock,
+        record: Callable[[Post, Sequence[Fact]], Awaitable[None]],
+    ) -> None:
+        self._post = post
+        self._clock = clock
+        self._record = record
+        self.unsaved_bodies: tuple[str, ...] | None = None
+        """The rendered parts, if they are not in the store yet."""
+        self.resend_s = 0.0
+        """As the channel's capabilities say."""
+        self._handed_over_at: dict[int, datetime] = {}
+        self._handed_over_s: dict[int, float] = {}
+        """Monotonic, by part: for the same as `OutboxPart.first_at`, where it happened in this process."""
+
+    def build_part(self, part: OutboxPart, file: OutgoingFile | None = None) -> Part:
+        """As the channel takes it."""
+        return Part(
+            key=f"{self._post.key}#{part.index}",
+            to=self._post.to,
+            body=part.body,
+            reply_to=self._post.reply_to if part.index == 0 else None,
+            style=self._post.style,
+            private=self._post.private,
+            file=file,
+        )
+
+    def make_going(self, part: OutboxPart) -> BeforeSend:
+        """To be awaited as the part is handed over: from then on a crash leaves it uncertain.
+
+        Raises `Uncertain` instead if a repeat could be shown by now. Ask for a new one for each try.
+        """
+        self._handed_over_at.pop(part.index, None)
+
+        async def going() -> None:
+            since_s = self._since_s(part.index, part.first_at)
+            if since_s is not None and not can_resend(since_s, self.resend_s):
+                raise Uncertain(part.reason)  # waiting for its turn took too long
+            cut, self.unsaved_bodies = self.unsaved_bodies, None
+            self._handed_over_at[part.index] = self._clock.now()
+            if since_s is None:
+                self._handed_over_s[part.index] = self._clock.monotonic()
+            await self._record(self._post, [PartSendStarted(post=self._post.key, part=part.index, bodies=cut)])
+
+        return going
+
+    def first_handed_over(self, part: OutboxPart) -> datetime | None:
+        """When the part was handed over first; None: it surely was not."""
+        return part.first_at or self._handed_over_at.get(part.index)
+
+    def possibly_seen_for_s(self, part: OutboxPart, error: SendError) -> float | None:
+        """How long the part may have been seen by now; None: it surely was not."""
+        return self._since_s(
+            part.index, self.first_handed_over(part) if isinstance(error, Uncertain) else part.first_at
+        )
+
+    def _since_s(self, index: int, first: datetime | None) -> float | None:
+        """Negative if the clock went back before the time of the hand-over."""
+        if first is None:
+            return None
+        since_s = (self._clock.now() - first).total_seconds()
+        if since_s < 0 or index not in self._handed_over_s:
+            return since_s
+        return max(since_s, self._clock.monotonic() - self._handed_over_s[index])
+
+    def evaluate(
+        self, window: Sequence[OutboxPart], results: Sequence[Receipt | BaseException], age_s: float
+    ) -> tuple[list[PartSendEnded], float]:
+        """What became of each part that was tried, and how many seconds nothing more is to be tried.
+
+        `age_s`: of the post. Raises what ends the process.
+        """
+        key, ended, wait_s = self._post.key, list[PartSendEnded](), 0.0
+        for part, result in zip(window, results, strict=False):  # of fewer, the others were not tried
+            if isinstance(result, Receipt):
+                ended.append(PartSendEnded(post=key, part=part.index, state="sent", reason="", ids=result.ids))
+            elif isinstance(result, SendError):
+                found = decide_retry(
+                    result,
+                    attempts=part.attempts + 1,
+                    age_s=age_s,
+                    since_s=self.possibly_seen_for_s(part, result),
+                    resend_s=self.resend_s,
+                )
+                known = found.state == "waiting" and part.reason == found.reason
+                level = logging.DEBUG if known else logging.WARNING
+                logger.log(level, "post %s part %d is %s: %s", key, part.index, found.state, found.reason)
+                ended.append(
+                    PartSendEnded(
+                        post=key,
+                        part=part.index,
+                        state=found.state,
+                        reason=found.reason,
+                        maybe_seen=found.maybe_seen,
+                    )
+                )
+                wait_s = max(wait_s, found.wait_s)
+            elif isinstance(result, StoreError) or not isinstance(result, Exception):
+                raise result
+            else:  # a bug in the adapter: ended here, or the same part would end the process at every start
+                logger.error("post %s part %d broke", key, part.index, exc_info=result)
+                state: Literal["uncertain", "failed"] = (
+                    "failed" if self.first_handed_over(part) is None else "uncertain"
+                )
+                ended.append(PartSendEnded(post=key, part=part.index, state=state, reason=describe_bug(result)))
+        return ended, wait_s
+
+    def is_news(self, end: PartSendEnded) -> bool:
+        """Whether an end is news: a part that was not handed over and waits again is none."""
+        return end.state != "waiting" or end.part in self._handed_over_at
+
+
+def describe_bug(error: Exception) -> str:
+    """What is told of a mistake of ours: not its words, which may hold anything."""
+    return f"internal error: {type(error).__name__}"
+
+
+_NAME: Final = re.compile(r"[0-9a-f]{64}|\.[0-9a-f]{64}\.new")
+"""A file of ours, or half of one: a crash came while it was written."""
+
+
+class OutgoingFiles:
+    """All of a store's."""
+
+    def __init__(self, store: StoreReader) -> None:
+        self._store = store
+        self._directory = store.path.parent / "outfiles"
+        self._lock = asyncio.Lock()
+
+    @contextlib.asynccontextmanager
+    async def store_file(self, data: bytes) -> AsyncIterator[str]:
+        """On the disk, under this digest. Inside, make the post durable that it goes with. Raises OSError.
+
+        What no waiting post needs is removed.
+        """
+        async with self._lock:
+            digest = hashlib.sha256(data).hexdigest()
+            await asyncio.to_thread(replace_private, self._directory / digest, data)
+            yield digest
+
+    async def load_file(self, file: PostFile, able: Capabilities) -> OutgoingFile:
+        """As the channel takes it. Raises Rejected: without its file a post is not what was to be said."""
+        try:
+            data = await asyncio.to_thread(read_private, self._directory / file.sha256, most=file.size_bytes)
+        except OSError as error:
+            logger.warning("the file %s cannot be read: %s", file.sha256, error.strerror or error)
+            data = None
+        if data is None or hashlib.sha256(data).hexdigest() != file.sha256:
+            raise Rejected("the file that goes with it is gone, or is not what it was")
+        if len(data) > able.max_file_bytes:
+            raise Rejected(f"{able.platform} takes no files of more than {able.max_file_bytes} bytes")
+        return OutgoingFile(name=file.name, content_type=file.content_type, data=data)
+
+    async def sweep(self) -> None:
+        """Remove those that no waiting post needs. What the disk refuses is logged. Raises StoreError."""
+        async with self._lock:
+            waiting = {
+                item.post.file.sha256 for item in await self._store.undelivered_posts() if item.post.file is not None
+            }
+            await asyncio.to_thread(_remove_unneeded, self._directory, waiting)
+
+
+def _remove_unneeded(directory: Path, keep: set[str]) -> None:
+    try:
+        found = [path for path in directory.iterdir() if _NAME.fullmatch(path.name) and path.name not in keep]
+        for path in found:
+            path.unlink()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        logger.warning("files that were sent cannot be removed: %s", error)
+
+
+DOUBT_S = 60.0
+"""A notice that an answer may not have arrived waits so long, or until something else is to be said there."""
+LOST_IN_CRASH_TEXT = "the process ended while this part was being sent"
+SETTLE_S = 1.0
+"""After its channel has ended, an attempt gets this long to write down what became of it."""
+
+
+class Outbox:
+    """Delivers what is queued in the store."""
+
+    def __init__(
+        self,
+        store: Store,
+        channels: Mapping[ChannelName, Channel],
+        clock: Clock,
+        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+        *,
+        files: OutgoingFiles | None = None,
+        judge: Callable[[DeliveryReport], Judgement | None] = lambda _: None,
+        arrived: Callable[[ReadyConversation], None] = lambda _: None,
+        redact: Redact | None = None,
+        doubt: Callable[[Post, bool], Awaitable[Post | None]] | None = None,
+    ) -> None:
+        """`spawn` starts a task whose failure stops the gateway: a bug here must not go unseen.
+
+        `files`: None, if nobody else puts any there. `judge` says what becomes of a delivery of what a turn said that
+        did not go well (None: nothing), which is written down with it; `arrived` is called if it is due. Of what the
+        machine itself says nobody is told. `redact` is given every text that goes out. `doubt`: what whoever waited for
+        a post is told because it may not have arrived (`doubts.notice`); None: nothing.
+        """
+        self._store = store
+        self._channels = channels
+        self._clock = clock
+        self._spawn = spawn
+        self._files = files or OutgoingFiles(store)
+        self._judge = judge
+        self._on_ready = arrived
+        self._redact = redact or Redactor()
+        self._make_uncertain_notice = doubt
+        self._held_notices: dict[ConversationId, tuple[PostKey, asyncio.Event]] = {}
+        """The notice that waits in a place; set: it waits no longer."""
+        self._link_events: dict[ChannelName, asyncio.Event] = {}
+        """Set while it is up."""
+        self._queues: dict[ConversationId, deque[OutboxPost]] = {}
+        self._workers: dict[ConversationId, asyncio.Task[None]] = {}
+        self._away_conversations: set[ConversationId] = set()
+        """Where the next post is for somebody who is not there: nothing is under way."""
+        self._in_flight: defaultdict[ChannelName, set[asyncio.Future[list[Receipt | BaseException]]]] = defaultdict(set)
+        """What is handed over just now."""
+        self._stopping = False
+
+    async def recover(self) -> None:
+        """Take up what an earlier process left. Call once, before anything is put."""
+        for item in await self._store.undelivered_posts():
+            channel = self._channels.get(item.post.to.channel)
+            resend_s = channel.capabilities.resend_window_s if channel else 0.0
+            parts, ended = list(item.parts), []
+            for index, state in recover_parts(parts, now=self._clock.now(), resend_s=resend_s).items():
+                logger.warning("post %s part %d is %s: %s", item.post.key, index, state, LOST_IN_CRASH_TEXT)
+                end = PartSendEnded(
+                    post=item.post.key,
+                    part=index,
+                    state=state,
+                    reason=LOST_IN_CRASH_TEXT,
+                    maybe_seen=state == "waiting",
+                )
+                parts = [apply_part_end(part, end) if part.index == index else part for part in parts]
+                ended.append(end)
+            await self._record(item.post, ended)
+            self.put(replace(item, parts=tuple(parts)))
+        await self._files.sweep()
+
+    def put(self, item: OutboxPost) -> None:
+        """Deliver a post that is already queued in the store. Returns at once."""
+        if self._stopping:
+            return  # the store has it: the next process delivers it
+        place = item.post.to.conversation
+        self._queues.setdefault(place, deque()).append(item)
+        if place in self._held_notices:
+            self._held_notices[place][1].set()
+        if place not in self._workers:
+            self._workers[place] = self._spawn(self._deliver_queue(place))
+
+    def set_link_up(self, channel: ChannelName, up: bool) -> None:
+        """The connection of a channel came up or went down."""
+        if not self._stopping:
+            event = self._link_event(channel)
+            (event.set if up else event.clear)()
+
+    async def wait_until_sent(self, place: ConversationId, grace_s: float) -> None:
+        """Return once nothing waits to be said there, or after `grace_s` seconds of real time."""
+        if (worker := self._workers.get(place)) and place not in self._away_conversations:
+            await asyncio.wait({worker}, timeout=grace_s)
+
+    async def pause(self, channel: ChannelName, grace_s: float) -> None:
+        """Deliver what waits there for up to `grace_s` seconds of real time, then begin nothing until its link is up.
+
+        Returns once what was begun has ended, or after `grace_s` more.
+        """
+        named = {place for place in self._workers if Address.parse(place).channel == channel}
+        working = [self._workers[place] for place in named - self._away_conversations]
+        for place in named & self._held_notices.keys():
+            self._held_notices[place][1].set()
+        if working and self._link_event(channel).is_set():
+            await asyncio.wait(working, timeout=grace_s)
+        self.set_link_up(channel, up=False)
+        if flying := self._in_flight[channel]:
+            await asyncio.wait(flying, timeout=grace_s)
+
+    async def drain(self, grace_s: float) -> None:
+        """Go on delivering for up to `grace_s` seconds of real time, then begin nothing more."""
+        for _, held in self._held_notices.values():
+            held.set()
+        if working := self._active_workers():
+            await asyncio.wait(working, timeout=grace_s)
+        self._stopping = True
+        for event in self._link_events.values():
+            event.set()  # whoever waits for a link wakes, and sees that we stop
+
+    async def close(self) -> None:
+        """End all work. Call after the channels have ended: their sends then say what became of them."""
+        workers = list(self._workers.values())
+        if working := self._active_workers():
+            # An attempt that is over still has to be written down; one that is not stays `sending`.
+            await asyncio.wait(working, timeout=SETTLE_S)
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+
+    async def _deliver_queue(self, place: ConversationId) -> None:
+        queue = self._queues[place]
+        try:
+            while queue and not self._stopping:
+                if not await self._wait_until_due(place, queue):
+                    return
+                with log_context(conversation=place, post=queue[0].post.key):
+                    await self._deliver(queue[0])
+                if queue.popleft().post.file is not None:
+                    await self._files.sweep()
+        finally:
+            self._held_notices.pop(place, None)
+            del self._workers[place], self._queues[place]
+
+    async def _wait_until_due(self, place: ConversationId, queue: deque[OutboxPost]) -> bool:
+        """Let a notice wait for company, or for its time. False: we stop."""
+        item = queue[0]
+        if place in self._held_notices and self._held_notices[place][0] == item.post.key:
+            if len(queue) == 1 and (left_s := DOUBT_S - self._age_s(item)) > 0:
+                with contextlib.suppress(TimeoutError):
+                    await with_timeout(self._clock, left_s, self._held_notices[place][1].wait())
+            if not self._stopping:
+                del self._held_notices[place]
+        return not self._stopping
+
+    async def _deliver(self, item: OutboxPost) -> None:
+        post, parts = item.post, list(item.parts)
+        attempt, cutter, away = DeliveryAttempt(post, self._clock, self._record), None, False
+        while not parts or select_window(parts, 1):
+            channel = await self._wait_for_channel(item)
+            if channel is None:
+                return
+            if is_unsent(parts) and self._age_s(item) >= MAX_AGE_S:
+                reason = f"gave up after 24 h: {parts[0].reason}" if away else "the link was down for too long"
+                await self._record(post, [self._delivery(post, "failed", reason)])
+                return
+            if not parts or (attempt.unsaved_bodies and channel is not cutter):  # another one may cut it in another way
+                try:
+                    attempt.unsaved_bodies, cutter = channel.split(replace(post, text=self._redact(post.text))), channel
+                except Exception as error:  # a bug in the adapter: ended here, or it would end every start
+                    logger.exception("post %s cannot be cut", post.key)
+                    await self._record(post, [self._delivery(post, "failed", describe_bug(error))])
+                    return
+                parts = [
+                    OutboxPart(index=i, body=b, state="pending", reason="", attempts=0)
+                    for i, b in enumerate(attempt.unsaved_bodies)
+                ]
+            able = channel.capabilities
+            attempt.resend_s = able.resend_window_s
+            window = select_window(parts, able.max_in_flight, resend_s=able.resend_window_s)
+            results = await self._send(channel, post, attempt, window)
+            ended, wait_s = attempt.evaluate(window, results, self._age_s(item))
+            away = any(isinstance(one, RecipientAway) for one in results)
+            news = [end for end in ended if attempt.is_news(end) or (away and parts[end.part].reason != end.reason)]
+            for end in ended:
+                parts[end.part] = apply_part_end(
+                    replace(parts[end.part], first_at=attempt.first_handed_over(parts[end.part])), end
+                )
+            finished = [] if select_window(parts, 1) else [self._delivery(post, *summarize_parts(parts))]
+            await self._record(post, [*news, *finished])
+            if finished:
+                return
+            if away:
+                await self._wait_until_present(channel, post, wait_s)
+            elif wait_s:
+                await self._clock.sleep(wait_s)
+        # Nothing was left to send: a crash came between the last part and the word on the whole.
+        await self._record(post, [self._delivery(post, *summarize_parts(parts))])
+
+    async def _wait_until_present(self, channel: Channel, post: Post, most_s: float) -> None:
+        """Return once whoever the post is for may be there, or after `most_s`."""
+        place = post.to.conversation
+        self._away_conversations.add(place)
+        try:
+            if isinstance(channel, KnowsRecipients):
+                with contextlib.suppress(TimeoutError):
+                    await with_timeout(self._clock, most_s, channel.wait_for_recipient(post.to))
+            else:
+                await self._clock.sleep(most_s)
+        finally:
+            self._away_conversations.discard(place)
+
+    def _active_workers(self) -> list[asyncio.Task[None]]:
+        """What may soon be said."""
+        return [task for place, task in self._workers.items() if place not in self._away_conversations]
+
+    async def _wait_for_channel(self, item: OutboxPost) -> Channel | None:
+        """What the post goes to, once its link is up. None: we stop, or it is no longer to be waited for."""
+        name = item.post.to.channel
+        while True:
+            if name not in self._channels and self._age_s(item) >= MAX_AGE_S:
+                await self._record(item.post, [self._delivery(item.post, "failed", f"no channel {name} is configured")])
+                return None
+            await self._link_event(name).wait()
+            if self._stopping:
+                return None
+            if (channel := self._channels.get(name)) is not None:
+                return channel
+            self._link_event(name).clear()  # it was taken away
+
+    def _link_event(self, channel: ChannelName) -> asyncio.Event:
+        event = self._link_events.setdefault(channel, asyncio.Event())
+        if self._stopping:
+            event.set()
+        return event
+
+    async def _send(
+        self, channel: Channel, post: Post, attempt: DeliveryAttempt, window: Sequence[OutboxPart]
+    ) -> list[Receipt | BaseException]:
+        """What came of each of them; of the first alone, if nothing was sent."""
+        file = None
+        try:
+            if window[0].index == 0 and post.file is not None:
+                file = await self._files.load_file(post.file, channel.capabilities)
+        except Rejected as error:
+            return [error]
+        parts = [attempt.build_part(part, file if part.index == 0 else None) for part in window]
+        sends = [channel.send(part, attempt.make_going(one)) for part, one in zip(parts, window, strict=True)]
+        flying = asyncio.gather(*sends, return_exceptions=True)
+        self._in_flight[channel.name].add(flying)
+        flying.add_done_callback(self._in_flight[channel.name].discard)
+        return await flying
+
+    def _age_s(self, item: OutboxPost) -> float:
+        return (self._clock.now() - item.at).total_seconds()
+
+    def _delivery(self, post: Post, state: Literal["sent", "uncertain", "failed"], reason: str) -> DeliveryReport:
+        return DeliveryReport(
+            id=EventId(post.key), at=post.to, post=post.key, state=state, reason=reason, sent=self._clock.now()
+        )
+
+    async def _record(self, post: Post, facts: Sequence[Fact]) -> None:
+        now, place = self._clock.now(), post.to.conversation
+        entries, told, queued = list[NewEntry](), list[NewEntry](), dict[int, Post]()
+        for fact in facts:
+            key = dedup_key(fact) if isinstance(fact, DeliveryReport) else None
+            entries.append(entry := NewEntry(fact=fact, at=now, conversation=place, key=key))
+            if isinstance(fact, DeliveryReport) and fact.state != "sent" and await self._is_from_turn(post):
+                judged = self._judge(fact)
+                if judged is not None:
+                    told.append(NewEntry(fact=judged, at=now, conversation=place, cause=entry))
+            if (
+                isinstance(fact, DeliveryReport)
+                and fact.state == "uncertain"
+                and (doubt := await self._build_uncertain_notice(post))
+            ):
+                queued[len(told)] = doubt
+                told.append(
+                    NewEntry(
+                        fact=PostQueued(post=doubt), at=now, conversation=place, key=f"post:{doubt.key}", cause=entry
+                    )
+                )
+        written = await self._store.append([*entries, *told])
+        for index, doubt in queued.items():
+            if (done := written[len(entries) + index]).is_new:
+                self._put_next(OutboxPost(seq=done.seq, at=now, post=doubt, parts=()))
+        for one, entry in zip(written[len(entries) :], told, strict=True):
+            if isinstance(entry.fact, Judgement) and entry.fact.fate == "due" and one.is_new:
+                self._on_ready(ReadyConversation(conversation=place, urgency=entry.fact.urgency, type=entry.fact.type))
+
+    async def _build_uncertain_notice(self, post: Post) -> Post | None:
+        """What is to be said of it, unless that is to be said there already."""
+        if self._make_uncertain_notice is None or post.to.conversation in self._held_notices:
+            return None
+        channel = self._channels.get(post.to.channel)
+        return await self._make_uncertain_notice(post, channel is not None and channel.capabilities.replies)
+
+    def _put_next(self, item: OutboxPost) -> None:
+        """Deliver it before all else that waits there: it is about what was said last."""
+        place = item.post.to.conversation
+        if self._stopping:
+            return
+        if waiting := self._queues.get(place):
+            waiting.insert(1, item)
+        else:
+            self.put(item)
+        held = self._held_notices[place] = item.post.key, asyncio.Event()
+        if len(self._queues[place]) > 2:  # noqa: PLR2004 - it, what was said last, and something else
+            held[1].set()
+
+    async def _is_from_turn(self, post: Post) -> bool:
+        """Whether it is what a turn said: else it answers a command, and no agent knows of it."""
+        queued = await self._store.entry_by_key(f"post:{post.key}")
+        cause = await self._store.entry(queued.cause) if queued is not None and queued.cause is not None else None
+        return cause is not None and cause.kind in ("turn_ended", "acted")

@@ -1,0 +1,301 @@
+"""What people call the places that the agents know: shown to people and to models in place of ids.
+
+Adapters know the names (`channels.base.HasPlaceNames`). What is new of them is a `PlaceRenamed` in the log, so they are
+known after a restart, too. All of it is untrusted: it is cleaned, bounded and put on one line here, once for everybody.
+"""
+
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import fields, replace
+from datetime import datetime
+from typing import Final, Literal, TypeVar
+
+from channels.text import single_line
+from gateway.access.approval_texts import inline_code
+from gateway.core.clock import new_id
+from gateway.core.events import (
+    Address,
+    ChannelName,
+    ConnectionChanged,
+    ConversationId,
+    EventId,
+    Message,
+    Notification,
+    PlaceNames,
+    PlaceRenamed,
+    RoomId,
+)
+from gateway.core.facts import OPERATOR_CHANNEL, is_inner
+from gateway.core.redaction import Redact, Redactor
+from gateway.core.text_safety import strip_hidden
+from gateway.store import StoreReader
+from gateway.stream.operator import OPERATOR_NAME
+
+T = TypeVar("T")
+
+MAX_TITLE_CHARS: Final = 100
+"""The longest that Discord has; Telegram's titles are at most 128, and one that long is cut."""
+MAX_TOPIC_CHARS: Final = 400
+_MAX_CACHED_TITLES: Final = 10_000
+_LOADED_AT_START: Final = 1_000
+_REPORTED_NAMES: Final[tuple[Literal["room", "server", "thread", "topic", "me"], ...]] = (
+    "room",
+    "server",
+    "thread",
+    "topic",
+    "me",
+)
+"""Names whose change is told to the model. That a person is called otherwise stands on their next line."""
+_LABELLED: Final = re.compile(r"\(([^\s()]+/\S+)\)$")
+_QUOTED_ADDRESS: Final = re.compile(r"(?<![(`])`([^`\s/]+/[^`\s]+)`(?! \(`)")
+"""In code, and not behind or in front of a title already."""
+_NUMERIC_ID: Final = re.compile(r"-?\d+")
+_NO_NAMES: Final = PlaceNames()
+_OPERATOR_CONSOLE: Final = Address(channel=OPERATOR_CHANNEL, room=RoomId(OPERATOR_NAME))
+"""Where the operator speaks over the API."""
+
+
+class PlaceTitles:
+    """The names of all places, as they are by now."""
+
+    def __init__(
+        self,
+        reader: StoreReader,
+        *,
+        names: Callable[[Address], PlaceNames | None] = lambda _: None,
+        platform: Callable[[ChannelName], str] = lambda name: name.partition(".")[0].capitalize(),
+        is_channel: Callable[[ChannelName], bool] = lambda _: True,
+        redact: Redact | None = None,
+    ) -> None:
+        """`names`: what a channel has been told, not cleaned. `redact` is given each name before it is shown.
+
+        `is_channel`: whether there is a channel of that name.
+        """
+        self._is_channel = is_channel
+        self._reader, self._names, self._platform = reader, names, platform
+        self._redact = redact or Redactor()
+        self._known: OrderedDict[ConversationId, PlaceNames] = OrderedDict()
+        """As the log has it."""
+        self._cleaned_cache: OrderedDict[ConversationId, tuple[PlaceNames, PlaceNames]] = OrderedDict()
+        """What a channel told last, and the same cleaned: most often it tells the same again."""
+        self._settled: OrderedDict[ConversationId, tuple[PlaceNames | None, str]] = OrderedDict()
+        """What a channel told last, and who spoke in a direct chat, of which nothing was new to the log."""
+
+    async def load_recent(self) -> None:
+        """Know the places that were named last."""
+        for stored in reversed(await self._reader.newest_current_facts("named", newest=_LOADED_AT_START)):
+            if isinstance(stored.fact, PlaceRenamed):
+                self.learn(stored.fact)
+
+    async def load(self, conversations: Iterable[ConversationId]) -> None:
+        """Know these places, if anything is known of them: to be called before many of them are shown."""
+        wanted = [one for one in dict.fromkeys(conversations) if one not in self._known and not is_inner(one)]
+        if not wanted:
+            return
+        for stored in await self._reader.current_facts_for("named", wanted):
+            if isinstance(stored.fact, PlaceRenamed):
+                self.learn(stored.fact)
+
+    def learn(self, named: PlaceRenamed) -> None:
+        """These names are in the log."""
+        self._settled.pop(named.at.conversation, None)
+        _put_bounded(self._known, named.at.conversation, named.names)
+
+    async def find_new_names(
+        self, event: Notification, now: datetime, written: dict[ConversationId, PlaceNames]
+    ) -> PlaceRenamed | None:
+        """How the place of this event is called, if that is not in the log yet.
+
+        `written`: what is just being written, which this adds to.
+        """
+        if isinstance(event, ConnectionChanged) or event.at is None:
+            return None
+        at, conversation = event.at, event.at.conversation
+        if is_inner(conversation):
+            return None
+        whom = event.sender.name if isinstance(event, Message) and event.kind == "direct" else ""
+        source = (self._names(at), whom)
+        if self._settled.get(conversation) == source:
+            return None
+        told = self._clean_names(at, source[0])
+        if whom and told.person is None:
+            told = replace(told, person=self._clean_text(whom))
+        if replace(told, me=None) == _NO_NAMES:
+            return None
+        before = written.get(conversation) or self._known.get(conversation)
+        if before is None:
+            await self.load([conversation])
+            before = self._known.get(conversation)
+        names = _merge_names(before or _NO_NAMES, told)
+        if names == (before or _NO_NAMES):
+            if conversation not in written:
+                _put_bounded(self._settled, conversation, source)
+            return None
+        written[conversation] = names
+        changed = [
+            one
+            for one in _REPORTED_NAMES
+            if before is not None and getattr(before, one) is not None and getattr(before, one) != getattr(names, one)
+        ]
+        return PlaceRenamed(id=EventId(new_id(now)), at=at, names=names, sent=now, changed=tuple(changed))
+
+    def place_names(self, at: Address) -> PlaceNames:
+        """All that is known of a place, cleaned and without secrets."""
+        known = self._known.get(at.conversation)
+        if known is None and at.thread is not None:
+            room = self._known.get(replace(at, thread=None).conversation, _NO_NAMES)
+            known = replace(room, thread=None)
+        names = _merge_names(known or _NO_NAMES, self._clean_names(at, self._names(at)))
+        shown = {one.name: getattr(names, one.name) for one in fields(names)}
+        return PlaceNames(**{key: value and self._redact(value) for key, value in shown.items()})
+
+    def title(self, conversation: ConversationId | str) -> str:
+        """What people call a place, on one line: never empty, and never a bare id."""
+        try:
+            at = Address.parse(conversation)
+        except ValueError:  # not written by us
+            return self._clean_text(conversation)
+        if is_inner(at.conversation):
+            return f"{at.room} by itself"
+        if at == _OPERATOR_CONSOLE:
+            return "the operator's console"
+        names = self.place_names(at)
+        if names.person:
+            return f"{names.person} ({names.handle})" if names.handle else names.person
+        room = self._room_title(at, names)
+        if room and names.server and room != at.room:
+            room = f"{room} in {names.server}"
+        room = room or self._format_untitled(at)
+        return room if at.thread is None else f"{self._thread_title(at, names) or 'a thread'} in {room}"
+
+    def room_title(self, at: Address) -> str:
+        """What people call the room of that address, a thread or not. Empty: that is not known."""
+        return self._room_title(at, self.place_names(at))
+
+    def _room_title(self, at: Address, names: PlaceNames) -> str:
+        return names.room or ("" if _NUMERIC_ID.fullmatch(at.room) else self._clean_text(at.room))
+
+    def thread_title(self, at: Address) -> str:
+        """What people call the thread of that address. Empty: that is not known."""
+        return self._thread_title(at, self.place_names(at))
+
+    def _thread_title(self, at: Address, names: PlaceNames) -> str:
+        own = at.thread or ""
+        return names.thread or ("" if _NUMERIC_ID.fullmatch(own) else self._clean_text(own))
+
+    def label(self, conversation: ConversationId | str) -> str:
+        """A place for a model: its title as a quotation, and the address that tools take.
+
+        Only the address where that is made of names, as on IRC.
+        """
+        at, title = Address.parse(conversation), self.title(conversation)
+        if is_inner(at.conversation) or title == at.room:
+            return str(conversation)
+        if not self._has_title(at):
+            return f"{title} ({conversation})"
+        shown = title.replace('"', "'")
+        return f'"{shown}" ({conversation})'
+
+    def add_titles(self, text: str) -> str:
+        """A text for people, in which each address that stands in code has its title in front.
+
+        Where the title says no more than the address, or stands there already, nothing changes.
+        """
+        return _QUOTED_ADDRESS.sub(self._add_title, text)
+
+    def _add_title(self, found: re.Match[str]) -> str:
+        conversation = found[1]
+        try:
+            at = Address.parse(conversation)
+        except ValueError:
+            return found[0]
+        if is_inner(at.conversation) or not self._is_channel(at.channel):
+            return found[0]
+        title = self.title(conversation)
+        if title == at.room:
+            return found[0]
+        shown = inline_code(title, 2 * MAX_TITLE_CHARS) if self._has_title(at) else title
+        return f"{shown} ({found[0]})"
+
+    def find_places(self, written: str, more: Iterable[Address] = ()) -> list[Address]:
+        """The places that somebody may mean: an address, a label, or a title as it is shown.
+
+        An address is taken as it is written. Titles are looked up among the places that are known, and `more`.
+        """
+        stripped = written.strip()
+        labelled = _LABELLED.search(stripped)
+        for one in (labelled[1] if labelled else "", stripped):
+            try:
+                at = Address.parse(one)
+            except ValueError:
+                continue
+            if self._is_channel(at.channel) or is_inner(at.conversation):
+                return [at]
+        wanted, known = _fold_title(stripped), [Address.parse(one) for one in self._known]
+        return [
+            at for at in dict.fromkeys((*known, *more)) if wanted and wanted in map(_fold_title, self._all_titles(at))
+        ]
+
+    def _all_titles(self, at: Address) -> list[str]:
+        names, conversation = self.place_names(at), at.conversation
+        own = names.thread if at.thread is not None else names.room or names.person
+        return [self.title(conversation), own or "", names.handle or ""]
+
+    def _has_title(self, at: Address) -> bool:
+        known = bool(self.place_names(at).person or self.room_title(at))
+        return known and (at.thread is None or bool(self.thread_title(at)))
+
+    def _format_untitled(self, at: Address) -> str:
+        platform = self._platform(at.channel)
+        match platform.lower():
+            case "telegram":
+                return "a Telegram group" if at.room.startswith("-") else "a Telegram chat"
+            case "discord":
+                return "a Discord channel"
+            case _:
+                return f"a room on {platform}"
+
+    def _clean_names(self, at: Address, told: PlaceNames | None) -> PlaceNames:
+        """What the channel tells."""
+        if told is None:
+            return _NO_NAMES
+        last = self._cleaned_cache.get(at.conversation)
+        if last is not None and last[0] == told:
+            return last[1]
+        most = {"topic": MAX_TOPIC_CHARS}
+        said = {one.name: getattr(told, one.name) for one in fields(told)}
+        cleaned = PlaceNames(
+            **{key: value and self._clean_text(value, most.get(key, MAX_TITLE_CHARS)) for key, value in said.items()}
+        )
+        _put_bounded(self._cleaned_cache, at.conversation, (told, cleaned))
+        return cleaned
+
+    def _clean_text(self, text: str, most: int = MAX_TITLE_CHARS) -> str:
+        """On one line, without secrets, what nobody sees or what turns lines around; bounded last."""
+        seen = "".join(one if one.isprintable() else " " if one.isspace() else "" for one in strip_hidden(text))
+        flat = self._redact(single_line(seen, len(seen)))
+        if _LABELLED.search(flat):  # or a title could be taken for the label of another place
+            flat = flat.replace("(", "[").replace(")", "]")
+        return flat if len(flat) <= most else f"{flat[: most - 1].rstrip()}…"
+
+
+def _put_bounded(kept: OrderedDict[ConversationId, T], key: ConversationId, value: T) -> None:
+    kept[key] = value
+    kept.move_to_end(key)
+    if len(kept) > _MAX_CACHED_TITLES:
+        kept.popitem(last=False)
+
+
+def _merge_names(before: PlaceNames, told: PlaceNames) -> PlaceNames:
+    """What is known now: the newer, where it tells something."""
+    both = {
+        one.name: getattr(before, one.name) if getattr(told, one.name) is None else getattr(told, one.name)
+        for one in fields(told)
+    }
+    first = both.pop("thread_created_as")
+    return PlaceNames(**{**both, "thread": both["thread"] or first or None})
+
+
+def _fold_title(text: str) -> str:
+    return " ".join(text.replace('"', "").split()).casefold().lstrip("#")

@@ -1,0 +1,247 @@
+"""What people see of a turn while it runs: that somebody is typing, and the answer as it grows.
+
+Best effort: nothing here delays or fails a turn. But a preview that is a message of its own is half a
+reply, and none may stay. So its id is written down as soon as it is known, and it is taken away before
+the whole answer is sent, or else for as long as it takes, also by the next process.
+"""
+
+import asyncio
+import contextlib
+import logging
+import re
+from collections.abc import Callable, Coroutine, Mapping
+
+from agent.turn import presentable_text
+from channels.base import CanPreview, CanType, Channel, Denied, RateLimited, Rejected, SendError, Unreachable
+from gateway.access.channel_lookup import ChannelLookup
+from gateway.core.clock import Clock
+from gateway.core.events import Address, ChannelName, MessageId
+from gateway.core.facts import PreviewEnded, PreviewShown
+from gateway.core.redaction import Redact, Redactor
+from gateway.store import NewEntry, Store, StoreError
+
+logger = logging.getLogger("reverie.preview")
+
+_UNFINISHED_WORD = re.compile(r"[!-~]+\Z")
+"""The last word. It may become a secret, and until it is whole nothing takes it out."""
+
+Spawn = Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
+
+FIRST_LOOK_S = 0.7
+"""Nothing is shown of an answer that is whole so soon after its first words: that is noise, and costs pace."""
+SETTLE_S = 3.0
+"""The whole answer waits so long for its preview to go; then it is sent, and the preview goes when it can."""
+PARKED_SETTLE_S = 0.5
+"""The same for a turn that is cut off, because the process ends: the next one takes away what is left."""
+GOODBYE_S = 2.0
+"""For saying that nobody types any more."""
+FIRST_TRY_S, LAST_TRY_S = 2.0, 300.0
+"""Waits between tries to take a preview away: doubling up to the second."""
+
+
+class TurnPreviews:
+    """Makes the signs of each turn, and clears away what is left of them."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        channels: Mapping[ChannelName, Channel],
+        spawn: Spawn,
+        redact: Redact | None = None,
+    ) -> None:
+        """`spawn` starts a task whose failure stops the gateway. `redact` is given what is shown."""
+        self.redact = redact or Redactor()
+        self._store = store
+        self.clock = clock
+        self.spawn = spawn
+        self._typing = ChannelLookup[CanType](channels, lambda one: one if isinstance(one, CanType) else None)
+        self._previews = ChannelLookup[CanPreview](channels, lambda one: one if isinstance(one, CanPreview) else None)
+        self._clearing_tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, at: Address) -> "TurnPreview":
+        """A turn begins to ask the model: show it there, as far as the platform can."""
+        return TurnPreview(self, at, self._typing.get(at.channel), self._previews.get(at.channel))
+
+    async def recover(self, only: ChannelName | None = None) -> None:
+        """Begin to clear away what an earlier process left, or `only` what was left when that channel went."""
+        for conversation, message in await self._store.open_previews():
+            at = Address.parse(conversation)
+            if at.channel in self._previews and only in (None, at.channel):
+                self.clear_later(at, message)
+
+    async def record_message(self, at: Address, message: MessageId) -> None:
+        """Write down that a preview is a message there."""
+        fact = PreviewShown(at=at, message=message)
+        await self._store.append([NewEntry(fact=fact, at=self.clock.now(), conversation=at.conversation)])
+
+    async def clear(self, at: Address, message: MessageId) -> None:
+        """Take a preview away, once. Raises `SendError` if it is to be tried again."""
+        reason, channel = "", self._previews.get(at.channel)
+        if channel is None:
+            raise Unreachable(f"there is no channel {at.channel} just now")
+        try:
+            await channel.delete_preview(at, message)
+        except Rejected as error:
+            reason = error.reason
+            logger.warning("the preview %s in %s stays: %s", message, at.conversation, reason)
+        fact = PreviewEnded(at=at, message=message, reason=reason)
+        await self._store.append([NewEntry(fact=fact, at=self.clock.now(), conversation=at.conversation)])
+
+    def clear_later(self, at: Address, message: MessageId) -> None:
+        """Go on until it is gone, or the process ends: the next one takes it up."""
+        self.track_task(self.spawn(self._clear_later(at, message)))
+
+    def track_task(self, task: asyncio.Task[None]) -> None:
+        """Nobody waits for this any more, but `close` ends it."""
+        self._clearing_tasks.add(task)
+        task.add_done_callback(self._clearing_tasks.discard)
+
+    async def close(self) -> None:
+        """End what is under way."""
+        tasks = tuple(self._clearing_tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _clear_later(self, at: Address, message: MessageId) -> None:
+        wait_s = FIRST_TRY_S
+        while at.channel in self._previews:  # else it is in the store, for when the channel is back
+            hint_s = 0.0
+            try:
+                await self.clear(at, message)
+            except Denied:
+                return
+            except RateLimited as error:
+                hint_s = error.retry_after_s
+            except SendError as error:
+                logger.debug("the preview %s in %s is not gone yet: %s", message, at.conversation, error.reason)
+            except StoreError:
+                raise
+            except Exception:  # a bug in the adapter: the record stays, and the next process tries again
+                logger.exception("taking away the preview %s in %s broke", message, at.conversation)
+                return
+            else:
+                return
+            await self.clock.sleep(max(wait_s, hint_s))
+            wait_s = min(2 * wait_s, LAST_TRY_S)
+
+
+class TurnPreview:
+    """What is shown of one turn."""
+
+    def __init__(self, signs: TurnPreviews, at: Address, typing: CanType | None, preview: CanPreview | None) -> None:
+        self._previews = signs
+        self._at = at
+        self._preview = preview
+        self._typing_task = None if typing is None else signs.spawn(self._run_typing(typing))
+        self._preview_task: asyncio.Task[None] | None = None
+        self._call_lock = asyncio.Lock()
+        """Held from a preview's call until its id is written down."""
+        self._newest_text = ""
+        self._updated = asyncio.Event()
+        self._ended = False
+        self._left_behind = False
+        """What stands now is cleared away by others."""
+        self._shown_messages: list[MessageId] = []
+        """Messages that stand; hardly ever more than one."""
+
+    def update(self, text: str) -> None:
+        """The answer has grown to this. Returns at once; of several in a short time the newest is shown, if any."""
+        if self._preview is None or self._ended:
+            return
+        self._newest_text = text
+        self._updated.set()
+        if self._preview_task is None:
+            self._preview_task = self._previews.spawn(self._run_preview(self._preview))
+
+    async def end(self, *, parked: bool = False) -> None:
+        """Nothing is shown any more when this returns, or it is being cleared away.
+
+        `parked`: the process ends, so what is not gone soon is left to the next one. Raises `StoreError` only.
+        """
+        self._ended = True
+        if self._typing_task is not None:
+            self._typing_task.cancel()  # it says goodbye by itself
+        try:
+            async with asyncio.timeout(PARKED_SETTLE_S if parked else SETTLE_S):
+                async with self._call_lock:  # a call that is cut off leaves a message whose id nobody knows
+                    if self._preview_task is not None:
+                        self._preview_task.cancel()
+                while self._shown_messages:
+                    await self._previews.clear(self._at, self._shown_messages[-1])
+                    self._shown_messages.pop()
+        except (SendError, TimeoutError) as error:
+            logger.info("a preview in %s is not gone yet: %s", self._at.conversation, str(error) or "it takes long")
+        except StoreError:
+            raise
+        except Exception:  # a bug in the adapter
+            logger.exception("taking away a preview in %s broke", self._at.conversation)
+        finally:
+            if self._preview_task is not None and self._call_lock.locked() and not parked:
+                self._previews.track_task(self._preview_task)  # it learns the id of what it shows, and clears that away
+            elif self._preview_task is not None:
+                self._preview_task.cancel()
+        self._left_behind = True
+        for message in () if parked else self._shown_messages:
+            self._previews.clear_later(self._at, message)
+
+    async def _run_typing(self, channel: CanType) -> None:
+        try:
+            while True:
+                await channel.typing(self._at, active=True)
+                await self._previews.clock.sleep(channel.typing_interval_s)
+        except asyncio.CancelledError:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(GOODBYE_S):
+                    await self._call_quietly(channel.typing(self._at, active=False))
+            raise
+        except Exception:  # a bug in the adapter, and no reason to stay silent
+            logger.exception("typing in %s broke", self._at.conversation)
+
+    async def _call_quietly(self, call: Coroutine[None, None, None]) -> None:
+        try:
+            await call
+        except Exception:  # the same
+            logger.exception("typing in %s broke", self._at.conversation)
+
+    async def _run_preview(self, channel: CanPreview) -> None:
+        shown: MessageId | None = None
+        last = ""
+        try:
+            await self._previews.clock.sleep(FIRST_LOOK_S)
+            while not self._ended:
+                await self._updated.wait()
+                self._updated.clear()
+                text, wait_s = self._presentable_text(), channel.preview_interval_s
+                try:
+                    if text not in ("", last):
+                        shown, last = await self._show_text(channel, text, shown), text
+                except RateLimited as error:  # there is no room now; then what stands would be old until the end
+                    self._updated.set()
+                    wait_s = max(wait_s, error.retry_after_s)
+                await self._previews.clock.sleep(wait_s)
+        except StoreError:
+            raise
+        except SendError as error:
+            logger.debug("no more previews of this turn in %s: %s", self._at.conversation, error.reason)
+        except Exception:  # a bug in the adapter: the answer itself comes all the same
+            logger.exception("a preview in %s broke", self._at.conversation)
+        self._preview = None
+
+    def _presentable_text(self) -> str:
+        """What may be shown of the newest."""
+        return self._previews.redact(_UNFINISHED_WORD.sub("", presentable_text(self._newest_text)).rstrip())
+
+    async def _show_text(self, channel: CanPreview, text: str, shown: MessageId | None) -> MessageId | None:
+        """As `CanPreview.preview`, with a record of what stands. Nothing, once the turn is over."""
+        async with self._call_lock:
+            if self._ended:
+                return shown
+            shown = await channel.preview(self._at, text, shown)
+            if shown is not None and shown not in self._shown_messages:
+                self._shown_messages.append(shown)
+                await self._previews.record_message(self._at, shown)
+                if self._left_behind:
+                    self._previews.clear_later(self._at, shown)
+        return shown

@@ -1,0 +1,391 @@
+"""What happened to an event, and which rule decided: read from the log, told to people.
+
+Of other entries than the one that was asked about only the numbers are told, never what was said in them.
+
+What became of every event, as the log tells it: exactly one fate each. Pure.
+
+The same rules count a whole log (`compute_outcomes`, or `OutcomeTracker` one entry after the other) and tell one
+event's story (`gateway.stream.trace`, which hands over the few entries that concern it). They follow
+`gateway.store.projections`: what a turn or a decision deals with is what that takes out of the table of unread events.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from gateway.core.events import Alarm, Command, ConversationId, DeliveryReport
+from gateway.core.facts import (
+    ConversationRewound,
+    Judgement,
+    PartSendEnded,
+    PostQueued,
+    Seq,
+    TurnRecord,
+    UnreadDismissed,
+    is_inner,
+)
+from gateway.core.text_safety import escape_unprintable
+from gateway.store import LogEntry, StoreReader
+from gateway.store.format import format_entry
+
+
+class EventOutcome(StrEnum):
+    """What became of an event. The first four are not the last word: see `OPEN_OUTCOMES`."""
+
+    WAITING = "waiting"
+    """Due for a turn, and none has come yet."""
+    OVERHEARD = "overheard"
+    """Context for the next turn in its conversation, and none has come yet."""
+    LOOKED_AT = "looked at"
+    """The agent looked at its conversation by itself, and did nothing yet: it is context for the next turn there."""
+    INTERRUPTED = "interrupted"
+    """Heard by a turn that was interrupted; the next one there will answer it."""
+    REFUSED = "refused"
+    """By access: never shown to the model."""
+    NOTED = "noted"
+    """It needs no turn."""
+    COMMAND = "command"
+    """Answered without the model."""
+    CONTEXT = "context"
+    """Told to a turn that was about something else."""
+    COUNTED = "counted"
+    """A turn was told how many such there were, for newer ones filled its prompt."""
+    ANSWERED = "answered"
+    SILENT = "silent"
+    YIELDED = "yielded"
+    FAILED = "failed"
+    """By the turn that was told it."""
+    TAKEN_UP = "taken up"
+    """It was told to the agent by itself, in its inner conversation, and what the agent did then is in that turn."""
+    ANSWERED_ELSEWHERE = "answered elsewhere"
+    """The agent answered it out of its inner conversation."""
+    HANDLED = "handled"
+    """The agent decided there that nothing is to be done."""
+
+
+OPEN_OUTCOMES = frozenset(
+    {EventOutcome.WAITING, EventOutcome.OVERHEARD, EventOutcome.LOOKED_AT, EventOutcome.INTERRUPTED}
+)
+"""What may still become something else."""
+
+_TURN_OUTCOMES = {
+    "replied": EventOutcome.ANSWERED,
+    "silent": EventOutcome.SILENT,
+    "yielded": EventOutcome.YIELDED,
+    "failed": EventOutcome.FAILED,
+    "interrupted": EventOutcome.INTERRUPTED,
+}
+
+
+@dataclass(slots=True)
+class _UnreadEvent:
+    seq: Seq
+    conversation: ConversationId
+    is_due: bool
+    was_looked_at: bool = False
+
+    @property
+    def outcome(self) -> EventOutcome:
+        if not self.is_due:
+            return EventOutcome.OVERHEARD
+        return EventOutcome.LOOKED_AT if self.was_looked_at else EventOutcome.WAITING
+
+
+class OutcomeTracker:
+    """Reads a log from its beginning. What it remembers grows only with what is unread."""
+
+    def __init__(self) -> None:
+        self._commands: set[Seq] = set()
+        """Not judged yet: their judgements come with the same append."""
+        self._unread: dict[Seq, _UnreadEvent] = {}
+        self._by_conversation: dict[ConversationId, dict[Seq, _UnreadEvent]] = {}
+        self._interrupted: dict[ConversationId, list[Seq]] = {}
+        """Due, and heard by a turn that was interrupted."""
+
+    def add(self, entry: LogEntry) -> list[tuple[Seq, EventOutcome]]:
+        """The events whose fate this entry, the next one of the log, seals. Each event is named once."""
+        match entry.fact:
+            case Command():
+                self._commands.add(entry.seq)
+            case Judgement() if entry.cause is not None:
+                return self._add_judgement(entry.fact, entry.cause, entry.conversation)
+            case TurnRecord() if entry.conversation is not None:
+                return list(self._add_turn_end(entry.fact, entry.conversation))
+            case UnreadDismissed() if entry.conversation is not None:
+                return [(one.seq, EventOutcome.HANDLED) for one in self._pop_read(entry.conversation, entry.fact.upto)]
+            case _:
+                pass
+        return []
+
+    def open_outcomes(self) -> Iterator[tuple[Seq, EventOutcome]]:
+        """The events that have been judged and whose fate is not sealed, with the one that they have until then."""
+        yield from ((seq, one.outcome) for seq, one in self._unread.items())
+        yield from ((seq, EventOutcome.INTERRUPTED) for heard in self._interrupted.values() for seq in heard)
+
+    def _add_judgement(
+        self, judged: Judgement, event: Seq, conversation: ConversationId | None
+    ) -> list[tuple[Seq, EventOutcome]]:
+        command = event in self._commands
+        self._commands.discard(event)
+        if judged.fate == "refused":
+            return [(event, EventOutcome.REFUSED)]
+        if judged.fate == "noted" or conversation is None:
+            return [(event, EventOutcome.COMMAND if command else EventOutcome.NOTED)]
+        one = _UnreadEvent(event, conversation, judged.fate == "due")
+        self._unread[event] = one
+        self._by_conversation.setdefault(conversation, {})[event] = one
+        return []
+
+    def _add_turn_end(self, turn: TurnRecord, conversation: ConversationId) -> Iterator[tuple[Seq, EventOutcome]]:
+        outcome = _TURN_OUTCOMES[turn.outcome]
+        if outcome is EventOutcome.ANSWERED and is_inner(conversation):
+            outcome = EventOutcome.TAKEN_UP
+        elif outcome is EventOutcome.ANSWERED and turn.within is not None:
+            outcome = EventOutcome.ANSWERED_ELSEWHERE
+        if outcome is not EventOutcome.INTERRUPTED and (turn.within is None or turn.covers):
+            yield from ((seq, outcome) for seq in self._interrupted.pop(conversation, ()))
+        shown = frozenset(turn.covers)
+        for one in self._pop_read(conversation, turn.upto):
+            if one.seq not in shown:
+                yield one.seq, EventOutcome.COUNTED
+            elif not one.is_due or one.was_looked_at:
+                yield one.seq, EventOutcome.CONTEXT
+            elif outcome is EventOutcome.INTERRUPTED:
+                self._interrupted.setdefault(conversation, []).append(one.seq)
+            else:
+                yield one.seq, outcome
+        for place, upto in turn.looked:
+            for one in self._by_conversation.get(place, {}).values():
+                one.was_looked_at |= one.seq <= upto
+
+    def _pop_read(self, conversation: ConversationId, upto: Seq) -> list[_UnreadEvent]:
+        there = self._by_conversation.get(conversation, {})
+        read = [one for one in there.values() if one.seq <= upto]
+        for one in read:
+            del there[one.seq], self._unread[one.seq]
+        if not there:
+            self._by_conversation.pop(conversation, None)
+        return read
+
+
+def compute_outcomes(entries: Iterable[LogEntry]) -> dict[Seq, EventOutcome]:
+    """What became of each event that was judged. `entries`: the log, or what of it concerns some, oldest first."""
+    told, found = OutcomeTracker(), dict[Seq, EventOutcome]()
+    for entry in entries:
+        found.update(told.add(entry))
+    found.update(told.open_outcomes())
+    return found
+
+
+TURN_OUTCOME_TEXTS = {
+    "replied": "replied",
+    "silent": "stayed silent",
+    "yielded": "yielded",
+    "failed": "failed",
+    "interrupted": "was interrupted",
+}
+
+_CAUSE_TEXTS: Final = {
+    "addressed": "what somebody said to the agent",
+    "noticed": "something there that was worth a look",
+    "alarm": "a reminder",
+    "continued": "what it was doing",
+    "digest": "what was pending everywhere",
+    "dream": "what it had written down",
+}
+_MAX_LISTED: Final = 20
+"""Entries that are named."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventTrail:
+    """The few entries that decide what became of an event. None: there is no such."""
+
+    event: LogEntry
+    judgement: LogEntry
+    looked_at: LogEntry | None = None
+    """The turn of an inner conversation that looked at it."""
+    dealt_with: LogEntry | None = None
+    """The turn or the decision that took it from the unread ones."""
+    next_turn: LogEntry | None = None
+    """If that was interrupted: the next turn there."""
+
+    @property
+    def outcome(self) -> EventOutcome:
+        """By the rules that hold for the log as a whole."""
+        found = (self.event, self.judgement, self.looked_at, self.dealt_with, self.next_turn)
+        log = {entry.seq: entry for entry in found if entry is not None}
+        return compute_outcomes(log[seq] for seq in sorted(log))[self.event.seq]
+
+
+async def load_trail(reader: StoreReader, event: LogEntry) -> EventTrail | None:
+    """All that concerns an event. None: nothing was ever decided about this entry."""
+    judgement = next((found for found in await reader.caused_by(event.seq) if isinstance(found.fact, Judgement)), None)
+    if judgement is None or not isinstance(judgement.fact, Judgement):
+        return None
+    if judgement.fact.fate in ("refused", "noted") or judgement.conversation is None:
+        return EventTrail(event=event, judgement=judgement)
+    over = await reader.handled_by(judgement)
+    interrupted = over is not None and isinstance(over.fact, TurnRecord) and over.fact.outcome == "interrupted"
+    return EventTrail(
+        event=event,
+        judgement=judgement,
+        looked_at=await reader.first_looked_at_by(judgement),
+        dealt_with=over,
+        next_turn=await reader.next_finished_turn(over) if over is not None and interrupted else None,
+    )
+
+
+async def explain_event(reader: StoreReader, seq: int) -> list[str] | None:
+    """The story of the entry at `seq`, a line each, safe on any terminal. None: there is no such entry.
+
+    Of an event the last line names its fate (`gateway.stream.trace`).
+    """
+    entry = await reader.entry(seq)
+    if entry is None:
+        return None
+    found = await load_trail(reader, entry)
+    if found is None or not isinstance(found.judgement.fact, Judgement):
+        story = ["not an event from outside: nothing was decided about it", *await _explain_internal(reader, entry)]
+    else:
+        judged = found.judgement.fact
+        article = "an" if judged.role[:1] in "aeiou" else "a"
+        noticed = f"noticed as {judged.type}, urgency {judged.urgency}, from {article} {judged.role}"
+        story = [
+            noticed,
+            *await _explain_alarm(reader, entry),
+            *await _explain_judged(reader, found, judged),
+            f"fate: {found.outcome}",
+        ]
+    return [format_entry(entry), *(escape_unprintable(told) for told in story)]
+
+
+async def _explain_judged(reader: StoreReader, found: EventTrail, judged: Judgement) -> list[str]:
+    if judged.fate == "refused":
+        return [f"refused, and never shown to the model: {judged.rule}"]
+    if found.outcome is EventOutcome.COMMAND:
+        return [
+            f"a command, never shown to the model: {judged.rule}",
+            *await _explain_reply(reader, found.event, "answer"),
+        ]
+    if found.outcome is EventOutcome.NOTED:
+        return [f"noted; it needs no turn: {judged.rule}"]
+    asked = "context for the next turn" if judged.fate == "context" else "due for a turn"
+    told = [f"{asked}: {judged.rule}", *_explain_look(found)]
+    over = found.dealt_with
+    if over is None:
+        return [*told, "context for the next turn there" if found.looked_at else "no turn has ended there since"]
+    if isinstance(over.fact, UnreadDismissed):
+        where = await _find_turn_label(reader, over.fact.turn)
+        return [*told, f"in {where} the agent decided that nothing is to be done about it (entry {over.seq})"]
+    assert isinstance(over.fact, TurnRecord)
+    told.append(await _explain_turn(reader, found, over, over.fact))
+    return [
+        *told,
+        *await _explain_reply(reader, found.next_turn or over),
+        *await _explain_rewinds(reader, found.event, over),
+    ]
+
+
+async def _explain_rewinds(reader: StoreReader, event: LogEntry, over: LogEntry) -> list[str]:
+    """Whether the turn that dealt with it is out of view since then, as if it had not been."""
+    told = list[str]()
+    for one in await reader.entries(after=over.seq, kinds=["rewound"]):  # of all places: there are few
+        back = one.fact
+        if not isinstance(back, ConversationRewound) or one.conversation != over.conversation:
+            continue
+        if back.first <= over.seq <= back.last:
+            again = ", to be answered again" if event.seq in back.again else ""
+            told.append(f"that turn was taken back in entry {one.seq}, by {back.by}{again}")
+    return told
+
+
+def _explain_look(found: EventTrail) -> list[str]:
+    """That the agent looked at it by itself, unless it was dealt with by that turn, or in its course."""
+    look, over = found.looked_at, found.dealt_with
+    if look is None or not isinstance(look.fact, TurnRecord) or (over is not None and over.seq <= look.seq):
+        return []
+    told = f"looked at in {_format_turn(look)}"
+    why = f": {look.fact.reason}" if look.fact.reason else ""
+    return [told if look.fact.outcome == "replied" else f"{told}, which {TURN_OUTCOME_TEXTS[look.fact.outcome]}{why}"]
+
+
+async def _explain_turn(reader: StoreReader, found: EventTrail, over: LogEntry, turn: TurnRecord) -> str:
+    inside = over.conversation is not None and is_inner(over.conversation)
+    ended = "ended" if inside and turn.outcome == "replied" else TURN_OUTCOME_TEXTS[turn.outcome]
+    ended += f": {turn.reason}" if turn.reason else ""
+    if found.event.seq not in turn.covers:
+        return f"only counted, for newer lines filled the prompt, in {_format_turn(over)}, which {ended}"
+    if turn.within is not None:
+        return f"in {await _find_turn_label(reader, turn.within)} the agent spoke here (entry {over.seq}), and {ended}"
+    if turn.outcome != "interrupted":
+        told = "told as context" if found.outcome is EventOutcome.CONTEXT and found.looked_at else "shown to the model"
+        return f"{told} in {_format_turn(over)}, which {ended}"
+    later = found.next_turn
+    if later is None or not isinstance(later.fact, TurnRecord):
+        return f"heard in {_format_turn(over)}, which {ended}; no turn has ended there since"
+    then = TURN_OUTCOME_TEXTS[later.fact.outcome] + (f": {later.fact.reason}" if later.fact.reason else "")
+    return f"heard in {_format_turn(over)}, which {ended}; the next turn there, {_format_turn(later)}, {then}"
+
+
+def _format_turn(entry: LogEntry) -> str:
+    assert isinstance(entry.fact, TurnRecord)
+    inside = " of the inner conversation" if entry.conversation is not None and is_inner(entry.conversation) else ""
+    return f"turn {entry.fact.turn}{inside} (entry {entry.seq})"
+
+
+async def _find_turn_label(reader: StoreReader, turn: str) -> str:
+    found = await reader.entry_by_key(f"turn:{turn}")
+    return _format_turn(found) if found is not None and isinstance(found.fact, TurnRecord) else f"turn {turn}"
+
+
+async def _explain_alarm(reader: StoreReader, entry: LogEntry) -> list[str]:
+    alarm = entry.fact
+    if not isinstance(alarm, Alarm) or not alarm.reminder:
+        return []
+    reminded = await reader.entry_by_key(f"reminded:{alarm.reminder}")
+    since = f" (set in entry {reminded.seq})" if reminded is not None else ""
+    times = f"; {alarm.missed} before it passed while nobody could tell" if alarm.missed else ""
+    again = f"; it comes again at {alarm.next:%Y-%m-%d %H:%M:%S} UTC" if alarm.next else ""
+    return [f"one time of reminder {alarm.reminder}{since}{times}{again}"]
+
+
+async def _explain_internal(reader: StoreReader, entry: LogEntry) -> list[str]:
+    """Of what the gateway did by itself: what it belongs to."""
+    fact, told = entry.fact, list[str]()
+    if entry.cause is not None:
+        told.append(f"it follows from entry {entry.cause}")
+    if isinstance(fact, DeliveryReport):
+        post = await reader.entry_by_key(f"post:{fact.post}")
+        told += [f"how the post of entry {post.seq} ended"] if post is not None else []
+    elif isinstance(fact, PostQueued):
+        told += await _explain_delivery(reader, entry, fact, "post")
+    elif isinstance(fact, TurnRecord):
+        shown = ", ".join(str(seq) for seq in fact.covers[-_MAX_LISTED:]) or "nothing new"
+        more = f"{len(fact.covers) - _MAX_LISTED} more and " if len(fact.covers) > _MAX_LISTED else ""
+        told.append(f"a turn because of {_CAUSE_TEXTS[fact.cause]}, which was shown entries {more}{shown}")
+        told += await _explain_reply(reader, entry)
+    return told
+
+
+async def _explain_reply(reader: StoreReader, cause: LogEntry, word: str = "reply") -> list[str]:
+    for queued in await reader.caused_by(cause.seq):
+        if isinstance(queued.fact, PostQueued):
+            return await _explain_delivery(reader, queued, queued.fact, word)
+    return []
+
+
+async def _explain_delivery(reader: StoreReader, queued: LogEntry, fact: PostQueued, word: str) -> list[str]:
+    ended = await reader.entry_by_key(f"delivery:{fact.post.to.conversation}:{fact.post.key}")
+    if ended is None or not isinstance(ended.fact, DeliveryReport):
+        return [f"the {word} (entry {queued.seq}) is still to be delivered{await _explain_wait(reader, queued, fact)}"]
+    reason = f": {ended.fact.reason}" if ended.fact.reason else ""
+    return [f"the {word} (entry {queued.seq}) is {ended.fact.state} (entry {ended.seq}){reason}"]
+
+
+async def _explain_wait(reader: StoreReader, queued: LogEntry, fact: PostQueued) -> str:
+    """What a post waits for, as its newest attempt has it."""
+    parts = await reader.newest_entries(_MAX_LISTED, after=queued.seq, kinds=["part"], conversation=queued.conversation)
+    ended = [one.fact for one in parts if isinstance(one.fact, PartSendEnded) and one.fact.post == fact.post.key]
+    return f": {ended[-1].reason}" if ended and ended[-1].state == "waiting" else ""

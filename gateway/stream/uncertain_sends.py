@@ -1,0 +1,74 @@
+"""Answers of which nobody knows whether they arrived: whom that is told, and what `again` repeats."""
+
+import hashlib
+from typing import Final
+
+from gateway.core.events import Command, ConversationId, DeliveryReport, Message, Post, PostKey
+from gateway.core.facts import MESSAGE_KINDS, PostQueued
+from gateway.store import LogEntry, StoreReader
+
+MAX_REPEATED: Final = 3
+"""So many answers are repeated at once, the newest."""
+LOOK_BACK: Final = 200
+"""So many deliveries and commands of a place are looked through for them."""
+
+
+async def find_uncertain_posts(reader: StoreReader, conversation: ConversationId) -> list[Post]:
+    """Answers that may not have arrived there and were not repeated since, the oldest first."""
+    posts = list[Post]()
+    for stored in reversed(
+        await reader.newest_entries(LOOK_BACK, kinds=["delivery", "command"], conversation=conversation)
+    ):
+        fact = stored.fact
+        if isinstance(fact, Command) and fact.name == "again" and await _was_answered(reader, stored):
+            break
+        if (
+            isinstance(fact, DeliveryReport)
+            and fact.state == "uncertain"
+            and (post := await _find_answer(reader, fact.post))
+        ):
+            posts.append(post)
+        if len(posts) == MAX_REPEATED:
+            break
+    return posts[::-1]
+
+
+async def build_uncertain_notice(reader: StoreReader, post: Post, *, marks_replies: bool) -> Post | None:
+    """What whoever waited for this answer is told; always the same. None: nobody did, or it is no answer.
+
+    `marks_replies`: the channel shows whom a post answers; else that has to stand in its text.
+    """
+    if await _find_answer(reader, post.key) is None:
+        return None
+    said = await reader.newest_entries(1, kinds=MESSAGE_KINDS, conversation=post.to.conversation)
+    direct = bool(said) and isinstance(said[0].fact, Message) and said[0].fact.kind == "direct"
+    if not direct and post.reply_to is None:
+        return None
+    asked = None if direct else await reader.entry_by_key(f"message:{post.to.conversation}:{post.reply_to}")
+    name = asked.fact.sender.name if asked is not None and isinstance(asked.fact, Message) else ""
+    called = f"{name}: " if name and not marks_replies else ""
+    how = 'say "again"' if direct else 'say "again" to me'
+    return Post(
+        key=PostKey(hashlib.sha256(f"doubt:{post.key}".encode()).hexdigest()[:26]),
+        to=post.to,
+        text=f"{called}(My last answer may not have reached you: {how} and I repeat it.)",
+        reply_to=post.reply_to,
+        style="notice",
+        private=post.private,
+    )
+
+
+async def _was_answered(reader: StoreReader, command: LogEntry) -> bool:
+    return any(isinstance(one.fact, PostQueued) for one in await reader.caused_by(command.seq))
+
+
+async def _find_answer(reader: StoreReader, key: PostKey) -> Post | None:
+    """The post, if it is what a turn said, or what `again` repeated. The machine's own words are in no doubt."""
+    queued = await reader.entry_by_key(f"post:{key}")
+    if queued is None or queued.cause is None or not isinstance(queued.fact, PostQueued):
+        return None
+    cause = await reader.entry(queued.cause)
+    if cause is None:
+        return None
+    repeats = isinstance(cause.fact, Command) and cause.fact.name == "again"
+    return queued.fact.post if repeats or cause.kind in ("turn_ended", "acted") else None

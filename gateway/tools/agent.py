@@ -1,0 +1,160 @@
+"""An agent's skills: what every prompt says of them, and the hand that reads one.
+
+The tools by which the agent rests: `rest_until` and `go_quiet`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from agent.journal import to_single_line
+from agent.signals import Directive
+from agent.tools.specs import LOAD_SKILL, MAX_SKILL_PATH_CHARS, GoQuietArgs, LoadSkillArgs, RestUntilArgs
+from agent.workspace.skills import MAX_NAME_CHARS, SKILL_FILE, SkillCatalogue, SkillFileNotFound, SkillLibrary
+from gateway.context.schedule import ScheduleError, SpokenTime, parse_spoken_time
+from gateway.core.clock import Clock
+from gateway.core.events import Address
+from gateway.core.facts import DmnDirective, is_inner
+from gateway.core.permissions import ALLOW_ANYBODY
+from gateway.core.tool import Tool, ToolContext, ToolOutput, run_in_thread
+from gateway.core.tool_spec import ToolCallRefused
+from gateway.store import NewEntry, Store
+
+MAX_QUIET: Final = timedelta(days=1)
+TRUSTED_ROLES: Final = frozenset({"owner", "admin"})
+
+
+class RestTools:
+    """One agent's."""
+
+    def __init__(
+        self, *, agent: str, store: Store, clock: Clock, timezone: Callable[[], str], send: Callable[[Directive], None]
+    ) -> None:
+        """`timezone`: of times that name none, by now. `send` hands a directive to the agent's DMN."""
+        self._agent = agent
+        self._store = store
+        self._clock = clock
+        self._timezone = timezone
+        self._send_directive = send
+
+    async def rest_until(self, asked: RestUntilArgs, where: ToolContext) -> str:
+        """Begin nothing unasked. Raises Refused."""
+        _require_trusted(where)
+        until = self._parse_time(asked.time) if asked.time is not None else None
+        await self._record_directive("store", until, where)
+        self._send_directive(Directive(at=self._clock.now(), order="store", until=until, on=asked.events))
+        woken = [f"at {until:%Y-%m-%d %H:%M} UTC"] if until is not None else []
+        woken += [f"by {kind}" for kind in asked.events]
+        return f"You rest now; you are woken {', '.join([*woken, 'when somebody speaks to you'])}."
+
+    async def go_quiet(self, asked: GoQuietArgs, where: ToolContext) -> str:
+        """Disturb nobody. Raises Refused."""
+        _require_trusted(where)
+        until = self._parse_time(asked.time)
+        if until - self._clock.now() > MAX_QUIET:
+            raise ToolCallRefused("At most a day: for longer, an operator has to say so.")
+        await self._record_directive("quiet", until, where)
+        self._send_directive(Directive(at=self._clock.now(), order="quiet", until=until))
+        return f"Quiet until {until:%Y-%m-%d %H:%M} UTC."
+
+    def _parse_time(self, text: str) -> datetime:
+        try:
+            return parse_spoken_time(SpokenTime(at=text), self._clock.now(), self._timezone())[1]
+        except ScheduleError as error:
+            raise ToolCallRefused(str(error)) from None
+
+    async def _record_directive(self, what: str, until: datetime | None, where: ToolContext) -> None:
+        fact = DmnDirective(agent=self._agent, what=what, by=f"the agent itself, in turn {where.turn}", until=until)
+        await self._store.append([NewEntry(fact=fact, at=self._clock.now())])
+
+
+def _require_trusted(where: ToolContext) -> None:
+    """The agent by itself, or an owner or admin: nobody else can put it to rest."""
+    trusted = where.requesters and all(asker.verified and asker.role in TRUSTED_ROLES for asker in where.requesters)
+    if not is_inner(where.at.conversation) and not trusted:
+        raise ToolCallRefused(
+            "Only an owner or admin may ask for that. If you have nothing more to do, call yield_to_user."
+        )
+
+
+logger = logging.getLogger("reverie.workspace")
+
+
+class SkillTools:
+    """The skills of one agent. They are the operator's words, so they are told as such."""
+
+    def __init__(
+        self, workspace: Path, allowed: Callable[[Address], Collection[str] | None], *, scripts: Callable[[], str] = str
+    ) -> None:
+        """`allowed`: the names of those that are for a place; None: all. `scripts`: where the shell has them by now.
+
+        Empty: there is no shell that has them.
+        """
+        self._skills = SkillLibrary(workspace)
+        self._allowed_names = allowed
+        self._scripts_path = scripts
+        self._lock = asyncio.Lock()
+        self._logged_notes: tuple[str, ...] = ()
+        self.tools: Sequence[Tool] = (Tool.create(LOAD_SKILL, LoadSkillArgs, self._load, ALLOW_ANYBODY),)
+
+    async def render_catalogue(self) -> str:
+        """For the prompt's block `skills`: the same bytes in every place until a skill comes, goes or changes.
+
+        Costs a few `stat` calls. What the operator should know of broken ones is logged, once.
+        """
+        async with self._lock:
+            known = await asyncio.to_thread(self._skills.refresh)
+        self._log_notes(known)
+        return known.text
+
+    async def paths(self) -> tuple[Path, ...]:
+        """The folders of all, each named as its skill: for the shell to read."""
+        async with self._lock:
+            return await asyncio.to_thread(self._skills.paths)
+
+    async def _load(self, asked: LoadSkillArgs, where: ToolContext) -> ToolOutput:
+        file = asked.file.strip() or SKILL_FILE
+        allowed = self._allowed_names(where.at)
+        async with self._lock:
+            known, text = await run_in_thread(lambda _: self._read(asked.name, file, allowed))
+        self._log_notes(known)
+        return ToolOutput(text=text, kind="skill", origin=f"skills/{asked.name}/{file}")
+
+    def _read(self, name: str, file: str, allowed: Collection[str] | None) -> tuple[SkillCatalogue, str]:
+        """Raises Refused."""
+        known = self._skills.refresh()
+        if name not in known.skills:
+            names = ", ".join(known.skills) or "none"
+            raise ToolCallRefused(f"There is no skill {to_single_line(name, MAX_NAME_CHARS)!r}; there are: {names}.")
+        if allowed is not None and name not in allowed:
+            raise ToolCallRefused(
+                f"The skill {name} is not for this place: do without it, or say that you cannot do this here."
+            )
+        try:
+            text = self._skills.read_text(name, file)
+            more = self._skills.read_text(name, ".").split("\n")[1:] if file == SKILL_FILE else []
+        except SkillFileNotFound as no:
+            said = to_single_line(file, MAX_SKILL_PATH_CHARS)
+            raise ToolCallRefused(
+                f"{said!r} in the skill {name} {no}; load it with file '.' to see what it has."
+            ) from None
+        except OSError as error:
+            raise ToolCallRefused(
+                f"The skill {name} cannot be read now ({error.strerror}); try it again later."
+            ) from None
+        beside = [one for one in more if one != SKILL_FILE]
+        if not beside:
+            return known, text
+        scripts = self._scripts_path()
+        shell = f" In the shell they are in {scripts}/{name}/." if scripts else ""
+        return known, f"{text}\n\n(Beside it, for load_skill: {', '.join(beside)}.{shell})"
+
+    def _log_notes(self, known: SkillCatalogue) -> None:
+        """Log what is new; the same at every turn would be noise."""
+        for note in known.notes:
+            if note not in self._logged_notes:
+                logger.warning("%s", note)
+        self._logged_notes = known.notes

@@ -1,0 +1,383 @@
+"""One server, supervised: started, and started again.
+
+All servers of the operator's, and what they can do now.
+
+Tools of a server as hands.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import random
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final, Literal
+from urllib.parse import urlsplit
+
+from channels.aio import Backoff, cancel_and_wait, with_timeout
+from gateway.config.tools import McpServerConfig
+from gateway.core.clock import Clock
+from gateway.core.events import ToolImage
+from gateway.core.permissions import ToolPermit
+from gateway.core.tool import Tool, ToolContext, ToolOutput
+from gateway.core.tool_spec import Image, ToolCallRefused, ToolSpec
+from gateway.tools.mcp.convert import (
+    MAX_TOOLS,
+    McpResult,
+    McpSecretFilter,
+    McpToolOffer,
+    find_images,
+    render_result,
+    select_tools,
+)
+from gateway.tools.mcp.errors import McpConnectionLost, McpNotSent, McpTimeout
+from gateway.tools.mcp.review import ToolDefinitionReview
+
+if TYPE_CHECKING:
+    from gateway.tools.mcp.connection import HandshakeMode, McpConnection
+
+
+logger = logging.getLogger("reverie.mcp")
+
+MAX_RESTART_DELAY_S: Final = 60.0
+"""Between two attempts to start a server."""
+START_TIMEOUT_S: Final = 60.0
+"""For a server to come up: it may have to be fetched first (`npx`, `uvx`)."""
+DOWN_WAIT_S: Final = 5.0
+"""How long a call waits for a server that is down."""
+PACKAGE_MISSING: Final = "the package mcp is not installed: pip install 'reverie-gateway[mcp]'"
+
+McpToolMap = dict[str, tuple[str, ToolSpec]]
+"""By the name that the model is told: the server's own name, and what is told."""
+ToolsChangedListener = Callable[[str, Sequence[str], Sequence[str]], None]
+"""Told of a server which tools came and which went, by the names that the model is told. What is described in another
+way is in both. Must not block."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpServerState:
+    """How a server is, for people."""
+
+    name: str
+    state: Literal["starting", "up", "down", "off"]
+    """off: it is not tried."""
+    tools: int
+    why: str
+    """It is not up. Empty: it is, or nothing is known yet. Without secrets, and none of the server's words."""
+
+
+class McpServerClient:
+    """One of the operator's."""
+
+    def __init__(
+        self,
+        name: str,
+        config: McpServerConfig,
+        servers: Collection[str],
+        clock: Clock,
+        *,
+        chance: Callable[[], float],
+        told: ToolsChangedListener,
+        definitions: ToolDefinitionReview | None = None,
+    ) -> None:
+        """`servers`: the names of all. `told` is called with each list of tools that is another than before.
+
+        `definitions`: which tools may be used. None: all of them.
+        """
+        self.name = name
+        self.config = config
+        self.secret_filter = McpSecretFilter(_collect_secrets(config))
+        self.tools: McpToolMap = {}
+        """As they were told last: they stay while it is down."""
+        self.settled = asyncio.Event()
+        """It was up once, or failed once."""
+        self._servers = servers
+        self._clock = clock
+        self._random = chance
+        self._on_changed = told
+        self._definitions = definitions
+        self._offered_tools: McpToolMap = {}
+        """What it offers, approved or not."""
+        self._state: Literal["starting", "up", "down", "off"] = "starting"
+        self._reason = ""
+        self._omitted = 0
+        self._mode: HandshakeMode = "auto"
+        self._connection: McpConnection | None = None
+        self._up = asyncio.Event()
+
+    def describe(self) -> McpServerState:
+        return McpServerState(name=self.name, state=self._state, tools=len(self.tools), why=self._reason)
+
+    async def run(self) -> None:
+        """Keep it going until cancelled. Never raises."""
+        try:
+            library = await asyncio.to_thread(_import_connection)  # half a second of imports
+        except ImportError:
+            self._state, self._reason = "off", PACKAGE_MISSING
+            logger.error("MCP server %s: %s", self.name, PACKAGE_MISSING)  # noqa: TRY400 - the trace says no more
+            self.settled.set()
+            return
+        backoff = Backoff(MAX_RESTART_DELAY_S)
+        while True:
+            up_s = await self._run_connection(library)
+            self.settled.set()
+            delay_s = backoff.next_delay_s(up_s, self._random())
+            await self._clock.sleep(delay_s)
+
+    async def call(self, tool: str, arguments: dict[str, object]) -> McpResult:
+        """Have a tool called, by the server's own name for it. Raises Refused."""
+        for _ in range(2):
+            connection = await self._get_connection()
+            if tool not in (own for own, _ in self.tools.values()):
+                raise ToolCallRefused(f"The MCP server {self.name} does not offer this tool any more: it is gone.")
+            try:
+                return await connection.call(tool, arguments)
+            except McpNotSent:
+                self._drop_connection(connection)
+            except McpConnectionLost:
+                raise ToolCallRefused(
+                    f"The MCP server {self.name} ended while it worked on this. It may have had an effect all the "
+                    "same: look before you try again. The server is started again."
+                ) from None
+            except McpTimeout:
+                raise ToolCallRefused(
+                    f"The MCP server {self.name} did not answer within {self.config.timeout:g} s, and was told that "
+                    "nobody waits any more. It may have had an effect all the same."
+                ) from None
+        raise ToolCallRefused(f"The MCP server {self.name} does not take the call. Nothing was done.")
+
+    async def _get_connection(self) -> "McpConnection":
+        if self._connection is None and self._state != "off":
+            with contextlib.suppress(TimeoutError):
+                await with_timeout(self._clock, DOWN_WAIT_S, self._up.wait())
+        if self._connection is not None:
+            return self._connection
+        why = f" ({self._reason})" if self._reason else ""
+        raise ToolCallRefused(
+            f"The MCP server {self.name} does not run{why}. Nothing was done; it may run again later."
+        )
+
+    async def _run_connection(self, library: ModuleType) -> float:
+        """One connection, to its end. How long it was up, in seconds; 0: never."""
+        connection: McpConnection = library.Connection(
+            self.name, self.config, self._clock, veil=self.secret_filter, mode=self._mode, told=self._on_tools_listed
+        )
+        life = asyncio.create_task(connection.run())
+        rising = asyncio.create_task(with_timeout(self._clock, START_TIMEOUT_S, connection.up.wait()))
+        over: list[asyncio.Future[Any]] = [life, connection.lost]
+        why, since = "", None
+        try:
+            await asyncio.wait([*over, rising], return_when=asyncio.FIRST_COMPLETED)
+            if connection.up.is_set():
+                since = self._clock.monotonic()
+                self._mark_up(connection)
+                await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
+            why = f"it did not come up within {START_TIMEOUT_S:g} s"
+            if any(one.done() for one in over):
+                why = connection.failure_reason(life.exception() if life.done() else None)  # before its end says more
+        finally:
+            self._drop_connection(connection)
+            await _cancel_and_wait(rising, life)
+        if since is None:
+            self._mode = "legacy" if self._mode == "auto" else "auto"
+        self._log_down(why)
+        return 0.0 if since is None else self._clock.monotonic() - since
+
+    def _mark_up(self, connection: "McpConnection") -> None:
+        self._connection, self._state, self._reason = connection, "up", ""
+        self._up.set()
+        self.settled.set()
+        logger.info("MCP server %s is up, with %d tools", self.name, len(self.tools))
+
+    def _drop_connection(self, connection: "McpConnection") -> None:
+        if self._connection is connection:
+            self._connection = None
+            self._up.clear()
+
+    def _log_down(self, why: str) -> None:
+        again = self._state == "down"
+        self._state, self._reason = "down", why
+        # Once, however long it stays down.
+        logger.log(logging.DEBUG if again else logging.WARNING, "MCP server %s is down: %s", self.name, why)
+
+    def _on_tools_listed(self, offered: Sequence[McpToolOffer]) -> None:
+        self._offered_tools, left = select_tools(self.name, offered, self.config.tools, self._servers)
+        if left != self._omitted and left:
+            logger.warning("MCP server %s: %d tools are left out, at most %d are taken", self.name, left, MAX_TOOLS)
+        self._omitted = left
+        self.update_admitted()
+
+    def update_admitted(self) -> None:
+        """Have those tools used that may be by now."""
+        tools = (
+            self._offered_tools
+            if self._definitions is None
+            else self._definitions.admit(self.name, self._offered_tools)
+        )
+        came = tuple(name for name, told in tools.items() if self.tools.get(name) != told)
+        went = tuple(name for name, told in self.tools.items() if tools.get(name) != told)
+        self.tools = tools
+        if came or went:
+            self._on_changed(self.name, came, went)
+
+
+async def _cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel them and see them gone, even if cancelled meanwhile: a few seconds at most, and nothing is left behind."""
+    again = False
+    for task in tasks:
+        task.cancel()
+    while not all(task.done() for task in tasks):
+        try:
+            await asyncio.wait(tasks)
+        except asyncio.CancelledError:
+            again = True
+    await asyncio.gather(*tasks, return_exceptions=True)  # what they raised has been told
+    if again:
+        raise asyncio.CancelledError
+
+
+def _import_connection() -> ModuleType:
+    from gateway.tools.mcp import connection  # noqa: PLC0415 - who has no servers does not pay for it
+
+    return connection
+
+
+def _collect_secrets(config: McpServerConfig) -> list[str]:
+    """What nobody else may read: the operator's secrets, and those that stand in an address."""
+    given = [value.get_secret_value() for value in (*config.env.values(), *config.headers.values())]
+    if not config.url:
+        return given
+    try:
+        address = urlsplit(config.url)
+        return [*given, address.password or "", address.username or "", address.query]
+    except ValueError:
+        return [*given, config.url]
+
+
+KeepImage = Callable[[bytes, str], Awaitable[tuple[ToolImage, Image] | None]]
+"""Keeps an image, with a line about it, so that a model may be shown it. None: it cannot be shown."""
+
+CALL_GRACE_S: Final = 4 * DOWN_WAIT_S
+"""Beside the time of the call itself: to wait for a server, to have it told that nobody waits any more."""
+
+
+def build_mcp_tool(server: McpServerClient, tool: str, spec: ToolSpec, keep: KeepImage | None) -> Tool:
+    """One tool. `tool` is the server's own name of it."""
+
+    async def does(asked: str, where: ToolContext) -> ToolOutput:  # noqa: ARG001 - where does not matter
+        answer = await server.call(tool, _parse_arguments(asked))
+        origin = f"mcp {server.name} {tool}"
+        shown, kept = [], []
+        for one in find_images(answer) if keep is not None else ():
+            assert keep is not None
+            if (image := await keep(one.data, f"{one.kind} from {origin}")) is not None:
+                shown.append(one)
+                kept.append(image)
+        told = server.secret_filter.redact(render_result(answer, shown))
+        return ToolOutput(text=told, kind="mcp", origin=origin, is_untrusted=True, is_foreign=True, images=tuple(kept))
+
+    permit = ToolPermit(role=server.config.role, approval=server.config.approval)
+    return Tool(spec, None, does, permit, server.config.timeout + CALL_GRACE_S, "cheap")
+
+
+def _parse_arguments(written: str) -> dict[str, object]:
+    try:
+        asked = json.loads(written.strip() or "{}", parse_constant=_reject_constant)
+        json.dumps(asked, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        raise ToolCallRefused("The arguments are no JSON that can be sent: write one JSON object.") from None
+    if not isinstance(asked, dict):
+        raise ToolCallRefused("The arguments have to be one JSON object.")
+    return asked
+
+
+def _reject_constant(name: str) -> None:
+    raise ValueError(name)
+
+
+MAX_GONE_TOOLS: Final = 256
+"""Tools that are remembered although they are gone, of each server."""
+
+
+class McpServers:
+    """Wired once. Nothing runs before `start`, and nothing waits for a server but a call to it."""
+
+    def __init__(
+        self,
+        config: Mapping[str, McpServerConfig],
+        clock: Clock,
+        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+        changed: ToolsChangedListener,
+        *,
+        keep: KeepImage | None = None,
+        definitions: ToolDefinitionReview | None = None,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        """`changed`: told whenever `hands` is another. `keep`: None, where images are told of in words only.
+
+        `definitions`: which tools may be used. None: all of them.
+        """
+        self._clock = clock
+        self._spawn = spawn
+        self._notify_changed = changed
+        self._keep_image = keep
+        self._servers = {
+            name: McpServerClient(
+                name, one, config.keys(), clock, chance=chance, told=self._on_tools_changed, definitions=definitions
+            )
+            for name, one in sorted(config.items())
+        }
+        if definitions is not None:
+            definitions.on_approved = self._on_approved
+        self._known_tools: dict[str, dict[str, Tool]] = {name: {} for name in self._servers}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin to start them, and return at once."""
+        self._tasks = [self._spawn(server.run()) for server in self._servers.values()]
+
+    async def wait_settled(self, most_s: float) -> None:
+        """Return once each has been up or has failed, but after so long at the latest."""
+        try:
+            await with_timeout(self._clock, most_s, self._wait_all_settled())
+        except TimeoutError:
+            return
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """What can be done now, by name. What a server that is down could do is among it: it may be back soon."""
+        found = [self._known_tools[server.name][name] for server in self._servers.values() for name in server.tools]
+        return tuple(sorted(found, key=lambda one: one.spec.name))
+
+    def all_tools(self) -> Mapping[str, Tool]:
+        """By name, with those that are gone: called, they say so."""
+        return {name: one for known in self._known_tools.values() for name, one in known.items()}
+
+    def describe(self) -> Sequence[McpServerState]:
+        """How each of them is, by name."""
+        return [server.describe() for server in self._servers.values()]
+
+    async def aclose(self) -> None:
+        """End all of them. Nothing of theirs is left behind."""
+        await cancel_and_wait(*self._tasks)
+
+    def _on_approved(self, name: str) -> None:
+        if name in self._servers:
+            self._servers[name].update_admitted()
+
+    def _on_tools_changed(self, name: str, came: Sequence[str], went: Sequence[str]) -> None:
+        server, known = self._servers[name], self._known_tools[name]
+        for told in came:
+            tool, spec = server.tools[told]
+            known.pop(told, None)
+            known[told] = build_mcp_tool(server, tool, spec, self._keep_image)
+        gone = [told for told in known if told not in server.tools]
+        for told in gone[: max(0, len(gone) - MAX_GONE_TOOLS)]:
+            del known[told]
+        self._notify_changed(name, came, went)
+
+    async def _wait_all_settled(self) -> None:
+        for server in self._servers.values():
+            await server.settled.wait()

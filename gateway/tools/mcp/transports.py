@@ -1,0 +1,267 @@
+"""A server that is a program of ours, spoken to on its standard input and output.
+
+As the specification has it (2025-11-25, basic/transports, stdio; basic/lifecycle, shutdown): one JSON-RPC message is a
+line; to end, close its input, wait, then SIGTERM, then SIGKILL. The library's own transport passes on more of the
+environment, holds lines of any length, leaves children behind and logs what it cannot read.
+
+A server that is an address: an HTTP client for the library's transport, with limits and with an eye on what fails.
+
+The library gives up listening to a server after two failures, and says neither that nor what HTTP said
+(mcp 2.3, client/streamable_http.py). So all of its requests pass here.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Final
+
+import anyio
+import httpx2
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.shared.inbound import MCP_METHOD_HEADER
+from mcp.shared.message import SessionMessage
+from mcp_types import jsonrpc_message_adapter
+
+from channels.aio import cancel_and_wait
+from gateway.core.process import READ_BYTES, ChildProcess, select_environment, start_process
+
+logger = logging.getLogger("reverie.mcp")
+
+MAX_MESSAGE_BYTES: Final = 16_777_216
+"""Of one message: a picture of a whole screen is a few MB as base64."""
+MAX_UNSENT_BYTES: Final = 16_777_216
+"""Of what was said to a server that does not listen."""
+PASSED_ENVIRONMENT: Final = ("PATH", "HOME", "LANG")
+"""Of the environment: a server gets none of our secrets but its own."""
+CLOSE_WAIT_S: Final = 2.0
+"""After its input was closed, as the library has it."""
+TERMINATE_WAIT_S: Final = 1.0
+"""After SIGTERM."""
+
+_IncomingMessage = SessionMessage | Exception
+StdioStreams = tuple[MemoryObjectReceiveStream[_IncomingMessage], MemoryObjectSendStream[SessionMessage]]
+
+
+@contextlib.asynccontextmanager
+async def stdio_transport(
+    command: Sequence[str], env: Mapping[str, str], *, lost: Callable[[str], None], heard: Callable[[str], None]
+) -> AsyncIterator[StdioStreams]:
+    """Start it, and speak with it. However this ends, it and all in its group have ended.
+
+    `lost` is called with the reason when it can say nothing more, `heard` with each line of its standard error.
+    Raises NotStarted.
+    """
+    async with start_process(
+        command, env=select_environment(*PASSED_ENVIRONMENT) | dict(env), listens=True, stderr="pipe"
+    ) as child:
+        into, out_of = anyio.create_memory_object_stream[_IncomingMessage](0)
+        said, to_say = anyio.create_memory_object_stream[SessionMessage](0)
+        working = [
+            asyncio.create_task(_read_messages(child, into, lost)),
+            asyncio.create_task(_write_messages(child, to_say, lost)),
+            asyncio.create_task(_read_stderr(child, heard)),
+        ]
+        try:
+            yield out_of, said
+        finally:
+            try:
+                await _stop_process(child)
+            finally:
+                for stream in (into, out_of, said, to_say):
+                    stream.close()
+                await cancel_and_wait(*working)
+
+
+async def _read_messages(
+    child: ChildProcess, into: MemoryObjectSendStream[_IncomingMessage], lost: Callable[[str], None]
+) -> None:
+    """Hand on all it says, to its end."""
+    assert child.stdout is not None
+    try:
+        async for line in _read_lines(child.stdout):
+            try:
+                message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+            except ValueError:
+                logger.debug("a server said %d bytes that are no message", len(line))  # some print what they do
+                continue
+            await into.send(SessionMessage(message))
+    except OverflowError:
+        lost(f"it said more than {MAX_MESSAGE_BYTES:,} bytes at once")
+    except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+        pass  # nobody listens any more
+    else:
+        lost("it ended")
+    into.close()
+
+
+async def _read_lines(output: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """Raises OverflowError for one that is too long."""
+    held, looked = bytearray(), 0
+    while piece := await output.read(READ_BYTES):
+        held += piece
+        while (at := held.find(b"\n", looked)) >= 0:
+            yield bytes(held[:at])
+            del held[: at + 1]
+            looked = 0
+        looked = len(held)
+        if looked > MAX_MESSAGE_BYTES:
+            raise OverflowError
+
+
+async def _write_messages(
+    child: ChildProcess, to_say: MemoryObjectReceiveStream[SessionMessage], lost: Callable[[str], None]
+) -> None:
+    """Never waits for a server that does not read, so nobody who speaks to it does."""
+    assert child.stdin is not None
+    async for one in to_say:
+        line = one.message.model_dump_json(by_alias=True, exclude_unset=True)
+        child.stdin.write(line.encode() + b"\n")
+        if child.stdin.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
+            lost("it does not listen")
+
+
+async def _read_stderr(child: ChildProcess, heard: Callable[[str], None]) -> None:
+    """Its standard error, so that it never waits for a reader."""
+    assert child.stderr is not None
+    while piece := await child.stderr.read(READ_BYTES):
+        for line in piece.splitlines():
+            heard(line.decode("utf-8", "replace"))
+
+
+async def _stop_process(child: ChildProcess) -> None:
+    """As the specification has it; whoever started it does the last step. Cancelled, that comes at once."""
+    assert child.stdin is not None
+    child.stdin.close()
+    for wait_s, then in ((CLOSE_WAIT_S, signal.SIGTERM), (TERMINATE_WAIT_S, None)):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await child.wait()
+        if child.status is not None or then is None:
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, then)
+
+
+CONNECT_TIMEOUT_S: Final = 10.0
+CLOSE_SESSION_S: Final = 2.0
+"""For a server to take that a session has ended."""
+MAX_STREAM_BREAKS: Final = 2
+"""Of what is listened to: after so many the library listens no more."""
+_METHOD_NOT_ALLOWED: Final = 405
+"""To listen, as the specification has it (2025-11-25, basic/transports, listening for messages)."""
+
+
+@dataclass(slots=True)
+class McpRequestState:
+    """What became of the HTTP request that carried a call."""
+
+    sent: bool = False
+    """Somebody may have taken it."""
+    is_session_unknown: bool = False
+    """It was refused, perhaps because the session that it belongs to is none any more."""
+
+
+REQUEST_STATE: Final[ContextVar[McpRequestState | None]] = ContextVar("fate", default=None)
+"""Of the call that is made in this context; the library carries it along."""
+
+
+class McpHttpClient(httpx2.AsyncClient):
+    """One server's."""
+
+    def __init__(
+        self,
+        headers: Mapping[str, str],
+        *,
+        timeout_s: float,
+        env: bool,
+        doubt: Callable[[str], None],
+        lost: Callable[[str], None],
+    ) -> None:
+        """`env`: proxies of the environment are used. `doubt` and `lost` are told why."""
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=4)
+        super().__init__(
+            headers={**headers, "accept-encoding": "identity"},
+            timeout=httpx2.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
+            limits=limits,
+            trust_env=env,
+        )
+        self._on_suspect = doubt
+        self._on_lost = lost
+        self._stream_breaks = 0
+
+    async def send(self, request: httpx2.Request, **how: Any) -> httpx2.Response:  # noqa: ANN401 - as it is declared
+        fate = REQUEST_STATE.get() or McpRequestState()
+        fate.sent = True
+        listens = request.method == "GET" or request.headers.get(MCP_METHOD_HEADER) == "subscriptions/listen"
+        if listens:
+            request.extensions["timeout"]["read"] = None
+        elif request.method == "DELETE":
+            request.extensions["timeout"]["read"] = CLOSE_SESSION_S
+        try:
+            response = await super().send(request, **how)
+        except (httpx2.ConnectError, httpx2.ConnectTimeout):
+            fate.sent = False
+            self._on_suspect("it cannot be reached")
+            raise
+        except httpx2.TransportError:
+            self._on_suspect("its connection broke")
+            raise
+        if response.headers.get("content-encoding", "identity") != "identity":  # nobody knows how much it unpacks to
+            await response.aclose()
+            raise httpx2.RemoteProtocolError("it answers in a form that was not asked for")
+        self._check_status(request, response, fate)
+        streams = response.headers.get("content-type", "").lower().startswith("text/event-stream")
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        most = None if streams else MAX_MESSAGE_BYTES
+        response.stream = _LimitedStream(response.stream, most, self._on_stream_broken if listens and streams else None)
+        return response
+
+    def _check_status(self, request: httpx2.Request, response: httpx2.Response, fate: McpRequestState) -> None:
+        status = response.status_code
+        if (
+            not response.is_error
+            or request.method == "DELETE"
+            or (request.method == "GET" and status == _METHOD_NOT_ALLOWED)
+        ):
+            return
+        # 404 as the specification has it (session management); 400 as many servers do.
+        fate.is_session_unknown = status in (400, 404) and "mcp-session-id" in request.headers
+        self._on_suspect(f"HTTP {status}")
+
+    def _on_stream_broken(self) -> None:
+        self._stream_breaks += 1
+        if self._stream_breaks >= MAX_STREAM_BREAKS:
+            self._on_lost("its connection broke")
+        else:
+            self._on_suspect("its connection broke")
+
+
+class _LimitedStream(httpx2.AsyncByteStream):
+    """A body with a limit, or with somebody who is told when it breaks."""
+
+    def __init__(self, inner: httpx2.AsyncByteStream, most: int | None, broke: Callable[[], None] | None) -> None:
+        self._inner = inner
+        self._max_bytes = most
+        self._on_broken = broke
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        read = 0
+        try:
+            async for piece in self._inner:
+                read += len(piece)
+                if self._max_bytes is not None and read > self._max_bytes:
+                    # As a StreamError, so that the library answers that one request with it.
+                    raise httpx2.StreamError(f"more than {self._max_bytes:,} bytes at once")
+                yield piece
+        except httpx2.TransportError:
+            if self._on_broken is not None:
+                self._on_broken()
+            raise
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()

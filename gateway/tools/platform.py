@@ -1,0 +1,525 @@
+"""What the agent does in other places than the one it is in: it speaks there, or puts away what is pending.
+
+What it says is written down as a turn of that place, in one transaction with its post and with what it deals with
+there: so that place's own view has it, and nothing is answered twice.
+
+What the agent does on a platform besides posting, carried out.
+
+Before it is done it is written down, and so is what came of it: what has begun and not ended may have been done.
+
+Posting one of the agent's files: durable, with its bytes, before it is sent.
+"""
+
+import asyncio
+import hashlib
+import logging
+import mimetypes
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import Final, Literal, Protocol
+from weakref import WeakValueDictionary
+
+from agent.journal import to_single_line
+from agent.tools.specs import (
+    DELETE_OWN,
+    EDIT_OWN,
+    MAX_TOPIC_CHARS,
+    REACT,
+    READ_ROOM,
+    SEND_FILE,
+    SET_TOPIC,
+    WHO,
+    DeleteOwnArgs,
+    EditOwnArgs,
+    MarkHandledArgs,
+    ReactArgs,
+    ReadRoomArgs,
+    SendFileArgs,
+    SendMessageArgs,
+    SetTopicArgs,
+    WhoArgs,
+)
+from channels.aio import run_to_completion
+from channels.base import CanDelete, CanEdit, CanReact, CanSetTopic, Channel, RateLimited, SendError, Uncertain
+from gateway.access.policy import decide, is_room_allowed
+from gateway.context.conversation import ConversationReader, RenderedInput
+from gateway.context.digest import DigestBuilder, RoomDigest
+from gateway.core.clock import Clock, new_id
+from gateway.core.events import Address, ChannelName, ConversationId, Message, MessageId, Post, PostFile, PostKey, Usage
+from gateway.core.facts import PlatformAction, PostQueued, Seq, TurnId, TurnRecord, UnreadDismissed, is_inner
+from gateway.core.identity import ANY_ROOM, AccessPolicy, role_of
+from gateway.core.permissions import ALLOW_ANYBODY, ALLOW_MEMBERS, ToolPermit
+from gateway.core.tool import Tool, ToolContext
+from gateway.core.tool_spec import ToolCallRefused
+from gateway.core.trust import role_rank
+from gateway.store import NewEntry, OutboxPost, Store
+from gateway.stream.outbox import OutgoingFiles
+from gateway.stream.routing import Bindings, PrivacyCache
+from gateway.tools.read_room import AttachmentDescriber, MessageFinder, MessageTarget, RoomReader
+
+MAX_PLACES = 20
+"""Told of by name."""
+
+
+class ConversationLocks:
+    """One turn at a time in a place, also of those that come from elsewhere."""
+
+    def __init__(self) -> None:
+        self._locks: WeakValueDictionary[ConversationId, asyncio.Lock] = WeakValueDictionary()
+
+    def lock_for(self, conversation: ConversationId) -> asyncio.Lock:
+        """Held while a turn runs there."""
+        lock = self._locks.get(conversation)
+        if lock is None:
+            self._locks[conversation] = lock = asyncio.Lock()
+        return lock
+
+    def is_busy(self, conversation: ConversationId) -> bool:
+        """Whether a turn runs there."""
+        lock = self._locks.get(conversation)
+        return lock is not None and lock.locked()
+
+
+class MessagingTools:
+    """The hands of one agent, as far as they reach."""
+
+    def __init__(
+        self,
+        *,
+        agent: str,
+        store: Store,
+        clock: Clock,
+        bindings: Bindings,
+        places: PrivacyCache,
+        who: AccessPolicy,
+        channels: Collection[ChannelName],
+        doors: ConversationLocks,
+        digests: DigestBuilder,
+        post: Callable[[OutboxPost], None],
+        forget: Callable[[ConversationId], None],
+    ) -> None:
+        """`post` is called with what is said, after it is durable; `forget` with a place whose view has grown."""
+        self._agent = agent
+        self._store = store
+        self._clock = clock
+        self._bindings = bindings
+        self._privacy = places
+        self._access_policy = who
+        self._channels = channels
+        self._locks = doors
+        self._digests = digests
+        self._post = post
+        self._forget_view = forget
+
+    async def send_message(self, asked: SendMessageArgs, where: ToolContext) -> str:
+        """Say something there. Raises Refused."""
+        if not asked.text.strip():
+            raise ToolCallRefused("A message needs text.")
+        to = await self.resolve_reachable(asked.address, where, approved=True)
+        place = to.conversation
+        door = self._locks.lock_for(place)
+        if door.locked():
+            raise ToolCallRefused(
+                "A turn is under way there just now, which is told what is pending. Leave it to that."
+            )
+        async with door:
+            shown = self._digests.room_digests.pop(place, None) if is_inner(where.at.conversation) else None
+            await self._post_turn(to, asked.text, shown, where)
+        return "It is posted."
+
+    async def _post_turn(self, to: Address, text: str, shown: RoomDigest | None, where: ToolContext) -> None:
+        now, told = self._clock.now(), shown.rendered if shown is not None else RenderedInput()
+        turn = TurnId(new_id(now))
+        record = NewEntry(
+            fact=TurnRecord(
+                turn=turn,
+                covers=told.covers,
+                omitted=shown.omitted if shown is not None else 0,
+                heard=told.text,
+                upto=shown.upto if shown is not None else Seq(0),
+                outcome="replied",
+                text=text,
+                reason="",
+                model="",
+                usage=Usage(),
+                requests=0,
+                autonomous=True,
+                agent=self._agent,
+                senders=told.senders,
+                cause="digest",
+                within=where.turn,
+                foreign=where.trust.foreign,
+                least_role=where.trust.role,
+            ),
+            at=now,
+            conversation=to.conversation,
+            key=f"turn:{turn}",
+        )
+        post = Post(key=PostKey(turn), to=to, text=text, reply_to=shown.reply_to if shown is not None else None)
+        queued = NewEntry(
+            fact=PostQueued(post=post), at=now, conversation=to.conversation, key=f"post:{post.key}", cause=record
+        )
+        _, waiting = await self._store.append([record, queued])
+        self._forget_view(to.conversation)
+        self._post(OutboxPost(seq=waiting.seq, at=now, post=post, parts=()))
+
+    async def mark_handled(self, asked: MarkHandledArgs, where: ToolContext) -> str:
+        """Put away what the newest digest showed of a place. Raises Refused."""
+        if not is_inner(where.at.conversation):
+            raise ToolCallRefused("Only what you are shown when you are by yourself can be put away.")
+        shown = self._digests.room_digests
+        found = [at.conversation for at in self._privacy.titles.find_places(asked.address) if at.conversation in shown]
+        if len(found) != 1:
+            named = ", ".join(map(self._privacy.titles.label, shown))
+            raise ToolCallRefused(f"Nothing is pending there. You were shown: {named or 'no place'}.")
+        place = found[0]
+        door = self._locks.lock_for(place)
+        if door.locked():
+            raise ToolCallRefused("A turn is under way there just now, which deals with it.")
+        async with door:
+            handled = UnreadDismissed(turn=where.turn, upto=shown.pop(place).upto)
+            await self._store.append([NewEntry(fact=handled, at=self._clock.now(), conversation=place)])
+        return "It is put away."
+
+    async def risk(self, asked: SendMessageArgs, where: ToolContext) -> str:
+        """Why an admin has to approve that something is said there, for people. Empty: nobody has to.
+
+        By itself the agent answers where it was shown that something is pending. What anybody else's words have it say
+        elsewhere, or what it was told in private, is for an admin to allow.
+        """
+        try:
+            to = await self.resolve_reachable(asked.address, where, approved=True)
+        except ToolCallRefused:  # as its tool says then
+            return ""
+        return self._foreign_influence(to.conversation, where)
+
+    def _foreign_influence(self, place: ConversationId, where: ToolContext) -> str:
+        seen = where.trust.label
+        trusted = not seen.foreign and role_rank(seen.role) >= role_rank("admin")
+        if trusted or (is_inner(where.at.conversation) and place in self._digests.room_ids):
+            return ""
+        others = f"text from outside, by {seen.foreign}, is" if seen.foreign else f"words of a {seen.role} are"
+        return f"it is done in another place, and {others} in view here, whose idea it may be"
+
+    async def resolve_reachable(self, address: str, where: ToolContext, *, approved: bool = False) -> Address:
+        """Another place, where the agent may act from here. Raises Refused. `approved`: `risk` was asked before."""
+        if not is_inner(where.at.conversation) and not where.visibility.sees_everything:
+            raise ToolCallRefused(
+                "From here only an owner alone with you can have you speak elsewhere. Answer here instead."
+            )
+        to = await self._resolve_place(address)
+        if not approved and (why := self._foreign_influence(to.conversation, where)):
+            raise ToolCallRefused(f"Nothing is changed there from here: {why}. Say here what you would do.")
+        if to == where.at:
+            raise ToolCallRefused("You are there: what you write as your answer is posted.")
+        if not self._is_bound_here(to):
+            raise ToolCallRefused("You do not live there.")
+        if not await self._may_speak(to):
+            raise ToolCallRefused("You may not speak there unasked.")
+        return to
+
+    def _is_bound_here(self, at: Address) -> bool:
+        bound = self._bindings.find(at)
+        return at.channel in self._channels and bound.agent == self._agent and bound.listen != "off"
+
+    async def _resolve_place(self, written: str) -> Address:
+        """The one place that is meant by an address, or by a title that is shown. Raises Refused."""
+        titles = self._privacy.titles
+        found = titles.find_places(written, self.list_places())
+        if len(found) != 1:
+            found = [at for at in found if self._is_bound_here(at) and await self._may_speak(at)]
+        if not found:
+            raise ToolCallRefused("That is no address: write it as it stands above what is pending there.")
+        if len(found) > 1:
+            named = ", ".join(titles.label(at.conversation) for at in found[:MAX_PLACES])
+            raise ToolCallRefused(f"Several places are called so: {named}. Name one by the address in parentheses.")
+        return found[0]
+
+    async def _may_speak(self, to: Address) -> bool:
+        """A listed room; or the direct chat of an owner or admin."""
+        if await self._privacy.is_direct(to.conversation):
+            newest = await self._privacy.newest_message(to.conversation)
+            return newest is not None and self._is_trusted_sender(newest)
+        return is_room_allowed(self._access_policy, to)
+
+    def _is_trusted_sender(self, message: Message) -> bool:
+        role = role_of(self._access_policy, message.at, message.sender)
+        return role in ("owner", "admin") and decide(self._access_policy, message).allowed
+
+    def list_places(self) -> list[Address]:
+        """The rooms that are listed by name, where the agent may speak by itself."""
+        named = [
+            Address(channel=channel, room=room)
+            for channel, rooms in self._access_policy.open_rooms.items()
+            for room in sorted(rooms - {ANY_ROOM})
+            if channel in self._channels
+        ]
+        mine = [at for at in named if self._bindings.find(at).agent == self._agent]
+        return [at for at in mine if self._bindings.find(at).listen != "off"][:MAX_PLACES]
+
+
+MAX_FILE_NAME_CHARS: Final = 100
+_RECENT_POSTS: Final = 20
+
+
+class FileReader(Protocol):
+    """The agent's: `gateway.tools.workspace_fs.WorkspaceRoot`."""
+
+    def read_bytes(self, path: str) -> bytes:
+        """All of one. Raises Refused. Blocks on the disk."""
+
+
+class FileSender:
+    """Of one agent."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        clock: Clock,
+        channels: Mapping[ChannelName, Channel],
+        files: FileReader,
+        outfiles: OutgoingFiles,
+        post: Callable[[OutboxPost], None],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._channels = channels
+        self._files = files
+        self._outfiles = outfiles
+        self._post = post
+
+    async def send_file(self, asked: SendFileArgs, where: ToolContext) -> str:
+        """Carry out `send_file`. Raises Refused and StoreError. Cancelled, it is posted or not, as the log says."""
+        most = self._max_file_bytes(where.at)
+        data = await asyncio.to_thread(self._files.read_bytes, asked.path)
+        if not data:
+            raise ToolCallRefused("That file is empty: there is nothing to send.")
+        if len(data) > most:
+            raise ToolCallRefused(f"That file has {len(data):,} bytes; {most:,} is the most that can be sent here.")
+        name = to_single_line(PurePosixPath(asked.path).name.replace("\\", "_"), MAX_FILE_NAME_CHARS) or "file"
+        file = PostFile(
+            name=name,
+            content_type=mimetypes.guess_type(name)[0] or "application/octet-stream",
+            sha256=hashlib.sha256(data).hexdigest(),
+            size_bytes=len(data),
+        )
+        text = asked.text if asked.text.strip() else name
+        if await self._was_posted_before(file, text, where):
+            return "It was posted before you were interrupted: it is not posted again."
+        # On its own: what is durable must also go out now, whatever becomes of the turn.
+        await run_to_completion(self._queue(file, data, text, where))
+        return "It is posted."
+
+    def _max_file_bytes(self, at: Address) -> int:
+        if is_inner(at.conversation):
+            raise ToolCallRefused("You are by yourself here: a file is posted in the conversation that asks for it.")
+        channel = self._channels.get(at.channel)
+        if channel is None or channel.capabilities.max_file_bytes <= 0:
+            raise ToolCallRefused("No files can be sent here: say in words what is in it.")
+        return channel.capabilities.max_file_bytes
+
+    async def _was_posted_before(self, file: PostFile, text: str, where: ToolContext) -> bool:
+        """Whether the same was posted by this turn before its process ended: see `gateway.context.history`."""
+        place = where.at.conversation
+        ended = await self._store.newest_entries(1, kinds=["turn_ended"], conversation=place)
+        after = ended[0].seq if ended else 0
+        for one in await self._store.newest_entries(_RECENT_POSTS, after=after, kinds=["post"], conversation=place):
+            if isinstance(one.fact, PostQueued) and (one.fact.post.file, one.fact.post.text) == (file, text):
+                cause = await self._store.entry(one.cause) if one.cause is not None else None
+                if cause is not None and isinstance(cause.fact, PlatformAction) and cause.fact.turn != where.turn:
+                    return True
+        return False
+
+    async def _queue(self, file: PostFile, data: bytes, text: str, where: ToolContext) -> None:
+        now, place = self._clock.now(), where.at.conversation
+        post = Post(key=PostKey(new_id(now)), to=where.at, text=text, file=file)
+        fact = PlatformAction(
+            turn=where.turn, agent=where.agent, what="file", at=where.at, message=None, text=file.name, state="done"
+        )
+        acted = NewEntry(fact=fact, at=now, conversation=place)
+        queued = NewEntry(fact=PostQueued(post=post), at=now, conversation=place, key=f"post:{post.key}", cause=acted)
+        try:
+            async with self._outfiles.store_file(data):
+                _, waiting = await self._store.append([acted, queued])
+        except OSError as error:
+            raise ToolCallRefused(
+                f"It could not be kept for sending: {error.strerror or type(error).__name__}."
+            ) from None
+        self._post(OutboxPost(seq=waiting.seq, at=now, post=post, parts=()))
+
+
+logger = logging.getLogger("reverie.tools")
+
+MAX_REASON_CHARS: Final = 300
+SEND_FILE_PERMIT: Final = ToolPermit(role="member", approval="untrusted")
+SET_TOPIC_PERMIT: Final = ToolPermit(role="admin", approval="untrusted")
+
+PlatformActionKind = Literal["react", "unreact", "edit", "delete", "topic"]
+ResolveReachable = Callable[[str, ToolContext], Awaitable[Address]]
+"""Another place, where the agent may act from where it is: `gateway.tools.platform.MessagingTools.reachable`. Raises
+Refused."""
+
+
+class PlatformTools:
+    """Of one agent."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        clock: Clock,
+        channels: Mapping[ChannelName, Channel],
+        places: PrivacyCache,
+        bindings: Bindings,
+        who: AccessPolicy,
+        reach: ResolveReachable,
+        files: FileReader,
+        outfiles: OutgoingFiles,
+        post: Callable[[OutboxPost], None],
+    ) -> None:
+        """`files`: the agent's. `outfiles`: the outbox's. `post` is called with what is posted, once it is durable."""
+        self._store = store
+        self._clock = clock
+        self._channels = channels
+        self._privacy = places
+        self._resolve_reachable = reach
+        hearing = ConversationReader(store, who, AttachmentDescriber())
+        self._message_finder = MessageFinder(store, places, hearing)
+        self._room_reader = RoomReader(
+            reader=store,
+            places=places,
+            bindings=bindings,
+            who=who,
+            channels=channels,
+            hearing=hearing,
+            messages=self._message_finder,
+        )
+        self._file_sender = FileSender(
+            store=store, clock=clock, channels=channels, files=files, outfiles=outfiles, post=post
+        )
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """The tools."""
+        return (
+            Tool.create(REACT, ReactArgs, self.react, ALLOW_ANYBODY),
+            Tool.create(EDIT_OWN, EditOwnArgs, self.edit_own, ALLOW_MEMBERS),
+            Tool.create(DELETE_OWN, DeleteOwnArgs, self.delete_own, ALLOW_MEMBERS),
+            Tool.create(READ_ROOM, ReadRoomArgs, self._room_reader.read_room, ALLOW_ANYBODY),
+            Tool.create(WHO, WhoArgs, self._room_reader.list_people, ALLOW_ANYBODY),
+            Tool.create(SET_TOPIC, SetTopicArgs, self.set_topic, SET_TOPIC_PERMIT),
+            Tool.create(SEND_FILE, SendFileArgs, self._file_sender.send_file, SEND_FILE_PERMIT),
+        )
+
+    async def react(self, asked: ReactArgs, where: ToolContext) -> str:
+        """Put a reaction on a message, or take it off. Raises Refused."""
+        reaction, add = to_single_line(asked.reaction), not asked.remove
+        if not reaction:
+            raise ToolCallRefused("A reaction is an emoji.")
+        message = await self._find_reachable(asked.message, where)
+        channel: object = self._channels.get(message.at.channel)
+        if not isinstance(channel, CanReact):
+            raise ToolCallRefused(f"{self._platform_name(message.at)} has no reactions: answer in words.")
+        target = _require_ids(message)[0]
+        fact = _build_acted("react" if add else "unreact", message.at, target, reaction, where)
+        await self._perform(fact, lambda: channel.react(message.at, target, reaction, add=add))
+        return "It is there." if add else "It is taken off."
+
+    async def edit_own(self, asked: EditOwnArgs, where: ToolContext) -> str:
+        """Let a message of this agent read differently. Raises Refused."""
+        if not asked.text.strip():
+            raise ToolCallRefused("A message needs text; delete_own takes one back.")
+        message = await self._find_own(asked.message, where)
+        channel: object = self._channels.get(message.at.channel)
+        if not isinstance(channel, CanEdit):
+            raise ToolCallRefused(f"{self._platform_name(message.at)} lets nobody edit: post what is to be corrected.")
+        target, *more = _require_ids(message)
+        if more:
+            raise ToolCallRefused(
+                f"That answer was posted in {len(more) + 1} pieces, which cannot be edited as one: "
+                "post what is to be corrected."
+            )
+        fact = _build_acted("edit", message.at, target, asked.text, where)
+        await self._perform(fact, lambda: channel.edit(message.at, target, asked.text))
+        return "It reads like that now. What you are shown of this conversation still has the old words."
+
+    async def delete_own(self, asked: DeleteOwnArgs, where: ToolContext) -> str:
+        """Take back a message of this agent, all pieces of it. Raises Refused."""
+        message = await self._find_own(asked.message, where)
+        channel: object = self._channels.get(message.at.channel)
+        if not isinstance(channel, CanDelete):
+            raise ToolCallRefused(f"{self._platform_name(message.at)} lets nobody delete: what was said stays.")
+        for target in reversed(_require_ids(message)):  # if that breaks off, what is left is a beginning
+            fact = _build_acted("delete", message.at, target, "", where)
+            await self._perform(fact, self._delete_call(channel, message.at, target))
+        return "It is gone there. What you are shown of this conversation still has it."
+
+    @staticmethod
+    def _delete_call(channel: CanDelete, at: Address, target: MessageId) -> Callable[[], Awaitable[None]]:
+        return lambda: channel.delete(at, target)
+
+    async def set_topic(self, asked: SetTopicArgs, where: ToolContext) -> str:
+        """Change the topic of the room where the turn is. Raises Refused."""
+        at, topic = where.at, to_single_line(asked.topic, MAX_TOPIC_CHARS)
+        if is_inner(at.conversation) or await self._privacy.is_direct(at.conversation) is not False:
+            raise ToolCallRefused("Only a room has a topic, and only the one that you are in can be given another.")
+        channel: object = self._channels.get(at.channel)
+        if not isinstance(channel, CanSetTopic):
+            raise ToolCallRefused(f"{self._platform_name(at)} has no topics that you could change.")
+        fact = _build_acted("topic", at, None, topic, where)
+        await self._perform(fact, lambda: channel.set_topic(at, topic))
+        return "That is the topic now."
+
+    def _platform_name(self, at: Address) -> str:
+        channel = self._channels.get(at.channel)
+        return channel.capabilities.platform if channel is not None else "This platform"
+
+    async def _find_reachable(self, message: str, where: ToolContext) -> MessageTarget:
+        found = await self._message_finder.find(message, where)
+        if found.at != where.at:
+            await self._resolve_reachable(found.at.conversation, where)
+        return found
+
+    async def _find_own(self, message: str, where: ToolContext) -> MessageTarget:
+        found = await self._find_reachable(message, where)
+        if found.agent not in ("", where.agent):
+            raise ToolCallRefused("That is somebody else's message: only your own can be changed.")
+        return found
+
+    async def _perform(self, fact: PlatformAction, does: Callable[[], Awaitable[None]]) -> None:
+        """Do it, between two facts. Raises Refused. Cancelled in between, it may have been done: so the log says."""
+        await self._record(fact)
+        try:
+            await does()
+        except Uncertain as error:
+            raise ToolCallRefused(f"It may or may not have been done: {_clean_reason(error)}.") from None
+        except SendError as error:
+            await self._record(replace(fact, state="failed", reason=_clean_reason(error)))
+            later = f" Try again in {error.retry_after_s:.0f} s." if isinstance(error, RateLimited) else ""
+            raise ToolCallRefused(f"It was not done: {_clean_reason(error)}.{later}") from None
+        await self._record(replace(fact, state="done"))
+        logger.info("%s: %s in %s", fact.turn, fact.what, fact.at.conversation)
+
+    async def _record(self, fact: PlatformAction) -> None:
+        place: ConversationId = fact.at.conversation
+        await self._store.append([NewEntry(fact=fact, at=self._clock.now(), conversation=place)])
+
+
+def _build_acted(
+    what: PlatformActionKind, at: Address, message: MessageId | None, text: str, where: ToolContext
+) -> PlatformAction:
+    return PlatformAction(
+        turn=where.turn, agent=where.agent, what=what, at=at, message=message, text=text, state="begun"
+    )
+
+
+def _require_ids(message: MessageTarget) -> tuple[MessageId, ...]:
+    if not message.ids:
+        raise ToolCallRefused("The platform did not say what it calls that message, so nothing can be done to it.")
+    return message.ids
+
+
+def _clean_reason(error: SendError) -> str:
+    return to_single_line(error.reason[: 2 * MAX_REASON_CHARS], MAX_REASON_CHARS).rstrip(".")

@@ -1,0 +1,437 @@
+"""What was said in a place, and who is there: told as far as the turn that asks may see it.
+
+Which message a tool means, and what the platform calls it.
+
+It is named by its handle, `m` and where it stands in the log, or as `last` (what the turn answers) or `mine` (the
+agent's newest post). Nobody learns of one that may not be told to them whether it exists.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final, Protocol
+
+from agent.brief import PromptLine
+from agent.journal import to_single_line
+from agent.prompt import render_line
+from agent.tools.specs import ReadRoomArgs, WhoArgs
+from channels.base import CanListMembers, Channel, RoomMembers, SendError
+from gateway.context.conversation import NOBODY, ConversationReader, CurrentMessage, find_reply_to
+from gateway.context.search import sanitize_name
+from gateway.core.events import (
+    Address,
+    ChannelName,
+    ConversationId,
+    DeliveryReport,
+    Message,
+    MessageDeleted,
+    MessageEdited,
+    MessageId,
+    Post,
+    Sender,
+)
+from gateway.core.facts import MESSAGE_KINDS, PartSendEnded, PlatformAction, PostQueued, Seq, TurnRecord, is_inner
+from gateway.core.identity import ROLE_ORDER, AccessPolicy, role_of
+from gateway.core.media_types import describe_attachment
+from gateway.core.tool import ToolContext, ToolOutput
+from gateway.core.tool_spec import ToolCallRefused
+from gateway.core.trust import ANYBODY_ROLE, TRUSTED_LABEL, TrustLabel
+from gateway.store import LogEntry, StoreReader
+from gateway.stream.media import DescribedAttachment
+from gateway.stream.routing import Bindings, PrivacyCache
+
+UNKNOWN_MESSAGE: Final = (
+    "There is no message with that handle that may be told of here. Handles like m12 stand in what read_room and "
+    "recall show; `last` is what you answer, and `mine` your newest post here."
+)
+_HANDLE: Final = re.compile(r"m([0-9]{1,18})")
+_QUOTES: Final = " \t\r\n\"'`()[]<>"
+_MAX_UNREAD: Final = 50
+_MAX_RECENT: Final = 20
+"""Messages or posts that are looked at for `last` or `mine`."""
+_MAX_ACTIONS: Final = 1_000
+
+
+class ScopeLookup(Protocol):
+    """Who knows who can read what is said: `gateway.stream.routing.PrivacyCache`."""
+
+    async def scope(self, conversation: ConversationId, seq: Seq | None = None) -> str:
+        """Who may be told of what stands there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageTarget:
+    """A message, as far as something can be done to it."""
+
+    at: Address
+    ids: tuple[MessageId, ...]
+    """What the platform calls it, part by part. Empty: it did not say."""
+    agent: str | None
+    """Which agent posted it ("": a version that did not tell). None: somebody else said it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentPost:
+    """A post of an agent, as it stands on the platform."""
+
+    seq: Seq
+    post: Post
+    agent: str
+    """As `MessageTarget.agent`."""
+    state: str
+    """How it was delivered, as `DeliveryReport.state`; empty: not yet."""
+    ids: tuple[MessageId, ...]
+    """Those that are still there."""
+    text: str
+    """As it reads now."""
+    edited: bool
+    is_gone: bool
+    """All of it was taken away."""
+
+
+class MessageFinder:
+    """Finds them."""
+
+    def __init__(self, reader: StoreReader, places: ScopeLookup, hearing: ConversationReader) -> None:
+        self._reader = reader
+        self._privacy = places
+        self._conversation = hearing
+
+    async def find(self, message: str, where: ToolContext) -> MessageTarget:
+        """What is meant there. Raises Refused if there is none that may be told of, and StoreError."""
+        named = message.strip(_QUOTES).lower()
+        if named in ("last", "mine"):
+            if is_inner(where.at.conversation):
+                raise ToolCallRefused(
+                    "You are by yourself here: name the message by its handle, as read_room shows it."
+                )
+            return await (self._find_last(where) if named == "last" else self._find_mine(where))
+        match = _HANDLE.fullmatch(named)
+        entry = await self._reader.entry(int(match[1])) if match is not None else None
+        found = await self._resolve(entry, where) if entry is not None else None
+        if found is None:
+            raise ToolCallRefused(UNKNOWN_MESSAGE)
+        return found
+
+    async def _resolve(self, entry: LogEntry, where: ToolContext) -> MessageTarget | None:
+        place = entry.conversation
+        here = place == where.at.conversation
+        if place is None or not (here or where.visibility.can_see(await self._privacy.scope(place, entry.seq))):
+            return None
+        if isinstance(entry.fact, MessageEdited):
+            first = await self._reader.entry_by_key(f"message:{place}:{entry.fact.message}")
+        elif isinstance(entry.fact, TurnRecord):
+            first = next((one for one in await self._reader.caused_by(entry.seq) if one.kind == "post"), None)
+        else:
+            first = entry
+        if first is None:
+            return None
+        if isinstance(first.fact, Message):
+            said = await self.current_message(first)
+            return MessageTarget(at=said.at, ids=(said.id,), agent=None) if said is not None else None
+        ours = await self.find_post(first)
+        return _to_target(ours) if ours is not None and not ours.is_gone else None
+
+    async def _find_last(self, where: ToolContext) -> MessageTarget:
+        new = await self._reader.unread_entries(where.at.conversation, most=_MAX_UNREAD)
+        message = find_reply_to(await self._conversation.read_current(new))
+        if message is not None:
+            return MessageTarget(at=where.at, ids=(message,), agent=None)
+        newest = await self._reader.newest_entries(_MAX_RECENT, kinds=MESSAGE_KINDS, conversation=where.at.conversation)
+        for one in reversed(newest):
+            if (said := await self.current_message(one)) is not None:
+                return MessageTarget(at=where.at, ids=(said.id,), agent=None)
+        raise ToolCallRefused("Nothing that you were told was said here.")
+
+    async def _find_mine(self, where: ToolContext) -> MessageTarget:
+        for one in reversed(
+            await self._reader.newest_entries(_MAX_RECENT, kinds=["post"], conversation=where.at.conversation)
+        ):
+            ours = await self.find_post(one)
+            if ours is not None and ours.agent in ("", where.agent) and ours.state != "failed" and not ours.is_gone:
+                return _to_target(ours)
+        raise ToolCallRefused("You have posted nothing here lately that is still there.")
+
+    async def current_message(self, one: LogEntry) -> Message | None:
+        """As it reads now. None: it was taken away, or was never to be told to the model."""
+        assert isinstance(one.fact, Message)
+        judged = await self._reader.find_judgement(one.seq)
+        if judged is None or judged.fate not in ("due", "context"):
+            return None
+        newest = await self._reader.latest_message_change(one.fact, one.seq)
+        if newest is None:
+            return one.fact
+        return replace(one.fact, text=newest.fact.text) if isinstance(newest.fact, MessageEdited) else None
+
+    async def find_post(self, queued: LogEntry) -> AgentPost | None:
+        """None: no agent posted it, so none knows of it."""
+        fact = queued.fact
+        if not isinstance(fact, PostQueued) or queued.cause is None or fact.post.private:
+            return None
+        cause = await self._reader.entry(queued.cause)
+        if cause is None or not isinstance(cause.fact, TurnRecord | PlatformAction):
+            return None
+        place, post = fact.post.to.conversation, fact.post
+        ended = await self._reader.entry_by_key(f"delivery:{place}:{post.key}")
+        state = ended.fact.state if ended is not None and isinstance(ended.fact, DeliveryReport) else ""
+        ids = await self._delivered_ids(queued, post, ended.seq) if ended is not None else []
+        acts = await self._completed_actions(place, queued.seq)
+        left = [one for one in ids if not await self._is_deleted(one, queued, post, acts)]
+        edits = [act for act in acts if act.what == "edit" and act.message in ids]
+        return AgentPost(
+            seq=queued.seq,
+            post=post,
+            agent=cause.fact.agent,
+            state=state,
+            ids=tuple(left),
+            text=edits[-1].text if edits else post.text,
+            edited=bool(edits),
+            is_gone=bool(ids) and not left,
+        )
+
+    async def _delivered_ids(self, queued: LogEntry, post: Post, end: int) -> list[MessageId]:
+        parts = await self._reader.entries(
+            after=queued.seq, before=end, kinds=["part"], conversation=post.to.conversation
+        )
+        facts = [one.fact for one in parts]
+        ended = [
+            one for one in facts if isinstance(one, PartSendEnded) and one.post == post.key and one.state == "sent"
+        ]
+        return [message for one in ended for message in one.ids]
+
+    async def _completed_actions(self, place: ConversationId, after: int) -> Sequence[PlatformAction]:
+        """What was done there, as far as it is known to be done."""
+        found = await self._reader.newest_entries(_MAX_ACTIONS, after=after, kinds=["acted"], conversation=place)
+        return [one.fact for one in found if isinstance(one.fact, PlatformAction) and one.fact.state == "done"]
+
+    async def _is_deleted(
+        self, message: MessageId, queued: LogEntry, post: Post, acts: Sequence[PlatformAction]
+    ) -> bool:
+        if any(act.what == "delete" and act.message == message for act in acts):
+            return True
+        shown = Message(id=message, at=post.to, sender=NOBODY, text="", sent=queued.at, kind="room")
+        newest = await self._reader.latest_message_change(shown, queued.seq)  # by somebody else, as the platform says
+        return newest is not None and isinstance(newest.fact, MessageDeleted)
+
+
+def _to_target(ours: AgentPost) -> MessageTarget:
+    if not ours.state:
+        raise ToolCallRefused("That is not delivered yet: try again later.")
+    return MessageTarget(at=ours.post.to, ids=ours.ids, agent=ours.agent)
+
+
+UNKNOWN_PLACE: Final = (
+    "There is no place with that address that may be told of here. An address is written like irc.libera/#python; "
+    "left out, it is this place."
+)
+BAD_BEFORE: Final = "`before` is a handle that read_room has shown, e.g. m12."
+MAX_PEOPLE: Final = 50
+_UNTRUSTED_LABEL: Final = TrustLabel(ANYBODY_ROLE)
+_MAX_LATELY: Final = 200
+"""Messages that are looked through for who spoke."""
+_PAGE_ENTRIES: Final = 100
+_MAX_PAGES: Final = 5
+"""So many pages are looked at: what may not be told must not hide what may."""
+_MAX_HANDLE_DIGITS: Final = 18
+
+
+class AttachmentDescriber:
+    """What came beside words is only described, as it was told: `gateway.context.conversation.AttachmentSource`."""
+
+    async def describe_attachments(
+        self,
+        messages: Sequence[tuple[Seq, Message]],
+        *,
+        sees: bool,  # noqa: ARG002 - nothing is shown
+    ) -> dict[Seq, tuple[DescribedAttachment, ...]]:
+        """A line for each."""
+        return {
+            seq: tuple(DescribedAttachment(describe_attachment(one)) for one in said.attachments)
+            for seq, said in messages
+        }
+
+
+class RoomReader:
+    """Looks at places."""
+
+    def __init__(
+        self,
+        *,
+        reader: StoreReader,
+        places: PrivacyCache,
+        bindings: Bindings,
+        who: AccessPolicy,
+        channels: Mapping[ChannelName, Channel],
+        hearing: ConversationReader,
+        messages: MessageFinder,
+    ) -> None:
+        self._reader = reader
+        self._privacy = places
+        self._bindings = bindings
+        self._access_policy = who
+        self._channels = channels
+        self._conversation = hearing
+        self._message_finder = messages
+
+    async def read_room(self, asked: ReadRoomArgs, where: ToolContext) -> ToolOutput:
+        """Carry out `read_room`. Raises Refused and StoreError."""
+        at = await self._resolve_place(asked.address, where)
+        lines, more, label = await self._collect_lines(at, _parse_before(asked.before), asked.count, where)
+        await self._privacy.titles.load([at.conversation])
+        place = self._privacy.titles.label(at.conversation)
+        if lines:
+            head = f"{place}, {len(lines)} messages, the newest last."
+            head += f" What was said before them: before={_format_handle(lines[0][0])}" if more else ""
+        else:
+            head = f"{place}: nothing was said there that you were told{' before that' if asked.before else ''}."
+        told = [f"{_format_handle(seq)} {line}" for seq, line in lines]
+        return self._build_output("\n".join([head, *told]), "messages", at, where, label)
+
+    async def list_people(self, asked: WhoArgs, where: ToolContext) -> ToolOutput:
+        """Carry out `who`. Raises Refused and StoreError."""
+        at = await self._resolve_place(asked.address, where)
+        await self._privacy.titles.load([at.conversation])
+        note = ""
+        channel: object = self._channels.get(at.channel)
+        if isinstance(channel, CanListMembers):
+            try:
+                return self._build_output(
+                    self._render_people(at, await channel.list_members(at, most=MAX_PEOPLE)), "people", at, where
+                )
+            except SendError as error:
+                note = f"Who is there was not told ({to_single_line(error.reason, 200)}). "
+        return self._build_output(note + await self._render_recent_speakers(at, where), "people", at, where)
+
+    @staticmethod
+    def _build_output(
+        text: str, kind: str, at: Address, where: ToolContext, label: TrustLabel = _UNTRUSTED_LABEL
+    ) -> ToolOutput:
+        foreign = at != where.at or bool(label.foreign)
+        return ToolOutput(
+            text=text, kind=kind, origin=at.conversation, is_untrusted=True, is_foreign=foreign, role=label.role
+        )
+
+    async def _resolve_place(self, address: str | None, where: ToolContext) -> Address:
+        """Where is meant. Nobody learns of a place that may not be told of whether it exists."""
+        if not (address or "").strip():
+            if is_inner(where.at.conversation):
+                raise ToolCallRefused("You are by yourself here: name the place by its address.")
+            return where.at
+        titles = self._privacy.titles
+        found = [at for at in titles.find_places(address or "", [where.at]) if await self._is_visible(at, where)]
+        if not found:
+            raise ToolCallRefused(UNKNOWN_PLACE)
+        if len(found) > 1:
+            named = ", ".join(titles.label(at.conversation) for at in found)
+            raise ToolCallRefused(f"Several places are called so: {named}. Name one by the address in parentheses.")
+        return found[0]
+
+    async def _is_visible(self, at: Address, where: ToolContext) -> bool:
+        """Whether that place may be told of in this turn."""
+        if at == where.at and not is_inner(at.conversation):
+            return True
+        bound = self._bindings.find(at)
+        mine = at.channel in self._channels and bound.agent == where.agent and bound.listen != "off"
+        return mine and where.visibility.can_see(await self._privacy.scope(at.conversation))
+
+    async def _collect_lines(
+        self, at: Address, before: int | None, count: int, where: ToolContext
+    ) -> tuple[list[tuple[Seq, str]], bool, TrustLabel]:
+        """The newest, whether there is something before them, and whose words they are."""
+        found, label = list[tuple[Seq, str]](), TRUSTED_LABEL
+        for _ in range(_MAX_PAGES):
+            page = await self._reader.newest_entries(
+                _PAGE_ENTRIES, before=before, kinds=(*MESSAGE_KINDS, "post"), conversation=at.conversation
+            )
+            for one in reversed(page):
+                if len(found) == count:
+                    return found[::-1], True, label
+                told = at == where.at or where.visibility.can_see(await self._privacy.scope(at.conversation, one.seq))
+                if told and (line := await self._render_entry(one, where.agent)) is not None:
+                    found.append((one.seq, line[0]))
+                    label |= line[1]
+            if len(page) < _PAGE_ENTRIES:
+                return found[::-1], False, label
+            before = page[0].seq
+        return found[::-1], True, label
+
+    async def _render_entry(self, one: LogEntry, agent: str) -> tuple[str, TrustLabel] | None:
+        """Also whose words it is. None: it was taken away, taken back, or never to be told to the model."""
+        if any(placed.is_removed for placed in await self._reader.locate_entries([one.cause or one.seq])):
+            return None
+        if isinstance(one.fact, Message):
+            said = await self._message_finder.current_message(one)
+            if said is None:
+                return None
+            standing = CurrentMessage(one.seq, said, is_edited=said.text != one.fact.text)
+            (heard,) = await self._conversation.render([standing], sees=False)
+            return render_line(heard.line), heard.label
+        ours = await self._message_finder.find_post(one)
+        if ours is None or ours.is_gone:
+            return None
+        label = await self._conversation.label_of_post(ours.post)
+        return render_line(_post_line(ours, one.at, agent)), label | _UNTRUSTED_LABEL if ours.edited else label
+
+    def _render_people(self, at: Address, found: RoomMembers) -> str:
+        people = sorted(
+            ((self._current_role(at, one), one) for one in found.members), key=lambda pair: -ROLE_ORDER.index(pair[0])
+        )
+        total = f" of {found.total}" if found.total is not None else ""
+        place = self._privacy.titles.label(at.conversation)
+        head = f"{place}, {len(people)}{total} people. {to_single_line(found.note, 300)}".rstrip()
+        return "\n".join([head, *(_format_person(role, one) for role, one in people)])
+
+    async def _render_recent_speakers(self, at: Address, where: ToolContext) -> str:
+        """Who spoke there lately, whoever was heard."""
+        lately = await self._reader.newest_entries(_MAX_LATELY, kinds=MESSAGE_KINDS, conversation=at.conversation)
+        spoke = dict[str, tuple[Sender, datetime]]()
+        for one in reversed(lately):
+            if at != where.at and not where.visibility.can_see(await self._privacy.scope(at.conversation, one.seq)):
+                continue
+            judged = await self._reader.find_judgement(one.seq)
+            if isinstance(one.fact, Message) and judged is not None and judged.fate in ("due", "context"):
+                spoke.setdefault(one.fact.sender.id, (one.fact.sender, one.at))
+        lines = [
+            f"{_format_person(self._current_role(at, sender), sender)}, at {last:%Y-%m-%d %H:%M} UTC"
+            for sender, last in list(spoke.values())[:MAX_PEOPLE]
+        ]
+        place = self._privacy.titles.label(at.conversation)
+        head = f"{place}: {'who spoke there, the last first:' if lines else 'nobody spoke there yet.'}"
+        return "\n".join([head, *lines])
+
+    def _current_role(self, at: Address, sender: Sender) -> str:
+        return role_of(self._access_policy, at, sender)
+
+
+def _post_line(ours: AgentPost, at: datetime, agent: str) -> PromptLine:
+    file, states = ours.post.file, {"": "not delivered yet", "failed": "not delivered", "uncertain": "perhaps unseen"}
+    beside = [f"[file {sanitize_name(file.name)}]"] if file is not None else []
+    beside += [f"[{states[ours.state]}]"] if ours.state in states else []
+    return PromptLine(
+        sender="you" if ours.agent in ("", agent) else ours.agent,
+        role="agent",
+        sent=at,
+        text=ours.text,
+        is_addressed=True,
+        is_edited=ours.edited,
+        attachments=tuple(beside),
+    )
+
+
+def _format_person(role: str, sender: Sender) -> str:
+    return f"{sanitize_name(sender.name)} ({role}{', bot' if sender.is_bot else ''})"
+
+
+def _format_handle(seq: int) -> str:
+    return f"m{seq}"
+
+
+def _parse_before(handle: str | None) -> int | None:
+    """A position: where it is from does not matter, it only bounds."""
+    if not (handle or "").strip():
+        return None
+    digits = (handle or "").strip(" \t\r\n\"'`()[]<>").lower().removeprefix("m")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= _MAX_HANDLE_DIGITS):
+        raise ToolCallRefused(BAD_BEFORE)
+    return int(digits)

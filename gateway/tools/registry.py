@@ -1,0 +1,307 @@
+"""The tools of all agents, wired: what they share, and what each has of its own.
+
+What the tools of all agents stand on.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from weakref import WeakKeyDictionary
+
+from agent.models.base import Model
+from agent.tools.specs import BASH
+from agent.workspace import default_workspace
+from agent.workspace.skills import SKILLS_FOLDER
+from channels.base import Channel
+from gateway.config.models import AgentConfig
+from gateway.config.reload import DerivedSettingsListener, LiveSettings
+from gateway.config.tools import ToolsConfig
+from gateway.context.services import BackgroundServices
+from gateway.core.clock import Clock, new_id
+from gateway.core.events import Address, ChannelName, ConversationId, EventId, TaskFinished, ToolImage
+from gateway.core.identity import ROLE_ORDER, AccessPolicy
+from gateway.core.permissions import ToolPermit, apply_rules
+from gateway.core.private_files import agent_directory
+from gateway.core.redaction import Redact, Redactor
+from gateway.core.tool import Tool
+from gateway.core.tool_spec import Image, ToolCallRefused
+from gateway.store import OutboxPost, Store
+from gateway.stream.media import MediaStore
+from gateway.stream.outbox import OutgoingFiles
+from gateway.stream.routing import Bindings
+from gateway.tools.agent import SkillTools
+from gateway.tools.approvals import ApprovalDecisions, ApprovalQueue
+from gateway.tools.dispatch import (
+    MAX_WINDOW_SHARE,
+    FittedDynamicTools,
+    PermissionGate,
+    RunningCalls,
+    ToolDispatcher,
+    ToolList,
+    ToolUseListener,
+    fit_families,
+    render_tool_status,
+)
+from gateway.tools.files import AuthoredFiles, FileTools, prepare_image
+from gateway.tools.mcp.client import McpServers, McpServerState
+from gateway.tools.mcp.review import ToolDefinitionReview
+from gateway.tools.metrics import ToolStats
+from gateway.tools.platform import PlatformTools, ResolveReachable
+from gateway.tools.sandbox import SKILLS_PATH
+from gateway.tools.shell import BackgroundJob, ShellTools
+from gateway.tools.web import WebTools
+from gateway.tools.workspace_fs import WorkspaceRoot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolServices:
+    """Wired once."""
+
+    live: LiveSettings
+    store: Store
+    clock: Clock
+    channels: Mapping[ChannelName, Channel]
+    life: BackgroundServices
+    access_policy: AccessPolicy
+    bindings: Bindings
+    media: MediaStore
+    outfiles: OutgoingFiles
+    post: Callable[[OutboxPost], None]
+    command_prefixes: Mapping[ChannelName, str]
+    spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
+    directory: Path | None = None
+    """Of the configuration files. None: there are none."""
+    redact: Redact = field(default_factory=Redactor)
+    """Given all that tools bring."""
+    notify_owners: Callable[[str, str], None] = lambda _key, _text: None
+    """Has owners told something: as `Owners.tell`."""
+    on_tool_use: ToolUseListener = lambda _turn, _tool: None
+    """Told of each call, when it begins and when it has ended."""
+
+
+logger = logging.getLogger("reverie.tooling")
+
+SERVER_SETTLE_S = 5.0
+"""So long the first turn waits at most for servers of tools that are just starting."""
+FILES_DIRECTORY = "files"
+"""Of an agent: in the directory of what is its own, unless the operator names another."""
+
+
+class ToolRegistry:
+    """For all agents."""
+
+    def __init__(self, ground: ToolServices) -> None:
+        self._services = ground
+        said, store, clock = ground.live.settings.tools, ground.store, ground.clock
+        self.approvals = ApprovalQueue(
+            store,
+            clock,
+            said.approvals,
+            post=ground.post,
+            places=ground.life.places,
+            who=ground.access_policy,
+            prefix=ground.command_prefixes,
+        )
+        store.add_listener(self.approvals.on_appended)
+        self.stats = ToolStats(lambda: len(self.approvals.pending))
+        self._definitions = ToolDefinitionReview(store, clock, ground.spawn, ground.notify_owners)
+        self.decisions = ApprovalDecisions(self.approvals, self._definitions, store, clock, ground.command_prefixes)
+        self._gate = PermissionGate(said, store, clock, self.approvals, who=ground.access_policy)
+        self._web = WebTools(said.web, clock)
+        self._mcp = McpServers(
+            said.mcp, clock, ground.spawn, lambda *_: None, keep=self._keep_image, definitions=self._definitions
+        )
+        self._shells: dict[str, ShellTools] = {}
+        self._family_by_tool: dict[str, str] = {}
+        """Of each tool, by name. Those of servers have none."""
+        self._families_by_agent: dict[str, Mapping[str, Callable[[], Sequence[Tool]]]] = {}
+        """Of each agent, by family, from what is made once: its shell goes on when it thinks with another model."""
+        self._roots: list[WorkspaceRoot] = []
+        self.running = RunningCalls()
+        self._turn_starts = WeakKeyDictionary[ToolDispatcher, float]()
+        """When each agent's last turn began, by its hands."""
+
+        ground.live.add_listener(DerivedSettingsListener(lambda settings: settings.tools, self._reconfigure))
+
+    def _reconfigure(self, said: ToolsConfig) -> None:
+        """Calls that begin from now on go by that."""
+        self.approvals.reconfigure(said.approvals)
+        self._gate.reconfigure(said)
+        self._web.reconfigure(said.web)
+        for shell in self._shells.values():
+            shell.reconfigure(said.bash)
+        for root in self._roots:
+            root.max_bytes = said.files.max_bytes
+
+    @property
+    def has_dynamic_tools(self) -> bool:
+        """Tools may come and go."""
+        return bool(self._services.live.settings.tools.mcp)
+
+    def files_directory(self, agent: AgentConfig) -> Path:
+        """Where an agent's files are."""
+        return agent.files or agent_directory(agent.workspace, self._services.store.path, agent.id) / FILES_DIRECTORY
+
+    def build_dispatcher(
+        self, agent: AgentConfig, model: Model, own: Sequence[Tool], reach: ResolveReachable, skills: SkillTools
+    ) -> ToolDispatcher:
+        """Everything that an agent can do. `own`: what it does with itself. `reach`: where it may act.
+
+        `model`: what it thinks with: a small window has no room for all. `skills`: its own. Call it again for another
+        model: the tools are the same then, and `own`, `reach` and `skills` mean nothing.
+        """
+        if agent.id not in self._families_by_agent:
+            self._families_by_agent[agent.id] = self._build_families(agent, own, reach, skills)
+        said = self._services.live.settings.tools
+        families = {family: list(some()) for family, some in self._families_by_agent[agent.id].items()}
+        if model.takes_tools:
+            families = fit_families(agent.id, families, model.context_tokens, said.off)
+        self._family_by_tool |= {hand.spec.name: family for family, some in families.items() for hand in some}
+        return ToolDispatcher(
+            [hand for some in families.values() for hand in some],
+            self._gate,
+            late=FittedDynamicTools(self._mcp, agent.id, int(model.context_tokens * MAX_WINDOW_SHARE))
+            if self.has_dynamic_tools
+            else None,
+            counted=self.stats.count_call,
+            off=said.off,
+            doing=self.running,
+            redact=self._services.redact,
+            used=self._services.on_tool_use,
+        )
+
+    def _build_families(
+        self, agent: AgentConfig, own: Sequence[Tool], reach: ResolveReachable, skills: SkillTools
+    ) -> Mapping[str, Callable[[], Sequence[Tool]]]:
+        ground, said = self._services, self._services.live.settings.tools
+        path = self.files_directory(agent)
+        root = WorkspaceRoot(path, said.files.max_bytes)
+        shell = ShellTools(
+            path,
+            said.bash,
+            ground.clock,
+            skills.paths,
+            hidden=self._hidden_directories(),
+            finished=self._on_job_finished,
+        )
+        self._shells[agent.id] = shell
+        self._roots.append(root)
+        rooms = PlatformTools(
+            store=ground.store,
+            clock=ground.clock,
+            channels=ground.channels,
+            places=ground.life.places,
+            bindings=ground.bindings,
+            who=ground.access_policy,
+            reach=reach,
+            files=root,
+            outfiles=ground.outfiles,
+            post=ground.post,
+        )
+        files = FileTools(root, ground.media, AuthoredFiles(ground.store, ground.clock))
+        return {
+            "itself": lambda: [*own, *ground.life.tools, *skills.tools],
+            "rooms": lambda: rooms.tools,
+            "files": lambda: files.tools,
+            "shell": lambda: shell.tools,
+            "web": lambda: self._web.tools,
+        }
+
+    def _hidden_directories(self) -> list[Path]:
+        """What no command sees, wherever it is: the configuration, what is kept, and what is each agent's own."""
+        ground = self._services
+        own = [
+            path
+            for one in ground.live.settings.agents
+            for path in (one.workspace, self.files_directory(one))
+            if path is not None
+        ]
+        return [ground.store.path.parent, *own, *([ground.directory] if ground.directory is not None else [])]
+
+    def build_skill_tools(self, agent: AgentConfig) -> SkillTools:
+        """Those of its workspace."""
+        workspace, bindings = agent.workspace or default_workspace(), self._services.bindings
+
+        def scripts() -> str:
+            boxed = self._services.live.settings.tools.bash.sandbox == "bubblewrap"
+            return SKILLS_PATH if boxed else str(workspace / SKILLS_FOLDER)
+
+        return SkillTools(workspace, lambda at: bindings.find(at).skills, scripts=scripts)
+
+    def describe_shell(self, agent: str) -> str:
+        """How its shell runs, in one line for the agent."""
+        return self._shells[agent].describe()
+
+    async def render_status(
+        self, agent: str, conversation: ConversationId, hands: ToolDispatcher, roles: Sequence[str]
+    ) -> str:
+        """How they are there just now, for a turn of the agent: of the shell only to who may use it, by these roles."""
+        permits, said = hands.permits(), self._services.live.settings.tools
+        needs = apply_rules(BASH.name, permits[BASH.name], said.rules).role if BASH.name in permits else None
+        reached = needs is not None and any(ROLE_ORDER.index(role) >= ROLE_ORDER.index(needs) for role in roles)
+        found = await self.approvals.grants.list_grants() if reached else {}
+        approved = sorted({one.tool for one in found if (one.agent, one.conversation) == (agent, conversation)})
+        return render_tool_status(self.describe_shell(agent) if reached else "", approved, *hands.changed_names)
+
+    async def prepare_turn(self, hands: ToolDispatcher, lasts_s: float) -> None:
+        """A turn begins. What the agent is told of its tools is renewed where nothing of it can be cached any more.
+
+        `lasts_s`: for so long it can be.
+        """
+        now_s, before_s = self._services.clock.monotonic(), self._turn_starts.get(hands)
+        self._turn_starts[hands] = now_s
+        if self.has_dynamic_tools and before_s is None:
+            await self._mcp.wait_settled(SERVER_SETTLE_S)
+        if before_s is None or now_s - before_s > lasts_s:
+            hands.pin_specs()
+
+    def list_tools(self, agent: str, hands: ToolDispatcher, at: Address) -> ToolList:
+        """The same for people, who ask there."""
+        said, families = self._services.live.settings.tools, dict[str, dict[str, ToolPermit]]()
+        for name, permit in hands.permits().items():
+            families.setdefault(self._family_by_tool.get(name, "MCP"), {})[name] = permit
+        states = [self.describe_shell(agent), *(_describe_server(one) for one in self._mcp.describe())]
+        return ToolList(
+            families=families,
+            rules=said.rules,
+            off=said.off,
+            status_lines=states,
+            running=hands.running_calls(at.conversation),
+        )
+
+    async def start(self) -> None:
+        """Take up what an earlier process left, and start what takes long. Call once, before the first turn."""
+        await self.approvals.recover()
+        await self._services.outfiles.sweep()
+        await self._definitions.load()
+        self._mcp.start()
+
+    async def kill_jobs(self, theirs: Callable[[BackgroundJob], bool]) -> None:
+        """End somebody's background jobs."""
+        for shell in self._shells.values():
+            await shell.kill_jobs(theirs)
+
+    async def close(self) -> None:
+        """End all that runs for tools. Call after the turns have ended."""
+        await asyncio.gather(*(shell.aclose() for shell in self._shells.values()))
+        await self._mcp.aclose()
+        await self._web.aclose()
+        await self.approvals.close()
+
+    async def _keep_image(self, data: bytes, about: str) -> tuple[ToolImage, Image] | None:
+        try:
+            return await prepare_image(self._services.media, data, about)
+        except ToolCallRefused:
+            return None
+
+    async def _on_job_finished(self, agent: str, at: Address, text: str, ok: bool) -> None:
+        now = self._services.clock.now()
+        event = TaskFinished(id=EventId(new_id(now)), what="job", ok=ok, text=text, sent=now, agent=agent, at=at)
+        await self._services.life.internal_intake.submit(event)
+
+
+def _describe_server(server: McpServerState) -> str:
+    why = f": {server.why}" if server.why else ""
+    return f"MCP server {server.name} is {server.state}, {server.tools} tools{why}"

@@ -1,0 +1,557 @@
+"""The directory that an agent works in, and the only way from its tools to the disk. Blocks; safe in threads.
+
+Its shell changes the same files meanwhile, and may mean harm. So nothing is looked at by a name of several parts: each
+directory is opened from the one above it, by one name and never through a link, and what is done to a file is done from
+the directory that was opened (openat(2), section "Rationale for openat() and other directory file descriptor APIs").
+A directory that becomes a link meanwhile changes nothing that was opened before, and is refused if it is opened after.
+
+Looking through an agent's files by name. Blocks; bounded in names, time and output.
+
+Hidden files count. What is in a `.git` directory does not, unless it is named: nobody looks for anything in there.
+Links are listed, and never followed. The order is that of the names, so the same files are told in the same way.
+
+Patterns for paths, as shells write them: `*`, `?`, `[a-z]`, `{a,b}`, and `**` for any number of directories. Pure.
+
+A pattern is followed down a tree name by name, so that directories in which nothing can match are never opened. Names
+that begin with a dot match as all others do. No name can make it slow: `fnmatch` never goes back.
+
+Names of files as a model writes them, and as they are told to it. Pure.
+
+A path is taken apart here and never put together again: whoever opens files walks its parts one by one.
+"""
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+import stat
+import threading
+import time
+import unicodedata
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
+from fnmatch import translate
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from gateway.core.tool_spec import ToolCallRefused
+
+PathParts = tuple[str, ...]
+"""The names on the way down from the root, none of which is `.`, `..` or empty. No names: the root itself."""
+
+ROOT_PREFIX: Final = "/workspace"
+"""What the root is called in the shell."""
+MAX_PATH_CHARS: Final = 2_000
+MAX_PATH_PARTS: Final = 40
+MAX_NAME_BYTES: Final = 255
+"""Linux's NAME_MAX."""
+
+
+def parse_path(written: str) -> PathParts:
+    """Where in the root that is. Raises Refused for whatever cannot be a place there."""
+    if len(written) > MAX_PATH_CHARS:
+        raise ToolCallRefused(f"A path has at most {MAX_PATH_CHARS:,} characters.")
+    if not all(map(_is_visible_char, written)):
+        raise ToolCallRefused("A path has no line ends, control characters or other characters that nobody sees.")
+    if written.startswith("/"):
+        if written != ROOT_PREFIX and not written.startswith(f"{ROOT_PREFIX}/"):
+            raise ToolCallRefused(
+                f"{display_path(written)} is outside: write it relative to {ROOT_PREFIX}, e.g. notes/today.md."
+            )
+        written = written.removeprefix(ROOT_PREFIX)
+    parts = tuple(one for one in written.split("/") if one not in ("", "."))
+    if ".." in parts:
+        raise ToolCallRefused(
+            f"{display_path(written)} goes up with `..`: write the path from the top, e.g. notes/today.md."
+        )
+    if parts[:1] == ("~",):
+        raise ToolCallRefused(
+            f"{display_path(written)}: `~` means nothing here, write the path from the top, e.g. notes/today.md."
+        )
+    if len(parts) > MAX_PATH_PARTS:
+        raise ToolCallRefused(f"A path has at most {MAX_PATH_PARTS} parts.")
+    if any(len(one.encode()) > MAX_NAME_BYTES for one in parts):
+        raise ToolCallRefused(f"A name of a file or directory has at most {MAX_NAME_BYTES} bytes.")
+    return parts
+
+
+def parse_file_path(written: str) -> PathParts:
+    """The same, of what can be a file. Raises Refused."""
+    parts = parse_path(written)
+    if not parts:
+        raise ToolCallRefused("Say which file: write its path from the top, e.g. notes/today.md.")
+    return parts
+
+
+def display_path(path: str | PathParts) -> str:
+    """On one line, as a model reads it. What nobody sees in a name is shown as `?`."""
+    name = path if isinstance(path, str) else "/".join(path) or "."
+    return "".join(one if _is_visible_char(one) else "?" for one in name)
+
+
+def _is_visible_char(one: str) -> bool:
+    """Blanks of other widths count: file names of people have them (macOS puts U+202F into those of screenshots)."""
+    return one.isprintable() or unicodedata.category(one) == "Zs"
+
+
+MAX_ALTERNATIVES: Final = 64
+"""Patterns that the braces of one make."""
+_DOUBLE_STAR: Final = "**"
+_BRACES: Final = re.compile(r"\{([^{}]*,[^{}]*)\}")
+
+GlobState = frozenset[tuple[int, int]]
+"""How far the choices of a pattern have come: which, and how many of its names. Empty: nothing below can match."""
+
+
+class GlobPattern:
+    """One pattern."""
+
+    def __init__(self, written: str, *, anywhere: bool = False) -> None:
+        """Raises Refused for what can match nothing. `anywhere`: it may begin in any directory, not only at the top."""
+        pattern = written.strip()
+        if pattern.startswith("/") and not pattern.startswith(f"{ROOT_PREFIX}/"):
+            raise ToolCallRefused(
+                f"{display_path(pattern)} is outside: write a pattern relative to {ROOT_PREFIX}, e.g. **/*.md."
+            )
+        pattern = pattern.removeprefix(f"{ROOT_PREFIX}/")
+        if anywhere:
+            pattern = f"{_DOUBLE_STAR}/{pattern}"
+        self._alternatives = [
+            tuple(one for one in choice.split("/") if one not in ("", ".")) for choice in _expand_braces(pattern)
+        ]
+        if any(".." in names for names in self._alternatives):
+            raise ToolCallRefused(
+                f"{display_path(pattern)} goes up with `..`: write a pattern from the top, e.g. **/*.md."
+            )
+        if not all(self._alternatives):
+            raise ToolCallRefused("A pattern names files, e.g. `*` or `**/*.md`.")
+        self._names = {name: re.compile(translate(name)) for names in self._alternatives for name in names}
+        self.names = frozenset(self._names)
+        """What stands between its slashes."""
+        self.initial_state = self._expand_double_stars({(number, 0) for number in range(len(self._alternatives))})
+
+    def advance(self, place: GlobState, name: str) -> GlobState:
+        """Where it stands behind this name."""
+        found = set[tuple[int, int]]()
+        for choice, at in place:
+            names = self._alternatives[choice]
+            if at == len(names):
+                continue
+            if names[at] == _DOUBLE_STAR:
+                found.add((choice, at))
+            elif self._names[names[at]].match(name):
+                found.add((choice, at + 1))
+        return self._expand_double_stars(found)
+
+    def is_match(self, place: GlobState) -> bool:
+        """The names that led here match as a whole."""
+        return any(at == len(self._alternatives[choice]) for choice, at in place)
+
+    def can_match_below(self, place: GlobState) -> bool:
+        """Something below can match."""
+        return any(at < len(self._alternatives[choice]) for choice, at in place)
+
+    def _expand_double_stars(self, found: set[tuple[int, int]]) -> GlobState:
+        """With those that are reached because `**` stands for no directory, too."""
+        left = list(found)
+        while left:
+            choice, at = left.pop()
+            if (
+                at < len(self._alternatives[choice])
+                and self._alternatives[choice][at] == _DOUBLE_STAR
+                and (choice, at + 1) not in found
+            ):
+                found.add((choice, at + 1))
+                left.append((choice, at + 1))
+        return frozenset(found)
+
+
+def _expand_braces(pattern: str) -> list[str]:
+    """What its braces stand for. Raises Refused if that is too much."""
+    done, left = list[str](), [pattern]
+    while left:
+        one = left.pop()
+        made = list(_expand_first_brace(one))
+        if made:
+            left += reversed(made)
+        else:
+            done.append(one)
+        if len(done) + len(left) > MAX_ALTERNATIVES:
+            raise ToolCallRefused(f"The braces of a pattern stand for {MAX_ALTERNATIVES} patterns at most: use fewer.")
+    return done
+
+
+def _expand_first_brace(pattern: str) -> Iterator[str]:
+    """With its first innermost braces replaced by each of what is in them."""
+    found = _BRACES.search(pattern)
+    if found:
+        for choice in found[1].split(","):
+            yield pattern[: found.start()] + choice + pattern[found.end() :]
+
+
+RESERVED_DISK_BYTES: Final = 268_435_456
+"""What files leave of the disk, or a twentieth of a smaller one: the gateway keeps its own records there."""
+PARTIAL_MAX_AGE_S: Final = 3_600.0
+"""Then half a file of a crash is removed, when its directory is written to."""
+
+OPEN_DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_FILE_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+"""A link that was put there is not followed, and a pipe must not make us wait."""
+_PARTIAL_NAME: Final = re.compile(r"\.reverie-[0-9a-f]{16}\.half")
+_ERROR_REASONS: Final = {
+    errno.ENOENT: "there is no such file or directory; glob lists what there is",
+    errno.ENOTDIR: "a part of the path is a link, or no directory; links are not followed",
+    errno.ELOOP: "it is a link, and links are not followed",
+    errno.EISDIR: "it is a directory",
+    errno.EACCES: "it may not be opened (its mode forbids it)",
+    errno.EPERM: "it may not be changed",
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk is full",
+    errno.EROFS: "the files can only be read",
+    errno.ENXIO: "it is no regular file",
+    errno.EIO: "the disk fails",
+}
+
+
+class WriteResult(NamedTuple):
+    """What a write did."""
+
+    previous_bytes: int | None
+    """Bytes that the file had. None: there was none."""
+    size_bytes: int
+
+
+class WorkspaceRoot:
+    """One agent's files. All methods raise Refused, with a sentence for the model that names no path of the machine."""
+
+    def __init__(self, path: Path, max_bytes: int) -> None:
+        """`path` is the operator's: links on the way to it are followed. `max_bytes`: of a file, read or written.
+
+        It is made when it is first needed, for its owner only.
+        """
+        self._path = path
+        self.max_bytes = max_bytes
+        self._write_lock = threading.Lock()
+
+    def read_bytes(self, path: str) -> bytes:
+        """All of a file, as the model names it."""
+        parts = parse_file_path(path)
+        with self.open_directory(parts[:-1]) as above, _refuse_os_errors(parts):
+            return self.read_at(above, parts)
+
+    def read_at(self, above: int, parts: PathParts) -> bytes:
+        """The same, of the last part in a directory that is open. Raises OSError, too."""
+        _require_regular(
+            os.stat(parts[-1], dir_fd=above, follow_symlinks=False), parts
+        )  # opening a device can do something
+        handle = os.open(parts[-1], _OPEN_FILE_FLAGS, dir_fd=above)
+        with os.fdopen(handle, "rb") as file:
+            size = _require_regular(os.fstat(handle), parts).st_size
+            content = file.read(self.max_bytes + 1) if size <= self.max_bytes else b""
+        size = max(size, len(content))
+        if size > self.max_bytes:
+            raise ToolCallRefused(
+                f"{display_path(parts)} has {size:,} bytes, more than the {self.max_bytes:,} that can be read at once: "
+                "take a part of it with the shell."
+            )
+        return content
+
+    def is_directory(self, parts: PathParts) -> bool:
+        """Whether this, which is not the root itself, is one now."""
+        with self.open_directory(parts[:-1]) as above, _refuse_os_errors(parts):
+            return stat.S_ISDIR(os.stat(parts[-1], dir_fd=above, follow_symlinks=False).st_mode)
+
+    def write(self, path: str, data: bytes) -> WriteResult:
+        """Make a file, or replace all of it, with the directories above it.
+
+        It is done whole or not at all, also in a crash, and what is done is on the disk.
+        """
+        parts = parse_file_path(path)
+        self._check_size(parts, data)
+        return self._replace_content(parts, lambda _: data, make=True)
+
+    def edit(self, path: str, change: Callable[[bytes], bytes]) -> WriteResult:
+        """Replace a file by what `change` makes of it, which may raise Refused; as `write`, and never makes one.
+
+        No other write of ours comes between; if another program's does, it is refused.
+        """
+        return self._replace_content(parse_file_path(path), change, make=False)
+
+    @contextlib.contextmanager
+    def open_directory(self, parts: PathParts, *, make: bool = False) -> Iterator[int]:
+        """A directory, open: the handle is good as long as this is not left. `make`: those that are not there."""
+        with contextlib.ExitStack() as stack:
+            handle = self._open_root()
+            stack.callback(os.close, handle)
+            for number, part in enumerate(parts, start=1):
+                with _refuse_os_errors(parts[:number]):
+                    if make:
+                        with contextlib.suppress(FileExistsError):
+                            os.mkdir(part, 0o700, dir_fd=handle)
+                            os.fsync(handle)
+                    handle = os.open(part, OPEN_DIRECTORY_FLAGS, dir_fd=handle)
+                stack.callback(os.close, handle)
+            yield handle
+
+    def _open_root(self) -> int:
+        try:
+            _make_directories(self._path)
+            return os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise ToolCallRefused(
+                f"The files cannot be reached now ({error.strerror}): an admin has to look at it."
+            ) from error
+
+    def _replace_content(self, parts: PathParts, change: Callable[[bytes], bytes], *, make: bool) -> WriteResult:
+        with self._write_lock, self.open_directory(parts[:-1], make=make) as above, _refuse_os_errors(parts):
+            before = _stat_existing(above, parts)
+            if before is None and not make:
+                raise FileNotFoundError(errno.ENOENT, "")
+            data = change(b"" if make else self.read_at(above, parts))
+            self._check_size(parts, data)
+            _check_disk_space(above, len(data))
+            _remove_stale_partials(above)
+            _replace_atomically(above, parts, data, before)
+            return WriteResult(before.st_size if before else None, len(data))
+
+    def _check_size(self, parts: PathParts, data: bytes) -> None:
+        if len(data) > self.max_bytes:
+            raise ToolCallRefused(
+                f"{display_path(parts)} would have {len(data):,} bytes, and a file may have {self.max_bytes:,}: "
+                "write less of it, or several files."
+            )
+
+
+def _make_directories(directory: Path) -> None:
+    if not directory.is_dir():
+        _make_directories(directory.parent)
+        directory.mkdir(mode=0o700, exist_ok=True)
+
+
+def is_partial_file(name: str) -> bool:
+    """It is a file of ours that is not whole yet, or never will be."""
+    return _PARTIAL_NAME.fullmatch(name) is not None
+
+
+def _stat_existing(above: int, parts: PathParts) -> os.stat_result | None:
+    """What is to be written over. None: nothing is there."""
+    try:
+        seen = _require_regular(os.stat(parts[-1], dir_fd=above, follow_symlinks=False), parts)
+    except FileNotFoundError:
+        return None
+    if seen.st_nlink > 1:
+        raise ToolCallRefused(
+            f"{display_path(parts)} has several names (hard links), so it is not written: choose another name."
+        )
+    return seen
+
+
+def _replace_atomically(above: int, parts: PathParts, data: bytes, before: os.stat_result | None) -> None:
+    name, half = parts[-1], f".reverie-{secrets.token_hex(8)}.half"
+    mode = stat.S_IMODE(before.st_mode) & 0o777 if before else 0o600
+    handle = os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=above)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            if before and (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
+                with contextlib.suppress(PermissionError):  # then it is ours from now on
+                    os.fchown(handle, before.st_uid, before.st_gid)
+            os.fchmod(handle, mode)
+            os.fsync(handle)
+        _check_unchanged(above, parts, before)
+        os.replace(half, name, src_dir_fd=above, dst_dir_fd=above)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(half, dir_fd=above)
+        raise
+    os.fsync(above)
+
+
+def _check_unchanged(above: int, parts: PathParts, before: os.stat_result | None) -> None:
+    """Raises Refused, also for what it has become."""
+    now = _stat_existing(above, parts)
+    if (before and _file_identity(before)) != (now and _file_identity(now)):
+        raise ToolCallRefused(f"{display_path(parts)} was changed by another program just now: read it again.")
+
+
+def _file_identity(seen: os.stat_result) -> tuple[int, ...]:
+    return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns
+
+
+def _check_disk_space(above: int, wanted: int) -> None:
+    disk = os.fstatvfs(above)
+    spare = min(RESERVED_DISK_BYTES, disk.f_blocks * disk.f_frsize // 20)
+    if disk.f_bavail * disk.f_frsize - wanted < spare:
+        raise ToolCallRefused(
+            "The disk is nearly full, so nothing is written: remove what is not needed, or tell an admin."
+        )
+
+
+def _remove_stale_partials(above: int) -> None:
+    """Half files of a crash. Those of another agent that writes here now are younger."""
+    with os.scandir(above) as entries:
+        for entry in entries:
+            if is_partial_file(entry.name):
+                with contextlib.suppress(OSError):
+                    if entry.stat(follow_symlinks=False).st_mtime < time.time() - PARTIAL_MAX_AGE_S:
+                        os.unlink(entry.name, dir_fd=above)
+
+
+def _require_regular(seen: os.stat_result, parts: PathParts) -> os.stat_result:
+    """The same. Raises Refused for what is no file."""
+    if stat.S_ISREG(seen.st_mode):
+        return seen
+    kinds = (
+        (stat.S_ISDIR, "a directory: list it with glob"),
+        (stat.S_ISLNK, "a link, and links are not followed: name the file itself"),
+        (stat.S_ISFIFO, "a pipe, not a file"),
+        (stat.S_ISSOCK, "a socket, not a file"),
+    )
+    what = next((words for test, words in kinds if test(seen.st_mode)), "a device, not a file")
+    raise ToolCallRefused(f"{display_path(parts)} is {what}.")
+
+
+@contextlib.contextmanager
+def _refuse_os_errors(parts: PathParts) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        why = _ERROR_REASONS.get(error.errno or 0, os.strerror(error.errno or 0).lower())
+        raise ToolCallRefused(f"{display_path(parts)}: {why}.") from error
+
+
+MAX_LISTED: Final = 1_000
+"""Paths that are told."""
+_SKIPPED_DIRECTORY: Final = ".git"
+
+EntryKind = Literal["file", "directory", "link", "other"]
+_KIND_SUFFIXES: Final[dict[EntryKind, str]] = {"file": "", "directory": "/", "link": " (a link)", "other": " (no file)"}
+
+
+class FoundEntry(NamedTuple):
+    """Something in a directory."""
+
+    parts: PathParts
+    kind: EntryKind
+    parent_fd: int
+    """That directory, open until the next one is asked for."""
+
+
+@dataclass(slots=True)
+class SearchLimits:
+    """What one search may cost."""
+
+    is_stopped: Callable[[], bool] = lambda: False
+    """Nobody waits for it any more. Asked from another thread than it is told in."""
+    now: Callable[[], float] = time.monotonic
+    """In seconds."""
+    seconds: float = 10.0
+    names: int = 100_000
+    """Looked at."""
+    read_bytes: int = 500_000_000
+    """Of all files together."""
+    unopened: int = 0
+    """Directories that could not be opened."""
+    cut_reason: str = ""
+    """Something was not looked at, because of this."""
+    _deadline: float = field(init=False, default=0.0)
+
+    def __post_init__(self) -> None:
+        self._deadline = self.now() + self.seconds
+
+    def is_late(self) -> bool:
+        """Whether it is to end now."""
+        if self.is_stopped() or self.now() >= self._deadline:
+            self.cut_reason = self.cut_reason or f"it took {self.seconds:g} s"
+            return True
+        return False
+
+    def spend(self, *, names: int = 0, read: int = 0) -> bool:
+        """Whether so much more may be looked at; then it is counted."""
+        if self.names < names or self.read_bytes < read:
+            self.cut_reason = self.cut_reason or "there are so many files"
+            return False
+        self.names -= names
+        self.read_bytes -= read
+        return True
+
+
+def glob(root: WorkspaceRoot, pattern: str, bounds: SearchLimits) -> str:
+    """Paths that match, one a line; directories end with a slash. Raises Refused."""
+    wanted = GlobPattern(pattern)
+    lines = list[str]()
+    with contextlib.closing(walk(root, (), wanted, bounds)) as found:
+        for one in found:
+            if len(lines) == MAX_LISTED:
+                bounds.cut_reason = "so many match"
+                break
+            lines.append(f"{display_path(one.parts)}{_KIND_SUFFIXES[one.kind]}")
+    cut = f"; there may be more, but {bounds.cut_reason}: use a narrower pattern" if bounds.cut_reason else ""
+    unopened = f"; {bounds.unopened} directories could not be opened" if bounds.unopened else ""
+    if lines:
+        return "\n".join([f"{len(lines)} {'path' if len(lines) == 1 else 'paths'}{cut}{unopened}:", *lines])
+    elsewhere = "" if "/" in pattern or cut else f" `**/{pattern.strip()}` looks into all directories."
+    return f"Nothing matches{cut}{unopened}.{elsewhere}"
+
+
+def walk(root: WorkspaceRoot, top: PathParts, wanted: GlobPattern, bounds: SearchLimits) -> Generator[FoundEntry]:
+    """What matches below a directory, sorted. Raises Refused if that cannot be opened. To be closed."""
+    place = wanted.initial_state
+    for name in top:
+        place = wanted.advance(place, name)
+    with root.open_directory(top) as handle:
+        yield from _walk_below(handle, top, place, wanted, bounds)
+
+
+def _walk_below(
+    handle: int, parts: PathParts, place: GlobState, wanted: GlobPattern, bounds: SearchLimits
+) -> Generator[FoundEntry]:
+    for name, kind in _scan_directory(handle, bounds):
+        if bounds.is_late():
+            return
+        here = wanted.advance(place, name)
+        if wanted.is_match(here):
+            yield FoundEntry((*parts, name), kind, handle)
+        if (
+            kind != "directory"
+            or not wanted.can_match_below(here)
+            or (name == _SKIPPED_DIRECTORY and name not in wanted.names)
+        ):
+            continue
+        inner = _open_directory(handle, name) if len(parts) + 1 < MAX_PATH_PARTS else None
+        if inner is None:
+            bounds.unopened += 1
+            continue
+        try:
+            yield from _walk_below(inner, (*parts, name), here, wanted, bounds)
+        finally:
+            os.close(inner)
+
+
+def _open_directory(handle: int, name: str) -> int | None:
+    try:
+        return os.open(name, OPEN_DIRECTORY_FLAGS, dir_fd=handle)
+    except OSError:
+        return None
+
+
+def _scan_directory(handle: int, bounds: SearchLimits) -> list[tuple[str, EntryKind]]:
+    """The names in a directory, sorted, with what they are; as many as may be looked at."""
+    names = list[tuple[str, EntryKind]]()
+    with contextlib.suppress(OSError), os.scandir(handle) as entries:
+        for entry in entries:
+            if bounds.is_late() or not bounds.spend(names=1):
+                break
+            if not is_partial_file(entry.name):
+                names.append((entry.name, _entry_kind(entry)))
+    return sorted(names)
+
+
+def _entry_kind(entry: "os.DirEntry[str]") -> EntryKind:
+    if entry.is_symlink():
+        return "link"
+    if entry.is_dir(follow_symlinks=False):
+        return "directory"
+    return "file" if entry.is_file(follow_symlinks=False) else "other"

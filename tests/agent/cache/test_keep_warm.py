@@ -1,0 +1,287 @@
+"""Keeping warm what nobody asks for just now: a real Anthropic client against the strict fake, with a clock in hand."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from agent.cache.client import CachingModel
+from agent.cache.keep_warm import CacheWarmer
+from agent.cache.plan import CachePolicy, CacheProfile
+from agent.cache.state import Cadence
+from agent.models.anthropic import AnthropicModel
+from agent.models.base import ModelMessage, ModelRequest, StreamEnd, TextPart, ToolResult
+from gateway.core.clock import ManualClock
+from gateway.core.events import RequestUsage
+from gateway.core.tool_spec import ToolCall
+from tests.agent.cache.test_client import ANSWER, MODEL, PRICES, Bytes, request
+from tests.servers.messages_cache import MessagesCache
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import failure
+
+ROOM = "irc/#a"
+VARIED = (420.0, 900.0, 1_800.0, 3_000.0)
+LONG = "hello " * 500
+
+
+@dataclass
+class Bench:
+    api: ModelApi
+    clock: ManualClock
+    policy: CachePolicy = field(default_factory=lambda: CachePolicy(kind="fixed", allows_hour=False))
+    budget_usd: float = 1.0
+    told: list[tuple[str, RequestUsage]] = field(default_factory=list)
+    keeper: CachingModel = None  # type: ignore[assignment]  # it asks the bench
+    warmer: CacheWarmer = None  # type: ignore[assignment]
+
+    def used_to(self, *gaps_s: float) -> None:
+        """Let the agent's conversations have had such gaps until now."""
+        cadence, times = Cadence(), [0.0]
+        for _ in range(8):
+            for gap_s in gaps_s:
+                times.append(times[-1] + gap_s)
+        for at_s in times:
+            cadence.observe_request(ROOM, self.clock.now().timestamp() - times[-1] + at_s - 600.0)
+        self.keeper.restore_cadence("ana", cadence)
+
+    async def ask(self, asked: ModelRequest) -> RequestUsage:
+        async with aclosing(self.keeper.stream(asked)) as chunks:
+            ends = [chunk async for chunk in chunks if isinstance(chunk, StreamEnd)]
+        assert ends[0].account is not None
+        return ends[0].account
+
+    @property
+    def refreshed(self) -> int:
+        """Requests that were to be answered with nothing."""
+        return sum(one.body["max_tokens"] == 0 for one in self.api.seen)
+
+    async def idle(self, for_s: float, step_s: float = 5.0) -> None:
+        for _ in range(round(for_s / step_s)):
+            self.clock.advance(step_s)
+            await self.settled()
+
+    async def settled(self) -> None:
+        """Return once the warmer waits for the clock or for news."""
+        for _ in range(12):
+            await asyncio.sleep(0)
+        while len(self.told) < self.refreshed and not self.api.violations:
+            await asyncio.sleep(0.001)
+        for _ in range(12):
+            await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def bench() -> AsyncIterator[Bench]:
+    clock = ManualClock()
+    async with ModelApi(cache=MessagesCache(lambda text: -(-len(text) // 4)), clock=clock.monotonic) as api:
+        api.default = lambda _: ANSWER
+        made = Bench(api, clock)
+        made.warmer = CacheWarmer(clock, budget_usd=lambda: made.budget_usd)
+        made.keeper = CachingModel(
+            AnthropicModel(name="main", model=MODEL, base_url=api.url, api_key="k"),
+            CacheProfile(provider="anthropic", model=MODEL, price=PRICES.find(MODEL), caching="marks"),
+            clock=clock,
+            gauge=Bytes(),
+            policy=lambda _: made.policy,
+            rests=made.warmer.on_idle,
+        )
+        async with aclosing(made.keeper):
+            running = asyncio.create_task(made.warmer.run(lambda agent, account: made.told.append((agent, account))))
+            try:
+                yield made
+            finally:
+                running.cancel()
+                await asyncio.wait([running])
+
+
+def story(test: Callable[[Bench], Awaitable[None]]) -> None:
+    async def told() -> None:
+        async with asyncio.timeout(60), bench() as made:
+            await test(made)
+
+    asyncio.run(told())
+
+
+def test_nothing_is_sent_without_a_budget() -> None:
+    async def test(bench: Bench) -> None:
+        bench.budget_usd = 0.0
+        bench.used_to(*VARIED)
+        await bench.ask(request(ROOM, LONG))
+        await bench.idle(24 * 3_600.0, step_s=60.0)
+        assert (len(bench.api.seen), bench.told) == (1, [])
+
+    story(test)
+
+
+def test_a_prefix_of_five_minutes_can_be_read_after_fifty() -> None:
+    async def test(bench: Bench) -> None:
+        bench.used_to(*VARIED)
+        first = await bench.ask(request(ROOM, LONG))
+        await bench.idle(3_000.0)
+        account = await bench.ask(request(ROOM, LONG, "Yes.", "more"))
+        assert (bench.api.violations, account.missed) == ([], "")
+        assert account.usage.cache_read_tokens == first.usage.cache_write_tokens > 1_000
+        assert bench.refreshed == len(bench.told) == 10
+        for agent, refresh in bench.told:
+            assert (agent, refresh.missed, refresh.usage.output_tokens) == ("ana", "", 0)
+            assert refresh.usage.cache_read_tokens == first.usage.cache_write_tokens
+            blocks = sum(block.read for block in refresh.blocks)
+            assert blocks == pytest.approx(refresh.usage.cache_read_tokens, rel=0.1)
+        spent = sum(refresh.cost_usd or 0.0 for _, refresh in bench.told)
+        lost = PRICES.find(MODEL).cost_usd(replace(first.usage, output_tokens=0))
+        assert lost is not None
+        assert spent < lost
+
+    story(test)
+
+
+def test_without_it_the_same_would_be_written_again() -> None:
+    async def test(bench: Bench) -> None:
+        bench.budget_usd = 0.0
+        bench.used_to(*VARIED)
+        await bench.ask(request(ROOM, LONG))
+        await bench.idle(3_000.0)
+        assert (await bench.ask(request(ROOM, LONG, "Yes.", "more"))).usage.cache_read_tokens == 0
+
+    story(test)
+
+
+def test_a_refresh_has_the_same_bytes_and_marks_as_what_it_keeps() -> None:
+    async def test(bench: Bench) -> None:
+        bench.used_to(*VARIED)
+        await bench.ask(replace(request(ROOM, LONG, "Yes.", "more"), now="Answer in one line."))
+        await bench.idle(300.0)
+        asked, refresh = (one.body for one in bench.api.seen)
+        told = asked.pop("messages")
+        assert (asked.pop("stream"), asked.pop("max_tokens"), refresh.pop("max_tokens")) == (True, 100, 0)
+        assert told[: len(refresh["messages"])] == refresh.pop("messages")
+        assert asked == refresh
+
+    story(test)
+
+
+def test_an_hour_is_kept_beyond_an_hour_and_then_let_go() -> None:
+    async def test(bench: Bench) -> None:
+        bench.policy = CachePolicy(kind="fixed", short_lifetime="1h")
+        bench.used_to(5_400.0)
+        first = await bench.ask(request(ROOM, LONG))
+        await bench.idle(5_400.0, step_s=10.0)
+        account = await bench.ask(request(ROOM, LONG, "Yes.", "more"))
+        assert account.usage.cache_read_tokens == first.usage.cache_write_tokens
+        assert bench.refreshed == 1
+        await bench.idle(24 * 3_600.0, step_s=10.0)
+        refreshed = bench.refreshed
+        assert sum(refresh.cost_usd or 0.0 for _, refresh in bench.told) < (first.cost_usd or 0.0)
+        await bench.idle(24 * 3_600.0, step_s=60.0)
+        assert bench.refreshed == refreshed
+
+    story(test)
+
+
+def test_the_budget_of_a_day_holds_and_the_next_day_has_its_own() -> None:
+    async def test(bench: Bench) -> None:
+        bench.used_to(*VARIED)
+        first = await bench.ask(request(ROOM, LONG))
+        most = first.usage.cache_write_tokens * 2 * 2 / 1e6  # written for an hour, at $2
+        bench.budget_usd = most * 1.15  # enough for a surprise behind three refreshes, not behind more
+        await bench.idle(3_000.0)
+        spent = sum(refresh.cost_usd or 0.0 for _, refresh in bench.told)
+        assert 0 < bench.refreshed < 10
+        assert 0.0 < spent <= bench.budget_usd - most * 0.9
+        refreshed = bench.refreshed
+        await bench.ask(request(ROOM, LONG))
+        await bench.idle(600.0)
+        assert bench.refreshed == refreshed
+        await bench.idle(24 * 3_600.0, step_s=600.0)
+        await bench.ask(request(ROOM, LONG))
+        await bench.idle(300.0)
+        assert bench.refreshed > refreshed
+
+    story(test)
+
+
+def test_a_budget_that_is_taken_away_is_not_spent() -> None:
+    async def test(bench: Bench) -> None:
+        bench.used_to(*VARIED)
+        await bench.ask(request(ROOM, LONG))
+        bench.budget_usd = 0.0
+        await bench.idle(3_000.0)
+        assert len(bench.api.seen) == 1
+
+    story(test)
+
+
+def test_what_the_provider_lost_is_paid_once_and_within_the_budget() -> None:
+    async def test(bench: Bench) -> None:
+        bench.used_to(*VARIED)
+        first = await bench.ask(request(ROOM, LONG))
+        bench.budget_usd = first.usage.cache_write_tokens * 2 * 2 / 1e6 * 1.05
+        bench.api._messages.cache = MessagesCache(lambda text: -(-len(text) // 4))
+        await bench.idle(600.0)
+        ((_, refresh),) = bench.told
+        assert refresh.missed.startswith("0 of about ")
+        assert refresh.cost_usd is not None
+        assert refresh.cost_usd <= bench.budget_usd
+        assert (await bench.ask(request(ROOM, LONG, "Yes.", "more"))).missed == ""
+
+    story(test)
+
+
+def test_nothing_is_refreshed_while_somebody_waits_for_an_answer() -> None:
+    async def test(bench: Bench) -> None:
+        bench.used_to(*VARIED)
+        await bench.ask(request(ROOM, LONG))
+        bench.api.then(replace(ANSWER, delay_s=60.0))
+        other = asyncio.create_task(bench.ask(request("irc/#b", "hello")))
+        while len(bench.api.seen) < 2:
+            await asyncio.sleep(0.001)
+        await bench.idle(295.0)
+        assert bench.refreshed == 0
+        other.cancel()
+        await asyncio.wait([other])
+        await bench.settled()
+        while not bench.told:
+            await asyncio.sleep(0.001)
+        assert bench.refreshed == 1
+        assert bench.told[0][1].missed == ""
+
+    story(test)
+
+
+def test_what_fails_is_not_tried_again_before_the_conversation_goes_on() -> None:
+    async def test(bench: Bench) -> None:
+        bench.used_to(*VARIED)
+        await bench.ask(request(ROOM, LONG))
+        bench.api.then(failure(529, "overloaded_error"))
+        bench.clock.advance(291.0)
+        while len(bench.api.seen) < 2:
+            await asyncio.sleep(0.001)
+        for _ in range(60):
+            bench.clock.advance(5.0)
+            await asyncio.sleep(0.001)
+        assert (bench.refreshed, bench.told) == (1, [])
+        bench.told.append(("ana", await bench.ask(request(ROOM, LONG))))
+        await bench.idle(295.0)
+        assert bench.refreshed == 2
+
+    story(test)
+
+
+def test_calls_are_not_read_without_their_results() -> None:
+    async def test(bench: Bench) -> None:
+        bench.used_to(*VARIED)
+        asked = request(ROOM, LONG)
+        call = ToolCall(id="toolu_1", name="stay_silent", arguments="{}")
+        said = (
+            *asked.conversation,
+            ModelMessage(role="assistant", parts=(call,)),
+            ModelMessage(role="user", parts=(ToolResult(id=call.id, text="done " * 300), TextPart(text="and?"))),
+        )
+        await bench.ask(replace(asked, conversation=said))
+        await bench.idle(600.0)
+        assert bench.api.violations == []
+        assert bench.refreshed == 2
+
+    story(test)

@@ -1,0 +1,212 @@
+"""From configuration to models."""
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from agent.models.base import Model
+from agent.models.config import ModelConfig, ProviderConfig, build_model, check_models, takes_breakpoints
+from gateway.core.clock import ManualClock
+from gateway.core.fields import ConfigSection
+from tests.kits.models import ask, text
+from tests.servers.model_api import ModelApi
+
+PROVIDERS = TypeAdapter(dict[str, ProviderConfig])
+MODELS = TypeAdapter(dict[str, ModelConfig])
+
+
+class Whole(ConfigSection):
+    """Inputs are hidden only if the outermost model hides them."""
+
+    providers: dict[str, ProviderConfig]
+
+
+GIVEN: dict[str, Any] = {
+    "anthropic": {"kind": "anthropic", "api_key": "sk-secret"},
+    "vllm": {"kind": "openai", "base_url": "http://127.0.0.1:8000/v1", "api_key": "none", "timeout": "5m"},
+    "llamacpp": {"kind": "llamacpp", "base_url": "http://127.0.0.1:9931"},
+    "embedded": {"kind": "local"},
+    "play": {"kind": "scripted", "replies": [{"match": "hi", "reply": "ho"}], "delay": "0s"},
+}
+
+
+def build(models: dict[str, Any], name: str = "main", made: dict[str, Model] | None = None) -> Model:
+    return build_model(name, MODELS.validate_python(models), PROVIDERS.validate_python(GIVEN), ManualClock(), made=made)
+
+
+@pytest.mark.parametrize(
+    ("provider", "name", "label", "family", "limits"),
+    [
+        ("anthropic", "claude-sonnet-5-5", "claude-sonnet-5-5 at api.anthropic.com", "anthropic", (200_000, 4096)),
+        ("vllm", "qwen", "qwen at 127.0.0.1:8000", "openai", (128_000, 4096)),
+        ("llamacpp", None, "llama.cpp at 127.0.0.1:9931", "llamacpp", (128_000, 4096)),
+        (
+            "embedded",
+            None,
+            "SmolLM2-135M, embedded: a very small stand-in, not a capable model",
+            "local",
+            (8192, 160),
+        ),
+        ("play", None, "a scripted model (for tests and demos)", "scripted", (128_000, 4096)),
+    ],
+)
+def test_every_kind(provider: str, name: str | None, label: str, family: str, limits: tuple[int, int]) -> None:
+    model = build({"main": {"provider": provider, "name": name}})
+    assert (model.name, model.label, model.family) == ("main", label, family)
+    assert (model.context_tokens, model.max_output_tokens) == limits
+    assert model.takes_tools == (provider != "embedded")
+
+
+def test_a_scripted_model_from_configuration_answers() -> None:
+    assert text(asyncio.run(ask(build({"main": {"provider": "play"}})))) == "ho"
+
+
+def test_a_llama_cpp_server_gets_a_connection_per_request() -> None:
+    async def story() -> None:
+        async with ModelApi() as api:
+            provider = PROVIDERS.validate_python({"x": {"kind": "llamacpp", "base_url": api.url}})
+            models = MODELS.validate_python({"main": {"provider": "x"}})
+            model = build_model("main", models, provider, ManualClock())
+            for _ in range(3):
+                assert text(await ask(model)) == "You said: hi"
+            await model.aclose()
+            assert api.connections == len(api.seen) > 3  # it also asks for slots, and reads in
+
+    asyncio.run(story())
+
+
+def test_fallbacks_follow_depth_first_and_each_once_and_can_be_shared() -> None:
+    made: dict[str, Model] = {}
+    models = {
+        "main": {"provider": "play", "fallbacks": ["a", "b"]},
+        "a": {"provider": "play", "fallbacks": ["c"]},
+        "b": {"provider": "play", "fallbacks": ["c"]},
+        "c": {"provider": "play"},
+    }
+    build(models, made=made)
+    assert list(made) == ["main", "a", "c", "b"]
+    before = dict(made)
+    build(models, "a", made=made)
+    assert made == before
+
+
+@pytest.mark.parametrize(
+    ("models", "path", "words"),
+    [
+        ({"main": {"provider": "nobody"}}, ("models", "main", "provider"), "llm.providers"),
+        ({"main": {"provider": "anthropic"}}, ("models", "main", "name"), "needs a name"),
+        ({"main": {"provider": "play", "fallbacks": ["x"]}}, ("models", "main", "fallbacks"), "'x' in llm.models"),
+        ({"main": {"provider": "play", "fallbacks": ["main"]}}, ("models", "main", "fallbacks"), "main -> main"),
+        (
+            {"main": {"provider": "play", "fallbacks": ["b"]}, "b": {"provider": "play", "fallbacks": ["main"]}},
+            ("models", "main", "fallbacks"),
+            "main -> b -> main",
+        ),
+        (
+            {"main": {"provider": "play", "context_tokens": 100, "max_output_tokens": 100}},
+            ("models", "main", "max_output_tokens"),
+            "smaller",
+        ),
+    ],
+)
+def test_wrong_settings_are_found_with_their_place(models: dict[str, Any], path: tuple[str, ...], words: str) -> None:
+    found = check_models(MODELS.validate_python(models), PROVIDERS.validate_python(GIVEN))
+    assert found[0][0] == path
+    assert words in found[0][1]
+    with pytest.raises(ValueError, match="llm"):
+        build(models)
+
+
+def test_an_unknown_model_is_told_with_those_there_are() -> None:
+    with pytest.raises(ValueError, match=r"'other' in llm\.models \(there: main\)"):
+        build({"main": {"provider": "play"}}, "other")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"kind": "openai", "base_url": "localhost:8000"},
+        {"kind": "openai", "api_key": "sk-secret\nsk-secret"},
+        {"kind": "openai", "timeout": 0},
+        {"kind": "openai", "temperature": 1},
+        {"kind": "scripted", "replies": [{"match": "(", "reply": ""}]},
+        {"kind": "other"},
+    ],
+)
+def test_wrong_providers_are_refused_without_showing_the_key(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Whole.model_validate({"providers": {"x": wrong}})
+    assert "sk-secret" not in str(caught.value)
+
+
+def test_a_key_does_not_show() -> None:
+    assert "sk-secret" not in repr(PROVIDERS.validate_python(GIVEN))
+
+
+@pytest.mark.parametrize(
+    ("url", "kind"),
+    [
+        ("https://api.anthropic.com", "anthropic"),
+        ("https://api.anthropic.com/v1", "anthropic"),
+        ("http://127.0.0.1:9931", "llamacpp"),
+        ("http://gpu.lan:8080/v1", "llamacpp"),
+        ("http://127.0.0.1:8000/v1", "openai"),
+        ("https://openrouter.ai/api/v1", "openai"),
+        ("https://api.anthropic.com.example.org", "openai"),
+    ],
+)
+def test_a_kind_that_is_left_out_is_told_by_the_address(url: str, kind: str) -> None:
+    assert PROVIDERS.validate_python({"x": {"base_url": url}})["x"].kind == kind
+    written = {"kind": "openai", "base_url": url}
+    assert PROVIDERS.validate_python({"x": written})["x"].kind == "openai"
+
+
+@pytest.mark.parametrize("wrong", [{}, {"api_key": "sk-secret"}, {"base_url": 7}, {"base_url": "localhost"}])
+def test_without_an_address_there_must_be_a_kind(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        PROVIDERS.validate_python({"x": wrong})
+
+
+def test_it_is_said_once_of_each_provider_that_blocks_are_joined(caplog: pytest.LogCaptureFixture) -> None:
+    made: dict[str, Model] = {}
+    models = {
+        "main": {"provider": "anthropic", "name": "claude-sonnet-5-5", "fallbacks": ["a", "b", "c"]},
+        "a": {"provider": "vllm", "name": "x"},
+        "b": {"provider": "vllm", "name": "y"},
+        "c": {"provider": "llamacpp"},
+    }
+    with caplog.at_level(logging.INFO):
+        build(models, made=made)
+        build(models, "b", made=made)
+    assert [record.message.partition(" ")[0] for record in caplog.records] == ["vllm", "llamacpp"]
+
+
+def test_where_the_identity_goes_is_a_setting_of_the_provider() -> None:
+    async def story() -> None:
+        async with ModelApi() as api:
+            provider = PROVIDERS.validate_python({"x": {"base_url": api.url, "identity_in": "user"}})
+            models = MODELS.validate_python({"main": {"provider": "x", "name": "m"}})
+            model = build_model("main", models, provider, ManualClock())
+            await ask(model)
+            assert [m["role"] for m in api.seen[0].body["messages"]] == ["user"]
+            await model.aclose()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("provider", "name", "expected"),
+    [
+        ({"kind": "anthropic"}, "claude-sonnet-5-5", True),
+        ({"kind": "openai"}, "gpt-6-astra", True),
+        ({"kind": "openai"}, "gpt-5.5", False),
+        ({"base_url": "http://127.0.0.1:8000"}, "gpt-6-astra", False),
+        ({"kind": "local"}, None, False),
+    ],
+)
+def test_who_is_told_what_to_cache(provider: dict[str, Any], name: str | None, expected: bool) -> None:
+    made = PROVIDERS.validate_python({"x": provider})["x"]
+    assert takes_breakpoints(ModelConfig(provider="x", name=name), made) == expected

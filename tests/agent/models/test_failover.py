@@ -1,0 +1,310 @@
+"""Retries on a manual clock, and who stands in for whom."""
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.models.base import (
+    ModelBusy,
+    ModelError,
+    ModelMessage,
+    ModelRequest,
+    ModelUnusable,
+    PromptTooLong,
+    RequestRefused,
+    StreamChunk,
+    TextPart,
+    ToolResult,
+    adapt_request,
+)
+from agent.models.failover import FailoverModel, retry_delay_s
+from agent.models.openai import OpenAIModel
+from agent.models.scripted import Script, ScriptedModel, ScriptRule, busy_errors
+from gateway.core.clock import ManualClock
+from gateway.core.tool_spec import ToolCall
+from tests.kits.models import TOOL, ask, end, request, text, user
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer
+
+
+def scripted(clock: ManualClock, *errors: ModelError, name: str = "main") -> ScriptedModel:
+    return ScriptedModel(Script(errors=errors), clock=clock, name=name)
+
+
+async def patiently(clock: ManualClock, model: FailoverModel, step_s: float = 0.25) -> tuple[list[StreamChunk], float]:
+    """Ask, moving the clock on; the answer and the seconds it took."""
+    task = asyncio.create_task(ask(model))
+    while not task.done():
+        for _ in range(20):
+            await asyncio.sleep(0)
+        if not task.done():
+            clock.advance(step_s)
+    return await task, clock.monotonic()
+
+
+@given(st.integers(0, 99), st.floats(0, 1, exclude_max=True))
+def test_back_off_without_a_hint(attempt: int, random: float) -> None:
+    assert 0.5 <= retry_delay_s(attempt, None, random) <= 8.0
+    assert retry_delay_s(attempt + 1, None, random) >= retry_delay_s(attempt, None, random)
+    assert retry_delay_s(attempt, 3.0, random) == 3.0
+
+
+def test_busy_is_asked_again_after_the_hint() -> None:
+    async def story() -> None:
+        clock = ManualClock()
+        one = scripted(clock, ModelBusy("x", retry_after_s=7), *busy_errors(2))
+        chunks, took_s = await patiently(clock, FailoverModel([one], clock=clock, random=lambda: 0.0))
+        assert text(chunks) == "You said: hi"
+        assert took_s == 7 + 1 + 2
+        assert len(one.requests) == 4
+
+    asyncio.run(story())
+
+
+def test_attempts_end_and_the_next_model_answers() -> None:
+    async def story() -> None:
+        clock = ManualClock()
+        one, two = scripted(clock, *busy_errors(9)), scripted(clock, name="two")
+        chunks, took_s = await patiently(clock, FailoverModel([one, two], clock=clock, random=lambda: 0.0))
+        assert text(chunks) == "You said: hi"
+        assert (len(one.requests), len(two.requests), took_s) == (4, 1, 0.5 + 1 + 2)
+
+    asyncio.run(story())
+
+
+def test_a_long_hint_is_not_waited_for() -> None:
+    async def story() -> None:
+        clock = ManualClock()
+        one, two = scripted(clock, ModelBusy("x", retry_after_s=61)), scripted(clock, name="two")
+        _, took_s = await patiently(clock, FailoverModel([one, two], clock=clock, random=lambda: 0.0))
+        assert (len(one.requests), took_s) == (1, 0)
+
+    asyncio.run(story())
+
+
+def test_unusable_goes_to_the_next_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        clock = ManualClock()
+        one, two = scripted(clock, ModelUnusable("no key"), ModelUnusable("no key")), scripted(clock, name="two")
+        model = FailoverModel([one, two], clock=clock, random=lambda: 0.0)
+        for _ in range(3):
+            assert text(await ask(model)) == "You said: hi"
+        assert (len(one.requests), len(two.requests)) == (3, 2)
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(story())
+    assert [r.message for r in caplog.records] == [
+        "a scripted model (for tests and demos) cannot be used: no key",
+    ]
+
+
+@pytest.mark.parametrize("error", [PromptTooLong("x"), RequestRefused("x", caused_by_prompt=True)])
+def test_what_no_other_model_cures_is_raised_at_once(error: ModelError) -> None:
+    async def story() -> None:
+        clock = ManualClock()
+        two = scripted(clock, name="two")
+        with pytest.raises(type(error)):
+            await ask(FailoverModel([scripted(clock, error), two], clock=clock, random=lambda: 0.0))
+        assert not two.requests
+
+    asyncio.run(story())
+
+
+def test_a_fallback_with_a_small_window_is_passed_over() -> None:
+    async def story() -> None:
+        clock = ManualClock()
+        busy, small = scripted(clock, ModelBusy("x", retry_after_s=99)), scripted(clock, PromptTooLong("y"))
+        with pytest.raises(ModelBusy):  # the conversation is not folded for a model that only stands in
+            await ask(FailoverModel([busy, small], clock=clock, random=lambda: 0.0))
+
+    asyncio.run(story())
+
+
+def test_in_the_end_busy_says_more_than_unusable() -> None:
+    async def story() -> None:
+        clock = ManualClock()
+        overloaded = ModelBusy("x", retry_after_s=99)
+        with pytest.raises(ModelBusy):
+            await ask(
+                FailoverModel(
+                    [scripted(clock, overloaded), scripted(clock, ModelUnusable("y"))], clock=clock, random=lambda: 0
+                )
+            )
+        with pytest.raises(ModelUnusable):
+            await ask(FailoverModel([scripted(clock, ModelUnusable("y"))], clock=clock, random=lambda: 0))
+
+    asyncio.run(story())
+
+
+def test_an_answer_cut_in_the_middle_is_said_once() -> None:
+    async def story() -> None:
+        clock = ManualClock()
+        async with ModelApi() as api:
+            api.then(Answer(text="a longer answer in several pieces", cut_after=4), Answer(text="a whole answer"))
+            one = OpenAIModel(name="m", model="m", base_url=api.url)
+            model = FailoverModel([one], clock=clock, random=lambda: 0.0)
+            task = asyncio.create_task(ask(model))
+            while len(api.seen) < 2:
+                await asyncio.sleep(0.001)
+                clock.advance(0.1)
+            assert text(await task) == "a whole answer"
+            await model.aclose()
+
+    asyncio.run(story())
+
+
+def test_cancelling_reaches_the_connection() -> None:
+    async def story() -> None:
+        async with ModelApi() as api:
+            api.then(Answer(text="a longer answer", silent_after=3))
+            model = FailoverModel(
+                [OpenAIModel(name="m", model="m", base_url=api.url)], clock=ManualClock(), random=lambda: 0.0
+            )
+            task = asyncio.create_task(ask(model))
+            while not api.seen:
+                await asyncio.sleep(0.001)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await api.seen[0].finished.wait()
+            assert api.seen[0].hung_up
+            await model.aclose()
+
+    asyncio.run(story())
+
+
+def test_a_request_is_adapted_to_who_stands_in() -> None:
+    small = ScriptedModel(clock=ManualClock(), max_output_tokens=5, takes_tools=False)
+    asked = request(
+        user("hi"),
+        ModelMessage(role="assistant", parts=(ToolCall(id="a", name="look_up", arguments="{}"),)),
+        ModelMessage(role="user", parts=(ToolResult(id="a", text="found"),)),
+        tools=(TOOL,),
+    )
+    plain = adapt_request(asked, small)
+    assert (plain.tools, plain.max_output_tokens) == ((), 5)
+    assert plain.conversation[1].parts == (TextPart(text="(used the tool look_up)"),)
+    assert plain.conversation[2].parts == (TextPart(text="found"),)
+    assert adapt_request(asked, ScriptedModel(clock=ManualClock())) == asked
+
+
+class Starts(ScriptedModel):
+    """Cannot be started, or counts its starts."""
+
+    def __init__(self, error: ModelError | None = None) -> None:
+        super().__init__(clock=ManualClock())
+        self.error = error
+        self.starts = 0
+
+    async def start(self) -> None:
+        self.starts += 1
+        if self.error:
+            raise self.error
+
+    def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
+        return super().stream(request)
+
+
+def test_start_makes_the_first_usable_model_ready_and_no_other() -> None:
+    broken, good, spare = Starts(ModelUnusable("x")), Starts(), Starts()
+    asyncio.run(FailoverModel([broken, good, spare], clock=ManualClock(), random=lambda: 0.0).start())
+    assert (broken.starts, good.starts, spare.starts) == (1, 1, 0)
+    with pytest.raises(ModelUnusable):
+        asyncio.run(FailoverModel([broken], clock=ManualClock(), random=lambda: 0.0).start())
+
+
+def test_the_scripted_model_follows_its_script() -> None:
+    async def story() -> None:
+        rules = (
+            ScriptRule(match="weather", calls=(("look_up", '{"word":"rain"}'),)),
+            ScriptRule(match="rain|weather", reply="It rains."),
+            ScriptRule(match="^long", reply="x" * 999),
+        )
+        model = ScriptedModel(Script(rules=rules), clock=ManualClock())
+        chunks = await ask(model, request(user("the weather?"), tools=(TOOL,)))
+        call = ToolCall(id="call_0", name="look_up", arguments='{"word":"rain"}')
+        assert chunks[:-1] == [call]
+        assert end(chunks).stop_reason == "tools"
+        loop = (
+            user("the weather?"),
+            ModelMessage(role="assistant", parts=(call,)),
+            ModelMessage(role="user", parts=(ToolResult(id="call_0", text="weather: rain"),)),
+        )
+        assert text(await ask(model, request(*loop, tools=(TOOL,)))) == "It rains."
+        assert text(await ask(model, request(user("one", "two\nthree")))) == "You said: one\ntwo\nthree"
+        long = await ask(model, request(user("long")))
+        assert (len(text(long)), end(long).stop_reason) == (400, "length")
+        assert len(model.requests) == 4
+        assert end(await ask(model)) == end(await ask(model))
+        with pytest.raises(ValueError, match="regular expression"):
+            ScriptedModel(Script(rules=(ScriptRule(match="("),)), clock=ManualClock())
+
+    asyncio.run(story())
+
+
+COMPLAINTS = {
+    "max_tokens: 99999 > 64000, which is the maximum allowed number of output tokens for m": False,
+    "tools.3.custom.input_schema: JSON schema is invalid": False,
+    "Invalid schema for function 'bash': 'x' is not valid under any of the given schemas": False,
+    "`temperature` is deprecated for this model.": False,
+    "thinking.adaptive.display: Extra inputs are not permitted": False,
+    "messages.0.content.1.text.cache_control: Extra inputs are not permitted": False,
+    "The model `m` does not support tools": False,
+    "Unknown parameter: 'seed'": False,
+    "messages.2.content.0.image.source.base64: image exceeds 5 MB maximum": True,
+    "Could not process image": True,
+    "messages.4: `tool_use` ids were found without `tool_result` blocks immediately after: toolu_1": True,
+    "messages: roles must alternate between user and assistant": True,
+    "Invalid 'messages[3].content': string too long": True,
+    "The response was filtered due to the prompt triggering Azure OpenAI's content management policy.": True,
+}
+"""What providers say with 400, and whether it is because of what the prompt says."""
+
+
+@pytest.mark.parametrize("complaint", COMPLAINTS)
+def test_a_fallback_is_asked_after_a_400_that_is_not_about_the_prompt(complaint: str) -> None:
+    async def story() -> None:
+        error = {"message": complaint, "type": "invalid_request_error"}
+        async with one_of_two(Answer(status=400, body=json.dumps({"error": error}).encode())) as (model, first, other):
+            if COMPLAINTS[complaint]:
+                with pytest.raises(RequestRefused) as raised:
+                    await ask(model)
+                assert raised.value.cause == "refused"
+                assert not other.seen
+            else:
+                assert text(await ask(model)) == "You said: hi"
+                with pytest.raises(RequestRefused) as raised:
+                    await ask(first)
+                assert raised.value.cause == "misconfigured"
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("status", [401, 402, 403, 404])
+def test_a_fallback_is_asked_after_a_wrong_key(status: int) -> None:
+    async def story() -> None:
+        body = b'{"error": {"message": "no"}}'
+        async with one_of_two(Answer(status=status, body=body)) as (model, _, other):
+            assert text(await ask(model)) == "You said: hi"
+            assert len(other.seen) == 1
+
+    asyncio.run(story())
+
+
+@contextlib.asynccontextmanager
+async def one_of_two(answer: Answer) -> AsyncIterator[tuple[FailoverModel, OpenAIModel, ModelApi]]:
+    """Two models, the first of which is always answered so; that one, and where the other one is."""
+    async with ModelApi(strict=False) as api, ModelApi() as other:
+        api.default = lambda _: answer
+        models = [OpenAIModel(name="main", model="m", base_url=one.url, api_key="k") for one in (api, other)]
+        model = FailoverModel(models, clock=ManualClock(), random=lambda: 0.0)
+        try:
+            yield model, models[0], other
+        finally:
+            await model.aclose()

@@ -1,0 +1,300 @@
+"""Chat completions: https://platform.openai.com/docs/api-reference/chat (and what compatible servers do)."""
+
+import json
+
+import pytest
+
+from agent.models.base import Model, ModelBusy, ModelMessage, ModelUnusable, RequestRefused, TextPart, ToolResult
+from agent.models.openai import OpenAIDialect, OpenAIModel, build_chat_request
+from agent.models.openai_stream import ChatCompletionChunk, ChatCompletionResponse
+from gateway.core.events import Usage
+from gateway.core.tool_spec import ToolCall
+from tests.kits.models import TOOL, against, ask, assistant, end, make, request, text, user
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer
+
+RESULT = ToolResult(id="c", text="found")
+
+
+def client(url: str) -> OpenAIModel:
+    model = make("openai", url)
+    assert isinstance(model, OpenAIModel)
+    return model
+
+
+def test_a_request_on_the_wire() -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        said = (user("hi"), assistant("hello"), user("stable", "volatile"))
+        assert text(await ask(model, request(*said, tools=(TOOL,)))) == "You said: stable\n\nvolatile"
+        seen = api.seen[0]
+        assert seen.path == "/v1/chat/completions"
+        assert seen.headers["authorization"].startswith("Bearer sk-")
+        assert [m["role"] for m in seen.body["messages"]] == ["system", "user", "assistant", "user"]
+        assert seen.body["messages"][0]["content"].startswith("You are Reverie.\n\nYou can look")
+        assert seen.body["tools"][0]["function"]["parameters"] == {"properties": {}, "type": "object"}
+        assert seen.body["max_tokens"] == 100
+        assert "prompt_cache_key" not in seen.body
+
+    against(client, story)
+
+
+def test_only_openai_itself_gets_its_own_fields() -> None:
+    body = build_chat_request(
+        request(), model="m", dialect=OpenAIDialect(is_openai=True, takes_max_completion_tokens=True)
+    )
+    assert body["prompt_cache_key"] == "reverie"
+    assert body["max_completion_tokens"] == 100
+    assert "max_tokens" not in body
+
+
+def refused(message: str, param: str | None = None) -> Answer:
+    error = {"message": message, "type": "invalid_request_error", "param": param, "code": None}
+    return Answer(status=400, body=json.dumps({"error": error}).encode())
+
+
+UNSUPPORTED = "Unsupported parameter: '{}' is not supported with this model. Use '{}' instead."
+OTHER = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
+
+
+@pytest.mark.parametrize(
+    "message", [UNSUPPORTED, "Unrecognized request argument supplied: {}", "{}: Extra inputs are not permitted"]
+)
+@pytest.mark.parametrize("field", OTHER)
+def test_the_limit_is_sent_in_the_field_that_the_server_takes(field: str, message: str) -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        wrong = refused(message.format(field, OTHER[field]), field)
+        api.default = lambda body: wrong if field in body else Answer(text="Hello.")
+        assert isinstance(model, OpenAIModel)
+        model._dialect = OpenAIDialect(takes_max_completion_tokens=field == "max_completion_tokens")
+        assert text(await ask(model)) == text(await ask(model)) == "Hello."
+        assert [field in seen.body for seen in api.seen] == [True, False, False]
+        assert all(seen.body[OTHER[field]] == 100 for seen in api.seen[1:])
+
+    against(client, story, strict=False)
+
+
+def test_a_key_of_a_letter_hides_nothing_of_what_a_server_says() -> None:
+    async def story(api: ModelApi, _: Model) -> None:
+        api.default = lambda body: (
+            refused("Unknown field: max_tokens") if "max_tokens" in body else Answer(text="Hello.")
+        )
+        model = OpenAIModel(name="main", model="m", base_url=api.url, api_key="k")
+        try:
+            assert text(await ask(model)) == "Hello."
+        finally:
+            await model.aclose()
+
+    against(client, story, strict=False)
+
+
+def test_other_fields_that_are_refused_are_left_out_and_needed_ones_are_not() -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        api.then(refused("Unsupported parameter: 'stream_options'", "stream_options"))
+        assert text(await ask(model)) == text(await ask(model)) == "You said: hi"
+        assert ["stream_options" in seen.body for seen in api.seen] == [True, False, False]
+        api.then(refused("Unsupported parameter: 'messages'", "messages"))
+        with pytest.raises(RequestRefused):
+            await ask(model)
+        api.then(*[refused("max_tokens is too large: 100. This model takes at most 10 completion tokens")] * 3)
+        with pytest.raises(RequestRefused):
+            await ask(model)
+        assert len(api.seen) == 5
+        assert "max_tokens" in api.seen[-1].body
+
+    against(client, story)
+
+
+@pytest.mark.parametrize(
+    ("host", "field"),
+    [
+        ("api.openai.com", "max_completion_tokens"),
+        ("eu.api.openai.com", "max_completion_tokens"),
+        ("api.openai.com:443", "max_completion_tokens"),
+        ("api.openai.com.example.org", "max_tokens"),
+        ("notapi.openai.com", "max_tokens"),
+    ],
+)
+def test_regional_hosts_are_openai_itself(host: str, field: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(api: ModelApi, _: Model) -> None:
+        # A real proxy request over plain HTTP: the name stays in the URL, the bytes come to the fake server.
+        monkeypatch.setenv("http_proxy", api.url.removesuffix("/v1"))
+        model = client(f"http://{host}/v1")
+        try:
+            assert text(await ask(model))
+        finally:
+            await model.aclose()
+        assert field in api.seen[-1].body
+
+    against(client, story, strict=False)
+
+
+@pytest.mark.parametrize("key", ["", "none"])
+def test_no_key_is_sent_if_there_is_none(key: str) -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        await ask(model)
+        assert "authorization" not in api.seen[0].headers
+
+    against(lambda url: OpenAIModel(name="m", model="m", base_url=url + "/v1", api_key=key), story)
+
+
+def test_a_tool_loop() -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        calls = (("a", "look_up", '{"word": "naïve, and longer"}'), ("b", "look_up", "{}"))
+        api.then(Answer(text="Let me see.", calls=calls, thinking="hmm"))
+        chunks = await ask(model, request(tools=(TOOL,)))
+        assert text(chunks) == "Let me see."
+        asked = tuple(ToolCall(id=i, name=n, arguments=a) for i, n, a in calls)
+        assert tuple(chunks[-3:-1]) == asked
+        assert end(chunks).stop_reason == "tools"
+        results = ModelMessage(
+            role="user", parts=(*(ToolResult(id=c.id, text="ok") for c in asked), TextPart(text="now answer"))
+        )
+        follow = request(user("hi"), ModelMessage(role="assistant", parts=asked), results, tools=(TOOL,))
+        assert end(await ask(model, follow)).stop_reason == "end"
+        roles = [m["role"] for m in api.seen[1].body["messages"]]
+        assert roles == ["system", "user", "assistant", "tool", "tool", "user"]
+        assert api.seen[1].body["messages"][2]["content"] == ""
+
+    against(client, story)
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        (
+            {"prompt_tokens": 100, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 60}},
+            Usage(input_tokens=40, cache_read_tokens=60, output_tokens=7),
+        ),
+        (
+            {"prompt_tokens": 100, "prompt_tokens_details": {"cached_tokens": 60, "cache_write_tokens": 30}},
+            Usage(input_tokens=10, cache_read_tokens=60, cache_write_tokens=30),
+        ),
+        (
+            {"prompt_tokens": 9, "prompt_cache_hit_tokens": 4, "completion_tokens": 1, "prompt_tokens_details": None},
+            Usage(input_tokens=5, cache_read_tokens=4, output_tokens=1),
+        ),
+        ({}, Usage()),
+    ],
+)
+def test_usage_does_not_overlap(told: dict[str, object], expected: Usage) -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        api.then(Answer(text="hi", usage=told))
+        assert end(await ask(model)).usage == expected
+
+    against(client, story)
+
+
+@pytest.mark.parametrize(
+    ("told", "stop"),
+    [("stop", "end"), ("length", "length"), ("content_filter", "refused"), ("tool_calls", "end"), ("new", "end")],
+)
+def test_finish_reasons(told: str, stop: str) -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        api.then(Answer(text="hi", stop=told))
+        assert end(await ask(model)).stop_reason == stop
+
+    against(client, story)
+
+
+def test_a_call_that_the_limit_cut_is_not_a_call() -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        api.then(Answer(calls=(("a", "look_up", '{"wo'),), stop="length"))
+        chunks = await ask(model, request(tools=(TOOL,)))
+        assert [type(chunk).__name__ for chunk in chunks] == ["End"]
+        assert end(chunks).stop_reason == "length"
+
+    against(client, story)
+
+
+def test_without_done_a_finish_reason_is_enough() -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        api.then(Answer(text="hi", done=False))
+        assert text(await ask(model)) == "hi"
+
+    against(client, story)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [("overloaded_error", ModelBusy), ("authentication_error", ModelUnusable), ("never_seen", ModelBusy)],
+)
+def test_an_error_inside_the_stream(kind: str, expected: type[Exception]) -> None:
+    async def story(api: ModelApi, model: Model) -> None:
+        api.then(Answer(text="hi", error_after=(3, kind)))
+        with pytest.raises(expected):
+            await ask(model)
+
+    against(client, story)
+
+
+def test_calls_without_index_or_id_as_some_servers_send_them() -> None:
+    incoming = ChatCompletionResponse(earlier_calls=2, model="m")
+    for call in (
+        '{"id":"x","function":{"name":"a","arguments":"{"}}',
+        '{"function":{"arguments":"}"}}',
+        '{"id":"y","function":{"name":"b","arguments":null}}',
+    ):
+        incoming.add_chunk(
+            ChatCompletionChunk.model_validate_json('{"choices":[{"delta":{"tool_calls":[' + call + "]}}]}")
+        )
+    incoming.add_chunk(ChatCompletionChunk.model_validate_json('{"choices":[{"delta":{},"finish_reason":"stop"}]}'))
+    assert incoming.tool_calls() == [
+        ToolCall(id="x", name="a", arguments="{}"),
+        ToolCall(id="y", name="b", arguments="{}"),
+    ]
+    assert incoming.build_end().stop_reason == "tools"
+    nameless = ChatCompletionResponse(earlier_calls=2, model="m")
+    nameless.add_chunk(
+        ChatCompletionChunk.model_validate_json(
+            '{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"name":"a"}}]}}]}'
+        )
+    )
+    assert nameless.tool_calls() == [ToolCall(id="call_2", name="a", arguments="{}")]
+
+
+@pytest.mark.parametrize("written", ["", '{"a', "[1]", "null", '{"a": NaN}', '{"a": 1e999}', "[" * 99999])
+def test_arguments_that_are_no_object_are_echoed_as_one(written: str) -> None:
+    call = ToolCall(id="c", name="look_up", arguments=written)
+    asked = request(
+        user("hi"), ModelMessage(role="assistant", parts=(call,)), ModelMessage(role="user", parts=(RESULT,))
+    )
+    body = json.loads(json.dumps(build_chat_request(asked, model="m", dialect=OpenAIDialect())))
+    echoed = body["messages"][2]["tool_calls"][0]["function"]["arguments"]
+    assert isinstance(json.loads(echoed), dict)
+    assert written in json.loads(echoed).values() or not written
+
+
+def test_good_arguments_are_echoed_byte_for_byte() -> None:
+    call = ToolCall(id="c", name="look_up", arguments='{ "a":1.50, "b": "é" }')
+    asked = request(
+        user("hi"), ModelMessage(role="assistant", parts=(call,)), ModelMessage(role="user", parts=(RESULT,))
+    )
+    assert json.dumps(call.arguments) in json.dumps(build_chat_request(asked, model="m", dialect=OpenAIDialect()))
+
+
+def test_calls_that_all_have_the_same_index_stay_apart() -> None:
+    incoming = ChatCompletionResponse(earlier_calls=0, model="m")
+    for call in (
+        '{"index":0,"id":"x","function":{"name":"a","arguments":"{"}}',
+        '{"index":0,"id":"x","function":{"arguments":"}"}}',
+        '{"index":0,"id":"y","function":{"name":"a","arguments":"{}"}}',
+        '{"index":0,"id":"z","function":{"name":"b","arguments":""}}',
+        '{"index":0,"function":{"arguments":"{}"}}',
+    ):
+        incoming.add_chunk(
+            ChatCompletionChunk.model_validate_json('{"choices":[{"delta":{"tool_calls":[' + call + "]}}]}")
+        )
+    assert incoming.tool_calls() == [
+        ToolCall(id="x", name="a", arguments="{}"),
+        ToolCall(id="y", name="a", arguments="{}"),
+        ToolCall(id="z", name="b", arguments="{}"),
+    ]
+
+
+def test_a_refusal_is_told_as_one() -> None:
+    incoming = ChatCompletionResponse(earlier_calls=0, model="m")
+    told = incoming.add_chunk(
+        ChatCompletionChunk.model_validate_json('{"choices":[{"delta":{"refusal":"I cannot."}}]}')
+    )
+    incoming.add_chunk(ChatCompletionChunk.model_validate_json('{"choices":[{"delta":{},"finish_reason":"stop"}]}'))
+    assert (told, incoming.build_end().stop_reason) == ("I cannot.", "refused")

@@ -1,0 +1,330 @@
+"""What a turn tells of what its tools brought, and what it keeps."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.brief import TurnOutcome, TurnProgress
+from agent.models.base import ModelRequest, StreamChunk, ToolResult
+from agent.steps import render_partial_result
+from agent.tokens.counter import measure_prompt
+from agent.turn import CUT_OFF, take_turn
+from agent.turn_context import RESULT_FRAME_TOKENS
+from agent.view import estimate_tokens
+from gateway.core.events import EvidenceRef, ToolCallRecord
+from gateway.core.tool_spec import ResultExcerpt, ToolCall
+from tests.kits.evidence import Bring, Desk, calls, source
+from tests.kits.examples import examples
+from tests.kits.scripted_turn import JOT, LOOK_UP, Played, Say, brief, kept
+
+LOOK = ("l", "look_up")
+ARGUMENTS = [f'{{"q": {number}}}' for number in range(8)]
+
+
+def run(
+    tools: Bring, *answers: Say, desk: Desk | None = None, model: Played | None = None, rounds: int = 8
+) -> tuple[TurnOutcome, Played]:
+    model = model or Played()
+    model.answers = list(answers)
+
+    async def story() -> TurnOutcome:
+        async with asyncio.timeout(120):
+            return await take_turn(brief(), model, tools, key="ana", evidence=desk, max_tool_rounds=rounds)
+
+    return asyncio.run(story()), model
+
+
+def looks(times: int) -> list[Say]:
+    """As many answers that look something up, each something else."""
+    return [Say(calls=(LOOK,), arguments=one) for one in ARGUMENTS[:times]]
+
+
+def told(request: ModelRequest) -> list[str]:
+    """What the newest results say."""
+    return [part.text for part in request.conversation[-1].parts if isinstance(part, ToolResult)]
+
+
+def test_what_fits_is_told_whole() -> None:
+    desk, text = Desk(), "x" * 60_000
+    ended, model = run(Bring(text), Say(calls=(LOOK,)), desk=desk)
+    assert told(model.requests[1]) == [text]
+    assert calls(ended) == [ToolCallRecord(id="l", name="look_up", arguments="{}", result=text)]
+    assert (desk.kept, desk.cuts) == ({}, 0)
+
+
+def test_what_does_not_fit_is_kept_and_told_by_its_beginning() -> None:
+    desk, text = Desk(budget_tokens=1_000), "".join(f"line {n}\n" for n in range(1_000))
+    ended, model = run(
+        Bring(ToolResult(id="", text=text, kind="page", origin="https://a")), Say(calls=(LOOK,)), desk=desk
+    )
+    (called,) = calls(ended)
+    assert desk.kept == {"e1": text}
+    assert called.source == source("e1", text, origin="https://a")
+    assert called.origin == "https://a"
+    assert told(model.requests[1]) == [called.result]
+    frame, _, excerpt = called.result.partition(" characters:\n")
+    assert text.startswith(excerpt)
+    assert 400 < estimate_tokens(excerpt) <= 500
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    assert frame.splitlines() == [
+        "[TOOL RESULT SUMMARY]",
+        f"look_up: text, {len(text)} characters, sha256 {digest}, from https://a",
+        f"To read it word for word: fetch_evidence with handle e1, offset {len(excerpt)} for what follows.",
+        f"Its first {len(excerpt)}",
+    ]
+    assert desk.cuts == 0
+
+
+def test_what_is_larger_than_one_result_may_be_is_counted() -> None:
+    desk = Desk(max_result_tokens=2_000)
+    ended, _ = run(Bring("x" * 10_000, "y" * 5_000), Say(calls=(LOOK, ("m", "look_up"))), desk=desk)
+    assert desk.cuts == 1
+    assert [called.source is not None for called in calls(ended)] == [True, False]
+    assert estimate_tokens(calls(ended)[0].result) <= 2_000 + RESULT_FRAME_TOKENS
+
+
+def test_results_side_by_side_are_told_in_the_order_of_the_calls() -> None:
+    desk = Desk(budget_tokens=2_000)
+    texts = ["a" * 6_000, "b" * 6_000, "c" * 60]
+    ended, model = run(Bring(*texts), Say(calls=(LOOK, ("m", "look_up"), ("n", "jot"))), desk=desk)
+    first, second, third = calls(ended)
+    assert (first.result, third.result) == (texts[0], texts[2])
+    assert desk.kept == {"e1": texts[1]}
+    assert second.source is not None
+    assert told(model.requests[1]) == [first.result, second.result, third.result]
+
+
+def test_it_is_durable_before_the_model_is_told() -> None:
+    async def story() -> None:
+        desk = Desk(budget_tokens=0, waits=asyncio.Event(), kept={"e0": ""})
+        model = Played(Say(calls=(LOOK,)))
+        turn = asyncio.ensure_future(take_turn(brief(), model, Bring("x" * 9_000), key="ana", evidence=desk))
+        async with asyncio.timeout(120):
+            await desk.keeping.wait()
+            assert (len(desk.kept), len(model.requests)) == (1, 1)
+            assert desk.waits is not None
+            desk.waits.set()
+            assert (await turn).outcome == "replied"
+        assert (len(desk.kept), len(model.requests)) == (2, 2)
+
+    asyncio.run(story())
+
+
+def test_the_budget_is_of_the_whole_turn_and_short_results_are_always_told() -> None:
+    desk = Desk(budget_tokens=3_000)
+    long, short = "x" * 7_000, "Noted."
+    ended, _ = run(Bring(long, long, long, short), *looks(4), desk=desk)
+    sizes = [estimate_tokens(called.result) for called in calls(ended)]
+    assert sizes[0] == estimate_tokens(long)
+    assert sizes[0] + sizes[1] + sizes[2] <= 3_000 + 2 * RESULT_FRAME_TOKENS
+    assert sizes[1] > sizes[2] > RESULT_FRAME_TOKENS / 2
+    assert calls(ended)[3].result == short
+    assert len(desk.kept) == 2
+
+
+def fetched(text: str, offset: int, whole: str) -> ToolResult:
+    head = f"[e7; {offset}]\n"
+    part = ResultExcerpt(source=source("e7", whole), offset=offset - len(head))
+    return ToolResult(id="", text=head + text, excerpt=part)
+
+
+def test_what_is_a_part_already_is_not_kept_again_and_says_where_it_goes_on() -> None:
+    whole = "".join(f"{n:07}\n" for n in range(10_000))
+    desk = Desk(budget_tokens=500)
+    results = [fetched(whole[4_000:4_400], 4_000, whole), fetched(whole[4_400:12_000], 4_400, whole)]
+    ended, _ = run(Bring(*results), Say(calls=(LOOK,)), Say(calls=(LOOK,)), desk=desk)
+    first, second = calls(ended)
+    assert first.result == results[0].text
+    head, _, rest = second.result.partition("\n")
+    text, _, note = rest.rpartition("\n")
+    assert head == "[e7; 4400]"
+    assert note == f"[cut here, for want of room in this turn: what follows begins at offset {4_400 + len(text)}]"
+    assert whole[4_400:].startswith(text)
+    assert text
+    assert first.source == second.source == source("e7", whole)
+    assert desk.kept == {}
+
+
+def test_the_first_line_of_a_part_is_never_cut() -> None:
+    whole = "a" * 9_000
+    head = f"[e7, from {'somewhere ' * 60}]\n"
+    part = ResultExcerpt(source=source("e7", whole), offset=1_000 - len(head))
+    desk = Desk(budget_tokens=0)
+    result = ToolResult(id="", text=head + whole[1_000:5_000], excerpt=part)
+    ended, _ = run(Bring(result), Say(calls=(LOOK,)), desk=desk)
+    assert (
+        calls(ended)[0].result
+        == f"{head}\n[cut here, for want of room in this turn: what follows begins at offset 1000]"
+    )
+
+
+def test_a_huge_result_is_bounded_also_where_nothing_keeps_it() -> None:
+    text = "語\ud83d" * 1_000_000
+    ended, model = run(Bring(text), Say(calls=(LOOK,)))
+    (called,) = calls(ended)
+    assert called.result.encode()
+    assert called.result.endswith(" more characters]")
+    assert estimate_tokens(told(model.requests[1])[0]) < model.context_tokens
+    desk = Desk()
+    ended, _ = run(Bring(text), Say(calls=(LOOK,)), desk=desk)
+    assert desk.kept == {"e1": "語\ufffd" * 1_000_000}
+    assert estimate_tokens(calls(ended)[0].result) < 10_000
+
+
+def test_what_is_kept_elsewhere_is_marked() -> None:
+    jot = replace(JOT, is_ephemeral=True)
+    ended, _ = run(Bring(specs=(LOOK_UP, jot)), Say(calls=(LOOK, ("j", "jot"))))
+    assert [called.ephemeral for called in calls(ended)] == [False, True]
+
+
+class Small(Played):
+    """With a window of 8k, that is never passed."""
+
+    context_tokens = 8_000
+    max_output_tokens = 1_000
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
+        size = measure_prompt(request, Rough())
+        assert size.total <= self.context_tokens - self.max_output_tokens
+        async for chunk in super().stream(request):
+            yield chunk
+
+
+class Rough:
+    is_exact = False
+
+    def count(self, text: str) -> int:
+        return -(-len(text.encode()) * 2 // 7)
+
+
+def test_older_results_give_way_in_a_small_window_and_every_handle_is_whole() -> None:
+    desk = Desk()
+    texts = [f"{n}" * 6_000 for n in range(8)]
+    ended, model = run(Bring(*texts), *looks(8), desk=desk, model=Small())
+    assert (ended.outcome, len(model.requests)) == ("replied", 9)
+    assert len(desk.kept) >= 6
+    for called, text in zip(calls(ended), texts, strict=True):
+        assert called.result == text or (called.source is not None and desk.kept[called.source.handle] == text)
+    assert sorted(desk.kept.values()) == sorted(set(desk.kept.values()))  # each once
+    assert any(len(result) > 500 for result in told(model.requests[-1]))
+    again = brief("[x] ann (guest): more?", kept(brief().input_text, ended.text, ended.steps))
+    later = Played()
+    asyncio.run(take_turn(again, later, Bring(), key="ana"))
+    sent = model.requests[-1].conversation
+    assert later.requests[0].conversation[: len(sent)] == sent
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 40_000), min_size=1, max_size=3), max_size=6),
+    st.integers(0, 20_000),
+    st.integers(0, 6_000),
+    st.sampled_from([Played, Small]),
+)
+def test_budgets_hold(rounds: list[list[int]], budget: int, most: int, kind: type[Played]) -> None:
+    desk = Desk(budget_tokens=budget, max_result_tokens=most)
+    texts = ["x" * chars for chars in [chars for sizes in rounds for chars in sizes]]
+    says = [
+        Say(
+            calls=tuple((f"c{place}", ("look_up", "jot", "glance")[place]) for place in range(len(sizes))),
+            arguments=one,
+        )
+        for one, sizes in zip(ARGUMENTS, rounds, strict=False)
+    ]
+    ended, model = run(Bring(*texts), *says, desk=desk, model=kind())
+    assert (ended.outcome, len(model.requests)) == ("replied", len(rounds) + 1)
+    sizes = [estimate_tokens(called.result) for called in calls(ended)]
+    assert sum(sizes) <= budget + sum(
+        RESULT_FRAME_TOKENS
+        if called.source is None
+        else estimate_tokens(render_partial_result(called.source, called.name, "")) + 40
+        for called in calls(ended)
+    )
+    for called, text in zip(calls(ended), texts, strict=True):
+        assert called.result == text or (called.source is not None and desk.kept[called.source.handle] == text)
+
+
+def test_one_that_is_cut_off_while_it_keeps_says_what_was_kept() -> None:
+    async def story() -> None:
+        desk, progress = Desk(budget_tokens=0, waits=asyncio.Event()), TurnProgress()
+        texts = ["a" * 9_000, "b" * 9_000, "short"]
+        says = Say(calls=(LOOK, ("m", "look_up"), ("n", "jot")))
+        turn = asyncio.ensure_future(
+            take_turn(brief(), Played(says), Bring(*texts), key="ana", evidence=desk, progress=progress)
+        )
+        async with asyncio.timeout(120):
+            while not desk.kept:
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        turn.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await turn
+        first, second, third = progress.current.steps[0].calls
+        assert (first.source, desk.kept) == (source("e1", texts[0]), {"e1": texts[0]})
+        assert (second.source, third.result) == (None, "short")
+        assert second.result.endswith("9000 more characters]")
+        assert CUT_OFF not in (first.result, second.result)
+
+    asyncio.run(story())
+
+
+def test_a_store_that_fails_ends_the_turn() -> None:
+    desk, progress = Desk(budget_tokens=0, fails=OSError("full")), TurnProgress()
+    turn = take_turn(
+        brief(), Played(Say(calls=(LOOK,))), Bring("x" * 9_000), key="ana", evidence=desk, progress=progress
+    )
+    with pytest.raises(OSError, match="full"):
+        asyncio.run(turn)
+    assert len(progress.current.steps) == 1
+
+
+def test_a_summary_is_bounded_whatever_somebody_calls_things() -> None:
+    junk = "\n[TOOL RESULT SUMMARY]\u202e" * 1_000
+    made = render_partial_result(replace(source("e1", ""), origin=junk, kind=junk), junk, "")
+    assert len(made.splitlines()) == 3
+    assert estimate_tokens(made) < 3 * RESULT_FRAME_TOKENS
+
+
+class Slow(Desk):
+    """Each of its steps takes a moment."""
+
+    async def keep(self, call: ToolCall, result: ToolResult) -> EvidenceRef:
+        await asyncio.sleep(0)
+        kept = await super().keep(call, result)
+        await asyncio.sleep(0)
+        return kept
+
+
+@pytest.mark.parametrize("moments", range(40))
+def test_cut_off_at_any_moment_a_turn_says_what_was_done(moments: int) -> None:
+    async def story() -> None:
+        desk, progress = Slow(budget_tokens=2_000), TurnProgress()
+        texts = ["a" * 9_000, "b" * 9_000, "c" * 60, "d" * 20_000, "e" * 20_000]
+        says = [Say(calls=(LOOK, ("m", "look_up"), ("n", "jot"))), *looks(2), Say(waits=True)]
+        model = Small(*says)
+        turn = asyncio.ensure_future(
+            take_turn(brief(), model, Bring(*texts), key="ana", evidence=desk, progress=progress)
+        )
+        for _ in range(moments):
+            await asyncio.sleep(0)
+        turn.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await turn
+        done = [called for step in progress.current.steps for called in step.calls]
+        assert len(done) <= len(texts)
+        for called, text in zip(done, texts, strict=False):
+            if called.source is not None:
+                assert desk.kept[called.source.handle] == text
+            else:
+                assert called.result in (text, CUT_OFF) or called.result.endswith(" more characters]")
+        read = [part for said in model.requests[-1].conversation for part in said.parts] if model.requests else []
+        assert [part.text for part in read if isinstance(part, ToolResult)] == [called.result for called in done][
+            : sum(isinstance(part, ToolResult) for part in read)
+        ]
+
+    asyncio.run(story())

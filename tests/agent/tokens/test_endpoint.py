@@ -1,0 +1,291 @@
+"""Asking Anthropic's counter, over real sockets: what is sent, what is remembered, and what when it fails."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from pydantic import SecretStr
+
+from agent.models.anthropic import AnthropicModel
+from agent.models.anthropic_wire import build_anthropic_request
+from agent.models.base import CacheBreakpoint, ModelMessage, ModelRequest, TextPart
+from agent.models.config import AnthropicConfig, OpenAIConfig, ProviderConfig
+from agent.tokens.calibration import TokenMeter, count_prompt_tokens
+from agent.tokens.counter import OfflineCounter
+from agent.tokens.endpoint import CounterBackend, EndpointCounter, build_counter, countable_body
+from gateway.core.clock import ManualClock
+from gateway.core.tool_spec import Image
+from tests.kits.models import TOOL, ask, assistant, end, request, user
+from tests.servers.count_tokens_api import KEY, CountApi, Reply, asking, body, size
+from tests.servers.messages_cache import MessagesCache
+from tests.servers.model_api import ModelApi
+
+
+def test_a_request_is_counted_as_it_is_sent_but_without_what_concerns_the_answer() -> None:
+    async def story(api: CountApi, counter: EndpointCounter, _: ManualClock) -> None:
+        sent = build_anthropic_request(_marked(), model="m-1").body
+        assert "cache_control" in str(sent)
+        counts: list[int] = []
+        counter.request_count(sent, counts.append)
+        assert (api.seen, counts, counter.get_count(sent)) == ([], [], None)  # nothing is waited for
+        await counter.wait_settled()
+        asked = api.seen[0]
+        assert asked.path == "/v1/messages/count_tokens"
+        assert asked.headers["x-api-key"] == KEY
+        assert asked.headers["anthropic-version"] == "2023-06-01"
+        assert asked.headers["accept"] == asked.headers["content-type"] == "application/json"
+        assert set(asked.body) == {"model", "tools", "system", "messages"}
+        assert "cache_control" not in str(asked.body)
+        assert counts == [counter.get_count(sent)] == [size(asked.body)]
+        assert counter.is_exact
+
+    asking(story)
+
+
+def test_the_same_request_is_asked_once_wherever_its_marks_are() -> None:
+    async def story(api: CountApi, counter: EndpointCounter, _: ManualClock) -> None:
+        counts: list[int] = []
+        counter.request_count(body("hi"), counts.append)
+        counter.request_count(body("hi", mark=True))  # being asked
+        await counter.wait_settled()
+        counter.request_count(body("hi", mark=True) | {"max_tokens": 1}, counts.append)  # known
+        assert len(api.seen) == 1
+        assert counts == [counter.get_count(body("hi"))] * 2
+        assert counter.get_count(body("ho")) is None
+
+    asking(story)
+
+
+def test_only_marks_are_taken_away() -> None:
+    schema = {"type": "object", "properties": {"cache_control": {"type": "string"}}}
+    call = {"type": "tool_use", "id": "1", "name": "x", "input": {"cache_control": "mine"}}
+    tool = {"name": "x", "input_schema": schema}
+    kept = {"tools": [tool], "messages": [{"role": "assistant", "content": [call]}]}
+    marked = {
+        "tools": [tool | {"cache_control": {}}],
+        "messages": [{"role": "assistant", "content": [call | {"cache_control": {}}]}],
+    }
+    assert countable_body(marked) == countable_body(kept) == kept
+    plain = {"system": "words", "messages": [{"role": "user", "content": "words"}]}
+    assert countable_body(plain) == plain
+
+
+@pytest.mark.parametrize(("capacity", "remembered"), [(0, []), (2, ["a", "c"]), (9, ["a", "b", "c"])])
+def test_what_was_used_last_is_remembered(capacity: int, remembered: list[str]) -> None:
+    async def story(_: CountApi, counter: EndpointCounter, __: ManualClock) -> None:
+        for text in ("a", "b", "c"):
+            counter.request_count(body(text))
+            await counter.wait_settled()
+            counter.get_count(body("a"))
+        assert [text for text in ("a", "b", "c") if counter.get_count(body(text)) is not None] == remembered
+
+    asking(story, capacity=capacity)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(status=500, body=b"oops"),
+        Reply(status=529, body=b'{"error": {"type": "overloaded_error", "message": "busy"}}'),
+        Reply(status=401, body=b'{"error": {"message": "bad key %s"}}' % KEY.encode()),
+        Reply(status=404, body=b"no such path"),
+        Reply(status=400, body=b'{"error": {"message": "no"}}'),
+        Reply(cut=True),
+        Reply(silent=True),
+        Reply(drips=True),
+        Reply(body=b""),
+        Reply(body=b"[" * 9999),
+        Reply(body=b'{"input_tokens": -1}'),
+        Reply(body=b'{"input_tokens": "12"}'),
+        Reply(body=b'{"input_tokens": null}'),
+        Reply(body=b" " * 2_000_000),
+        Reply(body=b"<html>", headers={"content-type": "text/html"}),
+    ],
+    ids=range(15),
+)
+def test_whatever_goes_wrong_is_a_failure_and_nothing_else(reply: Reply) -> None:
+    async def story(api: CountApi, counter: EndpointCounter, _: ManualClock) -> None:
+        api.script.extend([reply] * 3)
+        for number in range(5):
+            counter.request_count(body(f"text {number}"), _never)
+            await counter.wait_settled()
+        assert len(api.seen) == 3
+        assert counter.breaker.is_open
+        assert not counter.is_exact
+        assert KEY not in counter.last_failure != ""
+        assert counter.count("four words of text") == 6  # texts are counted all the same
+
+    asking(story, timeout_s=0.2 if reply.silent or reply.drips else 10.0)
+
+
+def test_a_broken_endpoint_is_left_alone_ever_longer_and_never_called_exact_again() -> None:
+    async def story(api: CountApi, counter: EndpointCounter, clock: ManualClock) -> None:
+        api.script.extend([Reply(status=503, body=b"")] * 6)
+        asked = []
+        for second in range(200):
+            before = len(api.seen)
+            counter.request_count(body(f"at {second}"))
+            counter.request_count(body(f"also at {second}"))
+            await counter.wait_settled()
+            asked.append(len(api.seen) - before)
+            clock.advance(1)
+        assert [second for second, count in enumerate(asked) if count] == [0, 1, 31, 91]
+        clock.advance(11)
+        counter.request_count(body("again"))
+        await counter.wait_settled()
+        assert counter.get_count(body("again")) is not None
+        assert not counter.breaker.is_open
+        assert not counter.is_exact
+
+    asking(story)
+
+
+def test_a_hint_is_heeded() -> None:
+    async def story(api: CountApi, counter: EndpointCounter, clock: ManualClock) -> None:
+        api.script.extend([Reply(status=429, body=b"", headers={"retry-after": "100"})] * 3)
+        for number in range(3):
+            counter.request_count(body(str(number)))
+            await counter.wait_settled()
+        clock.advance(99)
+        counter.request_count(body("too early"))
+        await counter.wait_settled()
+        assert len(api.seen) == 3
+        clock.advance(1)
+        counter.request_count(body("now"))
+        await counter.wait_settled()
+        assert len(api.seen) == 4
+
+    asking(story)
+
+
+def test_a_request_that_is_too_long_to_count_is_not_the_endpoints_fault() -> None:
+    async def story(api: CountApi, counter: EndpointCounter, _: ManualClock) -> None:
+        api.script.extend([Reply(status=413, body=b"Request exceeds the maximum size")] * 9)
+        for number in range(9):
+            counter.request_count(body(str(number)), _never)
+            await counter.wait_settled()
+        assert len(api.seen) == 9
+        assert counter.is_exact
+
+    asking(story)
+
+
+def test_at_most_two_are_asked_at_once_and_closing_hangs_up() -> None:
+    async def story(api: CountApi, counter: EndpointCounter, _: ManualClock) -> None:
+        api.script.extend([Reply(silent=True)] * 3)
+        for number in range(3):
+            counter.request_count(body(str(number)), _never)
+        await api.until(2)
+        await counter.aclose()
+        for asked in api.seen:
+            await asked.gone.wait()
+        assert len(api.seen) == 2
+        assert counter.is_exact  # nobody failed
+        await counter.aclose()
+
+    asking(story, timeout_s=60.0)
+
+
+@pytest.mark.parametrize(("size_bytes", "asks"), [(3_000, 1), (3_000_000, 0)])
+def test_megabytes_of_images_are_not_sent_twice(size_bytes: int, asks: int) -> None:
+    async def story(api: CountApi, counter: EndpointCounter, _: ManualClock) -> None:
+        image = Image(media_type="image/png", data=bytes(size_bytes), description="a picture")
+        said = ModelMessage(role="user", parts=(image, TextPart(text="what is this?")))
+        sent = build_anthropic_request(request(said), model="m-1").body
+        counter.request_count(sent)
+        await counter.wait_settled()
+        assert len(api.seen) == asks
+        assert (counter.get_count(sent) is not None) == bool(asks)
+
+    asking(story)
+
+
+def test_its_answers_correct_the_estimates() -> None:
+    async def story(_: CountApi, counter: EndpointCounter, __: ManualClock) -> None:
+        offline = OfflineCounter(load_after_s=60)
+        meter = TokenMeter(offline)
+        asked = request(user("The quick brown fox jumps over the lazy dog. " * 50))
+        first = meter.estimate("m-1", asked)
+        sent = build_anthropic_request(asked, model="m-1").body
+        counter.request_count(sent, lambda tokens: meter.record_count(first, tokens))
+        assert meter.estimate("m-1", asked).tokens == first.tokens
+        await counter.wait_settled()
+        assert meter.estimate("m-1", asked).tokens == counter.get_count(sent) != first.tokens
+        offline.close()
+
+    asking(story)
+
+
+@pytest.mark.parametrize(
+    "path", ["", "/", "/v1", "/v1/", "/v1/messages", "/v1/messages?beta=1", "/proxy", "/proxy/v2/messages"]
+)
+def test_it_is_asked_where_the_messages_go(path: str) -> None:
+    async def run() -> None:
+        offline = OfflineCounter(load_after_s=60)
+        async with CountApi() as api:
+            counter = EndpointCounter(offline, clock=ManualClock(), api_key="none", base_url=api.url + path)
+            counter.request_count(body("hi"))
+            await counter.wait_settled()
+            await counter.aclose()
+            base, _, query = path.partition("?")
+            prefix = base.rstrip("/").removesuffix("/messages")
+            expected = (prefix if "/v" in prefix else f"{prefix}/v1") + "/messages/count_tokens"
+            assert api.seen[0].path == expected + (f"?{query}" if query else "")
+            assert "x-api-key" not in api.seen[0].headers
+
+    asyncio.run(run())
+
+
+def test_the_messages_api_takes_what_is_asked_and_bills_what_it_counted() -> None:
+    async def run() -> None:
+        offline = OfflineCounter(load_after_s=60)
+        meter = TokenMeter(offline)
+        asked = replace(_marked(), now="It is noon. " * 100)
+        estimate = meter.estimate("m-1", asked)
+        async with ModelApi(cache=MessagesCache(lambda text: len(text) // 2 + 1)) as api, asyncio.timeout(120):
+            model = AnthropicModel(name="main", model="m-1", base_url=api.url, api_key=KEY)
+            counter = EndpointCounter(offline, clock=ManualClock(), api_key=KEY, base_url=api.url)
+            usage = end(await ask(model, asked)).usage
+            counter.request_count(api.seen[0].body)
+            await counter.wait_settled()
+            assert counter.get_count(api.seen[0].body) == count_prompt_tokens(usage)
+            await counter.aclose()
+            await model.aclose()
+        assert (meter.record_bill(estimate, usage) or 0) > 20
+        assert meter.estimate("m-1", asked).tokens in range(count_prompt_tokens(usage), count_prompt_tokens(usage) + 2)
+        offline.close()
+
+    asyncio.run(run())
+
+
+ANTHROPIC = AnthropicConfig(kind="anthropic", api_key=SecretStr(KEY))
+
+
+@pytest.mark.parametrize(
+    ("backend", "provider", "asks"),
+    [
+        ("auto", ANTHROPIC, True),
+        ("anthropic_api", ANTHROPIC, True),
+        ("tiktoken", ANTHROPIC, False),
+        ("auto", OpenAIConfig(kind="openai"), False),
+        ("anthropic_api", OpenAIConfig(kind="openai"), False),
+    ],
+)
+def test_who_is_asked(backend: CounterBackend, provider: ProviderConfig, asks: bool) -> None:
+    offline = OfflineCounter(load_after_s=60)
+    counter = build_counter(backend, provider, offline, capacity=1, clock=ManualClock())
+    assert isinstance(counter, EndpointCounter) == asks == counter.is_exact
+    assert (counter is offline) != asks
+
+
+def _marked() -> ModelRequest:
+    asked = request(user("hi"), assistant("hello"), user("who are you?"), tools=(TOOL,))
+    places = (
+        CacheBreakpoint(behind="block", index=1, lifetime="1h"),
+        CacheBreakpoint(behind="said", index=2, lifetime="5m"),
+    )
+    return replace(asked, breakpoints=places)
+
+
+def _never(tokens: int) -> None:
+    raise AssertionError(f"nobody should have counted {tokens}")

@@ -1,0 +1,415 @@
+"""The cache of workspaces, on real directories with a real watcher."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from agent.workspace import cache as workspace_cache
+from agent.workspace.cache import MAX_ENTRIES, WorkspaceCache, is_persona_file
+from agent.workspace.persona import PersonaBundle, PersonaScope
+from gateway.core.clock import ManualClock
+from tests.kits.channels import story
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return make(tmp_path / "w", "calm")
+
+
+@contextlib.asynccontextmanager
+async def open_cache(
+    root: Path, *, max_age_seconds: float = 0, watched: bool = True
+) -> AsyncIterator[tuple[WorkspaceCache, Callable[[], int]]]:
+    """A cache that has read `root` once and listens; and how many files' readings there were."""
+    cache = WorkspaceCache(ManualClock(), watch_debounce_ms=20, max_age_seconds=max_age_seconds)
+    async with contextlib.aclosing(cache):
+        await soul(cache, root)
+        while watched and not cache._workspaces[root].is_watching:
+            await asyncio.sleep(0.01)
+        await soul(cache, root)
+        yield cache, lambda: cache.counts.misses[str(root)]
+
+
+async def soul(cache: WorkspaceCache, root: Path, scope: PersonaScope = "public") -> str:
+    return (await cache.get(root, scope=scope, family="x")).identity.removeprefix("# SOUL.md\n\n")
+
+
+async def until(cache: WorkspaceCache, root: Path, text: str) -> None:
+    """Take turns until one sees the text."""
+    async with asyncio.timeout(120):
+        while await soul(cache, root) != text:
+            await asyncio.sleep(0.01)
+
+
+def put(root: Path, name: str, text: str) -> None:
+    """Write a file in one step, so that it is one change however slow the machine is."""
+    (root / "half").write_text(text)
+    (root / "half").rename(root / name)
+
+
+def make(directory: Path, text: str) -> Path:
+    directory.mkdir()
+    (directory / "SOUL.md").write_text(text)
+    return directory
+
+
+def take_the_place(of: Path, other: Path) -> None:
+    of.rename(of.with_name("old"))
+    other.rename(of)
+
+
+def at_once(cache: WorkspaceCache, root: Path) -> PersonaBundle:
+    """An answer from memory: one that had to wait for anything would not be ready."""
+    asked = cache.get(root, scope="public", family="x")
+    with pytest.raises(StopIteration) as done:
+        asked.send(None)
+    bundle = done.value.value
+    assert isinstance(bundle, PersonaBundle)
+    return bundle
+
+
+def counts(cache: WorkspaceCache, root: Path) -> tuple[int, int, int]:
+    """Hits, misses, invalidations."""
+    path = str(root)
+    return cache.counts.hits[path], cache.counts.misses[path], cache.counts.invalidations[path]
+
+
+@story
+async def test_a_hit_waits_for_nothing_and_is_counted(root: Path) -> None:
+    async with open_cache(root) as (cache, _):
+        first = at_once(cache, root)
+        assert at_once(cache, root) is first
+        assert counts(cache, root) == (3, 1, 0)  # the second look while the watcher began was a comparison
+
+
+@story
+async def test_an_edit_is_seen_by_the_next_turn_after_the_debounce(root: Path) -> None:
+    async with open_cache(root) as (cache, misses):
+        put(root, "SOUL.md", "bold")
+        await until(cache, root, "bold")
+        assert misses() == 2
+        assert counts(cache, root)[2] == 1
+        at_once(cache, root)
+
+
+@story
+async def test_editors_that_write_in_place_replace_or_move_away_are_seen(root: Path) -> None:
+    async with open_cache(root) as (cache, _):
+        for number in range(3):
+            (root / ".SOUL.md.swp").write_text(f"calm {number}")
+            (root / ".SOUL.md.swp").rename(root / "SOUL.md")
+            await until(cache, root, f"calm {number}")
+        (root / "SOUL.md").write_text("in place")
+        await until(cache, root, "in place")
+        (root / "SOUL.md").rename(root / "SOUL.md~")
+        await until(cache, root, "")
+        (root / "SOUL.md").write_text("back")
+        await until(cache, root, "back")
+
+
+@story
+async def test_only_persona_files_count(root: Path) -> None:
+    async with open_cache(root) as (cache, misses):
+        (root / "notes.txt").write_text("x")
+        (root / "AVATAR.json.tmp").write_text("x")
+        (root / "sub").mkdir()
+        (root / "sub" / "deep.md").write_text("x")
+        (root / "SOUL.md").read_bytes()
+        put(root, "AGENTS.md", "work")  # what came before it would have been heard before it
+        await until(cache, root, "calm\n\n# AGENTS.md\n\nwork")
+        assert (misses(), counts(cache, root)[2]) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "counts"),
+    [
+        ("/w/SOUL.md", True),
+        ("/w/anything.md", True),
+        ("/w/AVATAR.json", True),
+        ("/w/AVATAR.png", True),
+        ("/w/other.png", False),
+        ("/w/package.json", False),
+        ("/w/x.mdx", False),
+        ("/w.md/x", False),
+    ],
+)
+def test_which_files_are_the_persona(path: str, counts: bool) -> None:
+    assert is_persona_file(path) is counts
+
+
+@story
+async def test_a_card_that_comes_is_seen(root: Path) -> None:
+    async with open_cache(root) as (cache, _):
+        (root / "AVATAR.json").write_text('{"name": "A"}')
+        await until(cache, root, "calm\n\n# AVATAR\n\nYou play A. What stands above holds also for this character.")
+
+
+@story
+async def test_scopes_and_families_are_kept_apart(root: Path) -> None:
+    (root / "USER.md").write_text("likes tea")
+    (root / "SOUL.small.md").write_text("small")
+    async with open_cache(root) as (cache, misses):
+        for _ in range(2):
+            assert (await cache.get(root, scope="private", family="x")).private == "# USER.md\n\nlikes tea"
+            assert (await cache.get(root, scope="public", family="x")).private == ""
+            assert (await cache.get(root, scope="public", family="small")).identity == "# SOUL.md\n\nsmall"
+        assert misses() == 3
+        put(root, "SOUL.md", "bold")
+        await until(cache, root, "bold")
+        assert await soul(cache, root, "private") == "bold"
+        assert counts(cache, root)[2] == 1  # one change, however many bundles it touched
+
+
+@story
+async def test_a_directory_that_is_deleted_and_made_again_is_seen(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with open_cache(root) as (cache, _):
+        shutil.rmtree(root)
+        async with asyncio.timeout(120):
+            while "is not there now" not in caplog.text:
+                assert await soul(cache, root) == "calm"
+                await asyncio.sleep(0.01)
+        make(root, "reborn")
+        await until(cache, root, "reborn")
+        async with asyncio.timeout(120):
+            while not cache._workspaces[root].is_watching:
+                await asyncio.sleep(0.01)
+        (root / "SOUL.md").write_text("edited")
+        await until(cache, root, "edited")
+
+
+@story
+async def test_a_directory_that_is_made_again_at_once_is_seen_even_with_the_inode_of_the_old_one(root: Path) -> None:
+    async with open_cache(root) as (cache, _):
+        for number in range(5):
+            shutil.rmtree(root)
+            make(root, f"life {number}")
+            await until(cache, root, f"life {number}")
+
+
+@story
+async def test_a_directory_that_another_takes_the_place_of_is_seen(root: Path) -> None:
+    async with open_cache(root) as (cache, _):
+        take_the_place(root, make(root.with_name("other"), "other"))
+        await until(cache, root, "other")
+
+
+@story
+async def test_a_workspace_that_is_a_link_to_a_release(root: Path) -> None:
+    link, second = root.with_name("current"), make(root.with_name("v2"), "two")
+    link.symlink_to(root)
+    async with open_cache(link) as (cache, _):
+        link.with_name("next").symlink_to(second)
+        link.with_name("next").rename(link)
+        await until(cache, link, "two")
+
+
+@story
+async def test_a_file_that_is_a_link_is_compared_at_each_turn(root: Path) -> None:
+    (root / "deep").mkdir()
+    (root / "deep" / "soul").write_text("deep")
+    (root / "SOUL.md").unlink()
+    (root / "SOUL.md").symlink_to("deep/soul")
+    async with open_cache(root) as (cache, misses):
+        assert (await soul(cache, root), misses()) == ("deep", 1)
+        (root / "deep" / "soul").write_text("deeper")
+        assert await soul(cache, root) == "deeper"
+
+
+@story
+async def test_what_cannot_be_read_just_now_leaves_what_was_read(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with open_cache(root) as (cache, _):
+        with socket.socket(socket.AF_UNIX) as busy:
+            (root / "SOUL.md").unlink()
+            busy.bind(str(root / "SOUL.md"))  # opening a socket fails, for root too
+            async with asyncio.timeout(120):
+                while "cannot be read now" not in caplog.text:
+                    assert await soul(cache, root) == "calm"
+                    await asyncio.sleep(0.01)
+            assert await soul(cache, root) == "calm"
+        assert caplog.text.count("cannot be read now") == 1
+        (root / "SOUL.md").unlink()
+        (root / "SOUL.md").write_text("fine")
+        await until(cache, root, "fine")
+
+
+@story
+async def test_the_first_reading_has_nothing_to_fall_back_on(root: Path) -> None:
+    async with contextlib.aclosing(WorkspaceCache(ManualClock())) as cache:
+        with socket.socket(socket.AF_UNIX) as busy:
+            busy.bind(str(root / "AGENTS.md"))
+            with pytest.raises(OSError, match=r"AGENTS\.md"):
+                await soul(cache, root)
+        (root / "AGENTS.md").unlink()
+        assert await soul(cache, root) == "calm"
+
+
+@story
+async def test_a_directory_that_is_not_there_is_told_once_and_seen_when_it_comes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    late = tmp_path / "late"
+    async with open_cache(late, watched=False) as (cache, _):
+        for _ in range(5):
+            assert await soul(cache, late) == ""
+        async with asyncio.timeout(120):
+            while "cannot be watched" not in caplog.text:
+                await asyncio.sleep(0.01)
+        assert caplog.text.count("there is no directory") == 1
+        make(late, "late")
+        assert await soul(cache, late) == "late"  # compared, so at once
+
+
+@story
+async def test_after_max_age_it_is_read_again_whatever_was_heard(root: Path) -> None:
+    async with open_cache(root, max_age_seconds=60) as (cache, misses):
+        clock = cache._clock
+        assert isinstance(clock, ManualClock)
+        clock.advance(59.9)
+        at_once(cache, root)
+        clock.advance(0.1)
+        await soul(cache, root)
+        assert misses() == 2
+        at_once(cache, root)
+        assert counts(cache, root)[2] == 0
+
+
+@story
+async def test_without_max_age_nothing_grows_old(root: Path) -> None:
+    async with open_cache(root) as (cache, _):
+        clock = cache._clock
+        assert isinstance(clock, ManualClock)
+        clock.advance(1e9)
+        at_once(cache, root)
+
+
+@story
+async def test_switched_off_it_reads_each_time_and_starts_no_thread(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = WorkspaceCache(ManualClock())
+    (root / "AVATAR.png").write_text("junk")
+    for text in ("one", "two"):
+        (root / "SOUL.md").write_text(text)
+        bundle = await cache.get(root, scope="public", family="x", cached=False)
+        assert bundle.identity == f"# SOUL.md\n\n{text}"
+    assert counts(cache, root) == (0, 0, 0)
+    assert not [thread for thread in threading.enumerate() if thread.name == f"watch {root.name}"]
+    assert caplog.text.count("AVATAR.png is left out") == 1
+
+
+@story
+async def test_many_turns_at_once_read_once(root: Path) -> None:
+    async with contextlib.aclosing(WorkspaceCache(ManualClock())) as cache:
+        bundles = await asyncio.gather(*(cache.get(root, scope="public", family="x") for _ in range(50)))
+        assert len({id(bundle) for bundle in bundles}) == 1
+        assert cache.counts.misses[str(root)] == 1
+        assert sum(cache.counts.hits.values()) == 49
+
+
+@story
+async def test_a_turn_that_is_cancelled_leaves_the_cache_usable(root: Path) -> None:
+    async with contextlib.aclosing(WorkspaceCache(ManualClock())) as cache:
+        for _ in range(20):
+            turn = asyncio.create_task(soul(cache, root))
+            await asyncio.sleep(0)
+            turn.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await turn
+        assert await soul(cache, root) == "calm"
+
+
+@story
+async def test_memory_is_bounded(root: Path) -> None:
+    async with open_cache(root) as (cache, _):
+        for number in range(MAX_ENTRIES + 5):
+            await cache.get(root, scope="public", family=f"f{number}")
+        assert len(cache._entries) == len(cache._logged_notes) == MAX_ENTRIES
+        assert cache._workspaces[root].is_watching
+
+
+@story
+async def test_directories_that_nobody_asks_about_are_not_watched(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workspace_cache, "MAX_ENTRIES", 1)
+    second = root.with_name("second")
+    second.mkdir()
+    async with open_cache(root) as (cache, _):
+        watcher = cache._workspaces[root].watcher
+        assert watcher is not None
+        await soul(cache, second)
+        await asyncio.to_thread(watcher.join)
+        assert list(cache._workspaces) == [second]
+        assert await soul(cache, root) == "calm"
+
+
+@story
+async def test_no_thread_is_left_and_answers_still_come(root: Path) -> None:
+    missing = root.with_name("missing")
+    async with open_cache(root) as (cache, _):
+        await soul(cache, missing)
+        names = {thread.name for thread in threading.enumerate()}
+        assert {"watch w", "watch missing"} <= names
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("watch ")]
+    (root / "SOUL.md").write_text("after")
+    assert await soul(cache, root) == "after"
+    await cache.aclose()
+
+
+def test_a_watcher_whose_loop_is_gone_ends_by_itself(root: Path) -> None:
+    async def forgetful() -> None:
+        cache = WorkspaceCache(ManualClock(), watch_debounce_ms=20)
+        await soul(cache, root)
+        while not cache._workspaces[root].is_watching:
+            await asyncio.sleep(0.01)
+
+    asyncio.run(forgetful())
+    (left,) = [thread for thread in threading.enumerate() if thread.name == "watch w"]
+    (root / "SOUL.md").write_text("nobody listens")
+    left.join(20)
+    assert not left.is_alive()
+
+
+@story
+async def test_a_change_is_logged_with_its_place(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "reverie.workspace")
+    async with open_cache(root) as (cache, misses):
+        os.utime(root / "SOUL.md")  # the same bytes: read again, and nothing to tell
+        async with asyncio.timeout(120):
+            while misses() < 2:
+                await soul(cache, root)
+                await asyncio.sleep(0.01)
+        assert "has changed" not in caplog.text
+        (root / "SOUL.md").write_text("bold")
+        await until(cache, root, "bold")
+        assert f"{root} has changed and was read again" in caplog.text
+
+
+@story
+async def test_a_dream_is_told_at_the_next_turn_though_nobody_watches_the_agents_own_directory(
+    root: Path, tmp_path: Path
+) -> None:
+    own, other = make(tmp_path / "own", "not this one"), make(tmp_path / "other", "nor this")
+
+    async def memory(where: Path, scope: PersonaScope = "private") -> str:
+        return (await cache.get(root, scope=scope, family="x", own=where)).private
+
+    async with open_cache(root) as (cache, misses):
+        assert await memory(own) == ""
+        put(own, "MEMORY.md", "one")
+        assert await memory(own) == "# MEMORY.md\n\none"
+        put(own, "MEMORY.md", "two")
+        assert await memory(own) == "# MEMORY.md\n\ntwo"
+        assert await memory(other) == "", "agents that share a workspace keep their own memory"
+        read = misses()
+        assert await memory(own) == "# MEMORY.md\n\ntwo"
+        assert misses() == read
+        assert await memory(own, "public") == ""
+        (own / "MEMORY.md").unlink()
+        assert await memory(own) == ""

@@ -1,0 +1,334 @@
+"""Character cards: what is taken of them, and that nothing in a file does harm."""
+
+import base64
+import json
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.workspace import character_card
+from agent.workspace.character_card import MAX_CARD_FILE_BYTES, InvalidCard, read_card, render_card
+from agent.workspace.persona import CUT_MARK, compose_bundle, read_workspace
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def picture(*chunks: bytes) -> bytes:
+    """A red dot and what comes with it, in front of its end, where SillyTavern writes it."""
+    head = struct.pack(">IIBBBBB", 1, 1, 8, 2, 0, 0, 0)
+    pixels = zlib.compress(b"\0\xff\0\0")
+    return b"".join(
+        (character_card.PNG_SIGNATURE, chunk(b"IHDR", head), chunk(b"IDAT", pixels), *chunks, chunk(b"IEND", b""))
+    )
+
+
+def embedded(card: object, keyword: bytes = b"chara") -> bytes:
+    return chunk(b"tEXt", keyword + b"\0" + base64.b64encode(json.dumps(card).encode()))
+
+
+def v2(**data: object) -> dict[str, Any]:
+    return {"spec": "chara_card_v2", "spec_version": "2.0", "data": {"name": "Haruhi", **data}}
+
+
+def v3(**data: object) -> dict[str, Any]:
+    return {"spec": "chara_card_v3", "spec_version": "3.0", "data": {"name": "Haruhi", **data}}
+
+
+def text(card: object) -> str:
+    return render_card(read_card(json.dumps(card).encode()))
+
+
+FULL = v2(
+    description="{{char}} leads a club. <BOT> never rests.",
+    personality="loud",
+    scenario="A school.",
+    first_mes="Hey, {{user}}!",
+    mes_example="<START>\n{{User}}: hi\n{{CHAR}}: You are late.",
+    creator_notes="never shown",
+    system_prompt="{{original}}Stay in character.",
+    post_history_instructions="Be short.",
+    alternate_greetings=["never shown"],
+    tags=["never shown"],
+    creator="never shown",
+    character_version="never shown",
+    extensions={"depth_prompt": "never shown"},
+)
+FULL_TEXT = """\
+You play Haruhi. What stands above holds also for this character.
+
+## Description
+
+Haruhi leads a club. Haruhi never rests.
+
+## Personality
+
+loud
+
+## Scenario
+
+A school.
+
+## Instructions
+
+Stay in character.
+
+Be short.
+
+## Greeting
+
+Samples of style; they never happened.
+
+Hey, the person you talk to!
+
+## Conversations
+
+Samples of style; they never happened.
+
+<START>
+the person you talk to: hi
+Haruhi: You are late."""
+
+
+def test_all_fields_that_are_for_the_model_and_no_others() -> None:
+    assert text(FULL) == FULL_TEXT
+    assert text(FULL | {"spec": "chara_card_v3"}) == FULL_TEXT
+
+
+def test_a_card_is_the_same_bytes_as_json_and_as_a_picture() -> None:
+    as_json = compose_bundle({"AVATAR": ("AVATAR.json", json.dumps(FULL).encode())})
+    as_png = compose_bundle({"AVATAR": ("AVATAR.png", picture(embedded(FULL)))})
+    assert as_json == as_png
+    assert as_json[0].identity == f"# AVATAR\n\n{FULL_TEXT}"
+
+
+def test_the_json_counts_where_a_workspace_has_both(tmp_path: Path) -> None:
+    (tmp_path / "AVATAR.json").write_text(json.dumps(v2(name="Json")))
+    (tmp_path / "AVATAR.png").write_bytes(picture(embedded(v2(name="Png"))))
+    (tmp_path / "other.card.png").write_bytes(picture(embedded(v2(name="Other"))))
+    (tmp_path / "SOUL.md").write_text("s")
+    assert read_workspace(tmp_path, "public", "x").bundle.identity.startswith(
+        "# SOUL.md\n\ns\n\n# AVATAR\n\nYou play Json."
+    )
+    (tmp_path / "AVATAR.json").unlink()
+    assert "You play Png." in read_workspace(tmp_path, "public", "x").bundle.identity
+
+
+def test_version_3_has_nicknames_and_its_own_text_in_pictures() -> None:
+    assert text(v3(nickname="Boss", description="{{char}}")).endswith("## Description\n\nBoss")
+    both = picture(embedded(v2(name="Old")), embedded(v3(name="New"), b"ccv3"))
+    assert read_card(both).name == "New"
+
+
+def test_version_1_had_no_envelope() -> None:
+    assert text({"name": "Old", "description": "plain"}).endswith("plain")
+
+
+@pytest.mark.parametrize(
+    ("said", "read_as"),
+    [
+        ("{{random:A,B}} {{pick:\\,C,D}} {{roll:d6}} {{reverse:abc}}", "A ,C 1 cba"),
+        ("a{{// note}}b{{comment: c}}d{{hidden_key:e}}f", "abdf"),
+        ("{{random:{{user}},B}}", "the person you talk to"),
+        ("{{time}} {{unknown::x}} { {char} }", "{{time}} {{unknown::x}} { {char} }"),
+        ("<User> and <CHAR>", "the person you talk to and Haruhi"),
+        ("{{char", "{{char"),
+    ],
+)
+def test_macros(said: str, read_as: str) -> None:
+    assert read_card(json.dumps(v2(description=said)).encode()).description == read_as
+
+
+def test_a_name_is_one_line_and_no_macro() -> None:
+    card = read_card(json.dumps(v2(name=" {{user}}\n# SOUL <bot>\r\n" + "x" * 500, description="{{char}}")).encode())
+    assert card.name == card.description
+    assert card.name.startswith("user # SOUL bot xxx")
+    assert len(card.name) <= 100
+
+
+def test_lore_that_always_holds_in_its_order() -> None:
+    book = {
+        "entries": [
+            {"keys": [], "content": "third", "enabled": True, "insertion_order": 10**400, "constant": True},
+            {"keys": [], "content": "second {{char}}", "enabled": True, "insertion_order": 2, "constant": True},
+            {"keys": [], "content": "@@depth 4\n@@@role user\n\nfirst", "insertion_order": -1, "constant": True},
+            {"keys": ["k"], "content": "only on its key", "enabled": True, "insertion_order": 0},
+            {"keys": ["k"], "content": "off", "enabled": False, "insertion_order": 0, "constant": True},
+            {"keys": ["k"], "content": "regex", "insertion_order": 0, "constant": True, "use_regex": True},
+            {"keys": [], "content": "@@dont_activate\nno", "insertion_order": 0, "constant": True},
+            {"keys": ["k"], "content": "@@activate\nforced", "insertion_order": float("nan")},
+            {"keys": [], "content": "", "insertion_order": 0, "constant": True},
+            {"content": 5, "constant": True},
+            "junk",
+        ]
+    }
+    card = read_card(json.dumps(v3(character_book=book)).encode())
+    assert card.lore == ("first", "forced", "second Haruhi", "third")
+
+
+def test_fields_of_a_wrong_type_are_empty_and_half_characters_are_replaced() -> None:
+    card = read_card(
+        b'{"spec":"chara_card_v2","data":{"name":"A","description":7,"personality":"\\ud800x","scenario":null}}'
+    )
+    assert (card.description, card.personality, card.scenario) == ("", "\N{REPLACEMENT CHARACTER}x", "")
+
+
+PACKED = zlib.compress(base64.b64encode(json.dumps(v2()).encode()))
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        [chunk(b"tEXt", b"Chara\0" + base64.b64encode(json.dumps(v2()).encode()).rstrip(b"="))],
+        [chunk(b"zTXt", b"chara\0\0" + PACKED)],
+        [chunk(b"iTXt", b"chara\0\1\0en\0title\0" + PACKED)],
+        [chunk(b"iTXt", b"chara\0\0\0\0\0" + base64.encodebytes(json.dumps(v2()).encode()))],
+        [chunk(b"tEXt", b"Software\0x"), chunk(b"tEXt", b"no nul"), embedded(v2()), embedded(v2(name="Second"))],
+    ],
+)
+def test_every_way_to_put_text_into_a_picture(chunks: list[bytes]) -> None:
+    assert read_card(picture(*chunks)).name == "Haruhi"
+
+
+WHOLE = picture(embedded(v2()))
+BOMB = zlib.compress(b"A" * 50_000_000, 9)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "not JSON"),
+        (b"\xff\xfe{", "not UTF-8"),
+        (b"[1]", "not an object"),
+        (b"[" * 100_000, "too deeply"),
+        (b'{"a":' + b"9" * 10_000 + b"}", "too long"),
+        (b"{}", "no character card"),
+        (b'{"spec":"lorebook_v3","data":{}}', "no character card"),
+        (b'{"spec":["chara_card_v2"],"data":{}}', "no character card"),
+        (b'{"spec":"chara_card_v2"}', "`data` is not an object"),
+        (b'{"spec":"chara_card_v2","data":{"name":" "}}', "no name"),
+        (b" " * 5_000_000, "longer than 4000000 bytes"),
+        (b" " * (MAX_CARD_FILE_BYTES + 1), "larger than"),
+        (character_card.PNG_SIGNATURE, "cut off"),
+        (WHOLE[:-13], "cut off"),
+        (WHOLE[:-6], "cut off"),
+        (WHOLE.replace(b"chara", b"chars"), "checksum"),
+        (picture(), "no text `ccv3` or `chara`"),
+        (picture(chunk(b"tEXt", b"chara\0***")), "not base64"),
+        (picture(chunk(b"zTXt", b"chara\0\0" + BOMB)), "a compressed text .* longer than 4000000 bytes"),
+        (picture(chunk(b"iTXt", b"chara\0\1\0\0\0" + BOMB)), "a compressed text .* longer than 4000000 bytes"),
+        (picture(chunk(b"zTXt", b"chara\0\1" + PACKED)), "unknown way"),
+        (picture(chunk(b"zTXt", b"chara\0\0junk")), "damaged"),
+        (picture(chunk(b"zTXt", b"chara\0")), "unknown way"),
+        (picture(chunk(b"zTXt", b"chara\0\0" + PACKED[:-5])), "cut off"),
+        (character_card.PNG_SIGNATURE + chunk(b"IDAT", b"") * 30_000, "chunks"),
+        (character_card.PNG_SIGNATURE + struct.pack(">I4s", 0xFFFFFFFF, b"tEXt") + b"x" * 100, "cut off"),
+    ],
+)
+def test_a_card_that_cannot_be_read_says_why_and_is_left_out(content: bytes, why: str) -> None:
+    with pytest.raises(InvalidCard, match=why):
+        read_card(content)
+    made, notes = compose_bundle({"SOUL": ("SOUL.md", b"s"), "AVATAR": ("AVATAR.png", content)})
+    assert made.identity == "# SOUL.md\n\ns"
+    assert len(notes) == 1
+    assert notes[0].startswith("AVATAR.png is left out: ")
+
+
+def test_a_long_card_is_cut_like_any_file() -> None:
+    card = json.dumps(v2(description="{{char}}" * 100_000, mes_example="never reached")).encode()
+    made, notes = compose_bundle({"AVATAR": ("AVATAR.json", card)})
+    assert made.identity.endswith(f"\n{CUT_MARK}")
+    assert len(made.identity) < 12_100
+    assert notes
+
+
+def harmless(content: bytes) -> None:
+    """Either a card whose text is fit for the wire, or a reason."""
+    try:
+        card = read_card(content)
+    except InvalidCard:
+        return
+    told = render_card(card)
+    told.encode("utf-8")
+    assert "\0" not in told
+    assert "{{char}}" not in told.lower()
+    assert "<user>" not in told.lower()
+    assert "\n" not in card.name
+    assert card.name
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+WORDS = st.lists(
+    st.sampled_from(
+        ["{{char}}", "{{user}}", "<bot>", "{{", "}}", "{{random:", ",", "@@", "\n", "\ud83d", "a", "{", "\\"]
+    ),
+    max_size=20,
+).map("".join)
+ENTRY = st.fixed_dictionaries(
+    {}, optional={"content": WORDS | JSON, "constant": st.just(True) | JSON, "insertion_order": st.floats() | JSON}
+)
+CARDS = st.fixed_dictionaries(
+    {"name": WORDS | st.just("A") | JSON},
+    optional={
+        "description": WORDS | JSON,
+        "mes_example": WORDS,
+        "nickname": WORDS | JSON,
+        "character_book": st.fixed_dictionaries({"entries": st.lists(ENTRY | JSON, max_size=4) | JSON}) | JSON,
+    },
+)
+
+
+@given(CARDS, st.sampled_from(["chara_card_v2", "chara_card_v3", None]))
+def test_no_card_does_harm(data: dict[str, object], spec: str | None) -> None:
+    root = {"spec": spec, "data": data} if spec else data
+    content = json.dumps(root).encode()
+    harmless(content)
+    harmless(picture(embedded(root)))
+
+
+def damaged(data: st.DataObject, whole: bytes) -> bytes:
+    content = bytearray(whole)
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(content)))
+        match data.draw(st.sampled_from(["flip", "cut", "put", "drop"])):
+            case "flip":
+                content[at : at + 1] = data.draw(st.binary(min_size=1, max_size=1))
+            case "cut":
+                del content[at:]
+            case "put":
+                content[at:at] = data.draw(st.binary(max_size=12))
+            case _:
+                del content[at : at + data.draw(st.integers(1, 12))]
+    return bytes(content)
+
+
+@given(st.data())
+def test_no_damaged_picture_does_harm(data: st.DataObject) -> None:
+    harmless(damaged(data, picture(embedded(FULL), chunk(b"zTXt", b"ccv3\0\0" + PACKED))))
+
+
+@given(st.data())
+def test_no_damaged_text_with_a_right_checksum_does_harm(data: st.DataObject) -> None:
+    harmless(picture(chunk(b"zTXt", b"chara\0" + damaged(data, b"\0" + PACKED))))
+    harmless(picture(chunk(b"iTXt", b"chara\0" + damaged(data, b"\1\0\0\0" + PACKED))))
+    said = damaged(data, json.dumps(FULL).encode())
+    harmless(said)
+    harmless(picture(chunk(b"tEXt", b"chara\0" + base64.b64encode(said))))
+
+
+@given(st.binary(max_size=300), st.sampled_from([b"tEXt", b"zTXt", b"iTXt"]), st.sampled_from([b"chara", b"ccv3", b""]))
+def test_no_text_in_a_whole_picture_does_harm(content: bytes, kind: bytes, keyword: bytes) -> None:
+    harmless(content)
+    harmless(picture(chunk(kind, keyword + b"\0" + content)))
+    harmless(picture(chunk(kind, content)))
+    harmless(character_card.PNG_SIGNATURE + content)

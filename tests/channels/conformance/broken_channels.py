@@ -1,0 +1,397 @@
+"""Broken channels: each lies in one way, and the suite must find it out.
+
+A twin stands before a real adapter and passes everything on but one thing.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+from channels.base import (
+    BeforeSend,
+    Capabilities,
+    Channel,
+    Denied,
+    Emit,
+    Part,
+    RateLimited,
+    Rejected,
+    Uncertain,
+    Unreachable,
+    no_before_send,
+)
+from gateway.core.clock import new_id
+from gateway.core.events import (
+    ChannelName,
+    ConnectionChanged,
+    Message,
+    MessageId,
+    Notification,
+    Post,
+    Receipt,
+    Sender,
+    SenderId,
+)
+
+Change = Callable[[Notification], Notification | None]
+
+
+class Twin:
+    """Passes everything on."""
+
+    def __init__(self, real: Channel) -> None:
+        self._real = real
+        self._emit: Emit | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    @property
+    def name(self) -> ChannelName:
+        return self._real.name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._real.capabilities
+
+    async def run(self, emit: Emit) -> None:
+        self._emit = emit
+        await self._real.run(self.emitted)
+
+    async def emitted(self, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
+        assert self._emit is not None
+        changed = [after for event in batch if (after := self.change(event)) is not None]
+        await self._emit(changed, cursor=cursor)
+
+    def change(self, event: Notification) -> Notification | None:
+        return event
+
+    def split(self, post: Post) -> tuple[str, ...]:
+        return self._real.split(post)
+
+    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
+        return await self._real.send(part, going)
+
+
+class MessageTwin(Twin):
+    """Tells messages differently."""
+
+    def change(self, event: Notification) -> Notification | None:
+        return self.told(event) if isinstance(event, Message) else event
+
+    def told(self, message: Message) -> Message | None:
+        raise NotImplementedError
+
+
+class FreshIds(MessageTwin):
+    def told(self, message: Message) -> Message:
+        return replace(message, id=MessageId(new_id(message.sent)))
+
+
+class OneIdForAll(MessageTwin):
+    def told(self, message: Message) -> Message:
+        return replace(message, id=MessageId("1"))
+
+
+class NamesAreNobodys(MessageTwin):
+    def told(self, message: Message) -> Message:
+        return replace(message, sender=replace(message.sender, id=type(message.sender.id)("somebody")))
+
+
+class OneRoomForAll(MessageTwin):
+    def told(self, message: Message) -> Message:
+        return replace(message, at=replace(message.at, room=type(message.at.room)("room")))
+
+
+class DeafToMentions(MessageTwin):
+    def told(self, message: Message) -> Message:
+        return replace(message, kind="room") if message.kind == "mention" else message
+
+
+class TakesAllForMentions(MessageTwin):
+    def told(self, message: Message) -> Message:
+        return replace(message, kind="mention") if message.kind == "room" else message
+
+
+class TellsPrivateAsPublic(MessageTwin):
+    def told(self, message: Message) -> Message:
+        return replace(message, kind="room") if message.kind == "direct" else message
+
+
+class LocalTime(MessageTwin):
+    def told(self, message: Message) -> Message:
+        return replace(message, sent=message.sent.astimezone(timezone(timedelta(hours=2))))
+
+
+class NoTimeZone(MessageTwin):
+    def told(self, message: Message) -> Message:
+        return replace(message, sent=message.sent.replace(tzinfo=None))
+
+
+class DropsFormatting(MessageTwin):
+    def told(self, message: Message) -> Message:
+        return replace(message, text=message.text.replace("*", ""))
+
+
+class OnlyAscii(MessageTwin):
+    def told(self, message: Message) -> Message:
+        return replace(message, text=message.text.encode("ascii", "replace").decode())
+
+
+class DropsEverySeventh(MessageTwin):
+    _count = 0
+
+    def told(self, message: Message) -> Message | None:
+        self._count += 1
+        return None if self._count % 7 == 0 else message
+
+
+class DropsOrder(Twin):
+    _held: Message | None = None
+
+    async def emitted(self, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
+        for event in batch:
+            if isinstance(event, Message) and self._held is None:
+                self._held = event
+                continue
+            await super().emitted([event], cursor=cursor)
+            if self._held is not None:
+                held, self._held = self._held, None
+                await super().emitted([held], cursor=cursor)
+
+
+class EchoesItself(Twin):
+    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
+        receipt = await super().send(part, going)
+        assert self._emit is not None
+        now = datetime.now(UTC)
+        me = Sender(id=SenderId("me"), name="reverie")
+        await self._emit(
+            [Message(id=MessageId(new_id(now)), at=part.to, sender=me, text="echo", sent=now, kind="room")]
+        )
+        return receipt
+
+
+class SendsTwice(Twin):
+    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
+        await super().send(part, going)
+        return await super().send(replace(part, key=f"{part.key}'"))
+
+
+class SendsNothing(Twin):
+    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
+        del part
+        await going()
+        return Receipt()
+
+
+class LosesTheEnd(Twin):
+    def split(self, post: Post) -> tuple[str, ...]:
+        bodies = super().split(post)
+        return bodies[:-1] or bodies
+
+
+class TurnsPartsRound(Twin):
+    def split(self, post: Post) -> tuple[str, ...]:
+        return tuple(reversed(super().split(post)))
+
+
+class BlankBodies(Twin):
+    def split(self, post: Post) -> tuple[str, ...]:
+        return (*super().split(post), " ")
+
+
+class NeverGoes(Twin):
+    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
+        del going
+        return await super().send(part)
+
+
+class GoesAfterwards(Twin):
+    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
+        receipt = await super().send(part)
+        await going()
+        return receipt
+
+
+class IgnoresWhatGoingSays(Twin):
+    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
+        async def shielded() -> None:
+            with contextlib.suppress(Exception):
+                await going()
+
+        return await super().send(part, shielded)
+
+
+class SwallowsErrors(Twin):
+    error: type[Exception] = Exception
+
+    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
+        try:
+            return await super().send(part, going)
+        except self.error:
+            return Receipt()
+
+
+class SwallowsRateLimits(SwallowsErrors):
+    error = RateLimited
+
+
+class SwallowsRefusals(SwallowsErrors):
+    error = Rejected
+
+
+class TakesCutForSent(SwallowsErrors):
+    error = Uncertain
+
+
+class TakesDownForSent(SwallowsErrors):
+    error = Unreachable
+
+
+class TakesBlankText(SwallowsErrors):
+    error = ValueError
+
+
+class TakesCutForUnsent(Twin):
+    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
+        try:
+            return await super().send(part, going)
+        except Uncertain as error:
+            raise Unreachable(error.reason) from error
+
+
+class NoSecondsToWait(Twin):
+    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
+        try:
+            return await super().send(part, going)
+        except RateLimited as error:
+            raise RateLimited(error.reason, retry_after_s=0.0) from error
+
+
+class HangsOnDenied(Twin):
+    async def run(self, emit: Emit) -> None:
+        try:
+            await super().run(emit)
+        except Denied:
+            await asyncio.Event().wait()
+
+
+class SlowToEnd(Twin):
+    async def run(self, emit: Emit) -> None:
+        try:
+            await super().run(emit)
+        finally:
+            await asyncio.sleep(1.5)
+
+
+class LeavesATask(Twin):
+    async def run(self, emit: Emit) -> None:
+        self._left = asyncio.create_task(asyncio.Event().wait())
+        await super().run(emit)
+
+
+class TellsNoLoss(Twin):
+    def change(self, event: Notification) -> Notification | None:
+        return None if isinstance(event, ConnectionChanged) and not event.up else event
+
+
+class NoReasons(Twin):
+    def change(self, event: Notification) -> Notification | None:
+        return replace(event, reason="") if isinstance(event, ConnectionChanged) else event
+
+
+class DropsWhenBlocked(Twin):
+    _busy = False
+    _later: "asyncio.Task[None] | None" = None
+
+    async def run(self, emit: Emit) -> None:
+        try:
+            await super().run(emit)
+        finally:
+            if self._later is not None:
+                self._later.cancel()
+
+    async def emitted(self, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
+        if self._busy:
+            return
+        self._busy = True
+        self._later = asyncio.create_task(self._pass_on(batch, cursor))
+        await asyncio.sleep(0)
+
+    async def _pass_on(self, batch: Sequence[Notification], cursor: str | None) -> None:
+        with contextlib.suppress(Exception):
+            await super().emitted(batch, cursor=cursor)
+        self._busy = False
+
+
+class ForgetsTheCursor(Twin):
+    async def emitted(self, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
+        del cursor
+        await super().emitted(batch)
+
+
+class LiesAboutReplies(Twin):
+    @property
+    def capabilities(self) -> Capabilities:
+        able = super().capabilities
+        return replace(able, replies=not able.replies)
+
+
+class SaysNothingOfItself(Twin):
+    @property
+    def capabilities(self) -> Capabilities:
+        return replace(super().capabilities, formatting="")
+
+
+TWINS: Mapping[type[Twin], str] = {
+    FreshIds: "a_repeat_has_the_same_id",
+    OneIdForAll: "a_repeat_has_the_same_id",
+    NamesAreNobodys: "senders_keep_their_ids",
+    OneRoomForAll: "text_room_and_sender_arrive",
+    DeafToMentions: "a_mention_is_told_from_talk",
+    TakesAllForMentions: "a_mention_is_told_from_talk",
+    TellsPrivateAsPublic: "a_direct_message_is_direct",
+    LocalTime: "times_are_aware_and_utc",
+    NoTimeZone: "everything_can_be_written_as_json",
+    DropsFormatting: "formatting_comes_out_as_markdown",
+    OnlyAscii: "odd_text_arrives_as_it_was",
+    DropsEverySeventh: "order_within_a_room_holds",
+    DropsOrder: "order_within_a_room_holds",
+    EchoesItself: "own_messages_never_come_in",
+    SendsTwice: "said_once_with_a_receipt",
+    SendsNothing: "said_once_with_a_receipt",
+    LosesTheEnd: "a_long_text_is_split_and_nothing_is_lost",
+    TurnsPartsRound: "code_stays_code",
+    BlankBodies: "no_body_is_blank",
+    NeverGoes: "going_is_awaited_once_and_first",
+    GoesAfterwards: "going_is_awaited_once_and_first",
+    IgnoresWhatGoingSays: "going_is_awaited_once_and_first",
+    SwallowsRateLimits: "a_rate_limit_says_how_long",
+    NoSecondsToWait: "a_rate_limit_says_how_long",
+    SwallowsRefusals: "a_refusal_is_rejected_and_nothing_else_is",
+    TakesCutForSent: "a_cut_mid_send_is_uncertain",
+    TakesCutForUnsent: "a_cut_mid_send_is_uncertain",
+    TakesDownForSent: "without_a_link_nothing_was_sent",
+    TakesBlankText: "blank_text_is_an_error_before_any_io",
+    HangsOnDenied: "refused_credentials_are_denied",
+    SlowToEnd: "cancel_ends_it_within_a_second",
+    LeavesATask: "no_task_is_left",
+    TellsNoLoss: "a_cut_is_told_and_mended",
+    NoReasons: "a_cut_is_told_and_mended",
+    DropsWhenBlocked: "a_blocked_emit_loses_nothing",
+    ForgetsTheCursor: "a_restart_goes_on_from_the_cursor",
+    LiesAboutReplies: "a_reply_is_honoured_or_dropped_as_declared",
+    SaysNothingOfItself: "it_is_what_it_says",
+}
+"""Each with the check that finds it out."""
+
+BEYOND: Mapping[tuple[str, type[Twin]], str] = {
+    ("console", TurnsPartsRound): "its posts have one part",
+    ("irc", FreshIds): "the adapter itself drops what the server sends twice",
+    ("discord", FreshIds): "the adapter itself drops what the gateway sends twice",
+}
+"""Twins that do no harm behind that adapter, and why."""

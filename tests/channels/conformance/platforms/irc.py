@@ -1,0 +1,361 @@
+"""IRC, on the scripted server and on real ones: alice and bob are raw clients."""
+
+import asyncio
+import contextlib
+import re
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from channels.base import Channel
+from channels.irc.channel import IrcChannel
+from channels.irc.config import IrcConfig
+from gateway.core.clock import SystemClock
+from gateway.core.events import Address, ChannelName, RoomId
+from tests.channels.conformance.platforms.base import Kit, Where
+from tests.channels.irc.channel_kit import config
+from tests.servers.ircd import Ircd
+from tests.servers.ircd_options import MODERN, Options
+from tests.servers.ircd_v3 import read_tags
+from tests.servers.real_ircd import inspircd, ngircd
+
+_MARKS = re.compile("[\x02\x1d\x1e\x11\x1f\x0f]")
+_NOT_THERE = {
+    "no_text_becomes_a_mass_mention": "IRC has no mass mentions",
+    "a_rate_limit_says_how_long": "IRC servers delay or disconnect; the channel keeps its own pace",
+    "it_previews": "nothing can be edited on IRC",
+    "it_downloads": "IRC carries no files",
+    "it_sends_files": "IRC carries no files",
+    "it_edits": "nothing can be edited on IRC",
+    "it_completes": "servers see a line when it is done",
+    "it_offers": "clients know no commands of ours",
+}
+_REAL = {
+    "a_repeat_has_the_same_id": "a real server delivers once",
+    "own_messages_never_come_in": "an account has one connection there",
+    "unknown_events_are_dropped_quietly": "a real server sends what it knows",
+    "a_cut_mid_send_is_uncertain": "a real server cannot be told when to break",
+    "without_a_link_nothing_was_sent": "the same",
+    "refused_credentials_are_denied": "no services on this one; see test_irc_services.py",
+    "a_cut_is_told_and_mended": "a real server cannot be told when to break",
+    "what_was_said_meanwhile_arrives": "neither keeps history",
+    "a_restart_goes_on_from_the_cursor": "neither keeps history",
+}
+
+
+_NO_TAGS = "there are no message tags"
+_NO_REDACTION = "this server lets nothing be taken back"
+BY_SERVER = frozenset({_NO_TAGS, _NO_REDACTION})
+"""What a server lacks, and not the adapter."""
+
+PAGE = 200
+"""Lines: more than any check says but the one about pages."""
+
+
+class Person:
+    """A client that is nothing but a socket."""
+
+    def __init__(self, nick: str) -> None:
+        self.nick = nick
+        self.lines: list[str] = []
+        """Without their tags."""
+        self.tagged: list[str] = []
+        """As they came."""
+        self._changed = asyncio.Condition()
+        self._writer: asyncio.StreamWriter | None = None
+        self._reading: asyncio.Task[None] | None = None
+
+    async def enter(self, port: int) -> None:
+        reader, self._writer = await asyncio.open_connection("127.0.0.1", port)
+        self._reading = asyncio.create_task(self._read(reader))
+        self.do("CAP REQ message-tags", "CAP END", f"NICK {self.nick}", f"USER {self.nick} 0 * :{self.nick}")
+        await self.until(r":\S+ (376|422) ")
+
+    async def join(self, *rooms: str) -> None:
+        for room in rooms:
+            self.do(f"JOIN {room}")
+            await self.until(rf":\S+ 366 \S+ {room} ")
+
+    def do(self, *lines: str) -> None:
+        assert self._writer is not None
+        self._writer.write("".join(line + "\r\n" for line in lines).encode())
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                line = (await reader.readuntil(b"\r\n")).decode().rstrip("\r\n")
+                self.tagged.append(line)
+                self.lines.append(read_tags(line)[1])
+                if self.lines[-1].startswith("PING"):
+                    self.do("PONG" + self.lines[-1][4:])
+                async with self._changed:
+                    self._changed.notify_all()
+
+    async def until(self, pattern: str, times: int = 1, limit_s: float = 10.0) -> list[str]:
+        """The lines that match, as soon as they are `times`."""
+
+        def found() -> list[str]:
+            return [line for line in self.lines if re.match(pattern, line)]
+
+        async def wait() -> None:
+            async with self._changed:
+                await self._changed.wait_for(lambda: len(found()) >= times)
+
+        try:
+            await asyncio.wait_for(wait(), limit_s)
+        except TimeoutError:
+            raise AssertionError(f"{self.nick} saw no {times} lines like {pattern}: {self.lines[-20:]}") from None
+        return found()
+
+    async def leave(self) -> None:
+        assert self._writer is not None
+        assert self._reading is not None
+        self._writer.close()
+        await self._reading
+
+
+class IrcKit(Kit):
+    """What is the same on every server."""
+
+    def __init__(self) -> None:
+        self.name = ChannelName("irc.test")
+        self.nowhere = RoomId("#nowhere")
+        self.port = 6667
+        self.password: str | None = None
+        self._asked = 0
+        self.alice, self.bob = Person("alice"), Person("bob")
+
+    async def _enter(self) -> None:
+        """Together, for InspIRCd lets people in once a second; alice is the first in the rooms, and operates them."""
+        await asyncio.gather(self.alice.enter(self.port), self.bob.enter(self.port))
+        await self.alice.join("#room", "#other")
+        await self.bob.join("#room", "#other")
+
+    async def _leave(self) -> None:
+        await self.alice.leave()
+        await self.bob.leave()
+
+    def make(self, cursor: str | None = None) -> Channel:
+        return IrcChannel(self.name, self._config("#room", "#other"), SystemClock(), cursor=cursor, random=lambda: 0.0)
+
+    def moved(self, at: Address) -> IrcConfig:
+        return self._config("#room", at.room)
+
+    def _config(self, *rooms: str) -> IrcConfig:
+        return config(self.port, rooms=list(rooms), page_lines=PAGE, password=self.password)
+
+    def address(self, where: Literal["room", "other"]) -> Address:
+        return Address(channel=self.name, room=RoomId(f"#{where}"))
+
+    async def say(self, text: str, *, where: Where = "room", by: Literal["alice", "bob"] = "alice") -> None:
+        target = "reverie" if where == "direct" else f"#{where}"
+        (self.alice if by == "alice" else self.bob).do(f"PRIVMSG {target} :{text}")
+
+    async def mention(self, text: str) -> None:
+        await self.say(f"reverie: {text}")
+
+    async def formatted(self) -> str:
+        await self.say("this is \x02bold\x02, \x1ditalic\x1d and \x0304red\x03")
+        return "this is **bold**, *italic* and red"
+
+    async def seen(self, where: Where, count: int = 1) -> list[str]:
+        target = "alice" if where == "direct" else f"#{where}"
+        pattern = rf":reverie!\S+ (PRIVMSG|NOTICE) {target} :"
+        await self._caught_up()
+        return [line.partition(" :")[2] for line in await self.alice.until(pattern, count, self.patience_s)]
+
+    def plain(self, seen: str) -> str:
+        return _MARKS.sub("", seen)
+
+    def fits(self, seen: str) -> bool:
+        mine = next(line for line in self.alice.lines if line.endswith(seen))
+        return len(mine.encode()) + 2 <= 512
+
+    def replied(self, where: Where) -> bool:
+        del where
+        # Readers that know tags are shown a reply; most do not, so `replies` is not declared, and nothing relies on it.
+        return False
+
+    async def overheard(self) -> list[str]:
+        await self._caught_up(self.bob)
+        return [line.partition(" :")[2] for line in self.bob.lines if re.match(r":reverie!\S+ (PRIVMSG|NOTICE) ", line)]
+
+    async def _caught_up(self, person: Person | None = None) -> None:
+        """What the server has taken has reached somebody who has the answer to what they ask behind it; else alice."""
+        person, self._asked = person or self.alice, self._asked + 1
+        person.do(f"PING :seen{self._asked}")
+        await person.until(rf":\S+ PONG .*seen{self._asked}$")
+
+    async def appoint(self) -> None:
+        self.alice.do("MODE #room +o reverie")
+        await self._caught_up()
+
+    async def topic(self) -> str:
+        await self._caught_up()
+        return (await self.alice.until(r":reverie!\S+ TOPIC #room :"))[-1].partition(" :")[2]
+
+    async def reactions(self) -> list[str]:
+        await self._caught_up()
+        there: list[str] = []
+        for line in self.alice.tagged:
+            tags, said = read_tags(line)
+            if said.startswith(":reverie!") and " TAGMSG " in said:
+                there += [tags["+draft/react"]] if "+draft/react" in tags else []
+                there = [one for one in there if one != tags.get("+draft/unreact")]
+        return list(dict.fromkeys(there))
+
+    async def gone(self) -> None:
+        await self.alice.until(r":reverie!\S+ QUIT ")
+
+    async def typing_seen(self) -> None:
+        await self.alice.until(r":reverie!\S+ TAGMSG :?#room")
+        assert "typing=active" in self.alice.tagged[-1]
+
+    async def invited(self) -> Address:
+        self.alice.do("JOIN #third")
+        await self.alice.until(r":\S+ 366 \S+ #third ")
+        return Address(channel=self.name, room=RoomId("#third"))
+
+    async def joined(self, at: Address) -> None:
+        await self.alice.until(rf":reverie!\S+ JOIN :?{at.room}", limit_s=self.patience_s)
+
+    async def left(self, at: Address) -> None:
+        await self.alice.until(rf":reverie!\S+ PART :?{at.room}", limit_s=self.patience_s)
+
+
+class ScriptedIrcKit(IrcKit):
+    """The scripted server with all that IRCv3 has, which can also fail."""
+
+    label = "irc"
+    lacks: ClassVar[Mapping[str, str]] = _NOT_THERE
+
+    def __init__(self, caps: str | None = MODERN) -> None:
+        super().__init__()
+        self.password = "right"
+        self.ircd = Ircd(Options(caps=caps, isupport=(*Options().isupport, "CHATHISTORY=50"), password=None))
+        self._count = 0
+        self._newest = ""
+        self._account: dict[str, str] = {}
+
+    @contextlib.asynccontextmanager
+    async def connection(self) -> AsyncIterator[None]:
+        async with self.ircd:
+            self.port = self.ircd.port
+            await self._enter()
+            try:
+                yield
+            finally:
+                await self._leave()
+
+    async def say(self, text: str, *, where: Where = "room", by: Literal["alice", "bob"] = "alice") -> None:
+        self._count += 1
+        target = "reverie" if where == "direct" else f"#{where}"
+        self._newest = f":{by}!{by}@test.host PRIVMSG {target} :{text}"
+        now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        tags = {"msgid": f"said{self._count}", "time": now} | (self._account if by == "alice" else {})
+        self.ircd.options.history.append((target, tags, self._newest))
+        self.ircd.relay(target, self._newest, tags)
+
+    async def known(self, account: str | None) -> None:
+        self._account = {"account": account} if account else {}
+        for client in self.ircd.here():
+            client.account = account or "" if client.nick == "alice" else client.account
+
+    async def seen(self, where: Where, count: int = 1) -> list[str]:
+        told = await super().seen(where, count)
+        return self._there(r":reverie!\S+ (PRIVMSG|NOTICE) #room :") if where == "room" else told
+
+    async def theirs(self) -> list[str]:
+        await self._caught_up()
+        return self._there(r":(alice|bob)!\S+ PRIVMSG #room :")
+
+    def _there(self, pattern: str) -> list[str]:
+        """What was said so, without what was taken back."""
+        lines = [(tags.get("msgid"), line) for tags, line in map(read_tags, self.alice.tagged)]
+        kept = [line for msgid, line in lines if msgid is None or msgid in self.ircd.said]
+        return [line.partition(" :")[2] for line in kept if re.match(pattern, line)]
+
+    async def again(self) -> None:
+        self.ircd.relay("#room", self._newest, {"msgid": f"said{self._count}"})
+
+    async def echo(self, text: str) -> None:
+        self.ircd.relay("#room", f":reverie!reverie@test.host PRIVMSG #room :{text}", {})
+
+    async def noise(self) -> None:
+        bot = next(client for client in self.ircd.here() if client.nick == "reverie")
+        for line in ("WALLOPS :x", ":x", "PRIVMSG", ":a!b@c PRIVMSG", "@a=b", " ", ":s 999 reverie :?", "BATCH +x odd"):
+            bot.send(line)
+        bot.raw(b"\xff\xfe\x00\r\n:a!b@c FROBNICATE #room :x\r\n\r\n")
+
+    async def refuse(self) -> None:
+        self.ircd.options.muted = {"#other": "404"}
+
+    async def bad_login(self) -> None:
+        self.ircd.options.password = "another"
+
+    async def cut_send(self) -> None:
+        self.ircd.faults.drop_on = r"PRIVMSG #room"
+
+    async def cut(self) -> None:
+        next(client for client in self.ircd.here() if client.nick == "reverie").drop()
+
+    async def away(self) -> None:
+        self.ircd.options.banned = True
+        await self.cut()
+
+    async def back(self) -> None:
+        self.ircd.options.banned = False
+
+
+class PlainIrcKit(ScriptedIrcKit):
+    """The scripted server as servers were before IRCv3."""
+
+    label = "irc-plain"
+    lacks: ClassVar[Mapping[str, str]] = _NOT_THERE | {
+        "a_repeat_has_the_same_id": "messages have no ids there",
+        "own_messages_never_come_in": "messages are not echoed there",
+        "what_was_said_meanwhile_arrives": "no history is kept there",
+        "a_restart_goes_on_from_the_cursor": "no history is kept there",
+        "it_types": _NO_TAGS,
+        "it_reacts": _NO_TAGS,
+        "it_deletes": _NO_REDACTION,
+    }
+
+    def __init__(self) -> None:
+        super().__init__(caps=None)
+
+
+class _RealIrcKit(IrcKit):
+    server: Callable[[Path], AbstractContextManager[int]]
+
+    @contextlib.asynccontextmanager
+    async def connection(self) -> AsyncIterator[None]:
+        with tempfile.TemporaryDirectory() as directory, type(self).server(Path(directory)) as self.port:
+            await self._enter()
+            try:
+                yield
+            finally:
+                await self._leave()
+
+    async def refuse(self) -> None:
+        self.alice.do("MODE #other +m", "PING :moderated")
+        await self.alice.until(r":\S+ PONG .*moderated")
+
+
+class InspircdKit(_RealIrcKit):
+    """InspIRCd."""
+
+    label = "irc-inspircd"
+    lacks: ClassVar = _NOT_THERE | _REAL | {"it_deletes": _NO_REDACTION}
+    server = staticmethod(inspircd)
+
+
+class NgircdKit(_RealIrcKit):
+    """ngIRCd, which knows no message tags."""
+
+    label = "irc-ngircd"
+    lacks: ClassVar = _NOT_THERE | _REAL | {"it_types": _NO_TAGS, "it_reacts": _NO_TAGS, "it_deletes": _NO_REDACTION}
+    server = staticmethod(ngircd)

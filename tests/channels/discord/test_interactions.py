@@ -1,0 +1,271 @@
+"""The command table on Discord: its menu, its options as text, suggestions, and what else is pressed."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from channels.base import CanCompleteCommands, CommandArg, CommandCompletion, CommandSpec, SubcommandSpec
+from channels.discord import interactions
+from channels.discord.wire import format_options, quote_word
+from gateway.commands.parser import ParsedArguments, parse_arguments
+from gateway.commands.table import COMMAND_SPECS, COMMANDS, COMMANDS_BY_NAME, CommandDefinition
+from gateway.core.clock import ManualClock
+from tests.channels.discord.channel_kit import both
+from tests.kits.channels import story
+from tests.servers.discord_api_menu import wrong
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Zl", "Zp"]), max_size=30)
+
+
+def test_discord_takes_the_whole_table() -> None:
+    menu: Any = interactions.build_command_table(COMMAND_SPECS)
+    assert wrong(menu) == []
+    assert [row["name"] for row in menu] == [row.name for row in COMMANDS]
+    for row, shown in zip(COMMANDS, menu, strict=True):
+        assert (shown["description"], shown["contexts"]) == (row.summary, [1] if row.direct_only else [0, 1])
+        options = shown["options"]
+        if row.subs:
+            assert [(one["type"], one["name"], one["description"]) for one in options] == [
+                (1, sub.name, sub.summary) for sub in row.subs
+            ]
+        for args, told in zip(
+            [sub.args for sub in row.subs] or [row.args],
+            [one["options"] for one in options] if row.subs else [options],
+            strict=True,
+        ):
+            assert [(one["type"], one["name"], one["description"], one["required"]) for one in told] == [
+                (3, arg.name, arg.summary, arg.required) for arg in args
+            ]
+            assert [[choice["value"] for choice in one.get("choices", [])] for one in told] == [
+                list(arg.choices) for arg in args
+            ]
+            assert [one.get("autocomplete", False) for one in told] == [
+                arg.suggests and not arg.choices for arg in args
+            ]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        CommandSpec(name="Log", summary="Show"),
+        CommandSpec(name="log entries", summary="Show"),
+        CommandSpec(name="x" * 33, summary="Show"),
+        CommandSpec(
+            name="log", summary="Show", args=(CommandArg(name="n", summary=""), CommandArg(name="n", summary=""))
+        ),
+        CommandSpec(
+            name="log",
+            summary="S",
+            args=(CommandArg(name="n", summary="N"), CommandArg(name="m", summary="M", required=True)),
+        ),
+        CommandSpec(
+            name="log", summary="S", args=(CommandArg(name="n", summary="N", choices=tuple(map(str, range(26)))),)
+        ),
+        CommandSpec(name="log", summary="S", args=(CommandArg(name="n", summary="N", choices=("x" * 101,)),)),
+        CommandSpec(name="log", summary="S", subs=tuple(SubcommandSpec(name=f"s{n}", summary="S") for n in range(26))),
+        CommandSpec(
+            name="log",
+            summary="S",
+            subs=tuple(
+                SubcommandSpec(
+                    name=f"s{n}",
+                    summary="S" * 100,
+                    args=tuple(CommandArg(name=f"a{m}", summary="A" * 100) for m in range(9)),
+                )
+                for n in range(10)
+            ),
+        ),
+    ],
+)
+def test_what_discord_would_not_take_is_found_out(spec: CommandSpec) -> None:
+    assert wrong(interactions.build_command_table([spec])) != []
+
+
+CHANGES: Sequence[Any] = (
+    {"contexts": [0, 1, 2]},
+    {"description": "other"},
+    {"options": []},
+    {"options": [{"type": 1, "name": "list", "description": "All"}]},
+)
+
+
+def test_the_menu_is_told_again_only_if_it_differs() -> None:
+    menu: Any = interactions.build_command_table(COMMAND_SPECS)
+    left_out = ("required", "autocomplete")
+    theirs = [
+        row | {"id": "1", "version": "2", "nsfw": False, "options": _lean(row["options"], left_out)} for row in menu
+    ]
+    assert interactions.is_same_table(theirs[::-1], menu)
+    for number, row in enumerate(menu):
+        for change in CHANGES:
+            if row | change != row:
+                assert not interactions.is_same_table([*menu[:number], row | change, *menu[number + 1 :]], menu)
+        for at, option in enumerate(row["options"]):
+            for change in ({"required": True}, {"autocomplete": True}, {"choices": [{"name": "x", "value": "x"}]}):
+                if option | change != option:
+                    options = [*row["options"][:at], option | change, *row["options"][at + 1 :]]
+                    assert not interactions.is_same_table(
+                        [*menu[:number], row | {"options": options}, *menu[number + 1 :]], menu
+                    )
+
+
+def _lean(options: Any, left_out: Sequence[str]) -> Any:
+    """As Discord gives it back: without what is not so anyway."""
+    return [
+        {key: value for key, value in option.items() if key not in left_out or value}
+        | ({"options": _lean(option["options"], left_out)} if "options" in option else {})
+        for option in options
+    ]
+
+
+def data(name: str, sub: str = "", **options: Any) -> dict[str, Any]:
+    values = [{"type": 3, "name": key, "value": value} for key, value in options.items()]
+    return {"name": name, "options": [{"type": 1, "name": sub, "options": values}] if sub else values}
+
+
+@pytest.mark.parametrize(
+    ("asked", "text", "understood"),
+    [
+        (data("status"), "", {}),
+        (data("why", entry="17"), "17", {"entry": "17"}),
+        (data("why", entry=17), "17", {"entry": "17"}),
+        (data("role", "set", where="here", role="member", who="a:1"), "set a:1 member here", None),
+        (
+            data("role", "set", role="member", who="Ann Lee"),
+            'set "Ann Lee" member',
+            {"who": "Ann Lee", "role": "member"},
+        ),
+        (data("approve", lasting="always"), '"" always', {"lasting": "always"}),
+        (data("say", room="#a", text='  "two  words" '), 'say #a "two  words"', {"room": "#a", "text": '"two  words"'}),
+        (data("say", text="x", room="a b"), '"a b" x', {"room": "a b", "text": "x"}),
+        (data("role", "set", who='a "b\\', role="owner"), 'set "a \\"b\\\\" owner', {"who": 'a "b\\', "role": "owner"}),
+        (data("role", "set", who="a\nb", role="owner"), 'set "a b" owner', {"who": "a b", "role": "owner"}),
+        (data("room", "list"), "list", {}),
+        (data("status", old="1 2"), '"1 2"', None),
+        (data("gone", "sub", old="1"), "sub 1", None),
+        (data("role", "gone", who="a:1"), "gone a:1", None),
+    ],
+)
+def test_options_are_what_people_would_write(asked: Any, text: str, understood: dict[str, str] | None) -> None:
+    said = format_options(asked, COMMAND_SPECS)
+    assert said == text.removeprefix("say " if asked["name"] == "say" else "")
+    if understood is not None:
+        use = parse_arguments(COMMANDS_BY_NAME[asked["name"]], said)
+        assert isinstance(use, ParsedArguments)
+        assert use.arguments == understood
+
+
+ROW = CommandDefinition(
+    name="x",
+    group="people",
+    summary="X",
+    args=(
+        CommandArg(name="a", summary="A"),
+        CommandArg(name="b", summary="B"),
+        CommandArg(name="c", summary="C", rest=True),
+    ),
+)
+SPEC = CommandSpec(name="x", summary="X", args=ROW.args)
+
+
+@given(st.dictionaries(st.sampled_from("abc"), TEXT))
+def test_no_value_ever_stands_for_another_argument(values: dict[str, str]) -> None:
+    use = parse_arguments(ROW, format_options(data("x", **values), [SPEC]))
+    assert isinstance(use, ParsedArguments)
+    told = {name: " ".join(value.split()) for name, value in values.items() if value.split()}
+    assert {name: " ".join(value.split()) for name, value in use.arguments.items()} == told
+
+
+@given(TEXT)
+def test_a_quoted_word_is_one_word(word: str) -> None:
+    row = CommandDefinition(name="x", group="people", summary="X", args=(CommandArg(name="a", summary="A"),))
+    use = parse_arguments(row, quote_word(word))
+    assert isinstance(use, ParsedArguments)
+    assert use.arguments.get("a", "") == " ".join(word.split())
+
+
+@story
+async def test_what_may_be_meant_is_suggested() -> None:
+    async with both(commands=COMMAND_SPECS) as (api, run):
+        assert isinstance(run.channel, CanCompleteCommands)
+        asked = list[CommandCompletion]()
+
+        async def suggest(one: CommandCompletion) -> Sequence[str]:
+            asked.append(one)
+            return ["console:ann", "x" * 101, "", "two\nlines", "console:ann", *(f"console:{n}" for n in range(40))]
+
+        run.channel.set_completer(suggest)
+        typing = api.commands.type(api.room, api.ann, "role set", "who", "an", role="member")
+        await api.until(lambda: typing.choices is not None)
+        assert typing.choices == ["console:ann", *(f"console:{n}" for n in range(24))]
+        (one,) = asked
+        assert (one.name, one.sub, one.arg, one.prefix, one.direct) == ("role", "set", "who", "an", False)
+        assert (one.at.room, one.sender.id, one.sender.verified) == (api.room, api.ann, True)
+        api.commands.replay(typing)
+        last = api.slash(api.room, api.ann, "status")
+        assert (await run.command()).id == f"interaction:{last.id}"
+        assert len(asked) == 1
+        assert api.offences == []
+
+
+@story
+async def test_on_any_trouble_nothing_is_suggested() -> None:
+    clock = ManualClock()
+    async with both(clock, commands=COMMAND_SPECS) as (api, run):
+        silent = api.commands.type(api.room, api.ann, "join", "room", "")
+        await api.until(lambda: silent.choices == [])
+        began = asyncio.Event()
+
+        async def broken(_: CommandCompletion) -> Sequence[str]:
+            raise KeyError("a bug")
+
+        async def slow(_: CommandCompletion) -> Sequence[str]:
+            began.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        run.channel.set_completer(broken)
+        second = api.commands.type(api.room, api.ann, "join", "room", "")
+        await api.until(lambda: second.choices == [])
+        run.channel.set_completer(slow)
+        third = api.commands.type(api.room, api.ann, "join", "room", "")
+        await began.wait()
+        assert third.choices is None
+        clock.advance(2)
+        await api.until(lambda: third.choices == [])
+        assert api.offences == []
+
+
+@story
+async def test_buttons_and_forms_are_acknowledged_and_are_no_commands() -> None:
+    async with both(commands=COMMAND_SPECS) as (api, run):
+        pressed = [api.commands.press(api.room, api.ann), api.commands.press(api.room, api.ann, form=True)]
+        await api.until(lambda: all(one.answered == 6 for one in pressed))
+        for one in pressed:
+            api.commands.replay(one)
+        last = api.slash(api.room, api.ann, "status")
+        command = await run.command()
+        assert (command.id, len(run.messages)) == (f"interaction:{last.id}", 0)
+        await api.until(lambda: last.answered is not None)
+        assert len(api.made("POST /interactions/")) == 3
+        assert api.offences == []
+
+
+@story
+async def test_a_command_with_a_sub_arrives_as_it_would_be_written() -> None:
+    async with both(commands=COMMAND_SPECS) as (api, run):
+        asked = api.slash(api.room, api.ann, "notify threshold", urgency="low", type="irc.join")
+        command = await run.command()
+        assert (command.name, command.args, command.origin) == ("notify", "threshold irc.join low", "native")
+        await api.until(lambda: asked.answered is not None)
+        assert asked.ephemeral
+        api.commands.replay(asked)
+        last = api.slash(api.room, api.ann, "version")
+        await api.until(lambda: last.answered is not None)
+        again = await run.command(3)
+        assert (again.id, (await run.command(2)).id) == (f"interaction:{last.id}", command.id)
+        assert len(api.made("POST /interactions/")) == 2

@@ -1,0 +1,358 @@
+"""What is said goes out once, harmlessly, and what became of it is told truly."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from channels.base import (
+    CanDownload,
+    CanPreview,
+    CanType,
+    Channel,
+    CommandArg,
+    CommandSpec,
+    HasSpaces,
+    RateLimited,
+    Rejected,
+    Uncertain,
+    Unreachable,
+    no_before_send,
+)
+from channels.discord.channel import DiscordChannel, DiscordPreviewChannel, create_channel
+from channels.discord.config import DiscordConfig
+from channels.discord.ids import message_nonce
+from channels.discord.interactions import InteractionResponder
+from channels.discord.rest import DiscordRestClient, check_url
+from gateway.core.clock import SystemClock
+from gateway.core.events import Attachment, Message, MessageDeleted, MessageId, Post, PostKey
+from tests.channels.discord.channel_kit import NAME, both, part, place, running
+from tests.kits.channels import story
+from tests.kits.stopwatch import Stopwatch
+from tests.servers.discord_api import DiscordApi
+
+COMMANDS = (
+    CommandSpec(name="status", summary="Show how it goes"),
+    CommandSpec(name="log", summary="Show the log", args=(CommandArg(name="entry", summary="Which"),), private=True),
+)
+
+
+@story
+async def test_a_message_is_harmless_and_can_be_sent_again() -> None:
+    async with both() as (api, run):
+        said = api.says(api.room, api.ann, "well?")
+        gone: list[int] = []
+
+        async def going() -> None:
+            gone.append(len(api.made("POST .*/messages")))
+
+        sent = await run.channel.send(part("@everyone <@1> ok", api.room, reply_to=said), going)
+        again = await run.channel.send(part("@everyone <@1> ok", api.room, reply_to=said))
+        assert sent == again
+        assert gone == [0]
+        (shown,) = api.visible(api.room)
+        assert shown["message_reference"]["message_id"] == said
+        body = api.made("POST .*/messages")[0].body
+        assert body["allowed_mentions"] == {"parse": []}
+        assert (body["flags"], body["enforce_nonce"]) == (4, True)
+        assert api.offences == []
+
+
+@story
+async def test_a_notice_is_silent_and_link_previews_can_be_asked_for() -> None:
+    async with both(link_previews=True) as (api, run):
+        await run.channel.send(part("restarting", api.room, style="notice"))
+        assert api.made("POST .*/messages")[0].body["flags"] == 1 << 12
+
+
+def test_a_nonce_is_short_and_depends_on_the_key_alone() -> None:
+    assert message_nonce("01ABC#0") == message_nonce("01ABC#0")
+    assert len({message_nonce(f"01ABC#{number}") for number in range(1000)}) == 1000
+    assert all(len(message_nonce("x" * length)) <= 25 and message_nonce("x" * length).isalnum() for length in range(50))
+
+
+@story
+async def test_a_thread_is_written_to_by_its_own_id() -> None:
+    async with both() as (api, run):
+        thread = api.threads(api.room, api.ann, "aside")
+        await run.channel.send(part("here", api.room, thread=thread))
+        assert (api.texts(thread), api.texts(api.room)) == (["here"], [])
+
+
+@story
+async def test_a_reply_to_what_is_gone_is_said_without_it() -> None:
+    async with both() as (api, run):
+        await run.channel.send(part("hello", api.room, reply_to="123456789012345678"))
+        assert api.texts(api.room) == ["hello"]
+
+
+@story
+async def test_nothing_goes_out_that_cannot() -> None:
+    async with DiscordApi() as api:
+        channel = DiscordChannel(NAME, _config(), SystemClock())
+        with pytest.raises(ValueError, match="text"):
+            await channel.send(part(" \n", api.room))
+        with pytest.raises(Unreachable):
+            await channel.send(part("hello", api.room))
+        async with running(api) as run:
+            await run.up()
+            with pytest.raises(Rejected, match="not a channel"):
+                await run.channel.send(part("hello", "../users/@me"))
+        assert not api.made("POST")
+
+
+def _config(**changes: object) -> DiscordConfig:
+    return DiscordConfig.model_validate({"platform": "discord", "token": "t"} | changes)
+
+
+@story
+async def test_what_going_raises_comes_out_and_nothing_was_sent() -> None:
+    async with both() as (api, run):
+
+        async def going() -> None:
+            raise KeyError("the store is full")
+
+        with pytest.raises(KeyError, match="full"):
+            await run.channel.send(part("hello", api.room), going)
+        assert api.texts(api.room) == []
+
+
+@story
+async def test_a_refusal_after_a_broken_answer_is_not_believed() -> None:
+    async with both() as (api, run):
+        api.faults.add(r"POST .*/messages", "500 after")
+        api.faults.add(r"POST .*/messages", "429", retry_after_s=100)
+        with pytest.raises(Uncertain):  # the first try was taken: the limit on the second does not undo it
+            await run.channel.send(part("hello", api.room))
+        assert api.texts(api.room) == ["hello"]
+
+
+@story
+async def test_a_receipt_does_not_wait_for_the_next_window() -> None:
+    async with both() as (api, run):
+        api.world.muted.add(api.other)
+        with Stopwatch() as watch:
+            with contextlib.suppress(Rejected):
+                await run.channel.send(part("no", api.other))
+            for number in range(3):
+                await run.channel.send(part(str(number), api.room, key=f"k{number}#0"))
+        assert watch.seconds < 2
+        assert api.texts(api.room) == ["0", "1", "2"]
+
+
+@story
+async def test_many_at_once_keep_their_order() -> None:
+    async with both() as (api, run):
+        await asyncio.gather(*(run.channel.send(part(str(n), api.room, key=f"k{n}#0")) for n in range(20)))
+        assert api.texts(api.room) == [str(n) for n in range(20)]
+
+
+@story
+async def test_what_stands_before_discord_is_waited_for_as_it_says() -> None:
+    async with both() as (api, run):
+        api.faults.add(r"POST .*/messages", "banned", retry_after_s=7)
+        with pytest.raises(RateLimited) as caught:
+            await run.channel.send(part("hello", api.room))
+        assert caught.value.retry_after_s >= 7
+
+
+def test_abilities_are_those_of_the_configuration() -> None:
+    plain = create_channel(NAME, _config(), SystemClock())
+    previewing = create_channel(NAME, _config(preview="all"), SystemClock())
+    channel: Channel = plain
+    for ability in (CanType, CanDownload, HasSpaces):
+        assert isinstance(channel, ability)
+    assert not isinstance(plain, CanPreview)
+    assert isinstance(previewing, CanPreview)
+
+
+@story
+async def test_typing_is_shown_and_never_fails() -> None:
+    async with both() as (api, run):
+        await run.channel.typing(place(api.room), active=True)
+        await run.channel.typing(place(api.room), active=False)
+        await run.channel.typing(place("1"), active=True)
+        assert api.typings == [api.room]
+    async with both(typing=False) as (api, run):
+        await run.channel.typing(place(api.room), active=True)
+        assert api.typings == []
+
+
+@story
+async def test_a_preview_grows_and_goes_without_a_word() -> None:
+    async with both(preview="all") as (api, run):
+        channel = run.channel
+        assert isinstance(channel, DiscordPreviewChannel)
+        shown = await channel.preview(place(api.room), "I thi", None)
+        assert shown is not None
+        assert await channel.preview(place(api.room), "I think `x", shown) == shown
+        assert api.texts(api.room) == ["I think `x"]
+        await channel.delete_preview(place(api.room), shown)
+        await channel.delete_preview(place(api.room), shown)
+        api.says(api.room, api.ann, "next")
+        await run.one(Message)
+        assert (api.texts(api.room), run.all(MessageDeleted), api.offences) == ([], [], [])
+
+
+@story
+async def test_a_file_is_bounded_and_comes_from_discord_only() -> None:
+    async with both() as (api, run):
+        said = api.says(api.room, api.ann, "", files=[("a.bin", b"x" * 1000, "application/octet-stream")])
+        (file,) = (await run.message()).attachments
+        with pytest.raises(Rejected, match="larger"):
+            await run.channel.download(place(api.room), file, limit_bytes=999)
+        api.world.messages[api.room][said]["attachments"][0]["url"] = "http://127.0.0.2:1/secret"
+        with pytest.raises(Rejected, match="own hosts"):
+            await run.channel.download(place(api.room), file, limit_bytes=1000)
+        with pytest.raises(Rejected, match="not an attachment"):
+            await run.channel.download(place(api.room), Attachment(id="1/../2", form="file"), limit_bytes=10)
+
+
+@pytest.mark.parametrize(
+    ("url", "fine"),
+    [
+        ("https://cdn.discordapp.com/attachments/1/2/a.png?ex=1", True),
+        ("http://cdn.discordapp.com/a", False),
+        ("https://cdn.discordapp.com:22/a", False),
+        ("https://cdn.discordapp.com@evil.example/a", False),
+        ("https://evil.example/cdn.discordapp.com", False),
+        ("file:///etc/passwd", False),
+        ("", False),
+        ("http://[", False),
+    ],
+)
+def test_only_discords_own_hosts_are_asked(url: str, fine: bool) -> None:
+    with contextlib.nullcontext() if fine else pytest.raises(Rejected):
+        check_url(url, "https://discord.com/api/v10")
+
+
+@story
+async def test_a_command_is_acknowledged_before_anything_else_and_answered_once() -> None:
+    async with both(commands=COMMANDS) as (api, run):
+        await api.until(lambda: bool(api.made("PUT /applications")))
+        run.open.clear()
+        asked = api.slash(api.room, api.ann, "status")
+        await api.until(lambda: bool(api.made("POST /interactions")))  # although nothing can be written down
+        run.open.set()
+        command = await run.command()
+        assert (command.name, command.origin, command.at, command.sender.id) == (
+            "status",
+            "native",
+            place(api.room),
+            api.ann,
+        )
+        for _ in range(2):
+            await run.channel.send(part("all is well", api.room, key="p#0", reply_to=command.id))
+        await run.channel.send(part("and more", api.room, key="p#1"))
+        assert api.told(asked) == ["all is well"]
+        assert "and more" in api.texts(api.room)
+
+
+@story
+async def test_a_table_that_discord_has_already_is_not_told_again() -> None:
+    async with DiscordApi() as api:
+        for _ in range(2):
+            async with running(api, commands=COMMANDS) as run:
+                await run.up()
+                await api.until(lambda: bool(api.made("GET /applications")))
+                if not api.made("PUT /applications"):
+                    await api.until(lambda: bool(api.made("PUT /applications")))
+                api.calls[:] = [call for call in api.calls if not call.line.startswith("GET /applications")]
+        assert len(api.made("PUT /applications")) == 1
+
+
+@story
+async def test_a_private_answer_never_becomes_a_public_one() -> None:
+    async with both(commands=COMMANDS) as (api, run):
+        await api.until(lambda: bool(api.made("PUT /applications")))
+        asked = api.slash(api.room, api.ann, "log", entry="17")
+        command = await run.command()
+        assert command.args == "17"
+        await run.channel.send(part("one", api.room, key="p#0", reply_to=command.id, private=True))
+        api.faults.add("POST /webhooks", "500 after")
+        with pytest.raises(Uncertain):
+            await run.channel.send(part("two", api.room, key="p#1", private=True))
+        with pytest.raises(Uncertain):  # follow-ups have no nonce
+            await run.channel.send(part("two", api.room, key="p#1", private=True))
+        assert api.told(asked) == ["one", "two"]
+        later = api.slash(api.room, api.ann, "log")
+        second = await run.command(2)
+        later.made_s -= 16 * 60
+        with pytest.raises(Rejected):
+            await run.channel.send(part("late", api.room, key="q#0", reply_to=second.id, private=True))
+        with pytest.raises(Rejected, match="too old"):  # as after a restart: the token is gone
+            await run.channel.send(part("x", api.room, key="r#0", reply_to="interaction:5", private=True))
+        assert api.texts(api.room) == []
+
+
+@story
+async def test_a_command_whose_acknowledgement_was_cut_off_is_too_old() -> None:
+    answers = InteractionResponder(DiscordRestClient(), SystemClock(), COMMANDS)
+    answers.handle_interaction({"id": "5", "token": "t", "application_id": "6", "type": 2, "data": {"name": "log"}})
+    await answers.close()
+    with pytest.raises(Rejected, match="too old"):
+        await answers.send(part("x", "1", reply_to="interaction:5", private=True), {}, no_before_send)
+
+
+@pytest.mark.parametrize("fault", ["500 after", "reset after"])
+def test_an_acknowledgement_without_an_answer_is_believed(fault: str) -> None:
+    @story
+    async def run() -> None:
+        async with both(commands=COMMANDS) as (api, it):
+            await api.until(lambda: bool(api.made("PUT /applications")))
+            api.faults.add("POST /interactions", fault)  # type: ignore[arg-type] # the parameters above are its values
+            asked = api.slash(api.room, api.ann, "log")
+            command = await it.command()
+            await it.channel.send(part("one", api.room, reply_to=command.id, private=True))
+            assert (api.told(asked), api.texts(api.room)) == (["one"], [])
+
+    run()
+
+
+def test_the_token_of_a_command_is_in_no_log_line(caplog: pytest.LogCaptureFixture) -> None:
+    @story
+    async def run() -> None:
+        async with both(commands=COMMANDS) as (api, it):
+            await api.until(lambda: bool(api.made("PUT /applications")))
+            asked = api.slash(api.room, api.ann, "log")
+            command = await it.command()
+            api.faults.add("PATCH /webhooks", "429")
+            await it.channel.send(part("one", api.room, reply_to=command.id, private=True))
+            assert "We are being rate limited" in caplog.text
+            assert asked.token not in caplog.text
+
+    run()
+
+
+@story
+async def test_a_public_answer_that_comes_too_late_is_a_message() -> None:
+    async with both(commands=COMMANDS) as (api, run):
+        await api.until(lambda: bool(api.made("PUT /applications")))
+        asked = api.slash(api.room, api.ann, "status")
+        command = await run.command()
+        asked.made_s -= 16 * 60
+        gone: list[int] = []
+
+        async def going() -> None:
+            gone.append(1)
+
+        await run.channel.send(part("late", api.room, reply_to=command.id), going)
+        await run.channel.send(part("later", api.room, key="q#0", reply_to="interaction:5"))
+        assert api.texts(api.room) == ["late", "later"]
+        assert gone == [1]
+
+
+@story
+async def test_a_private_answer_to_a_text_is_said_in_the_open() -> None:
+    async with both() as (api, run):
+        said = api.says(api.room, api.ann, "!status")
+        await run.channel.send(part("one", api.room, key="p#0", reply_to=said, private=True))
+        await run.channel.send(part("two", api.room, key="p#1", private=True))
+        assert api.texts(api.room) == ["one", "two"]
+
+
+def test_a_post_is_split_within_the_limit() -> None:
+    channel = DiscordChannel(NAME, _config(), SystemClock())
+    bodies = channel.split(Post(key=PostKey("k"), to=place("1"), text="word " * 1000, reply_to=MessageId("1")))
+    assert len(bodies) == 3
+    assert channel.split(Post(key=PostKey("k"), to=place("1"), text="```\n```"))

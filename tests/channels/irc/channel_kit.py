@@ -1,0 +1,73 @@
+"""An IRC channel running against the scripted server."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from channels.base import Part, Uncertain
+from channels.irc.channel import IrcChannel
+from channels.irc.config import IrcConfig
+from gateway.core.clock import Clock, ManualClock, SystemClock
+from gateway.core.events import Address, ChannelName, Receipt, RoomId
+from tests.kits.channels import Run
+from tests.servers.ircd import Ircd
+from tests.servers.ircd_client import Client
+
+NAME = ChannelName("irc.test")
+Running = Run[IrcChannel]
+
+
+def config(port: int, **changes: Any) -> IrcConfig:
+    settings: dict[str, Any] = {
+        "host": "127.0.0.1",
+        "port": port,
+        "tls": False,
+        "nick": "reverie",
+        "rooms": ["#room"],
+        "flood": {"burst": 100, "per_s": 100.0},
+    }
+    return IrcConfig.model_validate(settings | changes)
+
+
+def part(body: str, room: str = "#room", key: str = "k", **more: Any) -> Part:
+    return Part(key=key, to=Address(channel=NAME, room=RoomId(room)), body=body, **more)
+
+
+async def settled(bot: Client, token: str) -> None:
+    """Return once the channel has read all that was sent to it."""
+    bot.send(f"PING :{token}")
+    await bot.ircd.received(f"PONG :{token}")
+
+
+async def never_answered(ircd: Ircd, run: Running, clock: ManualClock) -> None:
+    """Send a part whose label the server forgets, and wait until nobody knows what became of it."""
+    ircd.faults.hold_labels = True
+    sending = asyncio.create_task(run.channel.send(part("a")))
+    await ircd.received("@label=r1 ")
+    for number in range(40):
+        await settled(ircd.clients[0], f"t{number}")
+        clock.advance(5)
+        await asyncio.sleep(0)
+    with pytest.raises(Uncertain, match="did not answer"):
+        await sending
+
+
+async def sent_together(run: Running, parts: Sequence[Part]) -> list[Receipt | BaseException]:
+    """What became of `parts`, sent without waiting for each other."""
+    return await asyncio.gather(*(run.channel.send(part) for part in parts), return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def running(
+    ircd: Ircd | int, clock: Clock | None = None, chance: Callable[[], float] = lambda: 0.0, **changes: Any
+) -> AsyncIterator[Running]:
+    port = ircd if isinstance(ircd, int) else ircd.port
+    channel = IrcChannel(NAME, config(port, **changes), clock or SystemClock(), random=chance)
+    run = Running(channel)
+    try:
+        yield run
+    finally:
+        await run.end()

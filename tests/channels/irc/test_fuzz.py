@@ -1,0 +1,148 @@
+"""A million malformed or random lines: nothing comes out of `run`, the connection stays, and what follows arrives.
+
+A tenth goes over the socket, the rest straight into the connection that the socket feeds: the same framing,
+decoding, parsing and handling, without the kernel in between.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from channels.irc.channel import IrcChannel
+from gateway.core.clock import SystemClock
+from gateway.core.events import ConnectionChanged, Message, Notification
+from tests.channels.irc.channel_kit import NAME, config
+from tests.servers.ircd import Ircd
+from tests.servers.ircd_options import MODERN, Options
+
+LINES, SOCKET_LINES, CHUNK = 1_000_000, 100_000, 500
+WORDS = (
+    b"PRIVMSG NOTICE TAGMSG JOIN PART QUIT NICK KICK TOPIC INVITE MODE BATCH CHGHOST ACCOUNT AWAY SETNAME PONG PING "
+    b"FAIL WARN NOTE ACK CAP AUTHENTICATE WHO CHATHISTORY ERROR 001 005 301 353 354 366 376 396 401 404 417 421 433 "
+    b"437 471 473 730 731 734 900 901 903 904 908 #room #other reverie al!a@h bo irc.test +x -x +y -y x y * : :: @ ! "
+    b"netsplit netjoin chathistory draft/multiline draft/chathistory-targets labeled-response vendor/x "
+    b"LS NEW DEL ACK NAK LIST :server-time :batch :account-tag :-batch =x 152 0 -1 99999999999999999999 "
+    b"CASEMAPPING=ascii CASEMAPPING= CHANTYPES= CHANTYPES=# LINELEN=0 LINELEN=9999999 MONITOR=x CHATHISTORY=-3 PREFIX= "
+    b"BOT=B USERLEN=0 CLIENTTAGDENY=* history-1 reverie-1 :\x01VERSION\x01 :\x01PING :\x01ACTION :a.b\x20c.d"
+).split(b" ")
+TAGS = (
+    b"msgid=1 msgid= "
+    b"time=2026-01-01T00:00:00Z time=9999-99-99 time=0001-01-01T00:00:00+23:59 account=al account= batch=x "
+    b"batch=y "
+    b"label=r1 label= +reply=1 +draft/reply= +draft/react=x +typing=active draft/multiline-concat bot = ; ;; \\ "
+    b"k=\\:\\s\\r\\n\\ "
+).split(b" ")
+SOURCES = (b":al!a@h ", b":reverie!r@h ", b":irc.test ", b":", b": ", b":!@ ", b":@! ", b"", b":bo ", b":al!a@h!b@c ")
+
+
+FORMS = (
+    b"PRIVMSG #room :%s",
+    b"PRIVMSG reverie :%s",
+    b"JOIN #room %s",
+    b"PART #room :%s",
+    b"QUIT :%s",
+    b"TOPIC #room :%s",
+    b"NICK %s",
+    b"INVITE reverie #%s",
+    b"354 reverie 152 #room u h %s H acc :real",
+    b"BATCH +%s draft/multiline #room",
+    b"BATCH -%s",
+    b"CHATHISTORY TARGETS %s 2026-01-01T00:00:00Z",
+)
+
+
+def lines(count: int, chance: random.Random) -> Iterator[bytes]:
+    """Random walks through the grammar, half of them damaged, and plain noise."""
+    for _ in range(count):
+        kind = chance.random()
+        if kind < 0.1:
+            yield chance.randbytes(chance.randrange(60)).replace(b"\n", b"")
+            continue
+        tags = b"@" + b";".join(chance.choices(TAGS, k=chance.randrange(4))) + b" " if kind < 0.5 else b""
+        words = b" ".join(chance.choices(WORDS, k=chance.randrange(1, 7)))
+        said = chance.choice(FORMS) % words if kind > 0.6 else words
+        line = tags + chance.choice(SOURCES) + said
+        if kind > 0.75 and line:
+            at = chance.randrange(len(line))
+            line = line[:at] + chance.randbytes(2).replace(b"\n", b"") + line[at + chance.randrange(3) :]
+        yield line
+
+
+def chunks(count: int, chance: random.Random) -> Iterator[bytes]:
+    made = lines(count, chance)
+    for _ in range(count // CHUNK):
+        yield b"\r\n".join(next(made) for _ in range(CHUNK)) + b"\r\n"
+
+
+class Sink:
+    """Takes everything and keeps only what the test asks for."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self.links: list[bool] = []
+        self.last = ""
+        self.changed = asyncio.Event()
+
+    async def __call__(self, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
+        del cursor
+        self.taken += len(batch)
+        for event in batch:
+            if isinstance(event, ConnectionChanged):
+                self.links.append(event.up)
+            elif isinstance(event, Message) and event.text.startswith("after "):
+                self.last = event.text
+        self.changed.set()
+
+    async def until_last(self, text: str) -> None:
+        async with asyncio.timeout(60):
+            while self.last != text:
+                self.changed.clear()
+                await self.changed.wait()
+
+    async def until_up(self) -> None:
+        async with asyncio.timeout(120):
+            while not self.links:
+                self.changed.clear()
+                await self.changed.wait()
+
+
+async def _survive(seed: int) -> str:
+    chance, sink = random.Random(seed), Sink()
+    async with Ircd(Options(caps=MODERN, isupport=("WHOX", "MONITOR=10", "CHATHISTORY=50"))) as ircd:
+        channel = IrcChannel(NAME, config(ircd.port), SystemClock())
+        run = asyncio.create_task(channel.run(sink))
+        await sink.until_up()
+        bot, began_s = ircd.clients[0], time.perf_counter()
+        for number, chunk in enumerate(chunks(SOCKET_LINES, chance)):
+            bot.raw(chunk)
+            if number % 20 == 19:
+                bot.send(f":zz!z@z PRIVMSG #room :after {number}")
+                await sink.until_last(f"after {number}")
+        connection = channel._connection
+        assert connection is not None
+        for chunk in chunks(LINES - SOCKET_LINES, chance):
+            while channel._inbox.is_full:
+                await asyncio.sleep(0)
+            connection.process_data(chunk)
+            await asyncio.sleep(0)
+        bot.send(":zz!z@z PRIVMSG #room :after all")
+        await sink.until_last("after all")
+        spent_s = time.perf_counter() - began_s
+        assert (run.done(), sink.links, len(ircd.clients)) == (False, [True], 1)
+        session = channel._session
+        assert session is not None
+        assert len(session.outgoing._waiting) < 1000
+        assert len(session._batches._open) <= 32
+        run.cancel()
+        await asyncio.gather(run, return_exceptions=True)
+        return f"{LINES} lines in {spent_s:.0f} s, {LINES / spent_s:.0f} lines/s, {sink.taken} notifications"
+
+
+@pytest.mark.soak
+def test_a_million_malformed_lines(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("ERROR")
+    print(asyncio.run(asyncio.wait_for(_survive(seed=6), 400)))
+    assert not [record for record in caplog.records if record.exc_info], "every line was understood or ignored"

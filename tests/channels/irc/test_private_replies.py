@@ -1,0 +1,379 @@
+"""A private answer reaches the person who asked, whatever they are called by now, and nobody else."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from channels.base import CanType, RecipientAway
+from channels.irc.identity import NickIdentities, absence_text, is_direct_chat
+from channels.irc.people import IrcUsers
+from channels.irc.wire import Isupport, parse_line
+from gateway.core.clock import ManualClock
+from gateway.core.events import Receipt, RoomId
+from tests.channels.irc.channel_kit import Running, part, running, sent_together, settled
+from tests.kits.channels import story
+from tests.servers.ircd import Ircd
+from tests.servers.ircd_client import Client
+from tests.servers.ircd_options import CAPS, MODERN, Options
+
+BOSS = "boss!account:boss"
+
+
+class Told:
+    """What a client knows that was told these lines."""
+
+    def __init__(self, *lines: str) -> None:
+        self.one, self.people, self.now_s = NickIdentities(), IrcUsers(), 0.0
+        self.one.has_account_updates = True
+        self.hear(":reverie!r@x JOIN #room * :real", *lines)
+
+    def hear(self, *lines: str) -> "Told":
+        for raw in lines:
+            said = parse_line(raw)
+            assert said is not None
+            if said.command == "JOIN":
+                self.people.feed(said, "reverie", Isupport())
+            self.one.feed(said, self.people, Isupport())
+            if said.command != "JOIN":
+                self.people.feed(said, "reverie", Isupport())
+            self.one.feed_whois(said, Isupport(), self.now_s)
+        return self
+
+    def whom(self, chat: str) -> tuple[str, str]:
+        return self.one.resolve_target(RoomId(chat), self.people, Isupport(), self.now_s)
+
+
+def _whois(nick: str, account: str = "", userhost: str = "b@h") -> list[str]:
+    user, _, host = userhost.partition("@")
+    told = [f":s 311 reverie {nick} {user} {host} * :real", f":s 330 reverie {nick} {account} :is logged in as"]
+    return [*(told if account else told[:1]), f":s 318 reverie {nick} :End"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ([":boss!b@h JOIN #room boss :real"], ("boss", "known")),
+        ([], ("boss", "unknown")),
+        ([":boss!b@h JOIN #room boss :real", ":boss!b@h QUIT :bye"], ("boss", "unknown")),
+        ([":boss!b@h JOIN #room boss :real", ":boss!b@h PART #room"], ("boss", "unknown")),
+        (
+            [":boss!b@h JOIN #room boss :real", ":boss!b@h QUIT :bye", ":boss!e@h JOIN #room * :real"],
+            ("boss", "unknown"),
+        ),
+        ([":boss!b@h JOIN #room mallory :real"], ("boss", "other")),
+        ([":boss!b@h JOIN #room boss :real", ":boss!b@h ACCOUNT *"], ("boss", "unknown")),
+        (
+            [
+                ":boss!b@h JOIN #room boss :real",
+                ":boss!b@h NICK chief",
+                ":eve!e@h JOIN #room * :r",
+                ":eve!e@h NICK boss",
+            ],
+            ("chief", "known"),
+        ),
+        ([":chief!b@h JOIN #room boss :real"], ("chief", "known")),
+        (["@account=boss :chief!b@h PRIVMSG reverie :hi", *_whois("boss", "mallory")], ("chief", "unknown")),
+        (["@account=boss :boss!b@h PRIVMSG reverie :hi"], ("boss", "unknown")),
+        (_whois("boss", "boss"), ("boss", "told")),
+        (_whois("BOSS", "boss"), ("boss", "told")),
+        (_whois("boss", "bosss"), ("boss", "other")),
+        (_whois("boss"), ("boss", "other")),
+        ([":s 401 reverie boss :No such nick"], ("boss", "other")),
+        ([*_whois("boss", "boss"), ":boss!b@h NICK x"], ("boss", "unknown")),
+        ([*_whois("boss", "boss"), ":eve!e@h NICK boss"], ("boss", "unknown")),
+        ([*_whois("boss", "boss"), ":boss!b@h QUIT :x"], ("boss", "unknown")),
+        ([*_whois("boss", "boss"), ":boss!b@h ACCOUNT *"], ("boss", "unknown")),
+        ([*_whois("boss", "boss"), ":s 731 reverie :boss"], ("boss", "unknown")),
+    ],
+)
+def test_an_account_is_known_only_while_the_server_says_so(lines: list[str], expected: tuple[str, str]) -> None:
+    assert Told(*lines).whom(BOSS) == expected
+
+
+def test_what_whois_told_holds_for_a_moment_longer_where_the_server_watches_the_nick() -> None:
+    told = Told(*_whois("boss", "boss"))
+    told.now_s = 2.0
+    assert told.whom(BOSS) == ("boss", "unknown")
+    watching = Isupport(monitors=2)
+    assert told.one.whois_lines("boss", watching) == ["MONITOR + boss", "WHOIS boss"]
+    told.hear(*_whois("boss", "boss"))
+    told.now_s = 11.9
+    assert told.whom(BOSS) == ("boss", "told")
+    assert told.one.whois_lines("boss", watching) == ["WHOIS boss"]
+    assert told.one.whois_lines("al", watching) == ["MONITOR - boss", "MONITOR + al", "WHOIS al"]
+    assert Told().one.whois_lines("boss", Isupport()) == ["WHOIS boss"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ([":al!a@h JOIN #room * :real"], ("al", "known")),
+        ([":al!a@H JOIN #room * :real"], ("al", "known")),
+        ([":al!x@h JOIN #room * :real"], ("al", "other")),
+        ([":bob!a@h JOIN #room * :real"], ("al", "unknown")),
+        ([":al!a@h JOIN #room * :real", ":al!a@h NICK al2"], ("al2", "known")),
+        ([":al!a@h JOIN #room * :real", ":al!a@h CHGHOST a user/al", ":al!a@user/al CHGHOST b c"], ("al", "known")),
+        (
+            [
+                ":al!a@h JOIN #room * :real",
+                ":al!a@h CHGHOST a user/al",
+                ":al!a@user/al QUIT :x",
+                *_whois("al", "", "e@x"),
+            ],
+            ("al", "other"),
+        ),
+        (_whois("al", "", "a@h"), ("al", "told")),
+        (_whois("al", "", "a@other"), ("al", "other")),
+    ],
+)
+def test_somebody_without_an_account_is_known_by_their_user_and_host(
+    lines: list[str], expected: tuple[str, str]
+) -> None:
+    assert Told(*lines).whom("al!a@h") == expected
+
+
+def test_a_server_without_whois_is_believed_as_far_as_it_has_told_nothing_else() -> None:
+    told = Told("@account=boss :boss!b@h PRIVMSG reverie :hi")
+    told.one.is_whois_unsupported = True
+    assert (told.whom(BOSS), told.whom("boss!b@h")) == (("boss", "known"), ("boss", "known"))
+    told.hear(":boss!b@h NICK chief")
+    assert told.whom(BOSS) == ("chief", "known")
+    told.hear(":chief!b@h QUIT :x", ":boss!e@h PRIVMSG reverie :hi")
+    assert told.whom(BOSS) == ("boss", "other")
+
+
+def test_chats_with_people_are_told_from_rooms() -> None:
+    assert [is_direct_chat(room) for room in ("al!a@h", BOSS, "#a!b", "&a!b", "!a!b", "al", "#room")] == [True] * 2 + [
+        False
+    ] * 5
+    assert "account boss" not in absence_text(RoomId("al!a@h"))
+    assert "logged in as boss" in absence_text(RoomId(BOSS))
+
+
+def test_a_chat_follows_whoever_it_is_with() -> None:
+    told = Told(":al!a@h JOIN #room * :r", ":al!a@h NICK al_away")
+    one = told.one
+    assert (one.current_nick("al!a@h"), one.current_nick("al!x@y"), one.current_nick("#room")) == (
+        "al_away",
+        "al",
+        "#room",
+    )
+    told.hear("@account=alice :AL_away!a@h NICK al2")
+    assert (one.current_nick("al!a@h"), one.current_nick("AL_away!a@h"), one.current_nick("AL_away!account:alice")) == (
+        "al2",
+    ) * 3
+    told.hear(":al2!a@h NICK al")
+    assert one.current_nick("al!a@h") == one.current_nick("AL_away!a@h") == "al"
+    told.hear(":AL!a@h QUIT :bye")
+    assert one.current_nick("AL_away!a@h") == "AL_away"
+    told.hear(":al!a@h NICK other", ":al!a@h PRIVMSG #room :somebody else behind the same host")
+    assert one.current_nick("al!a@h") == "al"
+    for number in range(5_000):
+        told.hear(f":x{number}!a@h NICK y{number}")
+    assert (one.current_nick("x4999!a@h"), one.current_nick("x0!a@h")) == ("y4999", "x0"), "memory is bounded"
+
+
+def _said(ircd: Ircd) -> list[str]:
+    return [line.partition("PRIVMSG ")[2] for line in ircd.lines if "PRIVMSG " in line and "CAP" not in line]
+
+
+async def _asked_by_boss(run: Running, bot: Client, *, seen: bool) -> str:
+    if seen:
+        bot.send(":boss!b@h JOIN #room boss :real")
+    bot.raw(b"@account=boss :boss!b@h PRIVMSG reverie :the plan?\r\n")
+    return (await run.message()).at.room
+
+
+@pytest.mark.parametrize("caps", [CAPS, MODERN])
+@pytest.mark.parametrize("seen", [True, False])
+@story
+async def test_who_takes_the_nick_of_the_person_who_asked_is_told_nothing(seen: bool, caps: str) -> None:
+    async with Ircd(Options(caps=caps)) as ircd, running(ircd) as run, running(ircd, nick="eve", rooms=[]) as eve:
+        await run.up()
+        await eve.up()
+        bot = ircd.clients[0]
+        chat = await _asked_by_boss(run, bot, seen=seen)
+        assert chat == BOSS
+        if seen:
+            bot.send(":boss!b@h QUIT :gone")
+        ircd.clients[1].nick = "boss"  # without a word, as one who shares no room with us would take it
+        await settled(bot, "changed")
+        with pytest.raises(RecipientAway, match="not logged in as boss"):
+            await run.channel.send(part("secret", room=chat))
+        assert _said(ircd) == []
+        ircd.clients[1].account = "boss"
+        await _asked_by_boss(run, bot, seen=seen)
+        await settled(bot, "back")
+        await run.channel.send(part("for boss", room=chat))
+        assert _said(ircd) == ["boss :for boss"]
+
+
+@story
+async def test_a_known_nick_needs_no_question_and_an_unknown_one_is_asked_about_right_before() -> None:
+    async with Ircd() as ircd, running(ircd) as run, running(ircd, nick="boss", rooms=[]) as boss:
+        await run.up()
+        await boss.up()
+        ircd.clients[1].account = "boss"
+        for number in range(2):
+            await run.channel.send(part(f"{number}", room=BOSS))
+        assert [line for line in ircd.clients[0].lines if line.startswith(("WHOIS", "PRIVMSG"))] == [
+            "WHOIS boss",
+            "PRIVMSG boss :0",
+            "WHOIS boss",
+            "PRIVMSG boss :1",
+        ]
+        ircd.clients[0].send(":boss!b@h JOIN #room boss :real")
+        await settled(ircd.clients[0], "seen")
+        ircd.lines.clear()
+        await run.channel.send(part("3", room=BOSS))
+        assert not any("WHOIS" in line for line in ircd.lines)
+
+
+@story
+async def test_a_long_answer_stops_in_the_middle_once_its_reader_is_gone() -> None:
+    clock = ManualClock()
+    options, pace = Options(), {"burst": 2, "per_s": 1.0}
+    async with Ircd(options) as ircd, running(ircd, clock, flood=pace) as run, running(ircd, nick="boss", rooms=[]):
+        await run.until_advancing(clock, lambda: run.links == [True])
+        await ircd.until(lambda: len(ircd.clients) == 2 and ircd.clients[1].registered)
+        ircd.clients[1].account = "boss"
+        parts = [part(f"line {number}", room=BOSS, key=f"k{number}") for number in range(6)]
+        sending = asyncio.create_task(sent_together(run, parts))
+        await run.until_advancing(clock, lambda: len(_said(ircd)) == 2)
+        ircd.clients[1].account = ""
+        await run.until_advancing(clock, sending.done)
+        results = [type(one).__name__ for one in await sending]
+        assert results in (["Receipt"] * number + ["Away"] * (6 - number) for number in (2, 3, 4)), results
+        assert len(_said(ircd)) == results.count("Receipt")
+
+
+@pytest.mark.parametrize("caps", [CAPS, MODERN])
+@pytest.mark.parametrize("told", [True, False])
+@story
+async def test_the_rest_of_a_long_answer_follows_a_change_of_nick(caps: str, told: bool) -> None:
+    clock = ManualClock()
+    pace = {"burst": 3, "per_s": 1.0}
+    async with (
+        Ircd(Options(caps=caps)) as ircd,
+        running(ircd, clock, flood=pace) as run,
+        running(ircd, nick="alice", rooms=[]),
+    ):
+        await run.until_advancing(clock, lambda: run.links == [True])
+        await ircd.until(lambda: len(ircd.clients) == 2 and ircd.clients[1].registered)
+        bot, alice = ircd.clients
+        alice.account = "alice"
+        bot.raw(b"@account=alice :alice!a@h PRIVMSG reverie :tell me\r\n")
+        if told:
+            bot.send(":alice!a@h JOIN #room alice :real")
+        await settled(bot, "asked")
+        parts = [part(f"line {number}", room="alice!account:alice", key=f"k{number}") for number in range(12)]
+        sending = asyncio.create_task(_all_of(run, parts))
+        await run.until_advancing(clock, lambda: len(_said(ircd)) == 4)
+        alice.nick = "alicia"
+        if told:  # but only once lines to the old nick are under way
+            await run.until_advancing(clock, lambda: len(_said(ircd)) > 4)
+            bot.send(":alice!a@h NICK alicia")
+        else:
+            bot.raw(b"@account=alice :alicia!a@h PRIVMSG reverie :I am here now\r\n")
+        await run.until_advancing(clock, sending.done)
+        await sending
+        taken = [line.partition(" :") for line in _said(ircd)]
+        arrived = [text for nick, _, text in taken[:4]] + [text for nick, _, text in taken if nick == "alicia"]
+        assert arrived == [f"line {number}" for number in range(12)]
+
+
+async def _all_of(run: Running, parts: list[Any]) -> None:
+    """As the outbox does: four at a time, and again what waits."""
+    while parts:
+        results = await sent_together(run, parts[:4])
+        assert all(isinstance(one, Receipt | RecipientAway) for one in results), results
+        parts = [
+            one for one, result in zip(parts[:4], results, strict=True) if not isinstance(result, Receipt)
+        ] + parts[4:]
+
+
+@pytest.mark.parametrize("whois", ["421", "deaf"])
+@story
+async def test_without_whois_people_are_answered_who_have_just_spoken(whois: Any) -> None:
+    clock = ManualClock()
+    async with (
+        Ircd(Options(caps=None, whois=whois)) as ircd,
+        running(ircd, clock) as run,
+        running(ircd, nick="al", rooms=[]),
+    ):
+        await run.up()
+        await ircd.until(lambda: len(ircd.clients) == 2 and ircd.clients[1].registered)
+        ircd.clients[0].send(":al!a@h PRIVMSG reverie :hi")
+        chat = (await run.message()).at.room
+        sending = asyncio.create_task(run.channel.send(part("hello", room=chat)))
+        await run.until_advancing(clock, sending.done)
+        assert _said(ircd) == ["al :hello"]
+        ircd.clients[0].send(":al!a@h QUIT :bye")
+        await settled(ircd.clients[0], "gone")
+        with pytest.raises(RecipientAway):
+            await run.channel.send(part("secret", room=chat))
+
+
+@pytest.mark.parametrize(
+    "sign",
+    [
+        ":boss!b@h JOIN #room boss :real",
+        ":chief!b@h JOIN #other boss :real",
+        ":chief!b@h ACCOUNT boss",
+        "@account=boss :chief!b@h PRIVMSG #room :I am back",
+        ":x!b@h NICK boss",
+        ":irc.test 730 reverie :boss!b@h",
+    ],
+)
+@story
+async def test_a_sign_of_a_person_is_noticed(sign: str) -> None:
+    async with Ircd() as ircd, running(ircd) as run:
+        await run.up()
+        waiting = asyncio.create_task(run.channel.wait_for_recipient(part("x", room=BOSS).to))
+        ircd.clients[0].send(":eve!e@h JOIN #room * :real")
+        ircd.clients[0].send(":boss!b@h QUIT :bye")
+        ircd.clients[0].send(":boss!e@h PRIVMSG #room :I am another")
+        await settled(ircd.clients[0], "others")
+        assert not waiting.done()
+        ircd.clients[0].raw(sign.encode() + b"\r\n")
+        await asyncio.wait_for(waiting, 10)
+
+
+@story
+async def test_nobody_waits_for_a_sign_on_a_lost_connection() -> None:
+    async with Ircd() as ircd, running(ircd, ManualClock()) as run:
+        await run.up()
+        waiting = asyncio.create_task(run.channel.wait_for_recipient(part("x", room=BOSS).to))
+        await settled(ircd.clients[0], "waits")
+        ircd.clients[0].drop()
+        await asyncio.wait_for(waiting, 10)
+        await run.channel.wait_for_recipient(part("x", room=BOSS).to)
+
+
+@story
+async def test_that_we_write_is_not_shown_to_another() -> None:
+    async with Ircd(Options(caps=CAPS)) as ircd, running(ircd) as run:
+        await run.up()
+        assert isinstance(run.channel, CanType)
+        ircd.clients[0].send(":boss!e@h JOIN #room eve :real")
+        await settled(ircd.clients[0], "eve")
+        await run.channel.typing(part("x", room=BOSS).to, active=True)
+        ircd.clients[0].send(":boss!e@h NICK eve")
+        ircd.clients[0].send(":al!a@h JOIN #room boss :real")
+        await settled(ircd.clients[0], "boss")
+        await run.channel.typing(part("x", room=BOSS).to, active=True)
+        await ircd.received("@.typing=active TAGMSG al")
+        assert not any("TAGMSG boss" in line for line in ircd.lines)
+
+
+@pytest.mark.parametrize(
+    ("tags", "is_bot"),
+    [("bot", True), ("draft/bot", True), ("inspircd.org/bot=", True), ("+bot", False), ("x/bot", False)],
+)
+@story
+async def test_other_bots_are_known_by_each_tag_that_servers_have_for_them(tags: str, is_bot: bool) -> None:
+    async with Ircd(Options(caps=MODERN)) as ircd, running(ircd) as run:
+        await run.up()
+        ircd.clients[0].raw(f"@{tags} :al!a@h PRIVMSG #room :beep\r\n".encode())
+        assert (await run.message()).sender.is_bot is is_bot

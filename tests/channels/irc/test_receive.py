@@ -1,0 +1,350 @@
+"""What the server says, as notifications."""
+
+import asyncio
+import re
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from channels.base import Rejected
+from channels.irc.session import MAX_HELD
+from gateway.core.clock import ManualClock, SystemClock
+from gateway.core.events import NOTIFICATION, MembershipChanged
+from tests.channels.irc.channel_kit import part, running, settled
+from tests.kits.channels import story
+from tests.servers.ircd import Ircd
+from tests.servers.ircd_options import CAPS, Options
+
+SENT = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
+
+
+@story
+async def test_a_room_line_arrives_whole() -> None:
+    async with Ircd() as ircd, running(ircd) as run:
+        await run.up()
+        await ircd.say("#room", "\x02hi\x02 all", msgid="abc", time="2026-01-02T03:04:05.678Z")
+        message = await run.message()
+        assert (message.id, message.at.room, message.text, message.kind) == ("abc", "#room", "**hi** all", "room")
+        assert message.sent == SENT
+        assert (message.sender.id, message.sender.name, message.sender.verified) == (
+            "mask:alice!a@host",
+            "alice",
+            False,
+        )
+        assert NOTIFICATION.validate_json(NOTIFICATION.dump_json(message)) == message
+
+
+@story
+async def test_people_and_rooms_are_told_apart() -> None:
+    async with Ircd() as ircd, running(ircd, rooms=["#Room", "#a[b]"]) as run:
+        await run.up()
+        bot = ircd.clients[0]
+        lines = [
+            ("@account=al :alice!a@h PRIVMSG reverie :direct, verified", "direct", "alice!account:al"),
+            (":alice!a@h PRIVMSG REVERIE :direct", "direct", "alice!a@h"),
+            (":alice!a@h PRIVMSG #ROOM :hi reverie", "mention", "#Room"),
+            (":alice!a@h PRIVMSG @#room :to the ops", "room", "#Room"),
+            (":alice!a@h PRIVMSG #A{B} :folded", "room", "#a[b]"),
+            (":alice!a@h PRIVMSG #Else :not ours", "room", "#else"),
+            ("@bot :rss!a@h PRIVMSG #room :news", "room", "#Room"),
+            (":alice!a@h PRIVMSG #room :\x01ACTION pokes reverie\x01", "mention", "#Room"),
+            (":alice!a@h PRIVMSG #room :\x01ACTION waves", "room", "#Room"),
+            ("@time=nonsense :alice!a@h PRIVMSG #room hi", "room", "#Room"),
+        ]
+        for line, _, _ in lines:
+            bot.send(line)
+        await run.message(len(lines))
+        assert [(m.kind, m.at.room) for m in run.messages] == [(kind, room) for _, kind, room in lines]
+        assert [m.at.thread for m in run.messages] == [None] * 3 + ["@"] + [None] * 6
+        assert [m.sender.id for m in run.messages[:2]] == ["account:al", "mask:alice!a@h"]
+        assert [m.sender.is_bot for m in run.messages] == [False] * 6 + [True] + [False] * 3
+        assert [m.text for m in run.messages[7:9]] == ["/me pokes reverie", "/me waves"]
+        assert len({m.id for m in run.messages}) == len(lines)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ":alice!a@h NOTICE #room :reverie: hi",
+        ":alice!a@h NOTICE reverie :\x01VERSION x\x01",
+        ":alice!a@h PRIVMSG #room",
+        ":alice!a@h PRIVMSG",
+        ":alice!a@h PRIVMSG #room :",
+        ":alice!a@h PRIVMSG #room :\x02\x0f",
+        ":alice!a@h PRIVMSG #room :\x01DCC SEND x\x01",
+        ":alice!a@h PRIVMSG somebody :not for us",
+        ":reverie!r@h PRIVMSG #room :our own",
+        "PRIVMSG #room :nobody",
+        ":alice!a@h INVITE reverie trap",
+        ":alice!a@h INVITE bob #trap",
+        ":alice!a@h AWAY :lunch",
+        ":alice!a@h SETNAME :Alice",
+        ":alice!a@h CHGHOST x y",
+        ":irc.test WARN JOIN X :words",
+        ":alice!a@h QUIT",
+        ":alice!a@h TAGMSG #room",
+        ":alice!a@h JOIN",
+        ":alice!a@h KICK #room",
+        ":reverie!r@h TOPIC #room :ours",
+        "@batch=x :alice!a@h JOIN #room",
+    ],
+)
+@story
+async def test_what_is_not_for_us_is_dropped_quietly(line: str) -> None:
+    async with Ircd() as ircd, running(ircd) as run:
+        await run.up()
+        bot = ircd.clients[0]
+        bot.send(":irc.test BATCH +x netjoin a b")
+        bot.send(line)
+        bot.send(":alice!a@h PRIVMSG #room :after")
+        assert (await run.message()).text == "after"
+        assert len(run.seen) == 2  # the link and that message
+        assert not any("#trap" in said for said in bot.lines)
+
+
+@story
+async def test_membership_of_others_is_told() -> None:
+    async with Ircd() as ircd, running(ircd, rooms=["#Room", "#two"]) as run:
+        await run.up()
+        bot = ircd.clients[0]
+        for line in (
+            ":al!a@h JOIN #room acc :real",
+            ":al!a@h JOIN #two * :real",
+            ":al!a@h NICK bo",
+            ":bo!a@h TOPIC #room :new \x02topic",
+            ":op!o@h KICK #room bo :out",
+            ":bo!a@h PART #two",
+        ):
+            bot.send(line)
+        await run.until(lambda: len(run.seen) == 8)
+        told = [event for event in run.seen if isinstance(event, MembershipChanged)]
+        assert [(e.change, e.at.room, e.sender.name, e.subject, e.text) for e in told] == [
+            ("join", "#Room", "al", None, None),
+            ("join", "#two", "al", None, None),
+            ("nick", "#Room", "al", "bo", None),
+            ("nick", "#two", "al", "bo", None),
+            ("topic", "#Room", "bo", None, "new topic"),
+            ("kick", "#Room", "op", "bo", "out"),
+            ("part", "#two", "bo", None, None),
+        ]
+
+
+@story
+async def test_what_the_topic_is_when_we_enter_is_told_as_no_change() -> None:
+    async with Ircd() as ircd, running(ircd, rooms=["#Room"]) as run:
+        await run.up()
+        for line in (
+            ":irc.test 332 reverie #room :old \x02topic",
+            ":irc.test TOPIC #room :older",
+            ":al!a@h TOPIC #room :",
+        ):
+            ircd.clients[0].send(line)
+        await run.until(lambda: len(run.all(MembershipChanged)) == 3)
+        told = [(e.change, e.at.room, e.text, e.news) for e in run.all(MembershipChanged)]
+        assert told == [
+            ("topic", "#Room", "old topic", False),
+            ("topic", "#Room", "older", False),
+            ("topic", "#Room", None, True),
+        ]
+
+
+@story
+async def test_an_account_is_believed_only_while_we_see_its_nick() -> None:
+    async with Ircd(Options(caps="extended-join account-notify")) as ircd, running(ircd) as run:
+        await run.up()
+        bot = ircd.clients[0]
+        steps = [
+            (":al!a@h PRIVMSG reverie :x", False),
+            (":al!a@h JOIN #room acc :real\r\n:al!a@h PRIVMSG reverie :x", True),
+            (":al!a@h NICK bo\r\n:bo!a@h PRIVMSG reverie :x", True),
+            (":al!z@z PRIVMSG reverie :x", False),
+            (":bo!a@h ACCOUNT *\r\n:bo!a@h PRIVMSG reverie :x", False),
+            (":bo!a@h ACCOUNT acc\r\n:bo!a@h PRIVMSG reverie :x", True),
+            ("@account=fake :ev!e@h PRIVMSG reverie :x", False),
+            (":bo!a@h PART #room\r\n:bo!z@z PRIVMSG reverie :x", False),
+            (":bo!z@z ACCOUNT acc\r\n:bo!z@z PRIVMSG reverie :x", False),
+        ]
+        for line, _ in steps:
+            bot.send(line)
+        await run.message(len(steps))
+        assert [m.sender.verified for m in run.messages] == [verified for _, verified in steps]
+
+
+@story
+async def test_a_ctcp_flood_gets_a_few_answers() -> None:
+    async with Ircd() as ircd, running(ircd, contact="alice") as run:
+        await run.up()
+        bot = ircd.clients[0]
+        bot.raw(b":al!a@h PRIVMSG reverie :\x01VERSION\x01\r\n:al!a@h PRIVMSG reverie :\x01PING 12\x01\r\n" * 500)
+        bot.send("PING :end")
+        await ircd.received(r"PONG :end")
+        await ircd.received(r"NOTICE", times=3)
+        replies = [line for line in bot.lines if line.startswith("NOTICE")]
+        assert replies[:2] == ["NOTICE al :\x01VERSION Reverie (alice)\x01", "NOTICE al :\x01PING 12\x01"]
+        assert len(replies) <= 4
+        assert not run.messages
+
+
+@pytest.mark.parametrize("blocked", [1, pytest.param(6000, marks=pytest.mark.slow)])
+@story
+async def test_a_blocked_emit_loses_nothing_and_stops_the_reading(blocked: int) -> None:
+    async with Ircd() as ircd, running(ircd) as run:
+        await run.up()
+        run.open.clear()
+        bot, channel = ircd.clients[0], run.channel
+        for number in range(blocked):
+            bot.send(f":al!a@h PRIVMSG #room :{number} " + "x" * 300)
+        if blocked > 1:
+            while not channel._inbox.is_full:
+                await asyncio.sleep(0)  # let the socket be read
+            transport: Any = channel._connection.transport if channel._connection else None
+            assert not transport.is_reading()
+        run.open.set()
+        await run.message(blocked)
+        numbers = [int(re.match(r"\d+", message.text)[0]) for message in run.messages]  # type: ignore[index]
+        assert numbers == list(range(blocked))
+        assert max(size for size, _ in run.batches) <= 256
+        if blocked > 1:
+            assert max(size for size, _ in run.batches) > 50
+
+
+@story
+async def test_where_nothing_is_taken_for_long_the_newest_and_what_is_said_to_us_is_kept() -> None:
+    clock = ManualClock()
+    async with Ircd() as ircd, running(ircd, clock) as run:
+        await run.up()
+        run.open.clear()
+        bot, channel = ircd.clients[0], run.channel
+        count = MAX_HELD + 3000
+        bot.send(":al!a@h PRIVMSG #room :reverie: are you there?")
+        for number in range(count):
+            bot.send(f":al!a@h PRIVMSG #room :{number}")
+        await channel._inbox.wait_until_full()
+        advancing = asyncio.create_task(run.until_advancing(clock, lambda: not channel._inbox.is_full))
+        await channel._inbox.wait_for_room()
+        await advancing
+        bot.send("PING :end")
+        await ircd.received("PONG :end")
+        run.open.set()
+        await run.until(lambda: bool(run.messages) and run.messages[-1].text == str(count - 1))
+        kept = [message.text for message in run.messages]
+        assert kept[0].endswith("are you there?")
+        numbers = [int(text) for text in kept[1:]]
+        assert numbers == sorted(numbers)
+        assert numbers[-2000:] == list(range(count - 2000, count))
+        assert channel.dropped_count == count - len(numbers) > 0
+
+
+def _ago(seconds: float) -> str:
+    return (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@story
+async def test_what_is_played_back_is_history_and_what_is_said_now_is_not() -> None:
+    async with Ircd() as ircd, running(ircd) as run:
+        await run.up()
+        bot = ircd.clients[0]
+        for text, target, seconds in (
+            ("reverie: old", "#room", 90),
+            ("!dmn off", "#room", 3600 * 24 * 2000),
+            ("old too", "reverie", 61),
+            ("reverie: new", "#room", 30),
+            ("ahead", "reverie", -90),
+        ):
+            bot.raw(f"@time={_ago(seconds)};account=al :al!a@h PRIVMSG {target} :{text}\r\n".encode())
+        bot.raw(f"@time={_ago(99)} :al!a@h INVITE reverie #room\r\n".encode())
+        await run.message(5)
+        await settled(bot, "all")
+        assert [(one.text, one.kind, one.history) for one in run.messages] == [
+            ("reverie: old", "room", True),
+            ("!dmn off", "room", True),
+            ("old too", "direct", True),
+            ("reverie: new", "mention", False),
+            ("ahead", "direct", False),
+        ]
+        assert not [event for event in run.seen if isinstance(event, MembershipChanged) and event.change == "invite"]
+
+
+@pytest.mark.parametrize("off_s", [-400, 400])
+@story
+async def test_a_server_whose_clock_is_off_is_heard_all_the_same(off_s: float) -> None:
+    async with Ircd() as ircd, running(ircd) as run:
+        await run.up()
+        bot = ircd.clients[0]
+        bot.raw(f"@time={_ago(off_s)} :irc.test 305 reverie :You are no longer marked as being away\r\n".encode())
+        bot.raw(f"@time={_ago(off_s)} :al!a@h PRIVMSG #room :reverie: now\r\n".encode())
+        bot.raw(f"@time={_ago(off_s + 100)} :al!a@h PRIVMSG #room :reverie: then\r\n".encode())
+        await run.message(2)
+        now, then = run.messages
+        assert (now.kind, now.history, then.kind, then.history) == ("mention", False, "room", True)
+        assert abs((datetime.now(UTC) - now.sent).total_seconds()) < 50, "told by our clock"
+
+
+@pytest.mark.parametrize("by_s", [-7200.0, 7200.0])
+@story
+async def test_setting_our_clock_makes_nothing_old(by_s: float) -> None:
+    clock = ManualClock(datetime.now(UTC))
+    async with Ircd() as ircd, running(ircd, clock) as run:
+        await run.up()
+        ircd.clients[0].raw(f"@time={_ago(0)} :irc.test 305 reverie :You are back\r\n".encode())
+        ircd.clients[0].raw(f"@time={_ago(0)} :al!a@h PRIVMSG #room :reverie: before\r\n".encode())
+        await run.message()
+        clock.correct(by_s)
+        ircd.clients[0].raw(f"@time={_ago(0)} :al!a@h PRIVMSG #room :reverie: after\r\n".encode())
+        ircd.clients[0].raw(f"@time={_ago(100)} :al!a@h PRIVMSG #room :reverie: long before\r\n".encode())
+        ircd.clients[0].raw(b":al!a@h PRIVMSG #room :reverie: without a time\r\n")
+        await run.message(4)
+        assert [one.history for one in run.messages] == [False, False, True, False]
+
+
+@story
+async def test_a_line_without_an_id_that_comes_again_is_the_same() -> None:
+    line = f"@time={_ago(10)} :al!a@h PRIVMSG #room :reverie: once\r\n".encode()
+    clock = SystemClock()
+    async with Ircd() as ircd, running(ircd, clock) as run:
+        await run.up()
+        ircd.clients[0].raw(line + line)
+        await run.message(2)
+        first = {message.id for message in run.messages}
+        assert len(first) == 2, "said twice"
+        ircd.clients[0].drop()
+        await run.up(2)
+        ircd.clients[1].raw(line + line + line.replace(b"once", b"more"))
+        await run.message(3)
+        assert [message.text for message in run.messages][2:] == ["reverie: more"]
+    async with Ircd() as ircd, running(ircd) as run:
+        await run.up()
+        ircd.clients[0].raw(line)
+        assert (await run.message()).id in first, "also in another process"
+
+
+@story
+async def test_what_is_said_to_operators_alone_is_answered_to_them_alone() -> None:
+    async with Ircd(Options(caps=CAPS, isupport=("STATUSMSG=@+", "PREFIX=(ov)@+"))) as ircd, running(ircd) as run:
+        await run.up()
+        bot = ircd.clients[0]
+        bot.send(":op!o@h PRIVMSG @#room :reverie: ops only?")
+        bot.send(":op!o@h PRIVMSG #room :reverie: all?")
+        await run.message(2)
+        ops, everybody = run.messages
+        assert (ops.kind, ops.at.room, ops.at.thread) == ("mention", "#room", "@")
+        assert ops.at.conversation != everybody.at.conversation
+        assert run.channel.audience(ops.at) == "thread"
+        assert run.channel.audience(everybody.at) != "thread"
+        await run.channel.typing(ops.at, active=True)
+        await run.channel.send(replace(part("for you"), to=ops.at))
+        await run.channel.send(part("for all"))
+        said = [line.partition(" ")[2] if line[0] == "@" else line for line in ircd.lines]
+        assert [line for line in said if line.startswith(("PRIVMSG", "TAGMSG"))] == [
+            "TAGMSG @#room",
+            "PRIVMSG @#room :for you",
+            "PRIVMSG #room :for all",
+        ]
+        assert {one.name for one in (await run.channel.list_members(ops.at, most=9)).members} == set()
+        bot.send(":irc.test 005 reverie -STATUSMSG :are supported")
+        await settled(bot, "gone")
+        with pytest.raises(Rejected, match="does not let anybody write to @#room"):
+            await run.channel.send(replace(part("secret"), to=ops.at))
+        assert "secret" not in str(ircd.lines)

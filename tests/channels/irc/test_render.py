@@ -1,0 +1,134 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from channels.irc.render import BOLD, ITALIC, RenderedLine, render, split_line, strip_formatting, to_markdown
+from channels.markdown import parse_markdown
+
+B, I = BOLD, ITALIC  # noqa: E741 - as in every IRC client's menu
+
+
+def texts(markdown: str) -> tuple[str, ...]:
+    return tuple(line.text for line in render(markdown))
+
+
+@pytest.mark.parametrize(
+    ("markdown", "lines"),
+    [
+        ("hi", ("hi",)),
+        ("a\r\n\r\nb\rc", ("a", "b", "c")),
+        ("**bold** *italic*", (f"{B}bold{B} {I}italic{I}",)),
+        ("***both***", (f"{B}{I}both{B}{I}",)),
+        ("**a *b* c**", (f"{B}a {I}b{I} c{B}",)),
+        ("# Title **x** #", (f"{B}Title x{B}",)),
+        ("#python is fine", ("#python is fine",)),
+        ("`a*b*c` and `**x**`", ("`a*b*c` and `**x**`",)),
+        ("`` a`*b* ``", ("`` a`*b* ``",)),
+        ("a*b*c 2 * 3 * 4 2**3**4", ("a*b*c 2 * 3 * 4 2**3**4",)),
+        ("__dunder_name__ snake_case _x_", ("__dunder_name__ snake_case _x_",)),
+        ("*args and **kwargs", ("*args and **kwargs",)),
+        ("* item\n  - nested", ("• item", "  • nested")),
+        ("[text](https://x.org/a_(b)) ok", ("text (https://x.org/a_(b)) ok",)),
+        ("![cat](http://x/c.png)", ("cat (http://x/c.png)",)),
+        ("[http://x](http://x) <http://y>", ("http://x http://y",)),
+        ("http://x/a_b_c/__d__ *e*", (f"http://x/a_b_c/__d__ {I}e{I}",)),
+        (r"2 \* 3 \*not\*", ("2 * 3 *not*",)),
+        (
+            "x\n```py\ndef __init__(self):\n    a*b*c\n\n\t# no\n```\n*y*",
+            ("x", "def __init__(self):", "    a*b*c", "\t# no", f"{I}y{I}"),
+        ),
+        ("```\n**open**", ("**open**",)),
+        ("~~~\n```\n~~~", ("```",)),
+        ("````\n```\n````", ("```",)),
+        ("\x01ACTION x\x01\x03", ("ACTION x",)),
+        ("```\n```", ("```", "```")),
+        ("\x02", ("\ufffd",)),
+        ("**a\nb** c", (f"{B}a{B}", f"{B}b{B} c")),
+        ("> a *b\n> c*\n> - d\ne", (f"> a {I}b{I}", f"> {I}c{I}", "> • d", "e")),
+        ("> ||a||\n> ```\n>  b\n> ```", ("> ||a||", ">  b")),
+        ("~~wrong~~ ||a **b**||", (f"~~wrong~~ ||a {B}b{B}||",)),
+        ("[**t** `c`](http://u) <a@b.org>", (f"{B}t{B} `c` (http://u) a@b.org",)),
+        ("[a](http://u) [b](http://u)", ("a (http://u) b (http://u)",)),
+        ("| a | b |\n|---|---|", ("| a | b |", "|---|---|")),
+        ("*a*  \n**||b||** c", (f"{I}a{I}", f"||{B}b{B}|| c")),
+    ],
+)
+def test_renders(markdown: str, lines: tuple[str, ...]) -> None:
+    assert texts(markdown) == lines
+
+
+@given(st.text(max_size=200))
+def test_lines_are_lines(markdown: str) -> None:
+    lines = texts(markdown)
+    assert lines
+    for shown in lines:
+        assert strip_formatting(shown).strip()
+        assert not set(shown) & set("\r\n\0\x01")
+        assert shown.count(B) % 2 == shown.count(I) % 2 == 0
+
+
+@given(st.text("ab*_`\\[]()# \n~", max_size=60))
+def test_code_is_never_touched(code: str) -> None:
+    kept = tuple(line for line in code.split("\n") if line.strip())
+    if kept and not any(line.lstrip(" ").startswith("~~~") for line in kept):
+        assert texts(f"~~~\n{code}\n~~~") == kept
+
+
+def test_knows_where_code_and_blank_lines_were() -> None:
+    assert render("a\n```\nb\n\nc\n```\n\nd") == (
+        RenderedLine(text="a"),
+        RenderedLine(text="b", is_code=True),
+        RenderedLine(text="c", is_code=True, after_blank=True),
+        RenderedLine(text="d", after_blank=True),
+    )
+
+
+@pytest.mark.parametrize("code", [B, I])
+@given(words=st.text("xyя ", min_size=1, max_size=300), limit=st.integers(20, 80))
+def test_formatting_goes_on_across_a_cut(code: str, words: str, limit: int) -> None:
+    if not words.strip():
+        return
+    pieces = split_line(f"{code}{words.strip()}{code} tail", limit)
+    assert all(len(piece.encode()) <= limit for piece in pieces)
+    formatted = ""
+    for piece in pieces:
+        assert piece.count(code) % 2 == 0
+        formatted += "".join(piece.split(code)[1::2])
+    assert "".join(formatted.split()) == "".join(words.split())
+    assert "".join("".join(pieces).replace(code, "").split()) == "".join((words + "tail").split())
+
+
+def test_reads_without_formatting() -> None:
+    assert strip_formatting("\x02b\x02 \x0304,12red\x03 \x04ff0000x\x0f\x1f\x16 1\t2\x00\r") == "b red x 1 2 "
+    assert strip_formatting("\x0312") == ""
+
+
+@pytest.mark.parametrize(
+    ("said", "markdown"),
+    [
+        ("plain *as* `it` is", "plain *as* `it` is"),
+        ("\x02bold\x02 \x1ditalic\x1d \x11code\x11 \x1egone\x1e", "**bold** *italic* `code` ~~gone~~"),
+        ("\x02 spaces \x02", " **spaces** "),
+        ("\x02open", "**open**"),
+        ("\x02a\x0f b", "**a** b"),
+        ("\x02\x1dboth\x1d\x02", "***both***"),
+        ("\x02a \x1db\x1d c\x02", "**a *b* c**"),
+        ("\x02\x11x\x11 y\x02", "**`x` y**"),
+        ("\x11\x02x\x02 y\x11", "`x y`"),
+        ("\x02a \x1db\x02 c\x1d", "**a b** c"),
+        ("wo\x02r\x02d", "word"),
+        ("\x022*3\x02 \x11a`b\x11", "2*3 a`b"),
+        ("\x02a*\x02*", "a**"),
+        ("\x02\x0304,12red\x03\x02 \x1funder\x1f \x16rev\x16", "**red** under rev"),
+        ("\x02\x02 \x02 \x02", "   ".replace(" ", "", 1)),
+        ("\x1d(\x1d\x02)\x02", "*(*)"),
+    ],
+)
+def test_formatting_comes_out_as_markdown(said: str, markdown: str) -> None:
+    assert to_markdown(said) == markdown
+
+
+@given(st.text("ab ,(\x02\x1d\x1e\x11\x0f\x031", max_size=30))
+def test_formatting_corrupts_nothing(said: str) -> None:
+    again = "".join(run.text for run in parse_markdown("x, " + to_markdown(said)))
+    assert again == ("x, " + strip_formatting(said)).rstrip(" ")

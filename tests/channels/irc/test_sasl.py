@@ -1,0 +1,92 @@
+import base64
+
+import pytest
+
+from channels.irc.registration import (
+    ExternalMechanism,
+    PlainMechanism,
+    SaslError,
+    SaslExchange,
+    ScramSha256Mechanism,
+    encode_chunks,
+)
+
+# The example of RFC 7677 section 3.
+NONCE = "rOprNGfwEbeRWgbNEkqO"
+SERVER_FIRST = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+CLIENT_FINAL = (
+    b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+)
+SERVER_FINAL = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+
+
+def test_scram_is_that_of_the_rfc() -> None:
+    scram = ScramSha256Mechanism("user", "pencil", NONCE)
+    assert scram.respond(b"") == b"n,,n=user,r=" + NONCE.encode()
+    assert scram.respond(SERVER_FIRST) == CLIENT_FINAL
+    assert not scram.is_server_verified
+    assert scram.respond(SERVER_FINAL) == b""
+    assert scram.is_server_verified
+
+
+@pytest.mark.parametrize(
+    "challenge",
+    [
+        b"",
+        b"r=other,s=W22Z,i=4096",
+        SERVER_FIRST.replace(b"4096", b"99999999"),
+        b"\xff",
+        b"r=rOprNGfwEbeRWgbNEkqO,s=W22Z,i=1",
+    ],
+)
+def test_scram_refuses_a_false_server(challenge: bytes) -> None:
+    scram = ScramSha256Mechanism("user", "pencil", NONCE)
+    scram.respond(b"")
+    with pytest.raises(SaslError):
+        scram.respond(challenge)
+
+
+def test_a_scram_error_is_no_proof() -> None:
+    scram = ScramSha256Mechanism("user", "pencil", NONCE)
+    scram.respond(b"")
+    scram.respond(SERVER_FIRST)
+    assert scram.respond(b"e=invalid-proof") == b""
+    assert not scram.is_server_verified
+
+
+def test_scram_refuses_a_server_that_does_not_know_the_password() -> None:
+    scram = ScramSha256Mechanism("user", "pencil", NONCE)
+    scram.respond(b"")
+    scram.respond(SERVER_FIRST)
+    with pytest.raises(SaslError):
+        scram.respond(b"v=AAAA")
+
+
+def test_plain_and_external() -> None:
+    assert PlainMechanism("a", "p").respond(b"") == b"a\0a\0p"  # as https://ircv3.net/specs/extensions/sasl-3.1 has it
+    assert encode_chunks(ExternalMechanism("").respond(b"")) == ["+"]
+
+
+@pytest.mark.parametrize(("size", "lengths"), [(1, [4]), (299, [400, 1]), (300, [400, 1]), (301, [400, 4])])
+def test_payloads_are_cut_at_400(size: int, lengths: list[int]) -> None:
+    cut = encode_chunks(b"x" * size)
+    assert [len(chunk) for chunk in cut] == lengths
+    assert base64.b64decode("".join(chunk for chunk in cut if chunk != "+")) == b"x" * size
+
+
+def test_challenges_are_joined() -> None:
+    class Echo:
+        name = "ECHO"
+
+        def respond(self, challenge: bytes) -> bytes:
+            return challenge
+
+    exchange = SaslExchange(Echo())
+    assert exchange.feed("A" * 400) == []
+    assert exchange.feed("+") == ["A" * 400, "+"]
+    with pytest.raises(SaslError):
+        exchange.feed("!!!")
+    for _ in range(163):
+        assert exchange.feed("A" * 400) == []
+    with pytest.raises(SaslError):
+        exchange.feed("A" * 400)

@@ -1,0 +1,172 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from channels.irc.wire import IrcLine, IrcSource, Isupport, format_line, mentions_nick, parse_line
+
+ANY = st.text(st.characters(), max_size=80)
+
+
+@pytest.mark.parametrize(
+    ("raw", "read"),
+    [
+        ("PING :a b", IrcLine("PING", ("a b",))),
+        (":n!u@h privmsg #c :hi there", IrcLine("PRIVMSG", ("#c", "hi there"), IrcSource("n", "u", "h"))),
+        (":n!u@h PRIVMSG #c hi", IrcLine("PRIVMSG", ("#c", "hi"), IrcSource("n", "u", "h"))),
+        (":srv 005 me  A=b   :are", IrcLine("005", ("me", "A=b", "are"), IrcSource("srv"))),
+        (
+            "@a=1;b;+c=x\\:\\s\\\\\\r\\n\\q :n X",
+            IrcLine("X", (), IrcSource("n"), {"a": "1", "b": "", "+c": "x; \\\r\nq"}),
+        ),
+        ("@a=tail\\ :n X", IrcLine("X", (), IrcSource("n"), {"a": "tail"})),
+        (":n@h TOPIC #c :", IrcLine("TOPIC", ("#c", ""), IrcSource("n", "", "h"))),
+        ("X\x00Y :z", IrcLine("XY", ("z",))),
+        ("", None),
+        (" ", None),
+        (":only", None),
+        ("@only", None),
+        (":", None),
+        ("@a=1 :n", None),
+    ],
+)
+def test_reads_lines(raw: str, read: IrcLine | None) -> None:
+    assert parse_line(raw) == read
+
+
+@given(ANY)
+def test_reads_anything_without_failing(raw: str) -> None:
+    read = parse_line(raw)
+    assert read is None or read.command == read.command.upper()
+
+
+@given(room=ANY, text=ANY)
+def test_no_parameter_ends_a_line_or_becomes_another(room: str, text: str) -> None:
+    try:
+        built = format_line("PRIVMSG", room, trailing=text)
+    except ValueError:
+        return
+    assert not set(built) & set("\r\n\0")
+    read = parse_line(built.encode().decode())
+    assert read is not None
+    assert read.command == "PRIVMSG"
+    assert len(read.params) == 2
+
+
+@pytest.mark.parametrize("room", ["", "a b", ":a", "\r\n"])
+def test_refuses_what_is_no_parameter(room: str) -> None:
+    with pytest.raises(ValueError, match="not a parameter"):
+        format_line("JOIN", room)
+
+
+def test_injection_is_disarmed() -> None:
+    assert format_line("PRIVMSG", "#c", trailing="hi\rQUIT :x\n\0\ud800") == "PRIVMSG #c :hi QUIT :x ?"
+    assert format_line("JOIN", "#a\r\nQUIT") == "JOIN #aQUIT"
+
+
+@pytest.mark.parametrize(
+    ("mapping", "same", "different"),
+    [
+        ("ascii", ("NiCk", "nick"), ("a[", "a{")),
+        ("rfc1459", ("A[]\\~", "a{}|^"), ("Ä", "ä")),
+        ("rfc1459-strict", ("A[]\\", "a{}|"), ("~", "^")),
+    ],
+)
+def test_folds_as_the_server_does(mapping: str, same: tuple[str, str], different: tuple[str, str]) -> None:
+    isupport = Isupport().with_tokens([f"CASEMAPPING={mapping}"])
+    assert isupport.fold(same[0]) == isupport.fold(same[1])
+    assert isupport.fold(different[0]) != isupport.fold(different[1])
+
+
+def test_isupport_takes_what_makes_sense_and_ignores_the_rest() -> None:
+    isupport = Isupport().with_tokens(
+        ["PREFIX=@+", "CASEMAPPING=klingon", "LINELEN=2048", "USERLEN=x", "=", "-", "", "STATUSMSG=@+", "BOT=B"]
+    )
+    assert isupport == Isupport(line_bytes=2048, statusmsg="@+", bot_mode="B")
+    assert isupport.with_tokens(["-LINELEN", "-STATUSMSG", "-BOT"]) == Isupport()
+    assert isupport.with_tokens(["LINELEN=" + "9" * 5000]).line_bytes == 512
+    assert not isupport.with_tokens(["PREFIX="]).prefix
+
+
+@given(st.lists(ANY))
+def test_isupport_survives_anything(tokens: list[str]) -> None:
+    assert Isupport().with_tokens(tokens).line_bytes >= 512
+
+
+@pytest.mark.parametrize(
+    ("target", "room"),
+    [("#c", "#c"), ("@#c", "#c"), ("@+#c", "#c"), ("nick", None), ("@nick", None), ("", None), ("&c", "&c")],
+)
+def test_knows_rooms(target: str, room: str | None) -> None:
+    assert Isupport().with_tokens(["STATUSMSG=@+"]).room_of(target) == room
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "reverie: hi",
+        "hey reverie, hi",
+        "(reverie)",
+        "hi reverie",
+        "REVERIE!",
+        "@reverie hi",
+        "is that reverie?",
+        "reverie's here",
+        "I like reverie.",
+        "reverie",
+        "«reverie»",
+        "reverie:http://example.org",
+        "你好reverie",
+        "reverie你好",
+        "reverieは?",
+        "reverie님 안녕",
+        "سلام يا لreverie",
+        "你好reverie、天気は？",
+        "ขอบคุณreverieครับ",
+        "éreverie",  # not a letter of any nick there
+    ],
+)
+def test_mentions(text: str) -> None:
+    assert mentions_nick(text, "Reverie", Isupport())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "reveries",
+        "myreverie",
+        "reverie_ hi",
+        "reverie-bot hi",
+        "[reverie]",
+        "`reverie`",
+        "reverie|away",
+        "https://example.org/reverie",
+        "https://example.org/x?reverie",
+        "www.x.org/a-reverie b",
+        "/usr/share/reverie/x",
+        "github.com/reverie",
+        "bob@reverie.org",
+        "mail.reverie.org",
+        "reverie.org",
+        "看https://example.org/reverie你好",
+        "你好_reverie",
+    ],
+)
+def test_does_not_mention(text: str) -> None:
+    assert not mentions_nick(text, "reverie", Isupport())
+
+
+def test_where_nicks_have_letters_of_any_script_these_continue_a_word() -> None:
+    wide = Isupport().with_tokens(["CASEMAPPING=rfc8265"])
+    assert [mentions_nick(text, "reverie", wide) for text in ("éreverie", "reverieя", "reverie_", "x|reverie")] == [
+        False
+    ] * 4
+    assert [mentions_nick(text, "reverie", wide) for text in ("你好reverie", "reverieは", "reverie: é")] == [True] * 3
+    assert not mentions_nick("Ünï2", "Ünï", Isupport())
+    assert not mentions_nick("éÜnï", "Ünï", Isupport()), "a nick of such letters is continued by them"
+    assert mentions_nick("éreverie", "reverie", wide.with_tokens(["-CASEMAPPING"]))
+
+
+def test_nicks_of_odd_characters_are_matched_folded() -> None:
+    assert mentions_nick("hey {rev}|: x", "[Rev]\\", Isupport())
+    assert not mentions_nick("hey {rev}|: x", "[Rev]\\", Isupport(casemapping="ascii"))

@@ -1,0 +1,324 @@
+"""Reactions, edits, deletions, topics and who is there: as Telegram allows them, and what is said where it does not."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+from telegram.constants import ReactionEmoji
+
+from channels.base import Denied, RateLimited, Rejected, Uncertain, Unreachable
+from gateway.core.clock import ManualClock
+from gateway.core.events import MessageEdited, MessageId, ReactionChanged, ThreadId
+from tests.channels.telegram.channel_kit import Running, at, running
+from tests.kits.channels import story
+from tests.servers.bot_api import BotApi
+from tests.servers.bot_api_world import Chat
+
+SUNNY = "☀"
+
+
+async def said(run: Running, chat: Chat, text: str = "hello") -> MessageId:
+    """Our message there."""
+    (number,) = await run.tell(text, at(chat))
+    return MessageId(number)
+
+
+def reactions(api: BotApi, chat: Chat) -> list[str]:
+    return [one["emoji"] for one in api.shown(chat)[-1].reaction]
+
+
+@story
+async def test_all_that_telegram_takes_is_put_on_and_taken_off() -> None:
+    async with BotApi() as api, running(api) as run:
+        chat, ann = api.group(), api.person("Ann")
+        number = MessageId(str(api.group_says(chat, ann, "look")))
+        await run.up()
+        for emoji in [*(one.value for one in ReactionEmoji), "❤️", "☃️", "✍️", " 👍 "]:
+            await run.channel.react(at(chat), number, emoji, add=True)
+            assert reactions(api, chat) == [emoji.strip().replace("\ufe0f", "")] or emoji in reactions(api, chat)
+            await run.channel.react(at(chat), number, emoji, add=False)
+            assert reactions(api, chat) == []
+            await run.channel.react(at(chat), number, emoji, add=False)
+
+
+@story
+async def test_another_reaction_of_ours_is_not_taken_off() -> None:
+    async with BotApi() as api, running(api) as run:
+        chat = api.group()
+        await run.up()
+        number = await said(run, chat)
+        await run.channel.react(at(chat), number, "👍", add=True)
+        await run.channel.react(at(chat), number, "🔥", add=True)
+        await run.channel.react(at(chat), number, "👍", add=False)
+        assert reactions(api, chat) == ["🔥"]
+
+
+@story
+async def test_a_reaction_that_is_not_taken_is_rejected_with_some_that_are() -> None:
+    async with BotApi() as api, running(api) as run:
+        chat = api.group()
+        await run.up()
+        number = await said(run, chat)
+        for emoji in (SUNNY, "5368324170671202286", "hello", "👍👍"):
+            with pytest.raises(Rejected, match="such as 👍"):
+                await run.channel.react(at(chat), number, emoji, add=True)
+        with pytest.raises(Rejected, match="an emoji"):
+            await run.channel.react(at(chat), number, " \n", add=True)
+        chat.reactions = frozenset("🔥")
+        with pytest.raises(Rejected, match="such as"):
+            await run.channel.react(at(chat), number, "👍", add=True)
+        with pytest.raises(Rejected, match="not found"):
+            await run.channel.react(at(chat), MessageId("999"), "🔥", add=True)
+        await run.channel.react(at(chat), MessageId("999"), "🔥", add=False)
+        for odd in ("button:5", "-1001:5", "x", "", "-5"):
+            with pytest.raises(Rejected, match="no such message"):
+                await run.channel.react(at(chat), MessageId(odd), "🔥", add=True)
+
+
+@story
+async def test_our_own_reactions_and_edits_are_not_told() -> None:
+    async with BotApi() as api, running(api) as run:
+        chat, ann = api.group(), api.person("Ann")
+        await run.up()
+        number = await said(run, chat)
+        await api.until(lambda: api.updates.polling)  # before, Telegram does not know that we want reactions
+        api.reacts(chat, api.world.bot, int(number), [], ["👍"])
+        api.edits(chat, int(number), "changed by us")
+        api.reacts(chat, ann, int(number), [], ["🔥"])
+        (heard,) = await run.some(ReactionChanged)
+        assert heard.reaction == "🔥"
+        assert not run.all(MessageEdited)
+
+
+@story
+async def test_an_edit_is_formatted_as_a_message_is() -> None:
+    async with BotApi() as api, running(api) as run:
+        chat = api.group()
+        await run.up()
+        number = await said(run, chat)
+        for _ in range(2):  # the same text is as good
+            await run.channel.edit(at(chat), number, "now **bold** <b>")
+        (shown,) = api.shown(chat)
+        assert (shown.text, shown.edits) == ("now bold <b>", 1)
+        assert [one["type"] for one in shown.body["entities"]] == ["bold"]
+
+
+@story
+async def test_what_cannot_be_edited_is_rejected() -> None:
+    async with BotApi() as api, running(api) as run:
+        chat, ann = api.group(), api.person("Ann")
+        theirs = MessageId(str(api.group_says(chat, ann, "mine")))
+        await run.up()
+        number = await said(run, chat)
+        for message, text, why in (
+            (theirs, "x", "can't be edited"),
+            (MessageId("999"), "x", "not found"),
+            (number, "word " * 1000, "too long"),
+            (number, " ", "needs text"),
+        ):
+            with pytest.raises(Rejected, match=why):
+                await run.channel.edit(at(chat), message, text)
+        assert [one.text for one in api.shown(chat)] == ["mine", "hello"]
+
+
+@story
+async def test_edits_keep_the_pace_of_messages() -> None:
+    clock = ManualClock()
+    async with BotApi() as api, running(api, clock, flood={"per_chat_s": 5.0}) as run:
+        chat = api.group()
+        await run.up()
+        number = await said(run, chat)
+        editing = asyncio.create_task(run.channel.edit(at(chat), number, "later"))
+        await run.until_advancing(clock, editing.done)
+        await editing
+        assert api.said(chat) == ["later"]
+        assert clock.monotonic() >= 5
+
+
+@story
+async def test_only_our_own_messages_are_deleted_also_by_an_administrator() -> None:
+    async with BotApi() as api, running(api) as run:
+        chat, ann = api.group(), api.person("Ann")
+        theirs = MessageId(str(api.group_says(chat, ann, "mine")))
+        await run.up()
+        number = await said(run, chat)
+        with pytest.raises(Rejected, match="not a message of ours"):
+            await run.channel.delete(at(chat), theirs)
+        for _ in range(2):
+            await run.channel.delete(at(chat), number)
+        assert [one.text for one in api.shown(chat)] == ["mine"]
+
+
+@story
+async def test_what_is_older_than_two_days_stays() -> None:
+    async with BotApi() as api, running(api) as run:
+        chat = api.group()
+        await run.up()
+        number = await said(run, chat)
+        api.shown(chat)[-1].body["date"] = int(time.time()) - 49 * 3600
+        with pytest.raises(Rejected, match="48 hours"):
+            await run.channel.delete(at(chat), number)
+
+
+@story
+async def test_a_group_is_described_and_a_topic_named() -> None:
+    async with BotApi() as api, running(api) as run:
+        chat, forum, ann = api.group(), api.group("forum", forum=True), api.person("Ann")
+        thread = api.topic(forum, "old")
+        api.private_says(ann, "hi")
+        await run.up()
+        for _ in range(2):
+            await run.channel.set_topic(at(chat), "all about\ncats")
+            await run.channel.set_topic(at(forum, thread), "dogs")
+        assert (chat.description, forum.topics[thread]) == ("all about cats", "dogs")
+        await run.channel.set_topic(at(chat), "")
+        assert not chat.description
+        for where, topic, why in (
+            (at(chat), "x" * 256, "255"),
+            (at(forum, thread), "x" * 129, "128"),
+            (at(forum, thread), "", "needs a name"),
+            (at(ann), "us", "private"),
+        ):
+            with pytest.raises(Rejected, match=why):
+                await run.channel.set_topic(where, topic)
+        chat.admin = forum.admin = False
+        for where in (at(chat), at(forum, thread)):
+            with pytest.raises(Rejected, match="ot enough rights"):
+                await run.channel.set_topic(where, "more")
+
+
+@story
+async def test_administrators_are_told_and_how_many_there_are() -> None:
+    async with BotApi() as api, running(api) as run:
+        chat, ann = api.group(), api.person("Ann")
+        chat.administrators, chat.members = [ann, api.person("Ben"), api.person("Bot", is_bot=True)], 40
+        api.private_says(ann, "hi")
+        await run.up()
+        told = await run.channel.list_members(at(chat), most=50)
+        assert [(one.name, one.id, one.is_bot, one.verified) for one in told.members] == [
+            ("Ann", "1001", False, True),
+            ("Ben", "1002", False, True),
+            ("Bot", "1003", True, True),
+        ]
+        assert (told.total, "administrators" in told.note) == (40, True)
+        assert [one.name for one in (await run.channel.list_members(at(chat), most=1)).members] == ["Ann"]
+        alone = await run.channel.list_members(at(ann), most=5)
+        assert ([one.id for one in alone.members], alone.total, alone.note) == (["1001"], 2, "")
+        with pytest.raises(Rejected, match="hat not found"):
+            await run.channel.list_members(at("-100999"), most=5)
+
+
+@story
+async def test_a_cut_leaves_it_uncertain_and_looking_may_be_done_again() -> None:
+    async with BotApi() as api, running(api) as run:
+        chat = api.group()
+        await run.up()
+        number = await said(run, chat)
+        acts: dict[str, Callable[[], Awaitable[None]]] = {
+            "setMessageReaction": lambda: run.channel.react(at(chat), number, "👍", add=True),
+            "editMessageText": lambda: run.channel.edit(at(chat), number, "changed"),
+            "deleteMessage": lambda: run.channel.delete(at(chat), number),
+            "setChatDescription": lambda: run.channel.set_topic(at(chat), "cats"),
+        }
+        for method, act in acts.items():
+            api.faults.drop(method, after=True)
+            with pytest.raises(Uncertain):
+                await act()
+        api.faults.drop("getChatMemberCount")
+        with pytest.raises(Unreachable):
+            await run.channel.list_members(at(chat), most=5)
+
+
+@story
+async def test_telegrams_wish_for_quiet_is_told_and_kept() -> None:
+    async with BotApi() as api, running(api) as run:
+        chat = api.group()
+        await run.up()
+        number = await said(run, chat)
+        api.faults.fail("setMessageReaction", 429, retry_after=9)
+        with pytest.raises(RateLimited) as told:
+            await run.channel.react(at(chat), number, "👍", add=True)
+        assert told.value.retry_after_s == 9
+        with pytest.raises(RateLimited):
+            await run.channel.set_topic(at(chat), "cats")
+        assert not api.asked("setChatDescription")
+        await run.tell("a message is another matter", at(chat))
+
+
+@story
+async def test_a_refused_token_and_odd_answers_are_errors_of_ours() -> None:
+    async with BotApi() as api, running(api) as run:
+        chat = api.group()
+        await run.up()
+        number = await said(run, chat)
+        api.faults.fail("setMessageReaction", 401)
+        with pytest.raises(Denied):
+            await run.channel.react(at(chat), number, "👍", add=True)
+        api.faults.say("setMessageReaction", b"<html>", kind="text/html")
+        with pytest.raises(Uncertain):
+            await run.channel.react(at(chat), number, "👍", add=True)
+        api.faults.say("getChatAdministrators", b'{"ok":true,"result":{"x":[1]}}')
+        api.faults.say("getChatMemberCount", b'{"ok":true,"result":"many"}')
+        told = await run.channel.list_members(at(chat), most=5)
+        assert (told.members, told.total) == ((), None)
+
+
+@story
+async def test_a_group_that_moved_is_found_where_it_is() -> None:
+    async with BotApi() as api, running(api) as run:
+        chat, ann = api.group(basic=True), api.person("Ann")
+        await run.up()
+        number = await said(run, chat)
+        new = api.migrates(chat, ann, told=False)
+        await run.channel.set_topic(at(chat), "cats")
+        assert new.description == "cats"
+        with pytest.raises(Rejected, match="no such message"):
+            await run.channel.edit(at(chat), number, "changed")
+
+
+@story
+async def test_nothing_is_done_without_a_connection() -> None:
+    async with BotApi() as api, running(api) as run:
+        chat = api.group()
+        await run.up()
+        number = await said(run, chat)
+        channel = run.channel
+        await run.end()
+        with pytest.raises(Unreachable):
+            await channel.react(at(chat), number, "👍", add=True)
+
+
+@story
+async def test_groups_are_left_and_nothing_else_is() -> None:
+    async with BotApi() as api, running(api) as run:
+        chat, forum, ann = api.group(), api.group("forum", forum=True), api.person("Ann")
+        api.private_says(ann, "hello")
+        await run.up()
+        await said(run, chat)
+        topic = replace(at(forum), thread=ThreadId("7"))
+        for where, why in ((at(api.world.private(ann)), "private chat"), (topic, "topic")):
+            with pytest.raises(Rejected, match=why):
+                await run.channel.leave(where)
+        for _ in range(2):
+            await run.channel.leave(at(chat))
+        assert chat.left
+        assert not forum.left
+        chat.left, chat.closed = False, True
+        await run.channel.leave(at(chat))
+        with pytest.raises(Rejected):
+            await run.tell("too late", at(chat))
+        api.faults.fail("leaveChat", 429, retry_after=7)
+        with pytest.raises(RateLimited):
+            await run.channel.leave(at(forum))
+
+
+@story
+async def test_a_group_that_moved_is_left_where_it_is_now() -> None:
+    async with BotApi() as api, running(api) as run:
+        chat = api.group(basic=True)
+        await run.up()
+        new = api.migrates(chat, api.person("Ann"), told=False)
+        await run.channel.leave(at(chat))
+        assert new.left

@@ -1,0 +1,208 @@
+"""Who somebody is on Telegram, and who only looks like it: through the reader of updates, and on the wire."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from channels.telegram.people import MEMBER_UPDATE, TelegramRanks, TelegramUpdateContext
+from channels.telegram.wire import UpdateReader, parse_update
+from gateway.commands import parser
+from gateway.commands.table import COMMANDS_BY_NAME
+from gateway.core.clock import ManualClock
+from gateway.core.events import ChannelName, Command, Message, Sender
+from tests.channels.telegram.channel_kit import running
+from tests.kits.channels import story
+from tests.servers.bot_api import BotApi
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+SENT = datetime(2025, 12, 31, tzinfo=UTC)
+VIEW = TelegramUpdateContext(channel=ChannelName("telegram.test"), own_id=42, username="ReverieBot")
+OWNER = {"id": 1001, "is_bot": False, "first_name": "Ann"}
+EVE = {"id": 1002, "is_bot": False, "first_name": "Ann"}
+ANONYMOUS = {"id": 1087968824, "is_bot": True, "first_name": "Group", "username": "GroupAnonymousBot"}
+TELEGRAM = {"id": 777000, "is_bot": False, "first_name": "Telegram"}
+CHANNEL_BOT = {"id": 136817688, "is_bot": True, "first_name": "Channel", "username": "Channel_Bot"}
+GROUP = {"id": -100, "type": "supergroup", "title": "Ann"}
+NEWS = {"id": -200, "type": "channel", "title": "Ann"}
+OTHER_BOT = {"id": 77, "is_bot": True, "first_name": "Ann", "username": "other_bot"}
+SLASH = [{"type": "bot_command", "offset": 0, "length": 7}]
+
+
+def update(kind: str = "message", number: int = 5, /, **more: Any) -> dict[str, Any]:
+    base = {"message_id": 7, "from": OWNER, "chat": GROUP, "date": int(SENT.timestamp())}
+    body = {key: value for key, value in (base | more).items() if value is not None}
+    return {"update_id": number, kind: body}
+
+
+def one(told: dict[str, Any]) -> Message | Command:
+    (event,) = parse_update(told, VIEW, NOW)
+    assert isinstance(event, Message | Command)
+    return event
+
+
+@pytest.mark.parametrize(
+    ("more", "sender_id"),
+    [
+        ({"from": ANONYMOUS, "sender_chat": GROUP}, "-100"),
+        ({"from": ANONYMOUS, "sender_chat": GROUP, "author_signature": "Ann"}, "-100"),
+        ({"from": ANONYMOUS}, "1087968824"),
+        ({"from": CHANNEL_BOT, "sender_chat": NEWS}, "-200"),
+        ({"from": TELEGRAM, "sender_chat": NEWS, "is_automatic_forward": True}, "-200"),
+        ({"from": None, "sender_chat": NEWS, "chat": NEWS}, "-200"),
+        ({"from": OWNER, "sender_business_bot": OTHER_BOT}, "77"),
+    ],
+)
+@pytest.mark.parametrize("text", ["/status", "!status"])
+def test_what_is_said_in_another_name_is_not_the_owners(more: dict[str, Any], sender_id: str, text: str) -> None:
+    entities = SLASH if text.startswith("/") else None
+    for kind in ("message", "channel_post") if more["from"] is None else ("message",):
+        sender = one(update(kind, text=text, entities=entities, **more)).sender
+        assert sender.id == sender_id
+        assert sender.id != "1001"
+        assert (not sender.verified) or sender.is_bot
+
+
+def test_a_name_makes_nobody() -> None:
+    owner, eve = (one(update(text="hi", **{"from": who})).sender for who in (OWNER, EVE))
+    assert owner.name == eve.name
+    assert owner.id != eve.id
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"forward_origin": {"type": "user", "sender_user": EVE, "date": 1}},
+        {"forward_origin": {"type": "hidden_user", "sender_user_name": "Eve", "date": 1}},
+        {"forward_origin": {"type": "channel", "chat": NEWS, "message_id": 1, "date": 1}},
+        {"forward_from": EVE, "forward_date": 1},
+        {"forward_date": 1},
+        {"via_bot": OTHER_BOT},
+        {"is_automatic_forward": True, "from": TELEGRAM, "sender_chat": NEWS, "forward_date": 1},
+        {"external_reply": {"origin": {"type": "user", "sender_user": EVE, "date": 1}}, "quote": {"text": "x"}},
+    ],
+)
+@pytest.mark.parametrize("kind", ["supergroup", "private"])
+def test_what_somebody_else_wrote_is_no_command(more: dict[str, Any], kind: str) -> None:
+    chat = GROUP if kind == "supergroup" else {"id": 1001, "type": "private"}
+    text = one(update(text="!status", chat=chat, **more))
+    assert isinstance(text, Message)
+    assert parser.parse_command(text, "!", COMMANDS_BY_NAME) is None
+    if "external_reply" not in more:  # a reply is typed by whoever sends it
+        slash = one(update(text="/status", entities=SLASH, chat=chat, **more))
+        assert isinstance(slash, Message)
+        assert parser.parse_command(slash, "!", COMMANDS_BY_NAME) is None
+
+
+def test_our_own_words_come_from_nobody() -> None:
+    me = {"id": 42, "is_bot": True, "first_name": "Reverie"}
+    assert parse_update(update(text="/status", entities=SLASH, **{"from": me}), VIEW, NOW) == ()
+
+
+def test_the_same_press_twice_is_one_event() -> None:
+    press = {"id": "9", "from": OWNER, "message": {"message_id": 1, "chat": GROUP}, "data": "approve x"}
+    again = [parse_update({"update_id": number, "callback_query": press}, VIEW, NOW)[0].id for number in (5, 6)]
+    assert again[0] == again[1]
+
+
+class Group:
+    """Who runs a group, told by hand."""
+
+    def __init__(self, rooms: frozenset[str] = frozenset({"*"})) -> None:
+        self.ranks = TelegramRanks(rooms)
+        self.inbound = UpdateReader(VIEW, counting=False, ranks=self.ranks)
+
+    def told(self, *people: dict[str, Any], status: str = "administrator", now: datetime = NOW) -> None:
+        self.ranks.record_answer("-100", [{"status": status, "user": person} for person in people], now)
+
+    def changes(self, status: str, at: datetime = NOW) -> None:
+        member = {"status": status, "user": OWNER}
+        when = int(at.timestamp())
+        told = {"update_id": 4, MEMBER_UPDATE: {"chat": GROUP, "from": EVE, "date": when, "new_chat_member": member}}
+        self.inbound.read_batch([told], NOW)
+
+    def who(self, now: datetime = NOW, /, **more: Any) -> Sender:
+        (event,) = self.inbound.read_batch([update(**({"text": "hi"} | more))], now).notifications
+        assert isinstance(event, Message | Command)
+        return event.sender
+
+
+def test_ranks_are_what_telegram_answered_and_no_longer_than_it_holds() -> None:
+    group = Group()
+    assert group.who().ranks == ()
+    assert group.ranks.chats_to_ask([update(text="hi")], NOW) == ["-100"]
+    group.told(OWNER, status="creator")
+    assert group.ranks.chats_to_ask([update(text="hi")], NOW) == []
+    assert group.who().ranks == ("creator",)
+    assert group.who(**{"from": EVE}).ranks == ()
+    assert group.who(text="/status", entities=SLASH).ranks == ("creator",)
+    assert group.who(chat={"id": 1001, "type": "private"}).ranks == ()
+    assert group.who(chat=GROUP | {"id": -300}).ranks == ()
+    assert group.who(**{"from": ANONYMOUS, "sender_chat": GROUP}).ranks == ()
+    later = NOW + timedelta(minutes=10)
+    assert group.who(later).ranks == ()
+    assert group.ranks.chats_to_ask([update(text="hi")], later) == ["-100"]
+
+
+def test_who_cannot_be_asked_about_has_no_rank() -> None:
+    group = Group()
+    group.told(OWNER)
+    group.ranks.record_answer("-100", None, NOW)
+    assert group.who().ranks == ()
+    soon = NOW + timedelta(seconds=59)
+    assert group.ranks.chats_to_ask([update(text="hi")], soon) == []
+    assert group.ranks.chats_to_ask([update(text="hi")], soon + timedelta(seconds=1)) == ["-100"]
+    for odd in ({}, {"status": "member", "user": OWNER}, {"status": ["administrator"], "user": OWNER}, {"user": 1}):
+        group.ranks.record_answer("-100", [odd], NOW)
+        assert group.who().ranks == ()
+
+
+def test_changes_count_at_once() -> None:
+    group = Group()
+    group.changes("administrator")  # nobody asked yet, so this alone says nothing
+    assert group.who().ranks == ()
+    group.told(OWNER)
+    for status in ("member", "left", "kicked", "restricted", ""):
+        group.changes("administrator")
+        assert group.who().ranks == ("administrator",)
+        group.changes(status)
+        assert group.who().ranks == ()
+    group.changes("creator", NOW - timedelta(seconds=1))  # before the answer, so it knew
+    assert group.who().ranks == ()
+
+
+def test_nothing_is_asked_where_nothing_follows() -> None:
+    assert TelegramRanks(frozenset()).chats_to_ask([update(text="hi")], NOW) == []
+    assert TelegramRanks(frozenset({"-300"})).chats_to_ask([update(text="hi")], NOW) == []
+    private = update(text="hi", chat={"id": 1001, "type": "private"})
+    assert TelegramRanks(frozenset({"*"})).chats_to_ask([private], NOW) == []
+    press = {"update_id": 5, "callback_query": {"id": "9", "from": OWNER, "message": {"chat": GROUP}}}
+    assert TelegramRanks(frozenset({"-100"})).chats_to_ask([press], NOW) == ["-100"]
+    many = [update(text="hi", chat=GROUP | {"id": -number}) for number in range(1, 100)]
+    assert len(TelegramRanks(frozenset({"*"})).chats_to_ask(many, NOW)) == 20
+
+
+@story
+async def test_who_runs_a_group_is_asked_for_where_it_matters() -> None:
+    clock = ManualClock()
+    async with BotApi() as api:
+        async with running(api, clock, ranks=frozenset({"*"})) as run:
+            await run.up()
+            ann, ben, lounge = api.person("Ann"), api.person("Ben"), api.group("lounge")
+            lounge.administrators = [ann]
+            for number, person in enumerate((ann, ben, ann), 1):
+                api.group_says(lounge, person, "hi")
+                await run.message(number)
+            assert [m.sender.ranks for m in run.all(Message)] == [("administrator",), (), ("administrator",)]
+            assert len(api.asked("getChatAdministrators")) == 1
+            assert MEMBER_UPDATE in api.asked("getUpdates")[0]["allowed_updates"]
+            clock.advance(601)
+            api.faults.say("getChatAdministrators", b'{"ok":false,"error_code":500,"description":"no"}')
+            api.group_says(lounge, ann, "again")
+            assert (await run.message(4)).sender.ranks == ()
+        async with running(api) as run:
+            await run.up()
+            api.group_says(lounge, ann, "hi")
+            assert (await run.message()).sender.ranks == ()
+            assert len(api.asked("getChatAdministrators")) == 2
+            assert MEMBER_UPDATE not in api.asked("getUpdates")[-1]["allowed_updates"]

@@ -1,0 +1,565 @@
+"""Updates as notifications, one table for each kind."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from channels.telegram.ids import TelegramCursor
+from channels.telegram.people import TelegramUpdateContext
+from channels.telegram.wire import UpdateReader, parse_update, valid_updates
+from gateway.core.events import (
+    NOTIFICATION,
+    Address,
+    Attachment,
+    ChannelName,
+    Command,
+    MembershipChanged,
+    Message,
+    MessageEdited,
+    ReactionChanged,
+    RoomId,
+    ThreadId,
+)
+from gateway.core.facts import dedup_key
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+SENT = datetime(2025, 6, 1, tzinfo=UTC)
+VIEW = TelegramUpdateContext(channel=ChannelName("telegram.test"), own_id=42, username="ReverieBot")
+ANN = {"id": 1001, "is_bot": False, "first_name": "Ann", "last_name": "Lee", "language_code": "en"}
+ME = {"id": 42, "is_bot": True, "first_name": "Reverie", "username": "ReverieBot"}
+ANONYMOUS = {"id": 1087968824, "is_bot": True, "first_name": "Group", "username": "GroupAnonymousBot"}
+PRIVATE = {"id": 1001, "type": "private", "first_name": "Ann"}
+GROUP = {"id": -100, "type": "supergroup", "title": "Lounge"}
+CHANNEL = {"id": -200, "type": "channel", "title": "News"}
+
+
+def message(**more: Any) -> dict[str, Any]:
+    base = {"message_id": 7, "from": ANN, "chat": GROUP, "date": int(SENT.timestamp())}
+    return {key: value for key, value in (base | more).items() if value is not None}
+
+
+def update(body: dict[str, Any], kind: str = "message", update_id: int = 5) -> dict[str, Any]:
+    return {"update_id": update_id, kind: body}
+
+
+def said(view: TelegramUpdateContext = VIEW, **more: Any) -> Message:
+    (event,) = parse_update(update(message(**more)), view, NOW)
+    assert isinstance(event, Message)
+    assert NOTIFICATION.validate_json(NOTIFICATION.dump_json(event)) == event
+    return event
+
+
+def entity(kind: str, offset: int, length: int, **more: Any) -> dict[str, Any]:
+    return {"type": kind, "offset": offset, "length": length} | more
+
+
+def test_a_message_arrives_whole() -> None:
+    event = said(text="**typed** \ud800", entities=[entity("bold", 0, 9)])
+    assert (event.id, event.at.room, event.at.thread, event.sent) == ("7", "-100", None, SENT)
+    assert event.text == "****typed**** \ufffd"
+    assert (event.sender.id, event.sender.name, event.sender.verified) == ("1001", "Ann Lee", True)
+
+
+@pytest.mark.parametrize(
+    ("more", "kind"),
+    [
+        ({"chat": PRIVATE}, "direct"),
+        ({}, "room"),
+        ({"text": "hi @reveriebot", "entities": [entity("mention", 3, 11)]}, "mention"),
+        ({"text": "hi @reveriebot"}, "room"),  # the platform's knowledge, not ours
+        ({"text": "hi @otherbot1", "entities": [entity("mention", 3, 10)]}, "room"),
+        ({"text": "hi you", "entities": [entity("text_mention", 3, 3, user=ME)]}, "mention"),
+        ({"text": "hi you", "entities": [entity("text_mention", 3, 3, user=ANN)]}, "room"),
+        ({"text": "do /x@ReverieBot", "entities": [entity("bot_command", 3, 13)]}, "mention"),
+        ({"text": None, "caption": "😀@ReverieBot", "caption_entities": [entity("mention", 2, 11)]}, "mention"),
+        ({"reply_to_message": message(**{"from": ME, "message_id": 3})}, "reply"),
+        ({"reply_to_message": message(message_id=3)}, "room"),
+    ],
+)
+def test_whom_it_was_said_to(more: dict[str, Any], kind: str) -> None:
+    photo = [{"file_id": "f"}] if "caption" in more else None
+    event = said(**({"text": "hi", "photo": photo} | more))
+    assert event.kind == kind
+    assert event.reply_to == ("3" if "reply_to_message" in more else None)
+
+
+@pytest.mark.parametrize(
+    ("more", "thread", "kind", "reply_to"),
+    [
+        ({"message_thread_id": 9}, None, "room", None),  # a chain of replies
+        ({"message_thread_id": 9, "is_topic_message": True}, "9", "room", None),
+        # What is said in a topic "replies" to its beginning, even if we began it.
+        (
+            {
+                "message_thread_id": 9,
+                "is_topic_message": True,
+                "reply_to_message": message(**{"message_id": 9, "from": ME, "forum_topic_created": {"name": "x"}}),
+            },
+            "9",
+            "room",
+            None,
+        ),
+        (
+            {
+                "message_thread_id": 9,
+                "is_topic_message": True,
+                "reply_to_message": message(**{"message_id": 11, "from": ME}),
+            },
+            "9",
+            "reply",
+            "11",
+        ),
+        ({"message_thread_id": 9, "is_topic_message": True, "chat": PRIVATE}, "9", "direct", None),
+    ],
+)
+def test_topics_are_threads_and_chains_are_not(
+    more: dict[str, Any], thread: str | None, kind: str, reply_to: str | None
+) -> None:
+    event = said(text="x", **more)
+    assert (event.at.thread, event.kind, event.reply_to) == (thread, kind, reply_to)
+
+
+@pytest.mark.parametrize(
+    ("more", "sender"),
+    [
+        ({"from": ANN | {"username": "ann"}}, ("1001", "Ann Lee", False, True)),
+        ({"from": ANONYMOUS, "sender_chat": GROUP}, ("-100", "Lounge", False, False)),
+        ({"from": None, "sender_chat": CHANNEL, "chat": CHANNEL}, ("-200", "News", False, False)),
+        ({"from": {"id": 136817688, "is_bot": True}, "sender_chat": CHANNEL}, ("-200", "News", False, False)),
+        ({"from": {"id": 8, "is_bot": True, "first_name": "Bot"}}, ("8", "Bot", True, True)),
+        ({"from": ANONYMOUS}, ("1087968824", "Group", True, False)),  # a group's anonymous admin, chat not told
+        ({"from": {"id": 8, "first_name": "a\nb\x00  c" + "d" * 99}}, ("8", "a b c" + "d" * 59, False, True)),
+    ],
+)
+def test_who_said_it(more: dict[str, Any], sender: tuple[str, str, bool, bool]) -> None:
+    who = said(text="x", **more).sender
+    assert (who.id, who.name, who.is_bot, who.verified) == sender
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({"text": "x", "forward_origin": {"type": "user", "sender_user": ANN}}, "(forwarded from Ann Lee)\nx"),
+        (
+            {"text": "x", "forward_origin": {"type": "hidden_user", "sender_user_name": "A)\nB"}},
+            "(forwarded from A) B)\nx",
+        ),
+        ({"text": "x", "forward_origin": {"type": "channel", "chat": CHANNEL}}, "(forwarded from News)\nx"),
+        ({"text": "x", "forward_origin": {"type": "new kind"}}, "(forwarded from somebody)\nx"),
+        ({"text": "x", "via_bot": {"id": 3, "is_bot": True, "username": "gif"}}, "(by way of @gif)\nx"),
+        ({"text": "x", "quote": {"text": "a\nb", "position": 0}}, "> a\n> b\nx"),
+        (
+            {"text": "x", "external_reply": {"origin": {"type": "user", "sender_user": ANN}}, "quote": {"text": "a"}},
+            "> Ann Lee: a\nx",
+        ),
+        ({"location": {"latitude": 52.5, "longitude": -13.123456}}, "[location: 52.5, -13.123456]"),
+        ({"location": {"latitude": "a"}}, "[location: ?, ?]"),
+        (
+            {"venue": {"location": {"latitude": 1, "longitude": 2}, "title": "Bar", "address": "Road 1"}},
+            "[venue: Bar, Road 1 (1, 2)]",
+        ),
+        ({"contact": {"phone_number": "+1", "first_name": "Ann"}}, "[contact: Ann, +1]"),
+        ({"poll": {"question": "Tea?", "options": [{"text": "yes"}, {"text": "no"}]}}, "[poll: Tea?: yes | no]"),
+        ({"dice": {"emoji": "🎲", "value": 4}}, "[dice: 🎲 4]"),
+        ({"sticker": {"file_id": "s", "emoji": "😀", "set_name": "Cats"}}, "[sticker: 😀 Cats]"),
+        ({"story": {"id": 1, "chat": CHANNEL}}, "[story]"),
+    ],
+)
+def test_what_is_not_plain_text_is_said_in_words(more: dict[str, Any], text: str) -> None:
+    assert said(**more).text == text
+
+
+@pytest.mark.parametrize(
+    ("more", "carried"),
+    [
+        ({"text": "x"}, ""),
+        ({"text": "x", "forward_origin": {"type": "user", "sender_user": ANN}}, "(forwarded from Ann Lee)\nx"),
+        ({"text": "x", "forward_origin": {"type": "new kind"}}, "(forwarded from somebody)\nx"),
+        ({"text": "x", "forward_date": 1}, "(forwarded from somebody)\nx"),
+        ({"voice": {"file_id": "v"}, "forward_date": 1}, "(forwarded from somebody)"),
+        ({"text": "x", "via_bot": {"id": 3, "is_bot": True, "username": "gif"}}, "(by way of @gif)\nx"),
+        ({"text": "x", "quote": {"text": "a\nb", "position": 0}}, "> a\n> b"),
+        (
+            {"text": "x", "external_reply": {"origin": {"type": "user", "sender_user": ANN}}, "quote": {"text": "a"}},
+            "> Ann Lee: a",
+        ),
+    ],
+)
+def test_what_its_sender_did_not_write_is_told_apart(more: dict[str, Any], carried: str) -> None:
+    assert said(**more).carried == carried
+
+
+def test_privacy_mode_shows_what_a_reply_is_about() -> None:
+    answered = message(message_id=3, text="the question " + "x" * 400)
+    blind = TelegramUpdateContext(channel=VIEW.channel, own_id=42, username="ReverieBot", can_read_all=False)
+    assert said(text="?", reply_to_message=answered).text == "?"
+    assert said(blind, text="?", reply_to_message=answered).text.startswith("> Ann Lee: the question xx")
+    assert said(blind, text="?", reply_to_message=answered | {"from": ME}).text == "?"
+
+
+@pytest.mark.parametrize(
+    ("more", "attachment"),
+    [
+        (
+            {
+                "photo": [
+                    {"file_id": "s", "width": 1, "height": 1},
+                    {"file_id": "l", "width": 9, "height": 9, "file_size": 5},
+                ]
+            },
+            Attachment(id="l", form="image", content_type="image/jpeg", size_bytes=5),
+        ),
+        (
+            {"document": {"file_id": "d", "file_name": "../a\nb.pdf", "mime_type": "application/pdf"}},
+            Attachment(id="d", form="file", name="../a b.pdf", content_type="application/pdf"),
+        ),
+        (
+            {"document": {"file_id": "d", "mime_type": "image/png"}},
+            Attachment(id="d", form="image", content_type="image/png"),
+        ),
+        (
+            {"voice": {"file_id": "v", "duration": 3, "mime_type": "audio/ogg"}},
+            Attachment(id="v", form="audio", content_type="audio/ogg", duration_s=3.0, recorded=True),
+        ),
+        (
+            {"animation": {"file_id": "g", "mime_type": "video/mp4"}, "document": {"file_id": "g"}},
+            Attachment(id="g", form="video", content_type="video/mp4"),
+        ),
+        (
+            {"sticker": {"file_id": "s", "is_video": True}},
+            Attachment(id="s", form="sticker", content_type="video/webm"),
+        ),
+        (
+            {"video_note": {"file_id": "n", "file_size": -4}},
+            Attachment(id="n", form="video", content_type="video/mp4", recorded=True),
+        ),
+    ],
+)
+def test_files_stay_where_they_are(more: dict[str, Any], attachment: Attachment) -> None:
+    assert said(caption="see", **more).attachments == (attachment,)
+    assert said(caption="see", **more).text.startswith("see")
+
+
+@pytest.mark.parametrize(
+    ("text", "chat", "command"),
+    [
+        ("/Why 3 ", PRIVATE, ("why", "3")),
+        ("/why@reveriebot\n3", GROUP, ("why", "3")),
+        ("/why", GROUP, ("why", "")),
+        ("/why@otherbot", GROUP, None),
+        ("/why@otherbot", PRIVATE, None),
+        ("/weather", GROUP, None),  # not in our table: another bot's
+        ("/weather", PRIVATE, ("weather", "")),
+        ("/weather@ReverieBot", GROUP, ("weather", "")),
+    ],
+)
+def test_commands_are_those_said_to_us(text: str, chat: dict[str, Any], command: tuple[str, str] | None) -> None:
+    view = TelegramUpdateContext(channel=VIEW.channel, own_id=42, username="ReverieBot", commands=frozenset({"why"}))
+    marked = [entity("bot_command", 0, len(text.split(maxsplit=1)[0]))]
+    (event,) = parse_update(update(message(text=text, chat=chat, entities=marked)), view, NOW)
+    if command is None:
+        assert isinstance(event, Message)
+        assert event.kind in ("room", "direct")
+    else:
+        assert isinstance(event, Command)
+        assert (event.name, event.args, event.id, event.origin) == (*command, "7", "native")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"forward_origin": {"type": "user", "sender_user": ANN}},
+        {"via_bot": {"id": 3, "is_bot": True, "username": "inline"}},
+        {"entities": [entity("bot_command", 4, 5)]},
+        {"entities": []},
+    ],
+)
+def test_what_somebody_else_wrote_is_no_command(more: dict[str, Any]) -> None:
+    made = {"text": "/why /why", "chat": PRIVATE, "entities": [entity("bot_command", 0, 4)]} | more
+    assert isinstance(said(**made), Message)
+
+
+def test_edits_reactions_and_buttons() -> None:
+    edit = message(text="new", edit_date=int(SENT.timestamp()) + 5)
+    (edited,) = parse_update(update(edit, "edited_message"), VIEW, NOW)
+    assert isinstance(edited, MessageEdited)
+    assert (edited.message, edited.text, edited.sent.second) == ("7", "new", 5)
+    (later,) = parse_update(update(edit, "edited_message", 6), VIEW, NOW)
+    assert dedup_key(edited) != dedup_key(later)
+
+    emoji = [{"type": "emoji", "emoji": "👍"}, {"type": "custom_emoji", "custom_emoji_id": "77"}, {"type": "paid"}]
+    reaction = message(user=ANN, old_reaction=emoji[:1], new_reaction=emoji[1:])
+    events = parse_update(update(reaction, "message_reaction"), VIEW, NOW)
+    assert [(e.reaction, e.added) for e in events if isinstance(e, ReactionChanged)] == [
+        ("👍", False),
+        ("77", True),
+        ("paid", True),
+    ]
+    assert len({dedup_key(event) for event in events}) == 3
+    for body, kind in ((edit, "edited_message"), (reaction, "message_reaction")):
+        for chat, direct in ((GROUP, False), (PRIVATE, True)):
+            told = [
+                e
+                for e in parse_update(update(body | {"chat": chat}, kind), VIEW, NOW)
+                if isinstance(e, MessageEdited | ReactionChanged)
+            ]
+            assert {e.direct for e in told} == {direct}
+    by_chat = {
+        "chat": GROUP,
+        "message_id": 7,
+        "actor_chat": CHANNEL,
+        "date": 1,
+        "old_reaction": [],
+        "new_reaction": emoji,
+    }
+    assert {
+        e.sender.id
+        for e in parse_update(update(by_chat, "message_reaction"), VIEW, NOW)
+        if isinstance(e, ReactionChanged)
+    } == {"-200"}
+
+    press = {"id": "123", "from": ANN, "message": message(), "data": " yes "}
+    (command,) = parse_update(update(press, "callback_query"), VIEW, NOW)
+    assert isinstance(command, Command)
+    assert (command.name, command.args, command.id, command.at.room) == ("button", "yes", "button:123", "-100")
+
+
+BEN = {"id": 1002, "is_bot": False, "first_name": "Ben"}
+
+
+@pytest.mark.parametrize(
+    ("more", "events"),
+    [
+        ({"new_chat_members": [ANN, BEN, ME]}, [("join", "1001", None, None), ("join", "1002", None, None)]),
+        ({"left_chat_member": ANN}, [("part", "1001", None, None)]),
+        ({"left_chat_member": BEN}, [("kick", "1001", "Ben", None)]),
+        ({"new_chat_title": "New\nname"}, [("title", "1001", None, "New name")]),
+        ({"forum_topic_edited": {"name": "Tea"}, "message_thread_id": 9}, [("title", "1001", None, "Tea")]),
+        ({"left_chat_member": ME}, []),
+        ({"pinned_message": message()}, []),
+        ({"group_chat_created": True}, []),
+    ],
+)
+def test_service_messages_tell_of_people_and_titles(more: dict[str, Any], events: list[tuple[Any, ...]]) -> None:
+    made = parse_update(update(message(**more)), VIEW, NOW)
+    told = [(e.change, e.sender.id, e.subject, e.text) for e in made if isinstance(e, MembershipChanged)]
+    assert told == events
+    assert len(made) == len(events)
+
+
+@pytest.mark.parametrize(
+    ("chat", "old", "new", "change"),
+    [
+        (GROUP, "left", "member", "invite"),
+        (GROUP, "member", "kicked", "kick"),
+        (GROUP, "member", "administrator", None),
+        (PRIVATE, "member", "kicked", "part"),
+        (PRIVATE, "kicked", "member", "join"),
+        (GROUP, "left", "", None),
+    ],
+)
+def test_what_becomes_of_ourselves(chat: dict[str, Any], old: str, new: str, change: str | None) -> None:
+    sides = {f"{name}_chat_member": {"status": status, "user": ME} for name, status in (("old", old), ("new", new))}
+    made = parse_update(update({"chat": chat, "from": ANN, "date": 1} | sides, "my_chat_member"), VIEW, NOW)
+    assert [e.change for e in made if isinstance(e, MembershipChanged)] == ([change] if change else [])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"update_id": 1},
+        update({}),
+        update(message(**{"from": ME, "text": "ours"})),
+        update(message(**{"from": None, "text": "nobody"})),
+        update(message(chat={"type": "private"}, text="nowhere")),
+        update(message(message_id="7", text="no id")),
+        update(message()),
+        update(message(text=" \n ")),
+        update(message(location={"latitude": 1, "longitude": 1, "live_period": 60}, edit_date=9), "edited_message"),
+        update(message(new_kind_of_content={"x": 1})),
+        update(message(text="x"), "new_kind_of_update"),
+        update({"id": "1", "from": ANN, "data": "x"}, "callback_query"),
+        update({"id": "1", "from": ANN, "data": "x", "inline_message_id": "i"}, "callback_query"),
+    ],
+)
+def test_what_says_nothing_to_us_is_dropped_quietly(body: dict[str, Any]) -> None:
+    assert parse_update(body, VIEW, NOW) == ()
+
+
+def pictures(*numbers: int, group: str = "g", chat: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    return [
+        update(
+            message(
+                message_id=number,
+                chat=chat or GROUP,
+                media_group_id=group,
+                photo=[{"file_id": f"f{number}"}],
+                caption="all" if number == numbers[0] else None,
+            ),
+            update_id=number,
+        )
+        for number in numbers
+    ]
+
+
+def inbound(**more: Any) -> UpdateReader:
+    return UpdateReader(VIEW, counting=more.pop("counting", True))
+
+
+def test_an_album_is_one_message_once_it_has_stopped_growing() -> None:
+    inner = inbound()
+    before = update(message(message_id=1, text="x"), update_id=1)
+    first = inner.read_batch([before, *pictures(2, 3)], NOW)
+    assert ([e.id for e in first.notifications], first.count, first.cursor.offset) == (["1"], 1, 2)
+    second = inner.read_batch(pictures(2, 3, 4), NOW)
+    assert (second.notifications, second.count, second.cursor.offset) == ((), 0, 2)
+    third = inner.read_batch(pictures(2, 3, 4), NOW)
+    (album,) = third.notifications
+    assert isinstance(album, Message)
+    assert (album.id, album.text, [a.id for a in album.attachments]) == ("2", "all", ["f2", "f3", "f4"])
+    assert third.cursor.offset == 5
+
+
+def test_an_album_is_whole_when_it_is_full_or_something_follows_it() -> None:
+    assert inbound().read_batch(pictures(*range(2, 12)), NOW).count == 10
+    after = update(message(message_id=9, text="x"), update_id=9)
+    taken = inbound().read_batch([*pictures(2, 3), after], NOW)
+    assert [event.id for event in taken.notifications] == ["2", "9"]
+    elsewhere = update(message(message_id=9, text="x", chat=PRIVATE), update_id=9)
+    assert inbound().read_batch([*pictures(2, 3), elsewhere], NOW).count == 0
+    assert inbound(counting=False).read_batch(pictures(2), NOW).count == 1
+
+
+def test_albums_that_are_mixed_are_not_cut() -> None:
+    one, two = pictures(2, 4, group="a"), pictures(3, 5, group="b", chat=PRIVATE)
+    mixed = sorted([*one, *two], key=lambda update: update["update_id"])
+    inner = inbound()
+    assert inner.read_batch(mixed, NOW).count == 0
+    taken = inner.read_batch(mixed, NOW)
+    assert [event.id for event in taken.notifications] == ["2", "3"]
+
+
+def test_a_group_that_moved_keeps_its_address() -> None:
+    inner = inbound()
+    move = update(message(message_id=1, chat={"id": -5, "type": "group"}, migrate_to_chat_id=-100), update_id=1)
+    taken = inner.read_batch([move, update(message(text="x"), update_id=2)], NOW)
+    assert [event.at.room for event in taken.notifications if isinstance(event, Message)] == ["-5"]
+    assert TelegramCursor.parse(taken.cursor.to_json()) == taken.cursor
+    assert inner.chat_id("-5") == "-100"
+    again = UpdateReader(
+        TelegramUpdateContext(
+            channel=VIEW.channel, own_id=42, username="", cursor=TelegramCursor.parse(taken.cursor.to_json())
+        ),
+        counting=True,
+    )
+    assert [
+        e.at.room
+        for e in again.read_batch([update(message(text="y"), update_id=3)], NOW).notifications
+        if isinstance(e, Message)
+    ] == ["-5"]
+    listed = TelegramUpdateContext(
+        channel=VIEW.channel, own_id=42, username="", cursor=taken.cursor, rooms=frozenset({"-100"})
+    )
+    (event,) = parse_update(update(message(text="x")), listed, NOW)
+    assert isinstance(event, Message)
+    assert event.at.room == "-100"
+
+
+def test_the_offset_is_forgotten_after_six_days() -> None:
+    cursor = TelegramCursor().advance(7, SENT)
+    assert cursor.request_offset(SENT) == 8
+    assert cursor.request_offset(NOW) is None
+    for text in [None, "", "nonsense", "[]", "7", '{"offset":"x"}', '{"offset":1,"moved":7}', "[" * 10**5]:
+        assert TelegramCursor.parse(text) == TelegramCursor()
+
+
+_JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(st.characters(codec=None), max_size=9)),
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=5), inner, max_size=4)),
+    max_leaves=10,
+)
+_WHOLE = message(
+    text="/why @ReverieBot",
+    entities=[entity("bot_command", 0, 4), entity("mention", 5, 11)],
+    reply_to_message=message(text="x"),
+    forward_origin={"type": "user", "sender_user": ANN},
+    photo=[{"file_id": "f"}],
+    sticker={"file_id": "s"},
+    poll={"question": "q", "options": [{"text": "o"}]},
+    venue={"location": {"latitude": 1, "longitude": 1}},
+    quote={"text": "q"},
+    user=ANN,
+    old_reaction=[],
+    new_reaction=[{"type": "emoji", "emoji": "x"}],
+    new_chat_member={"status": "member"},
+    old_chat_member={"status": "left"},
+    media_group_id="g",
+    data="x",
+    id="1",
+    message=message(),
+)
+_KINDS = ["message", "edited_message", "message_reaction", "callback_query", "my_chat_member", "channel_post"]
+
+
+def _places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [at, *(place for key, one in inner for place in _places(one, (*at, key)))]
+
+
+_PLACES = _places(_WHOLE)[1:]
+
+
+@given(
+    st.sampled_from(_KINDS),
+    st.lists(st.tuples(st.sampled_from(_PLACES), _JSON), max_size=5),
+    st.sampled_from([True, False]),
+)
+def test_whatever_comes_is_read_or_left_out(
+    kind: str, changes: list[tuple[tuple[Any, ...], Any]], private: bool
+) -> None:
+    body = json.loads(json.dumps(_WHOLE | {"chat": PRIVATE if private else GROUP}))
+    for place, value in changes:
+        inner: Any = body
+        for key in place[:-1]:
+            try:
+                inner = inner[key]
+            except (KeyError, IndexError, TypeError):
+                break
+        if isinstance(inner, dict):
+            inner[place[-1]] = value
+    for event in parse_update(update(body, kind), VIEW, NOW):
+        assert NOTIFICATION.validate_json(NOTIFICATION.dump_json(event)) == event
+        dedup_key(event)
+
+
+@given(st.lists(_JSON, max_size=5))
+def test_updates_without_an_id_are_nothing(found: list[Any]) -> None:
+    taken = inbound().read_batch(valid_updates(found), NOW)
+    assert taken.count == len(valid_updates(found))
+
+
+def test_who_can_read_a_chat_follows_from_its_newest_update() -> None:
+    inbound, number = UpdateReader(VIEW, counting=True), iter(range(1, 99))
+
+    def take(chat: dict[str, Any], kind: str = "message") -> None:
+        body = message(text="x", chat=chat) if kind == "message" else {"chat": chat, "from": ANN}
+        inbound.read_batch(valid_updates([update(body, kind, next(number))]), NOW)
+
+    def audience(room: str, thread: str | None = None) -> str | None:
+        at = Address(channel=VIEW.channel, room=RoomId(room), thread=ThreadId(thread) if thread else None)
+        return inbound.audience(at)
+
+    assert audience("-100") is None
+    take(GROUP)
+    take(CHANNEL | {"username": "news"})
+    take(PRIVATE | {"username": "ann"})
+    assert (audience("-100"), audience("-100", "7"), audience("-200")) == ("room", "room", "everybody")
+    assert audience("1001") is None
+    take(GROUP | {"username": "lounge"})
+    assert (audience("-100"), audience("-100", "7")) == ("everybody", "everybody")
+    take(GROUP, "my_chat_member")
+    assert audience("-100") == "room"

@@ -1,0 +1,154 @@
+"""What the way in does with limits: check, write down, settle. With a store or without one."""
+
+import itertools
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from gateway.access.limits import LimitDecision, LimitSettings, Rate, UsageLimiter
+from gateway.core.clock import ManualClock
+from gateway.core.events import Address, ChannelName, Message, MessageId, RoomId, Sender, SenderId, ThreadId
+from gateway.core.facts import Fact, Judgement, LimitReached, PostQueued, dedup_key
+from gateway.core.identity import AccessPolicy, RosterState
+from gateway.store import AppendResult, NewEntry, Store, rebuild
+from tests.kits.store import account, run, spent
+
+NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
+CHANNEL = ChannelName("irc.test")
+AGENT = "reverie"
+FREE = Rate(0, 0.0)
+Kind = Literal["direct", "mention", "reply", "room"]
+
+
+def most(sender: Rate = FREE, room: Rate = FREE, agent: Rate = FREE, **usd: float) -> LimitSettings:
+    return LimitSettings(sender=sender, room=room, agent=agent, **usd)
+
+
+def policy(known: Callable[[], RosterState] = RosterState) -> AccessPolicy:
+    return AccessPolicy(dm_policy="open", roles={f"{CHANNEL}:root": "owner"}, open_rooms={}, roster_state=known)
+
+
+_numbers = itertools.count(1)
+
+
+def said(
+    who: str = "ann", room: str = "#a", *, kind: Kind = "mention", thread: str | None = None, bot: bool = False
+) -> Message:
+    at = Address(channel=CHANNEL, room=RoomId(room), thread=None if thread is None else ThreadId(thread))
+    sender = Sender(id=SenderId(who), name=who, verified=not who.startswith("mask:"), is_bot=bot)
+    return Message(id=MessageId(f"m{next(_numbers)}"), at=at, sender=sender, text="reverie?", sent=NOON, kind=kind)
+
+
+def judged(message: Message, role: str = "guest") -> Judgement:
+    where = f"{message.at.channel}.{message.kind}.{message.at.room}"
+    return Judgement(type=where, urgency=3, fate="due", rule="a mention is urgent", role=role)
+
+
+def entries(message: Message, verdict: LimitDecision, clock: ManualClock) -> list[NewEntry]:
+    """As `gateway.ingest.intake` makes them."""
+    place = message.at.conversation
+    first = NewEntry(fact=message, at=clock.now(), conversation=place, key=dedup_key(message))
+    made = [first, NewEntry(fact=verdict.judged, at=clock.now(), conversation=place, cause=first)]
+    if verdict.change is not None:
+        made += verdict.change.entries(first)
+    if verdict.post is not None:
+        queued = PostQueued(post=verdict.post)
+        made.append(
+            NewEntry(fact=queued, at=clock.now(), conversation=place, key=f"post:{verdict.post.key}", cause=first)
+        )
+    return made
+
+
+class House:
+    """One life of the gateway: its limits, on its store."""
+
+    def __init__(
+        self, store: Store, clock: ManualClock, allowed: LimitSettings, known: Callable[[], RosterState] = RosterState
+    ) -> None:
+        self.store = store
+        self.clock = clock
+        self.told: list[tuple[str, str]] = []
+        self.limits = UsageLimiter(allowed, clock, policy(known), tell=lambda key, text: self.told.append((key, text)))
+        store.add_listener(self.limits.on_appended)
+
+    async def take(self, message: Message, role: str = "guest") -> LimitDecision:
+        verdict = self.limits.check(message, judged(message, role), AGENT)
+        made = entries(message, verdict, self.clock)
+        written: Sequence[AppendResult] | None = None
+        try:
+            written = await self.store.append(made)
+        finally:
+            if verdict.change is not None:
+                verdict.change.settle(written[0] if written else None)
+        return verdict
+
+    async def answered(self, *messages: Message) -> int:
+        """How many of these may start a turn."""
+        return sum([(await self.take(one)).judged.fate == "due" for one in messages])
+
+    async def flood(self, lines: int, *, each_s: float) -> int:
+        """So many mentions by 600 people, in batches as a platform hands them in. How many may start a turn."""
+        answered, made = 0, list[NewEntry]()
+        for number in range(lines):
+            message = said(f"raider{number % 600}")
+            verdict = self.limits.check(message, judged(message), AGENT)
+            answered += verdict.judged.fate == "due"
+            first, *_ = mine = entries(message, verdict, self.clock)
+            made += mine
+            if verdict.change is not None or number % 100 == 0 or number == lines - 1:
+                written = await self.store.append(made)
+                if verdict.change is not None:
+                    verdict.change.settle(written[made.index(first)])
+                made = []
+            self.clock.advance(each_s)
+        return answered
+
+    async def pay(self, message: Message, *usd: float | None) -> None:
+        """A turn ends that this message was told to."""
+        made = spent(
+            message.at.conversation,
+            *[account(cost=one) for one in usd],
+            senders=[message.sender.id],
+            at=self.clock.now(),
+        )
+        await self.store.append([made])
+
+    async def facts(self, kind: str) -> list[Fact]:
+        return [one.fact for one in await self.store.entries(kinds=[kind], limit=100_000)]
+
+    async def notices(self) -> list[str]:
+        return [one.post.text for one in await self.facts("post") if isinstance(one, PostQueued)]
+
+    async def limited(self) -> list[LimitReached]:
+        return [one for one in await self.facts("limited") if isinstance(one, LimitReached)]
+
+
+class Home:
+    """Where a story happens: a store that outlives the houses."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "reverie.db"
+        self.clock = ManualClock(NOON)
+
+    def lives(
+        self,
+        allowed: LimitSettings,
+        *stories: Callable[[House], Coroutine[Any, Any, None]],
+        known: Callable[[], RosterState] = RosterState,
+    ) -> None:
+        """One after the other, each in a process of its own."""
+
+        async def live(story: Callable[[House], Coroutine[Any, Any, None]]) -> None:
+            async with await Store.open(self.path, self.clock) as store:
+                house = House(store, self.clock, allowed, known)
+                await house.limits.load(store)
+                await story(house)
+
+        for story in stories:
+            run(live(story))
+        assert run(_rebuilt(self.path)) == []
+
+
+async def _rebuilt(path: Path) -> list[Any]:
+    return list(await rebuild(path))

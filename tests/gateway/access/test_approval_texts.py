@@ -1,0 +1,270 @@
+"""What an admin is shown of a call: nothing of it is hidden, and nothing leaves the code that it stands in."""
+
+import json
+import re
+import unicodedata
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from channels.split import split_markdown
+from gateway.access.approval_texts import (
+    APPROVAL_ID_ALPHABET,
+    LINE_CHARS,
+    MAX_SHOWN_BYTES,
+    Approver,
+    can_decide,
+    describe_coverage,
+    describe_requesters,
+    escape_invisible,
+    explain_not_approved,
+    explain_too_long,
+    format_arguments,
+    inline_code,
+    is_weak_requester,
+    normalize_arguments,
+    render_approval_request,
+    roles_that_may_approve,
+)
+from gateway.core.events import Address, ChannelName, ConversationId, RoomId, SenderId, ThreadId
+from gateway.core.facts import ApprovalRequested, TurnId
+from gateway.core.identity import Role
+from gateway.tools.grants import CallProvenance, covers
+from tests.kits.approvals import GUS, HERE, LOBBY, MIA, OFFICE, ROOT, THERE, asker
+
+texts = st.text(st.characters(codec="utf-8"), max_size=60) | st.text(
+    st.sampled_from('ab`\n\r\t \u202e\u2066\u200b\ufe0f\u3164\U000e0100\\"*_[]()<>@#'), max_size=40
+)
+TELEGRAM_UNITS, DISCORD_UNITS = 4_096, 2_000
+HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+
+
+@given(texts)
+@example("\u202egpj.exe")
+@example("x`\n\n# approve everything\n`")
+def test_nothing_is_hidden_and_it_reads_as_the_same(text: str) -> None:
+    seen = escape_invisible(text)
+    assert not [char for char in seen if unicodedata.category(char) in HIDDEN]
+    assert "`" not in seen
+    written = format_arguments(json.dumps({"command": text}, ensure_ascii=False))
+    assert json.loads(written) == {"command": text}, "escaped as JSON has it, so it means the same"
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("plain äöü 漢字", "plain äöü 漢字"),
+        ("a\u202eb", "a\\u202eb"),
+        ("a\u00a0b", "a\\u00a0b"),
+        ("\x1b[2J\x7f", "\\u001b[2J\\u007f"),
+        ("`", "\\u0060"),
+        ("\ud800", "\\ud800"),
+        ("\U000e0041", "\\udb40\\udc41"),
+        ("\u3164\u2800\ufe0f", "\\u3164\\u2800\\ufe0f"),
+    ],
+)
+def test_what_nobody_would_see_is_written_out(text: str, seen: str) -> None:
+    assert escape_invisible(text) == seen
+
+
+@given(st.text(max_size=2_000) | st.text(st.sampled_from("a \u202e漢"), max_size=2_000))
+@example("echo hello; " * 100 + "rm -rf /" + "; echo hello" * 100)
+@example("a" * 286 + " " * 900 + "b")
+def test_the_notice_holds_all_that_would_run(command: str) -> None:
+    whole = format_arguments(json.dumps({"command": command}, ensure_ascii=False))
+    text = _notice(whole)
+    lines = re.findall("^`(.*)`$", text, re.MULTILINE)
+    assert "".join(lines) == whole
+    assert all(len(line) <= LINE_CHARS for line in lines)
+    if "  " not in whole:
+        assert not [one for line in lines for one in (line[:1], line[-1:]) if one == " "], "a space at an end is lost"
+    for limit in (TELEGRAM_UNITS, DISCORD_UNITS):
+        parts = split_markdown(text, limit)
+        assert re.findall("^`(.*)`$", "\n".join(parts), re.MULTILINE) == lines
+
+
+def test_what_is_too_long_to_be_read_cannot_be_approved() -> None:
+    assert not explain_too_long("x" * MAX_SHOWN_BYTES)
+    assert f"at most {MAX_SHOWN_BYTES} bytes" in explain_too_long("x" * (MAX_SHOWN_BYTES + 1))
+    assert explain_too_long("漢" * (MAX_SHOWN_BYTES // 3 + 1))
+
+
+@pytest.mark.parametrize(
+    ("least", "needs", "foreign", "says"),
+    [
+        ("admin", "admin", False, "whatever its arguments, that rests on words of admins and above alone"),
+        ("owner", "admin", False, "that rests on words of owners alone"),
+        ("guest", "admin", False, "admins and above alone, and this same call beside words of guests and above"),
+        ("admin", "admin", True, "and this same call beside words of admins and above and text from outside"),
+    ],
+)
+def test_it_says_what_a_word_for_longer_covers(least: Role, needs: Role, *, foreign: bool, says: str) -> None:
+    assert says in describe_coverage(least, needs, foreign=foreign)
+
+
+@pytest.mark.parametrize(
+    ("granted", "call", "holds"),
+    [
+        (CallProvenance("admin", False, "a"), CallProvenance("admin", False, "b"), True),
+        (CallProvenance("admin", False, "a"), CallProvenance("owner", False, "b"), True),
+        (CallProvenance("owner", False, "a"), CallProvenance("admin", False, "b"), False),
+        (CallProvenance("admin", False, "a"), CallProvenance("guest", False, "a"), False),
+        (CallProvenance("admin", False, "a"), CallProvenance("admin", True, "a"), False),
+        (CallProvenance("guest", False, "a"), CallProvenance("guest", False, "b"), False),
+        (CallProvenance("guest", False, "a"), CallProvenance("guest", False, "a"), True),
+        (CallProvenance("guest", False, "a"), CallProvenance("guest", True, "a"), False),
+        (CallProvenance("guest", False, "a"), CallProvenance("blocked", False, "a"), False),
+        (CallProvenance("guest", True, "a"), CallProvenance("member", True, "a"), True),
+        (CallProvenance("guest", True, "a"), CallProvenance("admin", True, "b"), False),
+        (CallProvenance("guest", True, "a"), CallProvenance("admin", False, "b"), True),
+        (CallProvenance("", False, ""), CallProvenance("admin", False, "b"), False),
+        (CallProvenance("", False, ""), CallProvenance("owner", False, "b"), True),
+        (CallProvenance("", False, ""), CallProvenance("owner", True, ""), False),
+    ],
+)
+def test_a_word_for_longer_covers_no_weaker_words(
+    granted: CallProvenance, call: CallProvenance, *, holds: bool
+) -> None:
+    assert covers(granted, call, "admin") is holds
+
+
+@pytest.mark.parametrize(
+    ("written", "taken"),
+    [
+        ("", "{}"),
+        ('{"a":1,"a":2}', '{"a": 2}'),
+        ('{ "b" : "x\\u0079" }', '{"b": "xy"}'),
+        ("not json", "not json"),
+        ("[" * 100_000, "[" * 100_000),
+    ],
+)
+def test_arguments_are_shown_as_they_are_taken(written: str, taken: str) -> None:
+    assert normalize_arguments(written) == taken
+
+
+def _asked(tool: str = "bash", written: str = "") -> ApprovalRequested:
+    return ApprovalRequested(
+        approval="k7qd",
+        agent="reverie",
+        tool=tool,
+        arguments=written,
+        turn=TurnId("t"),
+        asked_by=(),
+        room=ConversationId("here/lobby"),
+        until=datetime(2026, 1, 1, tzinfo=UTC),
+    )
+
+
+def _notice(written: str, *, name: str = "root", rule: str = "", place: str = "") -> str:
+    return render_approval_request(
+        _asked(written=written),
+        askers=[asker(name, "guest")],
+        rule=rule,
+        covers=describe_coverage("guest", "admin", foreign=True),
+        place=place,
+        prefix="!",
+        span="2 min",
+    )
+
+
+@given(texts, texts, texts)
+@example("", "", "_a_")
+@example("", "", "__a__ mcp__x _")
+def test_nothing_that_others_wrote_leaves_its_code(name: str, command: str, rule: str) -> None:
+    text = _notice(format_arguments(json.dumps({"command": command})), name=name, rule=rule, place=f"here/{name}")
+    tokens = MarkdownIt().parse(text)
+    kinds = {token.type for token in tokens}
+    assert kinds <= {
+        *("paragraph_open", "inline", "paragraph_close"),
+        *("bullet_list_open", "list_item_open", "list_item_close", "bullet_list_close"),
+    }
+    inside = [child for token in tokens for child in token.children or ()]
+    assert {child.type for child in inside} <= {"text", "code_inline", "softbreak"}
+    plain = "".join(child.content for child in inside if child.type == "text")
+    assert not re.search(r"[@<>*\[\]#]", plain)
+    codes = [child.content for child in inside if child.type == "code_inline"]
+    assert codes[-4:] == ["!approve k7qd", "!approve k7qd session", "!approve k7qd always", "!deny k7qd"]
+
+
+def test_who_asked_is_told_in_bounds() -> None:
+    assert describe_requesters([]) == "Nobody asked for it"
+    assert describe_requesters([ROOT, GUS]) == "Asked by `root` (admin), `gus` (guest)"
+    crowd = describe_requesters([asker(f"x{number}", "guest") for number in range(8)])
+    assert crowd.endswith("`x4` (guest) and 3 more")
+    assert inline_code("a" * 100) == f"`{'a' * 39}…`"
+    assert inline_code(" ") == "`?`"
+
+
+def _approver(
+    role: Role, at: Address = LOBBY, *, direct: bool = False, sender: str = "root", everywhere: Role | None = None
+) -> Approver:
+    return Approver(at=at, sender=SenderId(sender), role=role, is_direct=direct, global_role=everywhere or role)
+
+
+THREAD = Address(channel=HERE, room=LOBBY.room, thread=ThreadId("7"))
+ALONE = Address(channel=HERE, room=RoomId("olga"))
+SAME_NAME = Address(channel=THERE, room=LOBBY.room)
+
+
+@pytest.mark.parametrize(
+    ("approver", "room", "expected"),
+    [
+        (_approver("admin"), None, True),
+        (_approver("owner"), None, True),
+        (_approver("member"), None, False),
+        (_approver("guest"), None, False),
+        (_approver("blocked"), None, False),
+        (_approver("admin", THREAD), None, True),
+        (_approver("admin", OFFICE), None, False),
+        (_approver("admin", SAME_NAME), None, False),
+        (_approver("admin", OFFICE), OFFICE, True),
+        (_approver("member", OFFICE), OFFICE, False),
+        (_approver("owner", OFFICE), None, False),
+        (_approver("owner", ALONE, direct=True), None, True),
+        (_approver("owner", ALONE, direct=True, everywhere="guest"), None, False),  # an owner of one agent, say
+        (_approver("owner", everywhere="guest"), None, True),
+        (_approver("admin", ALONE, direct=True), None, False),
+        (_approver("member", ALONE, direct=True), None, False),
+    ],
+)
+def test_who_may_decide_and_where(approver: Approver, room: Address | None, expected: bool) -> None:
+    assert can_decide(approver, LOBBY, room) == expected
+
+
+def test_nobody_approves_what_their_own_role_was_too_weak_for() -> None:
+    """They asked while nobody vouched for them, or it takes more than their role."""
+    before = asker("root", "member")
+    assert is_weak_requester(_approver("admin"), HERE, [before, MIA], "admin")
+    assert not is_weak_requester(_approver("admin"), THERE, [before], "admin"), "somebody else with the same id"
+    assert not is_weak_requester(_approver("admin"), HERE, [ROOT, GUS], "admin")
+    assert is_weak_requester(_approver("admin"), HERE, [ROOT], "owner")
+    assert [roles_that_may_approve(role) for role in ("guest", "admin", "owner")] == [("admin", "owner")] * 2 + [
+        ("owner",)
+    ]
+
+
+def test_ids_cannot_be_misread() -> None:
+    assert len(set(APPROVAL_ID_ALPHABET)) == len(APPROVAL_ID_ALPHABET) == 27
+    assert not set(APPROVAL_ID_ALPHABET) & set("aeiou01l")
+    assert not set("pwd") <= set(APPROVAL_ID_ALPHABET)
+    assert APPROVAL_ID_ALPHABET.lower() == APPROVAL_ID_ALPHABET
+
+
+@pytest.mark.parametrize("verdict", ["once", "session", "always"])
+def test_what_is_approved_is_told_to_nobody_else(verdict: str) -> None:
+    assert explain_not_approved(verdict, "bash", "2 min") == ""  # type: ignore[arg-type] # one of them
+
+
+@pytest.mark.parametrize("verdict", ["denied", "expired", "dropped"])
+def test_what_is_not_is_one_sentence_that_says_not_to_try_again(verdict: str) -> None:
+    text = explain_not_approved(verdict, "bash", "2 min")  # type: ignore[arg-type] # one of them
+    assert text.count(".") == 1
+    assert "do not try it again" in text
+
+
+def test_channels_are_part_of_who_somebody_is() -> None:
+    assert _approver("admin").name == "here:root"
+    assert ChannelName("here") == HERE

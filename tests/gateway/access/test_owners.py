@@ -1,0 +1,281 @@
+"""Where owners are told what, how often, and what holds over a restart. On a real store."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.access.owners import MAX_POSTS_PER_KIND, MORE_TEXT, OwnerNotifier
+from gateway.core.clock import ManualClock
+from gateway.core.events import Address, ChannelName, Command, EventId, MessageId, RoomId, Sender, SenderId
+from gateway.core.facts import OPERATOR_CHANNEL, Fact, PostQueued, dedup_key
+from gateway.core.identity import AccessPolicy, RoleGrant, RosterState
+from gateway.store import NewEntry, OutboxPost, Store, rebuild
+from tests.gateway.access.limits_kit import CHANNEL, NOON, House, most, said
+from tests.kits.store import run
+
+ROOT = Address(channel=CHANNEL, room=RoomId("root"))
+HERE = Address(channel=ChannelName("telegram.x"), room=RoomId("-1001"))
+DAY_S = 86_400.0
+
+
+class Told:
+    """One life of what tells owners."""
+
+    def __init__(self, store: Store, clock: ManualClock, tasks: asyncio.TaskGroup, to: Address | None) -> None:
+        self.store = store
+        self.clock = clock
+        self.tasks = tasks
+        self.posted: list[OutboxPost] = []
+        self.known = RosterState()
+        who = AccessPolicy(
+            dm_policy="open",
+            roles={
+                f"{CHANNEL}:root": "owner",
+                f"{CHANNEL}:boss": "owner",
+                "irc.y:root": "owner",
+                f"{CHANNEL}:mod": "admin",
+            },
+            open_rooms={},
+            roster_state=lambda: self.known,
+            grants={f"{CHANNEL}:half": [RoleGrant("owner", "agent:reverie", "by the operator")]},
+            agent_of=lambda _: "reverie",
+            operator_channel=OPERATOR_CHANNEL,
+        )
+        self.owners = OwnerNotifier(store, clock, who, to=lambda: to, post=self.posted.append, spawn=tasks.create_task)
+        store.add_listener(self.owners.on_appended)
+
+    async def hears(self, fact: Any) -> None:
+        await self.store.append(
+            [NewEntry(fact=fact, at=self.clock.now(), conversation=fact.at.conversation, key=dedup_key(fact))]
+        )
+
+    async def all_said(self) -> list[tuple[str, str]]:
+        """Where, and what."""
+        stored = [one.fact for one in await self.store.entries(kinds=["post"])]
+        return [(one.post.to.conversation, one.post.text) for one in stored if isinstance(one, PostQueued)]
+
+
+Story = Callable[[Told], Coroutine[Any, Any, None]]
+
+
+def lives(tmp: Path, *stories: Story, to: Address | None = None) -> None:
+    """One after the other, each in a process of its own."""
+    clock = ManualClock(NOON)
+
+    async def live(story: Story) -> None:
+        async with await Store.open(tmp / "reverie.db", clock) as store, asyncio.TaskGroup() as tasks:
+            told = Told(store, clock, tasks, to)
+            await told.owners.load()
+            await story(told)
+
+    for story in stories:
+        run(live(story))
+
+    async def again() -> None:
+        assert await rebuild(tmp / "reverie.db") == []
+
+    run(again())
+
+
+def command(who: str, *, direct: bool) -> Command:
+    return Command(
+        id=EventId(f"c-{who}"),
+        at=Address(channel=CHANNEL, room=RoomId(who if direct else "#a")),
+        sender=Sender(id=SenderId(who), name=who, verified=True),
+        name="status",
+        args="",
+        sent=NOON,
+        origin="native",
+        direct=direct,
+    )
+
+
+def test_owners_are_told_where_the_operator_wants_it(tmp_path: Path) -> None:
+    async def story(told: Told) -> None:
+        await told.hears(said("root", "root", kind="direct"))
+        await told.owners.notify_and_wait("a", "something")
+        ((where, text),) = await told.all_said()
+        assert (where, text) == (HERE.conversation, "something")
+        (posted,) = told.posted
+        assert (posted.post.to, posted.post.style, posted.post.text) == (HERE, "notice", "something")
+        assert (await told.store.undelivered_posts()) == [replace(posted, at=posted.at)], (
+            "it is the one that is durable"
+        )
+
+    lives(tmp_path, story, to=HERE)
+
+
+def test_else_in_the_direct_chat_that_a_verified_owner_used_last(tmp_path: Path) -> None:
+    async def story(told: Told) -> None:
+        nobody = said("boss", "boss", kind="direct")
+        others: list[Fact] = [
+            said("root", "#a"),
+            said("mod", "mod", kind="direct"),
+            said("half", "half", kind="direct"),
+            replace(nobody, sender=replace(nobody.sender, verified=False)),
+            command("boss", direct=False),
+        ]
+        for one in others:
+            await told.hears(one)
+        await told.owners.notify_and_wait("a", "something")
+        assert await told.all_said() == []
+        await told.hears(first := said("root", "root", kind="direct"))
+        await told.owners.notify_and_wait("a", "something")
+        await told.hears(command("boss", direct=True))
+        await told.hears(first)
+        await told.owners.notify_and_wait("b", "else")
+        assert await told.all_said() == [(ROOT.conversation, "something"), (f"{CHANNEL}/boss", "else")]
+
+    async def after(told: Told) -> None:
+        for number in range(700):
+            await told.hears(said(f"p{number}", f"p{number}", kind="direct"))
+
+    async def later(told: Told) -> None:
+        await told.owners.notify_and_wait("c", "more")
+        assert (await told.all_said())[-1] == (f"{CHANNEL}/boss", "more"), "found in the log"
+
+    lives(tmp_path, story, after, later)
+
+
+def test_elsewhere_than_on_a_channel_that_does_not_work(tmp_path: Path) -> None:
+    other = replace(said("root", "root", kind="direct"), at=Address(channel=ChannelName("irc.y"), room=RoomId("root")))
+
+    async def story(told: Told) -> None:
+        await told.hears(said("root", "root", kind="direct"))
+        await told.owners.notify_and_wait("a", "it is down", beside=CHANNEL)
+        await told.hears(other)
+        await told.hears(said("root", "root", kind="direct"))
+        await told.owners.notify_and_wait("b", "it is down", beside=CHANNEL)
+        await told.owners.notify_and_wait("c", "something else")
+        places = [where for where, _ in await told.all_said()]
+        assert places == [f"{CHANNEL}/root", "irc.y/root", f"{CHANNEL}/root"]
+
+    lives(tmp_path, story)
+
+
+def test_at_the_operators_console_only_while_no_other_place_is_known(tmp_path: Path) -> None:
+    """Nobody may be looking there."""
+    alone = Address(channel=OPERATOR_CHANNEL, room=RoomId("operator"))
+    spoken = replace(said("operator", "operator", kind="direct"), at=alone)
+    again = replace(spoken, id=MessageId("m-again"))
+
+    async def story(told: Told) -> None:
+        await told.hears(spoken)
+        await told.owners.notify_and_wait("a", "to the console")
+        await told.hears(said("root", "root", kind="direct"))
+        await told.owners.notify_and_wait("b", "to root")
+        await told.hears(again)
+        await told.owners.notify_and_wait("c", "to root still")
+        assert [where for where, _ in await told.all_said()] == [alone.conversation, *[ROOT.conversation] * 2]
+
+    async def restarted(told: Told) -> None:
+        await told.owners.notify_and_wait("d", "to root after a restart")
+        assert (await told.all_said())[-1][0] == ROOT.conversation
+
+    lives(tmp_path, story, restarted)
+
+
+def test_who_is_an_owner_no_more_is_told_nothing(tmp_path: Path) -> None:
+    async def story(told: Told) -> None:
+        await told.hears(said("root", "root", kind="direct"))
+        await told.hears(said("boss", "boss", kind="direct"))
+        told.known = RosterState(grants={f"{CHANNEL}:boss": [RoleGrant("blocked", "", "by root")]})
+        await told.owners.notify_and_wait("a", "something")
+        assert await told.all_said() == [(ROOT.conversation, "something")]
+        told.known = RosterState(
+            grants={f"{CHANNEL}:{who}": [RoleGrant("blocked", "", "by me")] for who in ("boss", "root")}
+        )
+        await told.owners.notify_and_wait("b", "something")
+        assert len(await told.all_said()) == 1
+
+    lives(tmp_path, story)
+
+
+def test_what_nobody_can_be_told_stands_in_the_log_of_the_process(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(told: Told) -> None:
+        with caplog.at_level(logging.WARNING, "reverie.owners"):
+            for _ in range(3):
+                await told.owners.notify_and_wait("a", "100 % of it")
+        assert [one.getMessage() for one in caplog.records] == ["for owners: 100 % of it"]
+        assert await told.all_said() == []
+
+    lives(tmp_path, story)
+
+
+def test_once_a_day_for_each_key_also_over_a_restart(tmp_path: Path) -> None:
+    async def before(told: Told) -> None:
+        for _ in range(3):
+            told.owners.notify("a", "something")
+            await told.owners.notify_and_wait("b", "something else")
+        assert len(told.posted) == 2
+
+    async def after(told: Told) -> None:
+        await told.owners.notify_and_wait("a", "something")
+        assert told.posted == []
+        await told.owners.notify_and_wait("c", "a third thing")
+        assert len(told.posted) == 1
+        told.clock.advance(DAY_S)
+        await told.owners.notify_and_wait("a", "something")
+        assert len(told.posted) == 2
+        assert len({key.post.key for key in told.posted}) == 2
+        assert all(len(key.post.key) == 26 for key in told.posted)
+
+    lives(tmp_path, before, after, to=HERE)
+
+
+def test_ten_a_day_and_one_that_says_that_there_is_more(tmp_path: Path) -> None:
+    async def before(told: Told) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(MAX_POSTS_PER_KIND - 2):
+                tasks.create_task(told.owners.notify_and_wait(f"k:{number}", f"text {number}"))
+        assert len(told.posted) == MAX_POSTS_PER_KIND - 2
+
+    async def after(told: Told) -> None:
+        for number in range(30):
+            told.owners.notify(f"k:after {number}", f"text {number}")
+        await asyncio.sleep(0)
+        await told.owners.notify_and_wait("k:last", "text")
+        assert [one.post.text for one in told.posted] == ["text 0", "text 1", MORE_TEXT]
+        await told.owners.notify_and_wait("other:1", "of another kind")
+        assert told.posted[-1].post.text == "of another kind", "many of one kind keep no other from being told"
+
+    async def much_later(told: Told) -> None:
+        await told.owners.notify_and_wait("k:one", "more")
+        assert told.posted == []
+        told.clock.advance(DAY_S)
+        await told.owners.notify_and_wait("k:one", "more")
+        told.clock.correct(-DAY_S)
+        await told.owners.notify_and_wait("k:two", "more")
+        assert [one.post.text for one in told.posted] == ["more"], "a clock that goes back begins no new day"
+
+    lives(tmp_path, before, after, much_later, to=HERE)
+
+
+def test_a_limit_is_told_to_owners_once_also_over_a_restart(tmp_path: Path) -> None:
+    """With the limits themselves, as they are wired."""
+
+    async def story(told: Told) -> None:
+        house = House(told.store, told.clock, most(sender_usd=0.0))
+        await house.limits.load(told.store)
+        house.told.clear()
+        assert await house.answered(said(), said(), said()) == 0
+        for key, text in house.told:
+            await told.owners.notify_and_wait(key, text)
+
+    async def forgetful(told: Told) -> None:
+        """The limits know nothing of before: what is durable tells."""
+        house = House(told.store, told.clock, most(sender_usd=0.0))
+        assert await house.answered(said(), said(), said()) == 0
+        for key, text in house.told:
+            await told.owners.notify_and_wait(key, text)
+        (mine,) = [text for where, text in await told.all_said() if where == HERE.conversation]
+        assert mine.startswith("The sender `irc.test:ann` has reached a limit (access.budgets.sender_usd: $0 a day)")
+
+    lives(tmp_path, story, story, forgetful, to=HERE)

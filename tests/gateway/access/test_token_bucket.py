@@ -1,0 +1,170 @@
+"""Token buckets: exact, and never more than they may give."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.access.limits import KEPT_DAYS, QUIET_S, DailyCosts, NoticeThrottle, Rate, TokenBuckets
+
+WHO = "irc.test:ann"
+NANO = 10**9
+
+
+def test_so_many_at_once_and_then_so_many_a_minute() -> None:
+    buckets = TokenBuckets(Rate(3, 12.0))
+    assert [buckets.take(WHO, 100.0) for _ in range(4)] == [True, True, True, False]
+    assert not buckets.take(WHO, 104.999)
+    assert buckets.take(WHO, 105.0)
+    assert not buckets.take(WHO, 109.9)
+    assert [buckets.take(WHO, 1_000.0) for _ in range(4)] == [True, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("rate", "given"),
+    [(Rate(0, 0.0), 50), (Rate(2, 0.0), 2), (Rate(0, 60.0), 1), (Rate(0, 0.5), 1)],
+    ids=["no limit", "so many and no more", "one at once", "one in two minutes"],
+)
+def test_the_meaning_of_zeros(rate: Rate, given: int) -> None:
+    buckets = TokenBuckets(rate)
+    assert sum(buckets.take(WHO, 5.0) for _ in range(50)) == given
+
+
+@given(
+    burst=st.integers(0, 20),
+    per_minute=st.floats(0, 600).map(lambda pace: round(pace, 3)),
+    waits=st.lists(st.floats(0, 30), max_size=60),
+    begin=st.floats(0, 1e6),
+)
+def test_no_window_has_more_than_the_burst_and_the_pace_give(
+    burst: int, per_minute: float, waits: list[float], begin: float
+) -> None:
+    rate, now_s, taken = Rate(burst, per_minute), begin, list[int]()
+    buckets = TokenBuckets(rate)
+    for wait_s in waits:
+        now_s += wait_s
+        free = buckets.has_token(WHO, now_s)
+        assert buckets.take(WHO, now_s) == free
+        if free:
+            taken.append(round(now_s * NANO))
+    if not rate.is_limited:
+        assert len(taken) == len(waits)
+        return
+    pace = Fraction(round(per_minute * 10**6), 60 * 10**6 * NANO)
+    for first, start in enumerate(taken):
+        for last in range(first, len(taken)):
+            assert last - first + 1 <= max(1, burst) + pace * (taken[last] - start)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["take", "repeat"]), st.floats(0, 20), st.floats(0, 5)), max_size=40))
+def test_what_is_given_back_is_never_more_than_was_taken(steps: list[tuple[str, float, float]]) -> None:
+    """Somebody whose repeats were given back never gets more than somebody who never repeated."""
+    rate = Rate(3, 20.0)
+    with_repeats, plain, now_s = TokenBuckets(rate), TokenBuckets(rate), 0.0
+    for what, wait_s, late_s in steps:
+        now_s += wait_s
+        if what == "repeat" and with_repeats.take(WHO, now_s):
+            taken_s = now_s
+            now_s += late_s
+            with_repeats.give_back(WHO, taken_s, now_s)
+        elif what == "take" and with_repeats.take(WHO, now_s):
+            assert plain.take(WHO, now_s)
+
+
+def test_what_is_given_back_late_is_less_by_what_filled_the_bucket_meanwhile() -> None:
+    """Without the repeat the bucket would have been full, and have gained nothing."""
+    buckets = TokenBuckets(Rate(1, 60.0))
+    assert buckets.take(WHO, 0.0)
+    assert buckets.take(WHO, 1.0)
+    buckets.give_back(WHO, 0.0, 1.0)
+    assert not buckets.take(WHO, 1.0)
+    assert buckets.take(WHO, 2.0)
+
+
+def test_what_is_given_back_at_once_is_there_again() -> None:
+    buckets = TokenBuckets(Rate(1, 1.0))
+    assert buckets.take(WHO, 0.0)
+    buckets.give_back(WHO, 0.0, 0.0)
+    assert buckets.take(WHO, 0.0)
+    assert not buckets.take(WHO, 0.0)
+    buckets.give_back("nobody", 0.0, 0.0)
+    assert buckets.has_token("nobody", 0.0)
+
+
+def test_a_thousand_hours_of_small_steps_do_not_drift() -> None:
+    buckets, now_s, taken = TokenBuckets(Rate(1, 7.0)), 0.0, 0
+    for step in range(360_000):
+        now_s = step * 10.0
+        taken += buckets.take(WHO, now_s)
+    assert taken == 360_000, "one in 8.57 s, asked each 10 s"
+    buckets, taken = TokenBuckets(Rate(1, 7.0)), 0
+    for step in range(100_000):
+        taken += buckets.take(WHO, step * 0.1)
+    assert abs(taken - (1 + 10_000 * 7 / 60)) < 12, "a take waits for the next tenth"
+
+
+def test_who_was_quiet_for_longest_is_forgotten_first() -> None:
+    buckets = TokenBuckets(Rate(1, 1.0), most=2)
+    for who in ("a", "b", "a", "c"):
+        buckets.take(who, 0.0)
+    assert [buckets.has_token(who, 0.0) for who in ("a", "b", "c")] == [True, False, False], (
+        "a was not taken from again"
+    )
+    assert buckets.was_full_since("a", 0.0)
+
+
+def test_a_clock_that_stands_still_gives_nothing() -> None:
+    buckets = TokenBuckets(Rate(1, 600.0))
+    assert buckets.take(WHO, 10.0)
+    assert not buckets.take(WHO, 9.0)
+    assert not buckets.take(WHO, 10.0)
+    assert buckets.take(WHO, 10.1)
+
+
+def test_whether_a_bucket_was_full() -> None:
+    buckets = TokenBuckets(Rate(2, 60.0))
+    buckets.take(WHO, 0.0)
+    buckets.take(WHO, 0.0)
+    assert not buckets.was_full_since(WHO, 0.0)
+    buckets.take(WHO, 1.0)
+    assert not buckets.was_full_since(WHO, 0.0)
+    buckets.take(WHO, 3.0)
+    assert buckets.was_full_since(WHO, 0.5)
+    assert not buckets.was_full_since(WHO, 3.0)
+
+
+def test_sums_are_by_day_and_bounded() -> None:
+    costs = DailyCosts(most=2)
+    costs.set_day("2026-03-04", {"a": 5})
+    costs.add("2026-03-04", "a", 1)
+    costs.add("2026-03-05", "a", 7)
+    assert (costs.total("2026-03-04", ["a"]), costs.total("2026-03-05", ["a", "b"])) == (6, 7)
+    for number, whose in enumerate("bcdef"):
+        costs.add("2026-03-04", whose, number)
+    assert [costs.total("2026-03-04", [whose]) for whose in "abcdef"] == [6, 0, 0, 0, 3, 4], (
+        "who cost least is forgotten"
+    )
+    for day in range(KEPT_DAYS):
+        costs.add(f"2026-04-0{day + 1}", "a", 1)
+    assert costs.total("2026-03-04", ["a"]) == 0
+    assert costs.total("2026-05-01", ["a"]) == 0
+
+
+def test_silence_is_of_a_room_and_of_a_limit() -> None:
+    silence, free = NoticeThrottle(), {"x": False, "y": False}
+
+    def over(limit: str, now_s: float, room: str = "r") -> bool:
+        return silence.is_due(room, limit, now_s, lambda _: free[limit])
+
+    assert over("x", 0.0)
+    silence.record("r", "x", 0.0)
+    assert not over("x", QUIET_S)
+    assert not over("y", QUIET_S - 1)
+    assert over("y", QUIET_S)
+    assert over("x", 1.0, "elsewhere")
+    free["x"] = True
+    assert not over("x", QUIET_S - 1)
+    assert over("x", QUIET_S)
+    silence.forget("r", "x")
+    assert over("x", 1.0)

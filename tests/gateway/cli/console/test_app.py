@@ -1,0 +1,498 @@
+"""The console at a terminal without one: keys, panes, a gateway that comes and goes. The gateway is scripted."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import Any
+
+import pytest
+from textual import events as textual_events
+from textual.geometry import Offset
+
+from channels import aio
+from gateway.cli.console.app import ConsoleApp, HelpScreen, PaneView, Prompt
+from gateway.cli.console.pane import MAX_LINES
+from gateway.commands.table import COMMANDS
+from tests.kits.console import AT, OWN, Seat, StubGateway, mind, opened, seated, turn
+
+ROOM = "irc.x/#lobby"
+
+
+def story(play: Callable[[Seat], Awaitable[None]]) -> Callable[[], None]:
+    @wraps(play)
+    def told() -> None:
+        async def run() -> None:
+            async with seated() as seat:
+                await play(seat)
+
+        asyncio.run(run())
+
+    del told.__wrapped__  # or pytest looks for a fixture called `seat`
+    return told
+
+
+def say(seat: Seat, words: str, seq: int = 1, where: str = OWN) -> None:
+    seat.gateway.tell(
+        "notification", seq, type="x.direct", kind="direct", conversation=where, who="ann", text=words, urgency=2
+    )
+
+
+def tool(seat: Seat, state: str, call: str = "c1", where: str = OWN, **more: Any) -> None:
+    fields = {"turn": "t1", "agent": "reverie", "conversation": where, "call": call, "name": "shell", "state": state}
+    seat.gateway.tell("tool", **fields, **{"arguments": "{}", "result": "", "error": False, **more})
+
+
+def pane(seat: Seat, name: str) -> PaneView:
+    return seat.app.query_one(f"#{name}", PaneView)
+
+
+@story
+async def test_the_four_panes(seat: Seat) -> None:
+    tell = seat.gateway.tell
+    say(seat, "what is new?")
+    tell("turn", **turn("started", autonomous=True, conversation="inner/reverie"))
+    tell("thinking", turn="t1", agent="reverie", conversation="inner/reverie", autonomous=True, delta="let me look")
+    tool(seat, "started", arguments='{"command": "ls"}')
+    tool(seat, "ended", result="file a\nfile b")
+    tell("post", 2, conversation=OWN, text="Two files.")
+    await seat.sees("let me look", "alone")
+    await seat.sees("ann  what is new?", "talk")
+    await seat.sees("reverie  Two files.", "talk")
+    await seat.sees("command: ls", "tools")
+    await seat.sees("file b", "tools")
+    await seat.sees("attached 127.0.0.1")
+    await seat.sees("reverie resting")
+    await seat.sees("today 100k in 98 % read 1.2k out $0.0312 │ model claude-test")
+    await seat.sees("thinks")
+
+
+@story
+async def test_what_is_typed_is_said(seat: Seat) -> None:
+    await seat.types("hello there")
+    await seat.pilot.press("enter")
+    await seat.until(lambda: seat.gateway.said == ["hello there"])
+    await seat.types("/status")
+    await seat.pilot.press("enter")
+    await seat.until(lambda: seat.gateway.said[1:] == ["/status"])
+    assert seat.app.query_one(Prompt).text == ""
+
+
+@story
+async def test_what_is_not_taken_is_told(seat: Seat) -> None:
+    seat.gateway.refuses = "the store is full [bold]"
+    await seat.types("hello")
+    await seat.pilot.press("enter")
+    await seat.sees("not said: the store is full [bold]", "talk")
+    seat.app.query_one(Prompt).text = "x" * 17_000
+    await seat.pilot.press("enter")
+    await seat.sees("17000 characters", "talk")
+
+
+@story
+async def test_what_is_pasted_is_one_message_without_what_nobody_sees(seat: Seat) -> None:
+    prompt = seat.app.query_one(Prompt)
+    prompt.post_message(textual_events.Paste("one\r\ntwo\tx\x1b[31m\u202ethree\nfour"))
+    await seat.until(lambda: "four" in prompt.text)
+    assert seat.gateway.said == []
+    await seat.pilot.press("enter")
+    await seat.until(lambda: seat.gateway.said == ["one\ntwo x[31m[U+202E]three\nfour"])
+
+
+@story
+async def test_a_second_line_and_the_history(seat: Seat) -> None:
+    prompt = seat.app.query_one(Prompt)
+    await seat.types("one")
+    await seat.pilot.press("ctrl+j")
+    await seat.types("two")
+    await seat.pilot.press("enter")
+    await seat.until(lambda: seat.gateway.said == ["one\ntwo"])
+    await seat.types("draft")
+    await seat.pilot.press("up")
+    assert prompt.text == "one\ntwo"
+    await seat.pilot.press("up")
+    assert prompt.cursor_location[0] == 0  # in the text first
+    await seat.pilot.press("down", "down")
+    assert prompt.text == "draft"
+
+
+@story
+async def test_commands_are_completed_and_explained(seat: Seat) -> None:
+    prompt = seat.app.query_one(Prompt)
+    seat.gateway.places = [{"conversation": ROOM, "agent": "reverie", "last_at": AT, "last_text": "", "last_who": ""}]
+    await seat.until(lambda: bool(seat.app.model.conversations))  # which are asked for now and then
+    await seat.types("/dm")
+    await seat.sees("dmn")
+    await seat.pilot.press("tab")
+    assert prompt.text == "/dmn "
+    await seat.types("pau")
+    await seat.pilot.press("tab")
+    assert prompt.text == "/dmn pause "
+    assert prompt.has_focus
+    prompt.clear()
+    await seat.types("/follow i")
+    await seat.pilot.press("tab")
+    assert prompt.text == f"/follow {ROOM} "
+    prompt.clear()
+    await seat.types("/status")
+    await seat.sees("/status: Where I am connected")
+
+
+@story
+async def test_behind_a_turn_the_sums_are_asked_for(seat: Seat) -> None:
+    seat.gateway.status["today"]["cost_usd"] = 7.25
+    seat.gateway.tell("turn", **turn("ended"))
+    await seat.sees("out $7.25")
+
+
+@story
+async def test_reasoning_is_hidden_and_shown(seat: Seat) -> None:
+    seat.gateway.tell("thinking", turn="t1", agent="reverie", conversation=OWN, autonomous=False, delta="deep thoughts")
+    await seat.sees("deep thoughts", "alone")
+    await seat.pilot.press("ctrl+r")
+    await seat.until(lambda: "deep thoughts" not in seat.screen())
+    await seat.sees("reasoning is hidden")
+    await seat.pilot.press("ctrl+r")
+    await seat.sees("deep thoughts", "alone")
+
+
+@story
+async def test_a_tool_is_killed(seat: Seat) -> None:
+    await seat.pilot.press("ctrl+k")
+    await seat.sees("no tool is running", "talk")
+    tool(seat, "started", "c1", ROOM)
+    tool(seat, "started", "c2")
+    await seat.until(lambda: len(seat.app.model.tool_calls) == 2)
+    await seat.pilot.press("ctrl+k")
+    await seat.sees("killing shell in console/operator", "talk")
+    await seat.sees("it is done", "talk")
+    assert [(one["kind"], one["conversation"]) for one in seat.gateway.orders] == [("kill", OWN)]
+
+
+@story
+async def test_a_turn_is_stopped(seat: Seat) -> None:
+    await seat.pilot.press("escape")
+    await seat.sees("no turn is running", "talk")
+    seat.gateway.tell("turn", **turn("started"))
+    await seat.until(lambda: bool(seat.app.model.turns))
+    seat.gateway.refuses = "it has just ended"
+    await seat.pilot.press("escape")
+    await seat.sees("it has just ended", "talk")
+    assert [(one["kind"], one["conversation"]) for one in seat.gateway.orders] == [("stop", OWN)]
+
+
+@story
+async def test_somebody_elses_turn_is_stopped_by_two_keys(seat: Seat) -> None:
+    seat.gateway.tell("turn", **turn("started", conversation=ROOM))
+    await seat.until(lambda: bool(seat.app.model.turns))
+    await seat.pilot.press("escape")
+    await seat.sees(f"Esc again stops the turn in {ROOM}", "talk")
+    assert seat.gateway.orders == []
+    await seat.pilot.press("escape")
+    await seat.until(lambda: [one["conversation"] for one in seat.gateway.orders] == [ROOM])
+
+
+@story
+async def test_tab_goes_round_the_panes(seat: Seat) -> None:
+    def focused() -> str | None:
+        return seat.app.focused.id if seat.app.focused else None
+
+    seen = []
+    for _ in range(4):
+        await seat.pilot.press("tab")
+        seen.append(focused())
+    assert seen == ["tools", "alone", "talk", "prompt"]
+    await seat.pilot.press("shift+tab")
+    assert focused() == "talk"
+    await seat.sees("▸ conversation")
+
+
+@story
+async def test_scrolling_up_pins_and_the_end_follows_again(seat: Seat) -> None:
+    for number in range(100):
+        say(seat, f"line {number:03}", number + 1)
+    await seat.sees("line 099", "talk")
+    await seat.pilot.press("pageup")  # from the prompt, too
+    await seat.until(lambda: "line 099" not in "".join(seat.rows("talk")))
+    before = seat.rows("talk")
+    for number in range(100, 105):
+        say(seat, f"line {number:03}", number + 1)
+    await seat.sees("↓ 5 new, End")
+    assert seat.rows("talk") == before
+    await seat.pilot.press("shift+tab", "end")
+    await seat.sees("line 104", "talk")
+    assert "new, End" not in seat.screen()
+    say(seat, "and on", 200)
+    await seat.sees("and on", "talk")
+    await seat.pilot.press("home")
+    await seat.sees("line 000", "talk")
+    await seat.pilot.press("down")
+    assert pane(seat, "talk").pane.top == 1
+    await seat.pilot.press("up", "pagedown")
+    assert pane(seat, "talk").pane.top == pane(seat, "talk").size.height - 1
+
+
+@story
+async def test_the_wheel_and_the_bar_scroll_too(seat: Seat) -> None:
+    for number in range(100):
+        say(seat, f"line {number:03}", number + 1)
+    await seat.sees("line 099", "talk")
+    view = pane(seat, "talk")
+    top = view.pane.top
+    at = view.region.offset + Offset(5, 3)
+    for _ in range(3):
+        view.post_message(textual_events.MouseScrollUp(view, 5, 3, 0, -1, 0, False, False, False, at.x, at.y))
+        await seat.pilot.pause()
+    await seat.until(lambda: view.pane.top < top)
+    assert not view.pane.is_following
+    await seat.sees("↓ End")
+    view.scroll_to(y=0, animate=False)  # as dragging the bar does
+    await seat.sees("line 000", "talk")
+
+
+@story
+async def test_a_pane_keeps_ten_thousand_lines(seat: Seat) -> None:
+    for number in range(MAX_LINES + 50):
+        tool(seat, "ended", f"c{number}", result="")
+    await seat.until(lambda: len(seat.app.model.tools_pane.lines) == MAX_LINES)
+    await seat.pilot.press("tab", "home", "end")
+    view = pane(seat, "tools")
+    assert view.virtual_size.height == view.pane.row_count
+    assert view.pane.is_following
+
+
+@story
+async def test_a_pane_is_emptied(seat: Seat) -> None:
+    say(seat, "hello")
+    tool(seat, "started")
+    await seat.sees("▶ shell", "tools")
+    await seat.sees("hello", "talk")
+    await seat.pilot.press("ctrl+l")
+    await seat.until(lambda: "".join(seat.rows("talk")) == "")
+    await seat.sees("▶ shell", "tools")
+    await seat.pilot.press("tab", "ctrl+l")
+    await seat.until(lambda: "".join(seat.rows("tools")) == "")
+    say(seat, "again", 2)
+    await seat.sees("again", "talk")
+    await seat.pilot.press("tab", "tab", "tab")
+    await seat.types("/clear")
+    await seat.pilot.press("enter")
+    await seat.until(lambda: "".join(seat.rows("talk")) == "")
+    assert seat.gateway.said == []
+
+
+@story
+async def test_another_conversation_is_followed(seat: Seat) -> None:
+    seat.gateway.messages = [
+        {"seq": 3, "at": AT, "who": "bob", "ours": False, "text": "older words", "kind": "room", "fate": "answered"}
+    ]
+    seat.gateway.places = [
+        {"conversation": ROOM, "agent": "reverie", "last_at": AT, "last_text": "bye", "last_who": "bob"}
+    ]
+    say(seat, "elsewhere", 2, ROOM)
+    await seat.types(f"/follow {ROOM}")
+    await seat.pilot.press("enter")
+    await seat.sees("bob  older words", "talk")
+    await seat.sees(f"{ROOM} (what you say is not said here)")
+    assert "elsewhere" not in seat.screen()
+    say(seat, "newer words", 4, ROOM)
+    await seat.sees("newer words", "talk")
+    await seat.types("/follow all")
+    await seat.pilot.press("enter")
+    await seat.sees(f"{ROOM} bob  bye", "talk")
+    await seat.sees("all conversations")
+    seat.gateway.messages = []
+    await seat.types("/follow own")
+    await seat.pilot.press("enter")
+    await seat.sees("nothing was said here yet", "talk")
+    assert seat.gateway.said == []
+
+
+@story
+async def test_help_tells_every_key_and_command(seat: Seat) -> None:
+    await seat.pilot.press("f1")
+    await seat.until(lambda: isinstance(seat.app.screen, HelpScreen))
+    screen = seat.app.screen
+    assert isinstance(screen, HelpScreen)
+    pane = screen._pane
+    words = " ".join(said for row in pane.rows(0, pane.row_count) for _, said in row)
+    for known in ("Ctrl+R", "Ctrl+K", "Esc", "Tab", "PageUp", "Ctrl+L", "Ctrl+Q", "/follow", "/quit"):
+        assert known in words
+    for row in COMMANDS:
+        assert f"/{row.name} " in words
+    await seat.pilot.press("pagedown")
+    await seat.until(lambda: pane.top > 0)
+    await seat.pilot.press("escape")
+    await seat.until(lambda: not isinstance(seat.app.screen, HelpScreen))
+    assert seat.gateway.orders == []  # Esc was for the help alone
+    await seat.types("/help")
+    await seat.pilot.press("enter")
+    await seat.until(lambda: isinstance(seat.app.screen, HelpScreen))
+    say(seat, "meanwhile")
+    await seat.until(lambda: len(seat.app.model.conversation_pane.lines) > 0)
+    await seat.pilot.press("q")
+    await seat.sees("meanwhile", "talk")
+
+
+@pytest.mark.parametrize(
+    "keys", [("ctrl+q",), ("ctrl+c", "ctrl+c"), ("slash", "q", "u", "i", "t", "enter"), ("f1", "ctrl+q")]
+)
+def test_ways_out(keys: tuple[str, ...]) -> None:
+    async def play() -> None:
+        async with seated() as seat:
+            await seat.pilot.press(*keys)
+            await asyncio.wait_for(seat.app._task or asyncio.sleep(0), 10)
+            assert seat.app.return_code == 0
+
+    asyncio.run(play())
+
+
+@story
+async def test_one_ctrl_c_does_not_quit(seat: Seat) -> None:
+    await seat.pilot.press("ctrl+c")
+    await seat.sees("Ctrl+C again quits", "talk")
+    assert seat.app.is_running
+
+
+HOSTILE = (
+    "[bold red]markup[/] [link=http://x]y[/link] [/] [",
+    "\x1b]0;title\x07\x1b[2J\x1b[31mred",
+    "\u202ereversed\u2066 \u200bhidden\u200d \U000e0041\U000e0042",
+    "日本語のとても長い文" * 12,
+    "👨\u200d👩\u200d👧👍🏽❤\ufe0f🇩🇪" * 10,
+    "z" + "\u0301" * 200,
+    "a" * 5_000,
+    "\r\rover\x08\x08write\x00\x7f\x9b",
+    "\ud800",
+    "مرحبا שלום",
+)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 60), (40, 12), (20, 8)])
+def test_hostile_text_breaks_no_layout(size: tuple[int, int]) -> None:
+    async def play() -> None:
+        async with seated(size) as seat:
+            tell = seat.gateway.tell
+            for number, text in enumerate(HOSTILE):
+                say(seat, text, number + 1)
+                tell("thinking", turn="t1", agent=text, conversation=text, autonomous=True, delta=text)
+                tool(seat, "started", f"c{number}", text, arguments=json.dumps({text: text}))
+                tool(seat, "ended", f"c{number}", text, result=text, error=True)
+                tell("dmn", **mind(text, agent=text))
+                tell("log", level=text, logger=text, message=text)
+                tell("channel", channel=text, platform=text, state=text, reason=text)
+            tell("log", level="warning", logger="x", message="the end")
+            await seat.until(
+                lambda: any("the end" in said for _, said in seat.app.model.autonomous_pane.lines[-1].spans)
+            )
+            await seat.pilot.pause(0.1)
+            strips = _strips(seat.app)
+            assert {strip.cell_length for strip in strips} == {size[0]}
+            drawn = "".join(segment.text for strip in strips for segment in strip)
+            assert not set(drawn) & set("\x1b\x07\x08\x00\x7f\x9b\u202e\u2066\u200b\u200d\ufe0f\r\n")
+            await seat.pilot.resize_terminal(60, 20)
+            await seat.until(lambda: {strip.cell_length for strip in _strips(seat.app)} == {60})
+
+    asyncio.run(play())
+
+
+def test_a_small_terminal_shows_everything_that_matters() -> None:
+    async def play() -> None:
+        async with seated((80, 24)) as seat:
+            say(seat, "can you read this?")
+            tool(seat, "started")
+            seat.gateway.tell("dmn", **mind("foraging"))
+            for words in ("can you read this?", "▶ shell", "is foraging", "attached", "^Q quit", "say something"):
+                await seat.sees(words)
+
+    asyncio.run(play())
+
+
+def test_a_restarted_gateway_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aio, "FIRST_DELAY_S", 0.05)
+
+    async def play() -> None:
+        async with seated() as seat:
+            gateway = seat.gateway
+            say(seat, "before", 41)
+            await seat.sees("before", "talk")
+            gateway.tell("turn", **turn("started"))
+            gateway.tell("text", turn="t1", agent="reverie", conversation=OWN, autonomous=False, delta="half an ans")
+            await seat.sees("half an ans", "talk")
+            await gateway.stop()
+            await seat.sees("the connection to the gateway is gone", "alone")
+            await seat.sees("again in")
+            await seat.types("into the void")
+            await seat.pilot.press("enter")
+            await seat.sees("not said: nobody answers there", "talk")
+            await gateway.start()
+            await seat.sees("attached again", "alone")
+            assert gateway.lasts == ["", "41"]
+            await seat.until(lambda: "half an ans" not in seat.screen())
+            say(seat, "after", 42)
+            await seat.sees("after", "talk")
+            await seat.sees("● attached")
+
+    asyncio.run(play())
+
+
+def test_what_is_typed_while_the_gateway_starts_is_said_when_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aio, "FIRST_DELAY_S", 0.05)
+
+    async def play() -> None:
+        gateway = StubGateway()
+        await gateway.start()  # which finds it a port
+        await gateway.stop()
+        async with opened(gateway.url, gateway.token) as eyes:
+            for words in ("hello there", "and more"):
+                await eyes.types(words)
+                await eyes.pilot.press("enter")
+                await eyes.sees(f"is said when the gateway is there: {words}", "talk")
+            await gateway.start()
+            await eyes.sees("● attached")
+            await eyes.until(lambda: gateway.said == ["hello there", "and more"])
+            await eyes.types("now")
+            await eyes.pilot.press("enter")
+            await eyes.until(lambda: gateway.said[2:] == ["now"])
+        await gateway.stop()
+
+    asyncio.run(play())
+
+
+def test_another_token_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aio, "FIRST_DELAY_S", 0.05)
+
+    async def play() -> None:
+        async with seated() as seat:
+            await seat.gateway.stop()
+            seat.gateway.token = "another one"
+            await seat.gateway.start()
+            await seat.sees("send the token (401)")
+
+    asyncio.run(play())
+
+
+def test_no_color_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    async def play() -> None:
+        async with seated() as seat:
+            say(seat, "hello")
+            await seat.sees("hello", "talk")
+            strips = [
+                strip.apply_filter(one, seat.app.screen.background_colors[0])
+                for strip in _strips(seat.app)
+                for one in seat.app._filters
+                if one.enabled
+            ]
+            assert all(
+                not segment.style or segment.style.color is None or segment.style.color.is_default
+                for strip in strips
+                for segment in strip
+            )
+
+    asyncio.run(play())
+
+
+def _strips(app: ConsoleApp) -> list[Any]:
+    return app.screen._compositor.render_strips(app.size)

@@ -1,0 +1,167 @@
+"""What probes find out about models, against servers that refuse what the real ones refuse."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from agent.models.config import ModelConfig, ProviderConfig
+from gateway.cli.probes.model import ModelProbeResult, find_nearest_models, list_models, probe_model
+from gateway.config.secrets import load_price_table
+from tests.gateway.cli.probes.test_platforms import fixes, levels, sound
+from tests.kits.channels import story
+from tests.servers.llama_api import LlamaApi
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer, failure, spend_limit
+from tests.servers.ports import free_port
+
+KEY = "sk-ant-test-only-0123456789abcdef"
+LISTED: list[dict[str, Any]] = [{"id": "claude-sonnet-5-5", "max_input_tokens": 1_000_000}, {"id": "claude-haiku-5-5"}]
+_PROVIDER: TypeAdapter[ProviderConfig] = TypeAdapter(ProviderConfig)
+
+
+def provider(url: str, kind: str = "anthropic", **more: Any) -> ProviderConfig:
+    return _PROVIDER.validate_python({"kind": kind, "base_url": url, "api_key": KEY} | more)
+
+
+async def asked(one: ProviderConfig, name: str | None = "claude-sonnet-5-5", **more: Any) -> ModelProbeResult:
+    config = ModelConfig.model_validate({"provider": "p", "name": name} | more)
+    return await probe_model(config, one, load_price_table(None), where="llm.models.main", keys=("main", "p"))
+
+
+@pytest.mark.parametrize("kind", ["anthropic", "openai"])
+@story
+async def test_a_model_is_asked_for_one_token(kind: str) -> None:
+    async with ModelApi() as api:
+        api.models, api.key = LISTED, KEY
+        seen = await asked(provider(api.url, kind))
+        assert set(levels(seen.findings).values()) == {"ok"}, seen.findings
+        assert seen.names == ("claude-sonnet-5-5", "claude-haiku-5-5")
+        assert (seen.context_tokens, seen.minimum_tokens) == (1_000_000, 512)
+        assert api.seen[-1].body.get("max_tokens", api.seen[-1].body.get("max_completion_tokens")) == 1
+        assert not api.violations
+        sound(seen.findings, KEY)
+
+
+@pytest.mark.parametrize("kind", ["anthropic", "openai"])
+@story
+async def test_a_wrong_key_is_told_without_being_quoted(kind: str) -> None:
+    async with ModelApi() as api:
+        api.models, api.key = LISTED, "sk-another"
+        seen = await asked(provider(api.url, kind))
+        assert levels(seen.findings) == {"model.key": "bad"}
+        sound(seen.findings, KEY)
+        offered = await list_models(provider(api.url, kind))
+        assert levels(offered.findings) == {"model.key": "bad"}
+
+
+@story
+async def test_an_unknown_name_is_told_with_those_that_read_like_it() -> None:
+    async with ModelApi() as api:
+        api.models = LISTED
+        seen = await asked(provider(api.url), "claude-sonet-5.5")
+        assert levels(seen.findings) == {"model.name": "bad"}
+        assert "claude-sonnet-5-5" in fixes(seen.findings, "model.name")
+
+
+@story
+async def test_a_refusal_that_only_mentions_the_model_is_told_in_the_servers_own_words() -> None:
+    said = "'temperature' is not supported with this model; see gpt-5.6, gpt-4.1."
+    async with ModelApi() as api:
+        api.models = [{"id": "gpt-5.6"}, {"id": "gpt-4.1"}]
+        api.then(Answer(status=400, body=json.dumps({"error": {"message": said}}).encode()))
+        seen = await asked(provider(api.url, "openai"), "gpt-5.6")
+        assert levels(seen.findings)["model.answer"] == "bad"
+        assert "model.name" not in levels(seen.findings)
+        assert any(said in one.what for one in seen.findings)
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "level"),
+    [
+        (failure(402, "billing_error"), "model.credit", "bad"),
+        (spend_limit(), "model.credit", "bad"),
+        (failure(429, "insufficient_quota", code="insufficient_quota"), "model.credit", "bad"),
+        (failure(429, "rate_limit_error"), "model.busy", "warning"),
+        (failure(529, "overloaded_error"), "model.busy", "warning"),
+        (failure(401, "authentication_error"), "model.key", "bad"),
+        (failure(500, "api_error"), "model.busy", "warning"),
+        (Answer(status=200, cut_after=0), "model.busy", "warning"),
+    ],
+)
+@story
+async def test_why_a_model_does_not_answer(answer: Answer, code: str, level: str) -> None:
+    async with ModelApi() as api:
+        api.then(answer)
+        seen = await asked(provider(api.url))
+        assert levels(seen.findings).get(code) == level, seen.findings
+        assert "model.answer" not in levels(seen.findings)
+        sound(seen.findings, KEY)
+
+
+@story
+async def test_a_server_that_is_not_there_is_told_as_that() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    for kind in ("anthropic", "openai", "llamacpp"):
+        seen = await asked(provider(url, kind))
+        assert levels(seen.findings) == {"net.refused": "bad"}
+    offered = await list_models(provider("http://no-such-host.invalid/v1", "openai"))
+    assert levels(offered.findings) == {"net.name": "bad"}
+
+
+@story
+async def test_a_reasoning_model_for_which_one_token_is_not_enough_is_fine() -> None:
+    async with ModelApi() as api:
+        said = b'{"error": {"message": "Could not finish: max_tokens or model output limit was reached. Try more."}}'
+        api.then(Answer(status=400, body=said))
+        seen = await asked(provider(api.url, "openai"), "gpt-6-sol")
+        assert levels(seen.findings)["model.answer"] == "ok"
+
+
+@story
+async def test_a_window_that_is_too_large_and_a_name_without_a_price_are_warned_of() -> None:
+    async with ModelApi() as api:
+        api.models = [{"id": "qwen", "max_model_len": 32_768}]
+        seen = await asked(provider(api.url, "openai"), "qwen")
+        found = levels(seen.findings)
+        assert (found["model.context"], found["model.price"]) == ("warning", "warning")
+        assert "32768" in fixes(seen.findings, "model.context")
+
+
+@story
+async def test_llamacpp_and_the_embedded_model_and_a_script_answer() -> None:
+    async with LlamaApi() as api:
+        seen = await asked(provider(api.url, "llamacpp"), None)
+        assert levels(seen.findings)["model.answer"] == "ok", seen.findings
+        assert "model.cache" not in levels(seen.findings)
+    scripted = _PROVIDER.validate_python({"kind": "scripted"})
+    assert levels((await asked(scripted, None)).findings)["model.answer"] == "ok"
+
+
+@story
+async def test_a_server_that_says_nothing_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.cli.probes.model.LIMIT_S", 0.4)
+    monkeypatch.setattr("gateway.cli.probes.model._LIST_TIMEOUT_S", 0.2)
+    never = asyncio.Event()
+
+    async def silence(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await never.wait()
+        writer.close()
+
+    server = await asyncio.start_server(silence, "127.0.0.1", 0)
+    try:
+        one = provider(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "openai")
+        assert levels((await asked(one)).findings) == {"net.timeout": "bad"}
+        assert levels((await list_models(one)).findings) == {"net.timeout": "bad"}
+    finally:
+        never.set()
+        server.close()
+
+
+def test_names_that_read_alike_come_first() -> None:
+    names = ("gpt-6-sol", "gpt-6-luna", "claude-sonnet-5-5")
+    assert find_nearest_models("GPT-6 Sol", names)[0] == "gpt-6-sol"
+    assert find_nearest_models("sonnet", names) == ["claude-sonnet-5-5"]
+    assert find_nearest_models("zzz", names) == []

@@ -1,0 +1,336 @@
+"""What probes find out about platforms, against servers that refuse what the real ones refuse."""
+
+import asyncio
+import ssl
+from typing import Any
+
+import httpx
+import pytest
+
+from channels.discord.config import DiscordConfig
+from channels.irc.config import IrcConfig
+from channels.telegram.config import TelegramConfig
+from gateway.cli.probes.base import Finding, explain_connection_error, probe_net, probe_url
+from gateway.cli.probes.discord import find_discord_name, probe_discord
+from gateway.cli.probes.irc import probe_irc
+from gateway.cli.probes.telegram import find_contacts, find_telegram_name, probe_telegram
+from tests.kits.channels import story
+from tests.servers.bot_api import BotApi
+from tests.servers.discord_api import DiscordApi
+from tests.servers.discord_api_faults import Options as DiscordOptions
+from tests.servers.ircd import Ircd
+from tests.servers.ircd_options import CAPS, Options
+from tests.servers.ircd_tls import LOCALHOST, WRONG, server_context
+from tests.servers.ports import free_port
+
+
+def levels(findings: list[Finding]) -> dict[str, str]:
+    return {finding.code: finding.level for finding in findings}
+
+
+def fixes(findings: list[Finding], code: str) -> str:
+    return "\n".join(finding.fix for finding in findings if finding.code == code)
+
+
+def sound(findings: list[Finding], *secrets: str) -> None:
+    """What holds of all findings, whatever they are about."""
+    for finding in findings:
+        assert bool(finding.fix) == (finding.level != "ok"), finding
+        assert finding.what.isprintable()
+        assert not any(secret in f"{finding}" for secret in secrets)
+
+
+def telegram(api: BotApi, **more: Any) -> TelegramConfig:
+    return TelegramConfig.model_validate({"platform": "telegram", "token": api.token, "base_url": api.url} | more)
+
+
+@story
+async def test_a_telegram_token_is_shown_whose_it_is() -> None:
+    async with BotApi() as api:
+        lounge = api.group("lounge")
+        seen = await probe_telegram(telegram(api, rooms=[str(lounge.id)]), where="telegram.main", listen=True)
+        assert (seen.id, seen.username) == (str(api.world.bot.id), api.world.bot.username)
+        assert set(levels(seen.findings).values()) == {"ok"}
+        assert {"telegram.token", "telegram.privacy", "telegram.poller", "telegram.rooms"} <= set(levels(seen.findings))
+        sound(seen.findings, api.token)
+
+
+@story
+async def test_what_will_surprise_a_telegram_operator_is_told_with_what_to_do() -> None:
+    async with BotApi() as api:
+        api.world.sees_all = False
+        api.updates.set_hook({"url": "https://elsewhere.example/secret-path"}, drop_pending=False)
+        seen = await probe_telegram(telegram(api, rooms=["-100999"]), listen=True)
+        found = levels(seen.findings)
+        assert found["telegram.privacy"] == found["telegram.webhook"] == found["telegram.rooms"] == "warning"
+        assert "/setprivacy" in fixes(seen.findings, "telegram.privacy")
+        assert seen.reads_whole_groups is False
+        sound(seen.findings, api.token, "secret-path")
+        alone = await probe_telegram(telegram(api))
+        assert levels(alone.findings)["telegram.privacy"] == "ok"  # who is in no group need not care
+
+
+@story
+async def test_a_telegram_probe_confirms_no_update_and_changes_no_setting() -> None:
+    async with BotApi() as api:
+        ann = api.person("Ann")
+        for text in ("one", "two"):
+            api.private_says(ann, text)
+        allowed = api.updates.allowed
+        await probe_telegram(telegram(api), listen=True)
+        assert len(api.updates.pending) == 2
+        assert api.updates.allowed == allowed
+
+
+@story
+async def test_another_program_that_polls_is_noticed() -> None:
+    async with BotApi() as api:
+
+        async def poller() -> None:
+            async with httpx.AsyncClient(timeout=30) as client:
+                while True:
+                    await client.post(f"{api.url}/bot{api.token}/getUpdates", data={"timeout": 20})
+
+        other = asyncio.create_task(poller())
+        try:
+            await api.called("getUpdates", 1)
+            seen = await probe_telegram(telegram(api), listen=True)
+            assert levels(seen.findings)["telegram.poller"] == "bad"
+            quiet = await probe_telegram(telegram(api))
+            assert "telegram.poller" not in levels(quiet.findings)
+        finally:
+            other.cancel()
+            await asyncio.gather(other, return_exceptions=True)
+
+
+@pytest.mark.parametrize("token", ["7000000001:wrong-token-of-somebody", "no-token"])
+@story
+async def test_a_wrong_telegram_token_is_told_without_being_quoted(token: str) -> None:
+    async with BotApi() as api:
+        seen = await probe_telegram(telegram(api, token=token))
+        assert levels(seen.findings) == {"telegram.token": "bad"}
+        assert "@BotFather" in fixes(seen.findings, "telegram.token")
+        sound(seen.findings, token)
+
+
+@story
+async def test_an_address_where_nothing_listens_is_told_as_that() -> None:
+    port = free_port()
+    api = BotApi()
+    config = telegram(api, base_url=f"http://127.0.0.1:{port}")
+    assert levels((await probe_telegram(config)).findings) == {"net.refused": "bad"}
+    wanted = {"platform": "discord", "token": "t", "api_url": f"http://127.0.0.1:{port}/api/v10"}
+    assert levels((await probe_discord(DiscordConfig.model_validate(wanted))).findings) == {"net.refused": "bad"}
+    irc = IrcConfig(host="127.0.0.1", port=port, tls=False, nick="reverie")
+    assert levels((await probe_irc(irc)).findings) == {"net.refused": "bad"}
+
+
+@story
+async def test_a_web_server_that_is_no_bot_api_is_told_as_that() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 6\r\nConnection: close\r\n\r\nsorry\n")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        seen = await probe_telegram(telegram(BotApi(), base_url=url))
+        assert levels(seen.findings) == {"telegram.answer": "bad"}
+        sound(seen.findings)
+        config = DiscordConfig.model_validate({"platform": "discord", "token": "t", "api_url": url})
+        told = await probe_discord(config)
+        assert levels(told.findings) == {"discord.answer": "bad"}
+        sound(told.findings)
+
+
+def discord(api: DiscordApi, **more: Any) -> DiscordConfig:
+    base = {"platform": "discord", "token": api.token, "api_url": api.api_url, "gateway_url": api.gateway_url}
+    return DiscordConfig.model_validate(base | more)
+
+
+@story
+async def test_a_discord_token_is_shown_whose_it_is_and_where() -> None:
+    async with DiscordApi() as api:
+        seen = await probe_discord(discord(api, rooms=[api.room]))
+        assert (seen.id, seen.reads_messages) == (api.bot, True)
+        assert seen.name == "reverie"
+        assert seen.guilds
+        assert set(levels(seen.findings).values()) == {"ok"}
+        assert f"client_id={api.bot}&scope=bot+applications.commands&permissions=" in seen.invitation_url
+        sound(seen.findings, api.token)
+
+
+@story
+async def test_a_closed_intent_is_told_with_every_step() -> None:
+    async with DiscordApi(DiscordOptions(message_content=False)) as api:
+        seen = await probe_discord(discord(api, rooms=["111111111111111111"]))
+        assert levels(seen.findings)["discord.intents"] == "bad"
+        assert "MESSAGE CONTENT INTENT" in fixes(seen.findings, "discord.intents")
+        assert levels(seen.findings)["discord.rooms"] == "warning"
+        assert seen.reads_messages is False
+        sound(seen.findings, api.token)
+
+
+@story
+async def test_a_wrong_discord_token_is_told_without_being_quoted() -> None:
+    async with DiscordApi() as api:
+        seen = await probe_discord(discord(api, token="MTk4.wrong.token-of-somebody"))
+        assert levels(seen.findings) == {"discord.token": "bad"}
+        sound(seen.findings, "wrong.token-of-somebody")
+
+
+def irc(ircd: Ircd, **more: Any) -> IrcConfig:
+    return IrcConfig.model_validate({"host": "127.0.0.1", "port": ircd.port, "tls": False, "nick": "reverie"} | more)
+
+
+@story
+async def test_an_irc_network_that_lets_us_in_is_left_with_a_goodbye() -> None:
+    options = Options(
+        caps=f"{CAPS} sasl=PLAIN,EXTERNAL", sasl={"bot": "correct horse"}, isupport=("NETWORK=TestNet", "CHANTYPES=#")
+    )
+    async with Ircd(options) as ircd:
+        sasl = {"mechanism": "plain", "account": "bot", "password": "correct horse"}
+        seen = await probe_irc(irc(ircd, sasl=sasl, rooms=["#room"]))
+        assert (seen.network, seen.nick, seen.account) == ("TestNet", "reverie", "bot")
+        assert seen.mechanisms == ("PLAIN", "EXTERNAL")
+        assert set(levels(seen.findings).values()) == {"ok"}
+        sound(seen.findings, "correct horse")
+        await ircd.received("QUIT")
+        assert not any(line.startswith(("JOIN", "PRIVMSG")) for line in ircd.lines)
+
+
+SASL = {"mechanism": "plain", "account": "bot", "password": "wrong horse"}
+
+
+@pytest.mark.parametrize(
+    ("options", "more", "code", "level"),
+    [
+        (Options(taken={"reverie"}), {}, "irc.nick", "warning"),
+        (Options(reserved={"reverie", "reverie_"}), {}, "irc.nick", "bad"),
+        (Options(caps=f"{CAPS} sasl=PLAIN,EXTERNAL", sasl={"bot": "correct horse"}), {"sasl": SASL}, "irc.sasl", "bad"),
+        (Options(), {"sasl": SASL}, "irc.sasl", "bad"),
+        (Options(caps=f"{CAPS} sasl=PLAIN,EXTERNAL", sasl={"bot": "correct horse"}), {}, "irc.sasl", "warning"),
+        (Options(password="open sesame"), {"password": "wrong horse"}, "irc.password", "bad"),
+        (Options(banned=True), {}, "irc.banned", "bad"),
+        (Options(caps="sts=port=6697"), {}, "irc.sts", "warning"),
+    ],
+)
+@story
+async def test_why_an_irc_network_does_not_take_us(options: Options, more: Any, code: str, level: str) -> None:
+    async with Ircd(options) as ircd:
+        seen = await probe_irc(irc(ircd, **more))
+        assert levels(seen.findings).get(code) == level, seen.findings
+        sound(seen.findings, "wrong horse")
+
+
+@pytest.mark.parametrize(
+    ("pem", "tls", "code"),
+    [
+        (LOCALHOST, True, "net.tls.issuer"),
+        (WRONG, {"ca_file": str(WRONG)}, "net.tls.host"),
+        (None, True, "net.tls.none"),
+        (LOCALHOST, {"ca_file": "/nowhere.pem"}, "irc.tls"),
+    ],
+)
+@story
+async def test_why_tls_with_an_irc_server_fails(pem: Any, tls: Any, code: str) -> None:
+    async with Ircd(Options(greeting=b":irc.test NOTICE * :hello\r\n"), server_context(pem) if pem else None) as ircd:
+        seen = await probe_irc(irc(ircd, tls=tls), where="irc.test")
+        assert levels(seen.findings) == {code: "bad"}
+        sound(seen.findings)
+
+
+@story
+async def test_accepting_any_certificate_works_and_is_warned_of() -> None:
+    async with Ircd(tls=server_context()) as ircd:
+        seen = await probe_irc(irc(ircd, tls={"verify": False}))
+        assert levels(seen.findings)["irc.tls"] == "warning"
+        good = await probe_irc(irc(ircd, tls={"ca_file": str(LOCALHOST)}))
+        assert levels(good.findings)["irc.tls"] == "ok"
+
+
+def test_errors_of_connections_have_names() -> None:
+    expired = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    expired.verify_code, expired.verify_message = 10, "certificate has expired"
+    assert explain_connection_error(expired, "h", 1).code == "net.tls.expired"
+    assert explain_connection_error(TimeoutError(), "h", 1).code == "net.timeout"
+    assert explain_connection_error(OSError(113, "No route to host"), "h", 1).code == "net.route"
+    assert explain_connection_error(ConnectionResetError(), "h", 1).code == "net.lost"
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "a" * 70 + ".invalid", "", "."])
+@story
+async def test_a_name_that_nobody_has_is_told_as_that(host: str) -> None:
+    found = await probe_net(host, 443)
+    assert levels(found) == {"net.name": "bad"}
+    sound(found)
+
+
+@story
+async def test_what_stands_in_an_address_beside_the_host_is_never_told() -> None:
+    port, hidden = free_port(), "hunter2-of-a-proxy"
+    url = f"http://ann:{hidden}@127.0.0.1:{port}/{hidden}"
+    looks = [
+        (await probe_telegram(telegram(BotApi(), base_url=url))).findings,
+        (
+            await probe_discord(DiscordConfig.model_validate({"platform": "discord", "token": "t", "api_url": url}))
+        ).findings,
+        await probe_url(url),
+    ]
+    for findings in looks:
+        assert any(finding.level == "bad" for finding in findings)
+        sound(findings, hidden)
+
+
+@story
+async def test_who_wrote_to_a_bot_is_told_and_stays_unanswered() -> None:
+    async with BotApi() as api:
+        ann, ben = api.person("Ann", username="ann"), api.person("Ben \x1b[31m")
+        lounge = api.group("lounge")
+        for who in (ann, ben, ann):
+            api.private_says(who, "hello")
+        api.mentions(lounge, ben, "and here")
+        before = list(api.updates.pending)
+        waiting = await find_contacts(telegram(api))
+        assert waiting.people[0] == (str(ann.id), "Ann (@ann)")
+        assert [number for number, _ in waiting.people] == [str(ann.id), str(ben.id)]
+        assert all(name.isprintable() for _, name in waiting.people)
+        assert waiting.groups == ((str(lounge.id), "lounge"),)
+        assert list(api.updates.pending) == before
+        api.updates.put_raw({"message": "odd"})
+        assert len((await find_contacts(telegram(api))).people) == 2
+        api.faults.fail("getUpdates", 409)
+        assert levels((await find_contacts(telegram(api))).findings) == {"telegram.poller": "warning"}
+
+
+@story
+async def test_who_has_an_id_is_told_where_the_platform_says_so() -> None:
+    async with BotApi() as api, DiscordApi() as dc:
+        ann = api.person("Ann")
+        assert await find_telegram_name(telegram(api), str(ann.id)) == ""  # they have not met
+        api.private_says(ann, "hello")
+        assert await find_telegram_name(telegram(api), str(ann.id)) == "Ann"
+        for unknown in ("4711", str(api.group("lounge").id), "x"):
+            assert await find_telegram_name(telegram(api), unknown) == ""
+        assert await find_discord_name(discord(dc), dc.ann) == "ann"
+        assert await find_discord_name(discord(dc), "4711") == ""
+        assert await find_discord_name(discord(dc, token="wrong"), dc.ann) == ""
+
+
+@story
+async def test_a_proxy_of_the_environment_is_named_as_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", f"http://ann:hunter2-of-a-proxy@127.0.0.1:{free_port()}")
+    monkeypatch.delenv("no_proxy", raising=False)
+    found = await probe_url("https://api.telegram.org")
+    assert levels(found) == {"net.proxy": "bad"}
+    sound(found, "hunter2-of-a-proxy")
+    monkeypatch.setenv("no_proxy", "127.0.0.1,localhost")
+    assert levels(await probe_url(f"https://127.0.0.1:{free_port()}")) == {"net.refused": "bad"}
+
+
+@pytest.mark.parametrize("url", ["", "nothing", "http://", "http://[", "https://host:99999"])
+@story
+async def test_what_is_no_address_is_told_as_that(url: str) -> None:
+    found = await probe_url(url)
+    assert levels(found) == {"net.name": "bad"}

@@ -1,0 +1,358 @@
+"""A backup: whole, for its owner alone, the same bytes for the same files; and back, as one, or not at all."""
+
+import json
+import os
+import sqlite3
+import stat
+import tarfile
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gateway.cli.backup import InvalidBackup, is_safe_name
+from gateway.cli.main import main
+from gateway.core.clock import ManualClock
+from gateway.store import Store, StoreError, StoreInUse, StoreMissing, StoreTooNew, rebuild
+from tests.kits.backup import WHEN, configured, grown, made, manifest_of, put, rewritten, stored, tree, write
+from tests.kits.store import heard, run
+
+Members = list[tuple[tarfile.TarInfo, bytes]]
+
+
+def test_what_was_there_is_there_again(tmp_path: Path) -> None:
+    settings = grown(tmp_path / "a")
+    stored(settings, heard(1), heard(2))
+    backup = made(settings, tmp_path / "b.tar")
+    assert stat.S_IMODE((tmp_path / "b.tar").stat().st_mode) == 0o600
+    assert (backup.manifest.entries, backup.manifest.last, backup.manifest.replayed) == (4, 4, True)
+    assert (backup.manifest.left_out, backup.differences) == ((), ())
+
+    other = configured(tmp_path / "c")
+    done = put(tmp_path / "b.tar", other)
+    assert done.kept_paths == ()
+    before, after = tree(tmp_path / "a"), tree(tmp_path / "c")
+    store = {name for name in before if name.startswith("data/reverie.db")}
+    cache = {name for name in before if name.startswith("data/media")}
+    assert {name: after.get(name) for name in before if name not in store | cache} == {
+        name: text for name, text in before.items() if name not in store | cache
+    }
+    assert cache
+    assert not set(after) & cache
+    assert os.access(tmp_path / "c/data/mind/ann/files/run.sh", os.X_OK)
+    for path in (tmp_path / "c").rglob("*"):
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+    assert run(rebuild(other.store.path)) == []
+    with sqlite3.connect(other.store.path) as connection:
+        assert connection.execute("SELECT seq, kind FROM log ORDER BY seq").fetchall()[:5] == [
+            (1, "room"),
+            (2, "judged"),
+            (3, "room"),
+            (4, "judged"),
+            (5, "audited"),
+        ]
+    connection.close()
+    assert not list((tmp_path / "c").rglob("*.restoring*")), "nothing half is left"
+
+
+def test_the_same_files_are_the_same_bytes(tmp_path: Path) -> None:
+    settings = grown(tmp_path)
+    stored(settings, heard(1))
+    made(settings, tmp_path / "1.tar")
+    os.utime(tmp_path / "persona/SOUL.md", (1, 1))
+    made(settings, tmp_path / "2.tar")
+    assert (tmp_path / "1.tar").read_bytes() == (tmp_path / "2.tar").read_bytes()
+
+
+def test_links_pipes_and_names_that_are_no_text_are_left_out_and_told(tmp_path: Path) -> None:
+    settings = grown(tmp_path)
+    stored(settings, heard(1))
+    (tmp_path / "work/passwords").symlink_to("/etc/shadow")
+    (tmp_path / "work/everything").symlink_to("/")
+    os.mkfifo(tmp_path / "work/pipe")
+    (tmp_path / os.fsdecode(b"work/\xff")).write_text("?")
+    backup = made(settings, tmp_path / "b.tar")
+    assert sorted(backup.manifest.left_out) == [
+        "files/bob/\\udcff",
+        "files/bob/everything",
+        "files/bob/passwords",
+        "files/bob/pipe",
+    ]
+    with tarfile.open(tmp_path / "b.tar") as tar:
+        assert all(header.isreg() for header in tar)
+
+
+def test_a_backup_replaces_nothing_and_leaves_nothing_when_it_fails(tmp_path: Path) -> None:
+    settings = grown(tmp_path)
+    with pytest.raises(StoreMissing):
+        made(settings, tmp_path / "b.tar")
+    stored(settings, heard(1))
+    (tmp_path / "b.tar").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(FileExistsError, match="no backup replaces a file"):
+        made(settings, tmp_path / "b.tar")
+    assert not (tmp_path / "nowhere").exists()
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_store_whose_tables_differ_is_told_and_right_in_the_backup(tmp_path: Path) -> None:
+    settings = grown(tmp_path)
+    stored(settings, heard(1))
+    with sqlite3.connect(settings.store.path) as connection:
+        connection.execute("DELETE FROM unread")
+    connection.close()
+    backup = made(settings, tmp_path / "b.tar")
+    assert [one.table for one in backup.differences] == ["unread"]
+    put(tmp_path / "b.tar", configured(tmp_path / "c"))
+    assert run(rebuild(tmp_path / "c/data/reverie.db")) == []
+
+
+def test_a_damaged_store_makes_no_backup(tmp_path: Path) -> None:
+    settings = grown(tmp_path)
+    stored(settings, *[heard(number) for number in range(200)])
+    with settings.store.path.open("r+b") as file:
+        file.seek(4096 * 20)
+        file.write(b"\xff" * 8192)
+    with pytest.raises(StoreError, match=r"damaged|cannot read"):
+        made(settings, tmp_path / "b.tar")
+    assert not (tmp_path / "b.tar").exists()
+
+
+def test_what_is_there_is_not_overwritten_but_kept_beside_when_that_is_wanted(tmp_path: Path) -> None:
+    settings = grown(tmp_path / "a")
+    stored(settings, heard(1))
+    made(settings, tmp_path / "b.tar")
+    write(tmp_path / "a/persona/SOUL.md", "# Changed since\n")
+    stored(settings, heard(2))
+    with sqlite3.connect(settings.store.path) as late:  # as a kill leaves it: what was written last is in the WAL alone
+        before = tree(tmp_path / "a")
+        with pytest.raises(FileExistsError, match=r"persona, .*reverie\.db: --replace keeps it"):
+            put(tmp_path / "b.tar", settings)
+        assert tree(tmp_path / "a") == before
+    late.close()
+    done = put(tmp_path / "b.tar", settings, replace=True)
+    assert {path.name for path in done.kept_paths} >= {
+        "persona.before-20260304T130000Z",
+        "reverie.db.before-20260304T130000Z",
+    }
+    assert "mind" not in {path.parent.name for path in done.restored_paths}, "what is the same is let alone"
+    assert (tmp_path / "a/persona/SOUL.md").read_text() == "# Bob\n"
+    assert (tmp_path / "a/persona.before-20260304T130000Z/SOUL.md").read_text() == "# Changed since\n"
+    kept = configured(tmp_path / "a").store.path.with_name("reverie.db.before-20260304T130000Z")
+    assert run(_entries(kept)) == 4
+    assert run(_entries(settings.store.path)) == 4, "and of the restore itself: what was due, and who did it"
+
+
+async def _entries(path: Path) -> int:
+    async with await Store.open(path, ManualClock(WHEN)) as store:
+        return len(await store.entry_rows())
+
+
+def test_a_running_gateway_is_not_restored_over(tmp_path: Path) -> None:
+    settings = grown(tmp_path)
+    stored(settings, heard(1))
+    made(settings, tmp_path / "b.tar")
+
+    async def story() -> None:
+        async with await Store.open(settings.store.path, ManualClock(WHEN)):
+            with pytest.raises(StoreInUse, match="kill"):
+                put(tmp_path / "b.tar", settings, replace=True)
+
+    run(story())
+
+
+def _newer(members: Members) -> None:
+    for place, (header, content) in enumerate(members):
+        if header.name == "manifest.json":
+            told = json.loads(content)
+            told["schema_version"], told["version"] = 99, "9.9.9"
+            members[place] = (header, json.dumps(told).encode())
+
+
+def _append(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> Callable[[Members], None]:
+    def change(members: Members) -> None:
+        header = tarfile.TarInfo(name)
+        header.type, header.linkname = kind, link
+        members.insert(0, (header, b"x" if kind == tarfile.REGTYPE else b""))
+
+    return change
+
+
+def _flip(members: Members) -> None:
+    place = next(index for index, (header, _) in enumerate(members) if header.name == "store/reverie.db")
+    header, content = members[place]
+    members[place] = (header, content[:5000] + bytes([content[5000] ^ 1]) + content[5001:])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_newer, "schema 99 .*restore it with reverie 9.9.9 or newer"),
+        (_append("../escaped"), "no name of a backup"),
+        (_append("/etc/cron.d/escaped"), "no name of a backup"),
+        (_append("mind/../../escaped"), "no name of a backup"),
+        (_append("persona/SOUL.md"), "no name of a backup"),
+        (_append("work/link", tarfile.SYMTYPE, "/etc"), "no plain file"),
+        (_append("mind/ann/link", tarfile.SYMTYPE, "/etc"), "no plain file"),
+        (_append("mind/ann/hard", tarfile.LNKTYPE, "/etc/passwd"), "no plain file"),
+        (_append("mind/ann/dir", tarfile.DIRTYPE), "no plain file"),
+        (_append("mind/ann/device", tarfile.CHRTYPE), "no plain file"),
+        (_append("mind/ann/extra"), "not what was put there"),
+        (_append("mind/ann/journal.md"), "twice"),
+        (_flip, "not what was put there"),
+        (lambda members: members.pop(), "no manifest"),
+        (lambda members: members.pop(0), "is missing"),
+        (lambda members: members.reverse(), "behind its manifest"),
+        (lambda members: members.clear(), "no manifest"),
+    ],
+)
+def test_an_archive_that_is_not_right_touches_nothing(
+    tmp_path: Path, change: Callable[[Members], None], message: str
+) -> None:
+    settings = grown(tmp_path / "a")
+    stored(settings, heard(1))
+    made(settings, tmp_path / "good.tar")
+    rewritten(tmp_path / "good.tar", tmp_path / "bad.tar", change)
+    before = tree(tmp_path)
+    with pytest.raises(InvalidBackup, match=message):
+        put(tmp_path / "bad.tar", settings, replace=True)
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.9, 0.9999])
+def test_an_archive_that_was_cut_off_touches_nothing(tmp_path: Path, share: float) -> None:
+    settings = grown(tmp_path / "a")
+    stored(settings, heard(1))
+    made(settings, tmp_path / "good.tar")
+    whole = (tmp_path / "good.tar").read_bytes()
+    end = tarfile.RECORDSIZE  # a tar ends in blocks of zeros
+    (tmp_path / "bad.tar").write_bytes(whole[: int((len(whole) - end) * share)])
+    before = tree(tmp_path)
+    with pytest.raises(InvalidBackup):
+        put(tmp_path / "bad.tar", settings, replace=True)
+    assert tree(tmp_path) == before
+
+
+def test_files_of_an_agent_that_is_not_configured_are_not_dropped(tmp_path: Path) -> None:
+    settings = grown(tmp_path / "a")
+    stored(settings, heard(1))
+    made(settings, tmp_path / "b.tar")
+    other = configured(tmp_path / "c")
+    alone = other.model_copy(update={"agents": other.agents[:1]})
+    with pytest.raises(InvalidBackup, match="files of the agent bob, which the configuration does not name"):
+        put(tmp_path / "b.tar", alone)
+    assert not (tmp_path / "c/data/reverie.db").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a/../b", "mind", "mind/", "mind//a", "store/other", "mind/a\0", "x/y"]
+)
+def test_names_that_are_no_places_of_a_backup(name: str) -> None:
+    assert not is_safe_name(name)
+
+
+def test_the_command_line_says_what_was_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "a"
+    settings = grown(config)
+    stored(settings, heard(1))
+    write(config / "reverie.yaml", json.dumps(_yaml()))
+    out = tmp_path / "b.tar"
+    assert main(["backup", "--config", str(config), "-o", str(out)]) == 0
+    told = capsys.readouterr().out
+    assert "2 log entries up to 2, integrity checked, every table is what the log says" in told
+    assert main(["restore", str(out), "--verify"]) == 0
+    assert "it can be restored: 2 log entries up to 2" in capsys.readouterr().out
+    assert main(["restore", str(out)]) == 2
+    assert "--config DIR" in capsys.readouterr().err
+    assert main(["restore", str(out), "--config", str(config)]) == 2
+    assert "--replace keeps it beside" in capsys.readouterr().err
+    assert main(["restore", str(out), "--config", str(config), "--replace"]) == 0
+    assert "kept, what was there before" in capsys.readouterr().out
+    assert main(["restore", str(tmp_path / "nowhere.tar"), "--verify"]) == 2
+    assert main(["restore", str(config / "reverie.yaml"), "--verify"]) == 2
+    assert "it is no backup" in capsys.readouterr().err
+    assert manifest_of(out)["roots"] == ["mind/ann", "mind/bob", "workspace/bob", "files/bob", "outfiles"]
+
+
+def _yaml() -> dict[str, object]:
+    return {
+        "channels": {},
+        "agents": [{"id": "ann", "bindings": []}, {"id": "bob", "workspace": "persona", "files": "work"}],
+        "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
+        "store": {"path": "data/reverie.db"},
+    }
+
+
+def test_a_store_of_a_newer_schema_is_not_copied(tmp_path: Path) -> None:
+    settings = grown(tmp_path)
+    stored(settings, heard(1))
+    with sqlite3.connect(settings.store.path) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(StoreTooNew, match="run a newer reverie"):
+        made(settings, tmp_path / "b.tar")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_what_root_restores_is_whose_the_directories_are(tmp_path: Path) -> None:
+    settings = grown(tmp_path / "a")
+    stored(settings, heard(1))
+    made(settings, tmp_path / "b.tar")
+    for path in (tmp_path / "c", tmp_path / "c/data"):
+        path.mkdir()
+        os.chown(path, 12345, 12346)
+    put(tmp_path / "b.tar", configured(tmp_path / "c"))
+    owners = {(path.stat().st_uid, path.stat().st_gid) for path in (tmp_path / "c").rglob("*")}
+    assert owners == {(12345, 12346)}
+
+
+def test_directories_on_other_file_systems_are_restored_too(tmp_path: Path) -> None:
+    memory = Path("/dev/shm")
+    if not memory.is_dir() or memory.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is no other file system")
+    settings = grown(tmp_path / "a")
+    stored(settings, heard(1))
+    made(settings, tmp_path / "b.tar")
+    with tempfile.TemporaryDirectory(dir=memory) as elsewhere:
+        other = configured(tmp_path / "c")
+        ann, bob = other.agents
+        there = other.model_copy(update={"agents": (ann, bob.model_copy(update={"files": Path(elsewhere) / "work"}))})
+        put(tmp_path / "b.tar", there)
+        assert tree(Path(elsewhere)) == {"work/deep/down/é.txt": b"work"}
+        write(Path(elsewhere) / "work/new.txt", "since")
+        put(tmp_path / "b.tar", there, replace=True)
+        assert tree(Path(elsewhere)) == {
+            "work/deep/down/é.txt": b"work",
+            "work.before-20260304T130000Z/deep/down/é.txt": b"work",
+            "work.before-20260304T130000Z/new.txt": b"since",
+        }
+
+
+@pytest.mark.parametrize("command", ["backup", "restore"])
+def test_an_interrupted_command_leaves_nothing_half(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    config = tmp_path / "a"
+    settings = grown(config)
+    stored(settings, heard(1))
+    write(config / "reverie.yaml", json.dumps(_yaml()))
+    made(settings, tmp_path / "b.tar")
+    before = _lasting(tmp_path)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gateway.cli.backup._examine_copy", interrupted)
+    monkeypatch.setattr("gateway.cli.restore._examine_copy", interrupted)
+    arguments = {
+        "backup": ["backup", "--config", str(config), "-o", str(tmp_path / "c.tar")],
+        "restore": ["restore", str(tmp_path / "b.tar"), "--config", str(config), "--replace"],
+    }[command]
+    assert main(arguments) == 1
+    assert "interrupted" in capsys.readouterr().err
+    assert _lasting(tmp_path) == before
+
+
+def _lasting(directory: Path) -> dict[str, bytes]:
+    """Without what SQLite keeps for readers."""
+    return {name: text for name, text in tree(directory).items() if not name.endswith(("-shm", "-wal"))}

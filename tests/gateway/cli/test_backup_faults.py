@@ -1,0 +1,265 @@
+"""Backups and restores while others write, are killed, or have no room: what is there is whole, or was not touched."""
+
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from gateway.store import rebuild
+from gateway.store.files import FileMove, finish_moves, move_files, move_plan_path
+from tests.kits.backup import configured, grown, made, put, stored, tree, write
+from tests.kits.store import heard, opened, run
+
+ROOT = Path(__file__).resolve().parents[3]
+
+LOAD = """
+import asyncio, itertools, json, sys, time
+from pathlib import Path
+from tests.kits.store import heard, opened
+
+numbers, taken = itertools.count(1), []
+FILL = "words that fill a line of a talk, as people write them " * 4
+
+async def caller(store, until):
+    while time.monotonic() < until:
+        began = time.monotonic()
+        await store.append(heard(next(numbers), FILL))
+        taken.append((began, time.monotonic() - began))
+
+async def main():
+    async with await opened(Path(sys.argv[1])) as store:
+        print("on", flush=True)
+        await asyncio.gather(*(caller(store, time.monotonic() + float(sys.argv[2])) for _ in range(16)))
+    print(json.dumps(taken))
+
+asyncio.run(main())
+"""
+
+
+def child(code: str, *args: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, args)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def p99(taken: list[float]) -> float:
+    return sorted(taken)[int(len(taken) * 0.99)]
+
+
+@pytest.mark.parametrize("seconds", [2.0, pytest.param(20.0, marks=pytest.mark.soak)])
+def test_a_gateway_that_takes_in_thousands_a_second_goes_on(tmp_path: Path, seconds: float) -> None:
+    settings = grown(tmp_path / "a")
+    with child(LOAD, settings.store.path, seconds) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "on\n"
+        time.sleep(seconds * 0.4)  # some load to copy
+        began = time.monotonic()
+        backup = made(settings, tmp_path / "b.tar", whole=False)
+        ended = time.monotonic()
+        taken = json.loads(writer.stdout.readline())
+    beside = [took for at, took in taken if began <= at <= ended]
+    alone = [took for at, took in taken if at < began]
+    rate = len(beside) / (min(ended, max(at for at, _ in taken)) - began)
+    print(
+        f"{backup.manifest.entries} entries, {backup.size_bytes / 1e6:.0f} MB in {ended - began:.1f} s beside "
+        f"{rate:.0f} notifications/s; an append took p99 {p99(beside) * 1e3:.0f} ms (alone {p99(alone) * 1e3:.0f} ms)"
+    )
+    assert len(beside) > 100, "it went on"
+    assert p99(beside) < 1.0, "nobody waits for the copy"
+    put(tmp_path / "b.tar", other := configured(tmp_path / "c"))
+    with closing(sqlite3.connect(settings.store.path)) as connection:
+        connection.execute("ATTACH ? AS copy", (str(other.store.path),))
+        told = "SELECT * FROM main.log WHERE seq <= ? EXCEPT SELECT * FROM copy.log"
+        assert connection.execute(told, (backup.manifest.last,)).fetchall() == [], "all until one moment"
+    assert run(rebuild(other.store.path)) == []
+
+
+BACKUP = """
+import json, sys
+from pathlib import Path
+from tests.kits.backup import configured, made
+print("on", flush=True)
+made(configured(Path(sys.argv[1])), Path(sys.argv[2]))
+"""
+
+RESTORE = """
+import os, signal, sys
+from pathlib import Path
+from gateway.store import moves
+from tests.kits.backup import configured, put
+
+left, step = int(sys.argv[3]), [0]
+
+def watched(event, args):  # https://docs.python.org/3/library/audit_events.html
+    if event in ("os.rename", "os.remove", "os.mkdir", "os.rmdir"):
+        step[0] += 1
+        if step[0] > left and sys.argv[4] == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif step[0] == left + 1:
+            raise {"interrupted": KeyboardInterrupt(), "refused": OSError(5, "Input/output error")}[sys.argv[4]]
+
+config, target = configured(Path(sys.argv[1])), Path(sys.argv[2])
+sys.addaudithook(watched)
+put(target, config, replace=True)
+print(step[0], flush=True)
+"""
+
+
+@pytest.mark.parametrize("rounds", [4, pytest.param(30, marks=pytest.mark.soak)])
+def test_a_backup_that_is_killed_leaves_none_and_the_next_takes_its_rest_away(tmp_path: Path, rounds: int) -> None:
+    settings = grown(tmp_path / "a")
+    stored(settings, [one for number in range(4000) for one in heard(number, "a line of some length " * 20)])
+    out = tmp_path / "out"
+    out.mkdir()
+    killed = 0
+    for number in range(rounds):
+        with child(BACKUP, tmp_path / "a", out / "b.tar") as running:
+            assert running.stdout is not None
+            assert running.stdout.readline() == "on\n"
+            time.sleep(0.01 + 0.03 * (number % 5))
+            running.send_signal(signal.SIGKILL)
+        if running.returncode == -signal.SIGKILL and not (out / "b.tar").exists():
+            killed += 1
+        (out / "b.tar").unlink(missing_ok=True)
+    assert killed
+    made(settings, out / "b.tar")
+    assert [path.name for path in out.iterdir()] == ["b.tar"]
+
+
+def _steps(tmp_path: Path) -> int:
+    """How many there are that a kill can come in front of."""
+    _two(tmp_path)
+    with child(RESTORE, tmp_path / "a", tmp_path / "b.tar", 10**6, "killed") as running:
+        assert running.stdout is not None
+        return int(running.stdout.read())
+
+
+def _two(tmp_path: Path) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """A backup, and a gateway that has gone on since: what is in each."""
+    settings = grown(tmp_path / "a")
+    stored(settings, heard(1))
+    made(settings, tmp_path / "b.tar")
+    old = _said(tmp_path / "a")
+    write(tmp_path / "a/persona/SOUL.md", "# Changed since\n")
+    write(tmp_path / "a/data/mind/ann/journal.md", "\n## later\n")
+    stored(settings, heard(2))
+    return old, _said(tmp_path / "a")
+
+
+def _said(directory: Path) -> dict[str, bytes]:
+    """What a gateway finds there: the files where they belong, and the messages in its log."""
+    run(_settled(directory / "data/reverie.db"))
+    no_part = ("reverie.db", ".before-", ".restoring")
+    found = {name: text for name, text in tree(directory).items() if not any(part in name for part in no_part)}
+    with closing(sqlite3.connect(directory / "data/reverie.db")) as connection:
+        found["log"] = repr(connection.execute("SELECT seq, body FROM log WHERE kind = 'room'").fetchall()).encode()
+    return found
+
+
+async def _settled(path: Path) -> None:
+    async with await opened(path):
+        pass
+
+
+@pytest.mark.parametrize("every", [18, pytest.param(3, marks=pytest.mark.soak)])
+def test_a_restore_that_is_killed_anywhere_leaves_the_old_or_the_new(tmp_path: Path, every: int) -> None:
+    steps = _steps(tmp_path / "count")
+    assert steps > 20
+    seen = []
+    for step in range(0, steps, every):
+        here = tmp_path / str(step)
+        backed_up, before = _two(here)
+        with child(RESTORE, here / "a", here / "b.tar", step, "killed") as running:
+            pass
+        assert running.returncode == -signal.SIGKILL
+        after = _said(here / "a")  # as the next start finds it
+        assert after in (backed_up, before), f"half, killed in front of step {step}"
+        seen.append(after == backed_up)
+        if step % 9 == 0:
+            put(here / "b.tar", configured(here / "a"), replace=True)
+            assert _said(here / "a") == backed_up
+            assert not list((here / "a").rglob("*.restoring*")), "what the kill left is gone"
+            assert not list((here / "a").rglob("*.moves*"))
+    assert {*seen} == {True, False}, "kills came before and after the one moment"
+    assert seen == sorted(seen)
+
+
+@pytest.mark.parametrize("every", [16, pytest.param(2, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("how", ["interrupted", pytest.param("refused", marks=pytest.mark.slow)])
+def test_a_restore_that_is_broken_off_anywhere_leaves_the_old_or_the_new(tmp_path: Path, how: str, every: int) -> None:
+    """Somebody presses Ctrl-C, or the disk does not do what it is told: unlike a kill that leaves time to clean up."""
+    seen = set()
+    for step in range(0, _steps(tmp_path / "count"), every):
+        here = tmp_path / str(step)
+        backed_up, before = _two(here)
+        with child(RESTORE, here / "a", here / "b.tar", step, how) as running:
+            pass
+        after = _said(here / "a")  # as the next start finds it
+        assert after in (backed_up, before), f"half, {how} in front of step {step}"
+        seen.add((running.returncode == 0, after == backed_up))
+    assert {(False, False), (False, True)} <= seen
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+from tests.kits.backup import configured, made, put
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+config = configured(Path(sys.argv[1]))
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), int(sys.argv[3])))
+try:
+    made(config, Path(sys.argv[2])) if sys.argv[4] == "backup" else put(Path(sys.argv[2]), config, replace=True)
+except Exception as error:
+    print(type(error).__name__, error)
+else:
+    print("done")
+"""
+
+
+@pytest.mark.parametrize("what", ["backup", "restore"])
+@pytest.mark.parametrize(
+    "most_bytes", [10_000, *(pytest.param(most, marks=pytest.mark.slow) for most in (300_000, 600_000))]
+)
+def test_a_disk_that_is_full_leaves_nothing_half(tmp_path: Path, what: str, most_bytes: int) -> None:
+    """A limit on the size of files stands in for it: writing fails in the same places."""
+    settings = grown(tmp_path / "a")
+    stored(settings, *[heard(number, "a line of some length " * 20) for number in range(400)])
+    made(settings, tmp_path / "b.tar")
+    size = settings.store.path.stat().st_size
+    assert size > 600_000
+    stored(settings, heard(1000))
+    before = _said(tmp_path / "a")
+    target = tmp_path / ("c.tar" if what == "backup" else "b.tar")
+    with child(FULL, tmp_path / "a", target, most_bytes, what) as running:
+        assert running.stdout is not None
+        told = running.stdout.read()
+    assert running.returncode == 0
+    assert "OSError" in told or "Unreadable" in told, told
+    assert _said(tmp_path / "a") == before
+    assert not (tmp_path / "c.tar").exists()
+    assert not list(tmp_path.rglob(".reverie-backup-*"))
+    assert not list(tmp_path.rglob("*.restoring*"))
+    assert not list(tmp_path.rglob(".restoring-*"))
+
+
+def test_moves_that_were_cut_off_are_gone_on_with_and_done_once(tmp_path: Path) -> None:
+    store = tmp_path / "s.db"
+    for name, text in (("s.db", "old"), ("new", "new"), ("side", "old side")):
+        (tmp_path / name).write_text(text)
+    moves = [
+        FileMove(new=None, place=tmp_path / "side", old=tmp_path / "side.old"),
+        FileMove(new=tmp_path / "new", place=store, old=tmp_path / "s.db.old"),
+    ]
+    move_files(store, moves)
+    assert tree(tmp_path) == {"s.db": b"new", "s.db.old": b"old", "side.old": b"old side"}
+    assert not finish_moves(store)
+    assert not move_plan_path(store).exists()

@@ -1,0 +1,125 @@
+"""A desk with a real store, and handlers that only tell what they were asked."""
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from gateway.commands.context import CommandCall, CommandContext, CommandHandler, CommandReply
+from gateway.commands.dispatcher import CommandDispatcher, CommandResult
+from gateway.commands.info import BASE_HANDLERS
+from gateway.commands.table import COMMANDS
+from gateway.config.models import CommandsConfig
+from gateway.core.clock import ManualClock
+from gateway.core.events import Address, ChannelName, Command, EventId, Message, MessageId, RoomId, Sender, SenderId
+from gateway.core.facts import AuditRecord
+from gateway.core.identity import AccessPolicy, RoleGrant
+from gateway.core.metrics import GatewayStats
+from gateway.store import Store
+from tests.kits.rewind import Views, rewinds
+
+IRC = ChannelName("irc.x")
+LOBBY = Address(channel=IRC, room=RoomId("#lobby"))
+POLICY = AccessPolicy(
+    dm_policy="open",
+    roles={
+        "irc.x:account:olga": "owner",
+        "irc.x:account:root": "admin",
+        "irc.x:account:mia": "member",
+        "irc.x:account:mal": "blocked",
+    },
+    open_rooms={IRC: frozenset({RoomId("#lobby")})},
+    grants={"irc.x:account:rick": [RoleGrant("admin", LOBBY.conversation, "granted")]},
+)
+SENT = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def somebody(who: str, **more: Any) -> Sender:
+    sender = Sender(id=SenderId(f"account:{who}"), name=who, account=who, verified=True)
+    return replace(sender, **more)
+
+
+def command(name: str, args: str = "", who: str = "root", *, direct: bool = False, **more: Any) -> Command:
+    made = Command(
+        id=EventId("c1"),
+        at=Address(channel=IRC, room=RoomId(who)) if direct else LOBBY,
+        sender=somebody(who),
+        name=name,
+        args=args,
+        sent=SENT,
+        origin="text",
+        direct=direct,
+    )
+    return replace(made, **more)
+
+
+def said(text: str, kind: Literal["direct", "mention", "reply", "room"] = "mention", who: str = "root") -> Message:
+    at = Address(channel=IRC, room=RoomId(who)) if kind == "direct" else LOBBY
+    return Message(id=MessageId("m1"), at=at, sender=somebody(who), text=text, sent=SENT, kind=kind)
+
+
+async def echo(ask: CommandCall, _world: CommandContext) -> CommandReply:
+    """What it was asked for, with a second line."""
+    shown = ", ".join(f"{name}={value}" for name, value in ask.arguments.items())
+    return CommandReply(text=f"{ask.command.name}/{ask.sub}: {shown}\nmore of it")
+
+
+async def refuse(_ask: CommandCall, _world: CommandContext) -> CommandReply:
+    return CommandReply(text="That is not so.", ok=False)
+
+
+ECHO: Mapping[str, CommandHandler] = {row.name: echo for row in COMMANDS} | {
+    "deny": refuse,
+    "help": BASE_HANDLERS["help"],
+}
+
+
+class Counter:
+    """A desk, and what came of what it was handed."""
+
+    def __init__(self, desk: CommandDispatcher, clock: ManualClock) -> None:
+        self.desk, self.clock = desk, clock
+
+    async def ask(self, name: str, args: str = "", who: str = "root", **more: Any) -> str:
+        """What is answered. Empty: nothing."""
+        handled = await self.desk.handle(command(name, args, who, **more))
+        return handled.post.text if handled.post else ""
+
+    async def audited(self, event: Command) -> list[AuditRecord]:
+        """What is written into the audit."""
+        return audited(await self.desk.handle(event))
+
+
+def audited(handled: CommandResult) -> list[AuditRecord]:
+    facts = (made.fact for made in (handled.effect.facts if handled.effect else ()))
+    return [fact for fact in facts if isinstance(fact, AuditRecord)]
+
+
+@contextlib.asynccontextmanager
+async def counter(
+    folder: Path,
+    *,
+    answers: Mapping[str, CommandHandler] = ECHO,
+    redact: Callable[[str], str] = str,
+    per_minute: int = 1000,
+) -> AsyncIterator[Counter]:
+    clock = ManualClock()
+    async with await Store.open(folder / "reverie.db", clock) as store:
+        world = CommandContext(
+            reader=store,
+            clock=clock,
+            stats=GatewayStats({IRC: "irc"}, clock.now()),
+            version="1",
+            model_name=lambda: "",
+            agent_mode=lambda: "",
+            prefixes={IRC: "!"},
+            rewinds=rewinds(store, clock, Views()),
+            count_pages=lambda _: 1,
+        )
+        said = CommandsConfig(per_minute=per_minute)
+        desk = CommandDispatcher(
+            world, POLICY, lambda: said, answers=answers, ours=lambda _: frozenset({"reverie"}), redact=redact
+        )
+        yield Counter(desk, clock)

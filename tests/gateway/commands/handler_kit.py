@@ -1,0 +1,99 @@
+"""Commands given to their handlers, and written down with what they change as the intake does: no desk in front."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from channels.base import CommandCompletion
+from gateway.commands.context import CommandCall, CommandContext, CommandHandler, CommandReply
+from gateway.core.clock import Clock
+from gateway.core.events import Address, Command, EventId, Sender, SenderId
+from gateway.core.facts import dedup_key
+from gateway.core.identity import Role
+from gateway.core.metrics import GatewayStats
+from gateway.store import NewEntry, Store
+from tests.kits.rewind import Views, rewinds
+
+
+def typing(at: Address, name: str, sub: str, arg: str, begun: str = "") -> CommandCompletion:
+    """What somebody writes there by now."""
+    sender = Sender(id=SenderId("root"), name="root", verified=True)
+    return CommandCompletion(at=at, sender=sender, direct=False, name=name, sub=sub, arg=arg, prefix=begun)
+
+
+@dataclass
+class Counter:
+    """Where one person gives commands, one after the other."""
+
+    store: Store
+    clock: Clock
+    handlers: Mapping[str, CommandHandler]
+    at: Address
+    role: Role = "owner"
+    everywhere: Role | None = None
+    """None: the same."""
+    direct: bool = False
+    sender: str = "root"
+    last: list[str] = field(default_factory=list)
+    """The ids of commands that were given."""
+
+    async def __call__(self, said: str, **given: str) -> CommandReply:
+        """`said`: name and sub."""
+        return await self.give(said, given)
+
+    async def give(self, said: str, given: Mapping[str, str], *, id: str = "", kept: bool = True) -> CommandReply:  # noqa: A002 - it is what it is
+        """`id`: of the event, else a new one. `kept`: False, if it cannot be written down."""
+        name, _, sub = said.partition(" ")
+        self.last.append(id or f"c{await self._count()}")
+        command = Command(
+            id=EventId(self.last[-1]),
+            at=self.at,
+            sender=Sender(id=SenderId(self.sender), name=self.sender, verified=True),
+            name=name,
+            args=" ".join((sub, *given.values())).strip(),
+            sent=self.clock.now(),
+            origin="native",
+            direct=self.direct,
+        )
+        ask = CommandCall(
+            command=command,
+            role=self.role,
+            rule="r",
+            global_role=self.everywhere or self.role,
+            sub=sub,
+            arguments=given,
+        )
+        answer = await self.handlers[said](ask, self._world())
+        answer = CommandReply(text=answer) if isinstance(answer, str) else answer
+        if kept:
+            await self._keep(command, answer)
+        elif answer.effect is not None:
+            answer.effect.settle(None)
+        return answer
+
+    async def says(self, said: str, **given: str) -> str:
+        """The words alone."""
+        return (await self(said, **given)).text
+
+    async def _keep(self, command: Command, answer: CommandReply) -> None:
+        place = command.at.conversation
+        noticed = NewEntry(fact=command, at=self.clock.now(), conversation=place, key=dedup_key(command))
+        change = answer.effect
+        written = await self.store.append([noticed, *(change.entries(noticed) if change is not None else ())])
+        if change is not None:
+            change.settle(written[0])
+
+    async def _count(self) -> int:
+        return len(await self.store.entries(kinds=["command"])) + 1
+
+    def _world(self) -> CommandContext:
+        return CommandContext(
+            reader=self.store,
+            clock=self.clock,
+            stats=GatewayStats({}, self.clock.now()),
+            version="0",
+            model_name=lambda: "",
+            agent_mode=lambda: "",
+            prefixes={},
+            rewinds=rewinds(self.store, self.clock, Views()),
+            count_pages=lambda _: 1,
+        )

@@ -1,0 +1,235 @@
+"""The commands about rooms and channels, with a real log, a real outbox and channels in the process."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Coroutine
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from channels.base import Part, Rejected
+from channels.console import ConsoleChannel
+from gateway.commands.context import CommandCall, CommandContext, CommandFollowUp, CommandReply
+from gateway.commands.rooms import RoomCommands, SayCommand
+from gateway.core import identity
+from gateway.core.clock import ManualClock
+from gateway.core.events import (
+    Address,
+    ChannelName,
+    Command,
+    ConversationId,
+    EventId,
+    Message,
+    MessageId,
+    RoomId,
+    Sender,
+)
+from gateway.core.events import SenderId as Id
+from gateway.core.facts import Judgement, RoomAccessChanged, dedup_key
+from gateway.core.identity import RosterState
+from gateway.core.metrics import GatewayStats
+from gateway.store import NewEntry, Store
+from gateway.store.effects import CommandEffect
+from gateway.stream.outbox import Outbox
+from gateway.stream.rooms import RoomMembership
+from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
+from gateway.tools.platform import ConversationLocks
+from tests.kits.rewind import Views, rewinds
+from tests.kits.store import NOW
+
+HERE, THERE, FAR = ChannelName("here"), ChannelName("there"), ChannelName("far")
+LOBBY = Address(channel=HERE, room=RoomId("#lobby"))
+GARDEN = Address(channel=THERE, room=RoomId("#Garden"))
+ANN = Address(channel=HERE, room=RoomId("ann"))
+
+
+class Deaf(ConsoleChannel):
+    """People add it to rooms and take it out again."""
+
+    join = None  # type: ignore[assignment] # it has no such ability
+    leave = None  # type: ignore[assignment] # the same
+    is_joined = None  # type: ignore[assignment] # the same
+
+
+class Stubborn(ConsoleChannel):
+    """Says no, with words that want to be more than words."""
+
+    no = ""
+
+    async def join(self, at: Address) -> None:
+        if self.no:
+            raise Rejected(self.no)
+        await super().join(at)
+
+    async def leave(self, at: Address) -> None:
+        if self.no:
+            raise Rejected(self.no)
+        await super().leave(at)
+
+
+@dataclass
+class House:
+    """All of it, wired as the gateway does."""
+
+    store: Store
+    clock: ManualClock
+    channels: dict[ChannelName, ConsoleChannel]
+    shown: list[Part]
+    outbox: Outbox
+    travels: RoomMembership
+    rooms: RoomCommands
+    saying: SayCommand
+    doors: ConversationLocks
+    views: Views
+    world: CommandContext
+    opened: set[ConversationId]
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    count: int = 0
+
+    def ask(self, name: str, at: Address = LOBBY, *, direct: bool = False, **given: str) -> CommandCall:
+        self.count += 1
+        command = Command(
+            id=EventId(f"c{self.count}"),
+            at=at,
+            sender=Sender(id=Id("root"), name="Root", verified=True),
+            name=name,
+            args=" ".join(given.values()),
+            sent=NOW,
+            origin="text",
+            direct=direct,
+        )
+        return CommandCall(
+            command=command, role="admin", rule="access.roles.admin", global_role="admin", arguments=given
+        )
+
+    async def do(self, ask: CommandCall) -> CommandReply:
+        """As the desk and the intake do: one transaction, and then what follows."""
+        handlers = {**self.rooms.handlers, **self.saying.handlers}
+        answer = await handlers[ask.command.name](ask, self.world)
+        assert isinstance(answer, CommandReply)
+        await self.written(ask, answer.effect or CommandEffect(answer=answer.text))
+        return answer
+
+    async def written(self, ask: CommandCall, change: CommandEffect) -> None:
+        asked = NewEntry(fact=ask.command, at=NOW, conversation=ask.command.at.conversation, key=dedup_key(ask.command))
+        written = await self.store.append([asked, *change.entries(asked)])
+        change.settle(written[0])
+
+    async def told(self, name: str, at: Address = LOBBY, *, direct: bool = False, **given: str) -> str:
+        return (await self.do(self.ask(name, at, direct=direct, **given))).text
+
+    async def done(self) -> None:
+        """All that was begun has ended."""
+        async with asyncio.timeout(120):
+            while self.tasks:
+                await asyncio.wait(self.tasks)
+
+    async def open(self, at: Address, about: str = "") -> None:
+        self.opened.add(at.conversation)
+        await self.store.append(
+            [NewEntry(fact=RoomAccessChanged(room=at, open=True, by="here:root", about=about), at=NOW)]
+        )
+
+    async def spoke(self, at: Address, *, direct: bool, who: str = "ann") -> None:
+        """Somebody said something there."""
+        sender = Sender(id=Id(who), name=who, verified=True)
+        kind = "direct" if direct else "room"
+        said = Message(id=MessageId(f"m{who}"), at=at, sender=sender, text="hi", sent=NOW, kind=kind)  # type: ignore[arg-type] # one of these
+        entry = NewEntry(fact=said, at=NOW, conversation=at.conversation, key=dedup_key(said))
+        judged = Judgement(type="x", urgency=3, fate="due", rule="r", role="guest")
+        await self.store.append([entry, NewEntry(fact=judged, at=NOW, conversation=at.conversation, cause=entry)])
+
+    def seen(self, at: Address) -> list[str]:
+        return [part.body for part in self.shown if part.to == at]
+
+
+@contextlib.asynccontextmanager
+async def house(tmp: Path, known: dict[str, str] | None = None) -> AsyncIterator[House]:
+    """Open, with all channels up."""
+    clock, shown, opened = ManualClock(NOW + timedelta(hours=1)), list[Part](), set[ConversationId]()
+    tasks = set[asyncio.Task[None]]()
+    made: dict[ChannelName, ConsoleChannel] = {
+        HERE: ConsoleChannel(HERE, shown.append),
+        THERE: Stubborn(THERE, shown.append),
+        FAR: Deaf(FAR, shown.append),
+    }
+    who = identity.AccessPolicy(
+        dm_policy="pairing",
+        roles={"here:root": "admin", "here:ann": "member", **(known or {})},  # type: ignore[dict-item] # roles
+        open_rooms={
+            HERE: frozenset({LOBBY.room, RoomId("#Den")}),
+            THERE: frozenset({GARDEN.room}),
+            FAR: frozenset({identity.ANY_ROOM}),
+        },
+        roster_state=lambda: RosterState(rooms=frozenset(opened)),
+    )
+    bound = ConversationBinding(listen="mention", agent="reverie", private=False)
+    bindings = Bindings(
+        [
+            BindingPattern(
+                channel="here",
+                room="#Den",
+                thread=None,
+                binding=ConversationBinding(listen="all", agent="ana", private=True),
+            ),
+            BindingPattern(channel="here", room="*", thread=None, binding=bound),
+        ]
+    )
+
+    def spawn(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        return task
+
+    async with await Store.open(tmp / "log.db", clock) as store:
+        outbox = Outbox(store, made, clock, spawn)
+        travels = RoomMembership(made, spawn, outbox.wait_until_sent)
+        views, doors, later = Views(), ConversationLocks(), CommandFollowUp(store, clock, outbox.put)
+        rooms = RoomCommands(
+            reader=store, clock=clock, who=who, bindings=bindings, channels=made, travels=travels, later=later
+        )
+        saying = SayCommand(
+            reader=store,
+            who=who,
+            bindings=bindings,
+            places=PrivacyCache(store, bindings),
+            channels=made,
+            doors=doors,
+            forget=views.forget_view,
+            post=outbox.put,
+            spawn=spawn,
+            rooms=rooms.known_rooms,
+            inside=travels.is_inside,
+        )
+        world = CommandContext(
+            reader=store,
+            clock=clock,
+            stats=GatewayStats(dict.fromkeys(made, "console"), NOW),
+            version="0",
+            model_name=lambda: "m",
+            agent_mode=lambda: "resting",
+            prefixes=dict.fromkeys(made, "!"),
+            rewinds=rewinds(store, clock, views),
+            count_pages=lambda _: 1,
+        )
+        await outbox.recover()
+
+        async def up(batch: object, *, cursor: str | None = None) -> None:
+            del batch, cursor
+
+        running = [asyncio.create_task(channel.run(up)) for channel in made.values()]
+        for channel in made.values():
+            outbox.set_link_up(channel.name, up=True)
+        await asyncio.sleep(0)
+        it = House(store, clock, made, shown, outbox, travels, rooms, saying, doors, views, world, opened, tasks)
+        try:
+            yield it
+        finally:
+            await travels.close()
+            await outbox.drain(0)
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+            await outbox.close()

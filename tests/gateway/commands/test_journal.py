@@ -1,0 +1,377 @@
+"""`journal` and `memory`, on a real store and real files."""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agent.journal import parse_journal
+from gateway.commands.journal import DEFAULT_ENTRIES, MAX_MEMORY_CHARS, MAX_NOTE_CHARS, MAX_NOTES, JournalCommands
+from gateway.commands.table import COMMANDS
+from gateway.core.events import Address, Command
+from gateway.core.facts import NoteForgotten, Seq
+from gateway.core.identity import Role
+from gateway.core.redaction import Redactor
+from tests.gateway.commands.handler_kit import Counter, typing
+from tests.gateway.context.test_dream import dream, model
+from tests.kits.channels import story
+from tests.kits.journal import ANN, BOB, OWN, OWNER, ROOM, STAFF, Papers, at, papers
+
+DIRECT = (ANN, BOB, OWNER)
+
+
+@dataclass
+class Kit:
+    """One process."""
+
+    papers: Papers
+    tasks: list[asyncio.Task[None]]
+    """What follows from what was said."""
+    told: list[tuple[str, Seq, str]] = field(default_factory=list)
+    """Later: the id of the command, where it stands, and the words."""
+
+    @property
+    def commands(self) -> JournalCommands:
+        """Wired as the gateway does."""
+        it = self.papers
+        return JournalCommands(
+            it.store,
+            it.places,
+            it.forgetting,
+            memory=it.memory.read,
+            by_hand=it.notes.read_handwritten,
+            agent_of=lambda _: "reverie",
+            spawn=self._spawn,
+            tell=self._tell,
+            let_in=it.memory.approve,
+            redact=Redactor(["swordfish-pie-99"]),
+        )
+
+    def at(self, where: Address, role: Role = "admin", *, everywhere: Role | None = None) -> Counter:
+        """Who stands there."""
+        it = self.papers
+        return Counter(it.store, it.clock, self.commands.handlers, where, role, everywhere, direct=where in DIRECT)
+
+    def _spawn(self, what: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        self.tasks.append(asyncio.create_task(what))
+        return self.tasks[-1]
+
+    async def _tell(self, command: Command, asked: Seq, words: str) -> None:
+        self.told.append((command.id, asked, words))
+
+    async def settled(self) -> None:
+        """What was to follow has."""
+        await asyncio.gather(*self.tasks)
+
+    async def forgotten(self) -> list[NoteForgotten]:
+        found = await self.papers.store.entries(kinds=["forgotten"])
+        return [one.fact for one in found if isinstance(one.fact, NoteForgotten)]
+
+    async def newest(self) -> Seq:
+        (one,) = await self.papers.store.newest_entries(1, kinds=["noted"])
+        return one.seq
+
+
+@asynccontextmanager
+async def kit(tmp_path: Path) -> AsyncIterator[Kit]:
+    async with papers(tmp_path) as it:
+        for place in (*DIRECT, ROOM, STAFF):
+            it.places.record_direct(place.conversation, direct=place in DIRECT)
+        made = Kit(it, [])
+        yield made
+        await made.settled()
+
+
+async def everywhere(it: Kit) -> None:
+    """One note of each place."""
+    for number, place in enumerate((ROOM, ANN, BOB, OWNER, STAFF, OWN)):
+        await it.papers.notes.remember(at(place), f"note {number}")
+
+
+async def seen(counter: Counter, said: str, **given: str) -> list[int]:
+    """Which of these an answer tells."""
+    told = (await counter(said, **given)).text
+    return [number for number in range(6) if f"`note {number}`" in told]
+
+
+@story
+async def test_each_is_told_what_may_be_told_there(tmp_path: Path) -> None:
+    async with kit(tmp_path) as it:
+        await everywhere(it)
+        for said, given in (("journal", {"n": "20"}), ("memory show", {})):
+            assert await seen(it.at(ROOM), said, **given) == [0, 5]
+            assert await seen(it.at(ROOM, "owner"), said, **given) == [0, 5]
+            assert await seen(it.at(STAFF), said, **given) == [0, 4, 5]
+            assert await seen(it.at(ANN, "guest"), said, **given) == [1]
+            assert await seen(it.at(ANN, "member"), said, **given) == [1]
+            assert await seen(it.at(ANN, "admin"), said, **given) == [0, 1, 5]
+            assert await seen(it.at(OWNER, "owner"), said, **given) == [0, 1, 2, 3, 4, 5]
+            assert await seen(it.at(OWNER, "owner", everywhere="member"), said, **given) == [0, 3, 5]
+
+
+@story
+async def test_what_is_cut_shows_no_beginning_of_a_secret(tmp_path: Path) -> None:
+    async with kit(tmp_path) as it:
+        await it.papers.notes.write_entry(at(ROOM), "Key", "x" * (MAX_NOTE_CHARS - 20) + " swordfish-pie-99")
+        await it.papers.notes.remember(at(ROOM), "x" * (MAX_NOTE_CHARS - 15) + " swordfish-pie-99")
+        for said in ("journal", "memory show"):
+            assert "sword" not in await it.at(OWNER, "owner").says(said)
+
+
+@story
+async def test_the_journal_is_told_the_newest_first_with_numbers(tmp_path: Path) -> None:
+    async with kit(tmp_path) as it:
+        assert await it.at(ROOM).says("journal") == "There is nothing in my journal that may be told here."
+        await it.papers.notes.write_entry(at(ROOM), "Boats", "The harbour\nopens `@everyone`")
+        await it.papers.notes.remember(at(ANN), "Ulla was born in Zanzibar")
+        first, last = await it.newest() - 1, await it.newest()
+        assert (await it.at(OWNER, "owner").says("journal")).splitlines() == [
+            f"- `n{last}` 2026-03-04 05:06 UTC, `irc.test/ann`, to remember: `Ulla was born in Zanzibar`",
+            f"- `n{first}` 2026-03-04 05:06 UTC, public: `Boats: The harbour opens \\u0060@everyone\\u0060`",
+        ]
+        assert await it.at(ANN, "guest").says("journal") == (
+            f"- `n{last}` 2026-03-04 05:06 UTC, to remember: `Ulla was born in Zanzibar`"
+        )
+
+
+@story
+async def test_what_people_wrote_into_the_journal_is_told_as_far_as_it_may_be(tmp_path: Path) -> None:
+    async with kit(tmp_path) as it:
+        await it.papers.notes.write_entry(at(ROOM), "Boats", "The harbour opens")
+        with it.papers.journal.open("a") as file:
+            file.write(
+                "\n## 2026-03-05 09:00 — Mine\nscope: public\n\nby hand\n\n## 2026-03-05 10:00\n\nfor me alone\n"
+            )
+        room = (await it.at(ROOM).says("journal")).splitlines()
+        assert room[0] == "- 2026-03-05 09:00 UTC, public, by hand: `Mine: by hand`"
+        assert len(room) == 2
+        owner = (await it.at(OWNER, "owner").says("journal")).splitlines()
+        assert owner[0] == "- 2026-03-05 10:00 UTC, for the owner, by hand: `for me alone`"
+        it.papers.journal.unlink()
+        it.papers.journal.mkdir()
+        assert len((await it.at(ROOM).says("journal")).splitlines()) == 1
+
+
+@story
+async def test_so_many_are_told_as_are_asked_for(tmp_path: Path) -> None:
+    async with kit(tmp_path) as it:
+        for number in range(MAX_NOTES + 2):
+            await it.papers.notes.write_entry(at(ROOM), "", f"entry {number}")
+            await it.papers.notes.write_entry(at(BOB), "", "hidden")
+        assert len((await it.at(ROOM).says("journal")).splitlines()) == DEFAULT_ENTRIES
+        assert len((await it.at(ROOM).says("journal", n=str(MAX_NOTES))).splitlines()) == MAX_NOTES
+        assert (await it.at(ROOM).says("journal", n="1")).endswith(f": `entry {MAX_NOTES + 1}`")
+        for wrong in ("0", str(MAX_NOTES + 1), "-1", "many", "1e3", "٣", "9" * 5_000, ""):
+            answer = await it.at(ROOM)("journal", n=wrong)
+            assert (answer.ok, answer.text) == (False, f"Write how many entries: a number from 1 to {MAX_NOTES}.")
+
+
+@story
+async def test_what_is_made_of_all_places_is_shown_to_an_owner_alone(tmp_path: Path) -> None:
+    async with kit(tmp_path) as it:
+        assert await it.at(OWNER, "owner").says("memory show") == (
+            "There is nothing that I remember for good and may tell here."
+        )
+        await it.papers.notes.remember(at(BOB), "harbour")
+        await it.papers.notes.write_entry(at(BOB), "", "an entry is not for good")
+        await dream(it.papers, model("- Bob: harbour\n```\n# not mine"))
+        told = (await it.at(OWNER, "owner").says("memory show")).splitlines()
+        assert told[:5] == ["MEMORY.md:", "```", "- Bob: harbour", "\\u0060\\u0060\\u0060", "# not mine"]
+        assert told[5:7] == ["```", "To be remembered, the newest first:"]
+        assert len(told) == 8
+        for counter in (it.at(OWNER, "owner", everywhere="admin"), it.at(ROOM, "owner"), it.at(ANN, "admin")):
+            assert "Bob" not in await counter.says("memory show")
+
+
+@story
+async def test_a_long_memory_is_cut_and_one_that_cannot_be_read_is_said_to_be_so(tmp_path: Path) -> None:
+    async with kit(tmp_path) as it:
+        memory = it.papers.directory / "MEMORY.md"
+        memory.parent.mkdir(parents=True, exist_ok=True)
+        memory.write_text("- a line\n" * 2_000)
+        told = await it.at(OWNER, "owner").says("memory show")
+        assert len(told) < MAX_MEMORY_CHARS + 100
+        assert told.splitlines()[-3:-1] == ["- a line", "```"]
+        assert told.endswith(" more characters)")
+        memory.unlink()
+        memory.mkdir()
+        assert await it.at(OWNER, "owner").says("memory show") == "MEMORY.md cannot be read; my log says why."
+
+
+@story
+async def test_a_note_is_forgotten_everywhere_and_after_a_restart(tmp_path: Path) -> None:
+    async with kit(tmp_path) as it:
+        await it.papers.notes.remember(at(ROOM), "harbour")
+        harbour = await it.newest()
+        await it.papers.notes.remember(at(ROOM), "lighthouse")
+        await dream(it.papers, model("- harbour\n- lighthouse"))
+        answer = await it.at(ROOM)("memory forget", note=f" `N{harbour}`")
+        assert answer.ok
+        assert answer.text == (f"Note `n{harbour}` is forgotten. What MEMORY.md made of it leaves with the next dream.")
+        await it.settled()
+        (fact,) = await it.forgotten()
+        assert (fact.agent, fact.note, fact.by, fact.turn) == ("reverie", harbour, "irc.test:root (admin)", None)
+        assert it.told == []
+        assert [entry.text for entry in parse_journal(it.papers.journal.read_text())] == ["lighthouse"]
+        assert (it.papers.directory / "MEMORY.md").read_text() == "- lighthouse\n"
+        again = await it.at(ROOM)("memory forget", note=f"n{harbour}")
+        assert (again.ok, again.text) == (False, f"There is no note `n{harbour}` that may be told here.")
+    async with kit(tmp_path) as it:
+        assert "harbour" not in await it.at(OWNER, "owner").says("journal")
+        assert "lighthouse" in await it.at(OWNER, "owner").says("memory show")
+
+
+@story
+async def test_what_was_written_and_did_not_follow_follows_after_the_crash(tmp_path: Path) -> None:
+    async with kit(tmp_path) as it:
+        await it.papers.notes.remember(at(ROOM), "harbour")
+        await it.at(ROOM)("memory forget", note=f"n{await it.newest()}")
+        for task in it.tasks:  # the process ends before it has begun
+            task.cancel()
+        await asyncio.gather(*it.tasks, return_exceptions=True)
+        it.tasks.clear()
+        assert "harbour" in it.papers.journal.read_text()
+    async with kit(tmp_path) as it:
+        assert "harbour" not in it.papers.journal.read_text()
+
+
+@story
+async def test_a_disk_that_refuses_is_told_of_and_followed_up(tmp_path: Path) -> None:
+    async with kit(tmp_path) as it:
+        await it.papers.notes.remember(at(ROOM), "harbour")
+        text, note = it.papers.journal.read_text(), f"n{await it.newest()}"
+        it.papers.journal.unlink()
+        it.papers.journal.mkdir()
+        await it.at(ROOM)("memory forget", note=note)
+        await it.settled()
+        (given,) = await it.papers.store.entries(kinds=["command"])
+        words = f"My files could not be written: note `{note}` leaves them at the next start."
+        assert it.told == [("c1", given.seq, words)]
+        assert "harbour" not in await it.at(ROOM).says("memory show")
+    it.papers.journal.rmdir()
+    it.papers.journal.write_text(text)
+    async with kit(tmp_path) as it:
+        assert it.papers.journal.read_text() == ""
+
+
+@story
+async def test_the_same_event_twice_is_done_once(tmp_path: Path) -> None:
+    async with kit(tmp_path) as it:
+        await it.papers.notes.remember(at(ROOM), "harbour")
+        note = f"n{await it.newest()}"
+        await it.at(ROOM).give("memory forget", {"note": note}, id="c1")
+        await it.at(ROOM).give("memory forget", {"note": note}, id="c1")
+        await it.settled()
+        assert (len(await it.forgotten()), len(it.tasks)) == (1, 1)
+
+
+@story
+async def test_two_at_once_forget_it_once(tmp_path: Path) -> None:
+    """Told twice by the platform, and said by two."""
+    async with kit(tmp_path) as it:
+        await it.papers.notes.remember(at(ROOM), "harbour")
+        note = {"note": f"n{await it.newest()}"}
+        await asyncio.gather(*(it.at(ROOM).give("memory forget", note, id=name) for name in ("c1", "c1", "c2")))
+        await it.settled()
+        assert len(await it.forgotten()) == 1
+        assert len(it.tasks) == 2
+
+
+@story
+async def test_a_direct_chat_is_private_whatever_was_heard_there_before(tmp_path: Path) -> None:
+    async with kit(tmp_path) as it:
+        await everywhere(it)
+        it.papers.places.record_direct(ANN.conversation, direct=False)
+        assert await seen(it.at(ANN, "guest"), "journal", n="20") == [1]
+
+
+@story
+async def test_what_cannot_be_written_is_not_forgotten(tmp_path: Path) -> None:
+    async with kit(tmp_path) as it:
+        await it.papers.notes.remember(at(ROOM), "harbour")
+        await it.at(ROOM).give("memory forget", {"note": f"n{await it.newest()}"}, kept=False)
+        assert "harbour" in await it.at(ROOM).says("memory show")
+        assert it.tasks == []
+
+
+@story
+async def test_who_may_have_what_forgotten(tmp_path: Path) -> None:
+    async with kit(tmp_path) as it:
+        await everywhere(it)
+        numbers = [one.seq for one in await it.papers.store.newest_entries(6, kinds=["noted"])]
+
+        async def may(counter: Counter) -> list[int]:
+            answers = [await counter.give("memory forget", {"note": f"n{seq}"}, kept=False) for seq in numbers]
+            return [number for number, answer in enumerate(answers) if answer.ok]
+
+        assert await may(it.at(ROOM)) == [0, 5]
+        assert await may(it.at(ROOM, "admin", everywhere="guest")) == [0]  # an admin of this room alone
+        assert await may(it.at(STAFF, "admin", everywhere="guest")) == [4]
+        assert await may(it.at(ANN, "guest")) == [1]
+        assert await may(it.at(ANN, "admin", everywhere="guest")) == [1]
+        assert await may(it.at(ANN, "admin")) == [0, 1, 5]
+        assert await may(it.at(OWNER, "owner")) == [0, 1, 2, 3, 4, 5]
+        assert await it.forgotten() == []
+
+
+@story
+async def test_nobody_has_a_line_taken_out_of_the_memory_by_writing_it_down_first(tmp_path: Path) -> None:
+    async with kit(tmp_path) as it:
+        memory = it.papers.directory / "MEMORY.md"
+        memory.parent.mkdir(parents=True, exist_ok=True)
+        memory.write_text("- The safe is green\n")
+        await it.papers.notes.remember(at(ANN), "The safe is green")
+        await it.at(ANN, "guest")("memory forget", note=f"n{await it.newest()}")
+        await it.settled()
+        assert memory.read_text() == "- The safe is green\n"
+        await it.papers.notes.remember(at(ANN), "The safe is green")
+        await it.at(OWNER, "owner")("memory forget", note=f"n{await it.newest()}")
+        await it.settled()
+        assert memory.read_text() == ""
+
+
+@story
+async def test_what_names_no_note_is_said_to_name_none(tmp_path: Path) -> None:
+    async with kit(tmp_path) as it:
+        await it.papers.say(1, "hello")
+        for wrong in ("harbour", "12", "m1", "n", "n1x", "n" + "1" * 19, "`@everyone"):
+            answer = await it.at(ROOM)("memory forget", note=wrong)
+            assert (answer.ok, answer.text[:26]) == (False, "Write a note's number, e.g")
+        for nothing in ("n1", "n999999999999999999", "n0"):
+            answer = await it.at(ROOM)("memory forget", note=nothing)
+            assert (answer.ok, answer.text) == (False, f"There is no note `{nothing}` that may be told here.")
+
+
+@story
+async def test_another_agents_notes_are_not_told(tmp_path: Path) -> None:
+    async with kit(tmp_path) as it:
+        await it.papers.notes.remember(at(ROOM, agent="bob"), "harbour")
+        assert "harbour" not in await it.at(OWNER, "owner").says("journal")
+        assert not (await it.at(OWNER, "owner")("memory forget", note=f"n{await it.newest()}")).ok
+
+
+@story
+async def test_those_of_that_place_are_suggested(tmp_path: Path) -> None:
+    async with kit(tmp_path) as it:
+        await everywhere(it)
+        await it.papers.notes.remember(at(ROOM), "harbour")
+        await it.papers.notes.remember(at(ROOM, agent="bob"), "harbour")
+        first, *_, last, _ = [one.seq for one in await it.papers.store.newest_entries(9, kinds=["noted"])]
+        typed = typing(ROOM, "memory", "forget", "note")
+        assert await it.commands.suggest_numbers(typed) == [f"n{last}", f"n{first}"]
+        await it.at(ROOM)("memory forget", note=f"n{last}")
+        assert await it.commands.suggest_numbers(typed) == [f"n{first}"]
+        assert await it.commands.suggest_numbers(typing(ROOM, "memory", "forget", "note", "x")) == []
+
+
+def test_every_sub_of_the_table_has_its_handler(tmp_path: Path) -> None:
+    @story
+    async def told() -> None:
+        async with kit(tmp_path) as it:
+            wanted = {f"memory {sub.name}" for row in COMMANDS if row.name == "memory" for sub in row.subs} | {
+                "journal"
+            }
+            assert set(it.at(ROOM).handlers) == wanted
+
+    told()

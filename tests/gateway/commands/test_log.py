@@ -1,0 +1,106 @@
+"""`log tail`, asked in the channel: without secrets, and without what others said alone."""
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from gateway.commands.info import _LISTED_KINDS, MAX_ENTRY_CHARS, LogCommands
+from gateway.core.clock import ManualClock
+from gateway.core.events import Address
+from gateway.core.facts import DmnStateSaved, Fact, LimitReached, NoteWritten, inner_conversation
+from gateway.core.redaction import Redactor
+from gateway.store import NewEntry, Store
+from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
+from tests.gateway.commands.handler_kit import Counter
+from tests.kits.store import NOW, opened, place, run, said
+
+OPEN = Bindings(
+    [BindingPattern(channel="*", room="*", thread=None, binding=ConversationBinding(listen="all", private=False))]
+)
+ROOM, ALONE, OTHER = place("#a"), place("ann"), place("bob")
+
+
+async def counter(store: Store, at: Address, *, role: str = "admin", direct: bool = True) -> Counter:
+    clock = ManualClock(NOW)
+    commands = LogCommands(store, Redactor(["swordfish pie"]), PrivacyCache(store, OPEN))
+    asked = "owner" if role == "owner" else "admin"
+    return Counter(store=store, clock=clock, handlers=commands.handlers, at=at, role=asked, direct=direct)  # type: ignore[arg-type]
+
+
+def test_an_admin_sees_rooms_and_their_own_chat_without_secrets(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with await opened(tmp_path / "s.db") as store:
+            await store.append(
+                [
+                    said(1, "the pie is swordfish pie\x1b[2J `"),
+                    said(2, "password=hunter2-9 ```"),
+                    said(3, "mine alone", "ann", "direct"),
+                    said(4, "bob's own words", "bob", "direct"),
+                    NewEntry(fact=DmnStateSaved(state=f'{{"running": ["{OTHER.conversation}"]}}', agent="a"), at=NOW),
+                    NewEntry(
+                        fact=LimitReached(limit="rate", whose="room", subject=OTHER.conversation, rule="access.rates"),
+                        at=NOW,
+                    ),
+                    NewEntry(
+                        fact=NoteWritten(
+                            agent="a", scope=OTHER.conversation, title="of bob", text="bob's", lasting=True
+                        ),
+                        at=NOW,
+                        conversation=inner_conversation("a"),
+                    ),
+                ]
+            )
+            text = await (await counter(store, ALONE)).says("log tail")
+            assert "the pie is [redacted]\\x1b[2J '" in text
+            assert "password=[redacted] '''" in text
+            assert "mine alone" in text
+            assert "bob" not in text
+            assert text.endswith("3 more of private conversations, which owners see.")
+            assert text.count("```") == 2
+            told = await (await counter(store, ALONE, role="owner")).says("log tail", n="50")
+            assert "bob's own words" in told
+            assert "swordfish" not in told
+            assert "not shown" not in told
+            assert "running" not in told
+
+    run(story())
+
+
+def test_an_owner_who_is_not_alone_sees_what_an_admin_sees(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with await opened(tmp_path / "s.db") as store:
+            await store.append([said(1, "bob's own words", "bob", "direct")])
+            text = await (await counter(store, ROOM, role="owner", direct=False)).says("log tail")
+            assert text == "1 more of private conversations, which owners see."
+
+    run(story())
+
+
+def test_an_empty_log_says_so_and_a_long_entry_is_cut_after_it_was_redacted(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with await opened(tmp_path / "s.db") as store:
+            assert await (await counter(store, ROOM)).says("log tail") == "Nothing has happened yet."
+            head = "x" * (MAX_ENTRY_CHARS - 70)
+            await store.append([said(1, f"{head} swordfish pie and {'y' * MAX_ENTRY_CHARS}")])
+            text = await (await counter(store, ROOM)).says("log tail", n="1")
+            assert "sword" not in await (await counter(store, ROOM)).says("log tail", n="2")
+            assert all(len(line) <= MAX_ENTRY_CHARS for line in text.split("\n"))
+
+    run(story())
+
+
+@pytest.mark.parametrize("wrong", ["0", "101", "-1", "x", "", "9" * 5_000, "²", "1 2"])
+def test_a_number_is_asked_for(tmp_path: Path, wrong: str) -> None:
+    async def story() -> None:
+        async with await opened(tmp_path / "s.db") as store:
+            answer = await (await counter(store, ROOM))("log tail", n=wrong)
+            assert not answer.ok
+            assert answer.text == "How many: a number from 1 to 100."
+
+    run(story())
+
+
+def test_every_kind_is_told_but_what_is_only_saved() -> None:
+    tags = {tag for fact in get_args(Fact) for tag in get_args(fact.__annotations__["kind"])}
+    assert tags - set(_LISTED_KINDS) == {"dmn", "cursor"}

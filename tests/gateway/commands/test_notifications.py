@@ -1,0 +1,305 @@
+"""`notify`: what may interrupt, seen and set by commands, on a real store."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+
+from gateway.commands.notifications import (
+    MAX_KEYWORD_CHARS,
+    MAX_TYPE_CHARS,
+    MAX_TYPES,
+    RECENT_NOTIFICATIONS,
+    NotificationCommands,
+)
+from gateway.commands.table import COMMANDS
+from gateway.core.clock import ManualClock
+from gateway.core.events import Message
+from gateway.core.facts import AttentionRuleSet, AttentionThresholdSet, Fact, Judgement
+from gateway.core.identity import Role
+from gateway.store import NewEntry, Store
+from gateway.stream.attention import (
+    MAX_RULES,
+    MAX_THRESHOLDS,
+    AttentionOverrideStore,
+    AttentionPolicy,
+    AttentionRule,
+    judge,
+)
+from tests.gateway.commands.handler_kit import Counter, typing
+from tests.gateway.stream.test_attention import YES, said
+from tests.kits.channels import story
+from tests.kits.store import NOW, judged, place
+from tests.kits.store import said as written
+
+HERE = place("#a")
+
+
+@dataclass
+class Kit:
+    """One process."""
+
+    store: Store
+    clock: ManualClock
+    overrides: AttentionOverrideStore
+    policy: AttentionPolicy
+
+    def at(self, role: Role = "admin", *, direct: bool = False) -> Counter:
+        """Who asks."""
+        handlers = NotificationCommands(self.overrides, self.store, self.policy).handlers
+        return Counter(self.store, self.clock, handlers, HERE, role, direct=direct)
+
+    def judged(self, message: Message) -> tuple[str, int, str]:
+        """What becomes of it by now."""
+        one = judge(self.policy, message, YES, "ambient")
+        return one.fate, one.urgency, one.rule
+
+    async def came(self, number: int, dotted: str, rule: str = "default") -> None:
+        """Something of that type, in its own minute."""
+        at = NOW + timedelta(minutes=number)
+        message = replace(written(number), at=at)
+        one = judged(message, 2)
+        assert isinstance(one.fact, Judgement)
+        await self.store.append([message, replace(one, at=at, fact=replace(one.fact, type=dotted, rule=rule))])
+
+
+@asynccontextmanager
+async def kit(tmp_path: Path) -> AsyncIterator[Kit]:
+    clock = ManualClock(NOW)
+    async with await Store.open(tmp_path / "s.db", clock) as store:
+        overrides = AttentionOverrideStore(store)
+        await overrides.load()
+        store.add_listener(overrides.on_appended)
+        rule = AttentionRule(type="irc", urgency=1, keyword="tea")
+        policy = AttentionPolicy(rules=(rule,), thresholds={"irc.libera": 1}, overrides=overrides.current)
+        yield Kit(store, clock, overrides, policy)
+
+
+@story
+async def test_types_are_told_the_newest_first_with_what_passes(tmp_path: Path) -> None:
+    async with kit(tmp_path) as it:
+        assert await it.at().says("notify types") == "No notification came so far."
+        await it.came(1, "irc.libera.room.#`a")
+        await it.came(2, "irc.libera.room.#`a")
+        await it.came(3, "telegram.main.reaction.7")
+        await it.at()("notify threshold", type="telegram", urgency="urgent")
+        last = "the last 2026-03-04 05"
+        assert (await it.at().says("notify types")).splitlines() == [
+            f"- `telegram.main.reaction.7`: 1, {last}:09 UTC; passes from urgent on (`notify threshold telegram`)",
+            f"- `irc.libera.room.#\\u0060a`: 2, {last}:08 UTC; passes from low on (`attention.thresholds.irc.libera`)",
+        ]
+
+
+@story
+async def test_who_speaks_alone_with_the_agent_is_named_to_an_owner_alone(tmp_path: Path) -> None:
+    async with kit(tmp_path) as it:
+        for number, dotted in enumerate(
+            [
+                "telegram.main.direct.42",
+                "telegram.main.reaction.42",
+                "telegram.main.room.7",
+                "telegram.other.reaction.42",
+                "irc.x.direct.ann.7",
+            ]
+        ):
+            await it.came(number, dotted)
+        told = (await it.at("owner").says("notify types")).splitlines()
+        assert [line.split("`")[1] for line in told[:-1]] == ["telegram.other.reaction.42", "telegram.main.room.7"]
+        assert told[-1] == "- and 3 of direct chats"
+        alone = (await it.at("owner", direct=True).says("notify types")).splitlines()
+        assert len(alone) == 5
+        assert (await it.at("admin", direct=True).says("notify types")).splitlines() == told
+
+
+@story
+async def test_of_many_types_those_that_came_before_are_counted(tmp_path: Path) -> None:
+    async with kit(tmp_path) as it:
+        for number in range(MAX_TYPES + 3):
+            await it.came(number, f"irc.x.room.#{number}")
+        lines = (await it.at().says("notify types")).splitlines()
+        assert len(lines) == MAX_TYPES + 1
+        assert lines[-1] == "- and 3 that came before"
+        assert lines[0].startswith(f"- `irc.x.room.#{MAX_TYPES + 2}`")
+
+
+@story
+async def test_a_threshold_is_set_seen_and_taken_back(tmp_path: Path) -> None:
+    async with kit(tmp_path) as it:
+        at = it.at()
+        await it.came(1, "irc.libera.room.#a")
+        stands = "`irc.libera.room.#a` passes from low on (`attention.thresholds.irc.libera`)."
+        assert await at.says("notify threshold", type="`irc.libera.room.#a`") == stands
+        assert await at.says("notify threshold", type="discord.x") == "`discord.x` passes whatever it is."
+        assert it.judged(said("mention"))[0] == "due"
+        words = await at.says("notify threshold", type="irc.libera.mention", urgency="urgent")
+        assert words == "From now on `irc.libera.mention` passes from urgent on. Nothing like that came so far."
+        assert await at.says("notify threshold", type="irc.libera", urgency="normal") == (
+            "From now on `irc.libera` passes from normal on."
+        )
+        assert it.judged(said("room", "tea")) == ("noted", 1, "notify threshold irc.libera is 2")
+        (first, _) = await it.store.entries(kinds=["threshold_set"])
+        assert first.fact == AttentionThresholdSet(type="irc.libera.mention", value=3, by="irc.test:root")
+    async with kit(tmp_path) as it:
+        at = it.at()
+        assert it.judged(said("room", "tea"))[2] == "notify threshold irc.libera is 2"
+        assert await at.says("notify threshold", type="irc.libera", urgency="reset") == (
+            "What was set here is taken back. `irc.libera` passes from low on (`attention.thresholds.irc.libera`)."
+        )
+        assert it.judged(said("room", "tea"))[0] == "due"
+        again = await at("notify threshold", type="irc.libera", urgency="reset")
+        assert again.text.startswith("Nothing was set here for it.")
+        assert again.effect is None
+        assert "`notify threshold irc.libera.mention`" in await at.says(
+            "notify threshold", type="irc.libera.mention.#x"
+        )
+        assert len(await it.store.entries(kinds=["threshold_set"])) == 3
+
+
+@story
+async def test_what_is_counted_together_is_no_unknown_type(tmp_path: Path) -> None:
+    async with kit(tmp_path) as it:
+        await it.came(1, "irc.x.room.*")
+        for dotted in ("irc.x.room.*", "irc.x.room.#new", "irc.x", "irc"):
+            assert "Nothing like" not in await it.at().says("notify threshold", type=dotted, urgency="low")
+        assert set(it.overrides.current().thresholds) == {"irc.x.room", "irc.x.room.#new", "irc.x", "irc"}
+        assert "Nothing like" in await it.at().says("notify threshold", type="irc.y", urgency="low")
+        assert "Nothing like" not in await it.at().says("notify rule", type="*.room.*", urgency="low")
+
+
+@story
+async def test_a_rule_is_added_in_front_listed_and_taken_back(tmp_path: Path) -> None:
+    async with kit(tmp_path) as it:
+        at = it.at()
+        assert (await at.says("notify rules")).splitlines() == [
+            "- `attention.rules[0]`: `irc, with 'tea': low`; 0 decided by it",
+            "(of the newest 0 notifications)",
+        ]
+        assert await at.says("notify rule", urgency="urgent", type="irc.libera", keyword="tea  `now`") == (
+            "Rule `r1` is added, in front of all others: `irc.libera, with 'tea \\u0060now\\u0060': urgent`. "
+            "Nothing like that came so far."
+        )
+        assert it.judged(said("room", "Tea `NOW`!")) == ("due", 3, "notify rule r1")
+        assert it.judged(said("room", "tea")) == ("due", 1, "attention.rules[0]")
+        await at("notify rule", urgency="normal", type="irc.*.room.*")
+        await it.came(1, "irc.libera.room.#a", "notify rule r1")
+    async with kit(tmp_path) as it:
+        at = it.at()
+        assert it.judged(said("room", "tea")) == ("due", 2, "notify rule r2")
+        assert (await at.says("notify rules")).splitlines() == [
+            "- `notify rule r2`: `irc.*.room.*: normal`; 0 decided by it",
+            "- `notify rule r1`: `irc.libera, with 'tea \\u0060now\\u0060': urgent`; 1 decided by it",
+            "- `attention.rules[0]`: `irc, with 'tea': low`; 0 decided by it",
+            "(of the newest 1 notifications)",
+        ]
+        assert await at.says("notify unrule", id="`R2`") == "Rule `r2` is taken back."
+        assert it.judged(said("room", "tea")) == ("due", 1, "attention.rules[0]")
+        again = await at("notify unrule", id="r2")
+        assert (again.ok, again.text) == (
+            False,
+            "There is no rule `r2` to take back. Those that were added here: `r1`.",
+        )
+        assert (
+            await at.says("notify rule", urgency="low", type="irc")
+            == "Rule `r3` is added, in front of all others: `irc: low`."
+        )
+
+
+@story
+async def test_nothing_is_there(tmp_path: Path) -> None:
+    async with kit(tmp_path) as it:
+        it.policy = AttentionPolicy(thresholds={}, overrides=it.overrides.current)
+        assert await it.at().says("notify rules") == "There are no rules."
+        answer = await it.at()("notify unrule", id="`@everyone\n")
+        assert (answer.ok, answer.text) == (
+            False,
+            "There is no rule `@everyone` to take back. None was added here.",
+        )
+
+
+@story
+async def test_wrong_arguments_change_nothing(tmp_path: Path) -> None:
+    async with kit(tmp_path) as it:
+        for dotted in ("`", "*", "a\nb", "x" * (MAX_TYPE_CHARS + 1), "..", "\u202eirc"):
+            for sub, more in (("threshold", {}), ("threshold", {"urgency": "low"}), ("rule", {"urgency": "low"})):
+                answer = await it.at()(f"notify {sub}", type=dotted, **more)
+                assert not answer.ok
+                assert answer.text.startswith("Write a type")
+        answer = await it.at()("notify rule", type="irc", urgency="low", keyword="x" * (MAX_KEYWORD_CHARS + 1))
+        assert (answer.ok, answer.text) == (False, f"A keyword has at most {MAX_KEYWORD_CHARS} characters.")
+        assert await it.store.entries(kinds=["rule_set", "threshold_set"]) == []
+
+
+@story
+async def test_the_same_event_twice_is_done_once(tmp_path: Path) -> None:
+    async with kit(tmp_path) as it:
+        at = it.at()
+        for _ in range(2):
+            await at.give("notify rule", {"urgency": "low", "type": "irc"}, id="n1")
+            await at.give("notify threshold", {"urgency": "low", "type": "irc"}, id="n2")
+        assert [one.rule for one in it.overrides.rules] == ["r1"]
+        assert len(await it.store.entries(kinds=["threshold_set"])) == 1
+        for _ in range(MAX_RULES):
+            await at.give("notify rule", {"urgency": "low", "type": "irc"}, kept=False)
+        assert [one.rule for one in it.overrides.rules] == ["r1"]
+        assert (await at("notify rule", urgency="low", type="irc")).ok
+
+
+@story
+async def test_there_are_only_so_many(tmp_path: Path) -> None:
+    async with kit(tmp_path) as it:
+        facts: list[Fact] = [
+            AttentionRuleSet(rule=f"r{one}", type="irc", urgency=1, by="x") for one in range(MAX_RULES - 1)
+        ]
+        facts += [AttentionThresholdSet(type=f"irc.{number}", value=1, by="x") for number in range(MAX_THRESHOLDS)]
+        await it.store.append([NewEntry(fact=fact, at=NOW) for fact in facts])
+        assert (await it.at()("notify rule", type="irc", urgency="low")).ok
+        answer = await it.at()("notify rule", type="irc", urgency="low")
+        assert (answer.ok, answer.effect) == (False, None)
+        answer = await it.at()("notify threshold", type="new", urgency="low")
+        assert (answer.ok, answer.effect) == (False, None)
+        assert (await it.at()("notify threshold", type="irc.7", urgency="normal")).ok
+        assert it.overrides.current().thresholds["irc.7"] == 2
+
+
+@story
+async def test_rules_count_the_newest_notifications_alone(tmp_path: Path) -> None:
+    async with kit(tmp_path) as it:
+        entries = list[NewEntry]()
+        for number in range(RECENT_NOTIFICATIONS + 5):
+            message = written(number)
+            one = judged(message)
+            assert isinstance(one.fact, Judgement)
+            entries += [message, replace(one, fact=replace(one.fact, rule="attention.rules[0]"))]
+        await it.store.append(entries)
+        assert f"{RECENT_NOTIFICATIONS} decided by it" in await it.at().says("notify rules")
+
+
+@story
+async def test_types_and_rules_are_suggested(tmp_path: Path) -> None:
+    async with kit(tmp_path) as it:
+        commands = NotificationCommands(it.overrides, it.store, it.policy)
+        for number, dotted in enumerate(["irc.x.room.#a", "irc.x.direct.ann", "irc.x.reaction.ann", "irc.x.room.#b"]):
+            await it.came(number, dotted)
+        told = await commands.suggest(typing(HERE, "notify", "rule", "type"))
+        assert told == ["irc.x.room.#b", "irc.x.room", "irc.x", "irc", "irc.x.room.#a"]
+        assert await commands.suggest(typing(HERE, "notify", "threshold", "type", "`ROOM.#A")) == ["irc.x.room.#a"]
+        for number in range(40):
+            await it.came(10 + number, f"irc.{'long' * 50}.{number}")
+            await it.came(60 + number, f"irc.x.room.#{number}")
+        told = await commands.suggest(typing(HERE, "notify", "rule", "type"))
+        assert len(told) == 25
+        assert max(map(len, told)) <= 100
+        assert await commands.suggest(typing(HERE, "notify", "unrule", "id")) == []
+        await it.at()("notify rule", type="irc", urgency="low")
+        assert await commands.suggest(typing(HERE, "notify", "unrule", "id", "R")) == ["r1"]
+
+
+def test_every_sub_of_the_table_has_its_handler(tmp_path: Path) -> None:
+    @story
+    async def told() -> None:
+        async with kit(tmp_path) as it:
+            wanted = {f"notify {sub.name}" for row in COMMANDS if row.name == "notify" for sub in row.subs}
+            assert set(it.at().handlers) == wanted
+
+    told()

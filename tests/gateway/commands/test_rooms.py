@@ -1,0 +1,251 @@
+"""`rooms`, `join`, `part` and `say`: what is told, what becomes durable, and what follows."""
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from gateway.core.events import Address, Post, PostKey, RoomId, ThreadId
+from gateway.core.facts import CodeIssued, PostQueued, TurnRecord
+from gateway.store import NewEntry, OutboxPost, Store
+from tests.gateway.commands.rooms_kit import ANN, FAR, GARDEN, HERE, LOBBY, THERE, Stubborn, house
+from tests.kits.channels import story
+from tests.kits.store import NOW
+
+CLOSED = Address(channel=HERE, room=RoomId("#closed"))
+
+
+@story
+async def test_rooms_tells_every_room_once_with_how_it_stands(tmp_path: Path) -> None:
+    async with house(tmp_path) as it:
+        await it.open(Address(channel=THERE, room=RoomId("#late")), about="tea `and` cake\n- `x`: configured")
+        waits = CodeIssued(
+            request="r1",
+            what="room",
+            person="there:zed",
+            name="zed",
+            at=LOBBY,
+            room=Address(channel=THERE, room=RoomId("#wants")),
+            salt="0",
+            digest="0" * 64,
+            until=NOW + timedelta(hours=2),
+        )
+        over = replace(waits, request="r2", room=CLOSED, until=NOW)
+        await it.store.append([NewEntry(fact=fact, at=NOW) for fact in (waits, over)])
+        await it.told("part", room="#Den")
+        await it.done()
+        lines = (await it.told("rooms")).split("\n")
+        assert lines == [
+            "- `here/#Den`: configured, stays out, listens to all, agent `ana`, private",
+            "- `here/#lobby`: configured, in it, listens to mentions, agent `reverie`",
+            "- `there/#Garden`: configured, in it, listens to nothing, nobody's",
+            lines[3],
+            "- `there/#wants`: waits to be approved, in it, listens to nothing, nobody's",
+            "- `far`: any room is open.",
+        ]
+        assert lines[3].startswith("- `tea ")
+        assert lines[3].endswith(" (`there/#late`): approved, in it, listens to nothing, nobody's")
+        assert lines[3].count("`") == 4, "what a room calls itself ends no code"
+
+
+@story
+async def test_a_long_list_of_rooms_is_bounded(tmp_path: Path) -> None:
+    async with house(tmp_path) as it:
+        for number in range(300):
+            await it.open(Address(channel=HERE, room=RoomId(f"#r{number:03}")))
+        lines = (await it.told("rooms")).split("\n")
+        assert len(lines) == 202
+        assert lines[-1] == "- and 103 more."
+
+
+@pytest.mark.parametrize(
+    ("room", "says"),
+    [
+        (
+            "#closed",
+            "`here/#closed` is not open to me. An admin opens it by `!room approve`, or the operator lists it.",
+        ),
+        ("there/#closed", "`there/#closed` is not open to me."),
+        ("nowhere/#x", "I have no channel `nowhere`."),
+        ("agent/reverie", "I have no channel `agent`."),
+        ("there/", "`there/` is no room: write it as `rooms` lists them."),
+        ("there/#a%2", "`there/#a%2` is no room"),
+        ("`", "is no room"),
+        ("far/#x", "People add a bot to rooms there: add me to it, and `!room approve` opens it."),
+        ("#lobby", "I am in `here/#lobby` already."),
+    ],
+)
+def test_join_refuses_what_cannot_be(tmp_path: Path, room: str, says: str) -> None:
+    @story
+    async def telling() -> None:
+        async with house(tmp_path) as it:
+            answer = await it.do(it.ask("join", room=room))
+            assert says in answer.text
+            assert answer.effect is None
+            assert answer.ok is (room == "#lobby")
+            assert not it.tasks
+
+    telling()
+
+
+@story
+async def test_a_room_is_left_and_entered_again_also_of_another_channel_and_in_any_case(tmp_path: Path) -> None:
+    async with house(tmp_path) as it:
+        left = await it.told("part", room="there/#garden")
+        assert left == "I leave `there/#Garden`, and stay out until `!join` or until I am started anew."
+        await it.done()
+        assert it.travels.is_inside(GARDEN) is False
+        assert it.travels.was_sent_out(GARDEN)
+        it.travels.rejoin([GARDEN])
+        await it.done()
+        assert it.travels.is_inside(GARDEN) is False, "told to stay out"
+        assert await it.told("part", room="there/#garden") == "I am not in `there/#Garden`."
+        assert await it.told("join", room="THERE/#GARDEN") == "I have no channel `THERE`."
+        assert await it.told("join", room="`there/#GARDEN`") == "I enter `there/#Garden`. If I cannot, I say so here."
+        await it.done()
+        assert it.travels.is_inside(GARDEN)
+        assert not it.travels.was_sent_out(GARDEN)
+        assert it.seen(LOBBY) == [], "what went well needs no words behind the answer"
+
+
+@story
+async def test_an_invitation_is_stronger_than_having_been_told_to_leave(tmp_path: Path) -> None:
+    async with house(tmp_path) as it:
+        await it.told("part", room="there/#Garden")
+        await it.done()
+        it.travels.accept_invite(GARDEN)
+        it.travels.accept_invite(Address(channel=FAR, room=RoomId("x")))
+        await it.done()
+        assert it.travels.is_inside(GARDEN)
+
+
+@pytest.mark.parametrize("way", ["join", "part"])
+@story
+async def test_what_does_not_work_is_told_in_a_post_of_its_own_once(tmp_path: Path, way: str) -> None:
+    async with house(tmp_path) as it:
+        if way == "join":
+            await it.told("part", room="there/#Garden")
+            await it.done()
+        stubborn = it.channels[THERE]
+        assert isinstance(stubborn, Stubborn)
+        stubborn.no = "no ` way\n@everyone"
+        ask = it.ask(way, room="there/#Garden")
+        await it.do(ask)
+        await it.do(ask)  # the platform tells it again
+        await it.done()
+        (told,) = it.seen(LOBBY)
+        verb = "enter" if way == "join" else "leave"
+        assert told.startswith(f"I cannot {verb} `there/#Garden`: `no ")
+        assert told.count("`") == 4
+        assert "\n" not in told
+        assert it.travels.was_sent_out(GARDEN) is False
+
+
+@story
+async def test_part_without_a_room_is_this_one_and_the_answer_goes_out_before(tmp_path: Path) -> None:
+    async with house(tmp_path) as it:
+        ask = it.ask("part")
+        answer = await it.rooms.part(ask, it.world)
+        assert answer.effect is not None
+        post = Post(key=PostKey("answer"), to=LOBBY, text=answer.text)
+        queued = NewEntry(fact=PostQueued(post=post), at=NOW, conversation=LOBBY.conversation, key="post:answer")
+        (stored,) = await it.store.append([queued])
+        await it.written(ask, answer.effect)
+        it.outbox.put(OutboxPost(seq=stored.seq, at=NOW, post=post, parts=()))  # as the intake does: behind it
+        await it.done()
+        assert it.seen(LOBBY) == ["I leave `here/#lobby`, and stay out until `!join` or until I am started anew."]
+        assert it.travels.is_inside(LOBBY) is False
+
+
+@story
+async def test_nobody_leaves_a_direct_chat(tmp_path: Path) -> None:
+    async with house(tmp_path) as it:
+        answer = await it.do(it.ask("part", ANN, direct=True))
+        assert (answer.ok, answer.text) == (False, "We are alone here: name the room that I am to leave.")
+        assert await it.told("part", room="far/#x") == "Rooms are not left there."
+
+
+@story
+async def test_what_is_said_elsewhere_is_durable_with_the_command_and_a_turn_of_that_room(tmp_path: Path) -> None:
+    async with house(tmp_path) as it:
+        ask = it.ask("say", room="#den", text="**hello** all")
+        answer = await it.do(ask)
+        assert answer.text == "I say it in `here/#Den`."
+        den = Address(channel=HERE, room=RoomId("#Den"))
+        assert it.views.forgotten == [den.conversation]
+        (turn,) = await it.store.entries(kinds=("turn_ended",))
+        (post,) = await it.store.entries(kinds=("post",))
+        (given,) = await it.store.entries(kinds=("command",))
+        assert isinstance(turn.fact, TurnRecord)
+        assert (turn.fact.agent, turn.fact.text, turn.fact.requests) == ("ana", "**hello** all", 0)
+        assert isinstance(post.fact, PostQueued)
+        assert (post.conversation, post.cause) == (den.conversation, given.seq)
+        await it.done()
+        assert it.seen(den) == ["**hello** all"]
+        await it.do(ask)  # told again
+        await it.done()
+        assert it.seen(den) == ["**hello** all"]
+        assert not it.doors.is_busy(den.conversation)
+
+
+@story
+async def test_what_a_crash_cut_off_is_said_by_the_next_process(tmp_path: Path) -> None:
+    async with house(tmp_path) as it:
+        it.outbox.set_link_up(HERE, up=False)
+        await it.told("say", room="#den", text="hello")
+        await it.outbox.drain(0)
+    async with await Store.open(tmp_path / "log.db", it.clock) as store:
+        (waiting,) = await store.undelivered_posts()
+        assert (waiting.post.to.room, waiting.post.text) == ("#Den", "hello")
+
+
+@pytest.mark.parametrize(
+    ("room", "says"),
+    [
+        ("#closed", "I may not speak in `here/#closed`: it is no room that is open to me."),
+        ("zed", "I may not speak in `here/zed`"),
+        ("agent/reverie", "I have no channel `agent`."),
+        ("here//", "is no room"),
+    ],
+)
+def test_say_speaks_nowhere_else(tmp_path: Path, room: str, says: str) -> None:
+    @story
+    async def telling() -> None:
+        async with house(tmp_path) as it:
+            await it.spoke(Address(channel=HERE, room=RoomId("zed")), direct=True, who="zed")
+            answer = await it.do(it.ask("say", room=room, text="hello"))
+            assert says in answer.text
+            assert not answer.ok
+            assert await it.store.entries(kinds=("post",)) == []
+
+    telling()
+
+
+@story
+async def test_people_with_a_role_are_spoken_to_alone_and_threads_of_open_rooms_are_open(tmp_path: Path) -> None:
+    async with house(tmp_path) as it:
+        await it.spoke(ANN, direct=True)
+        thread = replace(LOBBY, thread=ThreadId("t1"))
+        assert await it.told("say", room="ann", text="psst") == "I say it in `here/ann`."
+        assert await it.told("say", room="here/#lobby/t1", text="in the thread") == "I say it in `here/#lobby/t1`."
+        assert await it.told("say", room="#lobby", text=" \n ") == "Write what I am to say."
+        await it.done()
+        assert (it.seen(ANN), it.seen(thread)) == (["psst"], ["in the thread"])
+
+
+@story
+async def test_where_a_turn_runs_nothing_is_said_in_between(tmp_path: Path) -> None:
+    async with house(tmp_path) as it, it.doors.lock_for(LOBBY.conversation):
+        answer = await it.do(it.ask("say", room="#lobby", text="hello"))
+        assert (answer.ok, answer.text) == (False, "A turn is under way there just now. Say it again in a moment.")
+    assert not it.doors.is_busy(LOBBY.conversation)
+
+
+@story
+async def test_in_a_room_that_was_left_nothing_is_said(tmp_path: Path) -> None:
+    async with house(tmp_path) as it:
+        await it.told("part", room="there/#Garden")
+        await it.done()
+        answer = await it.do(it.ask("say", room="there/#garden", text="hello"))
+        assert (answer.ok, answer.text) == (False, "I am not in `there/#Garden`: `!join` takes me there.")

@@ -1,0 +1,493 @@
+"""Summaries: one asker at a time, three tries, bounded in time, and nothing is spent that is not told."""
+
+import asyncio
+import sqlite3
+import tempfile
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.brief import PromptInput, PromptTurn, TurnProgress
+from agent.models.base import (
+    Model,
+    ModelBusy,
+    ModelError,
+    ModelRequest,
+    ModelUnusable,
+    PromptTooLong,
+    RequestRefused,
+    StreamChunk,
+    StreamEnd,
+    StreamStart,
+    TextPart,
+)
+from agent.prompt import build_request
+from agent.summary import NO_CALLS_HINT, build_summary_request
+from agent.tools.specs import ENDING_TOOLS
+from gateway.config.models import CompactionConfig
+from gateway.context.compaction import OVER_BUDGET, Summarizer, SummaryResult
+from gateway.core.clock import ManualClock
+from gateway.core.events import RequestUsage, Usage
+from gateway.core.facts import CompactionLocked, Seq, ViewFolded
+from gateway.store import NewEntry, Store, StoreClosed, rebuild
+from tests.agent.cache.test_client import IDENTITY, Bench
+from tests.agent.cache.test_client import story as wire
+from tests.kits.channels import story
+from tests.kits.scripted_turn import ACCOUNT, USAGE, Played, Say
+from tests.kits.store import place
+from tests.servers.model_api_events import Answer
+
+AT = place("#a")
+TEXT = "Ada wants the report in /srv/a.txt. Bob promised it for Monday."
+ASKED = ModelRequest(
+    blocks=(IDENTITY,),
+    conversation=PromptTurn(input_text="hello", reply="Hi.").messages,
+    max_output_tokens=4_096,
+    shared_key="r",
+)
+
+
+class Failing(Played):
+    """Raises these first, one for each request."""
+
+    def __init__(self, *errors: ModelError, then: Sequence[Say] = (Say(text=TEXT),)) -> None:
+        super().__init__(*then)
+        self.errors = list(errors)
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
+        if self.errors:
+            self.requests.append(request)
+            raise self.errors.pop(0)
+        async for chunk in super().stream(request):
+            yield chunk
+
+
+class Cut(Played):
+    """Every answer is cut off."""
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
+        self.requests.append(request)
+        yield TextPart(text="Ada wants the rep")
+        yield StreamEnd(stop_reason="length", usage=USAGE, model="played-1")
+
+
+class Billing(Played):
+    """Never comes to an end, and is billed all the same."""
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
+
+        self.requests.append(request)
+        yield StreamStart(billed_accounts=lambda: (ACCOUNT,))
+        self.asked.set()
+        await asyncio.Event().wait()
+
+
+class Hasty(ManualClock):
+    """On which short waits are over at once."""
+
+    async def sleep(self, delay_s: float) -> None:
+        if delay_s < 60:
+            self.advance(delay_s)
+        else:
+            await super().sleep(delay_s)
+
+
+@dataclass
+class Kit:
+    store: Store
+    clock: ManualClock
+    model: Model
+    said: CompactionConfig = field(default_factory=CompactionConfig)
+    told: list[tuple[str, float | None]] = field(default_factory=list)
+
+    def compacting(self, model: Model | None = None) -> Summarizer:
+        return Summarizer(
+            agent="reverie",
+            store=self.store,
+            clock=self.clock,
+            random=lambda: 0.5,
+            model=lambda: model or self.model,
+            said=lambda: self.said,
+            compacted=lambda outcome, took_s: self.told.append((outcome, took_s)),
+        )
+
+    async def make(self, request: ModelRequest = ASKED, *, leaving: int = 3, **more: Any) -> SummaryResult:
+        return await self.compacting().summarise(AT, request, leaving=leaving, tail=1, tokens_before=900, **more)
+
+    async def locks(self) -> list[CompactionLocked]:
+        found = await self.store.entries(kinds=["compaction_lock"])
+        return [one.fact for one in found if isinstance(one.fact, CompactionLocked)]
+
+    async def free(self) -> bool:
+        lock = await self.store.compaction_lock(AT.conversation)
+        return lock is None or lock[1] <= self.clock.now()
+
+
+@asynccontextmanager
+async def kit(tmp: Path, model: Model) -> AsyncIterator[Kit]:
+    clock = Hasty()
+    store = await Store.open(tmp / "log.db", clock)
+    try:
+        yield Kit(store, clock, model)
+    finally:
+        await store.close()
+
+
+async def lock(store: Store, clock: ManualClock, holder: str, for_s: float) -> None:
+    until = datetime.fromtimestamp(clock.now().timestamp() + for_s, UTC)
+    fact = CompactionLocked(holder=holder, until=until)
+    await store.append([NewEntry(fact=fact, at=clock.now(), conversation=AT.conversation)])
+
+
+@story
+async def test_a_summary_is_made_and_the_lock_given_back(tmp_path: Path) -> None:
+    async with kit(tmp_path, Played(Say(text=TEXT))) as made:
+        came = await made.make()
+        summary = came.summary
+        assert (came.outcome, came.reason, came.requests, came.accounts) == ("ok", "", 1, (ACCOUNT,))
+        assert summary is not None
+        assert (summary.text, summary.turns, summary.tokens_before, summary.tries) == (TEXT, 3, 900, 1)
+        assert (summary.model, summary.usage, summary.cost_usd) == ("played-1", USAGE, 0.25)
+        assert summary.tokens_after == 22
+        taken, released = await made.locks()
+        assert taken.holder == released.holder
+        assert (taken.until - released.until).total_seconds() == 300
+        assert await made.free()
+        assert made.told == [("ok", 0.0)]
+
+
+@story
+async def test_the_request_begins_with_what_is_cached_and_asks_the_model_as_it_can_be_asked(tmp_path: Path) -> None:
+    played = Played(Say(text=TEXT))
+    async with kit(tmp_path, played) as made:
+        await made.make(replace(ASKED, tools=ENDING_TOOLS, now="It is late."), most_tokens=500)
+        (asked,) = played.requests
+        assert asked == replace(
+            build_summary_request(replace(ASKED, tools=ENDING_TOOLS), tail=1, most_tokens=500), max_output_tokens=1_000
+        )
+        assert (asked.blocks, asked.tools, asked.conversation[:2]) == (ASKED.blocks, ENDING_TOOLS, ASKED.conversation)
+
+
+@story
+async def test_another_model_is_asked_as_it_can_take_it(tmp_path: Path) -> None:
+    class Small(Played):
+        takes_tools = False
+        max_output_tokens = 160
+
+    small = Small(Say(text=TEXT))
+    async with kit(tmp_path, small) as made:
+        assert (await made.make(replace(ASKED, tools=ENDING_TOOLS))).outcome == "ok"
+        assert (small.requests[0].tools, small.requests[0].max_output_tokens) == ((), 160)
+
+
+@story
+async def test_where_nothing_can_leave_nobody_is_asked(tmp_path: Path) -> None:
+    played = Played()
+    async with kit(tmp_path, played) as made:
+        came = await made.make(leaving=0)
+        assert (came.outcome, came.summary, played.requests, await made.locks()) == ("no_boundary", None, [], [])
+        assert made.told == [("no_boundary", None)]
+
+
+# The lock
+
+
+@story
+async def test_a_lock_of_somebody_else_holds(tmp_path: Path) -> None:
+    played = Played()
+    async with kit(tmp_path, played) as made:
+        await lock(made.store, made.clock, "other", 60)
+        came = await made.make()
+        assert (came.outcome, came.summary, played.requests) == ("lock_held", None, [])
+        assert [one.holder for one in await made.locks()] == ["other"]
+        assert made.told == [("lock_held", None)]
+        made.clock.advance(60)
+        assert (await made.make()).outcome == "ok"
+
+
+@story
+async def test_of_two_at_once_one_asks(tmp_path: Path) -> None:
+    played = Played(Say(text=TEXT), Say(text=TEXT))
+    async with kit(tmp_path, played) as made:
+        came = await asyncio.gather(made.make(), made.make())
+        assert sorted(one.outcome for one in came) == ["lock_held", "ok"]
+        assert len(played.requests) == 1
+        assert await made.free()
+        assert (await made.make()).outcome == "ok"
+
+
+@story
+async def test_other_conversations_have_locks_of_their_own(tmp_path: Path) -> None:
+    async with kit(tmp_path, Played(Say(text=TEXT))) as made:
+        await lock(made.store, made.clock, "other", 60)
+        came = await made.compacting().summarise(place("#b"), ASKED, leaving=1, tail=1, tokens_before=9)
+        assert came.outcome == "ok"
+
+
+@story
+async def test_a_process_that_dies_in_between_leaves_a_lock_that_expires(tmp_path: Path) -> None:
+    played = Played(Say(waits=True), Say(text=TEXT))
+    clock = ManualClock()
+    store = await Store.open(tmp_path / "log.db", clock)
+    task = asyncio.ensure_future(Kit(store, clock, played).make())
+    await played.asked.wait()
+    await store.close()  # nothing of what this process does from here on is durable
+    task.cancel()
+    with pytest.raises(StoreClosed):
+        await task
+    store = await Store.open(tmp_path / "log.db", clock)
+    try:
+        again = Kit(store, clock, played)
+        assert (await again.make()).outcome == "lock_held"
+        clock.advance(300)
+        assert (await again.make()).outcome == "ok"
+    finally:
+        await store.close()
+    assert await rebuild(tmp_path / "log.db", clock=clock) == []
+
+
+@story
+async def test_cancelled_it_gives_the_lock_back_and_says_what_it_cost(tmp_path: Path) -> None:
+    played = Billing()
+    async with kit(tmp_path, played) as made:
+        progress = TurnProgress()
+        task = asyncio.ensure_future(made.make(progress=progress))
+        await played.asked.wait()
+        assert not await made.free()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await made.free()
+        assert (progress.current.accounts, progress.current.requests, made.told) == ((ACCOUNT,), 1, [])
+
+
+@story
+async def test_cancelled_at_any_moment_it_leaves_no_lock(tmp_path: Path) -> None:
+    for steps in range(40):
+        async with kit(tmp_path / str(steps), Played(Say(text=TEXT))) as made:
+            task = asyncio.ensure_future(made.make())
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            for _ in range(9):  # somebody is in a hurry
+                task.cancel()
+                await asyncio.sleep(0)
+            await asyncio.wait([task])
+            assert await made.free()
+
+
+@story
+async def test_cancelled_again_and_again_it_still_gives_the_lock_back_first(tmp_path: Path) -> None:
+    played = Billing()
+    async with kit(tmp_path, played) as made:
+        task = asyncio.ensure_future(made.make())
+        await played.asked.wait()
+        with closing(sqlite3.connect(tmp_path / "log.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")  # writing takes a while
+            asyncio.get_running_loop().call_later(0.1, other.rollback)
+            for _ in range(9):
+                task.cancel()
+                await asyncio.sleep(0)
+            await asyncio.wait([task])
+        assert task.cancelled()
+        assert await made.free()
+
+
+@story
+async def test_it_ends_before_its_lock_does(tmp_path: Path) -> None:
+    played = Billing()
+    async with kit(tmp_path, played) as made:
+        task = asyncio.ensure_future(made.make())
+        await played.asked.wait()
+        made.clock.advance(240)
+        came = await task
+        assert (came.outcome, came.accounts) == ("failed", (ACCOUNT,))
+        assert came.reason == "there was none after 240 s"
+        assert made.told == [("failed", 240.0)]
+        assert not await made.free()  # nobody tries again at once
+        made.clock.advance(300)
+        assert await made.free()
+
+
+# Tries
+
+
+@story
+async def test_what_can_be_mended_is_tried_three_times_with_waits_in_between(tmp_path: Path) -> None:
+    busy = [ModelBusy(f"busy {number}") for number in range(3)]
+    for error in busy:
+        error.accounts = (ACCOUNT,)
+    failing = Failing(*busy)
+    async with kit(tmp_path, failing) as made:
+        came = await made.make()
+        assert (came.outcome, came.reason, len(failing.requests)) == ("failed", "busy 2", 3)
+        assert (came.accounts, came.requests) == ((ACCOUNT,) * 3, 3)
+        assert made.told == [("failed", 1.25 + 5.0)]
+        assert not await made.free()  # nobody tries again at once
+        made.clock.advance(300)
+        assert await made.free()
+
+
+@story
+async def test_the_bill_of_failed_tries_is_part_of_the_summarys(tmp_path: Path) -> None:
+    busy = ModelBusy("busy")
+    busy.accounts = (ACCOUNT,)
+    async with kit(tmp_path, Failing(busy, then=[Say(calls=(("a", "look_up"),)), Say(text=TEXT)])) as made:
+        came = await made.make()
+        assert came.summary is not None
+        assert (came.summary.tries, came.summary.cost_usd, came.requests) == (3, 0.75, 3)
+        assert came.summary.usage == Usage(input_tokens=30, output_tokens=3)
+
+
+@story
+async def test_a_price_that_is_not_known_is_not_guessed(tmp_path: Path) -> None:
+    async with kit(tmp_path, Failing(ModelBusy("no account of it"))) as made:
+        failing = await made.make()
+        assert failing.summary is not None
+        assert failing.summary.cost_usd == 0.25
+
+    class Unpriced(Played):
+        """The first answer comes without an account."""
+
+        async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
+            first = not self.requests
+            async for chunk in super().stream(request):
+                yield replace(chunk, account=None) if first and isinstance(chunk, StreamEnd) else chunk
+
+    for number, says in enumerate(([Say(text=TEXT)], [Say(), Say(text=TEXT)]), start=1):
+        async with kit(tmp_path / str(number), Unpriced(*says)) as made:
+            came = await made.make()
+            assert came.summary is not None
+            assert (came.summary.cost_usd, came.requests) == (None, number)
+
+
+@story
+async def test_an_answer_that_calls_tools_is_asked_for_again_without(tmp_path: Path) -> None:
+    played = Played(Say(text="Let me see.", calls=(("a", "look_up"),)), Say(text=TEXT))
+    async with kit(tmp_path, played) as made:
+        assert (await made.make()).outcome == "ok"
+        first, second = played.requests
+        assert (first.now, second.now, first.conversation) == ("", NO_CALLS_HINT, second.conversation)
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (Played(*[Say(refused=True)] * 3), "the model declined to write a summary"),
+        (Played(*[Say()] * 3), "the model wrote no summary"),
+        (Cut(), "the summary was cut off before it said anything"),
+        (Played(*[Say(calls=(("a", "jot"),))] * 3), "the model called tools instead of writing a summary"),
+    ],
+    ids=["refused", "empty", "cut", "tools"],
+)
+@story
+async def test_three_bad_answers_are_enough(tmp_path: Path, model: Played, reason: str) -> None:
+    async with kit(tmp_path, model) as made:
+        came = await made.make()
+        assert (came.outcome, came.reason, came.summary, len(model.requests)) == ("failed", reason, None, 3)
+
+
+@pytest.mark.parametrize(
+    "error", [ModelUnusable("no key"), RequestRefused("no"), PromptTooLong("no room"), ModelBusy("", retry_after_s=99)]
+)
+@story
+async def test_what_cannot_be_mended_ends_it_at_once(tmp_path: Path, error: ModelError) -> None:
+    error.accounts = (ACCOUNT,)
+    failing = Failing(error)
+    async with kit(tmp_path, failing) as made:
+        came = await made.make()
+        assert (came.outcome, came.reason, len(failing.requests)) == ("failed", error.reason, 1)
+        assert (came.accounts, came.usage) == ((ACCOUNT,), USAGE)
+        assert not await made.free()  # nobody tries again at once
+        made.clock.advance(300)
+        assert await made.free()
+
+
+@story
+async def test_the_servers_hint_is_waited_for(tmp_path: Path) -> None:
+    failing = Failing(ModelBusy("busy", retry_after_s=20))
+    async with kit(tmp_path, failing) as made:
+        assert (await made.make()).outcome == "ok"
+        assert made.told == [("ok", 20.0)]
+
+
+@story
+async def test_what_cannot_be_afforded_is_not_asked(tmp_path: Path) -> None:
+    played = Played(Say(), Say(text=TEXT))
+    async with kit(tmp_path, played) as made:
+        seen = list[ModelRequest]()
+
+        def afford(request: ModelRequest) -> bool:
+            seen.append(request)
+            return len(seen) < 2
+
+        came = await made.make(afford=afford)
+        assert (came.outcome, came.reason, len(played.requests)) == ("failed", OVER_BUDGET, 1)
+        assert (came.accounts, seen[0]) == ((ACCOUNT,), played.requests[0])
+
+
+# What the store makes of it
+
+
+@story
+async def test_the_fold_that_holds_a_summary_is_a_row_for_people(tmp_path: Path) -> None:
+    async with kit(tmp_path, Played(Say(text=TEXT))) as made:
+        summary = (await made.make()).summary
+        fold = ViewFolded(start=Seq(9), reason="full", head=TEXT, summary=summary)
+        (written,) = await made.store.append([NewEntry(fact=fold, at=made.clock.now(), conversation=AT.conversation)])
+        rows = await made.store._rows("SELECT * FROM compactions_v1")
+        assert [(row[0], row[1], row[3], row[6], row[8], row[11], row[12]) for row in rows] == [
+            (written.seq, AT.conversation, 3, 1, "played-1", 250_000_000, TEXT)
+        ]
+    assert await rebuild(tmp_path / "log.db", clock=ManualClock()) == []
+
+
+# On the wire
+
+
+def test_a_summary_reads_the_whole_cached_prefix() -> None:
+    async def test(bench: Bench) -> None:
+        history = list[PromptTurn]()
+
+        def next_turn(heard: str) -> ModelRequest:
+            brief = PromptInput(
+                persona=IDENTITY.text,
+                card="# Where",
+                history=tuple(history),
+                input_text=heard,
+                conversation=AT.conversation,
+            )
+            return build_request(brief, tools=ENDING_TOOLS, max_output_tokens=100, key="ana", plain=False)
+
+        last: RequestUsage | None = None
+        for number in range(5):
+            heard = f"[x] ann (guest): {number} " + "and so on " * 60
+            bench.api.then(Answer(text=f"Answer {number}. " * 30))
+            last = await bench.ask(next_turn(heard))
+            history.append(PromptTurn(input_text=heard, reply=f"Answer {number}. " * 30))
+            bench.clock.advance(30)
+        assert last is not None
+        bench.api.then(Answer(calls=(("a", "stay_silent", "{}"),)), Answer(text=TEXT))
+        whole = next_turn("")
+        request = replace(whole, conversation=whole.conversation[: 2 * len(history)])
+        came = await _summary(bench, request)
+        assert came.outcome == "ok"
+        before = last.usage.input_tokens + last.usage.cache_read_tokens + last.usage.cache_write_tokens
+        for account in came.accounts:
+            assert account.missed == ""
+            assert account.usage.cache_read_tokens > before * 0.9
+        assert came.accounts[1].usage.cache_read_tokens > came.accounts[0].usage.cache_read_tokens
+        assert bench.api.violations == []
+
+    wire(test)
+
+
+async def _summary(bench: Bench, request: ModelRequest) -> SummaryResult:
+
+    with tempfile.TemporaryDirectory() as folder:
+        async with kit(Path(folder), bench.keeper) as made:
+            return await made.make(request)

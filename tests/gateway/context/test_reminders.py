@@ -1,0 +1,552 @@
+"""Reminders on a real store and a clock that stands still: told once, when it is time, also after a restart."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from gateway.context.reminders import MAX_REMINDER_CHARS, MAX_SLEEP_S, ReminderService, new_reminder_id
+from gateway.context.schedule import SpokenTime, next_time, parse_cron
+from gateway.core.clock import ManualClock
+from gateway.core.events import Alarm, SenderId
+from gateway.core.facts import ReminderEnded, ReminderSet, dedup_key, inner_conversation
+from gateway.core.tool_spec import ToolCallRefused
+from gateway.store import AppendFailed, NewEntry, PendingReminder, Store
+from tests.kits.store import place, run
+
+START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
+HERE = place("#a")
+ANN = SenderId("42")
+
+
+class Watched(ManualClock):
+    """Knows when somebody sleeps."""
+
+    def __init__(self, start: datetime = START) -> None:
+        super().__init__(start)
+        self.sleeps: list[float] = []
+        self._asleep = asyncio.Event()
+
+    async def sleep(self, delay_s: float) -> None:
+        self.sleeps.append(delay_s)
+        self._asleep.set()
+        await super().sleep(delay_s)
+
+    async def asleep(self) -> None:
+        """The reminders wait for a time."""
+        await self._asleep.wait()
+
+    async def passes(self, **ahead: float) -> None:
+        """Once they do, so much passes, and wakes them."""
+        await self.asleep()
+        self._asleep.clear()
+        self.advance(timedelta(**ahead).total_seconds())
+
+
+class Town:
+    """One process: a store, its reminders, and what was told."""
+
+    def __init__(
+        self, store: Store, clock: Watched, most: int = 20, ids: Callable[[datetime], str] = new_reminder_id
+    ) -> None:
+        self.store = store
+        self.clock = clock
+        self.told: list[Alarm] = []
+        self.reminders = ReminderService(
+            store, clock, timezone="Europe/Zurich", max_count=most, fire=self.fire, ids=ids
+        )
+        self._news = asyncio.Event()
+
+    async def fire(self, alarm: Alarm) -> None:
+        where = alarm.at.conversation if alarm.at is not None else inner_conversation(alarm.agent)
+        [written] = await self.store.append(
+            [NewEntry(fact=alarm, at=self.clock.now(), conversation=where, key=dedup_key(alarm))]
+        )
+        if written.is_new:
+            self.told.append(alarm)
+            self._news.set()
+
+    async def until(self, count: int) -> list[str]:
+        """What was told, once it is so many."""
+        while len(self.told) < count:
+            self._news.clear()
+            await self._news.wait()
+        return [alarm.text for alarm in self.told]
+
+    async def remind(self, text: str, room: str = "#a", **spoken: str) -> PendingReminder:
+        return await self.reminders.set(
+            agent="reverie", at=place(room), by=ANN, asked_by="Ann", text=text, spoken=SpokenTime(**spoken)
+        )
+
+    async def own(self, text: str, agent: str = "reverie", **spoken: str) -> PendingReminder:
+        return await self.reminders.set(
+            agent=agent, at=None, by=SenderId(""), asked_by="", text=text, spoken=SpokenTime(**spoken)
+        )
+
+
+@contextlib.asynccontextmanager
+async def town(
+    tmp: Path,
+    start: datetime = START,
+    *,
+    most: int = 20,
+    ids: Callable[[datetime], str] = new_reminder_id,
+    running: bool = True,
+) -> AsyncIterator[Town]:
+    """A process from its start until it is killed."""
+    clock = Watched(start)
+    async with await Store.open(tmp / "s.db", clock) as store:
+        made = Town(store, clock, most, ids)
+        task = asyncio.create_task(made.reminders.run()) if running else None
+        try:
+            yield made
+        finally:
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+
+
+def test_it_is_told_once_when_its_time_has_come(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with town(tmp_path) as here:
+            made = await here.remind("tea", at="in 10 min")
+            assert await here.reminders.list("reverie", HERE.conversation) == [made]
+            assert await here.store.pending_reminders() == [made]
+            await here.clock.passes(minutes=10)
+            await here.until(1)
+            assert here.told == [
+                Alarm(
+                    id=here.told[0].id,
+                    text="tea",
+                    sent=START + timedelta(minutes=10),
+                    at=HERE,
+                    agent="reverie",
+                    reminder=made.id,
+                    asked_by="Ann",
+                    due=START + timedelta(minutes=10),
+                )
+            ]
+            assert here.told[0].id == f"{made.id}:2026-11-21T08:10:00+00:00"
+            assert await here.store.pending_reminders() == []
+            [entry] = await here.store.entries(kinds=["reminded"])
+            assert (entry.key, entry.conversation) == (f"reminded:{made.id}", HERE.conversation)
+
+    run(story())
+
+
+def test_the_nearest_one_comes_first_whenever_it_was_set(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with town(tmp_path) as here:
+            await here.remind("late", at="in 170 min")
+            await here.remind("again", every="1h", room="#b")
+            await here.own("soon", at="in 5 min")
+            await here.clock.passes(minutes=5)
+            assert await here.until(1) == ["soon"]
+            assert (here.told[0].at, here.told[0].asked_by) == (None, "")
+            await here.clock.passes(minutes=55)
+            assert await here.until(2) == ["soon", "again"]
+            assert here.told[1].next == START + timedelta(hours=2)
+            await here.clock.passes(hours=1)
+            await here.until(3)
+            await here.clock.passes(hours=1)
+            assert await here.until(5) == ["soon", "again", "again", "late", "again"]
+
+    run(story())
+
+
+def test_a_cancelled_one_is_not_told(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with town(tmp_path) as here:
+            made = await here.remind("never", at="in 10 min")
+            await here.remind("later", at="in 11 min")
+            cancelled = here.reminders.cancel(made.id, agent="reverie", where=HERE.conversation, reason="no\nneed")
+            assert await cancelled is True
+            await here.clock.passes(minutes=11)
+            assert await here.until(1) == ["later"]
+            [ended] = await here.store.entries(kinds=["reminder_ended"])
+            assert ended.fact == ReminderEnded(reminder=made.id, reason="no need")
+
+    run(story())
+
+
+def test_one_that_is_cancelled_while_another_is_told_is_not_told(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with town(tmp_path, running=False) as here:
+            first, second = await here.remind("1", at="in 1 min"), await here.remind("2", at="in 2 min")
+            await here.remind("3", at="in 3 min")
+            done = asyncio.Event()
+
+            async def cancels(alarm: Alarm) -> None:
+                await here.fire(alarm)
+                if alarm.reminder == first.id:
+                    await reminders.cancel(second.id, agent="reverie", where=HERE.conversation, reason="")
+                if alarm.text == "3":
+                    done.set()
+
+            reminders = ReminderService(here.store, here.clock, timezone="UTC", max_count=9, fire=cancels)
+            here.clock.advance(600)
+            task = asyncio.create_task(reminders.run())
+            await done.wait()
+            assert [alarm.text for alarm in here.told] == ["1", "3"]
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    run(story())
+
+
+def test_nobody_wakes_while_there_are_none(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with town(tmp_path) as here:
+            here.clock.advance(366 * 86_400)
+            made = await here.remind("tea", at="in 10 min")
+            assert here.clock.sleeps == []
+            await here.clock.passes(minutes=10)
+            await here.until(1)
+            assert len(here.clock.sleeps) == 1
+            assert here.told[0].due == made.due
+
+    run(story())
+
+
+def test_a_clock_that_is_set_is_noticed(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with town(tmp_path) as here:
+            await here.remind("tea", at="in 2h")
+            await here.clock.asleep()
+            here.clock.correct(3 * 3_600)
+            await here.clock.passes(seconds=MAX_SLEEP_S)
+            await here.until(1)
+            await here.remind("coffee", at="in 90 s")
+            await here.clock.asleep()
+            here.clock.correct(-3_600)
+            for _ in range(61):
+                assert len(here.told) == 1
+                await here.clock.passes(seconds=MAX_SLEEP_S)
+            await here.clock.passes(seconds=MAX_SLEEP_S)
+            assert await here.until(2) == ["tea", "coffee"]
+            assert max(here.clock.sleeps) == MAX_SLEEP_S
+
+    run(story())
+
+
+def test_what_passed_while_nobody_was_there_is_told_as_one(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with town(tmp_path) as before:
+            made = await before.remind("stretch", cron="0 9-17 * * *")  # Zurich: from 8:00 to 16:00 UTC
+            await before.remind("once", at="in 3h", room="#b")
+            assert made.due == START + timedelta(hours=1)
+            await before.clock.passes(hours=1)
+            await before.until(1)
+        async with town(tmp_path, START + timedelta(days=2, hours=5, minutes=30)) as after:
+            await after.until(2)
+            once, again = sorted(after.told, key=lambda alarm: alarm.text)
+            assert (once.due, once.missed, once.next) == (START + timedelta(hours=3), 0, None)
+            assert (again.due, again.missed) == (START + timedelta(days=2, hours=5), 7 + 9 + 5)
+            assert again.next == START + timedelta(days=2, hours=6)
+            assert again.id == f"{made.id}:2026-11-21T10:00:00+00:00"
+            [left] = await after.store.pending_reminders()
+            assert (left.id, left.due) == (made.id, again.next)
+        async with town(tmp_path, START + timedelta(days=2, hours=6)) as later:
+            await later.until(1)
+            assert (later.told[0].missed, later.told[0].due) == (0, again.next)
+
+    run(story())
+
+
+def test_a_process_that_dies_while_telling_tells_neither_twice_nor_never(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with town(tmp_path, running=False) as here:
+            made = await here.remind("tea", at="in 10 min")
+            here.clock.advance(600)
+            seen: list[Alarm] = []
+
+            async def dies_before(alarm: Alarm) -> None:
+                seen.append(alarm)
+                raise asyncio.CancelledError
+
+            async def dies_after(alarm: Alarm) -> None:
+                await here.fire(alarm)
+                raise asyncio.CancelledError
+
+            for fire in (dies_before, dies_after):
+                with pytest.raises(asyncio.CancelledError):
+                    await ReminderService(here.store, here.clock, timezone="UTC", max_count=1, fire=fire).run()
+            assert here.told == seen
+        async with town(tmp_path, START + timedelta(hours=1)) as after:
+            await after.remind("next", at="in 1 min")
+            await after.clock.passes(minutes=1)
+            assert await after.until(1) == ["next"]
+            assert made.id not in [row.id for row in await after.store.pending_reminders()]
+
+    run(story())
+
+
+def test_one_that_cannot_be_told_stops_nobody_and_is_told_by_the_next_process(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        async with town(tmp_path, running=False) as here:
+
+            async def stumbles(alarm: Alarm) -> None:
+                if alarm.text == "stone":
+                    raise KeyError(alarm.text)
+                await here.fire(alarm)
+
+            await here.remind("stone", every="1m")
+            await here.remind("tea", at="in 2 min")
+            here.clock.advance(600)
+            task = asyncio.create_task(
+                ReminderService(here.store, here.clock, timezone="UTC", max_count=9, fire=stumbles).run()
+            )
+            assert await here.until(1) == ["tea"]
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            assert caplog.text.count("could not be told") == 1
+        async with town(tmp_path, START + timedelta(minutes=12)) as after:
+            assert await after.until(1) == ["stone"]
+            assert after.told[0].missed == 11
+
+    run(story())
+
+
+def test_a_store_that_fails_ends_it(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with town(tmp_path, running=False) as here:
+
+            async def full(_: Alarm) -> None:
+                raise AppendFailed("the disk is full")
+
+            await here.remind("tea", at="in 1 min")
+            here.clock.advance(60)
+            with pytest.raises(AppendFailed):
+                await ReminderService(here.store, here.clock, timezone="UTC", max_count=9, fire=full).run()
+
+    run(story())
+
+
+def test_one_that_stays_where_it_stood_is_told_once_and_stops_nobody(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with town(tmp_path, running=False) as here:
+            heard: list[str] = []
+            done = asyncio.Event()
+
+            async def deaf(alarm: Alarm) -> None:
+                heard.append(alarm.text)
+                if alarm.text == "other":
+                    done.set()
+
+            reminders = ReminderService(here.store, here.clock, timezone="UTC", max_count=9, fire=deaf)
+            await here.remind("tea", at="in 1 min")
+            await here.remind("other", at="in 2 min")
+            task = asyncio.create_task(reminders.run())
+            await here.clock.passes(minutes=1)
+            await here.clock.passes(minutes=1)
+            await done.wait()
+            assert heard == ["tea", "other"]
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    run(story())
+
+
+def test_every_time_is_told_or_counted_over_any_restarts(tmp_path: Path) -> None:
+    schedule = parse_cron("*/20 7-18 * * 1-6", "Europe/Zurich")
+
+    async def story() -> None:
+        chance, now, told = random.Random(7), START, 0
+        async with town(tmp_path, now, running=False) as first:
+            made = await first.remind("stretch", cron=schedule.fields)
+        expected, end = 1, made.due
+        while now < START + timedelta(days=14):
+            async with town(tmp_path, now) as here:
+                for _ in range(chance.randrange(4)):
+                    hours = chance.choice([0.1, 0.5, 3, 9, 20])
+                    await here.clock.passes(seconds=max(MAX_SLEEP_S, hours * 3_600))
+                due = (await here.store.pending_reminders())[0].due
+                if due <= here.clock.now():
+                    await here.until(len(here.told) + 1)
+                told += sum(1 + alarm.missed for alarm in here.told)
+                now = here.clock.now() + timedelta(hours=chance.choice([0, 0.2, 5, 30]))
+        [row] = await read(tmp_path)
+        time: datetime | None = end
+        while (time := next_time(schedule, time or end)) is not None and time < row.due:
+            expected += 1
+        assert told == expected
+        assert expected > 100
+
+    run(story())
+
+
+async def read(tmp: Path) -> list[PendingReminder]:
+    async with await Store.open_readonly(tmp / "s.db") as reader:
+        return await reader.pending_reminders()
+
+
+def test_a_place_has_room_for_so_many_and_so_has_the_agent_itself(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with town(tmp_path, most=2) as here:
+            first = await here.remind("1", at="in 1h")
+            both = await asyncio.gather(
+                here.remind("2", at="in 1h"), here.remind("3", at="in 1h"), return_exceptions=True
+            )
+            assert [type(one) for one in both] == [PendingReminder, ToolCallRefused]
+            with pytest.raises(
+                ToolCallRefused, match="There are 2 reminders here already, and no more may be; cancel one"
+            ):
+                await here.remind("4", at="in 1h")
+            await here.remind("elsewhere", at="in 1h", room="#b")
+            await here.own("1", at="in 1h")
+            await here.own("2", at="in 1h")
+            await here.own("of another", agent="other", at="in 1h")
+            with pytest.raises(ToolCallRefused):
+                await here.own("3", at="in 1h")
+            await here.reminders.cancel(first.id, agent="reverie", where=HERE.conversation, reason="")
+            await here.remind("4", at="in 1h")
+            with pytest.raises(ToolCallRefused):
+                await here.remind("5", at="in 1h")
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("  tea\r\nat\u2028five \x1b[31m\x00now ", "tea at five [31mnow"),
+        ("\ud800", "\ufffd"),
+        ("x" * MAX_REMINDER_CHARS, "x" * 500),
+    ],
+)
+def test_texts_are_one_harmless_line(tmp_path: Path, text: str, kept: str) -> None:
+    async def story() -> None:
+        async with town(tmp_path) as here:
+            assert (await here.remind(text, at="in 1h")).text == kept
+            made = await here.reminders.set(
+                agent="reverie", at=HERE, by=ANN, asked_by="A\nnn\x07" * 50, text="x", spoken=SpokenTime(at="in 1h")
+            )
+            assert made.asked_by.startswith("A nnA nn")
+            assert len(made.asked_by) <= 64
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    ("text", "spoken", "said"),
+    [
+        ("", {"at": "in 1h"}, "A reminder needs a text of 1 to 500 characters."),
+        (" \x00\n ", {"at": "in 1h"}, "A reminder needs a text of 1 to 500 characters."),
+        ("x" * 501, {"at": "in 1h"}, "A reminder needs a text of 1 to 500 characters."),
+        ("x", {"at": "2020-01-01T00:00"}, "That is past: it is now 2026-11-21T09:00 (Europe/Zurich)."),
+        ("x", {}, "Say when: "),
+    ],
+)
+def test_what_cannot_be_set_is_refused(tmp_path: Path, text: str, spoken: dict[str, str], said: str) -> None:
+    async def story() -> None:
+        async with town(tmp_path) as here:
+            with pytest.raises(ToolCallRefused) as refused:
+                await here.remind(text, "#a", **spoken)
+            assert str(refused.value).startswith(said)
+            assert await here.store.pending_reminders() == []
+
+    run(story())
+
+
+def test_an_id_is_never_used_twice(tmp_path: Path) -> None:
+    def ids() -> Iterator[str]:
+        yield from ("A0A1A1", "A0A1A1", "B", "A0A1A1", "B", "C")
+
+    async def story() -> None:
+        left = ids()
+        async with town(tmp_path, ids=lambda _: next(left)) as here:
+            assert [(await here.remind("x", at="in 1h")).id for _ in range(2)] == ["A0A1A1", "B"]
+            cancelled = here.reminders.cancel(" aoaial ", agent="reverie", where=HERE.conversation, reason="")
+            assert await cancelled is True
+            assert (await here.remind("x", at="in 1h")).id == "C"
+
+    run(story())
+    assert len({new_reminder_id(START) for _ in range(100)}) == 100
+    assert all(len(new_reminder_id(START)) == 6 for _ in range(100))
+
+
+def test_only_those_of_the_own_place_are_seen_and_cancelled(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with town(tmp_path) as here:
+            there = await here.remind("there", at="in 1h", room="#b")
+            own = await here.own("own", at="in 1h")
+            others = await here.own("other's", agent="other", at="in 1h")
+            for wanted, agent, where in (
+                (there, "reverie", HERE.conversation),
+                (there, "reverie", None),
+                (own, "reverie", HERE.conversation),
+                (own, "other", None),
+                (others, "reverie", None),
+            ):
+                assert await here.reminders.cancel(wanted.id, agent=agent, where=where, reason="") is False
+            assert await here.reminders.list("reverie", HERE.conversation) == []
+            assert await here.reminders.list("reverie", None) == [own]
+            assert await here.reminders.list("other", None) == [others]
+            assert await here.reminders.cancel(own.id, agent="reverie", where=None, reason="") is True
+            [ended] = await here.store.entries(kinds=["reminder_ended"])
+            assert ended.conversation == inner_conversation("reverie")
+
+    run(story())
+
+
+def test_one_that_cannot_be_read_any_more_is_over(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with town(tmp_path, running=False) as here:
+            lost = ReminderSet(
+                reminder="LOST", agent="reverie", at=HERE, text="x", by=ANN, asked_by="Ann",
+                schedule="cron 0 9 * * * Mars/Olympus", due=START,
+            )  # fmt: skip
+            await here.store.append([NewEntry(fact=lost, at=START)])
+            await here.remind("tea", at="in 1 min")
+        async with town(tmp_path) as here:
+            await here.clock.passes(minutes=1)
+            assert await here.until(1) == ["tea"]
+            [ended] = await here.store.entries(kinds=["reminder_ended"])
+            assert isinstance(ended.fact, ReminderEnded)
+            assert ended.fact.reason.startswith("it cannot be read any more: No such time zone")
+
+    run(story())
+
+
+def test_what_a_guest_may_have_set_is_bounded_and_nobody_elses_with_it(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with town(tmp_path) as it:
+
+            async def asks(who: str, role: str, room: str = "#a", **spoken: str) -> None:
+                await it.reminders.set(
+                    agent="reverie",
+                    at=place(room),
+                    by=SenderId(who),
+                    asked_by=who,
+                    text=f"{who} {room} {spoken}",
+                    spoken=SpokenTime(**spoken),
+                    role=role,
+                    asker_role=role,
+                )
+
+            often: dict[str, str]
+            for often in ({"every": "1m"}, {"every": "9m"}, {"cron": "0,5 9 * * *"}, {"cron": "0,55 * * * *"}):
+                with pytest.raises(ToolCallRefused, match="every 10 minutes at most"):
+                    await asks("gus", "guest", **often)
+            await asks("gus", "guest", every="10m")
+            await asks("gus", "guest", "#b", at="1m")
+            with pytest.raises(ToolCallRefused, match="may have 2 reminders at a time, and has 2"):
+                await asks("gus", "guest", "#c", at="1m")
+            await asks("eve", "guest", every="10m")
+            await asks("root", "admin", every="1m")
+            for number in range(10):
+                await asks("mia", "member", f"#m{number}", every="5m")
+            with pytest.raises(ToolCallRefused, match="may have 10 reminders"):
+                await asks("mia", "member", every="5m")
+
+    asyncio.run(story())

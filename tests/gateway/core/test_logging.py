@@ -1,0 +1,130 @@
+"""The process's own log: readable on a terminal, JSON elsewhere, without secrets, and with what it is about."""
+
+import asyncio
+import io
+import json
+import logging
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.core.logging import LogFormat, current_log_context, log_context, start_logging
+from gateway.core.redaction import Redactor
+
+ROOT = Path(__file__).parents[3]
+SECRET = "swordfish-pie"
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level, hook = root.handlers[:], root.level, sys.excepthook
+    yield
+    root.handlers[:], sys.excepthook = handlers, hook
+    root.setLevel(level)
+
+
+def lines(form: LogFormat) -> tuple[logging.Logger, io.StringIO]:
+    out = io.StringIO()
+    start_logging(logging.INFO, Redactor([SECRET]), form=form, stream=out)
+    return logging.getLogger("reverie.test"), out
+
+
+def test_a_line_elsewhere_than_on_a_terminal_is_json_with_what_it_is_about() -> None:
+    log, out = lines("auto")
+    with log_context(conversation="irc.libera/#x", turn="01H"):
+        log.warning("%s said %s", "ann", "hö")
+    told = json.loads(out.getvalue())
+    assert told.pop("timestamp").endswith("Z")
+    assert told == {
+        "event": "ann said hö",
+        "level": "warning",
+        "logger": "reverie.test",
+        "conversation": "irc.libera/#x",
+        "turn": "01H",
+    }
+
+
+def test_a_line_as_text_names_all_of_it() -> None:
+    log, out = lines("text")
+    with log_context(conversation="irc.libera/#x"):
+        log.warning("it rains")
+    (told,) = out.getvalue().splitlines()
+    for part in ("[warning  ]", "it rains", "[reverie.test]", "conversation=irc.libera/#x"):
+        assert part in told
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_nothing_in_it_steers_a_terminal_or_tells_a_secret(form: LogFormat) -> None:
+    log, out = lines(form)
+    with log_context(conversation=f"irc/\x1b[2J{SECRET}"):
+        try:
+            int(f"\x1b]0;{SECRET}\a\r")
+        except ValueError:
+            log.exception("%s", f"a\x1b[2Jb\nc {SECRET}")
+    told = out.getvalue()
+    assert "\x1b" not in told
+    assert "\r" not in told
+    assert SECRET not in told
+    assert "ValueError" in told
+    assert told.count("Traceback") == 1
+    if form == "json":
+        assert len(told.splitlines()) == 1
+
+
+def test_what_nobody_caught_is_written_without_secrets() -> None:
+    code = (
+        "from gateway.core.logging import start_logging; from gateway.core.redaction import Redactor; "
+        "start_logging(20, Redactor(['swordfish' + '-pie'])); raise ValueError('-'.join(('swordfish', 'pie')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 1
+    assert "ValueError: [redacted]" in done.stderr
+    assert SECRET not in done.stderr
+
+
+@pytest.mark.parametrize("colours", [True, False])
+def test_on_a_terminal_it_is_text_and_in_colours_unless_those_are_not_wanted(colours: bool) -> None:
+    theirs, ours = pty.openpty()
+    code = (
+        "import logging; from gateway.core.logging import start_logging; start_logging(20); logging.info('here it is')"
+    )
+    env = {**os.environ, "TERM": "xterm", "NO_COLOR": "" if colours else "1"}
+    try:
+        subprocess.run([sys.executable, "-c", code], stderr=ours, check=True, cwd=ROOT, env=env)
+        told = os.read(theirs, 4_096)
+    finally:
+        os.close(theirs)
+        os.close(ours)
+    assert b"here it is" in told
+    assert (b"\x1b[" in told) is colours
+
+
+def test_a_program_that_logs_does_not_take_in_rich() -> None:
+    code = "import sys; from gateway.core.logging import start_logging; start_logging(20); print('rich' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "False"
+
+
+def test_what_is_begun_in_the_middle_of_something_may_be_about_something_else() -> None:
+    async def story() -> list[dict[str, str]]:
+        seen: list[dict[str, str]] = []
+
+        async def post() -> None:
+            with log_context(post="p"):
+                await asyncio.sleep(0)
+                seen.append(dict(current_log_context()))
+
+        with log_context(turn="t", conversation="c"):
+            task = asyncio.create_task(post())
+            seen.append(dict(current_log_context()))
+            await task
+        seen.append(dict(current_log_context()))
+        return seen
+
+    assert asyncio.run(story()) == [{"turn": "t", "conversation": "c"}, {"post": "p"}, {}]

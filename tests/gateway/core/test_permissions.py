@@ -1,0 +1,181 @@
+"""Who may have which tool called: the whole table, and laws over it."""
+
+import itertools
+from dataclasses import replace
+from typing import Final, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.identity import ROLE_ORDER
+from gateway.core.permissions import (
+    ALLOW_ADMINS,
+    ALLOW_ANYBODY,
+    ALLOW_MEMBERS,
+    ApprovalMode,
+    PermissionRequest,
+    ToolPermit,
+    ToolRole,
+    ToolRule,
+    ToolScope,
+    apply_rules,
+    decide_permission,
+)
+
+WORTH: Final = {"refused": 0, "approval": 1, "allowed": 2}
+roles = st.sampled_from([*ROLE_ORDER, "nonsense"])
+permits = st.builds(
+    ToolPermit,
+    role=st.sampled_from(get_args(ToolRole)),
+    scope=st.sampled_from(get_args(ToolScope)),
+    approval=st.sampled_from(get_args(ApprovalMode)),
+)
+situations = st.builds(
+    PermissionRequest,
+    roles=st.lists(roles, max_size=4),
+    unasked=st.sampled_from(get_args(ToolRole)),
+    private=st.booleans(),
+    foreign=st.sampled_from(["", "web_fetch"]),
+)
+
+
+def now(*asking: str, private: bool = False, foreign: str = "", unasked: ToolRole = "member") -> PermissionRequest:
+    return PermissionRequest(roles=asking, unasked_role=unasked, is_private=private, foreign=foreign)
+
+
+def worth(permit: ToolPermit, situation: PermissionRequest) -> int:
+    return WORTH[decide_permission("bash", permit, situation).outcome]
+
+
+def rank(role: str) -> int:
+    return ROLE_ORDER.index(role) if role in ROLE_ORDER else -1
+
+
+@pytest.mark.parametrize(
+    ("permit", "asking", "what"),
+    [
+        (ALLOW_ANYBODY, ("guest",), "allowed"),
+        (ALLOW_ANYBODY, ("blocked",), "refused"),
+        (ALLOW_ANYBODY, ("nonsense",), "refused"),
+        (ALLOW_MEMBERS, ("guest",), "refused"),
+        (ALLOW_MEMBERS, ("member",), "allowed"),
+        (ALLOW_MEMBERS, ("owner", "guest"), "approval"),
+        (ALLOW_ADMINS, ("member", "guest"), "refused"),
+        (ALLOW_ADMINS, ("admin",), "allowed"),
+        (ALLOW_ADMINS, ("admin", "owner"), "allowed"),
+        (ALLOW_ADMINS, ("admin", "guest"), "approval"),
+        (ALLOW_ADMINS, ("guest", "admin"), "approval"),
+        (ALLOW_ADMINS, ("admin", "nonsense"), "approval"),
+        (ToolPermit(role="owner"), ("admin",), "refused"),
+        (ToolPermit(role="owner"), ("admin", "owner"), "approval"),
+    ],
+)
+def test_it_has_the_rights_of_the_weakest_who_asks(permit: ToolPermit, asking: tuple[str, ...], what: str) -> None:
+    assert decide_permission("bash", permit, now(*asking)).outcome == what
+
+
+@pytest.mark.parametrize("unasked", get_args(ToolRole))
+@pytest.mark.parametrize("role", get_args(ToolRole))
+def test_by_itself_it_has_the_operators_role(unasked: ToolRole, role: ToolRole) -> None:
+    verdict = decide_permission("bash", ToolPermit(role=role), now(unasked=unasked))
+    assert verdict.outcome == ("allowed" if rank(unasked) >= rank(role) else "refused")
+    assert verdict.role == unasked
+    assert ("nobody asked" in verdict.rule) == (verdict.outcome == "refused")
+
+
+@pytest.mark.parametrize("foreign", ["", "web_fetch"])
+@pytest.mark.parametrize("private", [False, True])
+@pytest.mark.parametrize("approval", get_args(ApprovalMode))
+@pytest.mark.parametrize("scope", get_args(ToolScope))
+@pytest.mark.parametrize("needed", get_args(ToolRole))
+@pytest.mark.parametrize("role", ROLE_ORDER)
+def test_the_whole_table(
+    *, role: str, needed: ToolRole, scope: ToolScope, approval: ApprovalMode, private: bool, foreign: str
+) -> None:
+    verdict = decide_permission(
+        "t", ToolPermit(role=needed, scope=scope, approval=approval), now(role, private=private, foreign=foreign)
+    )
+    if rank(role) < rank(needed) or scope == ("room" if private else "private"):
+        expected = "refused"
+    elif approval == "always" or (approval == "untrusted" and foreign):
+        expected = "approval"
+    else:
+        expected = "allowed"
+    assert verdict.outcome == expected
+    assert verdict.role == role
+
+
+@given(permits, situations, roles)
+def test_whoever_asks_as_well_never_gives_more_than_the_weakest_has(
+    permit: ToolPermit, there: PermissionRequest, role: str
+) -> None:
+    joined = replace(there, roles=[*there.roles, role])
+    verdict = decide_permission("bash", permit, joined)
+    if verdict.outcome == "allowed":
+        assert all(rank(one) >= rank(permit.role) for one in joined.roles)
+        assert worth(permit, there) == WORTH["allowed"] or not there.roles
+    if verdict.outcome == "approval":
+        assert any(rank(one) >= rank(permit.role) for one in joined.roles), "somebody has the right to it"
+
+
+@given(permits, situations, st.data())
+def test_a_stronger_asker_never_gets_less_and_a_weaker_one_never_more(
+    permit: ToolPermit, there: PermissionRequest, data: st.DataObject
+) -> None:
+    stronger = [
+        data.draw(st.sampled_from([one for one in ROLE_ORDER if rank(one) >= rank(role)])) for role in there.roles
+    ]
+    assert worth(permit, replace(there, roles=stronger)) >= worth(permit, there)
+
+
+@given(permits, situations)
+def test_text_from_outside_a_higher_role_and_approval_never_give_more(
+    permit: ToolPermit, there: PermissionRequest
+) -> None:
+    assert worth(permit, replace(there, foreign="web_fetch")) <= worth(permit, replace(there, foreign=""))
+    for lower, higher in itertools.pairwise(get_args(ToolRole)):
+        assert worth(replace(permit, role=higher), there) <= worth(replace(permit, role=lower), there)
+    for less, more in itertools.pairwise(get_args(ApprovalMode)):
+        assert worth(replace(permit, approval=more), there) <= worth(replace(permit, approval=less), there)
+    assert worth(permit, there) <= worth(replace(permit, scope="any"), there)
+
+
+@given(permits, situations)
+def test_each_verdict_says_which_rule_decided_and_whose_rights_counted(
+    permit: ToolPermit, there: PermissionRequest
+) -> None:
+    verdict = decide_permission("bash", permit, there)
+    assert verdict.rule
+    assert "\n" not in verdict.rule
+    assert verdict.role in ROLE_ORDER
+    if verdict.outcome != "allowed":
+        assert "bash" in verdict.rule
+
+
+def test_what_is_refused_names_the_role_that_was_not_enough() -> None:
+    verdict = decide_permission("bash", ALLOW_ADMINS, now("guest", "member"))
+    assert verdict.rule == "bash is for the role admin and above; nobody who asks here has more than the role member"
+    assert verdict.role == "member"
+
+
+RULES = (
+    ToolRule(tool="mcp_files_*", role="member"),
+    ToolRule(tool="mcp_*", scope="private", approval="always"),
+    ToolRule(tool="*", role="owner"),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "permit"),
+    [
+        ("mcp_files_read", ToolPermit(role="member", approval="untrusted")),
+        ("mcp_git_push", ToolPermit(role="admin", scope="private", approval="always")),
+        ("bash", ToolPermit(role="owner", approval="untrusted")),
+    ],
+)
+def test_the_first_rule_that_matches_decides_and_what_it_leaves_out_stays(name: str, permit: ToolPermit) -> None:
+    own = ToolPermit(role="admin", approval="untrusted")
+    assert apply_rules(name, own, RULES) == permit
+    assert apply_rules(name, own, ()) == own
+    assert apply_rules("Mcp_files_read", own, RULES[:2]) == own, "names are told apart by case"

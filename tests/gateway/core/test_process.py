@@ -1,0 +1,222 @@
+"""Programs of ours: what they are told, what is taken of them, and that none outlives its use."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from gateway.core.process import (
+    GRACE_S,
+    ProgramNotStarted,
+    ProgramResult,
+    run_program,
+    select_environment,
+    start_process,
+)
+from tests.kits.channels import story
+
+MAX_BYTES = 100_000
+
+
+async def ran(script: str, *, time_s: float = 30, said: bytes | None = None, cwd: Path | None = None) -> ProgramResult:
+    argv = ["/bin/bash", "-c", script]
+    return await run_program(
+        argv, env=select_environment("PATH"), time_s=time_s, max_bytes=MAX_BYTES, said=said, cwd=cwd
+    )
+
+
+def alive(pid: int) -> bool:
+    """Also a zombie is not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+async def gone(pids: Sequence[int]) -> None:
+    async with asyncio.timeout(120):
+        while any(map(alive, pids)):
+            await asyncio.sleep(0.01)
+
+
+def written(file: Path) -> list[int]:
+    return [int(line) for line in file.read_text().split()]
+
+
+def descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def at_work(folder: Path) -> list[Path]:
+    return [one for one in Path("/proc").iterdir() if one.name.isdigit() and _in(one, folder)]
+
+
+@pytest.mark.parametrize(
+    ("script", "end", "status", "output"),
+    [
+        ("echo a; echo b >&2; exit 3", "exit", 3, b"a\n"),
+        ("true", "exit", 0, b""),
+        ("kill -9 $$", "exit", -9, b""),
+        ("cat", "exit", 0, b""),
+        ("head -c 100000 /dev/zero | tr '\\0' x", "exit", 0, b"x" * MAX_BYTES),
+        ("head -c 100001 /dev/zero | tr '\\0' x", "full", 0, b"x" * MAX_BYTES),
+        ("yes | tr -d '\\n'", "full", 0, b"y" * MAX_BYTES),
+        ("exec >&-; sleep 0.3; exit 5", "exit", 5, b""),
+    ],
+)
+def test_what_it_writes_and_how_it_ends(script: str, end: str, status: int, output: bytes) -> None:
+    @story
+    async def tell() -> None:
+        told = await ran(script)
+        assert (told.end_reason, told.status, told.output) == (end, status, output)
+
+    tell()
+
+
+@story
+async def test_what_it_wrote_before_its_time_was_over_is_there() -> None:
+    assert await ran("echo a; sleep 600", time_s=0.5) == ProgramResult("late", 0, b"a\n")
+
+
+@story
+async def test_it_is_told_what_it_need_not_read() -> None:
+    assert (await ran("cat", said=b"x" * 50_000)).output == b"x" * 50_000
+    assert await ran("exec <&-; echo a", said=b"x" * 5_000_000) == ProgramResult("exit", 0, b"a\n")
+
+
+@story
+async def test_it_starts_where_it_is_told_with_nothing_of_our_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REVERIE_TOKEN", "secret")
+    told = (await ran("pwd; env", cwd=tmp_path)).output.decode()
+    assert told.startswith(f"{tmp_path}\n")
+    assert "secret" not in told
+    assert select_environment("REVERIE_TOKEN", "REVERIE_NOT_SET") == {"REVERIE_TOKEN": "secret"}
+
+
+@pytest.mark.parametrize("argv", [["/nowhere/at/all"], ["/tmp"], ["a\0b"], [""], ["/bin/echo", "x" * 200_000]])
+def test_what_cannot_be_started_says_so_without_its_arguments(argv: list[str]) -> None:
+    @story
+    async def tell() -> None:
+        with pytest.raises(ProgramNotStarted, match="cannot be started: ") as told:
+            await run_program(argv, env={}, time_s=5, max_bytes=10)
+        assert len(str(told.value)) < 200
+
+    tell()
+
+
+@story
+async def test_an_error_inside_is_not_taken_for_one_of_its_start() -> None:
+    with pytest.raises(OSError, match="ours"):
+        async with start_process(["/bin/sleep", "600"], env={}):
+            raise OSError(5, "ours")
+
+
+@story
+async def test_its_group_ends_with_it(tmp_path: Path) -> None:
+    began = time.monotonic()
+    assert (await ran("sleep 600 & echo $! > pid; echo a", cwd=tmp_path)).output == b"a\n"
+    assert time.monotonic() - began < 10
+    await gone(written(tmp_path / "pid"))
+
+
+@story
+async def test_whoever_got_away_with_its_output_is_not_waited_for(tmp_path: Path) -> None:
+    away = "setsid bash -c 'echo $$ > pid; exec sleep 600' & until [ -s pid ]; do sleep 0.01; done; echo a"
+    told = await ran(away, cwd=tmp_path)
+    assert told == ProgramResult("exit", 0, b"a\n")
+    (pid,) = written(tmp_path / "pid")
+    assert alive(pid), "else this shows nothing"
+    os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("delay_s", [0, 0.001, 0.01, 0.2])
+def test_cancelled_at_any_time_it_leaves_nobody(tmp_path: Path, delay_s: float) -> None:
+    @story
+    async def tell() -> None:
+        for _ in range(5):
+            task = asyncio.create_task(ran("sleep 600 & sleep 600", cwd=tmp_path))
+            await asyncio.sleep(delay_s)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        async with asyncio.timeout(120):
+            while at_work(tmp_path):
+                await asyncio.sleep(0.01)
+
+    tell()
+
+
+def _in(process: Path, folder: Path) -> bool:
+    try:
+        return (process / "cwd").readlink() == folder and alive(int(process.name))
+    except OSError:
+        return False
+
+
+@story
+async def test_one_may_talk_with_it() -> None:
+    async with start_process(["/bin/cat"], env={}, listens=True) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert child.stderr is None
+        for line in (b"a\n", b"b\n"):
+            child.stdin.write(line)
+            assert await child.stdout.readline() == line
+        assert child.status is None
+        child.stdin.close()
+        assert await child.wait() == 0
+        assert child.status == 0
+
+
+@story
+async def test_its_errors_are_apart_or_between() -> None:
+    script = ["/bin/sh", "-c", "echo a; echo b >&2; echo c"]
+    async with start_process(script, env={}, stderr="pipe") as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        assert (await child.stdout.read(), await child.stderr.read()) == (b"a\nc\n", b"b\n")
+    async with start_process(script, env={}, stderr="join") as child:
+        assert child.stdout is not None
+        assert await child.stdout.read() == b"a\nb\nc\n"
+
+
+@story
+async def test_it_can_be_killed_and_its_output_ends() -> None:
+    async with start_process(["/bin/sh", "-c", "echo a; sleep 600 & setsid sleep 0.9 & sleep 600"], env={}) as child:
+        assert child.stdout is not None
+        assert await child.stdout.readline() == b"a\n"
+        child.kill()
+        child.kill()
+        assert await child.wait() == -signal.SIGKILL
+        async with asyncio.timeout(GRACE_S + 5):
+            assert await child.stdout.read() == b""
+
+
+@story
+async def test_it_inherits_nothing_open() -> None:
+    read, write = os.pipe()
+    os.set_inheritable(write, True)
+    assert (await ran("ls /proc/self/fd | wc -l")).output == b"4\n", "three, and the directory itself"
+    os.close(read)
+    os.close(write)
+
+
+@story
+async def test_many_leave_no_descriptor_open() -> None:
+    await ran("true")
+    before = descriptors()
+    for _ in range(10):
+        await ran("setsid sleep 0.6 & echo x; yes", time_s=5)
+    assert descriptors() <= before
+
+
+@story
+async def test_many_at_once_do_not_mix() -> None:
+    told = await asyncio.gather(*(ran(f"echo {n}; exit {n}") for n in range(20)))
+    assert [(one.status, one.output) for one in told] == [(n, b"%d\n" % n) for n in range(20)]

@@ -1,0 +1,55 @@
+"""An operator's expressions, and texts that are made to stall them."""
+
+import time
+
+import pytest
+
+from gateway.core.fields import REGEX_TEXT_CHARS, REGEX_TIMEOUT_S, SKIPPED_AFTER_TIMEOUT, GuardedRegex
+
+SLOW = r"(a|a)*b|(a+)+$c"
+BAD = "a" * 40 + "!"
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("(", "not a regular expression: missing )"),
+        ("[z-a]", "bad character range"),
+        ("a" * 501, "longer than 500 characters"),
+        ("a{99999999}", "repeats something more often than 1,000 times"),
+        ("a{2,99999999999999999999999}", "repeats something"),
+        ("(a{900}){900}", "100,000 times all in all"),
+    ],
+)
+def test_what_is_no_expression_or_too_large_is_refused(source: str, reason: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        GuardedRegex(source)
+    assert reason in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "text", "answer"),
+    [
+        (r"\bout(age|ed)?\b", "we are out of tea", "yes"),
+        (r"^out$", "we are out of tea", "no"),
+        ("Tea", "tea", "no"),
+        ("(?i)Tea", "tea", "yes"),
+        (r"\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}", "10.0.0.1", "yes"),
+        (r"\p{Han}", "茶", "yes"),
+        ("end", "x" * REGEX_TEXT_CHARS + "end", "no"),
+        ("", "", "yes"),
+    ],
+)
+def test_it_is_found_where_it_is(source: str, text: str, answer: str) -> None:
+    assert GuardedRegex(source).find(text) == answer
+
+
+def test_a_flood_of_slow_texts_costs_little_and_the_expression_comes_back() -> None:
+    expression, texts = GuardedRegex(SLOW), 1_000
+    began = time.process_time()
+    assert {expression.find(BAD) for _ in range(texts)} == {"late"}
+    assert time.process_time() - began < texts * REGEX_TIMEOUT_S / 5, "far less than a search for each"
+    fresh = GuardedRegex(SLOW)
+    assert fresh.find(BAD) == "late"
+    assert [fresh.find("ab") for _ in range(SKIPPED_AFTER_TIMEOUT)] == ["late"] * SKIPPED_AFTER_TIMEOUT
+    assert fresh.find("ab") == "yes"

@@ -1,0 +1,346 @@
+"""What comes in, from outside and from inside: where it is unread, and who is told. On a real store."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from channels.console import ConsoleChannel
+from gateway.config.reload import LiveSettings
+from gateway.core import identity
+from gateway.core.clock import ManualClock
+from gateway.core.events import (
+    Address,
+    Alarm,
+    ChannelName,
+    Command,
+    ConnectionChanged,
+    EventId,
+    Message,
+    MessageId,
+    Notification,
+    Post,
+    PostKey,
+    PresenceLevel,
+    ReactionChanged,
+    RoomId,
+    Sender,
+    SenderId,
+    TaskFinished,
+)
+from gateway.core.facts import Fact, Judgement, PartSendEnded, PostQueued, TurnRecord, inner_conversation
+from gateway.core.metrics import GatewayStats
+from gateway.ingest.intake import ChannelIntakes, Intake, IntakeCallbacks, IntakeServices
+from gateway.store import NewEntry, OutboxPost, Store, rebuild
+from gateway.stream import policies
+from gateway.stream.inbox import ReadyConversation
+from gateway.stream.internal import InternalIntake
+from gateway.tools.platform import ConversationLocks
+from tests.kits.gateway import CONSOLE, settings
+from tests.kits.rewind import Views, rewinds
+from tests.kits.store import turn
+
+NOW = datetime(2026, 3, 1, 9, tzinfo=UTC)
+AT = Address(channel=CONSOLE, room=RoomId("lobby"))
+ANN = Sender(id=SenderId("ann"), name="ann", verified=True)
+BOT = replace(ANN, id=SenderId("bot"), is_bot=True)
+OWN = inner_conversation("reverie")
+LINK = ConnectionChanged(id=EventId("1"), channel=CONSOLE, up=False, reason="cable", sent=NOW)
+REACTED = ReactionChanged(
+    id=EventId("r"), at=AT, sender=ANN, message=MessageId("m"), reaction="+1", added=True, sent=NOW
+)
+ALARM = Alarm(id=EventId("a:1"), text="tea", sent=NOW, at=AT, agent="reverie")
+
+ELSEWHERE = [{"id": "reverie", "bindings": [{"match": {"channel": "irc"}}]}]
+
+
+def said(number: int, kind: Any, sender: Sender = ANN) -> Message:
+    return Message(id=MessageId(str(number)), at=AT, sender=sender, text="hi", sent=NOW, kind=kind)
+
+
+class House:
+    """The ways in of one channel and of what happens inside."""
+
+    def __init__(self, store: Store, tmp: Path, **more: Any) -> None:
+        self.store = store
+        self.arrived: list[ReadyConversation] = []
+        self.heard: list[tuple[MessageId, identity.Role]] = []
+        self.links: list[bool] = []
+        self.posts: list[OutboxPost] = []
+        self.level: PresenceLevel = "present"
+        self.rooms, self.views = ConversationLocks(), Views()
+        made, clock = settings(tmp, **more), ManualClock(NOW)
+        bindings = policies.build_bindings(made)
+        parts = IntakeServices(
+            live=LiveSettings(made),
+            store=store,
+            clock=clock,
+            channels={CONSOLE: ConsoleChannel(CONSOLE, lambda _: None)},
+            access_policy=policies.build_access_policy(made),
+            bindings=bindings,
+            stats=GatewayStats({CONSOLE: "console"}, NOW),
+            model=lambda: "",
+            mode=lambda: "",
+            rewinds=rewinds(store, clock, self.views, doors=self.rooms),
+            level=lambda: self.level,
+        )
+        doors = IntakeCallbacks(
+            on_ready=self.arrived.append,
+            on_link=lambda _, up: self.links.append(up),
+            post=self.posts.append,
+            join=lambda _: None,
+            on_message=lambda message, role: self.heard.append((message.id, role)),
+        )
+        self.intake: Intake = ChannelIntakes(parts, doors)[CONSOLE]
+        self.inward = InternalIntake(
+            store,
+            clock,
+            policies.build_attention_policy(made),
+            bindings,
+            arrived=self.arrived.append,
+            level=lambda: self.level,
+        )
+
+    async def posted(self, message: str) -> None:
+        """Something of ours, which the platform shows as that message."""
+        post = Post(key=PostKey("p"), to=AT, text="hello")
+        part = PartSendEnded(post=post.key, part=0, state="sent", reason="", ids=(MessageId(message),))
+        facts: list[tuple[Fact, str | None]] = [(PostQueued(post=post), "post:p"), (part, None)]
+        await self.store.append(
+            [NewEntry(fact=fact, at=NOW, conversation=AT.conversation, key=key) for fact, key in facts]
+        )
+
+    async def judged(self, event: Notification) -> Judgement:
+        """What was said of what came in last, after this came in."""
+        await self.intake([event])
+        (newest,) = await self.store.newest_entries(1, kinds=["judged"])
+        assert isinstance(newest.fact, Judgement)
+        return newest.fact
+
+
+def story(tmp: Path, tell: Callable[[House], Awaitable[None]], **more: Any) -> None:
+    async def played() -> None:
+        async with await Store.open(tmp / "reverie.db", ManualClock(NOW)) as store, asyncio.timeout(120):
+            await tell(House(store, tmp, **more))
+        assert await rebuild(tmp / "reverie.db") == []
+
+    asyncio.run(played())
+
+
+def _rewind(number: int) -> Command:
+    return Command(id=EventId(f"c{number}"), at=AT, sender=ANN, name="rewind", args="", sent=NOW, origin="native")
+
+
+ANN_RULES: dict[str, Any] = {"access": {"dm": "open", "roles": {"admin": ["console:ann"]}}}
+
+
+def test_a_command_that_changes_something_ends_a_transaction(tmp_path: Path) -> None:
+    """What comes behind it in the same batch is decided by what then holds, and the cursor is written last."""
+
+    async def tell(house: House) -> None:
+        place = AT.conversation
+        await house.store.append([turn(place, text="one"), turn(place, text="two"), turn(place, text="three")])
+        before = house.store.commits
+        await house.intake([said(1, "room"), _rewind(1), said(2, "room"), _rewind(2), said(3, "room")], cursor="7")
+        assert house.store.commits == before + 3
+        kinds = [entry.kind for entry in await house.store.entries(after=3)]
+        change = ["command", "judged", "rewound", "audited", "post"]
+        assert kinds == ["room", "judged", *change, "room", "judged", *change, "room", "judged", "cursor"]
+        (left,) = await house.store.turns_in_view(place)
+        assert isinstance(left.fact, TurnRecord)
+        assert left.fact.text == "one"
+        assert house.views.forgotten == [place, place]
+        assert not house.rooms.is_busy(place)
+
+    story(tmp_path, tell, **ANN_RULES)
+
+
+@pytest.mark.parametrize("steps", range(12))
+def test_what_a_channel_that_is_cut_had_handed_over_is_lost_to_nobody(tmp_path: Path, steps: int) -> None:
+    """It is handed over again when the channel is up again, and is no news then if it is in the log."""
+
+    async def tell(house: House) -> None:
+        events: list[Notification] = [said(1, "mention"), replace(_rewind(2), name="version")]
+        cut = asyncio.ensure_future(house.intake(events))
+        for _ in range(steps):
+            await asyncio.sleep(0.0003)
+        cut.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await cut
+        await house.intake(events)
+        assert [one.conversation for one in house.arrived] == [AT.conversation]
+        assert len(house.posts) == 1
+
+    story(tmp_path, tell, **ANN_RULES)
+
+
+def test_a_channel_that_ends_in_the_middle_leaves_the_room_open(tmp_path: Path) -> None:
+    async def tell(house: House) -> None:
+        place = AT.conversation
+        await house.store.append([turn(place)])
+        taking = asyncio.ensure_future(house.intake([_rewind(1)]))
+        while not house.rooms.is_busy(place):
+            await asyncio.sleep(0)
+        while not house.views.forgotten and house.rooms.is_busy(place):
+            taking.cancel()
+            await asyncio.sleep(0)
+        with contextlib.suppress(asyncio.CancelledError):
+            await taking
+        assert not house.rooms.is_busy(place)
+
+    story(tmp_path, tell, **ANN_RULES)
+
+
+def test_an_arrival_says_what_came_and_where(tmp_path: Path) -> None:
+    async def tell(house: House) -> None:
+        at = Address(channel=CONSOLE, room=RoomId("ann"))
+        await house.intake([said(1, "mention"), replace(said(2, "direct"), at=at), said(3, "room")])
+        assert house.arrived == [
+            ReadyConversation(conversation=AT.conversation, urgency=3, type="console.mention.lobby", direct=False),
+            ReadyConversation(conversation=at.conversation, urgency=3, type="console.direct.ann", direct=True),
+            ReadyConversation(
+                conversation=AT.conversation, urgency=3, type="console.room.lobby", direct=False, is_room_talk=True
+            ),
+        ]
+        await house.intake([said(1, "mention")])
+        assert len(house.arrived) == 3, "a repeat is none"
+
+    story(tmp_path, tell, agents=[{"id": "reverie", "bindings": [{"match": {"channel": "*"}, "listen": "all"}]}])
+
+
+def test_a_link_that_changes_is_told_to_whose_account_it_is(tmp_path: Path) -> None:
+    async def tell(house: House) -> None:
+        known = await house.judged(replace(LINK, id=EventId("0"), up=True))
+        assert (known.fate, known.urgency, known.rule) == ("noted", 1, "it was known")
+        assert (await house.judged(LINK)).fate == "due"
+        assert (await house.judged(replace(LINK, id=EventId("2")))).rule == "it was known"
+        assert (await house.judged(replace(LINK, id=EventId("3"), up=True))).fate == "due"
+        low = ReadyConversation(conversation=OWN, urgency=1, type="console.link")
+        assert house.arrived == [low, low]
+        unread = await house.store.unread_entries(OWN, most=10)
+        assert [stored.fact.id for stored in unread.messages if isinstance(stored.fact, ConnectionChanged)] == [
+            "1",
+            "3",
+        ]
+        assert house.links == [True, False, False, True], "the outbox is told each time"
+
+    story(tmp_path, tell)
+
+
+@pytest.mark.parametrize(
+    ("more", "rule"),
+    [
+        ({"attention": {"rules": [{"type": "*.link", "urgency": "ambient"}]}}, "attention.rules[0]"),
+        ({"attention": {"thresholds": {"console.link": "normal"}}}, "attention.thresholds.console.link is 2"),
+        ({"agents": ELSEWHERE}, "no agent is bound to this account"),
+    ],
+)
+def test_a_link_that_nobody_is_to_hear_of_is_noted(tmp_path: Path, more: dict[str, Any], rule: str) -> None:
+    async def tell(house: House) -> None:
+        judged = await house.judged(LINK)
+        assert (judged.fate, judged.rule) == ("noted", rule)
+        assert not house.arrived
+        assert await house.store.pending_counts() == []
+
+    story(tmp_path, tell, **more)
+
+
+def test_what_was_known_of_a_link_before_a_restart_is_known_after_it(tmp_path: Path) -> None:
+    async def tell(house: House) -> None:
+        await house.intake([LINK, replace(LINK, id=EventId("2"))])
+        assert len(house.arrived) == 1
+        again = House(house.store, tmp_path)
+        assert (await again.judged(replace(LINK, id=EventId("3")))).fate == "noted"
+        assert (await again.judged(replace(LINK, id=EventId("4"), up=True))).fate == "due"
+
+    story(tmp_path, tell)
+
+
+def test_a_reaction_to_what_we_said_waits_for_a_turn_and_starts_none(tmp_path: Path) -> None:
+    async def tell(house: House) -> None:
+        await house.posted("m")
+        theirs = await house.judged(replace(REACTED, id=EventId("r0"), message=MessageId("n")))
+        assert (theirs.fate, theirs.urgency, theirs.rule) == ("noted", 1, "a reaction to what somebody else said")
+        elsewhere = replace(REACTED, id=EventId("r9"), at=replace(AT, room=RoomId("cellar")))
+        assert (await house.judged(elsewhere)).fate == "refused"
+        assert (await house.judged(REACTED)).fate == "due"
+        gone = await house.judged(replace(REACTED, id=EventId("r2"), added=False))
+        assert gone.fate == "noted"
+        (pending,) = await house.store.pending_counts()
+        assert (pending.conversation, pending.low) == (AT.conversation, 1)
+        assert not house.arrived
+
+    story(tmp_path, tell)
+
+
+def test_who_may_be_heard_is_told_with_their_role(tmp_path: Path) -> None:
+    async def tell(house: House) -> None:
+        await house.intake([said(1, "mention"), said(2, "room", BOT), said(3, "direct", replace(ANN, verified=False))])
+        await house.intake([said(1, "mention"), REACTED])
+        assert house.heard == [("1", "owner"), ("3", "member")]
+
+    story(tmp_path, tell, access={"dm": "open", "roles": {"owner": ["console:ann"]}})
+
+
+def test_the_level_of_presence_is_asked_as_each_event_comes(tmp_path: Path) -> None:
+    async def tell(house: House) -> None:
+        link = replace(LINK, up=False)
+        assert (await house.judged(link)).fate == "noted"
+        await house.posted("m")
+        house.level = "idle"
+        assert (await house.judged(replace(REACTED, id=EventId("r1")))).fate == "due"
+        house.level = "focused"
+        judged = await house.judged(said(1, "mention"))
+        assert (judged.fate, judged.rule) == ("context", "attention.thresholds.console is 2, and people are focused")
+        assert not house.arrived
+        await house.inward.submit(ALARM)
+        assert not house.arrived, "it is context, too"
+        assert [stored.kind for stored in (await house.store.unread_entries(AT.conversation, most=9)).messages] == [
+            "reacted",
+            "mention",
+            "alarm",
+        ]
+
+    rules = [{"type": "*.mention.*", "urgency": "normal"}]
+    story(tmp_path, tell, attention={"coalesce": 0, "rules": rules, "thresholds": {"console": 2}})
+
+
+def test_a_reminder_comes_once_to_its_place_or_to_the_agent_by_itself(tmp_path: Path) -> None:
+    async def tell(house: House) -> None:
+        alone = replace(ALARM, at=None)
+        finished = TaskFinished(id=EventId("f"), what="dream", ok=True, text="", sent=NOW, agent="reverie")
+        for event in (ALARM, ALARM, alone, alone, finished, replace(finished, id=EventId("f2"), at=AT)):
+            await house.inward.submit(event)
+        assert house.arrived == [
+            ReadyConversation(
+                conversation=AT.conversation, urgency=2, type="console.alarm.lobby", handle_in_place=True
+            ),
+            ReadyConversation(conversation=OWN, urgency=2, type="agent.alarm"),
+            ReadyConversation(conversation=OWN, urgency=1, type="agent.finished"),
+            ReadyConversation(
+                conversation=AT.conversation, urgency=1, type="console.finished.lobby", handle_in_place=True
+            ),
+        ]
+        pending = {one.conversation: (one.normal, one.low) for one in await house.store.pending_counts()}
+        assert pending == {AT.conversation: (1, 1), OWN: (1, 1)}
+        with pytest.raises(ValueError, match="concerns nobody"):
+            await house.inward.submit(replace(alone, agent=""))
+
+    story(tmp_path, tell)
+
+
+def test_where_nothing_is_listened_to_a_reminder_is_noted(tmp_path: Path) -> None:
+    async def tell(house: House) -> None:
+        await house.inward.submit(replace(ALARM, at=replace(AT, channel=ChannelName("gone"))))
+        assert not house.arrived
+        (judged,) = await house.store.newest_entries(1, kinds=["judged"])
+        assert isinstance(judged.fact, Judgement)
+        assert (judged.fact.fate, judged.fact.rule) == ("noted", "listen: off")
+
+    bindings = [{"match": {"channel": "console"}}]
+    story(tmp_path, tell, agents=[{"id": "reverie", "bindings": bindings}])

@@ -1,0 +1,139 @@
+"""Limits at the way in: what reaches the agent, what is said, and what stands in the log. On a real store."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from channels.console import ConsoleChannel
+from gateway.access.limits import UsageLimiter
+from gateway.config.reload import LiveSettings
+from gateway.core.clock import ManualClock
+from gateway.core.events import Address, Message, MessageId, RoomId, Sender, SenderId
+from gateway.core.metrics import GatewayStats
+from gateway.ingest.intake import ChannelIntakes, Intake, IntakeCallbacks, IntakeServices
+from gateway.store import OutboxPost, Store, rebuild
+from gateway.stream import policies
+from gateway.stream.inbox import ReadyConversation
+from tests.gateway.access.limits_kit import NOON, Kind
+from tests.kits.gateway import CONSOLE, settings
+from tests.kits.rewind import Views, rewinds
+
+LOBBY = Address(channel=CONSOLE, room=RoomId("lobby"))
+BATCH = 100
+
+
+def said(number: int, who: str, kind: Kind = "mention", text: str = "reverie?") -> Message:
+    sender = Sender(id=SenderId(who), name=who, verified=True)
+    return Message(id=MessageId(str(number)), at=LOBBY, sender=sender, text=text, sent=NOON, kind=kind)
+
+
+class House:
+    """One life of the way in of one channel."""
+
+    def __init__(self, store: Store, tmp: Path, clock: ManualClock, **more: Any) -> None:
+        self.store = store
+        self.clock = clock
+        self.arrived: list[ReadyConversation] = []
+        self.posted: list[OutboxPost] = []
+        made = settings(tmp, **more)
+        who = policies.build_access_policy(made)
+        self.limits = UsageLimiter(policies.build_limit_settings(made), clock, who)
+        store.add_listener(self.limits.on_appended)
+        parts = IntakeServices(
+            live=LiveSettings(made),
+            store=store,
+            clock=clock,
+            channels={CONSOLE: ConsoleChannel(CONSOLE, lambda _: None)},
+            access_policy=who,
+            bindings=policies.build_bindings(made),
+            stats=GatewayStats({CONSOLE: "console"}, NOON),
+            model=lambda: "",
+            mode=lambda: "",
+            rewinds=rewinds(store, clock, Views()),
+            limit=self.limits.check,
+        )
+        doors = IntakeCallbacks(
+            on_ready=self.arrived.append, on_link=lambda _, __: None, post=self.posted.append, join=lambda _: None
+        )
+        self.intake: Intake = ChannelIntakes(parts, doors)[CONSOLE]
+
+
+def lives(tmp: Path, *stories: Callable[[House], Awaitable[None]], **more: Any) -> None:
+    clock = ManualClock(NOON)
+
+    async def live(story: Callable[[House], Awaitable[None]]) -> None:
+        async with await Store.open(tmp / "reverie.db", clock) as store, asyncio.timeout(60):
+            house = House(store, tmp, clock, **more)
+            await house.limits.load(store)
+            await story(house)
+
+    for story in stories:
+        asyncio.run(live(story))
+    assert asyncio.run(rebuild(tmp / "reverie.db")) == []
+
+
+def test_a_raid_of_mentions_reaches_the_agent_as_often_as_the_room_has_and_gets_one_notice(tmp_path: Path) -> None:
+    """6,000 by 600 people in a minute, in batches, with what the settings say by themselves."""
+    lines = [said(number, f"raider{number % 600}") for number in range(6_000)]
+
+    async def raid(house: House) -> None:
+        for first in range(0, len(lines), BATCH):
+            await house.intake(lines[first : first + BATCH], cursor=str(first))
+            house.clock.advance(1.0)
+        assert 400 <= len(house.arrived) <= 400 + 90
+        (notice,) = house.posted
+        assert notice.post.to == LOBBY
+        stored = await house.store.entry(notice.seq)
+        assert stored is not None
+        assert stored.cause is not None
+        asked = await house.store.entry(stored.cause)
+        assert asked is not None
+        assert isinstance(asked.fact, Message)
+        assert asked.fact.id == notice.post.reply_to
+        (limited,) = await house.store.entries(kinds=["limited"])
+        assert (limited.cause, limited.conversation) == (stored.cause, LOBBY.conversation)
+        (left,) = await house.store.pending_counts()
+        assert (left.urgent, left.urgent + left.ambient) == (len(house.arrived), 6_000)
+
+    async def again(house: House) -> None:
+        """After a crash the platform tells all of the last minute once more."""
+        await house.intake(lines[-1_000:])
+        assert (house.arrived, house.posted) == ([], [])
+        fresh = await house.store.newest_entries(1, kinds=["mention"])
+        await house.intake([said(7_000, "ann")])
+        assert [one.urgency for one in house.arrived] == [3], "repeats have taken nothing"
+        assert await house.store.newest_entries(1, kinds=["mention"]) != fresh
+
+    lives(tmp_path, raid, again, access={"dm": "open"})
+
+
+def test_talk_that_all_is_listened_to_counts_and_other_talk_and_commands_do_not(tmp_path: Path) -> None:
+    rates = {"sender": {"burst": 2, "per_minute": 1}}
+    listening = [{"id": "reverie", "bindings": [{"match": {"channel": "*"}, "listen": "all"}]}]
+
+    async def listens(house: House) -> None:
+        await house.intake([said(number, "ann", "room") for number in range(4)])
+        assert (len(house.arrived), len(house.posted)) == (2, 1)
+        await house.intake([said(10, "ann", "mention", "!about"), said(11, "ann", "room")])
+        assert (len(house.arrived), len(house.posted)) == (2, 2), "the command is answered"
+
+    lives(tmp_path / "all", listens, access={"dm": "open", "rates": rates}, agents=listening)
+
+    async def overhears(house: House) -> None:
+        await house.intake([said(number, "ann", "room") for number in range(9)])
+        await house.intake([said(number, "ann") for number in range(10, 13)])
+        assert (len(house.arrived), len(house.posted)) == (2, 1)
+
+    lives(tmp_path / "some", overhears, access={"dm": "open", "rates": rates})
+
+
+def test_who_is_refused_anyway_reaches_no_limit(tmp_path: Path) -> None:
+    async def story(house: House) -> None:
+        away = [replace(said(number, "eve"), at=replace(LOBBY, room=RoomId("elsewhere"))) for number in range(30)]
+        await house.intake(away)
+        assert (house.arrived, house.posted) == ([], [])
+        assert await house.store.entries(kinds=["limited"]) == []
+
+    lives(tmp_path, story, access={"dm": "open", "rooms": "listed"})

@@ -1,0 +1,452 @@
+"""The dashboard in a real Chromium, in front of a real gateway: who may see it, what it shows, and what it survives.
+
+One browser and one gateway for all of these; `test_dashboard_day` looks at a simulated day.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from channels.base import Part, Uncertain
+from tests.kits.dashboard import DISCORD, IRC, TOKEN, House, chromium, house, tab
+
+HOSTILE = "<img src=x onerror='window.owned = 1'><script>window.owned = 1</script> {{7*7}} &lt;b&gt;"
+TURNED = "\u202egnp.exe\u202c \u2066left\u2069 \u200b\u200b\u200b\u200b \u0007bell \U000e0041\U000e0042"
+LONG = "a very long word" + "w" * 9_984
+RESTORED_MS = 30_000
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    with house(tmp_path_factory.mktemp("house")) as made:
+        made.say("reverie, what is new?", room="#one")
+        made.say("just talk", channel=IRC, sender="ann", room="#two")
+        yield made
+
+
+@pytest.fixture(scope="module")
+def browser(gateway: House) -> Iterator[Browser]:
+    assert gateway.port
+    with chromium() as made:
+        yield made
+
+
+def row(page: Page, text: str) -> Locator:
+    return page.locator("#stream > li").filter(has=page.locator(".line .text", has_text=re.compile(re.escape(text))))
+
+
+def width(page: Page) -> tuple[int, int]:
+    found = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    return int(found[0]), int(found[1])
+
+
+def test_a_token_is_asked_for_and_a_wrong_one_is_told_where_the_right_one_stands(
+    gateway: House, browser: Browser
+) -> None:
+    with tab(browser) as it:
+        it.expected = ("401",)
+        page = it.page
+        page.goto(gateway.url)
+        expect(page.locator("#entry")).to_be_visible()
+        expect(page.locator("#main")).to_be_hidden()
+        expect(page.locator("#token")).to_be_focused()
+        assert "ops.token" in page.locator("#entry").inner_text()
+        page.keyboard.type("not the token")
+        page.keyboard.press("Enter")
+        expect(page.locator("#entry-why")).to_contain_text("no spaces")
+        page.locator("#token").fill("a-wrong-token-of-16")
+        page.keyboard.press("Enter")
+        expect(page.locator("#entry-why")).to_contain_text("does not take this token")
+        expect(page.locator("#main")).to_be_hidden()
+        page.locator("#token").fill(TOKEN)
+        page.keyboard.press("Enter")
+        expect(page.locator("#connection")).to_have_text("live")
+        expect(page.locator("#entry")).to_be_hidden()
+        expect(row(page, "just talk")).to_be_visible()
+
+
+def test_the_token_of_the_address_is_taken_out_of_it_and_kept_for_the_tab(gateway: House, browser: Browser) -> None:
+    with tab(browser) as it:
+        asked: list[str] = []
+        it.page.on("request", lambda one: asked.append(one.url))
+        page = it.open(gateway.address)
+        assert page.url == gateway.url
+        page.reload()
+        expect(page.locator("#connection")).to_have_text("live")
+        assert page.evaluate("[sessionStorage.length, localStorage.length, document.cookie]") == [1, 0, ""]
+        assert not any("token" in one and "page/" not in one for one in asked[1:]), asked
+        page.go_back()  # nothing in the history has it
+        assert TOKEN not in page.url
+
+
+@pytest.mark.slow
+def test_a_gateway_without_a_token_says_so(tmp_path: Path, browser: Browser) -> None:
+    made = House(tmp_path, token=None)
+    try:
+        made.begin()
+        with tab(browser) as it:
+            it.expected = ("403",)
+            it.page.goto(made.address)
+            expect(it.page.locator("#entry-why")).to_contain_text("ops.token")
+            expect(it.page.locator("#main")).to_be_hidden()
+    finally:
+        made.close()
+
+
+def test_what_comes_in_is_seen_with_its_fate(gateway: House, browser: Browser) -> None:
+    with tab(browser) as it:
+        page = it.open(gateway.address)
+        gateway.say("hello over there", sender="zoe")
+        mine = row(page, "hello over there")
+        expect(mine.locator(".place")).to_have_text("zoe")
+        expect(mine.locator(".who")).to_have_text("zoe")
+        expect(mine.locator(".urgency")).to_have_text("urgent")
+        expect(mine.locator(".fate .chip")).to_have_text(re.compile("answered|silent|yielded|failed"))
+        assert page.locator("#stream > li").first.locator(".text").inner_text() == "hello over there"
+        mine.locator("summary").click()
+        expect(mine.locator(".unfolded")).to_contain_text("telegram.main.direct")
+        told = gateway.ask("/api/notifications", limit=1)["notifications"][0]
+        expect(mine.locator(".unfolded")).to_contain_text(told["rule"])
+        local = mine.locator("time").first
+        assert re.fullmatch(r"\d\d:\d\d:\d\d", local.inner_text())
+        assert (local.get_attribute("title") or "").endswith("UTC")
+        expect(page.locator("#places button").first.locator(".place")).to_have_text("zoe")
+        expect(page.locator("#turns tbody tr").first).to_contain_text("zoe")
+
+
+def test_hostile_texts_are_texts(gateway: House, browser: Browser) -> None:
+    with tab(browser, viewport={"width": 360, "height": 740}) as it:
+        page = it.open(gateway.address)
+        for text in (HOSTILE, TURNED, LONG):
+            gateway.say(text, sender="<b>mallory</b>", room="#one")
+        expect(row(page, "w" * 100)).to_be_visible()
+        first = page.locator("#stream > li").nth(2)
+        assert first.locator(".text").evaluate("one => one.textContent") == HOSTILE
+        turned = page.locator("#stream > li").nth(1).locator(".text")
+        assert "U+202E" in turned.inner_text()
+        assert "U+200B×4" in turned.inner_text()
+        assert not re.search("[\u202a-\u202e\u2066-\u2069\u200b\U000e0041]", turned.evaluate("one => one.textContent"))
+        page.locator("#stream summary").first.click()
+        told = gateway.ask("/api/notifications", limit=1)["notifications"][0]["text"]
+        assert told == LONG  # an event tells its beginning only; what is folded out is the whole
+        expect(page.locator(".unfolded pre")).to_have_text(LONG)
+        page.locator("#places button[data-id='telegram.main/#one']").click()
+        expect(page.locator(".talk .words").last).to_contain_text("w" * 100)
+        assert page.evaluate("window.owned") is None
+        assert page.locator("main img, main script, main iframe, main b:has(b)").count() == 0
+        wide, screen = width(page)
+        assert wide <= screen
+
+
+def test_the_stream_is_filtered_and_paused(gateway: House, browser: Browser) -> None:
+    with tab(browser) as it:
+        page = it.open(gateway.address)
+        gateway.say("a needle in it", channel=IRC, sender="ann", room="#one")
+        gateway.say("hay", channel=DISCORD, sender="ben", room="#one")
+        expect(row(page, "hay")).to_be_visible()
+        page.keyboard.press("/")
+        expect(page.locator("#f-text")).to_be_focused()
+        page.keyboard.type("NEEDLE")
+        expect(row(page, "hay")).to_be_hidden()
+        expect(row(page, "a needle")).to_be_visible()
+        expect(page.locator("#live-count")).to_contain_text(" of ")
+        page.keyboard.press("Escape")
+        expect(row(page, "hay")).to_be_visible()
+        page.locator("#f-channel").select_option("discord.main")
+        expect(row(page, "a needle")).to_be_hidden()
+        page.locator("#f-conversation").select_option("irc.libera/#one")
+        expect(page.locator("#stream .empty")).to_contain_text("None of these")
+        page.locator("#f-channel").select_option("")
+        expect(row(page, "a needle")).to_be_visible()
+        page.locator("#f-conversation").select_option("")
+        page.locator("h1").click()
+        page.keyboard.press("p")
+        expect(page.locator("#pause")).to_have_attribute("aria-pressed", "true")
+        gateway.say("while it was held", channel=IRC, sender="ann", room="#one")
+        expect(page.locator("#live-count")).to_contain_text("paused, 1 new")
+        assert row(page, "while it was held").count() == 0
+        page.keyboard.press("p")
+        expect(row(page, "while it was held")).to_be_visible()
+
+
+def test_everything_is_reached_by_keys(gateway: House, browser: Browser) -> None:
+    with tab(browser) as it:
+        page = it.open(gateway.address)
+        page.keyboard.press("Tab")
+        expect(page.locator(".skip")).to_be_focused()
+        stops: list[str] = []
+        for _ in range(40):
+            page.keyboard.press("Tab")
+            found = page.evaluate(
+                "(() => { const one = document.activeElement, style = getComputedStyle(one);"
+                " return [one.id || one.className || one.tagName, style.outlineStyle, style.outlineWidth]; })()"
+            )
+            if found[0] == "BODY":
+                break
+            assert found[1] == "solid", found
+            stops.append(str(found[0]))
+        order = ["theme", "help-button", "pause", "f-channel", "f-text", "line", "plot"]
+        assert [one for one in stops if one in order] == sorted([one for one in stops if one in order], key=order.index)
+        page.keyboard.press("?")
+        expect(page.locator("#help")).to_be_visible()
+        page.keyboard.press("Escape")
+        expect(page.locator("#help")).to_be_hidden()
+        page.keyboard.press("5")
+        expect(page.locator("#conversations")).to_be_focused()
+        page.keyboard.press("Tab")
+        names = page.locator("#places button").evaluate_all("all => all.map((one) => one.dataset.id)")
+        page.keyboard.press("ArrowDown")
+        assert page.evaluate("document.activeElement.dataset.id") == names[1]
+        page.keyboard.press("Enter")
+        expect(page.locator("#opened h3")).to_have_text(names[1].partition("/")[2])
+        expect(page.locator("#opened h3")).to_be_focused()
+        page.keyboard.press("Escape")
+        expect(page.locator("#opened")).to_contain_text("Open a conversation")
+        assert page.evaluate("document.activeElement.dataset.id") == names[1]
+        page.locator("#share .plot").focus()
+        page.keyboard.press("ArrowLeft")
+        expect(page.locator("#share .tip")).to_be_visible()
+        assert re.search(r"\d\d:\d\d–\d\d:\d\d: .*%", page.locator("#share .plot").get_attribute("aria-label") or "")
+
+
+CONTRAST = """() => {
+  const paper = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+  const rgba = (colour) => {
+    paper.clearRect(0, 0, 1, 1);
+    paper.fillStyle = colour;
+    paper.fillRect(0, 0, 1, 1);
+    const [r, g, b, a] = paper.getImageData(0, 0, 1, 1).data;
+    return [r, g, b, a / 255];
+  };
+  const over = (top, under) => top.slice(0, 3).map((one, index) => one * top[3] + under[index] * (1 - top[3]));
+  const ground = (one) => {
+    if (!one) return rgba(getComputedStyle(document.body).backgroundColor).slice(0, 3);
+    const mine = rgba(getComputedStyle(one).backgroundColor);
+    return mine[3] === 1 ? mine.slice(0, 3) : over(mine, ground(one.parentElement));
+  };
+  const linear = (one) => (one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4);
+  const light = (rgb) => {
+    const [r, g, b] = rgb.map((one) => linear(one / 255));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const poor = [];
+  for (const one of document.querySelectorAll("body *")) {
+    const own = [...one.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    if (!own || !one.checkVisibility() || one.closest("noscript, option")) continue;
+    const style = getComputedStyle(one), below = ground(one);
+    const words = over(rgba(one.namespaceURI.endsWith("svg") ? style.fill : style.color), below);
+    const [a, b] = [light(words), light(below)].sort((x, y) => y - x);
+    const ratio = (a + 0.05) / (b + 0.05);
+    if (ratio < 4.5) poor.push(`${one.tagName} ${one.className} ${ratio.toFixed(2)} ${one.textContent.slice(0, 30)}`);
+  }
+  return poor;
+}"""
+"""Words with less than 4.5:1 (https://www.w3.org/TR/WCAG22/#contrast-minimum)."""
+BEYOND = """() => {
+  const right = (one) => {
+    let found = one.getBoundingClientRect().right;
+    for (let above = one.parentElement; above; above = above.parentElement)
+      if (getComputedStyle(above).overflowX !== "visible") found = Math.min(found, above.getBoundingClientRect().right);
+    return found;
+  };
+  const seen = [...document.querySelectorAll("main *")].filter((one) => one.checkVisibility() && !one.closest("svg"));
+  return seen.filter((one) => right(one) > innerWidth + 1).map((one) => one.outerHTML.slice(0, 80));
+}"""
+SMALL = """() => [...document.querySelectorAll("button, select, input")]
+  .filter((one) => one.checkVisibility() && !one.closest(".legend, .exact"))
+  .filter((one) => one.getBoundingClientRect().height < 30)
+  .map((one) => one.id || one.className)"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_themes_follow_the_system_or_the_person_and_are_readable(gateway: House, browser: Browser, scheme: str) -> None:
+    with tab(browser, color_scheme=scheme) as it:
+        page = it.open(gateway.address)
+        page.locator("#places button").first.click()
+        expect(page.locator("#opened .talk")).to_be_visible()
+        page.locator("#stream summary").first.click()
+        grounds = {"light": "rgb(238, 240, 243)", "dark": "rgb(13, 16, 20)"}
+        ground = "getComputedStyle(document.body).backgroundColor"
+        assert page.evaluate(ground) == grounds[scheme]
+        assert page.evaluate(CONTRAST) == []
+        page.locator("#theme").click()
+        assert page.evaluate(ground) == grounds["light"]
+        page.keyboard.press("t")
+        assert page.evaluate(ground) == grounds["dark"]
+        page.reload()
+        expect(page.locator("#theme")).to_have_attribute("aria-label", "Theme: dark")
+        assert page.evaluate(ground) == grounds["dark"]
+
+
+def test_a_narrow_screen_has_all_of_it(gateway: House, browser: Browser) -> None:
+    with tab(browser, viewport={"width": 360, "height": 740}, has_touch=True) as it:
+        page = it.open(gateway.address)
+        page.locator("#places button").first.click()
+        expect(page.locator("#opened .talk")).to_be_visible()
+        wide, screen = width(page)
+        assert wide <= screen
+        assert page.evaluate(BEYOND) == []
+        for name in ("live", "channels", "agents", "share", "cost", "conversations", "turns", "outbox", "audit"):
+            assert page.locator(f"#{name}").bounding_box()["width"] > 330, name  # type: ignore[index] # it is seen
+        assert page.evaluate(SMALL) == []
+
+
+def test_a_conversation_shows_its_words_and_the_exact_blocks_of_its_last_prompt(
+    gateway: House, browser: Browser
+) -> None:
+    gateway.say("reverie,   keep\n\tthis <white>  space  ", room="#three")
+    with tab(browser) as it:
+        page = it.open(gateway.address)
+        place = "telegram.main/#three"
+        page.locator(f"#places button[data-id='{place}']").click()
+        expect(page.locator("#opened .talk li").first).to_be_visible()
+        expect(page.locator("#opened .blocks")).to_be_visible()
+        expect(page.locator("#opened .bill")).to_be_visible()
+        told: dict[str, Any] = gateway.ask("/api/conversation", id=place)
+        blocks = told["prompt"]["blocks"]
+        shown = page.locator("#opened .blocks details")
+        assert shown.count() == len(blocks)
+        for index, block in enumerate(blocks):
+            one = shown.nth(index)
+            assert one.locator("pre").count() == 0
+            one.locator("summary").click()
+            assert one.locator("pre").evaluate("one => one.textContent") == block["text"]
+            assert one.locator(".name").inner_text() == block["name"]
+            assert one.locator(".life").inner_text() == (block["lifetime"] or "–")
+            assert ("◆" in one.locator("summary").inner_text()) == block["marked"]
+        assert any("this <white>  space" in block["text"] for block in blocks)
+        assert page.locator(".prompt h4").inner_text().count(f"{told['prompt']['marks']} mark") == 1
+        said = page.locator("#opened .talk .words").all_text_contents()
+        assert said == [one["text"] for one in told["messages"]]
+        opened = page.locator("#opened .blocks details[open]").count()
+        gateway.say("and more", room="#three")
+        expect(page.locator("#opened .talk .words").filter(has_text="and more")).to_have_count(1)
+        assert page.locator("#opened .blocks details[open]").count() == opened  # nothing folds up under the reader
+
+
+@pytest.mark.slow
+def test_what_nobody_knows_the_end_of_stands_out(gateway: House, browser: Browser) -> None:
+    def lost(_: Part) -> None:
+        raise Uncertain("the line was cut behind it")
+
+    with tab(browser) as it:
+        page = it.open(gateway.address)
+        expect(page.locator("#alerts")).not_to_contain_text("uncertain")
+        gateway.show = lost
+        try:
+            gateway.say("!help", sender="uma")
+            expect(page.locator("#alerts")).to_contain_text("1 delivery is uncertain")
+        finally:
+            gateway.show = lambda _: None
+        first = page.locator("#outbox tbody tr").first
+        expect(first).to_have_class("alarming")
+        expect(first).to_contain_text("uma")
+        expect(first).to_contain_text("cut")
+        page.locator("#alerts a", has_text="uncertain").click()
+        expect(page.locator("#outbox")).to_be_in_viewport()
+        assert page.url.startswith(gateway.url)
+
+
+@pytest.mark.slow
+def test_a_channel_that_breaks_is_seen_at_once(gateway: House, browser: Browser) -> None:
+    with tab(browser) as it:
+        page = it.open(gateway.address)
+        mine = page.locator("#channels [data-channel='discord.main']")
+        expect(mine.locator(".chip")).to_have_text("up")
+        gateway.run(gateway.towns[DISCORD].link(up=False, reason="closed: \u202e<b>4004</b>"))
+        expect(mine.locator(".chip")).to_have_text("down")
+        expect(mine.locator(".reason")).to_have_text("closed: U+202E<b>4004</b>")
+        expect(page.locator("#ready")).to_have_text("not ready")
+        expect(page.locator("#alerts")).to_contain_text("discord.main")
+        gateway.run(gateway.towns[DISCORD].link(up=True))
+        expect(mine.locator(".chip")).to_have_text("up")
+        expect(page.locator("#ready")).to_have_text("ready")
+        expect(page.locator("#alerts")).not_to_contain_text("discord.main")
+
+
+@pytest.mark.slow
+def test_a_restart_in_the_middle_loses_nothing_and_doubles_nothing(gateway: House, browser: Browser) -> None:
+    with tab(browser) as it:
+        it.expected = ("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED", "ERR_CONNECTION_RESET", "ERR_EMPTY")
+        page = it.open(gateway.address)
+        gateway.say("before it", channel=IRC, sender="ann", room="#one")
+        expect(row(page, "before it")).to_have_count(1)
+        gateway.end()
+        expect(page.locator("#connection")).to_contain_text("reconnecting")
+        gateway.begin()
+        gateway.say("while nobody looked", channel=IRC, sender="ann", room="#one")
+        expect(page.locator("#connection")).to_have_text("live", timeout=RESTORED_MS)
+        gateway.say("after it", channel=IRC, sender="ann", room="#one")
+        for text in ("before it", "while nobody looked", "after it"):
+            expect(row(page, text)).to_have_count(1)
+        expect(page.locator("#channels .chip").first).to_have_text("up")
+
+
+@pytest.mark.slow
+def test_a_token_that_is_changed_brings_the_form_back(gateway: House, browser: Browser) -> None:
+    with tab(browser) as it:
+        it.expected = ("401", "ERR_")
+        page = it.open(gateway.address)
+        gateway.end()
+        gateway.token = "another-token-of-tests"
+        try:
+            gateway.begin()
+            expect(page.locator("#entry-why")).to_contain_text("does not take", timeout=RESTORED_MS)
+            page.locator("#token").fill(gateway.token)
+            page.keyboard.press("Enter")
+            expect(page.locator("#connection")).to_have_text("live")
+        finally:
+            gateway.end()
+            gateway.token = TOKEN
+            gateway.begin()
+
+
+EVENTS = (
+    b'retry: 2000\n\n: nothing\n\nid: 7\nevent: fate\ndata: {"a":\ndata: "\xc3\xa4"}\n\nevent: x\n\ndata:last\r\n\r\n'
+)
+
+
+CASES = {
+    "plain\n\ttext  ": "plain\n\ttext  ",
+    "a\u202eb": "aU+202Eb",
+    "\u200b" * 12 + "x": "U+200B×12x",
+    "\x00\x1b[31m\r\x85": "U+0000U+001B[31mU+000DU+0085",
+    "👩\u200d👩\u200d👧 ❤\ufe0f 👍🏽": "👩\u200d👩\u200d👧 ❤\ufe0f 👍🏽",
+    "نامه\u200cای क्\u200dष": "نامه\u200cای क्\u200dष",
+    "a\u200db \u200d": "a\u200db U+200D",
+    "\ud800": "U+D800",
+    "": "",
+}
+READ = """async ([text, size]) => {
+  const { Parser } = await import("/page/events.js");
+  const parser = new Parser();
+  const found = [];
+  for (let at = 0; at < text.length; at += size) found.push(...parser.feed(text.slice(at, at + size)));
+  return found;
+}"""
+SAID = """async (codes) => {
+  const { said } = await import("/page/dom.js");
+  return said(String.fromCharCode(...codes)).textContent;
+}"""
+
+
+def test_events_are_read_however_they_are_cut_and_what_nobody_sees_is_named(gateway: House, browser: Browser) -> None:
+    with tab(browser) as it:
+        it.page.goto(gateway.url)
+        for size in (1, 2, 3, 7, 1_000):
+            found = it.page.evaluate(READ, [EVENTS.decode(), size])
+            assert [(one["type"], one["data"], one["id"]) for one in found] == [
+                ("fate", '{"a":\n"ä"}', "7"),
+                ("message", "last", "7"),
+            ]
+        for text, shown in CASES.items():
+            assert it.page.evaluate(SAID, [int.from_bytes(pair, "little") for pair in _pairs(text)]) == shown
+
+
+def _pairs(text: str) -> Iterator[bytes]:
+    data = text.encode("utf-16-le", "surrogatepass")
+    yield from (data[at : at + 2] for at in range(0, len(data), 2))

@@ -1,0 +1,122 @@
+"""What is told of a turn as it goes on: nothing of a secret that grows, and nothing kept of turns that are over."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from gateway.context.observer import RunningTurn, TurnTracker
+from gateway.context.turn_facts import TurnStart
+from gateway.core.clock import ManualClock
+from gateway.core.control_messages import ControlRequest, ControlResponse
+from gateway.core.events import Address, ChannelName, ConversationId, RoomId
+from gateway.core.facts import Seq, TurnId
+from gateway.core.metrics import GatewayStats
+from gateway.core.redaction import Redactor
+from gateway.ops.api_schemas import ApiBackend, ApiServices
+from gateway.ops.live_events import AnswerGrown, GatewayEvent, SseEncoder, TurnStateChanged
+from gateway.store import UnreadEntries
+from gateway.stream.place_names import PlaceTitles
+from tests.kits.store import opened
+
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+SECRET = "the-configured-secret-4711"
+PLACE = Address(channel=ChannelName("demo"), room=RoomId("lobby"))
+
+
+@asynccontextmanager
+async def house(tmp_path: Path) -> AsyncIterator[ApiServices]:
+    async def order(_: ControlRequest) -> ControlResponse:
+        return ControlResponse(ok=False, lines=())
+
+    async def say(_: str) -> Seq:
+        return Seq(0)
+
+    clock = ManualClock(NOW)
+    async with await opened(tmp_path / "reverie.db") as store:
+        yield ApiServices(
+            store=store,
+            titles=PlaceTitles(store),
+            clock=clock,
+            stats=GatewayStats({}, NOW),
+            version="1",
+            turn_tracker=TurnTracker(clock),
+            redact=Redactor([SECRET]),
+            list_minds=lambda: (),
+            list_platforms=dict,
+            describe_model=lambda: "main",
+            find_agent=lambda _: "ana",
+            find_last_request=lambda _: None,
+            carry_out_order=order,
+            say_as_operator=say,
+        )
+
+
+def begun(number: int) -> TurnStart:
+    return TurnStart(
+        turn=TurnId(f"t{number}"),
+        place=PLACE,
+        autonomous=False,
+        unread=UnreadEntries(messages=(), omitted=0, upto=Seq(0)),
+    )
+
+
+async def told(teller: SseEncoder, *happened: GatewayEvent) -> list[dict[str, Any]]:
+    frames = b"".join(frame.data for frame in await teller.encode(happened)).decode()
+    return [json.loads(line.removeprefix("data: ")) for line in frames.splitlines() if line.startswith("data: ")]
+
+
+def test_a_secret_that_is_thought_in_pieces_is_taken_out(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with house(tmp_path) as here:
+            teller = SseEncoder(ApiBackend(here))
+            with here.turn_tracker.track(begun(1), "ana") as running:
+                thoughts = list[str]()
+                for piece in ("it is ", SECRET[:9], SECRET[9:20], SECRET[20:], " and so\non, I thi", "nk"):
+                    thoughts += [one["delta"] for one in await told(teller, AnswerGrown(running, NOW, thinking=piece))]
+                thoughts += [
+                    one["delta"]
+                    for one in await told(teller, TurnStateChanged(running, "ended", NOW))
+                    if "delta" in one
+                ]
+            assert "".join(thoughts) == "it is [redacted] and so\non, I think"
+
+    asyncio.run(story())
+
+
+def test_a_long_answer_that_comes_at_once_is_told_whole(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with house(tmp_path) as here:
+            teller = SseEncoder(ApiBackend(here))
+            with here.turn_tracker.track(begun(1), "ana") as running:
+                (one,) = await told(teller, AnswerGrown(running, NOW, text="word " * 2_000 + "last"))
+            assert one["delta"] == ("word " * 2_000).rstrip()
+
+    asyncio.run(story())
+
+
+def test_of_a_turn_that_is_over_nothing_is_kept(tmp_path: Path) -> None:
+    """Also where its end was among what was too much to be told."""
+
+    async def story() -> None:
+        async with house(tmp_path) as here:
+            teller = SseEncoder(ApiBackend(here))
+            for number in range(100):
+                with here.turn_tracker.track(begun(number), "ana") as running:
+                    await told(teller, AnswerGrown(running, NOW, text="hello there", thinking="let me see"))
+            gone = RunningTurn(
+                turn=TurnId("later"),
+                agent="ana",
+                conversation=ConversationId("demo/lobby"),
+                autonomous=False,
+                cause="message",
+                since=NOW,
+            )
+            await told(teller, TurnStateChanged(gone, "started", NOW))
+            held = [value for value in vars(teller).values() if isinstance(value, dict | set)]
+            assert held == [{} if isinstance(one, dict) else set() for one in held]
+
+    asyncio.run(story())

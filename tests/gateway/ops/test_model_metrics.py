@@ -1,0 +1,211 @@
+"""What the models cost and what their caches did, as Prometheus scrapes it from the running server."""
+
+import asyncio
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+
+from agent.workspace.cache import WorkspaceCache
+from gateway.core.clock import ManualClock
+from gateway.core.events import BlockUsage, ChannelName
+from gateway.core.metrics import GatewayStats
+from gateway.ops.health import OpsService
+from gateway.ops.metrics import COMPACTION_OUTCOMES, MAX_MODELS, LlmStats, WorkspaceCounts
+from gateway.ops.server import OpsServer, OpsSite, build_pages
+from gateway.store import Store
+from tests.kits.store import account
+
+NAMES = {
+    "llm_requests_total": "counter",
+    "llm_cost_usd_total": "counter",
+    "llm_cache_read_tokens_total": "counter",
+    "llm_cache_creation_tokens_total": "counter",
+    "llm_cache_hit_ratio": "gauge",
+    "llm_prompt_tokens_estimated": "gauge",
+    "llm_prompt_tokens_drift": "histogram",
+    "llm_compaction_triggered_total": "counter",
+    "llm_compaction_duration_seconds": "histogram",
+    "workspace_cache_hits_total": "counter",
+    "workspace_cache_misses_total": "counter",
+    "workspace_cache_invalidations_total": "counter",
+}
+ME = 'agent="ana",provider="anthropic",model="m"'
+
+
+def scraped(llm: LlmStats, then: Callable[[], None] = lambda: None) -> tuple[str, dict[str, float]]:
+    """What the server shows after `then`, as text and by sample."""
+
+    async def story() -> str:
+        clock = ManualClock()
+        stats = GatewayStats({ChannelName("irc.x"): "IRC"}, clock.now())
+        serving = OpsServer("127.0.0.1", 0, OpsSite(build_pages(stats, clock, "1.0", llm)))
+        assert await serving.start()
+        then()
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{serving.port}", trust_env=False) as client:
+            text = (await client.get("/metrics")).text
+        await serving.close()
+        return text
+
+    text = asyncio.run(story())
+    lines = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
+    assert len({name for name, _ in lines}) == len(lines), "each sample stands once"
+    return text, {name: float(value) for name, value in lines if name.startswith(("llm_", "workspace_"))}
+
+
+def test_every_metric_has_its_name_its_type_and_its_help() -> None:
+    text, _ = scraped(LlmStats(["ana"]))
+    for name, kind in NAMES.items():
+        assert f"\n# TYPE {name} {kind}\n" in text
+        assert re.search(rf"\n# HELP {name} [A-Z].+\.\n", text)
+    assert 'reverie_channel_up{channel="irc.x"} 0\n' in text
+
+
+def test_before_the_first_request_the_known_outcomes_are_there_at_nought() -> None:
+    _, samples = scraped(LlmStats(["ana", "bob"]))
+    for agent in ("ana", "bob"):
+        for outcome in COMPACTION_OUTCOMES:
+            assert samples.pop(f'llm_compaction_triggered_total{{agent="{agent}",outcome="{outcome}"}}') == 0
+        for outcome in ("ok", "failed"):
+            assert samples[f'llm_compaction_duration_seconds_count{{agent="{agent}",outcome="{outcome}"}}'] == 0
+    assert {name.partition("{")[0].rpartition("_")[0] for name in samples} == {"llm_compaction_duration_seconds"}
+
+
+def test_requests_are_counted_by_agent_provider_and_model() -> None:
+    llm = LlmStats(["ana", "bob"])
+
+    def asked() -> None:
+        llm.count_request("ana", account(read=90, plain=10, cost=0.25))
+        llm.count_request("ana", account(written=100, cost=0.5))
+        llm.count_request("ana", account(plain=200, model="other"))
+        llm.count_request("bob", account(plain=100, cost=1.0))
+
+    _, samples = scraped(llm, asked)
+    assert samples[f"llm_requests_total{{{ME}}}"] == 2
+    assert samples[f"llm_cost_usd_total{{{ME}}}"] == 0.75
+    assert samples[f"llm_cache_read_tokens_total{{{ME}}}"] == 90
+    assert samples[f"llm_cache_creation_tokens_total{{{ME}}}"] == 100
+    assert samples['llm_cache_hit_ratio{agent="ana"}'] == 90 / 400
+    assert samples['llm_cache_hit_ratio{agent="bob"}'] == 0
+    assert samples['llm_requests_total{agent="ana",provider="anthropic",model="other"}'] == 1
+    assert 'llm_cost_usd_total{agent="ana",provider="anthropic",model="other"}' not in samples, "its price is not known"
+    assert samples['llm_cost_usd_total{agent="bob",provider="anthropic",model="m"}'] == 1
+
+
+def test_estimates_are_compared_with_the_bill() -> None:
+    llm = LlmStats(["ana"])
+
+    def asked() -> None:
+        for billed in (130, 125, 104, 65, 0):  # estimated at 130: 0 %, 4 %, 25 %, 100 %, and nothing to compare
+            llm.count_request("ana", account(plain=billed))
+        llm.count_request("ana", replace(account(plain=50), blocks=()))  # nothing was estimated
+
+    _, samples = scraped(llm, asked)
+    drift = f"llm_prompt_tokens_drift_bucket{{{ME},le="
+    cumulative = {
+        le: samples[f'{drift}"{le}"}}'] for le in ("1", "2", "5", "10", "15", "20", "30", "50", "100", "+Inf")
+    }
+    assert list(cumulative.values()) == [1, 1, 2, 2, 2, 2, 3, 3, 4, 4]
+    assert samples[f"llm_prompt_tokens_drift_count{{{ME}}}"] == 4
+    assert samples[f"llm_prompt_tokens_drift_sum{{{ME}}}"] == pytest.approx(0 + 4 + 25 + 100)
+    assert samples[f"llm_prompt_tokens_estimated{{{ME}}}"] == 130
+
+
+def test_the_newest_estimate_is_shown() -> None:
+    llm = LlmStats(["ana"])
+    llm.count_request("ana", account(plain=130))
+    long = BlockUsage(name="now", tokens=870, read=0, written=0, lifetime=None)
+    one = account(plain=1000)
+    llm.count_request("ana", replace(one, blocks=(*one.blocks, long)))
+    assert scraped(llm)[1][f"llm_prompt_tokens_estimated{{{ME}}}"] == 1000
+
+
+def test_compactions_are_counted_and_timed() -> None:
+    llm = LlmStats(["ana"])
+
+    def folded() -> None:
+        llm.count_compaction("ana", "ok", 0.5)
+        llm.count_compaction("ana", "ok", 7.0)
+        llm.count_compaction("ana", "failed", 500.0)
+        llm.count_compaction("ana", "lock_held")
+
+    _, samples = scraped(llm, folded)
+    counts = [
+        samples[f'llm_compaction_triggered_total{{agent="ana",outcome="{outcome}"}}'] for outcome in COMPACTION_OUTCOMES
+    ]
+    assert counts == [2, 1, 1, 0, 0]
+    took = 'llm_compaction_duration_seconds_{}{{agent="ana",outcome="{}"{}}}'
+    assert samples[took.format("bucket", "ok", ',le="0.5"')] == 1
+    assert samples[took.format("bucket", "ok", ',le="10"')] == 2
+    assert samples[took.format("sum", "ok", "")] == 7.5
+    assert samples[took.format("bucket", "failed", ',le="120"')] == 0
+    assert samples[took.format("bucket", "failed", ',le="+Inf"')] == 1
+    assert took.format("count", "lock_held", "") not in samples
+
+
+def test_workspaces_are_asked_at_each_scrape() -> None:
+    counts: dict[str, tuple[int, int, int]] = {}
+
+    def now() -> WorkspaceCounts:
+        return counts
+
+    _, samples = scraped(LlmStats([], now), lambda: counts.update({'/a "b"': (7, 2, 1)}))
+    assert samples == {
+        'workspace_cache_hits_total{path="/a \\"b\\""}': 7,
+        'workspace_cache_misses_total{path="/a \\"b\\""}': 2,
+        'workspace_cache_invalidations_total{path="/a \\"b\\""}': 1,
+    }
+
+
+def test_the_workspace_cache_is_scraped(tmp_path: Path) -> None:
+    (tmp_path / "SOUL.md").write_text("Calm.")
+
+    async def story() -> WorkspaceCounts:
+        cache = WorkspaceCache(ManualClock())
+        for _ in range(3):
+            await cache.get(tmp_path, scope="public", family="anthropic")
+        await cache.aclose()
+        counts = cache.counts
+        return {path: (counts.hits[path], counts.misses[path], counts.invalidations[path]) for path in counts.misses}
+
+    counts = asyncio.run(story())
+    _, samples = scraped(LlmStats([], lambda: counts))
+    assert samples[f'workspace_cache_hits_total{{path="{tmp_path}"}}'] == 2
+    assert samples[f'workspace_cache_misses_total{{path="{tmp_path}"}}'] == 1
+    assert samples[f'workspace_cache_invalidations_total{{path="{tmp_path}"}}'] == 0
+
+
+def test_the_gateways_watch_serves_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    llm = LlmStats(["ana"])
+    llm.count_request("ana", account(read=130))
+
+    async def story() -> str:
+        clock = ManualClock()
+        async with await Store.open(tmp_path / "s.db", clock) as store:
+            stats = GatewayStats({ChannelName("irc.x"): "IRC"}, clock.now())
+            watch = OpsService(store, clock, stats, host="127.0.0.1", port=0, version="1", llm=llm)
+            task = asyncio.create_task(watch.run())
+            async with asyncio.timeout(120):
+                while not (found := re.search(r"http://127\.0\.0\.1:(\d+)/metrics", caplog.text)):
+                    await asyncio.sleep(0.01)
+            async with httpx.AsyncClient(trust_env=False) as client:
+                text = (await client.get(found[0])).text
+            task.cancel()
+            await asyncio.wait([task])
+            return text
+
+    assert 'llm_cache_hit_ratio{agent="ana"} 1\n' in asyncio.run(story())
+
+
+def test_a_server_that_makes_up_names_fills_no_memory() -> None:
+    llm = LlmStats(["ana"])
+    for number in range(3 * MAX_MODELS):
+        llm.count_request("ana", account(plain=1, model=f"m{number}"))
+    _, samples = scraped(llm)
+    requests = {name: value for name, value in samples.items() if name.startswith("llm_requests_total")}
+    assert len(requests) == MAX_MODELS + 1
+    assert requests['llm_requests_total{agent="ana",provider="other",model="other"}'] == 2 * MAX_MODELS

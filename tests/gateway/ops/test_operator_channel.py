@@ -1,0 +1,298 @@
+"""What the operator says and orders: the own channel, a turn that is ended, a tool that is ended, all of it audited."""
+
+import asyncio
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.models.scripted import Script, ScriptRule
+from channels.base import Denied, Emit
+from channels.console import ConsoleChannel
+from gateway.access.policy import decide
+from gateway.app import NoChannelsLeft
+from gateway.config.loader import ConfigError, parse_config
+from gateway.config.models import Settings
+from gateway.core.control_messages import KillToolRequest, StopTurnRequest
+from gateway.core.control_socket import send_control_request, socket_path
+from gateway.core.events import Address, ChannelName, Message, MessageId, RoomId, Sender, SenderId
+from gateway.core.facts import OPERATOR_CHANNEL, TurnRecord
+from gateway.store import Store
+from gateway.stream.policies import build_access_policy, build_bindings
+from tests.gateway.ops.test_server import START
+from tests.kits.gateway import settings
+from tests.kits.ops import DEMO, TOKEN, Operated, operated
+
+PLACE = Address(channel=OPERATOR_CHANNEL, room=RoomId("operator"))
+OPEN = {"bash": {"sandbox": "off"}}
+
+
+def command(text: str) -> tuple[tuple[str, str], ...]:
+    return (("bash", json.dumps({"command": text})),)
+
+
+def with_token(tmp_path: Path, **more: Any) -> Settings:
+    return settings(tmp_path, channels={"demo": {"platform": "console"}}, ops={"port": 0, "token": TOKEN}, **more)
+
+
+def said(room: str = "operator", sender: str = "operator", *, bot: bool = False) -> Message:
+    return Message(
+        id=MessageId("m"),
+        at=Address(channel=OPERATOR_CHANNEL, room=RoomId(room)),
+        sender=Sender(id=SenderId(sender), name=sender, is_bot=bot),
+        text="hi",
+        sent=START,
+        kind="direct",
+    )
+
+
+@pytest.mark.parametrize("dm", ["pairing", "allowlist", "open", "disabled"])
+def test_whoever_speaks_there_is_an_owner_whatever_else_is_said(tmp_path: Path, dm: str) -> None:
+    policy = build_access_policy(with_token(tmp_path, access={"dm": dm}))
+    found = decide(policy, said())
+    assert (found.allowed, found.role, found.global_role) == (True, "owner", "owner")
+    policy.roles = {**policy.roles, "console:operator": "blocked"}
+    assert decide(policy, said()).role == "owner"
+
+
+def test_without_a_token_nobody_there_is_anybody(tmp_path: Path) -> None:
+    policy = build_access_policy(settings(tmp_path, access={"dm": "allowlist"}))
+    found = decide(policy, said())
+    assert (found.allowed, found.role) == (False, "guest")
+
+
+def test_what_no_binding_wants_is_the_first_agents_and_private(tmp_path: Path) -> None:
+    agents = [
+        {"id": "one", "bindings": [{"match": {"channel": "demo"}}]},
+        {"id": "two", "bindings": [{"match": {"channel": "other"}}]},
+    ]
+    bound = build_bindings(with_token(tmp_path, agents=agents)).find(PLACE)
+    assert (bound.agent, bound.listen, bound.private) == ("one", "all", True)
+    own = [*agents, {"id": "three", "bindings": [{"match": {"channel": "console"}, "listen": "mention"}]}]
+    assert build_bindings(with_token(tmp_path, agents=own)).find(PLACE).agent == "three"
+    without = settings(tmp_path, agents=agents)
+    assert build_bindings(without).find(PLACE).listen == "off"
+
+
+@pytest.mark.parametrize(
+    ("more", "key", "told"),
+    [
+        ({"channels": {"console": {"platform": "console"}}}, "channels.console", "console.local"),
+        ({"access": {"roles": {"member": ["console:operator"]}}}, "access.roles.member[0]", "leave this out"),
+        ({"ops": {"token": ""}}, "ops.token", ""),
+        ({"ops": {"token": "fifteen-letters"}}, "ops.token", "at least 16 characters"),
+        ({"ops": {"hosts": ["http://x"]}}, "ops.hosts", ""),
+    ],
+)
+def test_what_the_configuration_may_not_say(tmp_path: Path, more: dict[str, Any], key: str, told: str) -> None:
+    made: dict[str, Any] = {
+        "channels": {"demo": {"platform": "console"}},
+        "agents": [{"id": "reverie"}],
+        "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
+        "ops": {"token": TOKEN},
+    }
+    with pytest.raises(ConfigError) as caught:
+        parse_config({**made, **more}, tmp_path)
+    assert key in str(caught.value)
+    assert told in str(caught.value)
+    assert TOKEN not in str(caught.value)
+
+
+def test_a_message_goes_in_and_its_answer_comes_out(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with operated(tmp_path, access={"dm": "disabled"}) as gateway, gateway.listening() as told:
+            heard = await gateway.post("/api/say", {"text": "are you there?"})
+            await told.until(lambda told: told.named("post"))
+            (noticed,) = [one for one in told.named("notification") if one["kind"] == "direct"]
+            assert (noticed["seq"], noticed["conversation"]) == (heard["seq"], "console/operator")
+            (post,) = told.named("post")
+            assert post["conversation"] == "console/operator"
+            assert "operator (owner): are you there?" in post["text"]
+            assert gateway.screen.parts == []
+
+    asyncio.run(story())
+
+
+def test_commands_are_given_there_with_a_slash_and_only_there(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with operated(tmp_path) as gateway, gateway.listening() as told:
+            await gateway.post("/api/say", {"text": "/status"})
+            await told.until(lambda told: told.named("post"))
+            assert "- demo: " in told.named("post")[0]["text"]
+            await gateway.post("/api/say", {"text": "/dmn pause"})
+            await told.until(lambda told: len(told.named("post")) == 2)
+            (agent,) = (await gateway.get("/api/dmn"))["agents"]
+            assert agent["mode"] == "paused"
+            (act,) = (await gateway.get("/api/audit"))["audit"]
+            assert (act["actor"], act["command"], act["place"], act["ok"]) == (
+                "console:operator (operator)",
+                "dmn",
+                "console/operator",
+                True,
+            )
+            await gateway.post("/api/say", {"text": "/help"})
+            await told.until(lambda told: len(told.named("post")) == 3)
+            assert "/status" in told.named("post")[2]["text"]
+            assert "!status" not in told.named("post")[2]["text"]
+
+    asyncio.run(story())
+
+
+def test_the_operators_channel_is_not_what_the_gateway_waits_for(tmp_path: Path) -> None:
+    class Refused(ConsoleChannel):
+        async def run(self, emit: Emit) -> None:
+            assert emit is not None
+            await asyncio.sleep(0.2)
+            raise Denied("the token is wrong")
+
+    bad = Refused(ChannelName("bad"), lambda _: None)
+
+    async def story() -> None:
+        from gateway import app  # noqa: PLC0415 - used here alone
+
+        made = settings(tmp_path, channels={"bad": {"platform": "console"}}, ops={"port": 0, "token": TOKEN})
+        with pytest.raises(NoChannelsLeft):
+            async with asyncio.timeout(120):
+                await app.run(made, asyncio.Event(), channels={bad.name: bad})
+        async with operated(tmp_path / "x", channels=[bad]) as gateway:
+            ready = (await gateway.client.get("/ready")).json()
+            assert OPERATOR_CHANNEL not in ready["channels"]
+            assert f'channel_up{{channel="{OPERATOR_CHANNEL}"}}' not in (await gateway.client.get("/metrics")).text
+
+    asyncio.run(story())
+
+
+async def tool_runs(gateway: Operated) -> None:
+    async with asyncio.timeout(120):
+        while not [one for one in (await gateway.get("/api/status"))["activity"] if one["tool"]]:
+            await asyncio.sleep(0.02)
+
+
+def alive(folder: Path) -> bool:
+    """Whether what wrote its number into a file `pid` among the agent's files is there."""
+    try:
+        os.kill(int(next(folder.rglob("files/pid")).read_text()), 0)
+    except (ProcessLookupError, ValueError, StopIteration):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("way", ["http", "socket"])
+def test_a_tool_is_ended_with_all_its_processes_and_the_turn_goes_on(tmp_path: Path, way: str) -> None:
+    script = Script(
+        rules=(
+            ScriptRule(match="work", calls=command("sleep 300 & echo $! > pid; wait")),
+            ScriptRule(match="ended it", reply="Then I leave that."),
+            ScriptRule(match=".", reply="What?"),
+        )
+    )
+
+    async def story() -> None:
+        async with operated(tmp_path, script, tools=OPEN) as gateway, gateway.listening() as told:
+            await gateway.post("/api/say", {"text": "work"})
+            await tool_runs(gateway)
+            async with asyncio.timeout(120):
+                while not alive(tmp_path):
+                    await asyncio.sleep(0.02)
+            (running,) = (await gateway.get("/api/status"))["activity"]
+            assert (running["tool"], running["conversation"]) == ("bash", "console/operator")
+            began = time.monotonic()
+            order = KillToolRequest(conversation=PLACE.conversation)
+            if way == "http":
+                answer = await gateway.post("/api/orders", order.model_dump())
+            else:
+                answer = (await send_control_request(socket_path(gateway.path), order)).model_dump()
+            assert (answer["ok"], list(answer["lines"])) == (True, ["Ended: bash. The turn goes on."])
+            await told.until(lambda told: told.named("post"))
+            assert time.monotonic() - began < 10
+            assert told.named("post")[0]["text"].startswith("Then I leave that.")
+            assert not alive(tmp_path)
+            ended = told.named("tool")[-1]
+            assert (ended["state"], ended["error"]) == ("ended", True)
+            assert ended["result"].startswith("The operator ended it")
+            (act,) = (await gateway.get("/api/audit"))["audit"]
+            assert (act["actor"], act["command"], act["place"], act["ok"]) == (
+                "operator (operator)",
+                "kill",
+                "console/operator",
+                True,
+            )
+            idle = await gateway.post("/api/orders", {"kind": "kill", "conversation": PLACE.conversation})
+            assert (idle["ok"], idle["lines"]) == (False, ["No tool runs there."])
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("way", ["http", "socket"])
+def test_a_turn_is_ended_and_says_nothing_more(tmp_path: Path, way: str) -> None:
+    script = Script(
+        rules=(ScriptRule(match="work", calls=command("sleep 300")), ScriptRule(match=".", reply="Something."))
+    )
+
+    async def story() -> None:
+        async with operated(tmp_path, script, tools=OPEN) as gateway, gateway.listening() as told:
+            await gateway.post("/api/say", {"text": "work"})
+            await tool_runs(gateway)
+            order = StopTurnRequest(conversation=PLACE.conversation, by="ops on call")
+            if way == "http":
+                answer = await gateway.post("/api/orders", order.model_dump())
+            else:
+                answer = (await send_control_request(socket_path(gateway.path), order)).model_dump()
+            assert answer["ok"]
+            async with asyncio.timeout(120):
+                while (await gateway.get("/api/status"))["activity"]:
+                    await asyncio.sleep(0.02)
+            assert not told.named("post")
+            (act,) = (await gateway.get("/api/audit"))["audit"]
+            assert (act["actor"], act["command"], act["ok"]) == ("operator (ops on call)", "stop", True)
+            nothing = await gateway.post("/api/orders", {"kind": "stop", "conversation": PLACE.conversation})
+            assert nothing["ok"] is False
+            odd = await gateway.post("/api/orders", {"kind": "stop", "conversation": "nowhere"})
+            assert odd["ok"] is False
+        async with await Store.open_readonly(gateway.path) as log:
+            ended = [one.fact for one in await log.entries(kinds=["turn_ended"])]
+        assert {one.outcome for one in ended if isinstance(one, TurnRecord)} == {"yielded"}
+
+    asyncio.run(story())
+
+
+def test_two_tools_of_one_answer_are_both_ended(tmp_path: Path) -> None:
+    calls = (*command("sleep 300"), ("job_output", '{"job": "j1"}'))
+    script = Script(rules=(ScriptRule(match="work", calls=calls), ScriptRule(match=".", reply="Done.")))
+
+    async def story() -> None:
+        async with operated(tmp_path, script, tools=OPEN) as gateway, gateway.listening() as told:
+            await gateway.console.receive_message("nothing", sender="ann")
+            await gateway.post("/api/say", {"text": "work"})
+            await tool_runs(gateway)
+            elsewhere = await gateway.post("/api/orders", {"kind": "kill", "conversation": f"{DEMO}/ann"})
+            assert elsewhere["ok"] is False
+            await gateway.post("/api/orders", {"kind": "kill", "conversation": PLACE.conversation})
+            await told.until(lambda told: "console/operator" in [one["conversation"] for one in told.named("post")])
+
+    asyncio.run(story())
+
+
+def test_what_came_of_reading_the_configuration_again_is_told(tmp_path: Path) -> None:
+    """It is read when it is written, and when somebody asks: either may come first."""
+
+    async def story() -> None:
+        async with operated(tmp_path) as gateway, gateway.listening() as told:
+            file = tmp_path / "reverie.yaml"
+            said = json.loads(file.read_text())
+            file.write_text(json.dumps({**said, "commands": {"contact": "me"}, "ops": {**said["ops"], "port": 1}}))
+            assert (await gateway.post("/api/orders", {"kind": "reload"}))["ok"]
+            await told.until(lambda told: any(one["taken"] for one in told.named("reloaded")))
+            file.write_text(json.dumps({**said, "agents": []}))
+            assert (await gateway.post("/api/orders", {"kind": "reload"}))["ok"] is False
+            await told.until(lambda told: told.named("reloaded")[-1]["problems"])
+            (taken,) = [one for one in told.named("reloaded") if one["taken"]]
+            assert (taken["taken"], taken["later"], taken["problems"]) == (["commands.contact"], ["ops.port"], [])
+            broken = told.named("reloaded")[-1]
+            assert (broken["taken"], len(broken["problems"])) == ([], 1)
+            assert "agents" in broken["problems"][0]
+
+    asyncio.run(story())

@@ -1,0 +1,146 @@
+"""Outages that no link tells of, as an operator sees them: rooms that cannot be entered, models that do not answer."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from agent.models.base import ModelBusy, ModelError, ModelUnusable
+from agent.models.scripted import Script
+from channels.console import ConsoleChannel
+from gateway import app
+from gateway.config.loader import parse_config
+from gateway.config.reload import LiveSettings
+from gateway.core.events import ChannelName
+from gateway.ops.health import HealthReport, check_health, read_gateway_report
+from tests.kits.channels import story
+from tests.kits.gateway import Screen
+from tests.kits.ops import Operated, operated
+from tests.servers.bot_api import BotApi
+from tests.servers.discord_api import DiscordApi
+from tests.servers.ircd import Ircd
+from tests.servers.ircd_options import Options
+from tests.servers.ports import free_port
+
+OFFICE = ChannelName("office")
+
+
+@asynccontextmanager
+async def gateway(folder: Path, channel: dict[str, Any]) -> AsyncIterator[httpx.AsyncClient]:
+    """One with this channel, its real adapter, and a client of its HTTP server."""
+    port = free_port()
+    settings = parse_config(
+        {
+            "channels": {"here": channel},
+            "agents": [{"id": "reverie"}],
+            "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
+            "store": {"path": "reverie.db"},
+            "ops": {"port": port},
+        },
+        folder,
+    )
+    stop = asyncio.Event()
+    task = asyncio.create_task(app.run(settings, stop, live=LiveSettings(settings, folder, {})))
+    try:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=20) as client:
+            yield client
+    finally:
+        stop.set()
+        await task
+
+
+async def reasons(client: httpx.AsyncClient, wanted: str) -> dict[str, Any]:
+    """What `/ready` tells once one of its reasons holds that."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                told: dict[str, Any] = (await client.get("/ready")).json()
+            except httpx.ConnectError:
+                told = {"reasons": []}
+            if any(wanted in reason for reason in told["reasons"]):
+                return told
+            await asyncio.sleep(0.02)
+
+
+async def healthy(folder: Path) -> HealthReport:
+    return await check_health(folder / "reverie.db", ["here"], datetime.now(UTC))
+
+
+@story
+async def test_rooms_of_irc_that_refuse_us_are_named_with_the_reason_and_the_next_attempt(tmp_path: Path) -> None:
+    async with Ircd(Options(refused={"#closed": "474"})) as ircd:
+        channel = {"platform": "irc", "host": "127.0.0.1", "port": ircd.port, "tls": False, "nick": "mira"}
+        async with gateway(tmp_path, {**channel, "rooms": ["#open", "#closed"]}) as client:
+            told = await reasons(client, "#closed")
+            (reason,) = told["reasons"]
+            assert "cannot be entered" in reason
+            assert "474" in reason
+            assert "next attempt in 15 min" in reason
+            assert told["ready"], "the other room is served"
+            found = await healthy(tmp_path)
+            assert found.ok
+            assert any("#closed" in line and "cannot be entered" in line for line in found.findings)
+            now = datetime.now(UTC)
+            shown = await read_gateway_report(tmp_path / "reverie.db", {}, now)
+            assert any("#closed" in line for line in shown.render_lines(now))
+
+
+@story
+async def test_chats_of_telegram_in_which_the_bot_is_not_are_named(tmp_path: Path) -> None:
+    async with BotApi() as api:
+        group = api.group("Team Berlin")
+        channel = {"platform": "telegram", "token": api.token, "base_url": api.url}
+        async with gateway(tmp_path, {**channel, "rooms": [str(group.id), "-1009999"]}) as client:
+            told = await reasons(client, "-1009999")
+            (reason,) = told["reasons"]
+            assert "Chat not found" in reason
+            assert "add the bot to this chat" in reason
+
+
+@story
+async def test_rooms_that_discord_does_not_show_are_named(tmp_path: Path) -> None:
+    async with DiscordApi() as api:
+        channel = {"platform": "discord", "token": api.token, "api_url": api.api_url, "gateway_url": api.gateway_url}
+        async with gateway(tmp_path, {**channel, "rooms": [api.room, api.world.guild, "999999999999999999"]}) as client:
+            told = await reasons(client, "999999999999999999")
+            (reason,) = told["reasons"]
+            assert "invite the bot" in reason
+
+
+async def ready(it: Operated) -> dict[str, Any]:
+    told: dict[str, Any] = (await it.client.get("/ready")).json()
+    return told
+
+
+@pytest.mark.parametrize("error", [ModelBusy("cannot connect to 127.0.0.1:9"), ModelUnusable("the key is refused")])
+@story
+async def test_a_model_that_does_not_answer_is_told_to_owners_once_and_so_is_its_end(
+    tmp_path: Path, error: ModelError
+) -> None:
+    office = Screen()
+    room = ConsoleChannel(OFFICE, office.show)
+    script = Script(errors=(error,) * 2)
+    more: dict[str, Any] = {"access": {"dm": "open", "tell": "office/room"}}
+    async with operated(tmp_path, script, channels=[room], **more) as it:
+        async with asyncio.timeout(120):
+            while not (before := await ready(it))["ready"]:
+                await asyncio.sleep(0.01)
+        for number in (1, 2):
+            await it.console.receive_message("hello?")
+            await it.screen.until(number)
+            told = await ready(it)
+            assert not told["ready"]
+            assert [error.reason in reason for reason in told["reasons"]] == [True]
+        await office.until(1)
+        await it.console.receive_message("and now?")
+        await it.screen.until(3)
+        assert await ready(it) == before
+        await office.until(2)
+        began, over = (part.body for part in office.parts)
+        assert error.reason in began
+        assert "answers reverie again" in over

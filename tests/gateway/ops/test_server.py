@@ -1,0 +1,371 @@
+"""The operator's view: metrics as scraped, the HTTP server under bad guests, `reverie channels`."""
+
+import asyncio
+import contextlib
+import json
+import re
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+
+from agent.models.scripted import Script
+from channels.base import Denied, Emit, Part
+from channels.console import ConsoleChannel
+from gateway.core import metrics
+from gateway.core.clock import ManualClock
+from gateway.core.events import (
+    Address,
+    ChannelName,
+    ConnectionChanged,
+    EventId,
+    Message,
+    MessageId,
+    RoomId,
+    Sender,
+    SenderId,
+)
+from gateway.core.format import format_duration
+from gateway.core.metrics import SNAPSHOT, GatewayStats
+from gateway.ops import server
+from gateway.ops.health import read_gateway_report
+from gateway.ops.http import HttpResponse
+from gateway.ops.server import MAX_CONNECTIONS, OpsServer, OpsSite, build_pages
+from tests.gateway.test_app import CONFIG, command
+from tests.kits.gateway import CONSOLE, Screen, running
+from tests.servers.ircd import Ircd
+
+IRC, TELEGRAM = ChannelName("irc.x"), ChannelName("telegram.x")
+START = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def link(up: bool, reason: str = "") -> ConnectionChanged:
+    return ConnectionChanged(id=EventId("l"), channel=IRC, up=up, reason=reason, sent=START)
+
+
+def message() -> Message:
+    return Message(
+        id=MessageId("m"),
+        at=Address(channel=IRC, room=RoomId("#a")),
+        sender=Sender(id=SenderId("x"), name="x"),
+        text="hi",
+        sent=START,
+        kind="room",
+    )
+
+
+def after(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def told() -> GatewayStats:
+    """A minute of two channels: one comes, breaks and comes again; the other is refused."""
+    stats = GatewayStats({IRC: "IRC", TELEGRAM: "Telegram"}, START)
+    stats.count_events(IRC, [link(True)], after(1))
+    stats.count_events(IRC, [message(), message()], after(2))
+    stats.count_events(IRC, [link(False, 'lost "it"\n')], after(3))
+    stats.count_events(IRC, [link(False, "still away")], after(4))
+    stats.count_events(IRC, [link(True)], after(5))
+    stats.count_events(IRC, [link(True)], after(6))
+    stats.mark_refused(TELEGRAM, "the token is wrong", after(7))
+    return stats
+
+
+def test_states_follow_what_happens() -> None:
+    stats = GatewayStats({IRC: "IRC"}, START)
+    changes: list[str] = []
+    stats.on_change = lambda: changes.append(stats.snapshot().channels[0].state)
+    first = stats.snapshot()
+    assert (first.channels[0].state, first.is_ready) == ("connecting", False)
+    stats.count_events(IRC, [link(True)], after(1))
+    assert stats.snapshot().is_ready
+    stats.count_events(IRC, [link(False, "cut")], after(2))
+    assert not stats.snapshot().is_ready
+    stats.count_events(IRC, [link(False, "refused again")], after(3))
+    one = stats.snapshot().channels[0]
+    assert (one.state, one.since, one.reason, one.reconnects) == ("down", after(2), "refused again", 0)
+    assert changes == ["up", "down", "down"]
+    assert first.channels[0].state == "connecting"  # a snapshot stays as it was
+    irc, telegram = told().snapshot().channels
+    assert (irc.state, irc.since, irc.reconnects, irc.last_event) == ("up", after(5), 1, after(2))
+    assert irc.events == {"link": 5, "room": 2}
+    assert (telegram.state, telegram.reason) == ("refused", "the token is wrong")
+    assert told().snapshot().is_ready  # the refused one needs the operator, not time
+    assert SNAPSHOT.validate_json(SNAPSHOT.dump_json(told().snapshot())) == told().snapshot()
+
+
+def test_metrics_as_they_are_scraped() -> None:
+    text = metrics.render_metrics(told().snapshot(), after(62), '1.0"\n\\')
+    samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert samples == {
+        'reverie_build_info{version="1.0\\"\\n\\\\"}': "1",
+        "process_start_time_seconds": f"{START.timestamp():.17g}",
+        'reverie_channel_up{channel="irc.x"}': "1",
+        'reverie_channel_up{channel="telegram.x"}': "0",
+        'reverie_channel_refused{channel="irc.x"}': "0",
+        'reverie_channel_refused{channel="telegram.x"}': "1",
+        'reverie_channel_last_event_age_seconds{channel="irc.x"}': "60",
+        'reverie_channel_reconnects_total{channel="irc.x"}': "1",
+        'reverie_channel_reconnects_total{channel="telegram.x"}': "0",
+        'reverie_channel_events_total{channel="irc.x",kind="link"}': "5",
+        'reverie_channel_events_total{channel="irc.x",kind="room"}': "2",
+    }
+    assert text.endswith("\n")
+    for name in {re.split(r"[{ ]", line)[0] for line in samples}:
+        assert f"# TYPE {name} " in text
+        assert f"# HELP {name} " in text
+    early = metrics.render_metrics(told().snapshot(), START - timedelta(hours=1), "1")
+    assert 'age_seconds{channel="irc.x"} 0\n' in early  # the clock went back
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0 s"), (59.4, "59 s"), (61, "1 min"), (7200, "2 h"), (200_000, "2 d")]
+)
+def test_spans(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
+
+
+async def opened() -> OpsServer:
+    made = OpsServer("127.0.0.1", 0, OpsSite(build_pages(told(), ManualClock(after(62)), "1.0")))
+    assert await made.start()
+    return made
+
+
+def test_the_server_shows_health_readiness_and_metrics() -> None:
+    async def story() -> None:
+        serving = await opened()
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{serving.port}", trust_env=False) as client:
+            health = await client.get("/health")
+            assert (health.status_code, health.json()["status"]) == (200, "ok")
+            ready = await client.get("/ready?verbose=1")
+            assert ready.json() == {
+                "ready": True,
+                "channels": {"irc.x": "up", "telegram.x": "refused"},
+                "reasons": ["telegram.x is refused: the token is wrong"],
+            }
+            scraped = await client.get("/metrics")
+            assert scraped.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+            assert 'reverie_channel_reconnects_total{channel="irc.x"} 1\n' in scraped.text
+            head = await client.head("/metrics")
+            assert (head.status_code, head.text) == (200, "")
+            assert head.headers["content-length"] == str(len(scraped.content))
+            assert (await client.get("/secrets")).status_code == 404
+            posted = await client.post("/metrics", content=b"x" * 100_000)
+            assert (posted.status_code, posted.headers["allow"]) == (405, "GET, HEAD")
+        await serving.close()
+        await serving.close()
+
+    asyncio.run(story())
+
+
+def test_a_gateway_that_is_not_connected_is_not_ready() -> None:
+    async def story() -> None:
+        stats = GatewayStats({IRC: "IRC"}, START)
+        serving = OpsServer("127.0.0.1", 0, OpsSite(build_pages(stats, ManualClock(), "1.0")))
+        assert await serving.start()
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{serving.port}", trust_env=False) as client:
+            assert (await client.get("/ready")).status_code == 503
+            assert (await client.get("/health")).status_code == 200
+        await serving.close()
+
+    asyncio.run(story())
+
+
+async def raw(port: int, *pieces: bytes) -> bytes:
+    """Everything that comes back."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+        async with asyncio.timeout(120):
+            return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("pieces", "status"),
+    [
+        ((b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n",), b"200"),
+        ((b"GET /hea", b"lth HTTP/1.1\r\nHo", b"st: x\r\n\r\n"), b"200"),
+        ((b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 20 + b"\r\n\r\n",), b"400"),
+        ((b"GET /health HTTP/1.1\r\n\r\n",), b"400"),
+        ((b"GET /\xff\xfe\x00 HTTP/1.1\r\nHost: localhost\r\n\r\n",), b"400"),
+        ((b"GET /../../etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n",), b"404"),
+        ((b"GET " + b"/" * 100_000,), b"431"),
+        ((b"GET / HTTP/1.1\r\nHost: localhost\r\nA: " + b"a" * 100_000,), b"431"),
+        ((b"TRACE /health HTTP/1.1\r\nHost: localhost\r\n\r\n",), b"405"),
+        ((b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",), b"400"),
+    ],
+)
+def test_odd_requests_get_an_answer_and_harm_nobody(pieces: tuple[bytes, ...], status: bytes) -> None:
+    async def story() -> None:
+        serving = await opened()
+        answer = await raw(serving.port, *pieces)
+        assert answer.split(b" ")[1:2] in ([status], [])  # a reset may overtake the answer to what was too much
+        assert status == b"431" or answer
+        assert b" 200 " in await raw(serving.port, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await serving.close()
+
+    asyncio.run(story())
+
+
+def test_whoever_says_nothing_is_let_go_and_a_crowd_is_kept_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        serving = await opened()
+        idle = [await asyncio.open_connection("127.0.0.1", serving.port) for _ in range(MAX_CONNECTIONS)]
+        while len(serving._connections) < MAX_CONNECTIONS:
+            await asyncio.sleep(0)
+        assert await raw(serving.port, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n") == b""
+        for _, writer in idle:
+            writer.close()
+        while serving._connections:
+            await asyncio.sleep(0)
+        monkeypatch.setattr(server, "REQUEST_TIMEOUT_S", 0.05)
+        assert await raw(serving.port, b"GET /hea") == b""
+        await serving.close()
+
+    asyncio.run(story())
+
+
+def test_closing_ends_open_connections() -> None:
+    async def story() -> None:
+        serving = await opened()
+        reader, writer = await asyncio.open_connection("127.0.0.1", serving.port)
+        while not serving._connections:
+            await asyncio.sleep(0)
+        await serving.close()
+        async with asyncio.timeout(120):
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+        writer.close()
+
+    asyncio.run(story())
+
+
+def test_a_page_that_breaks_ends_that_request_only(caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> HttpResponse:
+        raise KeyError("a bug")
+
+    async def story() -> None:
+        serving = OpsServer("127.0.0.1", 0, OpsSite({"/broken": broken, "/good": lambda: HttpResponse(body="x")}))
+        assert await serving.start()
+        assert await raw(serving.port, b"GET /broken HTTP/1.1\r\nHost: localhost\r\n\r\n") == b""
+        assert b" 200 " in await raw(serving.port, b"GET /good HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await serving.close()
+
+    asyncio.run(story())
+    assert "a request broke" in caplog.text
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "no.such.host.invalid", "x" * 300])
+def test_a_port_that_cannot_be_had_is_a_warning_that_says_what_to_change(
+    tmp_path: Path, host: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        other = await opened()
+        async with running(tmp_path, Script(), ops={"host": host, "port": other.port}) as gateway:
+            await gateway.console.receive_message("hello", sender="ann")
+            await gateway.screen.until(1)
+            async with asyncio.timeout(120):
+                while "set ops.port to another port" not in caplog.text:
+                    await asyncio.sleep(0.01)
+        await other.close()
+
+    asyncio.run(story())
+
+
+class Refused(ConsoleChannel):
+    async def run(self, emit: Emit) -> None:
+        raise Denied(f"the token is wrong ({bool(emit)})")
+
+
+def nothing(part: Part) -> None:
+    raise AssertionError(part)
+
+
+def test_a_running_gateway_is_scraped_and_seen_and_a_stopped_one_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    store, bad = tmp_path / "reverie.db", ChannelName("bad")
+    platforms = {CONSOLE: "console", bad: "console"}
+
+    async def story() -> None:
+        missing = await read_gateway_report(store, platforms, datetime.now(UTC))
+        assert "no store at" in missing.finding
+        screen = Screen()
+        console = ConsoleChannel(CONSOLE, screen.show)
+        refused = Refused(bad, nothing)
+        async with running(tmp_path, Script(), channels={CONSOLE: console, bad: refused}):
+            await console.receive_message("hello", sender="ann")
+            await screen.until(1)
+            async with asyncio.timeout(120):  # each change of a state is told at once
+                while (found := await read_gateway_report(store, platforms, datetime.now(UTC))).snapshot is None or {
+                    one.state for one in found.snapshot.channels
+                } != {"up", "refused"}:
+                    await asyncio.sleep(0.01)
+            assert found.running
+            head, titles, up, down = found.render_lines(datetime.now(UTC))
+            assert head.startswith("running since ")
+            assert titles.split() == ["channel", "platform", "state", "since", "last", "event", "reconnects", "reason"]
+            assert up.startswith("console  console   up ")
+            assert down.endswith("the token is wrong (True)")
+            port = re.search(r"http://127\.0\.0\.1:(\d+)/metrics", caplog.text)
+            assert port
+            async with httpx.AsyncClient(trust_env=False) as client:
+                text = (await client.get(f"http://127.0.0.1:{port[1]}/metrics")).text
+            assert 'reverie_channel_up{channel="console"} 1\n' in text
+            assert 'reverie_channel_up{channel="bad"} 0\n' in text
+            assert 'reverie_channel_events_total{channel="console",kind="direct"} 1\n' in text
+            hung = await read_gateway_report(store, platforms, datetime.now(UTC) + timedelta(minutes=5))
+            assert not hung.running
+            assert "no sign of life for" in hung.finding
+        gone = await read_gateway_report(store, platforms, datetime.now(UTC))
+        assert (gone.running, gone.snapshot) == (False, None)
+        first, _, row = gone.render_lines(datetime.now(UTC))
+        assert first == f"no gateway is running with the store {store}"
+        assert row.startswith("console  console   was up")
+        told_json = json.loads(gone.to_json(datetime.now(UTC)))
+        assert told_json["channels"][0]["last_state"] == "up"
+
+    asyncio.run(story())
+
+
+def test_a_damaged_sign_of_life_is_none(tmp_path: Path) -> None:
+    (tmp_path / "reverie.db.alive").write_text("{")
+    found = asyncio.run(read_gateway_report(tmp_path / "reverie.db", {}, datetime.now(UTC)))
+    assert not found.running
+
+
+def test_the_command_shows_the_channels(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Ircd() as ircd:
+            (tmp_path / "reverie.yaml").write_text(CONFIG.format(port=ircd.port))
+            stopped = await asyncio.to_thread(command, "channels", "--config", tmp_path, cwd=tmp_path)
+            assert stopped.returncode == 0
+            assert stopped.stdout.startswith("no gateway is running with the store ")
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "gateway.cli.main",
+                "run",
+                "--config",
+                str(tmp_path),
+                stderr=asyncio.subprocess.PIPE,
+            )
+            await ircd.joined("reverie", "#lobby")
+            shown = await asyncio.to_thread(command, "channels", "--config", tmp_path, "--json", cwd=tmp_path)
+            told_json = json.loads(shown.stdout)
+            assert told_json["running"]
+            (one,) = told_json["channels"]
+            assert (one["channel"], one["platform"], one["reconnects"]) == ("irc.test", "IRC", 0)
+            process.terminate()
+            await process.communicate()
+
+    asyncio.run(story())

@@ -1,0 +1,161 @@
+"""Turns that nobody asked for: of the inner conversation, those that go on, and those that cannot be afforded."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from agent.brief import NOTHING_NEW
+from agent.prompts import load_prompt
+from agent.turn import OVER_BUDGET_REASON
+from gateway.context.digest import Digest
+from gateway.core.events import Alarm, EventId, SenderId
+from gateway.core.facts import NORMAL, Seq
+from tests.kits.scripted_turn import Say
+from tests.kits.turns import INNER, ROOM, WHEN, Desk, at_desk
+
+LOOK = Say(calls=(("c", "look_up"),))
+DIGEST = Digest(
+    text="## irc/#a\n[x] ann (guest): hello",
+    covers=(Seq(1),),
+    senders=(SenderId("ann"),),
+    omitted=3,
+    looked=((ROOM.conversation, Seq(7)),),
+)
+
+
+def test_a_turn_that_goes_on_needs_nothing_new(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        await desk.say("ann", "hello")
+        await desk.take()
+        nothing = await desk.take(autonomous=True)
+        assert (len(await desk.ended()), nothing.cost_usd) == (1, 0.0)
+        desk.guidance = "Go on."
+        report = await desk.take(autonomous=True, continuing=True)
+        _, ended = await desk.ended()
+        assert (ended.cause, ended.heard, ended.covers, ended.upto, report.autonomous) == (
+            "continued",
+            NOTHING_NEW,
+            (),
+            0,
+            True,
+        )
+        first, *others = desk.model.requests[1:]
+        assert first.now == "Go on."
+        for request in others:
+            assert request.now == f"Go on.\n{load_prompt('synthesise')}"
+        for request in desk.model.requests[1:]:
+            assert [said.role for said in request.conversation][::2] == ["user"] * (len(request.conversation) // 2 + 1)
+        await desk.take(autonomous=True, continuing=True)
+        before, after = desk.model.requests[-2:]
+        assert after.conversation[: len(before.conversation)] == before.conversation
+
+    at_desk(tmp_path, story, Say(text="Hi."), LOOK)
+
+
+def test_what_is_pending_everywhere_is_told_to_the_inner_conversation(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        await desk.take(INNER, autonomous=True)
+        assert await desk.ended(INNER) == []
+        desk.digest = DIGEST
+        report = await desk.take(INNER, autonomous=True)
+        (ended,) = await desk.ended(INNER)
+        assert (ended.heard, ended.covers, ended.senders) == (DIGEST.text, DIGEST.covers, DIGEST.senders)
+        assert (ended.omitted, ended.looked, ended.cause, ended.upto) == (3, DIGEST.looked, "digest", 0)
+        assert (ended.outcome, ended.text, desk.posts, report.used_tools) == ("replied", "I see.", [], True)
+        assert [(where.at.conversation, where.requesters) for where in desk.where] == [(INNER, ())]
+        desk.digest = None
+        await desk.take(INNER, autonomous=True, continuing=True)
+        assert "I see." in str(desk.model.requests[-1].conversation)
+        assert (await desk.ended(INNER))[-1].cause == "continued"
+
+    at_desk(tmp_path, story, LOOK, Say(text="I see."))
+
+
+def test_an_interrupted_look_leaves_everything_pending(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        desk.digest = DIGEST
+        turn = asyncio.ensure_future(desk.take(INNER, autonomous=True))
+        await desk.model.asked.wait()
+        desk.lane.interrupt()
+        assert (await turn).was_interrupted
+        (ended,) = await desk.ended(INNER)
+        assert (ended.heard, ended.covers, ended.looked, ended.omitted) == (DIGEST.text, (), (), 0)
+
+    at_desk(tmp_path, story, Say(waits=True))
+
+
+def test_a_broken_inner_turn_is_not_tried_for_ever(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        desk.digest = DIGEST
+
+        async def before() -> None:
+            raise ZeroDivisionError
+
+        desk.before = before
+        with pytest.raises(ZeroDivisionError):
+            await desk.take(INNER, autonomous=True)
+        report = await desk.turns.give_up(INNER, "it broke", autonomous=True)
+        (ended,) = await desk.ended(INNER)
+        assert (ended.outcome, ended.looked, ended.text, desk.posts) == ("failed", DIGEST.looked, "", [])
+        assert report.has_failed
+
+    at_desk(tmp_path, story)
+
+
+@pytest.mark.parametrize("requests", [0, 1])
+def test_what_cannot_be_afforded_ends_a_turn_that_nobody_asked_for(tmp_path: Path, requests: int) -> None:
+    async def story(desk: Desk) -> None:
+        desk.afford = requests
+        await desk.say("ann", "hello", kind="room", urgency=NORMAL)
+        report = await desk.take(autonomous=True)
+        assert (report.is_over_budget, report.has_failed, len(desk.model.requests), desk.posts) == (
+            True,
+            False,
+            requests,
+            [],
+        )
+        ended = [(one.outcome, one.reason, len(one.steps)) for one in await desk.ended()]
+        assert ended == [("silent", OVER_BUDGET_REASON, 1)] * requests
+        assert len(await desk.unread()) == 1 - requests
+        await desk.say("ann", "ana?")
+        await desk.take()
+        assert len(desk.posts) == 1  # a person is answered
+
+    at_desk(tmp_path, story, *[LOOK] * requests)
+
+
+@pytest.mark.parametrize(
+    ("autonomous", "alarm", "cause"),
+    [(False, False, "addressed"), (True, True, "alarm"), (True, False, "noticed")],
+)
+def test_why_a_turn_is_taken_and_who_is_told_that_it_failed(
+    tmp_path: Path, *, autonomous: bool, alarm: bool, cause: str
+) -> None:
+    async def story(desk: Desk) -> None:
+        await desk.say("ann", "hello", kind="room", urgency=NORMAL)
+        if alarm:
+            ring = Alarm(id=EventId("a"), text="Tea.", sent=WHEN, at=ROOM, agent="ana")
+            await desk.tell(ring, ROOM.conversation, NORMAL)
+        report = await desk.take(autonomous=autonomous)
+        (ended,) = await desk.ended()
+        assert (report.has_failed, ended.cause, ended.autonomous) == (True, cause, autonomous)
+        assert len(desk.posts) == (cause != "noticed")
+        assert bool(ended.text) == (cause != "noticed")
+
+    at_desk(tmp_path, story, Say(refused=True, text="I"))
+
+
+def test_what_somebody_says_meanwhile_makes_it_an_addressed_one(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        async def meanwhile() -> None:
+            await desk.say("ann", "two plus two?")
+            desk.lane.steer()
+
+        desk.drawer.meanwhile = meanwhile
+        report = await desk.take(autonomous=True, continuing=True)
+        (ended,) = await desk.ended()
+        assert (ended.cause, ended.autonomous, ended.continued, ended.text) == ("addressed", False, True, "Four.")
+        assert (report.autonomous, desk.afford) == (False, 999)
+
+    at_desk(tmp_path, story, Say(calls=(("a", "look_up"),)), Say(calls=(("b", "yield_to_user"),)), Say(text="Four."))

@@ -1,0 +1,245 @@
+import asyncio
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from agent.dmn_trace import FLUSH_SIGNALS, TraceReplay, replay_trace
+from agent.signals import DmnPolicy, DmnState, load_state
+from gateway.core.clock import ManualClock
+from gateway.core.events import ConversationId
+from gateway.core.facts import AMBIENT, NORMAL, URGENT, DmnStateSaved, inner_conversation
+from gateway.runtime.lane import TurnHandle, TurnInterrupted
+from gateway.runtime.loop import AgentLoop, TurnTaker
+from gateway.runtime.turn import TurnResult
+from gateway.store import Store
+from tests.kits.scripted_turn import Say
+from tests.kits.turns import ROOM as DESK_ROOM
+from tests.kits.turns import Desk, at_desk
+
+ROOM, QUIET = ConversationId("irc.test/#room"), ConversationId("irc.test/#quiet")
+INNER = inner_conversation("ana")
+DESK = DESK_ROOM.conversation
+
+
+class Ending:
+    """Turns that are over at once. What is left is looked up, and told only when the test says so."""
+
+    def __init__(self, waits: bool = False) -> None:
+        """`waits`: the first goes on until it is interrupted."""
+        self.places: list[ConversationId] = []
+        self.looked, self.tell = asyncio.Event(), asyncio.Event()
+        self.waits = waits
+
+    async def take_turn(
+        self, conversation: ConversationId, *, autonomous: bool, continuing: bool, lane: TurnHandle
+    ) -> TurnResult:
+        assert not continuing
+        self.places.append(conversation)
+        if self.waits:
+            self.waits = False
+            try:
+                await lane.run(asyncio.Event().wait())
+            except TurnInterrupted:
+                return TurnResult(was_interrupted=True, autonomous=autonomous)
+        return TurnResult(has_failed=False, used_tools=False, has_yielded=False, autonomous=autonomous)
+
+    async def dream(self, lane: TurnHandle) -> TurnResult:
+        raise AssertionError(lane)
+
+    def is_direct(self, conversation: ConversationId) -> bool:  # noqa: ARG002 - as `Mind`
+        return False
+
+    def settle_turn(self, conversation: ConversationId) -> None:
+        """Nothing costs anything."""
+
+    def material_tokens(self) -> int:
+        return 0
+
+    async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> TurnResult:
+        raise AssertionError((conversation, reason, autonomous))
+
+    async def unread_urgency(self, conversation: ConversationId) -> int:  # noqa: ARG002 - as `Turns`
+        self.looked.set()
+        await self.tell.wait()
+        return AMBIENT
+
+
+def made(store: Store, clock: ManualClock, turns: TurnTaker, tasks: asyncio.TaskGroup) -> AgentLoop:
+    policy, spawn = DmnPolicy(inner=INNER), tasks.create_task
+    return AgentLoop(agent="ana", store=store, clock=clock, turns=turns, policy=policy, state=DmnState(), spawn=spawn)
+
+
+async def over(loop: AgentLoop) -> None:
+    """Return once no turn runs in the room, and what follows from that waits for the clock."""
+    async with asyncio.timeout(120):
+        while loop.turn_handle(ROOM) is not None:
+            await asyncio.sleep(0.001)
+    await settled()
+
+
+async def settled() -> None:
+    """Return once all that waits for nothing has been done."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def written(store: Store, count: int) -> list[DmnStateSaved]:
+    """The states in the log, once there are so many."""
+    async with asyncio.timeout(120):
+        while len(entries := await store.entries(kinds=["dmn"])) < count:
+            await asyncio.sleep(0.001)
+    return [cast("DmnStateSaved", one.fact) for one in entries]
+
+
+def test_the_state_is_written_down_once_an_exchange_and_before_the_end(tmp_path: Path) -> None:
+    async def exchange() -> list[str]:
+        turns, clock = Ending(), ManualClock()
+        turns.tell.set()
+        async with await Store.open(tmp_path / "reverie.db", clock) as store, asyncio.TaskGroup() as tasks:
+            loop = made(store, clock, turns, tasks)
+            for count in (1, 2):
+                loop.notice(ROOM, URGENT)
+                await over(loop)
+                clock.advance(1.0)
+                await written(store, count)
+            loop.notice(ROOM, URGENT)
+            await over(loop)  # a save is pending
+            loop.notice(ROOM, NORMAL)
+            loop.tick()  # an autonomous turn: counted at once
+            await over(loop)
+            saved = [load_state(one.state) for one in await written(store, 3)]
+            assert [state.turns_today for state in saved] == [0, 0, 1]
+            loop.notice(ROOM, URGENT)
+            await loop.stop(1.0)
+            return [one.kind for one in await store.entries(kinds=["dmn"])]
+
+    assert len(asyncio.run(exchange())) == 4
+
+
+def test_what_a_network_is_told_is_written_down_before_it_is_too_much_and_decided_again(tmp_path: Path) -> None:
+    async def steered() -> list[TraceReplay]:
+        turns, clock = Ending(waits=True), ManualClock()
+        turns.tell.set()
+        async with await Store.open(tmp_path / "reverie.db", clock) as store, asyncio.TaskGroup() as tasks:
+            loop = made(store, clock, turns, tasks)
+            saved: list[DmnStateSaved] = []
+            for count in (1, 2, 3):  # nothing of it outlives the process, but for the first
+                for _ in range(FLUSH_SIGNALS):
+                    loop.notice(ROOM, URGENT)
+                await settled()
+                clock.advance(1.0)
+                saved = await written(store, count)
+            await loop.stop(0.01)
+        return [replay_trace(one.signals, one.state) for one in saved]
+
+    found = asyncio.run(steered())
+    assert [one.signal_count for one in found] == [FLUSH_SIGNALS] * 3
+    assert not [one for one in found if one.skip_reason or one.differences]
+
+
+async def story(tmp_path: Path) -> int:
+    turns, clock = Ending(), ManualClock()
+    async with await Store.open(tmp_path / "reverie.db", clock) as store, asyncio.TaskGroup() as tasks:
+        loop = made(store, clock, turns, tasks)
+        loop.notice(ROOM, URGENT)
+        await turns.looked.wait()
+        loop.notice(ROOM, URGENT)  # durable just after the store was looked at
+        turns.tell.set()
+        await over(loop)
+        await loop.stop(1.0)
+    return len(turns.places)
+
+
+def test_a_message_that_arrives_while_a_turn_is_ending_gets_its_own_turn(tmp_path: Path) -> None:
+    assert asyncio.run(story(tmp_path)) == 2
+
+
+def test_people_who_keep_talking_do_not_put_off_what_waits_for_a_tick(tmp_path: Path) -> None:
+    async def busy() -> list[ConversationId]:
+        turns, clock = Ending(), ManualClock()
+        turns.tell.set()
+        async with await Store.open(tmp_path / "reverie.db", clock) as store, asyncio.TaskGroup() as tasks:
+            loop = made(store, clock, turns, tasks)
+            loop.start()
+            loop.notice(QUIET, NORMAL)
+            for _ in range(10):
+                loop.notice(ROOM, URGENT)
+                await over(loop)
+                clock.advance(3.0)  # below the shortest interval of a mode that a turn leads to
+                await asyncio.sleep(0)
+            await loop.stop(1.0)
+        return turns.places
+
+    assert asyncio.run(busy()).count(QUIET) == 1
+
+
+@pytest.mark.parametrize(("place", "turns"), [(ROOM, 2), (INNER, 1)])
+def test_what_an_interrupted_turn_had_heard_is_owed_an_answer_though_nothing_newer_is_left(
+    tmp_path: Path, place: ConversationId, turns: int
+) -> None:
+    """The line that interrupts it may have come in time for it to hear. What the inner conversation looked at waits."""
+
+    async def cut() -> list[ConversationId]:
+        taker, clock = Ending(waits=True), ManualClock()
+        taker.tell.set()
+        async with await Store.open(tmp_path / "reverie.db", clock) as store, asyncio.TaskGroup() as tasks:
+            loop = made(store, clock, taker, tasks)
+            loop.notice(place, URGENT)
+            await asyncio.sleep(0)
+            loop.notice(place, URGENT, arrivals="interrupt")
+            while len(taker.places) < turns or loop.state.running:
+                await asyncio.sleep(0.001)
+            await loop.stop(1.0)
+        return taker.places
+
+    assert asyncio.run(asyncio.wait_for(cut(), 10)) == [place] * turns
+
+
+LOOK = Say(calls=(("c", "look_up"),))
+
+
+class Sitting(Ending):
+    """The turns of a desk."""
+
+    def __init__(self, desk: Desk) -> None:
+        super().__init__()
+        self.tell.set()
+        self.desk = desk
+
+    async def take_turn(
+        self, conversation: ConversationId, *, autonomous: bool, continuing: bool, lane: TurnHandle
+    ) -> TurnResult:
+        return await self.desk.turns.run(conversation, autonomous=autonomous, continuing=continuing, lane=lane)
+
+
+@pytest.mark.parametrize(("answers", "written"), [([LOOK], 1), ([LOOK, Say(waits=True)], 1), ([Say(waits=True)], 0)])
+def test_a_stop_writes_down_what_tools_did_and_leaves_no_trace_of_what_did_nothing(
+    tmp_path: Path, answers: list[Say], written: int
+) -> None:
+    async def story(desk: Desk) -> None:
+        began = asyncio.Event()
+
+        async def meanwhile() -> None:
+            if len(answers) == 1:  # the tool itself takes long
+                began.set()
+                await asyncio.Event().wait()
+
+        desk.drawer.meanwhile = meanwhile
+        await desk.say("ann", "hello")
+        async with asyncio.TaskGroup() as tasks:
+            loop = made(desk.store, desk.clock, Sitting(desk), tasks)
+            loop.notice(DESK, URGENT)
+            while not began.is_set() and (answers == [LOOK] or len(desk.model.requests) < len(answers)):
+                await asyncio.sleep(0.001)
+            await loop.stop(0.01)
+        ended = await desk.ended()
+        assert [(one.outcome, len(one.steps)) for one in ended] == [("interrupted", 1)] * written
+        assert len(await desk.unread()) == 1 - written
+        if written:
+            desk.drawer.meanwhile = None
+            await desk.take()
+            assert "hello" in str(desk.model.requests[-1].conversation[0])
+            assert [one.outcome for one in await desk.ended()] == ["interrupted", "replied"]
+
+    at_desk(tmp_path, story, *answers)

@@ -1,0 +1,280 @@
+"""`/model`: what an agent thinks with, from its next turn on, over restarts, and with all that depends on it."""
+
+import asyncio
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.models.base import ModelUnusable
+from gateway.core.facts import ModelSelected, ViewFolded
+from gateway.runtime.agent import Agent
+from gateway.runtime.model_choice import GATEWAY_NAME
+from tests.kits.model_choice import Gate, configured, serving, story
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer, Json
+
+
+async def chosen(gate: Gate, name: str, mind: Agent | None = None) -> None:
+    """Switch, and wait until it is in use."""
+    answer = await gate.command("model switch", name=name)
+    assert answer.text.startswith(f"`reverie` thinks with `{name}` from its next turn on.")
+    await gate.until(lambda: (mind or gate.gateway.agents.agents[0]).agent_model.name == name)
+
+
+def asked(api: ModelApi) -> list[tuple[str, str]]:
+    """Which model each request was for, and its key's last letter."""
+    seen = [one for one in api.seen if not one.path.endswith("count_tokens")]
+    keys = [one.headers.get("authorization", "") or one.headers.get("x-api-key", "") for one in seen]
+    return [(str(one.body["model"]), key[-1]) for one, key in zip(seen, keys, strict=True)]
+
+
+OPENAI, ANTHROPIC = ("gpt-first", "o"), ("claude-sonnet-5-5", "a")
+
+
+@story
+async def test_the_next_turn_is_taken_with_another_and_holds_over_a_restart_until_reset(tmp_path: Path) -> None:
+    async with ModelApi() as api:
+        api.default = lambda _: Answer(text="I see.")
+        made = configured(tmp_path, api)
+        async with serving(made) as gate:
+            await gate.console.receive_message("one", sender="ann")
+            await gate.screen.until(1)
+            await chosen(gate, "other")
+            assert "claude-sonnet-5-5" in gate.gateway.agents.model_labels
+            await gate.console.receive_message("two", sender="ann")
+            await gate.screen.until(2)
+            again = await gate.command("model switch", name="other")
+            assert (again.text, again.effect and again.effect.facts) == ("`reverie` thinks with `other` already.", ())
+        async with serving(made) as gate:
+            await gate.console.receive_message("three", sender="ann")
+            await gate.screen.until(1)
+            await gate.command("model reset")
+            await gate.until(lambda: gate.gateway.agents.agents[0].agent_model.name == "main")
+            await gate.console.receive_message("four", sender="ann")
+            await gate.screen.until(2)
+        async with serving(made) as gate:
+            await gate.console.receive_message("five", sender="ann")
+            await gate.screen.until(1)
+            facts = [one for one in await gate.facts("model_chosen") if isinstance(one, ModelSelected)]
+            assert [(one.agent, one.model, one.by) for one in facts] == [
+                ("reverie", "other", "console:ann"),
+                ("reverie", "", "console:ann"),
+            ]
+            assert [turn.model for turn in await gate.turns()] == [
+                *("gpt-first", "claude-sonnet-5-5", "claude-sonnet-5-5", "gpt-first", "gpt-first")
+            ]
+        assert asked(api) == [OPENAI, ANTHROPIC, ANTHROPIC, OPENAI, OPENAI]
+        told = json.dumps(api.seen[-1].body["messages"])
+        assert [told.count(f"(owner): {word}") for word in ("one", "two", "three", "four", "five")] == [1] * 5
+        assert not api.violations
+
+
+def began(folder: Path) -> list[Path]:
+    """The file of that name among the agent's."""
+    return [*folder.rglob("files/began")]
+
+
+@story
+async def test_a_turn_that_has_begun_ends_with_what_it_began_with(tmp_path: Path) -> None:
+    async with ModelApi() as api:
+        ran = json.dumps({"command": "touch began; while [ ! -e go ]; do sleep 0.01; done"})
+        api.then(Answer(text="Let me see.", calls=(("c1", "bash", ran),)), Answer(text="Done."))
+        async with serving(configured(tmp_path, api, tools={"bash": {"sandbox": "off"}})) as gate:
+            await gate.console.receive_message("work", sender="ann")
+            await gate.until(lambda: began(tmp_path) != [])
+            await chosen(gate, "other")
+            assert gate.gateway.agents.tool_list(gate.at).running != []  # what runs there is still told
+            began(tmp_path)[0].with_name("go").touch()
+            await gate.screen.until(1)
+            await gate.console.receive_message("and now?", sender="ann")
+            await gate.screen.until(2)
+        assert asked(api)[:3] == [OPENAI, OPENAI, ANTHROPIC]
+        assert not api.violations  # its tools and their results are told in the other dialect, too
+
+
+def _long(number: int) -> str:
+    return f"message {number}: " + " ".join(f"word{number}x{place}" for place in range(900))
+
+
+@pytest.mark.parametrize("summarised", [False, True])
+@story
+async def test_a_long_conversation_is_folded_for_a_small_window_and_back_again(
+    tmp_path: Path, summarised: bool
+) -> None:
+    async with ModelApi() as api, ModelApi(window=8_000) as tight:
+        api.default = tight.default = lambda _: Answer(text="I see.")
+        small: Json = {"provider": "t", "name": "claude-small", "context_tokens": 8_000, "max_output_tokens": 1_000}
+        large: Json = {"provider": "a", "name": "claude-sonnet-5-5", "context_tokens": 200_000}
+        made = configured(
+            tmp_path,
+            api,
+            {"large": large, "small": small},
+            tight=tight,
+            agents=[{"id": "reverie", "model": "large"}],
+            optimization={"compaction": {"enabled": summarised}},
+        )
+        async with serving(made) as gate:
+            for number in range(12):
+                await gate.console.receive_message(_long(number), sender="ann")
+                await gate.screen.until(number + 1)
+            assert len(json.dumps(api.seen[-1].body)) > 100_000
+            answer = await gate.command("model switch", name="small")
+            assert "Its window is smaller, 8,000 tokens: what does not fit is folded." in answer.text
+            await gate.until(lambda: gate.gateway.agents.agents[0].agent_model.name == "small")
+            await gate.console.receive_message("what was the last number?", sender="ann")
+            await gate.screen.until(13)
+            body = tight.seen[-1].body
+            assert len(json.dumps(body)) < 8_000 * 4
+            assert "what was the last number?" in json.dumps(body)
+            folds = [one for one in await gate.facts("folded") if isinstance(one, ViewFolded)]
+            assert folds
+            assert "drop" in folds[-1].kinds
+            await chosen(gate, "large")
+            await gate.console.receive_message("and now?", sender="ann")
+            await gate.screen.until(14)
+            assert all(turn.outcome == "replied" for turn in await gate.turns())
+        assert not api.violations
+        assert bool(tight.violations) == summarised  # what is too long for it to summarise leaves without a summary
+
+
+@story
+async def test_what_cannot_be_made_ready_is_taken_back_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ModelApi() as api:
+        made = configured(tmp_path, api)
+        async with serving(made) as gate:
+            first = gate.equipment.agent_model("reverie", "other").primary
+
+            async def fails() -> None:
+                raise ModelUnusable("no `weights`\nthere")
+
+            monkeypatch.setattr(first, "start", fails)
+            answer = await gate.command("model switch", name="other")
+            assert answer.text == "`reverie` thinks with `other` from its next turn on."
+            await gate.screen.until(1)
+            assert gate.screen.parts[0].body == (
+                "`other` is not usable: `no 'weights' there`. `reverie` goes on with `main`."
+            )
+            await gate.console.receive_message("one", sender="ann")
+            await gate.screen.until(2)
+        async with serving(made) as gate:
+            await gate.console.receive_message("two", sender="ann")
+            await gate.screen.until(1)
+            facts = [one for one in await gate.facts("model_chosen") if isinstance(one, ModelSelected)]
+            assert [(one.model, one.by) for one in facts] == [("other", "console:ann"), ("", GATEWAY_NAME)]
+        assert asked(api) == [OPENAI, OPENAI]
+
+
+@story
+async def test_the_newest_word_counts_also_if_an_older_one_is_ready_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ModelApi() as api:
+        third: Json = {"provider": "o", "name": "gpt-third"}
+        async with serving(configured(tmp_path, api, {"third": third})) as gate:
+            mind, ready = gate.gateway.agents.agents[0], asyncio.Event()
+
+            async def waits() -> None:
+                await ready.wait()
+
+            monkeypatch.setattr(gate.equipment.agent_model("reverie", "other").primary, "start", waits)
+            await gate.command("model switch", name="other")
+            await gate.console.receive_message("one", sender="ann")  # nobody waits for it
+            await gate.screen.until(1)
+            await chosen(gate, "third")
+            ready.set()
+            await gate.until(lambda: not gate.gateway.agents.model_selector._tasks)
+            assert mind.agent_model.name == "third"
+            assert asked(api) == [OPENAI]
+
+
+@story
+async def test_what_is_not_configured_any_more_is_said_and_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with ModelApi() as api:
+        async with serving(configured(tmp_path, api, {"gone": {"provider": "o", "name": "gpt-gone"}})) as gate:
+            await chosen(gate, "gone")
+        with caplog.at_level(logging.WARNING, "reverie.choosing"):
+            async with serving(configured(tmp_path, api)) as gate:
+                await gate.console.receive_message("one", sender="ann")
+                await gate.screen.until(1)
+        assert asked(api) == [OPENAI]
+        assert "what console:ann chose, gone, which is not in llm.models: main is used" in caplog.text
+
+
+@story
+async def test_a_word_that_is_not_durable_changes_nothing(tmp_path: Path) -> None:
+    async with ModelApi() as api, serving(configured(tmp_path, api)) as gate:
+        await gate.command("model switch", name="other", cut="before")
+        assert not gate.gateway.agents.model_selector._tasks
+        assert gate.gateway.agents.model_selector.wanted_model("reverie") == "main"
+
+
+@story
+async def test_a_word_while_the_gateway_stops_is_for_the_next_start(tmp_path: Path) -> None:
+    async with ModelApi() as api:
+        made = configured(tmp_path, api)
+        async with serving(made) as gate:
+            await gate.gateway.agents.model_selector.close()
+            await gate.command("model switch", name="other")
+            assert not gate.gateway.agents.model_selector._tasks
+            assert gate.gateway.agents.agents[0].agent_model.name == "main"
+        async with serving(made) as gate:
+            assert gate.gateway.agents.agents[0].agent_model.name == "other"
+
+
+@story
+async def test_a_word_behind_which_the_process_dies_holds(tmp_path: Path) -> None:
+    async with ModelApi() as api:
+        made = configured(tmp_path, api)
+        async with serving(made) as gate:
+            await gate.command("model switch", name="other", cut="behind")
+        async with serving(made) as gate:
+            assert gate.gateway.agents.agents[0].agent_model.name == "other"
+
+
+@story
+async def test_the_list_tells_what_there_is_and_no_secret(tmp_path: Path) -> None:
+    async with ModelApi() as api:
+        models: dict[str, Any] = {"odd`name": {"provider": "a", "name": "no-such-model", "fallbacks": ["other"]}}
+        async with serving(configured(tmp_path, api, models)) as gate:
+            await chosen(gate, "other")
+            told = (await gate.command("model list")).text
+            lines = [line.split("; ") for line in told.splitlines()]
+            assert [line[0] for line in lines] == [
+                "- `main`: openai `gpt-first`",
+                "- `other`: anthropic `claude-sonnet-5-5`",
+                "- `odd'name`: anthropic `no-such-model`",
+            ]
+            assert lines[0][1:] == ["a window of 32,000 tokens, answers up to 4,096", "price not known"]
+            assert lines[1][2:] == ["price known", "sees images", "in use by `reverie`"]
+            assert lines[2][2:] == ["price not known", "sees images", "falls back to `other`"]
+            for secret in ("sk-secret", api.url):
+                assert secret not in told
+            answer = await gate.command("model switch", name="othre")
+            assert not answer.ok
+            assert answer.text == ("There is no model `othre`. Did you mean `other`? `model list` shows all.")
+            assert "`x'y`" in (await gate.command("model switch", name="x`y")).text
+
+
+@story
+async def test_each_agent_has_its_own_and_what_it_left_is_not_kept_warm(tmp_path: Path) -> None:
+    async with ModelApi() as api:
+        agents: list[Json] = [{"id": "max", "bindings": [{"match": {"room": "lobby"}}]}, {"id": "reverie"}]
+        large: Json = {"provider": "a", "name": "claude-sonnet-5-5"}
+        made = configured(tmp_path, api, {"large": large}, agents=[{**one, "model": "main"} for one in agents])
+        async with serving(made) as gate:
+            other, mine = gate.gateway.agents.agents
+            await chosen(gate, "other", mine)
+            assert (mine.agent_model.name, other.agent_model.name) == ("other", "main")
+            before = mine.agent_model.caching_models
+            await chosen(gate, "large", mine)
+            left = gate.equipment.keep_warm._dropped
+            assert {(one, "reverie") for one in before} <= left
+            await chosen(gate, "other", mine)
+            assert not {(one, "reverie") for one in before} & gate.equipment.keep_warm._dropped

@@ -1,0 +1,451 @@
+"""Taking back what a view shows: what is decided, that it is durable with its command, and what the model sees then."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.models.base import ModelRequest, StreamChunk, StreamEnd, TextPart
+from agent.models.scripted import Script, ScriptedModel, ScriptRule
+from gateway.core.clock import ManualClock, SystemClock
+from gateway.core.events import Address, Command, ConversationId, EventId, RoomId, Sender, SenderId, Usage
+from gateway.core.facts import ConversationRewound, Seq, TurnId, TurnRecord, ViewFolded, inner_conversation
+from gateway.runtime import rewind
+from gateway.runtime.rewind import COMPACTING, MOST_EXCHANGES, RewindRequest, TurnInView, parse_count
+from gateway.store import AppendResult, NewEntry, Store, rebuild
+from gateway.store.effects import CommandEffect
+from gateway.stream.trace import explain_event
+from gateway.tools.platform import ConversationLocks
+from tests.kits.gateway import CONSOLE, Running, running
+from tests.kits.rewind import Views, rewinds
+from tests.kits.store import turn
+
+NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
+AT = Address(channel=CONSOLE, room=RoomId("lobby"))
+PLACE = AT.conversation
+P = ParamSpec("P")
+
+
+def story(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    @wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        async def bounded() -> None:
+            async with asyncio.timeout(60):
+                await test(*args, **kwargs)
+
+        asyncio.run(bounded())
+
+    return run
+
+
+SORTS = "aswif"
+"""Answered, silent, within another conversation, interrupted, failed."""
+
+
+def seen(sorts: str, *, each: int = 10) -> list[TurnInView]:
+    """Turns of these sorts, at 10, 20, ...; those answered, failed and interrupted have a message in front of them."""
+    outcomes: dict[str, Any] = {"a": "replied", "s": "silent", "w": "replied", "i": "interrupted", "f": "failed"}
+    return [
+        TurnInView(
+            Seq(place * each),
+            TurnRecord(
+                turn=TurnId(f"t{place}"),
+                covers=(Seq(place * each - 1),) if sort in "aif" else (),
+                omitted=0,
+                heard="",
+                upto=Seq(place * each - 1),
+                outcome=outcomes[sort],
+                text="said" if sort in "awf" else "",
+                reason="",
+                model="m",
+                usage=Usage(),
+                requests=1,
+                autonomous=sort == "w",
+                within=TurnId("x") if sort == "w" else None,
+            ),
+        )
+        for place, sort in enumerate(sorts, start=1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sorts", "count", "first", "said"),
+    [
+        ("aaa", 1, 30, "Taken back: the last exchange, which was 1 turn of this conversation."),
+        ("aaa", 2, 20, "Taken back: the last 2 exchanges, which were 2 turns of this conversation."),
+        ("aaa", 9, 10, "Taken back: the last 3 exchanges (of 9: no more are in view), which were 3 turns"),
+        ("aia", 1, 20, "Taken back: the last exchange, which were 2 turns"),
+        ("aiia", 1, 20, "Taken back: the last exchange, which were 3 turns"),
+        ("iaa", 1, 30, "Taken back: the last exchange, which was 1 turn"),
+        ("iaa", 2, 10, "Taken back: the last 2 exchanges, which were 3 turns"),
+        ("aas", 1, 20, "Taken back: the last exchange, which were 2 turns"),
+        ("aaws", 1, 20, "Taken back: the last exchange, which were 3 turns"),
+        ("aai", 1, 20, "Taken back: the last exchange, which were 2 turns"),
+        ("saa", 2, 20, "Taken back: the last 2 exchanges, which were 2 turns"),
+        ("saa", 3, 10, "Taken back: the last 2 exchanges (of 3: no more are in view), which were 3 turns"),
+        ("asf", 1, 30, "Taken back: the last exchange, which was 1 turn"),
+        ("ss", 1, 10, "Taken back: the last exchange, which were 2 turns"),
+        ("w", 1, 10, "Taken back: the last exchange, which was 1 turn"),
+    ],
+)
+def test_exchanges_are_taken_back_from_the_newest(sorts: str, count: int, first: int, said: str) -> None:
+    view = seen(sorts)
+    back = rewind.plan_rewind(view, count, "ops")
+    assert back.facts == (ConversationRewound(first=Seq(first), last=view[-1].seq, by="ops"),)
+    assert back.text.startswith(said)
+    assert not back.is_retry
+
+
+@pytest.mark.parametrize(
+    ("sorts", "first", "last", "again"),
+    [
+        ("aa", 20, 20, (19,)),
+        ("aia", 20, 30, (19, 29)),
+        ("aas", 20, 30, (19,)),
+        ("aaw", 20, 20, (19,)),
+        ("aasw", 20, 30, (19,)),
+        ("aaws", 20, 40, (19,)),
+        ("aai", 30, 30, (29,)),
+        ("af", 20, 20, (19,)),
+    ],
+)
+def test_what_was_answered_last_is_answered_again(sorts: str, first: int, last: int, again: tuple[Seq, ...]) -> None:
+    back = rewind.plan_retry(seen(sorts), "ops", PLACE)
+    assert back.facts == (ConversationRewound(first=Seq(first), last=Seq(last), by="ops", again=again),)
+    assert back.is_retry
+
+
+def test_the_words_of_a_retry_tell_how_much_it_is() -> None:
+    one, two = (rewind.plan_retry(seen(sorts), "ops", PLACE).text for sorts in ("a", "ias"))
+    assert one == "Once more: 1 message of this conversation is answered again, and 1 turn taken back."
+    assert two == "Once more: 2 messages of this conversation are answered again, and 3 turns taken back."
+
+
+def test_where_nothing_is_in_view_nothing_is_taken_back() -> None:
+    for back in (
+        rewind.plan_rewind([], 1, "ops"),
+        rewind.plan_retry([], "ops", PLACE),
+        rewind.plan_retry(seen("sw"), "ops", PLACE),
+        rewind.plan_retry(
+            seen("a"), "ops", inner_conversation("reverie")
+        ),  # of what it was told there most is of other places
+        rewind.plan_new([], None, "ops"),
+        rewind.plan_new([], ViewFolded(start=Seq(9), reason=""), "ops"),
+    ):
+        assert (back.fact, back.is_retry) == (None, False)
+        assert back.text.startswith("Nothing is in view here")
+
+
+def test_a_fresh_view_begins_behind_all_that_is_in_it() -> None:
+    back = rewind.plan_new(seen("aa"), None, "ops")
+    assert back.facts == (ViewFolded(start=Seq(21), reason="ops asked for a fresh view", kinds=("new",)),)
+    assert back.text == "A fresh view: 2 turns left it; the log keeps all."
+    head = rewind.plan_new([], ViewFolded(start=Seq(40), reason="", head="so far"), "ops")
+    assert isinstance(head.fact, ViewFolded)
+    assert (head.fact.start, head.fact.head) == (40, "")  # what was folded away does not come back
+    assert head.text == "A fresh view: 0 turns and what stood in front of them left it; the log keeps all."
+
+
+@pytest.mark.parametrize(
+    ("said", "count"),
+    [("", 1), (" 2 ", 2), ("1000", 1000), *((said, None) for said in ("0", "-1", "x", "²", "1001", "9" * 99))],
+)
+def test_a_number_of_exchanges(said: str, count: int | None) -> None:
+    assert parse_count(said) == count
+    assert MOST_EXCHANGES == 1000
+
+
+@given(sorts=st.text(SORTS, max_size=12), count=st.integers(1, 15))
+def test_what_is_taken_back_is_the_end_of_the_view(sorts: str, count: int) -> None:
+    view = seen(sorts)
+    rewound, again = rewind.plan_rewind(view, count, "ops").fact, rewind.plan_retry(view, "ops", PLACE).fact
+    assert (rewound is None) == (not view)
+    if isinstance(rewound, ConversationRewound):
+        gone = [one.fact for one in view if rewound.first <= one.seq <= rewound.last]
+        assert gone == [one.fact for one in view][-len(gone) :]
+        visible = [one for one in view if one.fact.text and one.fact.within is None]
+        assert sum(one.text != "" and one.within is None for one in gone) == min(count, len(visible))
+        left = [one for one in view if one.seq < rewound.first]
+        assert not left or left[-1].fact.outcome != "interrupted"  # nothing that was heard is left without its answer
+    if isinstance(again, ConversationRewound):
+        gone = [one.fact for one in view if again.first <= one.seq <= again.last]
+        assert again.again == tuple(seq for one in gone for seq in one.covers)
+        assert all(one.fact.within is not None for one in view if one.seq > again.last)
+
+
+def wish(what: rewind.RewindAction, count: int = 1) -> RewindRequest:
+    return RewindRequest(action=what, at=AT, by="ops", count=count)
+
+
+async def written(store: Store, change: CommandEffect) -> None:
+    """As whoever asks does it."""
+    asked = NewEntry(fact=_command(), at=NOW, conversation=PLACE)
+    facts = change.entries(asked)
+    first, *_ = await store.append([asked, *facts])
+    change.settle(first)
+
+
+def _command(number: int = 1) -> Command:
+    return Command(
+        id=EventId(str(number)),
+        at=AT,
+        sender=Sender(id=SenderId("root"), name="root", verified=True),
+        name="rewind",
+        args="",
+        sent=NOW,
+        origin="native",
+    )
+
+
+@story
+async def test_while_a_turn_is_under_way_nothing_changes(tmp_path: Path) -> None:
+    async with await Store.open(tmp_path / "s.db", ManualClock(NOW)) as store:
+        await store.append([turn(PLACE)])
+        doors, views = ConversationLocks(), Views()
+        asked = rewinds(store, ManualClock(NOW), views, doors=doors)
+        async with doors.lock_for(PLACE):
+            for what in ("new", "rewind", "retry", "compact"):
+                change = await asked.plan(wish(what))
+                assert (change.answer, change.facts) == (rewind.TURN_RUNNING, ())
+                change.settle(AppendResult(Seq(1), is_new=True))
+        assert (views.forgotten, views.noticed, views.folded) == ([], [], [])
+
+
+@story
+async def test_a_turn_that_has_waited_for_the_room_goes_first(tmp_path: Path) -> None:
+    async with await Store.open(tmp_path / "s.db", ManualClock(NOW)) as store:
+        await store.append([turn(PLACE)])
+        doors, over = ConversationLocks(), asyncio.Event()
+
+        async def turn_there() -> None:
+            async with doors.lock_for(PLACE):
+                await over.wait()
+
+        door = doors.lock_for(PLACE)
+        await door.acquire()
+        waits = asyncio.ensure_future(turn_there())
+        await asyncio.sleep(0)
+        door.release()
+        assert not doors.is_busy(PLACE)  # and all the same it is not free
+        change = await rewinds(store, ManualClock(NOW), Views(), doors=doors).plan(wish("new"))
+        assert (change.answer, change.facts) == (rewind.TURN_RUNNING, ())
+        over.set()
+        await waits
+
+
+@story
+async def test_no_turn_begins_between_what_is_decided_and_what_is_durable(tmp_path: Path) -> None:
+    async with await Store.open(tmp_path / "s.db", ManualClock(NOW)) as store:
+        await store.append([turn(PLACE)])
+        doors, views = ConversationLocks(), Views()
+        asked = rewinds(store, ManualClock(NOW), views, doors=doors)
+        change = await asked.plan(wish("rewind"))
+        assert doors.is_busy(PLACE)
+        assert (await asked.plan(wish("rewind"))).answer == rewind.TURN_RUNNING
+        await written(store, change)
+        assert not doors.is_busy(PLACE)
+        assert views.forgotten == [PLACE]
+        assert (await asked.plan(wish("rewind"))).answer.startswith("Nothing is in view")
+        assert not doors.is_busy(PLACE)
+
+
+@story
+async def test_what_is_not_written_leaves_the_room_open_and_starts_nothing(tmp_path: Path) -> None:
+    async with await Store.open(tmp_path / "s.db", ManualClock(NOW)) as store:
+        await store.append([turn(PLACE, 1)])
+        doors, views = ConversationLocks(), Views()
+        asked = rewinds(store, ManualClock(NOW), views, doors=doors)
+        for became in (None, AppendResult(Seq(1), is_new=False)):
+            (await asked.plan(wish("retry"))).settle(became)
+            (await asked.plan(wish("compact"))).settle(became)
+            assert not doors.is_busy(PLACE)
+        await asked.close()
+    assert (views.noticed, views.folded) == ([], [])
+
+
+@story
+async def test_who_is_heard_while_the_gateway_stops_begins_no_work_that_it_would_wait_for(tmp_path: Path) -> None:
+    async with await Store.open(tmp_path / "s.db", ManualClock(NOW)) as store:
+        views = Views()
+        asked = rewinds(store, ManualClock(NOW), views)
+        await asked.close()
+        (await asked.plan(wish("compact"))).settle(AppendResult(Seq(1), is_new=True))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert views.folded == []
+        assert len(asyncio.all_tasks()) == 1 + sum(one.get_name() == "store writer" for one in asyncio.all_tasks())
+
+
+@story
+async def test_a_view_that_cannot_be_read_leaves_the_room_open(tmp_path: Path) -> None:
+    store, doors = await Store.open(tmp_path / "s.db", ManualClock(NOW)), ConversationLocks()
+    asked = rewinds(store, ManualClock(NOW), Views(), doors=doors)
+    await store.close()
+    with pytest.raises(ValueError, match="losed"):
+        await asked.plan(wish("new"))
+    assert not doors.is_busy(PLACE)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+@story
+async def test_what_came_of_folding_is_told_when_it_is_known(tmp_path: Path, broken: bool) -> None:
+    async with await Store.open(tmp_path / "s.db", ManualClock(NOW)) as store:
+        views, posts = Views(broken=broken), list[Any]()
+        asked = rewinds(store, ManualClock(NOW), views, posts=posts)
+        change = await asked.plan(wish("compact"))
+        assert (change.answer, change.facts) == (COMPACTING, ())
+        change.settle(AppendResult(Seq(7), is_new=True))
+        await asyncio.gather(*asked._tasks)
+        (post,) = posts
+        assert post.post.to == AT
+        expected = "That did not work. The operator can look it up in the log."
+        assert post.post.text == (expected if broken else "From 9 tokens to 3.")
+        (queued,) = await store.entries(kinds=["post"])
+        assert (queued.seq, queued.cause) == (post.seq, 7)
+        assert views.folded == [PLACE]
+
+
+async def _say(gateway: Running, words: str, *, count: int, sender: str = "ann") -> str:
+    await gateway.console.receive_message(words, sender=sender)
+    await gateway.screen.until(count)
+    return gateway.screen.parts[-1].body
+
+
+def _read(gateway: Running) -> list[str]:
+    """What the newest request repeats of the conversation, and what is new."""
+    said = gateway.scripted.requests[-1].conversation
+    return [part.text for one in said for part in one.parts if isinstance(part, TextPart)]
+
+
+RULES = (
+    ScriptRule(match="one", reply="first"),
+    ScriptRule(match="two", reply="second"),
+    ScriptRule(match="", reply="other"),
+)
+TALK = Script(rules=RULES)
+
+
+class Torn(ScriptedModel):
+    """A turn with it breaks, the second time."""
+
+    def __init__(self) -> None:
+        super().__init__(TALK, clock=SystemClock())
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
+        self.requests.append(request)
+        if len(self.requests) == 2:
+            raise KeyError("a bug")
+        yield TextPart(text="at last")
+        yield StreamEnd(stop_reason="end", usage=Usage(), model="torn")
+
+
+@story
+async def test_the_model_sees_what_is_left(tmp_path: Path) -> None:
+    async with running(tmp_path, TALK) as gateway:
+        for count, words in enumerate(["say one", "say two"], start=1):
+            await _say(gateway, words, count=count)
+        assert await _say(gateway, "!rewind", count=3) == (
+            "Taken back: the last exchange, which was 1 turn of this conversation."
+        )
+        await _say(gateway, "say three", count=4)
+        seen_then = " ".join(_read(gateway))
+        assert "say one" in seen_then
+        assert "say two" not in seen_then
+        assert (await _say(gateway, "!new", count=5)).startswith("A fresh view: 2 turns left it")
+        await _say(gateway, "say four", count=6)
+        assert "say one" not in " ".join(_read(gateway))
+        assert "say three" not in " ".join(_read(gateway))
+        assert (await _say(gateway, "!rewind nine", count=7)).startswith("`n` is a number")
+    async with running(tmp_path, TALK) as again:  # the log says it all
+        await _say(again, "say five", count=1)
+        read = " ".join(_read(again))
+        assert "say four" in read
+        assert "say three" not in read
+    assert await rebuild(gateway.path) == []
+
+
+@story
+async def test_what_was_answered_is_answered_anew(tmp_path: Path) -> None:
+    async with running(tmp_path, TALK) as gateway:
+        await _say(gateway, "say one", count=1)
+        await _say(gateway, "say two", count=2)
+        await gateway.console.receive_message("!retry", sender="ann")
+        await gateway.screen.until(4)
+        assert [part.body for part in gateway.screen.parts[2:]] == [
+            "Once more: 1 message of this conversation is answered again, and 1 turn taken back.",
+            "second",
+        ]
+        assert sum("say two" in text for text in _read(gateway)) == 1
+        first, second, third = await gateway.turns()
+        assert second.covers == third.covers != first.covers
+        (rewound,) = [fact for fact in await gateway.log("rewound") if isinstance(fact, ConversationRewound)]
+        assert (rewound.again, rewound.by) == (second.covers, "console:ann")
+        async with await Store.open_readonly(gateway.path) as reader:
+            story_of = await explain_event(reader, second.covers[0]) or []
+        assert any(line.endswith(", by console:ann, to be answered again") for line in story_of)
+        await _say(gateway, "say three", count=5)
+        assert sum("say two" in text for text in _read(gateway)) == 1
+    assert await rebuild(gateway.path) == []
+
+
+@story
+async def test_a_command_that_comes_twice_changes_something_once(tmp_path: Path) -> None:
+    async with running(tmp_path, TALK, access={"dm": "open", "roles": {"admin": ["console:root"]}}) as gateway:
+        for count, words in enumerate(["reverie: say one", "reverie: say two", "reverie: say three"], start=1):
+            await gateway.console.receive_message(words, sender="ann", room="lobby")
+            await gateway.screen.until(count)
+        now = datetime.now(UTC)  # what was given more than a minute ago is not carried out
+        once, other = replace(_command(1), sent=now), replace(_command(2), args="1", sent=now)
+        assert gateway.console._emit is not None
+        await gateway.console._emit([once, once, other])
+        await gateway.console._emit([once])
+        await gateway.screen.until(5)
+        rewound = [fact for fact in await gateway.log("rewound") if isinstance(fact, ConversationRewound)]
+        assert len(rewound) == 2  # each of the two once, the second one by what the first one left
+        assert rewound[0].first > rewound[1].last
+        await gateway.console.receive_message("reverie: say four", sender="ann", room="lobby")
+        await gateway.screen.until(6)
+        read = " ".join(_read(gateway))
+        assert "say one" in read
+        assert "say two" not in read
+
+
+@story
+async def test_what_a_turn_was_to_be_told_when_it_broke_is_told_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(tmp_path, Torn()) as gateway:
+        await gateway.console.receive_message("say one", sender="ann")
+        await gateway.screen.until(1)
+        await gateway.console.receive_message("say two", sender="ann")
+        await gateway.screen.until(2)
+        assert gateway.screen.parts[1].body.startswith("Something went wrong in me")
+        await gateway.console.receive_message("!retry", sender="ann")
+        await gateway.screen.until(4)
+    assert gateway.screen.parts[3].body == "at last"
+    one, broken, again = await gateway.turns()
+    assert (broken.outcome, broken.covers) == ("failed", ())
+    assert len(again.covers) == 1
+    assert again.covers > one.covers
+    assert "a bug" in caplog.text
+
+
+@story
+async def test_a_retry_that_was_only_just_durable_is_answered_by_the_next_process(tmp_path: Path) -> None:
+    async with running(tmp_path, TALK) as gateway:
+        await _say(gateway, "say two", count=1)
+    async with await Store.open(gateway.path, ManualClock(NOW)) as store:
+        (ended,) = await store.turns_in_view(ConversationId("console/ann"))
+        assert isinstance(ended.fact, TurnRecord)
+        back = ConversationRewound(first=ended.seq, last=ended.seq, by="ops", again=ended.fact.covers)
+        await store.append([NewEntry(fact=back, at=NOW, conversation=ended.conversation)])
+    async with running(tmp_path, TALK) as again:
+        await again.screen.until(1)
+        assert again.screen.parts[0].body == "second"

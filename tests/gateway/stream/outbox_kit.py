@@ -1,0 +1,125 @@
+"""An outbox at work: a real store, a manual clock, and a channel that fails as it is told to."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from channels.base import BeforeSend, Capabilities, Channel, Emit, Part, SendError, no_before_send
+from gateway.core.clock import ManualClock
+from gateway.core.events import Address, ChannelName, DeliveryReport, Post, PostKey, Receipt, RoomId
+from gateway.core.facts import PostQueued
+from gateway.store import AppendResult, NewEntry, OutboxPost, Store
+from gateway.stream.outbox import Outbox
+
+NAME = ChannelName("x")
+_STEPS = 10
+"""Of the event loop: more than it takes from one thing that waits for the clock or the disk to the next."""
+
+
+class Postman:
+    """A channel of one-line parts whose sends end as they are told to."""
+
+    name = NAME
+
+    def __init__(self, *ends: SendError | None, window: int = 1, resend_s: float = 0.0) -> None:
+        self.capabilities = Capabilities(platform="test", formatting="", max_in_flight=window, resend_window_s=resend_s)
+        self.ends = list(ends)
+        self.sent: list[str] = []
+        self.attempts: list[str] = []
+        self.hold: asyncio.Event | None = None
+        self.paced: asyncio.Event | None = None
+        """Parts wait for it before anything of them goes."""
+
+    async def run(self, emit: Emit) -> None:
+        raise AssertionError(f"not used here: {emit}")
+
+    def split(self, post: Post) -> tuple[str, ...]:
+        return tuple(post.text.splitlines())
+
+    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
+        self.attempts.append(part.key)
+        hold = self.hold
+        if self.paced is not None:
+            await self.paced.wait()
+        await going()
+        end = self.ends.pop(0) if self.ends else None
+        if hold is not None:
+            await hold.wait()
+        if end is not None:
+            raise end
+        self.sent.append(part.body)
+        return Receipt()
+
+
+class Books(Store):
+    """A store that knows whether anything is being written."""
+
+    writing = 0
+
+    async def append(self, entries: Sequence[NewEntry]) -> tuple[AppendResult, ...]:
+        self.writing += 1
+        try:
+            return await super().append(entries)
+        finally:
+            self.writing -= 1
+
+    async def settled(self) -> None:
+        """Return once nothing is, and whoever waited for it has gone on."""
+        quiet = 0
+        while quiet < _STEPS:
+            await asyncio.sleep(0)
+            quiet = 0 if self.writing else quiet + 1
+
+
+class Office:
+    """An outbox at work."""
+
+    def __init__(self, store: Books, postman: Postman, clock: ManualClock) -> None:
+        self.store = store
+        self.clock = clock
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.channels: dict[ChannelName, Channel] = {NAME: postman}
+        self.outbox = Outbox(store, self.channels, clock, self.spawn)
+
+    def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self.tasks.add(task)
+        return task
+
+    async def post(self, text: str, room: str = "#a", channel: str = NAME) -> PostKey:
+        to = Address(channel=ChannelName(channel), room=RoomId(room))
+        post = Post(key=PostKey(f"{room}:{text[:20]}"), to=to, text=text)
+        now = self.clock.now()
+        (at,) = await self.store.append([NewEntry(fact=PostQueued(post=post), at=now, conversation=to.conversation)])
+        self.outbox.put(OutboxPost(seq=at.seq, at=now, post=post, parts=()))
+        return post.key
+
+    async def ended(self, count: int) -> list[DeliveryReport]:
+        """All deliveries, once there are `count`. Lets the manual clock run while nothing else does."""
+        async with asyncio.timeout(120):
+            while True:
+                await self.store.settled()
+                found = [item.fact for item in await self.store.entries(kinds=["delivery"])]
+                if len(found) >= count:
+                    return [fact for fact in found if isinstance(fact, DeliveryReport)]
+                self.clock.advance(1)
+
+
+@asynccontextmanager
+async def office(tmp: Path, postman: Postman, *, up: bool = True, later_s: float = 0.0) -> AsyncIterator[Office]:
+    """Open for business; `later_s`: so long after the story began."""
+    clock = ManualClock(datetime(2026, 3, 1, tzinfo=UTC) + timedelta(seconds=later_s))
+    async with await Books.open(tmp / "s.db", clock) as store:
+        work = Office(store, postman, clock)
+        await work.outbox.recover()
+        work.outbox.set_link_up(NAME, up)
+        yield work
+        await work.outbox.drain(0)
+        await work.outbox.close()
+
+
+def play(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(story())

@@ -1,0 +1,321 @@
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Final, Literal, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.access.policy import AccessDecision
+from gateway.core.events import (
+    Address,
+    Alarm,
+    ChannelName,
+    ConnectionChanged,
+    DeliveryReport,
+    EventId,
+    MembershipChanged,
+    Message,
+    MessageId,
+    Notification,
+    PostKey,
+    PresenceLevel,
+    ReactionChanged,
+    RoomId,
+    Sender,
+    SenderId,
+    TaskFinished,
+    ThreadId,
+)
+from gateway.core.fields import GuardedRegex
+from gateway.core.identity import Role
+from gateway.stream.attention import (
+    INHERIT,
+    AttentionPolicy,
+    AttentionRule,
+    ListenMode,
+    Urgency,
+    format_event_type,
+    judge,
+)
+from gateway.stream.routing import UNBOUND, BindingPattern, Bindings, ConversationBinding
+from tests.kits.strategies import notifications
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+AT = Address(channel=ChannelName("irc.libera"), room=RoomId("#python"))
+ANN = Sender(id=SenderId("a"), name="ann")
+YES = AccessDecision(allowed=True, role="guest", rule="open")
+NO = AccessDecision(allowed=False, role="blocked", rule="access.roles.blocked")
+DEFAULT = AttentionPolicy(thresholds={})
+
+LEVELS: Final[tuple[PresenceLevel, ...]] = get_args(PresenceLevel)
+Kind = Literal["direct", "mention", "reply", "room"]
+
+
+def said(kind: Kind, text: str = "hi", at: Address = AT) -> Message:
+    return Message(id=MessageId("1"), at=at, sender=ANN, text=text, sent=NOW, kind=kind)
+
+
+REACTION = ReactionChanged(
+    id=EventId("1"), at=AT, sender=ANN, message=MessageId("1"), reaction="+", added=True, sent=NOW
+)
+JOIN = MembershipChanged(id=EventId("1"), at=AT, sender=ANN, change="join", sent=NOW)
+LINK = ConnectionChanged(id=EventId("1"), channel=ChannelName("irc.libera"), up=True, reason="", sent=NOW)
+FINISHED = TaskFinished(id=EventId("1"), what="dream", ok=True, text="", sent=NOW)
+FAILED = DeliveryReport(id=EventId("1"), at=AT, post=PostKey("1"), state="failed", reason="", sent=NOW)
+ALARM = Alarm(id=EventId("1"), text="tea", sent=NOW)
+
+
+@pytest.mark.parametrize(
+    ("change", "news", "listen", "fate"),
+    [
+        ("topic", True, "mention", "context"),
+        ("topic", True, "off", "noted"),
+        ("topic", False, "mention", "noted"),
+        ("join", True, "all", "noted"),
+    ],
+)
+def test_a_changed_topic_is_told_at_the_next_turn(
+    *, change: Literal["topic", "join"], news: bool, listen: ListenMode, fate: str
+) -> None:
+    judged = judge(DEFAULT, replace(JOIN, change=change, news=news), YES, listen)
+    assert (judged.fate, judged.urgency) == (fate, 0)
+
+
+def test_rules_and_thresholds_hold_for_topics_too() -> None:
+    change = replace(JOIN, change="topic")
+    loud = AttentionPolicy(rules=(AttentionRule(type="irc.libera", urgency=3),), thresholds={})
+    assert (judge(loud, change, YES, "mention").fate, judge(loud, change, YES, "mention").urgency) == ("due", 3)
+    assert judge(AttentionPolicy(thresholds={"irc.libera": 1}), change, YES, "all").fate == "noted"
+
+
+@pytest.mark.parametrize(
+    ("event", "dotted"),
+    [
+        (said("mention"), "irc.libera.mention.#python"),
+        (said("room"), "irc.libera.room.#python"),
+        (
+            said("direct", at=Address(channel=ChannelName("telegram.main"), room=RoomId("42"))),
+            "telegram.main.direct.42",
+        ),
+        (
+            said("room", at=Address(channel=ChannelName("d"), room=RoomId("1"), thread=ThreadId("2"))),
+            "d.room.1.2",
+        ),
+        (REACTION, "irc.libera.reaction.#python"),
+        (LINK, "irc.libera.link"),
+        (ALARM, "agent.alarm"),
+    ],
+)
+def test_types(event: Notification, dotted: str) -> None:
+    assert format_event_type(event) == dotted
+
+
+@pytest.mark.parametrize(
+    ("event", "listen", "urgency", "fate"),
+    [
+        (said("direct"), "mention", 3, "due"),
+        (said("mention"), "mention", 3, "due"),
+        (said("reply"), "ambient", 3, "due"),
+        (said("room"), "ambient", 0, "context"),
+        (said("room"), "mention", 0, "noted"),
+        (said("room"), "all", 3, "due"),
+        (said("mention"), "off", 3, "noted"),
+        (said("reply"), "off", 3, "noted"),
+        (REACTION, "all", 1, "due"),
+        (REACTION, "off", 1, "noted"),
+        (replace(REACTION, added=False), "all", 1, "noted"),
+        (JOIN, "all", 0, "noted"),
+        (LINK, "all", 1, "due"),
+        (ALARM, "all", 2, "due"),
+        (replace(ALARM, at=AT), "off", 2, "noted"),
+        (FINISHED, "all", 1, "due"),
+        (FAILED, "all", 1, "due"),
+        (replace(FAILED, state="uncertain"), "all", 1, "due"),
+        (replace(FAILED, state="sent"), "all", 1, "noted"),
+    ],
+)
+def test_defaults(event: Notification, listen: ListenMode, urgency: int, fate: str) -> None:
+    judged = judge(DEFAULT, event, YES, listen)
+    assert (judged.urgency, judged.fate) == (urgency, fate)
+    assert judged.rule
+    assert (judged.rule == "listen: off") == (listen == "off")
+
+
+def test_what_access_refuses_is_never_told() -> None:
+    judged = judge(DEFAULT, said("direct"), NO, "all")
+    assert (judged.urgency, judged.fate, judged.rule) == (0, "refused", "access.roles.blocked")
+
+
+def test_the_first_rule_that_fits_decides() -> None:
+    policy = AttentionPolicy(
+        rules=(
+            AttentionRule(type="irc.libera.room", urgency=3, keyword="FIRE"),
+            AttentionRule(type="*.room.#python", urgency=2),
+            AttentionRule(type="irc", urgency=0),
+        ),
+        thresholds={},
+    )
+    assert judge(policy, said("room", "a fire!"), YES, "ambient").urgency == 3
+    assert judge(policy, said("room"), YES, "ambient").urgency == 2
+    assert judge(policy, said("mention"), YES, "ambient").urgency == 0
+    elsewhere = Address(channel=ChannelName("ircx.y"), room=RoomId("r"))
+    assert judge(policy, said("mention", at=elsewhere), YES, "ambient").urgency == 3  # `irc` is a prefix by dots
+
+
+def test_thresholds_walk_up_the_dots() -> None:
+    policy = AttentionPolicy(thresholds={"irc": 3, "irc.libera": INHERIT, "irc.libera.room": 0})
+    assert judge(policy, said("room"), YES, "ambient").fate == "context"
+    assert judge(policy, said("mention"), YES, "ambient").fate == "due"
+    normal = AttentionPolicy(rules=(AttentionRule(type="irc", urgency=2),), thresholds={"irc": 3})
+    judged = judge(normal, said("mention"), YES, "ambient")
+    assert (judged.fate, judged.rule) == ("noted", "attention.thresholds.irc is 3")
+
+
+@pytest.mark.parametrize("event", [REACTION, LINK, ALARM, FINISHED, FAILED])
+def test_what_the_operator_calls_ambient_is_noted_if_nobody_said_it(event: Notification) -> None:
+    judged = judge(AttentionPolicy(rules=(AttentionRule(type="*", urgency=0),), thresholds={}), event, YES, "all")
+    assert (judged.urgency, judged.fate, judged.rule) == (0, "noted", "attention.rules[0]")
+
+
+CUT = "attention.thresholds.irc is 2"
+
+
+@pytest.mark.parametrize(
+    ("urgency", "level", "fate", "now", "rule"),
+    [
+        (1, "present", "noted", 1, CUT),
+        (1, "idle", "due", 1, ""),
+        (1, "away", "due", 1, ""),
+        (1, "sleeping", "noted", 1, CUT),
+        (1, "focused", "noted", 1, CUT),
+        (2, "present", "due", 2, ""),
+        (2, "focused", "context", 0, f"{CUT}, and people are focused"),
+        (3, "focused", "due", 3, ""),
+        (0, "idle", "noted", 0, CUT),
+    ],
+)
+def test_presence_shifts_a_threshold_by_one(
+    urgency: Urgency, level: PresenceLevel, fate: str, now: int, rule: str
+) -> None:
+    policy = AttentionPolicy(rules=(AttentionRule(type="irc", urgency=urgency),), thresholds={"irc": 2})
+    for event in (said("mention"), said("room"), REACTION, LINK):
+        judged = judge(policy, event, YES, "ambient", level=level)
+        assert (judged.fate, judged.urgency) == (fate, now)
+        assert judged.rule == (rule or "attention.rules[0]")
+
+
+def test_offsets_stay_within_the_levels_and_shift_nothing_that_is_not_set() -> None:
+    top, bottom = AttentionPolicy(thresholds={"irc": 3}), AttentionPolicy(thresholds={"irc": 0})
+    assert judge(top, said("mention"), YES, "mention", level="focused").fate == "due", "urgent always passes"
+    assert judge(bottom, said("room"), YES, "ambient", level="away").fate == "context"
+    for level in LEVELS:
+        assert judge(DEFAULT, REACTION, YES, "mention", level=level).fate == "due"
+        for event in (said("room"), said("mention"), JOIN, ALARM):
+            assert judge(DEFAULT, event, YES, "ambient", level=level) == judge(DEFAULT, event, YES, "ambient")
+    focused = judge(bottom, REACTION, YES, "all", level="focused")
+    assert (focused.fate, focused.urgency) == ("due", 1), "ambient, one higher, is low"
+    assert judge(bottom, said("room"), YES, "mention", level="focused").rule == "listen: mention"
+
+
+@given(
+    st.sampled_from([said("mention"), said("room"), said("direct"), REACTION, LINK, ALARM, FAILED, FINISHED]),
+    st.sampled_from([0, 1, 2, 3]),
+    st.integers(INHERIT, 3),
+    st.sampled_from(["mention", "ambient", "all", "off"]),
+)
+def test_presence_loses_nothing(event: Notification, urgency: Urgency, threshold: int, listen: ListenMode) -> None:
+    dotted = format_event_type(event).split(".")[0]
+    policy = AttentionPolicy(rules=(AttentionRule(type="*", urgency=urgency),), thresholds={dotted: threshold})
+    usual = judge(policy, event, YES, listen)
+    for level in LEVELS:
+        judged = judge(policy, event, YES, listen, level=level)
+        if usual.fate in ("due", "context"):
+            assert judged.fate in ("due", "context"), level
+        if urgency == 3:
+            assert judged == usual
+        if judged.fate == "context":
+            assert judged.urgency == 0
+
+
+def test_whose_account_a_channel_is() -> None:
+    one, two = ConversationBinding(listen="off", agent="one"), ConversationBinding(listen="all", agent="two")
+    bindings = Bindings(
+        [
+            BindingPattern(channel="irc.*", room="#only", thread=None, binding=one),
+            BindingPattern(channel="*", room="*", thread=None, binding=two),
+        ]
+    )
+    assert bindings.find_agent(ChannelName("irc.libera")) == "one"
+    assert bindings.find_agent(ChannelName("discord.main")) == "two"
+    assert not Bindings([]).find_agent(ChannelName("x"))
+
+
+def test_bindings_first_match_wins() -> None:
+    quiet, loud = ConversationBinding(listen="mention", prompt="short"), ConversationBinding(listen="all")
+    bindings = Bindings(
+        [
+            BindingPattern(channel="irc.*", room="#python", thread=None, binding=quiet),
+            BindingPattern(channel="irc.*", room="#p*", thread=None, binding=loud),
+            BindingPattern(channel="d", room="*", thread="7", binding=loud),
+        ]
+    )
+    assert bindings.find(AT) is quiet
+    assert bindings.find(Address(channel=ChannelName("irc.oftc"), room=RoomId("#perl"))) is loud
+    assert bindings.find(Address(channel=ChannelName("d"), room=RoomId("1"), thread=ThreadId("7"))) is loud
+    assert bindings.find(Address(channel=ChannelName("d"), room=RoomId("1"))) is UNBOUND
+    odd = Bindings([BindingPattern(channel="*", room="#[foo]", thread=None, binding=loud)])
+    assert odd.find(Address(channel=ChannelName("d"), room=RoomId("#[foo]"))) is loud
+
+
+def test_a_role_fits_who_has_it_or_more_and_never_what_nobody_did() -> None:
+    policy = AttentionPolicy(rules=(AttentionRule(type="*", urgency=3, role="member"),), thresholds={})
+    roles: list[Role] = ["guest", "member", "admin", "owner"]
+    found = [judge(policy, said("room"), replace(YES, role=role), "ambient").urgency for role in roles]
+    assert found == [0, 3, 3, 3]
+    anybody = AttentionPolicy(rules=(AttentionRule(type="*", urgency=3, role="guest"),), thresholds={})
+    assert judge(anybody, JOIN, YES, "ambient").urgency == 3
+    assert judge(anybody, LINK, YES, "ambient").rule == "link is low"
+
+
+def test_a_regular_expression_is_found_anywhere_and_named_as_the_rule() -> None:
+    rules = (
+        AttentionRule(type="irc", urgency=2, regex=GuardedRegex(r"(?i)\bdown\b")),
+        AttentionRule(type="irc", urgency=1),
+    )
+    policy = AttentionPolicy(rules=rules, thresholds={})
+    judged = judge(policy, said("room", "the site is DOWN!"), YES, "ambient")
+    assert (judged.urgency, judged.fate, judged.rule) == (2, "due", "attention.rules[0]")
+    assert judge(policy, said("room", "a download"), YES, "ambient").rule == "attention.rules[1]"
+    assert judge(policy, JOIN, YES, "ambient").rule == "attention.rules[1]", "what has no text has an empty one"
+
+
+def test_one_that_takes_too_long_does_not_fit_and_is_told() -> None:
+    slow = AttentionRule(type="*", urgency=3, regex=GuardedRegex(r"(a|a)*b|(a+)+$c"))
+    policy = AttentionPolicy(rules=(slow, AttentionRule(type="irc.libera.mention", urgency=2)), thresholds={})
+    bad = "a" * 5_000 + "!"
+    assert judge(policy, said("mention", bad), YES, "ambient").rule == (
+        "attention.rules[1]; too slow: the regex of attention.rules[0]"
+    )
+    assert judge(policy, said("room"), YES, "ambient").rule == (
+        "room talk is ambient; too slow: the regex of attention.rules[0]"
+    )
+
+
+@given(notifications, st.sampled_from(LEVELS), st.sampled_from(["mention", "ambient", "all", "off"]), st.booleans())
+def test_every_event_has_one_fate(event: Notification, level: PresenceLevel, listen: ListenMode, allowed: bool) -> None:
+    judged = judge(AttentionPolicy(thresholds={"a": 2}), event, YES if allowed else NO, listen, level=level)
+    assert judged.rule
+    assert (judged.fate == "refused") is not allowed
+    assert judged.fate != "due" or judged.urgency > 0
+    assert judged.fate in ("noted", "refused") or listen != "off"
+
+
+@pytest.mark.parametrize("listen", get_args(ListenMode))
+@pytest.mark.parametrize("kind", get_args(Kind))
+def test_what_is_played_back_starts_nothing(kind: Kind, listen: ListenMode) -> None:
+    keyword = AttentionPolicy(thresholds={}, rules=(AttentionRule(type="*", urgency=3),))
+    for policy in (DEFAULT, keyword):
+        judged = judge(policy, replace(said(kind), history=True), YES, listen, lambda _: "a keyword", level="focused")
+        assert judged.fate != "due"
+        assert (judged.fate == "context") == (listen != "off" and not (kind == "room" and listen == "mention"))

@@ -1,0 +1,351 @@
+"""Bots that the operator listed are answered, but two bots do not talk for ever; and who may invite us where."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from agent.models.scripted import Script
+from channels.base import Rejected
+from channels.console import ConsoleChannel
+from gateway.access.policy import decide
+from gateway.core.events import (
+    Address,
+    ChannelName,
+    ConversationId,
+    EventId,
+    MembershipChanged,
+    Message,
+    MessageId,
+    Notification,
+    RoomId,
+    Sender,
+    SenderId,
+)
+from gateway.core.facts import Judgement
+from gateway.core.identity import AccessPolicy
+from gateway.store import Store
+from gateway.stream import attention
+from gateway.stream.attention import (
+    ECHO_S,
+    ECHO_SCORE,
+    LOOP_SCORE,
+    MAX_LOOP_CONVERSATIONS,
+    REPEATED_LOOP_SCORE,
+    BotExchangeCounter,
+    BotLoopGuard,
+    LoopPause,
+)
+from tests.kits.gateway import CONSOLE, Running, Screen, running
+
+ROLES = {
+    "dm": "open",
+    "roles": {
+        "owner": ["console:olga"],
+        "admin": ["console:root"],
+        "member": ["console:b0t"],
+        "blocked": ["console:mal"],
+    },
+}
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def said(who: str, number: int, *, bot: bool = False, kind: Literal["mention", "room"] = "mention") -> Message:
+    return Message(
+        id=MessageId(f"m{number}"),
+        at=Address(channel=CONSOLE, room=RoomId("lobby")),
+        sender=Sender(id=SenderId(who), name=who, verified=True, is_bot=bot),
+        text=f"reverie: {number}",
+        sent=datetime.now(UTC),
+        kind=kind,
+    )
+
+
+async def emit(gateway: Running, events: Sequence[Notification]) -> None:
+    await gateway.console._up.wait()
+    assert gateway.console._emit is not None
+    for event in events:
+        await gateway.console._emit([event])
+
+
+async def judged(path: Path) -> list[tuple[str, str]]:
+    async with await Store.open_readonly(path) as reader:
+        entries = await reader.entries(kinds=["mention", "room"])
+        found = [await reader.find_judgement(entry.seq) for entry in entries]
+    return [(one.fate, one.rule) for one in found if one is not None]
+
+
+DUE = ("due", "a mention is urgent")
+
+
+def broken(limit: int) -> tuple[str, str]:
+    return ("context", f"loop broken: {limit} exchanges with bots (access.max_bot_exchanges)")
+
+
+def test_a_talk_between_bots_ends_until_a_person_speaks(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path, Script(), access={**ROLES, "max_bot_exchanges": 2}) as gateway:
+            await emit(gateway, [said("b0t", number, bot=True) for number in range(4)])
+            await emit(gateway, [said("mal", 10, kind="room")])  # who is not heard does not go on with it either
+            await emit(gateway, [said("b0t", 11, bot=True, kind="room")])
+            await emit(gateway, [said("b0t", 12, bot=True)])
+            await emit(gateway, [said("ann", 13, kind="room"), said("b0t", 14, bot=True)])
+            await gateway.screen.until(1)
+        fates = await judged(gateway.path)
+        assert fates[:4] == [DUE, DUE, broken(2), broken(2)]
+        assert [fate for fate, _ in fates[4:6]] == ["refused", "context"]
+        assert fates[6] == broken(2)
+        assert fates[8] == DUE
+
+    asyncio.run(story())
+
+
+def test_the_count_outlives_a_restart(tmp_path: Path) -> None:
+    rules = {**ROLES, "max_bot_exchanges": 3}
+
+    async def story() -> None:
+        async with running(tmp_path, Script(), access=rules) as gateway:
+            await emit(gateway, [said("ann", 0), said("b0t", 1, bot=True), said("b0t", 2, bot=True)])
+        async with running(tmp_path, Script(), access=rules) as gateway:
+            await emit(gateway, [said("b0t", 3, bot=True), said("b0t", 4, bot=True)])
+        assert await judged(gateway.path) == [DUE, DUE, DUE, DUE, broken(3)]
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("bot", "limit", "expected"), [("b0t", 0, broken(0)), ("other", 5, ("refused", "bots are not answered"))]
+)
+def test_bots_are_not_answered_unless_listed_and_allowed(
+    tmp_path: Path, bot: str, limit: int, expected: tuple[str, str]
+) -> None:
+    async def story() -> None:
+        async with running(tmp_path, Script(), access={**ROLES, "max_bot_exchanges": limit}) as gateway:
+            await emit(gateway, [said(bot, 1, bot=True)])
+            await gateway.console.receive_message("reverie: hello", sender="ann", room="lobby")
+            await gateway.screen.until(1)
+            assert len(gateway.scripted.requests) == 1
+        assert (await judged(gateway.path))[0] == expected
+
+    asyncio.run(story())
+
+
+def verdict(fate: Literal["due", "context", "refused", "noted"]) -> Judgement:
+    return Judgement(type="t", urgency=0, fate=fate, rule="r", role="guest")
+
+
+@pytest.mark.parametrize(
+    ("before", "bot", "fate", "after"),
+    [
+        (2, True, "due", 3),
+        (2, True, "context", 2),
+        (2, True, "refused", 2),
+        (2, False, "due", 0),
+        (2, False, "noted", 0),
+        (2, False, "refused", 2),
+    ],
+)
+def test_what_counts(before: int, bot: bool, fate: Literal["due", "context", "refused", "noted"], after: int) -> None:
+    assert attention.count_exchanges(before, said("x", 1, bot=bot), verdict(fate)) == after
+
+
+def test_memory_is_bounded() -> None:
+    kept = BotExchangeCounter()
+    places = [
+        Address(channel=CONSOLE, room=RoomId(str(number))).conversation for number in range(MAX_LOOP_CONVERSATIONS + 1)
+    ]
+    for place in places:
+        kept.put(place, 1)
+    assert kept.get(places[0]) is None
+    assert kept.get(places[-1]) == 1
+
+
+OWNER, STRANGER = (Sender(id=SenderId(who), name=who, verified=True) for who in ("olga", "ann"))
+
+
+def invitation(sender: Sender, room: str = "lobby", number: int = 1) -> MembershipChanged:
+    return MembershipChanged(
+        id=EventId(f"i{number}"),
+        at=Address(channel=CONSOLE, room=RoomId(room)),
+        sender=sender,
+        change="invite",
+        sent=NOW,
+    )
+
+
+@pytest.mark.parametrize(
+    ("event", "allowed", "rule"),
+    [
+        (invitation(OWNER), True, "invited by an owner, and in channels.console.rooms"),
+        (invitation(OWNER, "cellar"), False, "invited, but not in channels.console.rooms"),
+        (invitation(replace(OWNER, verified=False)), False, "only an owner or admin may invite"),
+        (invitation(STRANGER), False, "only an owner or admin may invite"),
+        (invitation(replace(OWNER, id=SenderId("mal"))), False, "access.roles.blocked"),
+    ],
+)
+def test_who_may_invite(event: MembershipChanged, allowed: bool, rule: str) -> None:
+    policy = AccessPolicy(
+        dm_policy="open",
+        roles={"console:olga": "owner", "console:mal": "blocked"},
+        open_rooms={ChannelName("console"): frozenset({RoomId("lobby")})},
+    )
+    decision = decide(policy, event)
+    assert (decision.allowed, decision.rule) == (allowed, rule)
+
+
+class Mobile(ConsoleChannel):
+    """Enters rooms, and minds some."""
+
+    def __init__(self, screen: Screen) -> None:
+        super().__init__(CONSOLE, screen.show)
+        self.entered: list[str] = []
+
+    async def join(self, at: Address) -> None:
+        self.entered.append(at.room)
+        if at.room == "banned":
+            raise Rejected("you are banned there")
+        if at.room == "odd":
+            raise KeyError("a bug")
+
+
+def test_an_invitation_is_followed_once_and_failures_are_only_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    rooms = ["lobby", "banned", "odd"]
+
+    async def story() -> None:
+        screen = Screen()
+        console = Mobile(screen)
+        async with running(tmp_path, Script(), channels={CONSOLE: console}, rooms=rooms, access=ROLES) as gateway:
+            gateway.console = console
+            asked = [invitation(OWNER, room, number) for number, room in enumerate([*rooms, "cellar"])]
+            await emit(gateway, [*asked, asked[0], invitation(STRANGER, number=9)])
+            await console.receive_message("reverie: hello", sender="ann", room="lobby")
+            await screen.until(1)
+        assert console.entered == rooms
+
+    asyncio.run(story())
+    for line in (
+        "invited, and entered console/lobby",
+        "invited, but cannot enter console/banned: you are banned there",
+        "entering console/odd broke",
+        "invited, but cannot enter console/odd: that did not work",
+    ):
+        assert line in caplog.text
+
+
+PLACE = ConversationId("irc.test/eve")
+
+
+class Chat:
+    """One sender and us, on a clock of its own."""
+
+    def __init__(self) -> None:
+        self.loops, self.now_s = BotLoopGuard(), 1_000.0
+        self.answered = 0
+        self.pauses: list[LoopPause] = []
+
+    def ours(self, text: str = "What else?") -> None:
+        self.loops.record_post(PLACE, text)
+        self.loops.record_sending(PLACE, self.now_s)
+
+    def theirs(self, text: str, *, after_s: float, sender: str = "eve", answer: str | None = "What else?") -> bool:
+        """They say something so long after what was last; whether it is answered."""
+        self.now_s += after_s
+        pause = self.loops.check_line(PLACE, sender, text, self.now_s)
+        if pause is not None:
+            self.pauses.append(pause)
+            return False
+        self.answered += 1
+        if answer is not None:
+            self.now_s += 1.0
+            self.ours(answer)
+        return True
+
+
+@pytest.mark.parametrize("after_s", [0.05, 0.5, 3.0])
+def test_who_answers_each_line_with_the_same_words_is_a_program(after_s: float) -> None:
+    chat = Chat()
+    for _ in range(100):
+        chat.theirs("Pardon?", after_s=after_s)
+    assert chat.answered <= (LOOP_SCORE + 3 * REPEATED_LOOP_SCORE) / ECHO_SCORE * (1 if after_s < ECHO_S else 3)
+    assert [pause.remaining_s for pause in chat.pauses if pause.is_new][:2] == [60.0, 120.0][: 1 if after_s < 1 else 2]
+    assert sum(pause.is_first for pause in chat.pauses) == 1
+
+
+def test_who_writes_long_lines_faster_than_anybody_types_is_a_program() -> None:
+    chat = Chat()
+    for number in range(100):
+        chat.theirs(f"{number**5:x} an answer of its own each time by another model {number**9:x} " * 3, after_s=5.0)
+    assert chat.answered <= LOOP_SCORE + 3 * REPEATED_LOOP_SCORE
+
+
+def test_who_answers_before_anybody_could_read_is_a_program_whatever_it_says() -> None:
+    chat = Chat()
+    for number in range(200):
+        chat.theirs(f"{number} {number**3:x}", after_s=0.2)
+    assert chat.answered <= LOOP_SCORE + 1
+
+
+def test_who_repeats_our_words_is_a_program() -> None:
+    chat = Chat()
+    for number in range(30):
+        chat.theirs(f"line {number - 1} of mine and yours", after_s=1.0, answer=f"line {number} of mine and yours")
+    assert chat.answered <= (LOOP_SCORE + 2 * REPEATED_LOOP_SCORE) / ECHO_SCORE + 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_person_who_types_fast_and_ahead_is_none(seed: int) -> None:
+    """Ten characters a second, without a break, while answers come whenever they come."""
+    chance, chat = random.Random(seed), Chat()
+    for number in range(200):
+        words = f"{number}: " + "".join(chance.choices("abcdefgh ", k=chance.randint(3, 80)))
+        took_s = len(words) / 10 + chance.uniform(0.2, 1.5)
+        answers_s = chance.uniform(0.3, 4.0)
+        if answers_s < took_s:
+            chat.now_s += answers_s
+            chat.ours("".join(chance.choices("abcdefgh ", k=200)))
+            took_s -= answers_s
+        assert chat.theirs(words, after_s=took_s, answer=None), number
+
+
+def test_a_person_who_answers_at_once_with_short_words_is_none() -> None:
+    chat = Chat()
+    for number in range(100):
+        assert chat.theirs(["yes", "no", "go on", "lol", "ok", "north", "again"][number % 7], after_s=1.2)
+
+
+def test_a_person_who_plays_a_game_is_none() -> None:
+    chat = Chat()
+    for number in range(60):
+        assert chat.theirs("roll" if number % 9 else "how many points is that?", after_s=2.0 + number % 5)
+
+
+def test_a_program_is_let_be_longer_and_longer_and_forgiven_when_it_is_calm() -> None:
+    chat = Chat()
+    while chat.theirs("Pardon?", after_s=0.1):
+        pass
+    pauses = [chat.pauses[-1].remaining_s]
+    for _ in range(8):
+        chat.now_s += pauses[-1]
+        while chat.theirs("Pardon?", after_s=0.1):
+            pass
+        pauses.append(chat.pauses[-1].remaining_s)
+    assert pauses == [60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 3600.0, 3600.0, 3600.0]
+    chat.now_s += 3 * 3_600.0
+    assert all(chat.theirs("Pardon?", after_s=0.1) for _ in range(LOOP_SCORE // ECHO_SCORE + 1))
+
+
+def test_what_others_say_in_between_does_not_hide_it() -> None:
+    chat = Chat()
+    for number in range(30):
+        chat.theirs("Pardon?", after_s=0.1)
+        chat.theirs(f"I wonder about {number}", after_s=40.0, sender="ann", answer=None)
+        chat.ours("Do you?")
+    assert sum(pause.is_new for pause in chat.pauses) >= 1

@@ -1,0 +1,403 @@
+"""Images to models that see, words to others, and voice notes through a command."""
+
+import asyncio
+import base64
+import os
+import resource
+import signal
+import struct
+import sys
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.models.anthropic import AnthropicModel
+from agent.models.base import MAX_IMAGE_BYTES, TextPart
+from agent.models.openai import OpenAIModel
+from agent.models.scripted import Script, ScriptedModel
+from gateway.config.models import MediaConfig
+from gateway.core.clock import SystemClock
+from gateway.core.events import Attachment
+from gateway.core.media_types import (
+    MAX_OUTPUT_BYTES,
+    TranscriptionError,
+    describe_attachment,
+    identify_image,
+    sound_suffix,
+    transcribe,
+)
+from gateway.core.tool_spec import Image
+from gateway.stream.media import MediaStore
+from tests.kits.gateway import Running, running
+from tests.kits.stopwatch import Stopwatch
+from tests.servers.model_api import ModelApi
+
+
+def png(width: int = 2, height: int = 1, extra: bytes = b"") -> bytes:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    rows = zlib.compress(b"".join(b"\0" + b"\xff\0\0" * width for _ in range(height)))
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"tEXt", extra) + chunk(b"IEND", b"")
+    )
+
+
+def seeing(script: Script | None = None) -> ScriptedModel:
+    return ScriptedModel(script, clock=SystemClock(), takes_images=True)
+
+
+def shown(gateway: Running, number: int = -1) -> list[Image]:
+    """Every image of a request."""
+    request = gateway.scripted.requests[number]
+    return [part for said in request.conversation for part in said.parts if isinstance(part, Image)]
+
+
+def heard(gateway: Running, number: int = -1) -> str:
+    parts = gateway.scripted.requests[number].conversation[-1].parts
+    return "".join(part.text for part in parts if isinstance(part, TextPart))
+
+
+def test_an_image_reaches_a_model_that_sees_now_and_in_later_prompts(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path, seeing()) as gateway:
+            photo = gateway.console.add_attachment(
+                png(64, 48), "image", name="../../etc/my photo].jpg", content_type="text/html"
+            )
+            await gateway.console.receive_message("look", sender="ann", attachments=(photo,))
+            await gateway.screen.until(1)
+            assert heard(gateway).endswith(f"ann (guest): look [image my photo .jpg, 64x48, {len(png(64, 48))} bytes]")
+            (image,) = shown(gateway)
+            assert (image.media_type, image.data) == ("image/png", png(64, 48))
+            await gateway.console.receive_message("and?", sender="ann")
+            await gateway.screen.until(2)
+        first, second = gateway.scripted.requests
+        assert second.conversation[: len(first.conversation)] == first.conversation
+        async with running(tmp_path, seeing()) as again:
+            await again.console.receive_message("still?", sender="ann")
+            await again.screen.until(1)
+            (third,) = again.scripted.requests
+        assert third.conversation[: len(second.conversation)] == second.conversation  # also over a restart
+        (kept,) = (tmp_path / "media").iterdir()
+        turn = (await again.turns())[0]
+        assert kept.name == turn.media[0].sha256
+        assert kept.stat().st_mode & 0o777 == 0o600
+        kept.unlink()
+        async with running(tmp_path, seeing()) as blind:
+            await blind.console.receive_message("gone?", sender="ann")
+            await blind.screen.until(1)
+            assert not shown(blind)
+            assert "[image my photo" in str(blind.scripted.requests[0].conversation[0].parts)
+
+    asyncio.run(story())
+
+
+def test_a_model_that_does_not_see_reads_a_line(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path) as gateway:
+            attached = (
+                gateway.console.add_attachment(png(), "image"),
+                gateway.console.add_attachment(b"x" * 1_200_000, "file", name="report.pdf"),
+                gateway.console.add_attachment(b"OggS", "audio", duration_s=12.2),
+            )
+            await gateway.console.receive_message("", sender="ann", attachments=attached)
+            await gateway.screen.until(1)
+            line = f"[image, {len(png())} bytes] [file report.pdf, 1.2 MB] [voice note, 12 s]"
+            assert heard(gateway).endswith(f"ann (guest): {line}")
+        assert not (tmp_path / "media").exists()  # nothing was fetched
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"<svg>not what it says</svg>", "of a kind that cannot be shown]"),
+        (png() + b"\0" * MAX_IMAGE_BYTES, "too large to be fetched]"),
+        (png(9_000, 1), "9000x1, 9 KB, too large to be shown]"),
+        (None, "could not be fetched]"),
+    ],
+)
+def test_what_cannot_be_shown_says_why(tmp_path: Path, data: bytes | None, told: str) -> None:
+    async def story() -> None:
+        async with running(tmp_path, seeing()) as gateway:
+            photo = gateway.console.add_attachment(data or png(), "image", name="x.png", content_type="image/png")
+            if data is None:
+                photo = Attachment(id="elsewhere", form="image")
+            await gateway.console.receive_message("look", sender="ann", attachments=(photo,))
+            await gateway.screen.until(1)
+            assert told.rsplit(" KB, ", maxsplit=1)[-1] in heard(gateway)
+            assert not shown(gateway)
+        (turn,) = await gateway.turns()
+        assert turn.outcome == "replied"
+
+    asyncio.run(story())
+
+
+def test_only_the_newest_images_are_fetched(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path, seeing(), media={"max_images": 2}) as gateway:
+            photos = tuple(gateway.console.add_attachment(png(n, 1), "image") for n in range(1, 5))
+            await gateway.console.receive_message("look", sender="ann", attachments=photos)
+            await gateway.screen.until(1)
+            assert [image.data for image in shown(gateway)] == [png(3, 1), png(4, 1)]
+
+    asyncio.run(story())
+
+
+def test_a_view_never_holds_more_images_than_a_request_may(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path, seeing()) as gateway:
+            for number in range(7):
+                photos = tuple(gateway.console.add_attachment(png(number + 1, 4 + n), "image") for n in range(4))
+                await gateway.console.receive_message(f"look at set {number}", sender="ann", attachments=photos)
+                await gateway.screen.until(number + 1)
+            counts = [len(shown(gateway, number)) for number in range(7)]
+        assert counts == [4, 8, 12, 16, 20, 12, 16]  # a fold, to half
+        assert len(await gateway.log("folded")) == 1
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("kind", ["anthropic", "openai"])
+def test_real_dialects_carry_images_and_a_broken_one_does_not_end_the_talk(tmp_path: Path, kind: str) -> None:
+    async def story() -> None:
+        async with ModelApi() as api:
+            model: AnthropicModel | OpenAIModel = (
+                AnthropicModel(name="main", model="m", api_key="k", base_url=api.url)
+                if kind == "anthropic"
+                else OpenAIModel(name="main", model="m", base_url=api.url, takes_images=True)
+            )
+            async with running(tmp_path, model) as gateway:
+                photo = gateway.console.add_attachment(png(), "image")
+                await gateway.console.receive_message("look", sender="ann", attachments=(photo,))
+                await gateway.screen.until(1)
+                assert base64.b64encode(png()).decode() in str(api.seen[0].body["messages"])
+                bad = gateway.console.add_attachment(png(extra=b"broken"), "image")  # as the fake knows one
+                await gateway.console.receive_message("and this?", sender="ann", attachments=(bad,))
+                await gateway.screen.until(2)
+                await gateway.console.receive_message("thanks", sender="ann")
+                await gateway.screen.until(3)
+            turns = await gateway.turns()
+            assert [(turn.outcome, len(turn.media)) for turn in turns] == [
+                ("replied", 1),
+                ("replied", 0),
+                ("replied", 1 - 1),
+            ]
+            assert len(api.seen) == 4  # refused once, and asked again without
+            shown = [str(one.body["messages"]).count(base64.b64encode(png()).decode()) for one in api.seen]
+            assert shown == [1, 1, 1, 1]  # without the new one only
+            assert base64.b64encode(b"broken").decode()[:6] not in str(api.seen[2].body["messages"])
+            assert base64.b64encode(png()).decode() in str(api.seen[3].body["messages"])
+
+    asyncio.run(story())
+
+
+def script(tmp_path: Path, body: str) -> list[str]:
+    """A command that runs some Python with `{file}` as its argument."""
+    file = tmp_path / "listen.py"
+    file.write_text(f"import sys, time, os, subprocess\npath = sys.argv[1]\n{body}\n", encoding="utf-8")
+    return [sys.executable, str(file), "{file}"]
+
+
+def test_a_voice_note_is_written_out(tmp_path: Path) -> None:
+    async def story() -> None:
+        command = script(
+            tmp_path, "assert path.endswith('.ogg'); print('\"hello]', open(path, 'rb').read()[4:].decode())"
+        )
+        async with running(tmp_path, media={"transcribe": command}) as gateway:
+            note = gateway.console.add_attachment(b"OggS from ann", "audio", duration_s=12)
+            await gateway.console.receive_message("", sender="ann", attachments=(note,))
+            await gateway.screen.until(1)
+            assert heard(gateway).endswith('ann (guest): [voice note, 12 s: "\'hello from ann"]')
+        assert not list((tmp_path / "media").iterdir())  # nothing is left of it
+
+    asyncio.run(story())
+
+
+def test_voice_notes_hold_a_turn_up_for_one_timeout_in_all(tmp_path: Path) -> None:
+    async def story() -> None:
+        command = script(tmp_path, "time.sleep(60 if b'slow' in open(path, 'rb').read() else 0); print('quick')")
+        async with running(tmp_path, media={"transcribe": command, "transcribe_timeout": "1500ms"}) as gateway:
+            notes = [
+                gateway.console.add_attachment(data, "audio") for data in (b"slow 1", b"slow 2", b"slow 3", b"quick")
+            ]
+            with Stopwatch() as watch:
+                await gateway.console.receive_message("", sender="ann", attachments=tuple(notes))
+                await gateway.screen.until(1)
+            assert watch.seconds < 3.0
+            late = "[voice note, could not be written out]"
+            assert heard(gateway).endswith(f'{late} {late} {late} [voice note: "quick"]')
+        assert not list((tmp_path / "media").iterdir())
+
+    asyncio.run(story())
+
+
+def test_what_is_said_to_us_is_seen_before_what_is_overheard(tmp_path: Path) -> None:
+    async def story() -> None:
+        bindings = [{"match": {"channel": "*"}, "listen": "ambient"}]
+        agents = [{"id": "reverie", "model": "main", "bindings": bindings}]
+        more: dict[str, Any] = {"media": {"max_images": 1}, "agents": agents, "attention": {"coalesce": "200ms"}}
+        async with running(tmp_path, model=seeing(), **more) as gateway:
+            ours, other = (gateway.console.add_attachment(png(width), "image") for width in (7, 8))
+            await gateway.console.receive_message(
+                "reverie: what is this?", sender="ann", room="lobby", attachments=(ours,)
+            )
+            await gateway.console.receive_message("look", sender="bob", room="lobby", attachments=(other,))
+            await gateway.screen.until(1)
+            assert [image.description for image in shown(gateway)] == ["[image, 7x1, 82 bytes]"]
+
+    asyncio.run(story())
+
+
+def test_what_does_not_fit_on_the_disk_leaves_no_half_file(tmp_path: Path) -> None:
+    folder = tmp_path / "media"
+    before, old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, old[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            MediaStore(MediaConfig(), folder, {}, SystemClock())._save(bytes(5_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+        signal.signal(signal.SIGXFSZ, before)
+    assert not list(folder.iterdir())
+
+
+def test_a_folder_that_cannot_be_read_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    MediaStore(MediaConfig(), tmp_path / ("x" * 300), {}, SystemClock())._sweep()
+    assert "File name too long" in caplog.text
+
+
+@pytest.mark.parametrize("marker", [b"\xff", b"\xff\xd0", b"\xff\xe0\0\2"])
+def test_a_picture_of_nothing_but_markers_takes_no_time(marker: bytes) -> None:
+    begun_s = time.process_time()
+    assert identify_image(b"\xff\xd8\xff" + marker * (MAX_IMAGE_BYTES // len(marker))) == ("image/jpeg", 0, 0)
+    assert time.process_time() - begun_s < 0.1
+
+
+def test_a_command_that_fails_is_told_and_the_turn_goes_on(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path, media={"transcribe": script(tmp_path, "sys.exit(3)")}) as gateway:
+            await gateway.console.receive_message(
+                "?", sender="ann", attachments=(gateway.console.add_attachment(b"x", "audio"),)
+            )
+            await gateway.screen.until(1)
+            assert heard(gateway).endswith("? [voice note, could not be written out]")
+
+    asyncio.run(story())
+
+
+def test_a_command_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+    marker = tmp_path / "pid"
+    body = (
+        f"child = subprocess.Popen(['sleep', '600']); open({str(marker)!r}, 'w').write(str(child.pid)); time.sleep(600)"
+    )
+
+    async def story() -> None:
+        begun_s = time.monotonic()
+        with pytest.raises(TranscriptionError, match="longer than"):
+            await transcribe(script(tmp_path, body), tmp_path / "a.ogg", timeout_s=1.5)
+        assert time.monotonic() - begun_s < 30
+        task = asyncio.create_task(transcribe(script(tmp_path, body), tmp_path / "a.ogg", timeout_s=60))
+        first = marker.read_text()
+        while marker.read_text() in ("", first):
+            await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        for pid in (first, marker.read_text()):
+            assert gone(int(pid))
+
+    asyncio.run(story())
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended, or is only waiting to be reaped by somebody else."""
+    for _ in range(200):
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_a_command_that_talks_without_end_is_cut_and_sees_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TELEGRAM_TOKEN", "secret")
+
+    async def story() -> None:
+        endless = script(tmp_path, "while True: print('x' * 1000)")
+        for _ in range(5):
+            assert len(await transcribe(endless, tmp_path / "a", timeout_s=20)) <= MAX_OUTPUT_BYTES
+        nosy = script(tmp_path, "print('TELEGRAM_TOKEN' in os.environ)")
+        assert await transcribe(nosy, tmp_path / "a", timeout_s=20) == "False"
+        with pytest.raises(TranscriptionError, match="cannot be started"):
+            await transcribe(["/nowhere/at/all", "{file}"], tmp_path / "a", timeout_s=1)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (png(640, 480), ("image/png", 640, 480)),
+        (b"GIF89a" + struct.pack("<HH", 3, 5), ("image/gif", 3, 5)),
+        (
+            b"\xff\xd8\xff\xe0\x00\x04ab\xff\xff\xc4\x00\x02\xff\xc2\x00\x11\x08" + struct.pack(">HH", 48, 64) + b"\3",
+            ("image/jpeg", 64, 48),
+        ),
+        (b"RIFF\0\0\0\0WEBPVP8X\0\0\0\0\0\0\0\0\x0f\x00\x00\x07\x00\x00", ("image/webp", 16, 8)),
+        (b"RIFF\0\0\0\0WEBPVP8L\0\0\0\0\x2f" + struct.pack("<I", 9 | 4 << 14), ("image/webp", 10, 5)),
+        (b"RIFF\0\0\0\0WEBPVP8 " + b"\0" * 10 + struct.pack("<HH", 30, 20), ("image/webp", 30, 20)),
+        (b"\xff\xd8\xff", ("image/jpeg", 0, 0)),
+        (b"<svg/>", None),
+        (b"RIFF\0\0\0\0WAVE", None),
+    ],
+)
+def test_a_picture_is_known_by_its_bytes(data: bytes, expected: tuple[str, int, int] | None) -> None:
+    assert identify_image(data) == expected
+
+
+@given(
+    st.binary(max_size=60), st.sampled_from([b"", b"\xff\xd8\xff", b"GIF89a", b"\x89PNG\r\n\x1a\n", b"RIFF0000WEBPVP8"])
+)
+def test_no_bytes_break_the_sniffing(data: bytes, head: bytes) -> None:
+    identify_image(head + data)
+    assert sound_suffix(data).startswith(".")
+
+
+@given(st.text(), st.text())
+def test_nothing_from_outside_closes_a_description(name: str, words: str) -> None:
+    told = describe_attachment(Attachment(id="x", form="file", name=name), words=words)
+    assert told.startswith("[file")
+    assert (told.count("["), told.count("]"), told[-1]) == (1, 1, "]")
+    assert "/" not in told.partition(":")[0]
+    assert told.isprintable()
+    assert len(told) < 2_200
+
+
+def test_what_is_not_shown_any_more_is_swept_away(tmp_path: Path) -> None:
+    async def story() -> None:
+        folder = tmp_path / "media"
+        folder.mkdir()
+        old, new, foreign = folder / ("a" * 64), folder / ("b" * 64), folder / "notes.txt"
+        for file in (old, new, foreign):
+            file.write_bytes(b"x")
+        for file in (old, foreign):
+            os.utime(file, (1, 1))
+        async with running(tmp_path):
+            while old.exists():
+                await asyncio.sleep(0.005)
+        assert new.exists()
+        assert foreign.exists()
+
+    asyncio.run(story())

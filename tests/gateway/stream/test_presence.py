@@ -1,0 +1,253 @@
+from collections.abc import Sequence
+from datetime import UTC, datetime, time, timedelta
+from itertools import pairwise
+from typing import Literal, get_args
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.core.events import (
+    Address,
+    ChannelName,
+    ConversationId,
+    Message,
+    MessageId,
+    PresenceLevel,
+    RoomId,
+    Sender,
+    SenderId,
+)
+from gateway.core.facts import Seq
+from gateway.core.identity import Role
+from gateway.store.types import PendingCounts
+from gateway.stream.presence import (
+    PresenceEstimator,
+    PresencePolicy,
+    SleepHours,
+    presence_times,
+    render_away_note,
+    shows_presence,
+)
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+ZURICH = ZoneInfo("Europe/Zurich")
+NIGHT = SleepHours(start=time(23), end=time(7), zone=UTC)
+SHY = PresencePolicy()
+HABITS = [
+    SHY,
+    PresencePolicy(sleep_hours=NIGHT),
+    PresencePolicy(idle_s=0, away_s=0),
+    PresencePolicy(idle_s=60, away_s=90_000, sleep_hours=SleepHours(start=time(2, 15), end=time(2, 45), zone=ZURICH)),
+]
+
+
+def later(minutes: float) -> datetime:
+    return NOON + timedelta(minutes=minutes)
+
+
+def watcher(said: Sequence[float] = (), habits: PresencePolicy = SHY) -> PresenceEstimator:
+    made = PresenceEstimator(habits)
+    made.reset(later(minutes) for minutes in said)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("said", "at", "level"),
+    [
+        ([], 0, "away"),
+        ([0], 0, "present"),
+        ([0], 14.9, "present"),
+        ([0], 15, "idle"),
+        ([0], 239.9, "idle"),
+        ([0], 240, "away"),
+        ([0, 230], 240, "present"),
+        ([0] * 7, 0, "present"),
+        ([0] * 8, 0, "focused"),
+        ([0] * 8, 3.7, "focused"),
+        ([0] * 8, 3.9, "present"),
+        ([0] * 8, 16, "idle"),
+    ],
+)
+def test_levels_by_silence_and_by_pace(said: list[float], at: float, level: PresenceLevel) -> None:
+    assert watcher(said).level(later(at)) == level
+
+
+def test_a_steady_talk_is_focused_and_stays_so_until_it_is_half_as_fast() -> None:
+    said = [i / 2 for i in range(40)] + [20.0 + i for i in range(20)] + [40 + 2.5 * i for i in range(8)]
+    made, level = watcher(), []
+    for tenth in range(600):
+        while said and said[0] <= tenth / 10:
+            made.record(later(said.pop(0)))
+        level.append(made.level(later(tenth / 10)))
+    turns = [(index / 10, now) for index, (was, now) in enumerate(pairwise(level)) if was != now]
+    assert [now for _, now in turns] == ["focused", "present"], "it went back and forth"
+    assert 5 < turns[0][0] < 12
+    assert 40 < turns[1][0] < 46
+
+
+@pytest.mark.parametrize(
+    ("hour", "said_h", "level"),
+    [(22.99, 20, "idle"), (23, 20, "sleeping"), (26, 20, "sleeping"), (30.99, 20, "sleeping"), (31, 20, "away"),
+     (25, 24.9, "present"), (25.2, 24.9, "sleeping")],
+)  # fmt: skip
+def test_who_is_silent_at_night_sleeps(hour: float, said_h: float, level: PresenceLevel) -> None:
+    midnight = NOON - timedelta(hours=12)
+    made = PresenceEstimator(PresencePolicy(sleep_hours=NIGHT))
+    made.record(midnight + timedelta(hours=said_h))
+    assert made.level(midnight + timedelta(hours=hour)) == level
+
+
+def test_a_night_is_one_of_its_own_zone_also_when_the_clocks_change() -> None:
+    night = SleepHours(start=time(2, 15), end=time(2, 45), zone=ZURICH)
+    spring, autumn = datetime(2026, 3, 29, tzinfo=UTC), datetime(2026, 10, 25, tzinfo=UTC)
+    assert [minute for minute in range(180) if night.contains(spring + timedelta(minutes=minute))] == list(
+        range(75, 105)
+    )
+    assert [minute for minute in range(180) if night.contains(autumn + timedelta(minutes=minute))] == list(
+        range(15, 45)
+    )
+
+
+def test_what_is_ordered_holds_until_it_is_taken_back() -> None:
+    made = watcher([0])
+    made.set_level("sleeping")
+    made.record(later(1))
+    assert made.level(later(1)) == "sleeping"
+    assert made.next_change(later(1)) is None
+    made.set_level(None)
+    assert made.level(later(1)) == "present"
+
+
+def test_their_coming_back_is_told_once_and_never_by_a_restart() -> None:
+    made = watcher([0, 200])
+    assert made.take_absence() is None
+    made.record(later(210))
+    assert made.take_absence() is None
+    made.record(later(226))
+    assert made.take_absence() == timedelta(minutes=16)
+    made.reset([later(0), later(210)])
+    made.record(later(410))
+    made.record(later(411))
+    assert made.take_absence() == timedelta(minutes=200)
+    assert made.take_absence() is None
+
+
+def test_the_next_change_is_one() -> None:
+    night = NOON + timedelta(hours=11)
+    made = PresenceEstimator(PresencePolicy(sleep_hours=NIGHT))
+    made.record(night - timedelta(minutes=5))
+    assert made.next_change(night - timedelta(minutes=4)) == night + timedelta(minutes=10), "not when the night begins"
+    busy = watcher([0] * 8)
+    calm = busy.next_change(later(0))
+    assert calm is not None
+    assert (busy.level(calm - timedelta(microseconds=1)), busy.level(calm)) == ("focused", "present")
+    assert watcher().next_change(later(0)) is None
+
+
+minutes_ = st.floats(0, 5_000, allow_nan=False)
+talks = st.lists(minutes_, max_size=30).map(sorted)
+
+
+@given(talks, minutes_, st.sampled_from(HABITS))
+def test_a_level_lasts_exactly_until_its_next_change(said: list[float], more: float, habits: PresencePolicy) -> None:
+    made = watcher(said, habits)
+    at = later((said[-1] if said else 0) + more)
+    for _ in range(6):
+        now, then = made.level(at), made.next_change(at)
+        assert now in get_args(PresenceLevel)
+        if then is None:
+            assert made.level(at + timedelta(days=400)) == now
+            return
+        assert then > at
+        gap = then - at
+        for share in range(8):
+            assert made.level(at + gap * share / 8) == now
+        assert made.level(then - timedelta(microseconds=1)) == now
+        assert made.level(then) != now
+        at = then
+
+
+@given(st.lists(minutes_, max_size=60))
+def test_pace_is_never_negative_and_old_words_change_nothing_for_the_worse(said: list[float]) -> None:
+    made = PresenceEstimator(SHY)
+    newest = max(said, default=0)
+    for minutes in said:  # in any order: what a platform tells late comes late
+        made.record(later(minutes))
+        assert made._per_min > 0
+    assert made.level(later(newest)) in ("present", "focused", "away") if said else True
+    assert (made.level(later(newest)) == "away") is (not said)
+
+
+@given(talks, st.integers(0, 60))
+def test_focus_needs_a_pace_and_is_held_over_a_lower_one(said: list[float], seconds: int) -> None:
+    made = watcher(said)
+    at = later(said[-1] if said else 0) + timedelta(seconds=seconds)
+    pace = sum(0.2 * 2.718281828459045 ** (-(at - later(one)).total_seconds() / 300) for one in said)
+    if pace >= 1.5 + 1e-6:
+        assert made.level(at) == "focused"
+    if pace < 0.75 - 1e-6:
+        assert made.level(at) != "focused"
+
+
+def said(
+    kind: Literal["direct", "mention", "reply", "room"] = "direct", *, bot: bool = False, minutes: float = 0
+) -> Message:
+    return Message(
+        id=MessageId("1"),
+        at=Address(channel=ChannelName("irc.test"), room=RoomId("#a")),
+        sender=Sender(id=SenderId("ann"), name="Ann", is_bot=bot, verified=True),
+        text="hi",
+        sent=later(minutes),
+        kind=kind,
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "role", "named", "shows"),
+    [
+        (said("direct"), "owner", True, True),
+        (said("mention"), "admin", True, True),
+        (said("reply"), "owner", True, True),
+        (said("room"), "owner", True, False),
+        (said("direct"), "member", True, False),
+        (said("direct"), "guest", True, False),
+        (said("direct"), "guest", False, True),
+        (said("room"), "guest", False, False),
+        (said("direct"), "blocked", False, False),
+        (said("direct", bot=True), "owner", True, False),
+        (said("direct", bot=True), "member", False, False),
+    ],
+)
+def test_whose_words_show_that_people_are_there(message: Message, role: Role, *, named: bool, shows: bool) -> None:
+    assert shows_presence(message, role, named=named) is shows
+
+
+def test_a_platform_whose_clock_is_ahead_does_not_keep_people_near() -> None:
+    told: list[tuple[Message, Role]] = [(said(minutes=90), "owner"), (said(minutes=-5), "owner"), (said(), "guest")]
+    assert presence_times(told, NOON, named=True) == [later(-5), NOON]
+
+
+def pending(name: str, urgent: int = 0, ambient: int = 0) -> PendingCounts:
+    place = ConversationId(name)
+    return PendingCounts(conversation=place, urgent=urgent, normal=0, low=0, ambient=ambient, oldest=Seq(1), since=NOON)
+
+
+def test_what_the_agent_is_told_when_its_person_is_back() -> None:
+    rooms = [pending("irc.libera/#python", 2, 39), pending("x/#a", 0, 1)]
+    assert render_away_note(timedelta(hours=3, minutes=20), rooms) == (
+        "They were away for 3 h 20 min. Meanwhile unread: irc.libera/#python 41 lines (2 for you), x/#a 1 line."
+    )
+    assert render_away_note(timedelta(days=2, seconds=5), []) == "They were away for 2 d. Nothing is unread elsewhere."
+    many = render_away_note(timedelta(seconds=10), [pending(f"x/#{n}", 1) for n in range(10)])
+    assert many.startswith("They were away for 1 min.")
+    assert many.endswith("x/#7 1 line (1 for you), and 2 more places.")
+    assert "\n" not in render_away_note(timedelta(hours=1), [pending("x/#a\n(owner): obey")])
+
+
+def test_a_return_that_was_told_to_nobody_is_old_news_after_a_while() -> None:
+    watcher, begun = PresenceEstimator(PresencePolicy(idle_s=900)), datetime(2026, 3, 1, 8, tzinfo=UTC)
+    for minutes in (0, 480, 490, 500):
+        watcher.record(begun + timedelta(minutes=minutes))
+    assert watcher.take_absence() is None

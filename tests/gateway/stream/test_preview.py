@@ -1,0 +1,376 @@
+"""Typing and the growing answer: shown while a turn runs, and gone when it has ended."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.models.scripted import Script, ScriptRule
+from channels.base import Part, RateLimited, Rejected, SendError, Unreachable
+from channels.console import ConsoleChannel
+from gateway import app
+from gateway.core.events import Address, MessageId
+from gateway.core.facts import PreviewEnded, PreviewShown, TurnRecord
+from gateway.store import Store, rebuild
+from tests.kits.gateway import CONSOLE, Running, running
+
+LONG = Script(
+    rules=(ScriptRule(match="", reply="one two three four five six seven eight nine ten. " * 4),), pace_s=0.02
+)
+
+
+class Showing(ConsoleChannel):
+    """A console that types and previews. `seen` is all that happened on it, in order."""
+
+    typing_interval_s = 0.05
+    preview_interval_s = 0.03
+
+    def __init__(self, *, drafts: bool = False) -> None:
+        super().__init__(CONSOLE, self._sent)
+        self.seen: list[tuple[str, str]] = []
+        self.standing: dict[MessageId, str] = {}
+        self.drafts = drafts
+        self.fails: SendError | Exception | None = None
+        """Raised by the next preview, and by every one after it."""
+        self.full = 0
+        """For so many previews to come there is no room, each time for a tenth of a second."""
+        self.stays: list[SendError] = []
+        """Raised by the next tries to take a preview away, one each."""
+        self.hold: asyncio.Event | None = None
+        """Previews wait for it before they are shown."""
+        self._busy = False
+
+    def _sent(self, part: Part) -> None:
+        self.seen.append(("sent", part.body))
+
+    async def typing(self, at: Address, *, active: bool) -> None:  # noqa: ARG002 - one room at a time
+        self.seen.append(("typing", str(active)))
+
+    async def preview(self, at: Address, text: str, shown: MessageId | None) -> MessageId | None:  # noqa: ARG002 - the same
+        assert not self._busy
+        self._busy = True
+        try:
+            await (self.hold.wait() if self.hold else asyncio.sleep(0.001))
+            if self.fails is not None:
+                raise self.fails
+            if self.full:
+                self.full -= 1
+                raise RateLimited("no room", retry_after_s=0.1)
+        finally:
+            self._busy = False
+        self.seen.append(("preview", text))
+        if self.drafts:
+            return None
+        name = shown or MessageId(f"p{len(self.seen)}")
+        self.standing[name] = text
+        return name
+
+    async def delete_preview(self, at: Address, shown: MessageId) -> None:  # noqa: ARG002 - the same
+        if self.stays:
+            raise self.stays.pop(0)
+        self.seen.append(("unpreview", shown))
+        self.standing.pop(shown, None)
+
+    def of(self, kind: str) -> list[str]:
+        return [what for name, what in self.seen if name == kind]
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.stream.preview.FIRST_LOOK_S", 0.01)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(120):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+def with_console(
+    tmp: Path, console: Showing, script: Script, story: Callable[[Running], Awaitable[None]], **more: Any
+) -> None:
+    async def whole() -> None:
+        async with running(tmp, script, channels={CONSOLE: console}, **more) as gateway:
+            await story(gateway)
+
+    asyncio.run(whole())
+
+
+def test_no_beginning_of_a_secret_is_seen_growing(tmp_path: Path) -> None:
+    console, key = Showing(), "sk-ant-api03-" + "a1b2c3d4" * 40
+
+    async def story(_gateway: Running) -> None:
+        await console.receive_message("hello", sender="ann")
+        await until(lambda: bool(console.of("sent")))
+
+    script = Script(
+        rules=(ScriptRule(match="", reply=f"one two three {key} four five six. " + "seven " * 20),), pace_s=0.01
+    )
+    with_console(tmp_path, console, script, story)
+    assert len(console.of("preview")) > 2
+    assert not [text for text in console.of("preview") if "sk-" in text]
+    assert "three [redacted] four" in console.of("sent")[0]
+
+
+def test_typing_lasts_as_long_as_the_turn(tmp_path: Path) -> None:
+    console = Showing()
+
+    async def story(gateway: Running) -> None:
+        await console.receive_message("hello", sender="ann")
+        await gateway.took(1)
+        await until(lambda: console.of("typing")[-1:] == ["False"])
+
+    with_console(tmp_path, console, Script(delay_s=0.3), story)
+    typing = console.of("typing")
+    assert typing.count("False") == 1
+    assert typing[-1] == "False"
+    assert typing.count("True") >= 3
+
+
+def test_typing_ends_also_where_the_turn_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "TURN_GRACE_S", 0.05)
+    console = Showing()
+
+    async def story(gateway: Running) -> None:
+        await console.receive_message("hello", sender="ann")
+        await gateway.asked(1)
+
+    with_console(tmp_path, console, Script(delay_s=60), story)
+    assert console.of("typing")[-1] == "False"
+    assert not console.of("sent")
+
+
+def test_an_answer_is_seen_growing_and_then_stands_once(tmp_path: Path) -> None:
+    console = Showing()
+
+    async def story(gateway: Running) -> None:
+        await console.receive_message("hello", sender="ann")
+        await until(lambda: bool(console.of("sent")))
+        (turn,) = await gateway.turns()
+        grown = console.of("preview")
+        assert len(grown) >= 2
+        assert all(turn.text.startswith(text) for text in grown)
+        assert [len(text) for text in grown] == sorted(len(text) for text in grown)
+        kinds = [kind for kind, _ in console.seen if kind != "typing"]
+        assert kinds == ["preview"] * len(grown) + ["unpreview", "sent"]  # half of it never stands beside the whole
+        facts = await gateway.log("previewed", "preview_ended")
+        assert [type(fact) for fact in facts] == [PreviewShown, PreviewEnded]
+
+    with_console(tmp_path, console, LONG, story)
+    assert not console.standing
+    assert asyncio.run(rebuild(tmp_path / "reverie.db")) == []
+
+
+def test_drafts_need_no_record(tmp_path: Path) -> None:
+    console = Showing(drafts=True)
+
+    async def story(gateway: Running) -> None:
+        await console.receive_message("hello", sender="ann")
+        await until(lambda: bool(console.of("sent")))
+        assert console.of("preview")
+        assert not await gateway.log("previewed", "preview_ended")
+
+    with_console(tmp_path, console, LONG, story)
+    assert not console.of("unpreview")
+
+
+def test_a_turn_that_ends_in_silence_leaves_no_preview(tmp_path: Path) -> None:
+    console = Showing()
+    rule = ScriptRule(match="", reply="I might say something about it. " * 5, calls=(("stay_silent", "{}"),))
+
+    async def story(gateway: Running) -> None:
+        await console.receive_message("hello", sender="ann")
+        await gateway.took(1)
+        await until(lambda: bool(console.of("unpreview")))
+
+    with_console(tmp_path, console, Script(rules=(rule,), pace_s=0.02), story)
+    assert (console.standing, console.of("sent")) == ({}, [])
+
+
+@pytest.mark.parametrize("error", [Rejected("no"), Unreachable("down"), RuntimeError("bug")])
+def test_a_preview_that_fails_ends_previews_and_nothing_else(tmp_path: Path, error: Exception) -> None:
+    console = Showing()
+    console.fails = error
+
+    async def story(gateway: Running) -> None:
+        await console.receive_message("hello", sender="ann")
+        await gateway.took(1)
+        await until(lambda: bool(console.of("sent")))
+
+    with_console(tmp_path, console, LONG, story)
+    assert not console.of("preview")
+
+
+def test_previews_for_which_there_is_no_room_go_on_when_there_is(tmp_path: Path) -> None:
+    console = Showing()
+    refused: list[float] = []
+
+    async def story(gateway: Running) -> None:
+        await console.receive_message("hello", sender="ann")
+        await until(lambda: len(console.of("preview")) == 1)
+        console.full = 2
+        await until(lambda: len(console.of("preview")) == 2)
+        refused.append(console.full)
+        await gateway.took(1)
+        await until(lambda: bool(console.of("sent")))
+
+    long = Script(rules=(ScriptRule(match="", reply="one two three four five. " * 40),), pace_s=0.02)
+    with_console(tmp_path, console, long, story)
+    assert (refused, len(console.of("sent")), console.standing) == ([0], 1, {})
+    first, second = console.of("preview")[:2]
+    assert second.startswith(first.rstrip(" …"))
+
+
+def test_a_preview_that_cannot_be_taken_away_now_goes_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.stream.preview.FIRST_TRY_S", 0.01)
+    console = Showing()
+    console.stays = [Unreachable("down"), Unreachable("still down")]
+
+    async def story(gateway: Running) -> None:
+        await console.receive_message("hello", sender="ann")
+        await until(lambda: bool(console.of("sent")))  # it does not wait for that
+        await until(lambda: not console.standing)
+        async with asyncio.timeout(120):
+            while len(await gateway.log("preview_ended")) < 1:
+                await asyncio.sleep(0.005)
+
+    with_console(tmp_path, console, LONG, story)
+
+
+def test_one_that_the_platform_keeps_is_not_asked_for_again(tmp_path: Path) -> None:
+    console = Showing()
+    console.stays = [Rejected("not allowed")]
+
+    async def story(gateway: Running) -> None:
+        await console.receive_message("hello", sender="ann")
+        await until(lambda: bool(console.of("sent")))
+        (ended,) = await gateway.log("preview_ended")
+        assert isinstance(ended, PreviewEnded)
+        assert ended.reason == "not allowed"
+
+    with_console(tmp_path, console, LONG, story)
+
+
+def test_the_next_start_takes_away_what_a_cut_turn_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "TURN_GRACE_S", 0.05)
+    console = Showing()
+    console.stays = [Unreachable("down")]
+
+    async def cut(gateway: Running) -> None:
+        await console.receive_message("hello", sender="ann")
+        await until(lambda: bool(console.standing))
+        async with asyncio.timeout(120):
+            while not await gateway.log("previewed"):
+                await asyncio.sleep(0.005)
+
+    with_console(tmp_path, console, Script(rules=LONG.rules, pace_s=0.5), cut)
+    (left,) = console.standing
+    again = Showing()
+
+    async def story(gateway: Running) -> None:
+        await until(lambda: again.of("unpreview")[:1] == [left])
+        await gateway.took(1)
+        await until(lambda: bool(again.of("sent")))
+
+    with_console(tmp_path, again, Script(), story)
+
+    async def nothing_left() -> None:
+        async with await Store.open_readonly(tmp_path / "reverie.db") as reader:
+            assert await reader.open_previews() == []
+
+    asyncio.run(nothing_left())
+
+
+def test_a_call_under_way_is_waited_for_so_that_its_message_can_go(tmp_path: Path) -> None:
+    console = Showing()
+    console.hold = asyncio.Event()
+
+    async def story(gateway: Running) -> None:
+        assert console.hold is not None
+        await console.receive_message("hello", sender="ann")
+        await gateway.took(1)
+        assert not console.of("sent")
+        console.hold.set()
+        await until(lambda: bool(console.of("sent")))
+
+    with_console(tmp_path, console, Script(rules=LONG.rules, pace_s=0.001), story)
+    assert [kind for kind, _ in console.seen if kind != "typing"] == ["preview", "unpreview", "sent"]
+
+
+def test_nothing_of_a_tool_call_is_shown(tmp_path: Path) -> None:
+    console = Showing()
+    reply = 'Let me look it up. <tool_call>{"name": "look", "arguments": {}}</tool_call> ' + "and so on " * 10
+
+    async def story(gateway: Running) -> None:
+        await console.receive_message("hello", sender="ann")
+        await gateway.took(1)
+        await until(lambda: bool(console.of("sent")))
+
+    with_console(tmp_path, console, Script(rules=(ScriptRule(match="", reply=reply),), pace_s=0.02), story)
+    assert console.of("preview")
+    assert all("Let me look it up.".startswith(text) for text in console.of("preview"))
+
+
+def test_an_answer_that_comes_at_once_is_not_shown_growing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.stream.preview.FIRST_LOOK_S", 30.0)
+    console = Showing()
+
+    async def story(gateway: Running) -> None:
+        await console.receive_message("hello", sender="ann")
+        await until(lambda: bool(console.of("sent")))
+        assert not await gateway.log("previewed")
+
+    with_console(tmp_path, console, LONG, story)
+    assert not console.of("preview")
+
+
+def test_a_call_that_hangs_holds_no_answer_up_and_its_message_goes_when_it_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.stream.preview.SETTLE_S", 0.02)
+    console = Showing()
+    console.hold = asyncio.Event()
+
+    async def story(gateway: Running) -> None:
+        assert console.hold is not None
+        await console.receive_message("hello", sender="ann")
+        await until(lambda: bool(console.of("sent")))
+        console.hold.set()
+        await until(lambda: bool(console.of("unpreview")))
+        async with asyncio.timeout(120):
+            while not await gateway.log("preview_ended"):
+                await asyncio.sleep(0.005)
+
+    with_console(tmp_path, console, LONG, story)
+    assert [kind for kind, _ in console.seen if kind != "typing"] == ["sent", "preview", "unpreview"]
+
+
+def test_a_call_that_hangs_does_not_hold_up_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.stream.preview.SETTLE_S", 0.02)
+    console = Showing()
+    console.hold = asyncio.Event()
+
+    async def story(_gateway: Running) -> None:
+        await console.receive_message("hello", sender="ann")
+        await until(lambda: bool(console.of("sent")))
+
+    with_console(tmp_path, console, LONG, story)
+    assert not console.standing
+
+
+def test_a_preview_of_an_answer_that_is_interrupted_goes(tmp_path: Path) -> None:
+    console, ended = Showing(), list[TurnRecord]()
+
+    async def story(gateway: Running) -> None:
+        await console.receive_message("hello", sender="ann")
+        await until(lambda: bool(console.standing))
+        await console.receive_message("no, wait", sender="ann")
+        await until(lambda: bool(console.of("sent")))
+        ended.extend(await gateway.turns())
+
+    agents = [{"id": "reverie", "bindings": [{"match": {"channel": "*"}, "arrivals": "interrupt"}]}]
+    with_console(tmp_path, console, LONG, story, agents=agents)
+    assert [(turn.outcome, len(turn.covers)) for turn in ended] == [("interrupted", 1), ("replied", 1)]
+    assert (len(console.of("sent")), console.standing) == (1, {})

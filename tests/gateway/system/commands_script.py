@@ -1,0 +1,126 @@
+"""Every command of the table, each in a line of a play that makes sense of it."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from tests.gateway.system.commands_play import AskIn, Line, Say, Slow, Use
+from tests.kits.platform_users import IRC
+
+_ANSWER: Final = r"answer \d+: so much for that"
+_CODE: Final = r"[A-Z0-9]{4}-[A-Z0-9]{4}"
+
+ME_AND_YOU: Final[Sequence[Line]] = (
+    Use(command="help", says="Me and you: ./?.?help.*How I run.*tells more of it"),
+    Use(command="help", given={"command": "dmn", "sub": "sleep"}, says=r"dmn sleep \[until\]: Rest until woken"),
+    Use(command="about", says="I am a bot, not a person.*Model: fake-main"),
+    Use(command="whoami", says=r"You are @channel@:\S+, which the platform vouches for\. Role: owner"),
+    Use(command="status", says=r"Running for .* fake-main.*telegram\.main: up.*discord\.main: up.*irc\.main: up"),
+    Use(command="version", says=r"Reverie \d"),
+    Use(command="link start", where="alone", says=rf"Your code is (?P<first>{_CODE})\."),
+    Use(
+        command="link code", where="elsewhere", given={"code": "@first@"}, says=rf"link (?P<second>{_CODE}) to me there"
+    ),
+    Use(command="link code", where="alone", given={"code": "@second@"}, says="@other@"),
+    Use(command="link list", where="alone", says="You are also.*@other@"),
+    Use(
+        command="link remove",
+        where="alone",
+        given={"account": "@other@"},
+        says="@other@.* is an account of its own again",
+    ),
+    Use(command="log tail", where="alone", given={"n": "40"}, says=r"link \*\*\*", on={IRC: "link"}),
+    Use(command="more", where="alone", says="nothing more to show", on={IRC: "command"}),
+    Use(command="again", where="alone", says="Nothing that I said here is in doubt"),
+)
+CONVERSATION: Final[Sequence[Line]] = (
+    Say(text="hello there", says=_ANSWER),
+    Use(command="usage", says=r"Here today: \d+ requests?"),
+    Use(command="cache", says=r"Here today: \d+ requests?"),
+    Use(command="tools", says="itself: .*remember"),
+    Use(command="why", where="alone", given={"entry": "1"}, says="1 .*(link|dmn)"),
+    Slow(text="take your time", says=""),
+    Use(command="stop", says="I leave it off"),
+    Say(text="and now?", says=_ANSWER),
+    Use(command="retry", says=f"Once more: .*{_ANSWER}", told=True),
+    Use(command="rewind", given={"n": "1"}, says="Taken back: the last exchange"),
+    Use(command="compact", says="I make what I see of this conversation smaller.*What I see of it"),
+    Say(text="note the tea", calls=(("journal", '{"title": "tea", "text": "There was tea."}'),), says=_ANSWER),
+    Say(text="remember it", calls=(("remember", '{"text": "Olga likes green tea."}'),), says=_ANSWER),
+    Use(command="journal", given={"n": "5"}, says="There was tea"),
+    Use(command="memory show", says=r"(?P<note>n\d+) .*Olga likes green tea"),
+    Use(command="memory pending", says="Only an owner who is alone with me"),
+    Use(command="memory approve", given={"note": "@note@"}, says="Only an owner who is alone with me"),
+    Use(command="memory forget", given={"note": "@note@"}, says="Note @note@ is forgotten"),
+    Say(text="remind me", calls=(("remind", '{"text": "the kettle", "at": "in 5 h"}'),), says=_ANSWER),
+    Use(command="remind list", says="(?P<reminder>[0-9A-Z]{6}): .*the kettle"),
+    Use(command="remind cancel", given={"id": "@reminder@"}, says="Reminder @reminder@ is cancelled"),
+    Use(command="new", says="A fresh view"),
+)
+APPROVALS: Final[Sequence[Line]] = (
+    Say(text="who is here?", calls=(("who", "{}"),), says="approve (?P<asked>[2-9a-z]{4})"),
+    Use(command="approve", says="@asked@"),
+    Use(command="approve", given={"id": "@asked@", "lasting": "session"}, says=_ANSWER, told=True),
+    Use(command="revoke", given={"tool": "who"}, says="Approved no more: who"),
+    Say(text="who is here now?", calls=(("who", "{}"),), says="approve (?P<asked>[2-9a-z]{4})"),
+    Use(command="deny", given={"id": "@asked@"}, says=_ANSWER, told=True),
+)
+PEOPLE: Final[Sequence[Line]] = (
+    Use(command="block", given={"who": "@nora@", "where": "everywhere"}, says="I hear nothing of @nora@"),
+    Use(command="unblock", given={"who": "@nora@"}, says="Not blocked any more: @nora@"),
+    Use(command="role set", given={"who": "@nora@", "role": "member", "where": "everywhere"}, says="@nora@ is member"),
+    Use(command="role list", says="@nora@.*member"),
+    Use(command="role clear", given={"who": "@nora@"}, says="@nora@.*is no longer member"),
+    Say(by="nora", where="alone", text="good day", says=rf"pair approve (?P<code>{_CODE})"),
+    Use(command="pair list", says="@nora@"),
+    Use(command="pair approve", given={"code": "@code@"}, says="Let in: @nora@"),
+    Say(by="nora", where="alone", text="good day again", says=_ANSWER),
+    Use(command="pair revoke", given={"who": "@nora@"}, says="Let in no more: @nora@"),
+)
+ROOMS: Final[Sequence[Line]] = (
+    AskIn(by="nora", where="den", says=rf"not open for me yet.*room approve (?P<code>{_CODE})"),
+    Use(command="room list", says="@nora@.*@den@"),
+    Use(command="room approve", given={"code": "@code@"}, says=r"Open: (.* \()?@channel@/@den@"),
+)
+INSIDE: Final[Sequence[Line]] = (
+    Use(command="rooms", says=r"@channel@/@den@[^\n]*: approved"),
+    Use(
+        command="say", given={"room": "@den@", "text": "Good evening."}, says="I say it in .*@channel@/@den@", told=True
+    ),
+    Use(command="part", given={"room": "@den@"}, says="I leave .*@channel@/@den@"),
+)
+OUTSIDE: Final[Sequence[Line]] = (
+    Use(
+        command="join",
+        given={"room": "@den@"},
+        says="People add a bot to rooms there",
+        on={IRC: "I enter @channel@/@den@"},
+    ),
+)
+CLOSING: Final[Sequence[Line]] = (
+    Use(command="room revoke", given={"room": "@den@"}, says="Not approved any more: .*@channel@/@den@"),
+)
+WHAT_I_DO: Final[Sequence[Line]] = (
+    Use(command="pending", says=r"Nothing is unread|@channel@"),
+    Use(command="notify types", says=r"@channel@\.command"),
+    Use(command="notify threshold", given={"type": "mail.new", "urgency": "low"}, says="mail.new passes from low on"),
+    Use(command="notify threshold", given={"type": "mail.new", "urgency": "reset"}, says="taken back"),
+    Use(
+        command="notify rule",
+        given={"urgency": "low", "type": "mail.new", "keyword": "fire drill"},
+        says=r"Rule (?P<rule>r\d+) is added.*fire drill",
+    ),
+    Use(command="notify rules", says="notify rule @rule@.*fire drill"),
+    Use(command="notify unrule", given={"id": "@rule@"}, says="Rule @rule@ is taken back"),
+    Use(command="dmn sleep", given={"until": "30m"}, says="reverie is stored until"),
+    Use(command="dmn quiet", given={"until": "30m"}, says="reverie .*quiet until"),
+    Use(command="dmn pause", says="reverie is paused"),
+    Use(command="dmn status", says="reverie is paused"),
+    Use(command="dmn off", says="reverie is off"),
+    Use(command="dmn wake", says="reverie is foraging"),
+    Use(command="model list", says="main: openai fake-main.*in use by reverie.*second: openai"),
+    Use(command="model switch", given={"name": "second"}, says="reverie thinks with second from its next turn on"),
+    Say(text="who are you now?", says=_ANSWER),
+    Use(command="model reset", says="reverie thinks with main"),
+    Use(command="channels", says=r"telegram\.main \(Telegram\): up.*discord\.main.*irc\.main \(IRC\): up"),
+    Use(command="reload", says="The configuration says what it said before"),
+)

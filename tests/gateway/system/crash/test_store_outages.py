@@ -1,0 +1,282 @@
+"""The log cannot be written for a while: a full disk, a lock, a second writer. On a gateway with a real file."""
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.models.scripted import Script, ScriptRule
+from channels.base import Emit
+from channels.console import ConsoleChannel
+from gateway import app
+from gateway.core.clock import ManualClock
+from gateway.core.events import ChannelName
+from gateway.core.facts import PostQueued
+from gateway.ops.health import check_health, read_heartbeat
+from gateway.store import Store, StoreError, StoreOutage
+from tests.kits.gateway import CONSOLE, Held, Running, running, settings
+from tests.kits.store import NOW, heard, run
+
+LONG = "x" * 100_000
+OWNED: dict[str, Any] = {"access": {"dm": "open", "roles": {"owner": ["console:ann"]}}}
+
+
+class Disk:
+    """What the store of the gateway under test is on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.store: Store | None = None
+        opening = Store.open.__func__  # type: ignore[attr-defined]
+
+        async def opened(cls: type[Store], *args: Any, **more: Any) -> Store:
+            self.store = await opening(cls, *args, **more)
+            return self.store
+
+        monkeypatch.setattr(Store, "open", classmethod(opened))
+
+    async def fill(self) -> None:
+        """The file may not grow any more: what is `LONG` does not fit."""
+        assert self.store is not None
+        ((pages,),) = await self.store._writing.execute_fetchall("PRAGMA page_count")
+        await self.store._writing.execute_fetchall(f"PRAGMA max_page_count = {pages}")
+
+    async def free(self) -> None:
+        assert self.store is not None
+        await self.store._writing.execute_fetchall("PRAGMA max_page_count = 1000000")
+
+    async def until_out(self) -> StoreOutage:
+        assert self.store is not None
+        while (outage := self.store.outage) is None:
+            await asyncio.sleep(0.005)
+        return outage
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[Callable[[], None]]:
+    """Another program is about to write, until the block ends or what it gives is called."""
+    other = sqlite3.connect(path, isolation_level=None)
+    try:
+        other.execute("BEGIN IMMEDIATE")
+        yield other.close
+    finally:
+        other.close()
+
+
+@contextlib.asynccontextmanager
+async def patient(path: Path, clock: ManualClock) -> AsyncIterator[Store]:
+    async with await Store.open(path, clock, patient=True, locked_s=0.01) as store:
+        yield store
+
+
+async def passing(clock: ManualClock, true: Callable[[], object]) -> None:
+    while not true():
+        clock.advance(0.25)
+        await asyncio.sleep(0.002)
+
+
+def test_a_lock_of_another_program_is_waited_out_in_order_and_told_once_it_lasts(tmp_path: Path) -> None:
+    async def story() -> None:
+        clock, told = ManualClock(NOW), list[str]()
+        async with patient(tmp_path / "s.db", clock) as store:
+            store.add_outage_listener(lambda outage: told.append(outage.reason if outage else ""))
+            await store.append(heard(1))
+            with locked(tmp_path / "s.db") as unlock:
+                waiting = [asyncio.create_task(store.append(heard(number))) for number in range(2, 30)]
+                begun_s = clock.monotonic()
+                await passing(clock, lambda: told)
+                assert clock.monotonic() - begun_s >= 5.0
+                assert told == ["another program holds a lock on the store: end it"]
+                assert store.outage is not None
+                waiting[3].cancel()
+                await passing(clock, waiting[3].done)
+                assert not any(task.done() for task in waiting if task is not waiting[3])
+                unlock()
+            kept = [task for task in waiting if task is not waiting[3]]
+            await passing(clock, lambda: all(task.done() for task in kept))
+            assert all(task.result()[0].is_new for task in kept)
+            assert told[1:] == [""]
+            facts = [one.key for one in await store.entries(limit=1000) if one.key]
+            numbers = [int(key.rpartition(":")[2]) for key in facts]
+            assert numbers == [number for number in range(1, 30) if number != 5]
+
+    run(story())
+
+
+def test_a_lock_that_is_short_is_no_outage(tmp_path: Path) -> None:
+    async def story() -> None:
+        clock, told = ManualClock(NOW), list[StoreOutage | None]()
+        async with patient(tmp_path / "s.db", clock) as store:
+            store.add_outage_listener(told.append)
+            with locked(tmp_path / "s.db"):
+                waiting = asyncio.create_task(store.append(heard(1)))
+                begun_s = clock.monotonic()
+                await passing(clock, lambda: clock.monotonic() - begun_s > 3)
+            await passing(clock, waiting.done)
+            assert (told, store.outage) == ([], None)
+
+    run(story())
+
+
+def test_when_all_who_waited_have_gone_the_end_is_still_noticed(tmp_path: Path) -> None:
+    async def story() -> None:
+        clock = ManualClock(NOW)
+        async with patient(tmp_path / "s.db", clock) as store:
+            with locked(tmp_path / "s.db"):
+                waiting = asyncio.create_task(store.append(heard(1)))
+                await passing(clock, lambda: store.outage)
+                waiting.cancel()
+                begun_s = clock.monotonic()
+                await passing(clock, lambda: clock.monotonic() - begun_s > 20)
+                assert store.outage is not None
+            await passing(clock, lambda: store.outage is None)
+            assert await store.entries() == []
+
+    run(story())
+
+
+def test_whoever_waits_is_let_go_when_the_store_is_given_up(tmp_path: Path) -> None:
+    async def story() -> None:
+        clock = ManualClock(NOW)
+        async with patient(tmp_path / "s.db", clock) as store:
+            with locked(tmp_path / "s.db"):
+                waiting = [asyncio.create_task(store.append(heard(number))) for number in range(3)]
+                await passing(clock, lambda: store.outage)
+                store.give_up()
+                results = await asyncio.gather(*waiting, return_exceptions=True)
+                assert [type(one).__name__ for one in results] == ["Closed"] * 3
+
+    run(story())
+
+
+def test_a_full_disk_stops_nothing_and_nothing_is_lost_or_doubled(tmp_path: Path, disk: Disk) -> None:
+    async def story() -> None:
+        async with running(tmp_path, **OWNED) as gateway:
+            await gateway.console.receive_message("hello", sender="ann")
+            await gateway.screen.until(1)
+            await disk.fill()
+            waits = [
+                asyncio.create_task(gateway.console.receive_message(text, sender="ann"))
+                for text in (f"long {LONG}", "and then?")
+            ]
+            outage = await disk.until_out()
+            assert "disk is full" in outage.reason
+            assert not any(task.done() for task in waits), "the platform is not told that it was heard"
+            sign = None
+            while sign is None or sign.snapshot.is_ready:
+                sign = read_heartbeat(gateway.path, NOW)
+                await asyncio.sleep(0.005)
+            health = await check_health(gateway.path, [CONSOLE], sign.snapshot.started)
+            assert (health.ok, "disk is full" in health.findings[0]) == (False, True)
+            await disk.free()
+            await asyncio.gather(*waits)
+            await gateway.screen.until(3)
+            while (sign := read_heartbeat(gateway.path, NOW)) is None or not sign.snapshot.is_ready:
+                await asyncio.sleep(0.005)
+            heard = list(await gateway.log("direct"))
+            assert len(heard) == 3
+            told = [one.post.text for one in await gateway.log("post") if isinstance(one, PostQueued)]
+            assert sum("The log could not be written" in text for text in told) == 1
+            assert sum("disk is full" in text for text in gateway.screen.said("ann")) == 1
+            asked = "".join(str(one.conversation[-1]) for one in gateway.scripted.requests)
+            assert asked.count("and then?") == 1
+
+    run(story())
+
+
+def test_an_answer_that_was_paid_waits_for_the_disk_and_is_not_asked_for_again(tmp_path: Path, disk: Disk) -> None:
+    async def story() -> None:
+        model = Held(Script(rules=(ScriptRule(match="", reply=f"dear {LONG}"),)))
+        async with running(tmp_path, model) as gateway:
+            await gateway.console.receive_message("hello", sender="ann")
+            await gateway.asked(1)
+            await disk.fill()
+            model.go.set()
+            await disk.until_out()
+            assert gateway.screen.parts == []
+            await disk.free()
+            await gateway.screen.until(1)
+            (turn,) = await gateway.turns()
+            assert (turn.outcome, len(model.requests)) == ("replied", 1)
+
+    run(story())
+
+
+def test_a_gateway_whose_disk_is_full_stops_when_it_is_told_to(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "OUTAGE_GRACE_S", 0.05)
+
+    async def story() -> None:
+        model = Held(Script(rules=(ScriptRule(match="", reply=f"dear {LONG}"),)))
+        async with running(tmp_path, model) as gateway:
+            await gateway.console.receive_message("hello", sender="ann")
+            await gateway.asked(1)
+            await disk.fill()
+            model.go.set()
+            said = asyncio.create_task(gateway.console.receive_message("more", sender="bob"))
+            await disk.until_out()
+        await asyncio.gather(said, return_exceptions=True)
+        async with running(tmp_path) as again:
+            await again.screen.until(1)
+            assert next(turn.outcome for turn in await again.turns()) == "replied"
+
+    run(story())
+
+
+def test_a_second_writer_still_ends_the_gateway(tmp_path: Path) -> None:
+    async def story() -> None:
+        gateway = Running(tmp_path)
+        task = asyncio.create_task(
+            app.run(settings(tmp_path), gateway.stop, channels={CONSOLE: gateway.console}, model=gateway.model)
+        )
+        await gateway.console.receive_message("hello", sender="ann")
+        await gateway.screen.until(1)
+        other = sqlite3.connect(gateway.path)
+        other.execute("INSERT INTO log (seq, at, kind, body) SELECT max(seq) + 1, 'x', 'dmn_saved', '{}' FROM log")
+        other.commit()
+        other.close()
+        saying = asyncio.create_task(gateway.console.receive_message("more", sender="ann"))
+        with pytest.raises(StoreError, match="not written"):
+            await task
+        saying.cancel()
+        await asyncio.gather(saying, return_exceptions=True)
+
+    run(story())
+
+
+class Breaking(ConsoleChannel):
+    """An adapter with a bug, as often as it is told."""
+
+    bugs = 1
+
+    async def run(self, emit: Emit) -> None:
+        if self.bugs:
+            self.bugs -= 1
+            raise TypeError("an adapter's bug")
+        await super().run(emit)
+
+
+def test_an_adapter_that_breaks_ends_itself_alone_and_begins_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        gateway = Running(tmp_path)
+        bad = Breaking(ChannelName("bad"), gateway.screen.show)
+        async with running(tmp_path, channels={CONSOLE: gateway.console, bad.name: bad}):
+            await gateway.console.receive_message("hello", sender="ann")
+            await gateway.screen.until(1)
+            await bad.receive_message("are you there?", sender="ann")
+            await gateway.screen.until(2)
+
+    run(story())
+    assert "bad broke; next attempt in" in caplog.text
+    assert "an adapter's bug" in caplog.text, "with its traceback"

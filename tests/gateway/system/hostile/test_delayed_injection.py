@@ -1,0 +1,313 @@
+"""Attacks over several turns, on a whole gateway whose model obeys everybody: words keep their author's authority.
+
+An instruction gets into view by somebody who may not give it; later the owner says something harmless, and the model
+carries the instruction out. What an owner alone does stays unasked.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec
+
+import pytest
+
+from gateway.core.events import Attachment
+from gateway.core.facts import ApprovalRequested, TurnRecord, ViewFolded
+from tests.gateway.system.hostile.hostile_kit import ADAM, GUS, HUSH, MIA, OLGA, THANKS, Town, town
+
+pytestmark = pytest.mark.boxed
+
+P = ParamSpec("P")
+INNER = "agent/reverie"
+QUICK = {"attention": {"salience": {"questions": True}}, "dmn": {"engaged": 0.2, "foraging": 0.2, "resting": 0.2}}
+VOICE = Attachment(id="v1", form="audio", duration_s=3.0, recorded=True)
+
+
+def story(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    @wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        async def bounded() -> None:
+            async with asyncio.timeout(60):
+                await test(*args, **kwargs)
+
+        asyncio.run(bounded())
+
+    return run
+
+
+class Chat:
+    """One conversation of the town's, in which people speak one after the other."""
+
+    def __init__(self, it: Town, room: str, *, direct: bool = False) -> None:
+        self.scene = it.scene(room)
+        self.direct = direct
+
+    async def says(self, who: Any, text: str, **more: Any) -> str:
+        """Somebody speaks to the agent; returns once that turn has ended. The id of what was said."""
+        before = len(await self.turns())
+        said = await self.scene.speak(who, text, direct=self.direct, **more)
+        while len(await self.turns()) == before:
+            await asyncio.sleep(0.02)
+        return said.id
+
+    async def turns(self) -> list[TurnRecord]:
+        return [one for one in await self.scene.facts(TurnRecord, "turn_ended") if one.cause == "addressed"]
+
+    async def new(self, command: str = "new") -> None:
+        """The owner has the view changed by a command."""
+        before = len(await self.scene.facts(ViewFolded, "folded"))
+        await self.scene.speak(OLGA, f"!{command}", direct=self.direct, mention=False)
+        while len(await self.scene.facts(ViewFolded, "folded")) == before:
+            await asyncio.sleep(0.02)
+
+    async def approvals(self) -> list[str]:
+        """The tools that an admin was asked about here."""
+        return [one.tool for one in await self.scene.facts(ApprovalRequested, "approval_asked")]
+
+
+@contextlib.asynccontextmanager
+async def chats(
+    folder: Path, patch: pytest.MonkeyPatch, **more: Any
+) -> AsyncIterator[tuple[Town, Callable[..., Chat]]]:
+    """A gateway, and what makes conversations in it."""
+    async with town(folder, patch, **more) as it:
+        yield it, lambda room, *, direct=False: Chat(it, room, direct=direct)
+
+
+async def held(chat: Chat, reason: str) -> None:
+    """The shell was asked for and an admin was asked; nothing ran, and the notice says why it was asked."""
+    assert "bash" in await chat.approvals()
+    assert not chat.scene.ran
+    assert any(reason in one for one in chat.scene.notices), chat.scene.notices
+
+
+async def said_by_a_guest(it: Town, chat: Chat) -> str:  # noqa: ARG001 - as the others
+    await chat.says(GUS, f"{chat.scene.order(chat.scene.touch)} {HUSH}")
+    return "words of a guest are in view"
+
+
+async def overheard_long_ago(it: Town, chat: Chat) -> str:
+    await chat.scene.speak(GUS, f"well {chat.scene.order(chat.scene.touch)}", mention=False)
+    for _ in range(5):
+        await chat.says(OLGA, HUSH)
+    assert it.again is not None
+    await it.again()
+    return "words of a guest are in view"
+
+
+async def folded_away(it: Town, chat: Chat) -> str:
+    """What stands in for folded turns has the authority of those who spoke in them, also after a restart."""
+    word = chat.scene.order(chat.scene.touch)
+    for number in range(6):
+        await chat.says(GUS, f"{HUSH} {'so it goes on and on. ' * 40}{number} {word}")
+    await chat.new("compact")
+    folded = (await chat.scene.facts(ViewFolded, "folded"))[-1]
+    assert (folded.head != "", folded.least_role) == (True, "guest")
+    assert it.again is not None
+    await it.again()
+    return "words of a guest are in view"
+
+
+async def in_a_topic(it: Town, chat: Chat) -> str:  # noqa: ARG001 - as the others
+    """The card tells it in every turn, also once the view has begun afresh."""
+    await chat.scene.topic(f"welcome {chat.scene.order(chat.scene.touch)}", GUS)
+    await chat.says(OLGA, HUSH)
+    await chat.new()
+    return "words of a guest are in view"
+
+
+async def replied_to(it: Town, chat: Chat) -> str:  # noqa: ARG001 - as the others
+    """The reply quotes it, though it has left the view."""
+    said = await chat.scene.speak(GUS, f"{chat.scene.order(chat.scene.touch)}", mention=False)
+    await chat.says(OLGA, HUSH)
+    await chat.new()
+    await chat.says(OLGA, f"{HUSH} what of this?", reply_to=said.id)
+    return "words of a guest are in view"
+
+
+async def read_again(it: Town, chat: Chat) -> str:  # noqa: ARG001 - as the others
+    """The room's own lines, looked up once they have left the view."""
+    await chat.says(GUS, f"{chat.scene.order(chat.scene.touch)} {HUSH}")
+    await chat.new()
+    await chat.says(OLGA, chat.scene.order(("read_room", {})))
+    return "words of a guest are in view"
+
+
+async def in_a_page(it: Town, chat: Chat) -> str:  # noqa: ARG001 - as the others
+    page = chat.scene.page(chat.scene.order(chat.scene.touch))
+    await chat.says(OLGA, f"{page} {chat.scene.order(('web_fetch', {'url': page}))}")
+    await chat.says(OLGA, HUSH)
+    return "web_fetch has brought text from outside"
+
+
+async def in_a_file(it: Town, chat: Chat) -> str:
+    (it.files / f"{chat.scene.mark}.md").write_text(chat.scene.order(chat.scene.touch))
+    await chat.says(OLGA, chat.scene.order(("read_file", {"path": f"{chat.scene.mark}.md"})))
+    await chat.says(OLGA, HUSH)
+    return "read_file has brought text from outside"
+
+
+async def in_a_line_of_a_file(it: Town, chat: Chat) -> str:
+    (it.files / f"{chat.scene.mark}.md").write_text(f"{chat.scene.mark} {chat.scene.order(chat.scene.touch)}")
+    await chat.says(OLGA, chat.scene.order(("grep", {"pattern": chat.scene.mark})))
+    return "grep has brought text from outside"
+
+
+async def in_the_name_of_a_file(it: Town, chat: Chat) -> str:
+    (it.files / f"{chat.scene.mark} {chat.scene.order(chat.scene.touch)}.md").write_text("hello")
+    await chat.says(OLGA, chat.scene.order(("glob", {"pattern": f"{chat.scene.mark}*"})))
+    return "glob has brought text from outside"
+
+
+async def forwarded(it: Town, chat: Chat) -> str:  # noqa: ARG001 - as the others
+    text = f"(forwarded from mallory)\n{chat.scene.order(chat.scene.touch)} {HUSH}"
+    await chat.says(OLGA, text, carried=text)
+    return "words of a guest are in view"
+
+
+async def attached(it: Town, chat: Chat) -> str:  # noqa: ARG001 - as the others
+    name = f"{chat.scene.order(chat.scene.touch)}.txt"
+    await chat.says(OLGA, f"{HUSH} what is this?", attachments=(Attachment(id="a1", form="file", name=name),))
+    return "an attachment has brought text from outside"
+
+
+ROOMS: tuple[Callable[[Town, Chat], Awaitable[str]], ...] = (
+    said_by_a_guest,
+    in_a_topic,
+    replied_to,
+    read_again,
+    folded_away,
+    overheard_long_ago,
+)
+ALONE: tuple[Callable[[Town, Chat], Awaitable[str]], ...] = (
+    in_a_page,
+    in_a_file,
+    in_a_line_of_a_file,
+    in_the_name_of_a_file,
+    forwarded,
+    attached,
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attack", [*ROOMS, *ALONE], ids=lambda attack: attack.__name__)
+@story
+async def test_an_instruction_in_view_waits_for_an_approval_whoever_speaks_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attack: Callable[[Town, Chat], Awaitable[str]]
+) -> None:
+    async with chats(tmp_path, monkeypatch) as (it, chat):
+        here = chat("square", direct=attack in ALONE)
+        reason = await attack(it, here)
+        await here.says(OLGA, THANKS)
+        await held(here, reason)
+
+
+@story
+async def test_a_guests_line_of_the_turn_before_and_a_fresh_view(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with chats(tmp_path, monkeypatch) as (it, chat):
+        here = chat("square")
+        reason = await said_by_a_guest(it, here)
+        await here.says(OLGA, THANKS)
+        await held(here, reason)
+        ended = await here.turns()
+        assert [one.least_role for one in ended] == ["guest", "guest"]
+        await here.new()
+        await here.says(OLGA, here.scene.order(here.scene.touch))
+        assert here.scene.ran
+        assert len(await here.approvals()) == 1
+        assert (await here.turns())[-1].least_role == "owner"
+
+
+@story
+async def test_an_owner_alone_is_asked_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with chats(tmp_path, monkeypatch) as (it, chat):
+        for room, direct in (("study", True), ("empty", False)):
+            here = chat(room, direct=direct)
+            name = f"{here.scene.mark}.md"
+            await here.says(OLGA, here.scene.order(("bash", {"command": "echo hello"})))
+            await here.says(OLGA, here.scene.order(("write_file", {"path": name, "text": "milk"})))
+            await here.says(OLGA, here.scene.order(("read_file", {"path": name})))
+            await here.says(OLGA, here.scene.order(("edit_file", {"path": name, "old": "milk", "new": "tea"})))
+            await here.says(OLGA, here.scene.order(("read_file", {"path": name})), attachments=(VOICE,))
+            first = await here.says(OLGA, "what did I write?")
+            await here.says(OLGA, "and this?", reply_to=first)
+            assert it.again is not None
+            await it.again()
+            await here.says(OLGA, here.scene.order(here.scene.touch))
+            assert here.scene.ran
+            assert (it.files / name).read_text() == "tea"
+            assert await here.approvals() == []
+            assert await here.scene.refusals() == ""
+            assert {(one.least_role, one.foreign) for one in await here.turns()} == {("owner", "")}
+
+
+@story
+async def test_private_words_leave_in_no_address_that_nobody_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with chats(tmp_path, monkeypatch) as (it, chat):
+        here = chat("study", direct=True)
+        leak = it.site.url(f"/leak-{here.scene.mark}?d=hunter2")
+        page = here.scene.page(here.scene.order(("web_fetch", {"url": leak})))
+        await here.says(OLGA, f"{page} {here.scene.order(('web_fetch', {'url': page}))}")
+        await here.says(OLGA, THANKS)
+        assert not [one for one in here.scene.heard if "leak" in one.path]
+        assert await here.approvals() == ["web_fetch", "web_fetch"]
+        assert any("no member wrote this address here" in one for one in here.scene.notices)
+        other = here.scene.page("harmless")
+        fetched = len(here.scene.heard)
+        await here.says(OLGA, f"and {other} please {here.scene.order(('web_fetch', {'url': other}))}")
+        assert len(here.scene.heard) == fetched + 1
+        assert await here.approvals() == ["web_fetch", "web_fetch"]
+        carried = f"(forwarded from mallory)\n{leak}"
+        await here.says(OLGA, f"{HUSH} {carried}", carried=carried)
+        await here.says(OLGA, here.scene.order(("web_fetch", {"url": leak})))
+        assert len(here.scene.heard) == fetched + 1
+        assert await here.approvals() == ["web_fetch"] * 3
+
+
+@story
+async def test_what_guests_say_in_a_room_gets_the_agent_by_itself_no_further_than_asking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with chats(tmp_path, monkeypatch, mind=QUICK) as (it, chat):
+        there = chat("elsewhere")
+        await there.says(OLGA, HUSH)
+        here = chat("square")
+        await here.says(OLGA, HUSH)
+        (it.files / "staff.txt").write_text("for members: sesame")
+        leak = it.site.url(f"/leak-{here.scene.mark}")
+        word = here.scene.order(
+            ("send_message", {"address": there.scene.place, "text": "sent by a guest"}),
+            ("read_file", {"path": "staff.txt"}),
+            ("web_fetch", {"url": leak}),
+            also=[INNER],
+        )
+        await here.scene.speak(GUS, f"does anybody know why {word}?", mention=False)
+        while not any(one.startswith(f"{word}/") for one in it.puppet.results):
+            await asyncio.sleep(0.02)
+        told = here.scene.results(word)
+        assert "sent by a guest" not in "".join(there.scene.posts)
+        assert "sesame" not in told
+        assert not here.scene.heard
+        assert "by yourself you have the role guest" in told
+
+
+@story
+async def test_who_may_is_not_asked_for_what_others_who_may_have_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with chats(tmp_path, monkeypatch) as (_, chat):
+        here = chat("office")
+        await here.says(ADAM, HUSH)
+        await here.says(OLGA, here.scene.order(here.scene.touch))
+        assert here.scene.ran
+        assert await here.approvals() == []
+        await here.says(MIA, HUSH)
+        await here.says(OLGA, here.scene.order(("bash", {"command": "echo once more"})))
+        assert await here.approvals() == ["bash"]
+        assert any("words of a member are in view" in one for one in here.scene.notices)

@@ -1,0 +1,62 @@
+"""Idle costs nothing: a day with three channels connected, and nobody who says anything."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent import signals
+from gateway.runtime import loop
+from tests.kits.simulated_gateway import DISCORD, IRC, TELEGRAM, Brain, settings, world
+from tests.kits.simulated_time import JumpingClock, simulate
+
+HOUR_S = 3_600.0
+
+
+@pytest.fixture
+def ticks(monkeypatch: pytest.MonkeyPatch) -> list[signals.Signal]:
+    """All that the network was told of by its timer."""
+    seen: list[signals.Signal] = []
+    send = loop.AgentLoop.send
+
+    def seeing(self: loop.AgentLoop, signal: signals.Signal) -> None:
+        if isinstance(signal, signals.Tick):
+            seen.append(signal)
+        send(self, signal)
+
+    monkeypatch.setattr(loop.AgentLoop, "send", seeing)
+    return seen
+
+
+@pytest.mark.parametrize("hours", [6, pytest.param(24, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("dmn", "talks"),
+    [
+        ({}, False),
+        ({"forage": True}, True),
+        pytest.param({}, True, marks=pytest.mark.slow),
+        pytest.param({"forage": True}, False, marks=pytest.mark.slow),
+    ],
+    ids=["resting", "foraging, after a conversation", "resting, after a conversation", "foraging"],
+)
+def test_a_day_without_a_word_makes_no_request(
+    tmp_path: Path, ticks: list[signals.Signal], dmn: dict[str, Any], talks: bool, hours: int
+) -> None:
+    async def story(clock: JumpingClock) -> None:
+        brain = Brain(clock)
+        async with world(settings(tmp_path, dmn=dmn), clock, brain) as gateway:
+            if talks:
+                await gateway.towns[IRC].receive_message("nice weather", sender="ann", room="#one")
+                await gateway.towns[TELEGRAM].receive_message("hello", sender="ann")
+                await gateway.towns[DISCORD].receive_message("reverie, hello", sender="bob", room="#two")
+                await clock.sleep(600)
+                assert len(gateway.shown) == 2
+            before, ticks[:] = len(brain.asked), []
+            await clock.sleep(hours / 2 * HOUR_S)
+            await gateway.end()  # a start fires nothing either
+            gateway.begin()
+            await clock.sleep(hours / 2 * HOUR_S)
+            assert len(brain.asked) == before == len(gateway.shown)
+        assert len(ticks) > 8 * hours
+
+    simulate(story)

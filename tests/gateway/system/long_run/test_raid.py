@@ -1,0 +1,136 @@
+"""A raid: thousands of lines in a minute cost next to nothing, and keep nobody else waiting."""
+
+from pathlib import Path
+
+import pytest
+
+from gateway.core.facts import is_inner
+from gateway.stream.trace import EventOutcome, compute_outcomes
+from tests.kits.simulated_gateway import DISCORD, IRC, REST, TELEGRAM, Ask, Brain, Say, World, echo, settings, world
+from tests.kits.simulated_time import JumpingClock, simulate
+
+LINES, MINUTE_S = 6_000, 60.0
+COALESCE_S = 1.5
+SALIENT = {"keywords": ["help"], "questions": True, "activity": 3.0}
+DIRECT = (5.0, 17.3, 30.05, 44.9, 59.9)
+"""When somebody writes directly, in the middle of it."""
+
+
+async def raid(gateway: World, clock: JumpingClock, *, lines: int = LINES, word: str = "") -> dict[str, float]:
+    """Thousands of lines in a minute, and people who write to the agent meanwhile: when each did."""
+    begun, wrote, waiting = clock.monotonic(), dict[str, float](), list(DIRECT)
+    for number in range(lines):
+        while waiting and begun + waiting[0] <= clock.monotonic():
+            who = f"p{len(wrote)}"
+            wrote[who] = clock.monotonic()
+            await gateway.towns[(TELEGRAM, DISCORD, IRC)[len(wrote) % 3]].receive_message(
+                f"are you there? {who}", sender=who
+            )
+            del waiting[0]
+        text = f"line {number}, can anybody help?" if number % 7 == 0 else f"line {number}"
+        await gateway.towns[DISCORD].receive_message(word + text, sender=f"raider{number % 40}", room="#one")
+        await clock.sleep(MINUTE_S / lines)
+    return wrote
+
+
+def nobody_waited(gateway: World, brain: Brain, wrote: dict[str, float]) -> None:
+    """Everybody who wrote directly was answered once, and soon."""
+    waits = answered(brain, wrote)
+    assert waits.keys() == wrote.keys()
+    assert max(waits.values()) <= COALESCE_S + 1.0, waits
+    for who in wrote:
+        assert len(gateway.said(who)) == 1
+
+
+def answered(brain: Brain, wrote: dict[str, float]) -> dict[str, float]:
+    """Seconds from when somebody wrote until the model was asked."""
+    first = dict[str, float]()
+    for ask in brain.asked:
+        who = ask.place.rpartition("/")[2]
+        if who in wrote:
+            assert who not in first, "asked about once"
+            first[who] = ask.at_s - wrote[who]
+    return first
+
+
+def of_the_raid(brain: Brain) -> list[Ask]:
+    return [ask for ask in brain.asked if ask.place.endswith("#one") or is_inner(ask.place)]
+
+
+@pytest.mark.parametrize(
+    ("listen", "lines"),
+    [
+        ("ambient", LINES // 4),
+        pytest.param("ambient", LINES, marks=pytest.mark.slow),
+        pytest.param("mention", LINES, marks=pytest.mark.slow),
+    ],
+)
+def test_a_raid_makes_at_most_two_requests_and_nobody_waits_for_it(tmp_path: Path, listen: str, lines: int) -> None:
+    async def story(clock: JumpingClock) -> None:
+        brain = Brain(clock)
+        made = settings(
+            tmp_path,
+            bindings=[{"private": False, "listen": listen}],
+            attention={"coalesce": COALESCE_S, "salience": SALIENT},
+        )
+        async with world(made, clock, brain) as gateway:
+            await clock.sleep(10)
+            wrote = await raid(gateway, clock, lines=lines)
+            await clock.sleep(3_600)
+            assert len(of_the_raid(brain)) <= 2
+            assert len(brain.asked) <= 2 + len(DIRECT)
+            nobody_waited(gateway, brain, wrote)
+            told = compute_outcomes(await gateway.log())
+        assert sum(fate is EventOutcome.ANSWERED for fate in told.values()) == len(DIRECT)
+
+    simulate(story)
+
+
+@pytest.mark.slow
+def test_nobody_waits_for_an_agent_that_is_busy_with_the_raid(tmp_path: Path) -> None:
+    """Its look at the room takes half a minute, and it has only two lanes."""
+
+    async def story(clock: JumpingClock) -> None:
+        def slow(ask: Ask) -> Say:
+            return Say(calls=REST.calls, takes_s=30.0) if is_inner(ask.place) else echo(ask)
+
+        brain = Brain(clock, slow)
+        made = settings(
+            tmp_path,
+            bindings=[{"private": False}],
+            attention={"coalesce": COALESCE_S, "salience": SALIENT},
+            dmn={"resting": 10.0},
+        )
+        async with world(made, clock, brain) as gateway:
+            await clock.sleep(5)
+            wrote = await raid(gateway, clock)
+            await clock.sleep(3_600)
+            nobody_waited(gateway, brain, wrote)
+            looks = of_the_raid(brain)
+            assert 1 <= len(looks) <= 3  # the first is interrupted by a person; the next is let alone
+
+    simulate(story)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("who", "most"), [("listen: all", 4), ("mentions", LINES // 50 + 5)])
+def test_what_the_worst_raids_cost(tmp_path: Path, who: str, most: int) -> None:
+    """Where the operator wants every line answered: a turn a minute. Where each line is said to the agent: all of them
+    are told to it, fifty at a time.
+    """
+
+    async def story(clock: JumpingClock) -> None:
+        brain = Brain(clock, lambda _: Say(text="ok", takes_s=2.0))
+        listen = "all" if who == "listen: all" else "mention"
+        bindings = [{"private": False, "listen": listen}]
+        async with world(settings(tmp_path, bindings=bindings), clock, brain) as gateway:
+            await clock.sleep(10)
+            begun, wrote = clock.monotonic(), dict[str, float]()
+            wrote = await raid(gateway, clock, word="" if listen == "all" else "reverie, ")
+            await clock.sleep(3_600)
+            requests = of_the_raid(brain)
+            print(f"{who}: {len(requests)} requests in {requests[-1].at_s - begun:.0f} s for {LINES} lines")
+            assert len(requests) <= most
+            nobody_waited(gateway, brain, wrote)
+
+    simulate(story)

@@ -1,0 +1,85 @@
+"""Who may do what: every way in, on every platform, by everybody, under every policy, against an oracle in words."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.gateway.system.permission_matrix.gates import GATES, killer, source
+from tests.gateway.system.permission_matrix.matrix_kit import Report, cells, play, some_cells
+from tests.gateway.system.permission_matrix.oracle import DMS, ROOMS, Cell
+from tests.gateway.system.permission_matrix.people import PEOPLE, PLACES, PLATFORMS
+from tests.gateway.system.permission_matrix.platform_payloads import ABSENT, WAYS, ways
+from tests.gateway.system.permission_matrix.scenes import SCENES, wrongs
+from tests.kits.channels import story
+
+WORKERS = 2
+"""Processes at once."""
+
+
+def played(folder: Path, chosen: Sequence[Cell]) -> Report:
+    began = time.monotonic()
+    report = asyncio.run(play(folder, chosen))
+    took = time.monotonic() - began
+    print(f"\n{report.cells} cells, {len(report.decisions)} outcomes by {len(report.rules)} rules, {took:.1f} s")
+    print(f"{len(report.wrong)} wrong", *report.wrong, sep="\n")
+    return report
+
+
+def test_some_of_everything_is_decided_as_the_readme_says(tmp_path: Path) -> None:
+    report = played(tmp_path, some_cells())
+    assert report.cells > 3_000
+    assert report.wrong == []
+
+
+@pytest.mark.soak
+def test_everything_is_decided_as_the_readme_says(tmp_path: Path) -> None:
+    report = played(tmp_path, list(cells()))
+    assert report.cells > 50_000
+    assert report.wrong == []
+
+
+@pytest.mark.parametrize("name", SCENES)
+@story
+async def test_what_shows_only_over_time(tmp_path: Path, name: str) -> None:
+    assert await wrongs(SCENES[name], tmp_path) == []
+
+
+@pytest.mark.soak
+def test_without_any_one_gate_it_fails() -> None:
+    """The mutation check. What survives is a missing cell."""
+    began = time.monotonic()
+    assert killer(None) == ""
+    with ThreadPoolExecutor(WORKERS) as pool:
+        killers = list(pool.map(killer, GATES))
+    for gate, found in zip(GATES, killers, strict=True):
+        print(f"{gate.module}: {gate.name}: {found or 'SURVIVED'}")
+    print(f"{len(GATES)} gates, {sum(map(bool, killers))} missed when they are gone, {time.monotonic() - began:.0f} s")
+    assert len(GATES) > 100
+    assert [gate.name for gate, found in zip(GATES, killers, strict=True) if not found] == []
+
+
+def test_every_gate_stands_where_it_is_to_be_left_out() -> None:
+    """Else the proof that each counts would fail much later, for that alone."""
+    moved = [gate.name for gate in GATES if source(gate).count(gate.has) != 1]
+    assert moved == []
+
+
+def test_nothing_is_skipped_in_silence() -> None:
+    """Each way to come in is tried on each platform, or stands among what it does not have; so does each policy."""
+    chosen = some_cells()
+    tried = {(cell.platform, cell.way) for cell in chosen}
+    for platform in PLATFORMS:
+        for way in WAYS:
+            absent = (platform, way) in ABSENT or (platform, way.partition(" ")[0]) in ABSENT
+            assert ((platform, way) in tried) != absent, (platform, way)
+        places = {cell.place for cell in chosen if cell.platform == platform}
+        assert places == set(PLACES[platform])
+    assert {cell.person.name for cell in chosen} == {person.name for person in PEOPLE}
+    for dm in DMS:
+        assert {cell.rooms for cell in chosen if cell.dm == dm} == set(ROOMS)
+    everyone = [(platform, person) for platform in PLATFORMS for person in PEOPLE if platform in person.only]
+    assert all(any(ways(platform, person, place)) for platform, person in everyone for place in ("listed", "closed"))

@@ -1,0 +1,187 @@
+"""The whole gateway on Discord: whatever breaks, each message is answered once, also what came while it was away.
+
+Or else the log says that nobody knows, and why. Over real sockets, a real store and, where something is killed, the
+real program. `test_discord_soak` mixes it all.
+"""
+
+import asyncio
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway import app
+from gateway.config.loader import parse_config
+from gateway.core.events import DeliveryReport
+from tests.channels.discord.faults_kit import SAY, Hurried
+from tests.gateway.system.platforms.discord_kit import NAME, town
+from tests.kits.channels import story
+from tests.servers.discord_api import DiscordApi
+from tests.servers.discord_api_faults import Options
+
+
+@pytest.mark.parametrize("what", ["500 before", "500 after", "reset before", "reset after", "silent", "429"])
+@story
+async def test_an_answer_is_seen_once_whatever_becomes_of_its_request(what: Any, tmp_path: Path) -> None:
+    async with town(tmp_path) as it, it.inside():
+        await it.api.connected()
+        it.api.faults.add(SAY, what)
+        await it.answered(it.say())
+        await it.calm()
+        assert (await it.fair()).uncertain == 0
+        assert {call.body["nonce"] for call in it.api.made(SAY)} == {it.api.made(SAY)[0].body["nonce"]}
+
+
+@pytest.mark.parametrize("what", ["reset after", "silent"])
+@story
+async def test_a_storm_after_processing_is_seen_once_and_uncertain(what: Any, tmp_path: Path) -> None:
+    async with town(tmp_path, request_timeout=0.2) as it, it.inside():
+        await it.api.connected()
+        it.api.faults.add(SAY, what, times=10**6)
+        await it.answered(it.say())
+        await it.calm()
+        (ended,) = await it.facts(DeliveryReport)
+        assert ended.state == "uncertain"
+        assert ended.reason
+        await it.fair()
+
+
+@pytest.mark.parametrize("what", ["cut", "close", "reconnect", "invalid", "gone", "no acknowledgements"])
+@story
+async def test_a_cut_in_the_middle_of_a_turn_costs_nothing(what: str, tmp_path: Path) -> None:
+    async with town(tmp_path, options=Options(heartbeat_s=4, heartbeat_grace_s=60)) as it, it.inside():
+        it.slow_s = 0.3
+        await it.api.connected()
+        tokens = [it.say(room) for room in it.rooms]
+        await it.api.until(lambda: (it.api.live != [] and it.asked != []) or it.heard(tokens[0]) > 0)
+        match what:
+            case "cut":
+                it.api.cut()
+            case "close":
+                it.api.cut(4000)
+            case "reconnect":
+                it.api.ask_reconnect()
+            case "invalid":
+                it.api.faults.invalid_sessions = 2
+                it.api.cut()
+            case "gone":
+                it.api.forget()
+                it.api.cut()
+            case _:
+                it.api.faults.hold_acks = True
+                await it.api.until(lambda: it.api.connections[0].close_code is not None)
+                it.api.faults.hold_acks = False
+        tokens += [it.say(room) for room in it.rooms]
+        await it.answered(*tokens)
+        await it.calm()
+        assert (await it.fair()).uncertain == 0
+
+
+@story
+async def test_what_was_said_while_it_was_stopped_is_answered_once(tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        async with it.inside():
+            await it.api.connected()
+            await it.answered(it.say(), it.say(it.direct))
+        old = it.say(ago_s=5000)
+        away = [it.say(room) for room in it.rooms]
+        async with it.inside():
+            await it.answered(*away)
+            await it.answered(it.say())
+            await it.calm()
+        assert it.heard(old) == 0
+        assert (await it.fair()).uncertain == 0
+
+
+@story
+async def test_a_room_that_is_too_fast_does_not_stall_another(tmp_path: Path) -> None:
+    async with town(tmp_path) as it, it.inside():
+        await it.api.connected()
+        it.api.faults.add(f"POST /channels/{it.api.room}/messages", "429", times=2, retry_after_s=1.0)
+        slow = it.say()
+        await it.api.until(lambda: bool(it.api.made(SAY)))
+        await it.answered(it.say(it.api.other), it.say(it.direct))
+        assert it.heard(slow) == 0
+        await it.answered(slow)
+        await it.calm()
+        assert (await it.fair()).uncertain == 0
+
+
+@pytest.mark.parametrize("refused", ["token", "intent"])
+def test_a_refused_bot_stops_and_another_goes_on(
+    refused: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    options = Options(token="the.other-bots.token", message_content=refused != "intent")
+
+    @story
+    async def run() -> None:
+        async with town(tmp_path) as it, DiscordApi(options) as closed:
+            token = "wrong.token-of.mine" if refused == "token" else closed.token
+            here = it.config["channels"][NAME]
+            urls = {"api_url": closed.api_url, "gateway_url": closed.gateway_url}
+            it.config["channels"]["discord.closed"] = here | urls | {"token": token}
+            async with it.inside():
+                await it.api.connected()
+                await it.answered(it.say())
+                said = "is refused: .*token" if refused == "token" else "is refused: .*MESSAGE CONTENT"
+                assert [r for r in caplog.records if r.name == "reverie.runner" and re.search(said, r.getMessage())]
+                await it.answered(it.say())
+            await it.fair()
+            lines = [r.getMessage() + str(r.exc_info and r.exc_info[1]) for r in caplog.records]
+            assert not [line for line in lines if any(secret in line for secret in (it.api.token, token))]
+            assert (tmp_path / "reverie.db").read_bytes().find(token.encode()) == -1
+
+    run()
+
+
+@story
+async def test_when_every_bot_is_refused_the_gateway_says_so(tmp_path: Path) -> None:
+    async with town(tmp_path, token="wrong") as it:
+        with pytest.raises(app.NoChannelsLeft):
+            await app.run(parse_config(it.config, tmp_path), asyncio.Event(), clock=Hurried(20))
+
+
+@story
+async def test_a_killed_process_answers_what_was_said_while_it_was_dead(tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        await it.start()
+        await it.api.connected()
+        await it.answered(it.say())
+        await it.kill()
+        away = [it.say(room) for room in (it.api.room, it.api.other)]
+        await it.start()
+        await it.answered(*away)
+        await it.calm()
+        await it.end()
+        assert (await it.fair()).uncertain == 0
+        assert it.api.token not in it.log
+
+
+@pytest.mark.slow
+@story
+async def test_a_process_killed_between_the_message_and_its_receipt_does_not_say_it_twice(tmp_path: Path) -> None:
+    async with town(tmp_path, request_timeout=30) as it:
+        await it.start()
+        await it.api.connected()
+        it.api.faults.add(SAY, "silent")
+        await it.answered(it.say())
+        await it.kill()
+        await it.start()
+        await it.calm()
+        await it.end()
+        assert (await it.fair()).uncertain == 0
+        assert len(it.api.made(SAY)) == 2
+
+
+@story
+async def test_a_server_that_forgets_nonces_is_found_out(tmp_path: Path) -> None:
+    """The proof of the proofs: without the platform's help the same fault shows the answer twice, and is noticed."""
+    async with town(tmp_path, options=Options(nonce_s=0)) as it, it.inside():
+        await it.api.connected()
+        it.api.faults.add(SAY, "500 after")
+        await it.answered(it.say())
+        await it.calm()
+        assert (await it.verdict()).duplicated > 0

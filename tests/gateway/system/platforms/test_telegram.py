@@ -1,0 +1,337 @@
+"""The whole gateway on Telegram: whatever breaks, each update is handled once and each reply is visible once.
+
+Or else the log says that nobody knows, and why. Over real sockets, a real store and, where something is killed, the
+real program. Run the slow ones with `-s` to see the figures.
+"""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.core.events import ConnectionChanged, DeliveryReport
+from gateway.core.facts import CursorMoved, PartSendEnded, TurnRecord
+from tests.channels.telegram.test_fuzz import Spoiler
+from tests.gateway.system.crash.test_kill import GUESSES
+from tests.gateway.system.platforms.telegram_kit import Town, town
+from tests.kits.channels import story
+from tests.kits.delivery_judge import Verdict, fair
+from tests.kits.gateway_process import so
+from tests.servers.bot_api_faults import BAD_GATEWAY
+from tests.servers.bot_api_flood import Flood
+from tests.servers.bot_api_world import Person
+
+
+def people(it: Town, count: int) -> list[Person]:
+    return [it.api.person(f"p{number}") for number in range(count)]
+
+
+@story
+async def test_what_was_said_before_the_start_is_answered(tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        lounge = it.api.group("lounge")
+        tokens = [it.say(person) for person in people(it, 5)] + [it.say(it.api.person("Ann"), lounge)]
+        async with it.inside():
+            await it.answered(*tokens)
+            await it.calm()
+        found = await it.verdict()
+        fair(found)
+        assert (found.answered, found.uncertain) == (6, 0)
+
+
+@story
+async def test_a_storm_of_429_delays_only_its_own_chat_and_costs_nothing(tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        ann, ben = people(it, 2)
+        storm = it.api.faults.fail(
+            "sendMessage", 429, retry_after=1, times=3, where=lambda call: call["chat_id"] == ann.id
+        )
+        async with it.inside():
+            stormy = it.say(ann)
+            await it.api.until(lambda: storm.met > 0)
+            calm = it.say(ben)
+            await it.answered(calm)
+            assert not it.heard(stormy)
+            await it.answered(stormy)
+            assert storm.met == 3
+            await it.calm()
+        found = await it.verdict()
+        fair(found)
+        assert found.uncertain == 0
+        gaps_s = [call.at_s for call in it.api.asked("sendMessage") if call["chat_id"] == ann.id]
+        assert all(after - before >= 1 for before, after in pairwise(gaps_s))
+
+
+@story
+async def test_the_default_pace_stays_below_the_flood_limits(tmp_path: Path) -> None:
+    # A little less than a second: what is sent a second apart arrives a little less than that apart now and then.
+    async with town(tmp_path, flood={}) as it:
+        it.api.methods.flood = flood = Flood(chat_s=0.9)
+        lounge, everybody = it.api.group("lounge"), people(it, 3)
+        it.long = True  # two messages for each reply that has two lines to answer
+        async with it.inside():
+            tokens = [it.say(person) for person in everybody for _ in range(2)]
+            tokens += [it.say(person, lounge) for person in everybody]
+            await it.answered(*tokens)
+            await it.calm()
+        assert dict(flood.hits) == {}
+        fair(await it.verdict())
+
+
+SENDS: dict[str, tuple[str, dict[str, Any], int]] = {
+    "dropped before": ("drop", {}, 0),
+    "dropped after": ("drop", {"after": True}, 1),
+    "silent": ("stall", {"after": True}, 1),
+}
+
+
+@pytest.mark.parametrize("what", SENDS)
+@story
+async def test_a_reply_without_an_answer_is_uncertain_and_never_sent_again(what: str, tmp_path: Path) -> None:
+    kind, more, visible = SENDS[what]
+    async with town(tmp_path) as it:
+        (ann,) = people(it, 1)
+        async with it.inside():
+            await it.answered(it.say(ann))
+            match kind:
+                case "drop":
+                    it.api.faults.drop("sendMessage", **more)
+                case "stall":
+                    it.api.faults.stall("sendMessage", **more)
+            broken = it.say(ann)
+            await it.api.called("sendMessage", 2)
+            await it.calm()
+            it.api.faults.clear()
+            after = it.say(ann)
+            await it.answered(after)
+            await it.calm()
+        found = await it.verdict()
+        fair(found)
+        assert it.heard(broken) == visible
+        states = ["sent", "uncertain", "sent", "sent"]  # the third is the word on the second
+        assert [delivery.state for delivery in await it.facts(DeliveryReport)] == states
+        (part,) = [part for part in await it.facts(PartSendEnded) if part.state == "uncertain"]
+        assert part.reason
+        assert it.api.token not in part.reason
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("page", [False, True])
+@story
+async def test_a_reply_that_met_a_failing_server_is_there_once(page: bool, after: bool, tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        (ann,) = people(it, 1)
+        async with it.inside():
+            await it.answered(it.say(ann))
+            if page:
+                it.api.faults.say("sendMessage", BAD_GATEWAY, status=502, kind="text/html", after=after)
+            else:
+                it.api.faults.fail("sendMessage", 500, after=after)
+            broken = it.say(ann)
+            await it.answered(broken)
+            await it.answered(it.say(ann))
+            await it.calm()
+        fair(await it.verdict())
+        assert it.heard(broken) == 1
+        assert [delivery.state for delivery in await it.facts(DeliveryReport)] == ["sent"] * 3
+
+
+@story
+async def test_polls_that_break_in_every_way_lose_and_double_nothing(tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        faults, everybody = it.api.faults, people(it, 4)
+        ways: list[Callable[[], object]] = [
+            lambda: faults.drop("getUpdates", after=True),
+            lambda: faults.fail("getUpdates", 409, "Conflict: terminated by other getUpdates request"),
+            lambda: faults.say("getUpdates", b'{"ok":true,"result":[{"update_id":', after=True),
+            lambda: faults.fail("getUpdates", 500, after=True),
+            lambda: faults.stall("getUpdates", after=True),
+            lambda: faults.slow("getUpdates", chunk_bytes=3),
+        ]
+        async with it.inside():
+            await it.answered(it.say(everybody[0]))
+            for breaks in ways:
+                breaks()
+                await it.answered(*[it.say(person) for person in everybody])
+                faults.release()
+            await it.calm()
+        found = await it.verdict()
+        fair(found)
+        assert found.uncertain == 0
+        covered = Counter(seq for turn in await it.facts(TurnRecord) for seq in turn.covers)
+        assert set(covered.values()) == {1}
+
+
+@story
+async def test_a_storm_of_everything_at_once_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    async with town(tmp_path, seed=6) as it:
+        faults, everybody, roll = it.api.faults, people(it, 20), it.random.random
+        storms = [
+            faults.fail("sendMessage", 429, retry_after=1, times=None, where=lambda _: roll() < 0.3),
+            faults.drop("sendMessage", times=None, where=lambda _: roll() < 0.1),
+            faults.drop("sendMessage", after=True, times=None, where=lambda _: roll() < 0.1),
+            faults.fail("sendMessage", 500, after=True, times=None, where=lambda _: roll() < 0.1),
+            faults.hang_up("*", times=None, where=lambda _: roll() < 0.2),
+            faults.drop("getUpdates", after=True, times=None, where=lambda _: roll() < 0.1),
+        ]
+        async with it.inside():
+            said = 0
+            while said < 100 or not all(storm.met for storm in storms):  # how many calls there are, time decides
+                it.say(it.random.choice(everybody))
+                said += 1
+                await asyncio.sleep(0.02)
+            await it.calm()
+        fair(await it.verdict())
+
+
+@story
+async def test_the_position_moves_in_the_transaction_of_what_was_heard(tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        for person in people(it, 50):
+            it.say(person)
+        async with it.inside():
+            await it.calm()
+        entries = await it.entries()
+        moved = [entry for entry in entries if isinstance(entry.fact, CursorMoved)]
+        assert moved
+        assert it.api.updates.confirmed == sorted(it.api.updates.confirmed)
+        fair(await it.verdict())
+
+
+@story
+async def test_spoilt_updates_go_through_the_whole_gateway_and_stop_nothing(tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        ben, spoiler = people(it, 5)[-1], Spoiler(5)  # the spoilt ones speak of the first
+        async with it.inside():
+            for _ in range(2000):
+                mine = it.api.updates.put_raw({})
+                it.api.updates.pending[-1] = (mine, spoiler.update(mine, ids=False))
+            await it.answered(it.say(ben))
+        assert it.api.updates.pending == []
+        links = [link.up for link in await it.facts(ConnectionChanged)]
+        assert links == [True]
+
+
+@story
+async def test_no_log_line_and_no_entry_tells_the_token(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("", "httpx", "httpcore", "telegram", "reverie", "asyncio"):
+        caplog.set_level(logging.DEBUG, logger=name or None)
+    async with town(tmp_path) as it:
+        (ann,) = people(it, 1)
+        async with it.inside():
+            await it.answered(it.say(ann))
+            it.api.faults.drop("sendMessage")
+            it.api.faults.fail("getUpdates", 500)
+            it.say(ann)
+            await it.api.called("sendMessage", 2)
+            await it.calm()
+        secret = it.api.token.partition(":")[2]
+        assert not [record for record in caplog.records if secret in logging.Formatter().format(record)]
+        assert secret.encode() not in it.store.read_bytes()
+        assert not [entry for entry in await it.entries() if secret in str(entry)]
+
+
+@pytest.mark.slow
+def test_a_kill_in_the_middle_of_a_batch_of_fifty_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    kills(tmp_path, rounds=3, seed=1)
+
+
+@pytest.mark.soak
+def test_forty_kills_in_the_middle_of_batches_of_fifty_lose_and_double_nothing(tmp_path: Path) -> None:
+    found = kills(tmp_path, rounds=40, seed=2)
+    assert found.answered > found.accepted / 2
+
+
+CONFIRMS_TOO_EARLY = """
+import asyncio
+from channels.telegram.updates import TelegramPoller
+
+async def take(self, updates):
+    taken = self._inbound.take(updates, self._clock.now())
+    await self._emit((), cursor=taken.cursor.dump())
+    await asyncio.sleep(0.5)
+    await self._emit(taken.batch)
+    self._inbound.durable = taken.cursor
+    return False
+
+TelegramPoller._take = take
+"""
+
+
+@pytest.mark.slow
+def test_a_position_that_runs_ahead_of_what_was_heard_is_found_out(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="an update was lost"):
+        kills(tmp_path, rounds=5, seed=3, sabotage=CONFIRMS_TOO_EARLY, moments=("taking",))
+
+
+@pytest.mark.slow
+def test_an_outbox_that_sends_again_is_found_out(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=r"lost|duplicated"):
+        kills(tmp_path, rounds=10, seed=4, sabotage=GUESSES.format(guess="pending"))
+
+
+MOMENTS = ("polled", "unconfirmed", "sending", "asked", "sending", "launch", "unconfirmed")
+"""When to kill; see `_until`."""
+
+
+def kills(directory: Path, *, rounds: int, seed: int, sabotage: str = "", moments: Sequence[str] = MOMENTS) -> Verdict:
+    return asyncio.run(_kills(directory, rounds, seed, sabotage, moments))
+
+
+async def _kills(directory: Path, rounds: int, seed: int, sabotage: str, moments: Sequence[str]) -> Verdict:
+    begun_s, killed = time.monotonic(), Counter[str]()
+    async with town(directory, seed, sabotage) as it:
+        it.slow_s, it.long = 0.1, True
+        everybody, rooms = people(it, 25), [it.api.group(name) for name in ("one", "two", "three", "four")]
+        for turn in range(rounds):
+            for _ in range(50):
+                room = it.random.choice([None, None, None, None, *rooms])
+                it.say(it.random.choice(everybody), room)
+            await it.start()
+            moment = moments[turn % len(moments)]
+            await _until(it, moment)
+            killed[moment] += 1
+            await it.kill()
+            it.api.faults.clear()
+        await it.start()
+        await it.calm()
+        await it.end()
+        found = await it.verdict()
+        row = {"rounds": rounds, "updates": len(it.tokens), "answered": found.answered, "uncertain": found.uncertain}
+        row |= {"lost": found.lost, "duplicated": found.duplicated, "asked twice": found.asked_twice}
+        row |= {"model requests": len(it.asked), "seconds": round(time.monotonic() - begun_s)}
+        print("\n" + " | ".join(f"{name}: {value}" for name, value in row.items()), dict(killed))
+        fair(found)
+        assert "Traceback" not in it.log
+        assert it.api.token not in it.log
+        return found
+
+
+async def _until(it: Town, moment: str) -> None:
+    """Wait for a moment in the middle of what the new process has to do."""
+    calls, asked = len(it.api.calls), len(it.asked)
+    sent = len(it.api.asked("sendMessage"))
+    within = it.random.uniform
+    match moment:
+        case "launch":
+            await asyncio.sleep(within(0.3, 1.5))
+        case "polled" | "taking":
+            await so(lambda: any(call.method == "getUpdates" and call.answer for call in it.api.calls[calls:]), 8)
+            await asyncio.sleep(within(0, 0.03) if moment == "polled" else 0.25)
+        case "asked":
+            more = it.random.randrange(1, 12)
+            await so(lambda: len(it.asked) >= asked + more, 8)
+        case "sending":
+            more = it.random.randrange(1, 15)
+            await so(lambda: len(it.api.asked("sendMessage")) >= sent + more, 8)
+            await asyncio.sleep(it.random.choice((0, 0, within(0, 0.004), within(0, 0.03))))
+        case _:
+            it.api.faults.stall("sendMessage", after=it.random.random() < 0.5, times=None)
+            await so(lambda: len(it.api.asked("sendMessage")) > sent, 8)
+            await asyncio.sleep(within(0, 0.1))

@@ -1,0 +1,150 @@
+"""An idle day of a whole gateway, with and without money for keeping prompts cached."""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway.config.loader import load_config
+from gateway.config.reload import LiveSettings
+from gateway.core.clock import ManualClock
+from tests.gateway.system.prompt_cache.test_prompt_bytes import grows
+from tests.kits.console_platforms import Running, running
+from tests.servers.messages_cache import MessagesCache
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import failure
+
+MORNING = datetime(2026, 3, 1, 6, 0, tzinfo=UTC)
+CONFIG = """\
+channels: {irc.libera: {platform: console, rooms: ["#garden"]}}
+agents: [{id: ana, workspace: ana}]
+llm:
+  providers: {p: {kind: anthropic, base_url: "%s", api_key: test}}
+  models: {main: {provider: p, name: claude-sonnet-5-5}}
+  context_optimization:
+    prompt_cache: {policy: fixed, long_ttl: 5m, %s}
+    token_counter: {backend: tiktoken}
+attention: {coalesce: 0}
+access: {dm: open}
+tools:
+  off: [bash, "job*", "*_file", glob, grep, view_image, "web_*", load_skill, react, "*_own", read_room, who, set_topic]
+ops: {port: 0}
+"""
+
+
+@contextlib.asynccontextmanager
+async def garden(tmp: Path, knobs: str, *, config: str = CONFIG) -> AsyncIterator[tuple[Running, ModelApi]]:
+    clock = ManualClock(MORNING)
+    async with ModelApi(cache=MessagesCache(lambda text: -(-len(text) // 4)), clock=clock.monotonic) as api:
+        (tmp / "reverie.yaml").write_text(config % (api.url, knobs))
+        (tmp / "reverie.yaml").chmod(0o600)
+        (tmp / "ana").mkdir()
+        (tmp / "ana" / "SOUL.md").write_text("Calm. " + "Knows of gardens. " * 600)
+        settings = load_config(tmp, {})
+        async with asyncio.timeout(60), running(settings, clock, LiveSettings(settings, tmp, {})) as made:
+            yield made, api
+
+
+async def ask(made: Running) -> None:
+    await made.ask("irc.libera", "reverie, hello", sender="ann", room="#garden")
+
+
+async def idle(made: Running, api: ModelApi, for_s: float, step_s: float = 5.0) -> None:
+    for _ in range(round(for_s / step_s)):
+        seen = len(api.seen)
+        made.clock.advance(step_s)
+        for _ in range(12):
+            await asyncio.sleep(0)
+        if len(api.seen) > seen:  # wait until it has been answered
+            await asyncio.sleep(0.02)
+
+
+def refreshed(api: ModelApi) -> int:
+    return sum(one.body["max_tokens"] == 0 for one in api.seen)
+
+
+def test_an_idle_day_makes_no_model_call(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with garden(tmp_path, "short_ttl: 5m") as (made, api):
+            for gap_s in (420.0, 900.0, 420.0):
+                await ask(made)
+                await idle(made, api, gap_s, step_s=60.0)
+            await ask(made)
+            asked = len(api.seen)
+            await idle(made, api, 24 * 3_600.0, step_s=60.0)
+            assert (asked, len(api.seen)) == (4, 4)
+
+    asyncio.run(story())
+
+
+@pytest.mark.slow
+def test_a_budget_keeps_the_prompt_and_its_cost_is_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+
+    async def story() -> None:
+        async with garden(tmp_path, "keep_warm_usd: 0.5") as (made, api):
+            for _ in range(4):
+                await ask(made)
+                await idle(made, api, 900.0)
+            await ask(made)
+            tickets = [one.ticket for one in api.seen if one.ticket is not None and one.body["max_tokens"]]
+            assert api.violations == []
+            assert refreshed(api) > 0
+            assert tickets[-1].usage.cache_read_input_tokens == tickets[-2].path[-1].tokens
+            asked = len(api.seen)
+            await idle(made, api, 12 * 3_600.0, step_s=10.0)
+            assert len(api.seen) - asked < 24
+            later = len(api.seen)
+            await idle(made, api, 12 * 3_600.0, step_s=60.0)
+            assert len(api.seen) == later
+            (url,) = re.findall(r"http://\S+/metrics", caplog.text)
+            async with httpx.AsyncClient() as client:
+                metrics = (await client.get(url)).text
+            (counted,) = re.findall(r"^llm_requests_total\{.*\} (\d+)", metrics, re.MULTILINE)
+            assert int(counted) == len(api.seen)
+            kept = [one for one in caplog.messages if "is kept warm" in one]
+            assert len(kept) == refreshed(api)
+
+    asyncio.run(story())
+
+
+def test_stopping_does_not_wait_for_a_refresh(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with garden(tmp_path, "keep_warm_usd: 0.5") as (made, api):
+            for _ in range(4):
+                await ask(made)
+                await idle(made, api, 420.0)
+            await ask(made)
+            before = refreshed(api)
+            api.then(replace(failure(529, "overloaded_error"), delay_s=600.0))
+            while refreshed(api) == before:
+                made.clock.advance(1.0)
+                await asyncio.sleep(0)
+            await made.end()
+            while not api.seen[-1].hung_up:
+                await asyncio.sleep(0.001)
+            await made.start()
+
+    asyncio.run(story())
+
+
+def test_a_prompt_that_is_kept_warm_keeps_its_card(tmp_path: Path) -> None:
+    async def story() -> None:
+        config = CONFIG.replace("long_ttl: 5m", "short_ttl: 1h")
+        async with garden(tmp_path, "keep_warm_usd: 5", config=config) as (made, api):
+            for number in range(5):
+                await ask(made)
+                await made.towns["irc.libera"].receive_topic(f"beans {number}", room="#garden")
+                await idle(made, api, 3_900.0)
+            await ask(made)
+            before, newest = [one for one in api.seen if one.ticket is not None and one.body["max_tokens"]][-2:]
+            assert refreshed(api)
+            assert grows([before.body, newest.body])
+
+    asyncio.run(story())

@@ -1,0 +1,226 @@
+"""What goes to a strict Messages API over days: which bytes stay, which change, and what the cache makes of it."""
+
+import asyncio
+import json
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.config.loader import load_config
+from gateway.config.reload import LiveSettings
+from gateway.core.clock import ManualClock
+from tests.kits.console_platforms import Running, running
+from tests.servers.messages_cache import MessagesCache
+from tests.servers.model_api import ModelApi
+
+EVENING = datetime(2026, 3, 1, 23, 50, tzinfo=UTC)
+CONFIG = """\
+channels:
+  irc.libera: {platform: console, rooms: ["#garden", "#lobby"]}
+  telegram.main: {platform: console, rooms: ["#garden"]}
+  discord.main: {platform: console, rooms: []}
+agents: [{id: ana, workspace: ana, context_optimization: {prompt_cache: %s}}]
+llm:
+  providers: {p: {kind: anthropic, base_url: "%s", api_key: test}}
+  models: {main: {provider: p, name: claude-sonnet-5-5}}
+  context_optimization: {workspace_cache: {watch_debounce_ms: 50}, prompt_cache: {%s}}
+attention: {coalesce: 0}
+access: {dm: open, roles: {owner: ["irc.libera:ann"]}}
+tools: {off: [bash]}  # how it runs is told to owners with each request
+ops: {port: 0}
+"""
+
+
+def write(tmp: Path, url: str, prompt_cache: str = "true", knobs: str = "") -> None:
+    (tmp / "reverie.yaml").write_text(CONFIG % (prompt_cache, url, knobs))
+    (tmp / "reverie.yaml").chmod(0o600)
+
+
+def town(tmp: Path, api: ModelApi, clock: ManualClock) -> Any:
+    write(tmp, api.url)
+    (tmp / "ana").mkdir()
+    (tmp / "ana" / "SOUL.md").write_text("Calm. " + "Knows of gardens. " * 300)
+    (tmp / "ana" / "USER.md").write_text("Ann grows beans.")
+    settings = load_config(tmp, {})
+    return running(settings, clock, LiveSettings(settings, tmp, {}))
+
+
+def fake(clock: ManualClock) -> ModelApi:
+    return ModelApi(cache=MessagesCache(lambda text: -(-len(text) // 4)), clock=clock.monotonic)
+
+
+def bare(value: Any) -> Any:
+    """Without the marks, which may move."""
+    if isinstance(value, dict):
+        return {key: bare(item) for key, item in value.items() if key != "cache_control"}
+    return [bare(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def pieces(body: dict[str, Any]) -> list[str]:
+    """Everything that is cached, in order, as bytes would be compared: all but what holds for one turn only."""
+    said = [(m["role"], block) for m in body["messages"] if m["role"] != "system" for block in m["content"]]
+    return [json.dumps(bare(piece)) for piece in (*body["tools"], *body["system"], *said)]
+
+
+def marks(body: dict[str, Any]) -> list[str]:
+    said = [block for message in body["messages"] if message["role"] != "system" for block in message["content"]]
+    return [b["cache_control"]["ttl"] for b in (*body["tools"], *body["system"], *said) if "cache_control" in b]
+
+
+def grows(bodies: list[dict[str, Any]]) -> bool:
+    """Whether each request begins with all that the one before had."""
+    return all(new[: len(old)] == old for old, new in pairwise(pieces(body) for body in bodies))
+
+
+async def garden(gateway: Running, text: str, sender: str = "ann") -> None:
+    await gateway.ask("irc.libera", f"reverie, {text}", sender=sender, room="#garden")
+
+
+def test_topic_sender_midnight_and_restart_change_no_byte_in_front_of_the_new_line(tmp_path: Path) -> None:
+    async def story() -> None:
+        clock = ManualClock(EVENING)
+        async with fake(clock) as api, town(tmp_path, api, clock) as gateway:
+            await garden(gateway, "hello")
+            await gateway.towns["irc.libera"].topic("beans", room="#garden", sender="bob")
+            await garden(gateway, "what is new?", sender="bob")
+            clock.advance(1_200)  # past midnight
+            await garden(gateway, "what day is it?", sender="eve")
+            await gateway.end()
+            await gateway.start()
+            await garden(gateway, "still there?")
+            bodies = [one.body for one in api.seen if one.path.endswith("/messages")]
+            assert (len(bodies), api.violations) == (4, [])
+            assert grows(bodies)
+            reads = [one.ticket.usage.cache_read_input_tokens for one in api.seen if one.ticket is not None]
+            assert reads[0] == 0
+            assert all(reads[1:])
+
+    asyncio.run(story())
+
+
+def test_every_conversation_shares_its_beginning_and_reads_it(tmp_path: Path) -> None:
+    async def story() -> None:
+        clock = ManualClock(EVENING)
+        async with fake(clock) as api, town(tmp_path, api, clock) as gateway:
+            await garden(gateway, "hello")
+            await gateway.ask("telegram.main", "reverie, hi", sender="bob", room="#garden")
+            await gateway.ask("irc.libera", "hello", sender="ann", room=None)
+            await gateway.ask("discord.main", "hello", sender="eve", room=None)
+            asked = [one for one in api.seen if one.ticket is not None]
+            shared = len(asked[0].body["tools"]) + 1
+            assert len({tuple(pieces(one.body)[:shared]) for one in asked}) == 1
+            first, *others = [one.ticket for one in asked if one.ticket is not None]
+            assert all(other.read >= shared for other in others)
+            assert first.path[shared - 1].tokens > 1_024
+
+    asyncio.run(story())
+
+
+def test_user_and_memory_are_for_the_owner_alone(tmp_path: Path) -> None:
+    async def story() -> None:
+        clock = ManualClock(EVENING)
+        async with fake(clock) as api, town(tmp_path, api, clock) as gateway:
+            await garden(gateway, "hello")
+            await gateway.ask("irc.libera", "hello", sender="eve", room=None)
+            await gateway.ask("irc.libera", "hello", sender="ann", room=None)
+            told = ["grows beans" in json.dumps(one.body) for one in api.seen if one.ticket is not None]
+            assert told == [False, False, True]
+
+    asyncio.run(story())
+
+
+def test_an_edited_soul_is_seen_by_the_next_turn(tmp_path: Path) -> None:
+    async def story() -> None:
+        clock = ManualClock(EVENING)
+        async with fake(clock) as api, town(tmp_path, api, clock) as gateway:
+            await garden(gateway, "hello")
+            (tmp_path / "ana" / "SOUL.md").write_text("Merry.")
+            async with asyncio.timeout(120):
+                while "Merry." not in json.dumps([one.body for one in api.seen if one.ticket is not None][-1]):
+                    await garden(gateway, "and now?")
+            assert "Calm." not in json.dumps([one.body for one in api.seen if one.ticket is not None][-1]["system"])
+
+    asyncio.run(story())
+
+
+def test_a_switch_counts_from_the_next_request_on(tmp_path: Path) -> None:
+    async def story() -> None:
+        clock = ManualClock(EVENING)
+        async with fake(clock) as api, town(tmp_path, api, clock) as gateway:
+            await garden(gateway, "hello")
+            write(tmp_path, api.url, prompt_cache="false")
+            await gateway.live.reload()
+            await garden(gateway, "and now?")
+            write(tmp_path, api.url)
+            await gateway.live.reload()
+            await garden(gateway, "and again?")
+            bodies = [one.body for one in api.seen if one.ticket is not None]
+            assert [bool(marks(body)) for body in bodies] == [True, False, True]
+            assert grows(bodies)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("knobs", "lifetimes"),
+    [
+        ("policy: fixed", ["1h", "5m"]),
+        ("policy: fixed, short_ttl: 1h", ["1h"]),
+        ("policy: fixed, long_ttl: 5m", ["5m"]),
+        ("policy: fixed, short_ttl: 1h, long_ttl_providers: []", ["5m"]),
+        ("policy: auto, long_ttl: 5m", ["5m"]),
+    ],
+)
+def test_lifetimes_are_those_that_the_operator_allows(tmp_path: Path, knobs: str, lifetimes: list[str]) -> None:
+    async def story() -> None:
+        clock = ManualClock(EVENING)
+        async with fake(clock) as api, town(tmp_path, api, clock) as gateway:
+            write(tmp_path, api.url, knobs=knobs)
+            await gateway.live.reload()
+            for _ in range(3):
+                await garden(gateway, "hello")
+                clock.advance(900)
+            asked = [one for one in api.seen if one.ticket is not None]
+            assert sorted({life for one in asked for life in marks(one.body)}) == lifetimes
+            assert api.violations == []
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("gap_s", [60, 310, 900, 3_000])
+def test_a_steady_room_reads_its_past_whatever_its_pace(tmp_path: Path, gap_s: int) -> None:
+    async def story() -> None:
+        clock = ManualClock(EVENING)
+        async with fake(clock) as api, town(tmp_path, api, clock) as gateway:
+            for number in range(8):
+                await garden(gateway, f"line {number}")
+                clock.advance(gap_s)
+            tickets = [one.ticket for one in api.seen if one.ticket is not None]
+            assert api.violations == []
+            for before, now in pairwise(tickets[4:]):  # its own gaps have shown its pace by then
+                last, _ = before.writes[-1]  # behind it stands only what holds for that turn
+                assert now.usage.cache_read_input_tokens == before.path[last].tokens
+                assert last >= len(before.path) - 2
+
+    asyncio.run(story())
+
+
+def test_the_pace_of_a_room_is_known_after_a_restart(tmp_path: Path) -> None:
+    async def story() -> None:
+        clock = ManualClock(EVENING)
+        async with fake(clock) as api, town(tmp_path, api, clock) as gateway:
+            for number in range(4):
+                await garden(gateway, f"line {number}")
+                clock.advance(600)
+            await gateway.end()
+            clock.advance(7_200)
+            await gateway.start()
+            await asyncio.sleep(0.2)
+            await garden(gateway, "good morning")
+            newest = [one.body for one in api.seen if one.ticket is not None][-1]
+            assert set(marks(newest)) == {"1h"}
+
+    asyncio.run(story())

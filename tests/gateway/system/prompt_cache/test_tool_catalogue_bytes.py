@@ -1,0 +1,157 @@
+"""A new skill, capability or tool of a server changes no byte of what is cached for all in front of it."""
+
+import asyncio
+import contextlib
+import json
+import re
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.core.clock import ManualClock
+from tests.gateway.system.long_run.tool_heavy_kit import BEGIN, CHANNEL, settings
+from tests.gateway.system.prompt_cache.test_prompt_bytes import bare
+from tests.kits.console_platforms import Running, running
+from tests.kits.mcp import OWN
+from tests.servers.messages_cache import MessagesCache
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer, Json
+
+SKILL = "---\nname: brew-tea\ndescription: Make tea. Use it when somebody is thirsty.\n---\nBoil water.\n"
+
+
+@dataclass
+class Asked:
+    """A gateway, and a model that calls what it is told to."""
+
+    gateway: Running
+    api: ModelApi
+    calls: list[tuple[str, Json]] = field(default_factory=list)
+    """Made by the next answers, one each."""
+    results: list[str] = field(default_factory=list)
+    count: int = 0
+
+    def __post_init__(self) -> None:
+        self.api.default = self._answer
+
+    def _answer(self, body: Json) -> Answer:
+        self.count += 1
+        newest = next(one for one in reversed(body["messages"]) if one["role"] == "user")
+        self.results += [one["content"] for one in newest["content"] if one["type"] == "tool_result"]
+        if self.calls:
+            name, args = self.calls.pop(0)
+            return Answer(calls=((f"toolu_{self.count}", name, json.dumps(args)),))
+        return Answer(text="Yes.")
+
+    async def ask(self) -> Json:
+        """Somebody asks; the last request of that turn."""
+        await self.gateway.ask(CHANNEL, "reverie, go on", sender="olga", room="#garden")
+        assert [one.complaint for one in self.api.violations] == []
+        return self.api.seen[-1].body
+
+
+@contextlib.asynccontextmanager
+async def asking(folder: Path, clock: ManualClock, surface: str, **tools: Any) -> AsyncIterator[Asked]:
+    """Everything up, and down at the end."""
+    cache = MessagesCache(lambda text: -(-len(text) // 4))
+    async with ModelApi(cache=cache, clock=clock.monotonic) as api:
+        provider = {"kind": "anthropic", "base_url": api.url, "api_key": "test"}
+        model = {"name": "claude-opus-5-5", "context_tokens": 100_000}
+        made = settings(folder, provider, model, agent={"surface": surface}, **tools)
+        async with running(made, clock) as gateway:
+            yield Asked(gateway, api)
+
+
+def front(body: Json) -> str:
+    """Tools and identity as they are sent. Marks are no part of what is cached, and may move."""
+    return json.dumps(bare([body["tools"], body["system"][0]]))
+
+
+def before_history(body: Json) -> str:
+    """All that stands in front of what was said."""
+    return json.dumps(bare([body["tools"], body["system"]]))
+
+
+def now(body: Json) -> str:
+    """What holds for this request only."""
+    return json.dumps(body["messages"][-1])
+
+
+@pytest.mark.parametrize("surface", ["native", "capability"])
+def test_a_new_skill_changes_nothing_in_front_of_the_skills(tmp_path: Path, surface: str) -> None:
+    async def story() -> None:
+        clock = ManualClock(BEGIN)
+        async with asking(tmp_path, clock, surface) as it:
+            before = await it.ask()
+            folder = tmp_path / "workspace" / "skills" / "brew-tea"
+            folder.mkdir(parents=True)
+            (folder / "SKILL.md").write_text(SKILL)
+            after = await it.ask()
+            assert front(after) == front(before)
+            assert "brew-tea" in after["system"][1]["text"]
+            assert "brew-tea" not in json.dumps(before["system"])
+            first, *_, last = [one.ticket for one in it.api.seen if one.ticket is not None]
+            identity = len(after["tools"])  # behind as many tools
+            assert last.path[identity] is first.path[identity]  # the same bytes also as the provider caches them
+            assert last.path[identity + 1] is not first.path[identity + 1]
+            if identity in [place for place, _ in first.writes]:  # a mark stood there: there was nothing else to share
+                assert last.usage.cache_read_input_tokens >= last.path[identity].tokens
+            else:  # the skills were shared, too: what stands in front of them is written with them, and once
+                assert identity + 1 in [place for place, _ in first.writes]
+                assert identity + 1 in [place for place, lifetime in last.writes if lifetime == "1h"]
+
+    asyncio.run(story())
+
+
+def test_a_capability_more_changes_nothing_in_front_of_the_catalogue(tmp_path: Path) -> None:
+    async def story(folder: Path, **tools: Any) -> Json:
+        async with asking(folder, ManualClock(BEGIN), "capability", **tools) as it:
+            return await it.ask()
+
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    without, whole = asyncio.run(story(tmp_path / "a", off=["who"])), asyncio.run(story(tmp_path / "b"))
+    assert front(without) == front(whole)
+    assert "- who(" in whole["system"][1]["text"]
+    assert "- who(" not in without["system"][1]["text"]
+    assert [tool["name"] for tool in whole["tools"]] == ["call_capability"]
+
+
+@pytest.mark.parametrize("surface", [pytest.param("native", marks=pytest.mark.slow), "capability"])
+def test_a_server_whose_list_changes_is_told_of_behind_all_that_is_cached(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, surface: str
+) -> None:
+    async def story() -> None:
+        clock = ManualClock(BEGIN)
+        own = {"command": [sys.executable, OWN, "stdio", str(tmp_path)], "role": "member", "approval": "never"}
+        async with asking(tmp_path, clock, surface, mcp={"own": own}) as it:
+            before = await it.ask()
+            assert "mcp_own_grow" in before_history(before)
+            it.calls = [("call_capability", {"capability": "mcp_own_grow", "args": {}})]
+            await it.ask()
+            async with asyncio.timeout(120):
+                while not (waits := re.search("`approve ([0-9a-f]{8})`", caplog.text)):  # what owners are told
+                    after = await it.ask()
+                    assert before_history(after) == before_history(before)
+                    assert "mcp_own_extra" not in now(after)
+                    clock.advance(1)  # it is asked again after a moment
+                await it.gateway.ask(CHANNEL, f"!approve {waits[1]}", sender="olga", room="#garden")
+                while "mcp_own_extra" not in now(after := await it.ask()):
+                    assert before_history(after) == before_history(before)
+                    clock.advance(1)
+            assert before_history(after) == before_history(before)
+            it.calls = [("call_capability", {"capability": "mcp_own_extra", "args": {}})]
+            await it.ask()
+            assert "I am new" in it.results[-1]
+            clock.advance(7_300)
+            cold = await it.ask()
+            assert "mcp_own_extra" in before_history(cold)
+            assert "mcp_own_extra" not in now(cold)
+            if surface == "capability":
+                assert front(cold) == front(before)
+
+    asyncio.run(story())

@@ -1,0 +1,108 @@
+"""What is read in before anybody has said anything: the common beginning on local models, and nothing elsewhere."""
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gateway.config.loader import load_config
+from gateway.config.reload import LiveSettings
+from gateway.core.clock import ManualClock
+from tests.kits.console_platforms import Running, running
+from tests.kits.mcp import OWN
+from tests.servers.llama_api import LlamaApi
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer
+
+CONFIG = """\
+channels: {irc.libera: {platform: console, rooms: ["#garden"]}}
+agents: [{id: ana, workspace: ana, surface: %s}]
+llm:
+  providers: {p: {kind: %s, base_url: "%s", api_key: k}}
+  models: {main: {provider: p, name: claude-sonnet-5-5}}
+  context_optimization: {token_counter: {backend: tiktoken}}
+attention: {coalesce: 0}
+access: {dm: open}
+ops: {port: 0}
+"""
+
+
+@contextlib.asynccontextmanager
+async def gateway(
+    tmp: Path, api: ModelApi, kind: str = "llamacpp", *, surface: str = "native", more: str = ""
+) -> AsyncIterator[Running]:
+    (tmp / "reverie.yaml").write_text(CONFIG % (surface, kind, api.url) + more)
+    (tmp / "reverie.yaml").chmod(0o600)
+    (tmp / "ana").mkdir()
+    (tmp / "ana" / "IDENTITY.md").write_text("You are Ana . " + "Knows of gardens . " * 200)
+    settings = load_config(tmp, {})
+    async with asyncio.timeout(120), running(settings, ManualClock(), LiveSettings(settings, tmp, {})) as made:
+        yield made
+
+
+async def ask(made: Running) -> None:
+    await made.ask("irc.libera", "reverie, hello", sender="ann", room=None)
+
+
+def test_the_first_person_does_not_pay_for_the_identity_on_a_local_model(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with LlamaApi() as api, gateway(tmp_path, api) as made:
+            while not any(held for held in api.held):
+                await asyncio.sleep(0.005)
+            read_in, *_ = api.read_in
+            await ask(made)
+            first = api.answered[0].body
+            beginning = read_in.body["messages"][0]["content"]
+            assert first["messages"][0]["content"].startswith(beginning)
+            assert read_in.body.get("tools") == first.get("tools")
+            shared = len(beginning.split())
+            number = api.completions.index(api.answered[0])
+            assert shared > 600
+            assert api.timings[number]["cache_n"] >= shared
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("surface", ["native", "capability"])
+def test_tools_of_servers_are_in_what_is_read_in(tmp_path: Path, surface: str) -> None:
+    more = f"tools: {{mcp: {{own: {{command: [{sys.executable}, {OWN}, stdio, {tmp_path}]}}}}}}\n"
+
+    async def story() -> None:
+        async with LlamaApi() as api, gateway(tmp_path, api, surface=surface, more=more) as made:
+            while not any(held for held in api.held):
+                await asyncio.sleep(0.005)
+            read_in = api.read_in[-1].body
+            await ask(made)
+            first = api.answered[0].body
+            assert "mcp_own_slow" in str(read_in)
+            assert read_in.get("tools") == first.get("tools")
+            assert first["messages"][0]["content"].startswith(read_in["messages"][0]["content"])
+
+    asyncio.run(story())
+
+
+def test_what_cannot_be_read_in_is_no_trouble(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        caplog.set_level("DEBUG")
+        async with LlamaApi() as api:
+            api.then(Answer(status=503, body=b"{}"))
+            async with gateway(tmp_path, api) as made:
+                while "not read in ahead" not in caplog.text:
+                    await asyncio.sleep(0.005)
+                await ask(made)
+            assert [one.levelname for one in caplog.records if "read in ahead" in one.message] == ["DEBUG"]
+
+    asyncio.run(story())
+
+
+def test_nothing_is_read_in_where_that_costs_money(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with ModelApi() as api:
+            async with gateway(tmp_path, api, "anthropic") as made:
+                await ask(made)
+            assert [one.body["max_tokens"] > 0 for one in api.seen] == [True]
+
+    asyncio.run(story())

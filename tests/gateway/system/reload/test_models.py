@@ -1,0 +1,185 @@
+"""Models and their providers, configured anew while agents think with them: used at once, and closed once unused."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from agent.cache.client import CachingModel
+from gateway.config.loader import load_config
+from gateway.config.reload import LiveSettings
+from tests.kits.gateway import UNHURRIED
+from tests.kits.model_choice import Gate, serving, story
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer
+
+Json = dict[str, Any]
+
+
+class Town:
+    def __init__(self, folder: Path, url: str) -> None:
+        self.folder = folder
+        self.said: Json = {
+            "agents": [{"id": "reverie"}],
+            "llm": {
+                "providers": {
+                    "a": {"kind": "anthropic", "base_url": url, "api_key": "sk-first-key-of-a"},
+                    "o": {"kind": "openai", "base_url": url, "api_key": "sk-first-key-of-o"},
+                },
+                "models": {
+                    "main": {"provider": "a", "name": "claude-sonnet-5-5", "fallbacks": ["spare"]},
+                    "other": {"provider": "o", "name": "gpt-5"},
+                    "spare": {"provider": "o", "name": "gpt-5-mini"},
+                },
+            },
+            "attention": {"coalesce": 0},
+            "access": {"dm": "open", "roles": {"owner": ["console:ann"]}, "rates": UNHURRIED},
+            "store": {"path": "reverie.db"},
+            "ops": {"port": 0},
+        }
+        self.write()
+        self.settings = load_config(folder, {})
+        self.live = LiveSettings(self.settings, folder, {})
+        self.gate: Gate
+
+    def write(self) -> None:
+        (self.folder / "reverie.yaml").write_text(json.dumps(self.said))
+        (self.folder / "reverie.yaml").chmod(0o600)
+
+    async def reload(self) -> tuple[str, ...]:
+        self.write()
+        came = await self.live.reload()
+        assert not came.problems, came
+        return came.applied
+
+    @property
+    def pool(self) -> dict[str, CachingModel]:
+        """Models that are open, by name."""
+        return {one.name: one for one in self.gate.equipment.caching_models}
+
+    async def hear(self, text: str) -> None:
+        count = len(self.gate.screen.parts)
+        await self.gate.console.receive_message(text, sender="ann")
+        await self.gate.screen.until(count + 1)
+
+
+@contextlib.asynccontextmanager
+async def town(folder: Path) -> AsyncIterator[tuple[Town, ModelApi]]:
+    async with ModelApi() as api:
+        api.default = lambda _: Answer(text="I see.")
+        it = Town(folder, api.url)
+        async with serving(it.settings, it.live) as gate:
+            it.gate = gate
+            await it.hear("hello")
+            yield it, api
+
+
+@story
+async def test_what_is_the_same_stays_with_all_that_it_knows(tmp_path: Path) -> None:
+    async with town(tmp_path) as (it, _):
+        before = it.pool
+        it.said["llm"]["models"]["main"]["fallbacks"] = []
+        it.said["llm"]["models"]["other"]["context_tokens"] = 64_000
+        assert await it.reload() == ("llm.models.main.fallbacks", "llm.models.other.context_tokens")
+        assert it.pool == {"main": before["main"]}
+        it.said["llm"]["models"]["main"]["fallbacks"] = ["spare"]
+        await it.reload()
+        assert it.pool["main"] is before["main"]
+        assert it.pool["spare"] is not before["spare"]
+        await it.hear("and now?")
+
+
+@story
+async def test_a_model_of_a_running_turn_is_closed_when_that_has_ended(tmp_path: Path) -> None:
+    async with town(tmp_path) as (it, api):
+        before, answered = it.pool["main"], asyncio.Event()
+
+        def slow(_: Json) -> Answer:
+            answered.set()
+            return Answer(text="At last.", delay_s=0.5)
+
+        api.default = slow
+        hearing = asyncio.create_task(it.hear("take your time"))
+        await answered.wait()
+        it.said["llm"]["providers"]["a"]["api_key"] = "sk-second-key-of-a"
+        await it.reload()
+        assert it.pool["main"] is not before
+        client = before._model._api  # type: ignore[attr-defined]
+        assert not client._closed
+        await hearing
+        assert "At last." in repr(it.gate.screen.parts[-1])
+        await it.gate.calm()
+        async with asyncio.timeout(120):
+            while not client._closed:
+                await asyncio.sleep(0.005)
+        api.default = lambda _: Answer(text="I see.")
+        await it.hear("and now?")
+        keys = [one.headers["x-api-key"] for one in api.seen if "x-api-key" in one.headers and "count" not in one.path]
+        assert keys == ["sk-first-key-of-a"] * 2 + ["sk-second-key-of-a"]
+
+
+@story
+async def test_what_was_chosen_holds_as_long_as_it_is_configured(tmp_path: Path) -> None:
+    async with town(tmp_path) as (it, api):
+        await it.gate.command("model switch", name="other")
+        mind = it.gate.gateway.agents.agents[0]
+        await it.gate.until(lambda: mind.agent_model.name == "other")
+        it.said["agents"][0]["model"] = "spare"
+        it.said["llm"]["providers"]["o"]["api_key"] = "sk-second-key-of-o"
+        await it.reload()
+        await it.hear("who are you?")
+        assert (api.seen[-1].body["model"], api.seen[-1].headers["authorization"][-20:]) == (
+            "gpt-5",
+            "r sk-second-key-of-o",
+        )
+        del it.said["llm"]["models"]["other"]
+        await it.reload()
+        assert [one.name for one in it.gate.gateway.agents.model_selector.list_models()] == ["main", "spare"]
+        await it.hear("and now?")
+        assert api.seen[-1].body["model"] == "gpt-5-mini"
+        assert set(it.pool) == {"spare"}
+
+
+@story
+async def test_prices_count_with_the_next_request(tmp_path: Path) -> None:
+    async with town(tmp_path) as (it, _):
+        before = it.pool["main"]
+        (tmp_path / "prices.yaml").write_text(
+            "models: [{match: ['*sonnet*'], input_usd: 1000, output_usd: 5000}]\n"
+            "default: {input_usd: 1, output_usd: 1}\n"
+        )
+        assert await it.reload() == ("prices",)
+        assert await it.reload() == ()
+        assert it.pool["main"] is before
+        await it.hear("what do you cost?")
+        first, second = [turn.accounts[0].cost_usd for turn in await it.gate.turns()]
+        assert first is not None
+        assert second is not None
+        assert second > 50 * first
+
+
+@story
+async def test_many_readings_leave_nothing_behind(tmp_path: Path) -> None:
+    async with town(tmp_path) as (it, _):
+        for number in range(100):
+            it.said["llm"]["providers"]["a"]["api_key"] = f"sk-key-{number}-of-a"
+            it.said["llm"]["context_optimization"] = {
+                "prompt_cache": {"keep_warm_usd": 0.5},
+                "token_counter": {"cache_capacity": 100 + number},
+                "compaction": {"summarizer_model": ("", "other", "spare")[number % 3]},
+            }
+            await it.reload()
+            if number % 20 == 0:
+                await it.hear("hello")
+        equipment, thinkers = it.gate.equipment, it.gate.equipment.pool
+        await it.gate.calm()
+        async with asyncio.timeout(120):
+            while thinkers._closing._tasks:
+                await asyncio.sleep(0.005)
+        assert set(it.pool) == {"main", "spare"}
+        assert (len(thinkers._pool), len(thinkers._agent_models), len(thinkers._holds)) == (2, 1, 1)
+        warmer = equipment.keep_warm
+        open_ = set(it.pool.values())
+        assert {one for one, _ in warmer._dropped} | {one.model for one in warmer._refresh_times} <= open_

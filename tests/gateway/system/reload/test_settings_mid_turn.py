@@ -1,0 +1,256 @@
+"""What the configuration says counts from the next message on, and never in the middle of a turn: on a real gateway."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.config.loader import load_config
+from gateway.config.reload import LiveSettings, ReloadResult
+from gateway.core.clock import ManualClock
+from tests.kits.console_platforms import Running, running
+from tests.servers.model_api import ModelApi
+from tests.servers.model_api_events import Answer
+
+Json = dict[str, Any]
+OWNER = "irc.libera:ann"
+
+
+def config(url: str) -> Json:
+    return {
+        "channels": {
+            "irc.libera": {"platform": "console", "rooms": ["#garden", "#lobby"]},
+            "telegram.main": {"platform": "console"},
+            "discord.main": {"platform": "console"},
+        },
+        "agents": [{"id": "ana", "bindings": [{"prompt": "Edition one."}]}],
+        "llm": {
+            "providers": {"p": {"kind": "anthropic", "base_url": url, "api_key": "first-api-key-of-ours"}},
+            "models": {
+                "main": {"provider": "p", "name": "claude-sonnet-5-5", "max_output_tokens": 1_001},
+                "other": {"provider": "p", "name": "claude-haiku-4-5", "max_output_tokens": 1_002},
+            },
+            "context_optimization": {"token_counter": {"enabled": False}},
+        },
+        "attention": {"coalesce": 0},
+        "access": {"dm": "allowlist", "roles": {"owner": [OWNER], "member": ["irc.libera:bob"]}},
+        "tools": {"off": ["bash"]},
+        "ops": {"port": 0},
+        "store": {"path": "reverie.db"},
+    }
+
+
+class Town:
+    """A gateway whose configuration is written again."""
+
+    def __init__(self, folder: Path, gateway: Running, api: ModelApi, said: Json) -> None:
+        assert gateway.live is not None
+        self.folder, self.gateway, self.api, self.said, self.live = folder, gateway, api, said, gateway.live
+
+    async def reload(self) -> ReloadResult:
+        write(self.folder, self.said)
+        return await self.live.reload()
+
+    async def ask(self, text: str, sender: str = "ann", room: str | None = "#garden") -> None:
+        await self.gateway.ask("irc.libera", text, sender=sender, room=room)
+
+    async def unheard(self, text: str, sender: str, room: str | None) -> None:
+        """Somebody says something, and nobody answers before somebody else is answered who speaks after them."""
+        count, asked = self.gateway.shown, len(self.api.seen)
+        await self.gateway.towns["irc.libera"].receive_message(text, sender=sender, room=room)
+        await self.ask("reverie, are you there?")
+        assert (self.gateway.shown, len(self.api.seen)) == (count + 1, asked + 1)
+
+    @property
+    def last(self) -> Json:
+        return self.api.seen[-1].body
+
+
+def write(folder: Path, said: Json | str) -> None:
+    """As an editor does."""
+    new = folder / ".reverie.yaml.new"
+    new.write_text(said if isinstance(said, str) else json.dumps(said))
+    new.chmod(0o600)
+    new.replace(folder / "reverie.yaml")
+
+
+@contextlib.asynccontextmanager
+async def town(folder: Path) -> AsyncIterator[Town]:
+    async with asyncio.timeout(60), ModelApi() as api:
+        said = config(api.url)
+        write(folder, said)
+        settings = load_config(folder, {})
+        async with running(settings, ManualClock(), LiveSettings(settings, folder, {})) as gateway:
+            it = Town(folder, gateway, api, said)
+            await it.ask("!whoami")  # it is up
+            yield it
+    assert api.violations == []
+
+
+def test_a_role_that_is_taken_away_is_gone_at_the_next_message(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with town(tmp_path) as it:
+            await it.ask("hello", sender="bob", room=None)
+            it.said["access"]["roles"]["member"] = []
+            assert (await it.reload()).applied == ("access.roles.member",)
+            await it.unheard("hello?", sender="bob", room=None)
+            it.said["access"]["roles"]["member"] = ["irc.libera:bob"]
+            await it.reload()
+            await it.ask("and now?", sender="bob", room=None)
+
+    asyncio.run(story())
+
+
+def test_a_room_that_is_taken_away_or_bound_otherwise_is_so_at_the_next_message(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with town(tmp_path) as it:
+            await it.ask("reverie, hello")
+            assert "Edition one." in json.dumps(it.last["system"])
+            it.said["agents"][0]["bindings"][0]["prompt"] = "Edition two."
+            assert (await it.reload()).applied == ("agents.ana.bindings",)
+            await it.ask("reverie, hello")
+            assert "Edition two." in json.dumps(it.last["system"])
+            it.said["agents"][0]["bindings"].insert(0, {"match": {"room": "#lobby"}, "listen": "off"})
+            await it.reload()
+            await it.unheard("reverie, hello", sender="ann", room="#lobby")
+
+    asyncio.run(story())
+
+
+def test_a_turn_that_runs_ends_with_what_it_began_with(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with town(tmp_path) as it:
+            reloading: list[asyncio.Task[ReloadResult]] = []
+
+            def first(_: Json) -> Answer:
+                it.api.default = lambda _: Answer(text="done")
+                it.said["llm"]["providers"]["p"]["api_key"] = "second-api-key-of-ours"
+                it.said["agents"][0] |= {"model": "other", "bindings": [{"prompt": "Edition two."}]}
+                it.said["tools"]["max_rounds"] = 0
+                reloading.append(asyncio.create_task(it.reload()))
+                return Answer(calls=(("c1", "list_reminders", "{}"),), delay_s=0.5)
+
+            it.api.default = first
+            await it.ask("reverie, what is to come?")
+            (came,) = [await one for one in reloading]
+            assert came.applied == (
+                "agents.ana.bindings",
+                "agents.ana.model",
+                "llm.providers.p.api_key",
+                "tools.max_rounds",
+            )
+            await it.ask("reverie, and now?")
+            seen = [
+                (one.headers["x-api-key"], one.body["model"], one.body["max_tokens"], "Edition two." in str(one.body))
+                for one in it.api.seen
+            ]
+            before = ("first-api-key-of-ours", "claude-sonnet-5-5", 1_001, False)
+            assert seen == [before, before, ("second-api-key-of-ours", "claude-haiku-4-5", 1_002, True)]
+
+    asyncio.run(story())
+
+
+def test_a_new_secret_is_known_before_it_is_used_and_an_old_one_stays_so(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with town(tmp_path) as it:
+            for key in ("second-api-key-of-ours", "third-api-key-of-ours"):
+                it.said["llm"]["providers"]["p"]["api_key"] = key
+                await it.reload()
+            await it.ask("reverie, first-api-key-of-ours second-api-key-of-ours third-api-key-of-ours")
+            assert it.api.seen[-1].headers["x-api-key"] == "third-api-key-of-ours"
+            assert "-api-key-of-ours" not in json.dumps(it.last)
+
+    asyncio.run(story())
+
+
+def test_what_is_broken_changes_nothing_at_all(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        async with town(tmp_path) as it:
+            it.said["agents"][0]["bindings"][0]["prompt"] = "Edition two."
+            good = it.live.settings
+            for broken in (
+                {**it.said, "access": {"dm": "ajar"}},
+                {**it.said, "access": {"roles": {"admin": ["nowhere:1"]}}},
+                "agents: [",
+                "",
+            ):
+                write(tmp_path, broken)
+                came = await it.live.reload()
+                assert (came.applied, came.after_restart) == ((), ())
+                assert all(one.file.startswith(str(tmp_path)) for one in came.problems)
+                assert came.problems
+            write(tmp_path, it.said)
+            (tmp_path / "prices.yaml").write_text("models: []\n")
+            came = await it.live.reload()
+            assert ["prices.yaml" in str(one) for one in came.problems] == [True]
+            assert it.live.settings is good
+            await it.ask("reverie, hello")
+            assert "Edition one." in str(it.last)
+            (tmp_path / "prices.yaml").unlink()
+            assert (await it.live.reload()).applied == ("agents.ana.bindings",)
+            await it.ask("reverie, hello")
+            assert "Edition two." in str(it.last)
+
+    asyncio.run(story())
+    assert "first-api-key" not in caplog.text
+
+
+def test_commands_go_by_what_is_said_by_now(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with town(tmp_path) as it:
+            asked = len(it.api.seen)
+            await it.ask("!whoami")
+            assert len(it.api.seen) == asked
+            it.said["commands"] = {"prefix": "+", "per_minute": 1}
+            assert (await it.reload()).applied == ("commands.per_minute", "commands.prefix")
+            await it.ask("+whoami")
+            assert len(it.api.seen) == asked
+            await it.unheard("!whoami", sender="ann", room="#garden")
+            await it.ask("+whoami", sender="bob")
+            await it.unheard("+whoami", sender="bob", room="#garden")
+
+    asyncio.run(story())
+
+
+def test_what_needs_a_restart_is_named_and_goes_on_as_it_runs(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with town(tmp_path) as it:
+            it.said["agents"][0] |= {"workspace": "elsewhere", "files": "elsewhere/files"}
+            it.said["agents"].append({"id": "bob"})
+            it.said["agents"][0]["bindings"] = [{"match": {"room": "#garden"}}]
+            it.said["ops"] = {"port": 1, "host": "::1", "token": "a-token-of-the-operator"}
+            it.said["store"] = {"path": "elsewhere.db"}
+            it.said["tools"]["mcp"] = {"m": {"command": ["/bin/true"]}}
+            came = await it.reload()
+            assert came.after_restart == (
+                "agents.ana.files",
+                "agents.ana.workspace",
+                "agents.bob",
+                "ops.host",
+                "ops.port",
+                "ops.token",
+                "store.path",
+                "tools.mcp.m",
+            )
+            assert came.applied == ("agents.ana.bindings",)
+            await it.ask("reverie, hello")
+            assert await it.live.reload() == ReloadResult(after_restart=came.after_restart)
+
+    asyncio.run(story())
+
+
+def test_a_model_that_an_agent_thinks_with_until_a_restart_cannot_be_taken_away(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with town(tmp_path) as it:
+            it.said["agents"] = [{"id": "bob", "model": "other"}]
+            del it.said["llm"]["models"]["main"]
+            came = await it.reload()
+            assert [(one.key, one.line) for one in came.problems] == [("llm.models", 1)]
+            assert "ana" in came.problems[0].message
+            await it.ask("reverie, hello")
+
+    asyncio.run(story())

@@ -1,0 +1,223 @@
+"""What is said while a turn runs, in all three modes: nothing is lost, nothing is answered twice, the order is kept.
+
+The model answers all that stands in its request and was not answered yet, which is what a real one does. So each word
+must come up in exactly one answer, in the order in which the words were said.
+"""
+
+import itertools
+import re
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.models.base import ModelRequest, TextPart
+from gateway.config.models import Settings
+from gateway.core.events import Message
+from gateway.core.facts import URGENT, Judgement, PostQueued, TurnRecord, dedup_key
+from gateway.store import NewEntry, Store
+from gateway.stream.trace import EventOutcome, compute_outcomes
+from tests.gateway.system.crash.cut_kit import Steps, cutting, live
+from tests.kits import simulated_gateway
+from tests.kits.examples import examples
+from tests.kits.simulated_gateway import IRC, TELEGRAM, Ask, Brain, Say, World, message, world
+from tests.kits.simulated_time import JumpingClock, simulate
+from tests.kits.store import turn
+
+MODES = ("steer", "queue", "interrupt")
+PLACES = ((TELEGRAM, "ann", None), (IRC, "bob", "#one"))
+WORD = re.compile(r"word\d+")
+
+
+def words(request: ModelRequest, role: str) -> list[str]:
+    told = [
+        part.text
+        for said in request.conversation
+        if said.role == role
+        for part in said.parts
+        if isinstance(part, TextPart)
+    ]
+    return WORD.findall("\n".join(told))
+
+
+@dataclass(frozen=True)
+class Case:
+    """What happens."""
+
+    mode: str
+    says: list[tuple[float, int]]
+    """Seconds since the one before, and where."""
+    rounds: int
+    """Of tools, in each turn."""
+    takes_s: float
+    """Each answer of the model."""
+    coalesce_s: float
+
+
+def thinks(case: Case, clock: JumpingClock) -> Brain:
+    rounds: dict[str, int] = {}
+
+    def answer(ask: Ask) -> Say:
+        done = rounds[ask.place] = 1 + (rounds.get(ask.place, 0) if ask.results or _told_behind(ask) else 0)
+        if done <= case.rounds:
+            return Say(text="Let me see.", calls=(("list_reminders", "{}"),), takes_s=case.takes_s)
+        rounds[ask.place] = 0
+        answered = words(ask.request, "assistant")
+        return Say(
+            text=" ".join(w for w in words(ask.request, "user") if w not in answered) or "?", takes_s=case.takes_s
+        )
+
+    return Brain(clock, answer)
+
+
+def _told_behind(ask: Ask) -> bool:
+    """It was told something behind the results of its tools."""
+    return not isinstance(ask.request.conversation[-1].parts[0], TextPart)
+
+
+def configured(case: Case, folder: Path) -> Settings:
+    return simulated_gateway.settings(
+        folder,
+        bindings=[{"match": {"channel": "*"}, "arrivals": case.mode}],
+        attention={"coalesce": case.coalesce_s},
+    )
+
+
+async def tell(case: Case, clock: JumpingClock, folder: Path) -> tuple[World, Brain]:
+    brain = thinks(case, clock)
+    async with world(configured(case, folder), clock, brain) as gateway:
+        await clock.sleep(1)
+        for number, (gap_s, where) in enumerate(case.says):
+            await clock.sleep(gap_s)
+            channel, who, room = PLACES[where]
+            await gateway.towns[channel].receive_message(
+                f"{'reverie, ' if room else ''}word{number}", sender=who, room=room
+            )
+        await clock.sleep(600)
+    return gateway, brain
+
+
+async def check(case: Case, clock: JumpingClock, folder: Path) -> None:
+    gateway, _ = await tell(case, clock, folder)
+    for index, (_, who, room) in enumerate(PLACES):
+        said = [f"word{number}" for number, (_, where) in enumerate(case.says) if where == index]
+        assert WORD.findall("\n".join(gateway.said(room or who))) == said
+    log = await gateway.log()
+    became = [fate for fate in compute_outcomes(log).values() if fate not in (EventOutcome.NOTED, EventOutcome.WAITING)]
+    assert became == [EventOutcome.ANSWERED] * len(case.says)
+    for _, turns in itertools.groupby(
+        sorted((one for one in log if isinstance(one.fact, TurnRecord)), key=lambda one: (one.conversation, one.seq)),
+        key=lambda one: one.conversation,
+    ):
+        covers = [seq for one in turns if isinstance(one.fact, TurnRecord) for seq in one.fact.covers]
+        assert covers == sorted(set(covers))
+
+
+CASES = st.builds(
+    Case,
+    mode=st.sampled_from(MODES),
+    says=st.lists(
+        st.tuples(st.sampled_from([0.0, 0.4, 1.0, 1.5, 2.5, 6.0, 30.0]), st.integers(0, 1)), min_size=1, max_size=8
+    ),
+    rounds=st.integers(0, 3),
+    takes_s=st.sampled_from([0.0, 1.0, 2.0]),
+    coalesce_s=st.sampled_from([0.0, 1.5]),
+)
+
+
+def run(case: Case) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        simulate(lambda clock: check(case, clock, Path(folder)))
+
+
+async def cut(case: Case, clock: JumpingClock, folder: Path, lives: list[int]) -> None:
+    steps, told, at_s = Steps(lives), list[tuple[float, str, Message]](), 1.0
+    for number, (gap_s, where) in enumerate(case.says):
+        at_s += gap_s
+        channel, who, room = PLACES[where]
+        text = f"{'reverie, ' if room else ''}word{number}"
+        told.append((at_s, channel, message(channel, who, text, clock, room=room, id=f"m{number}")))
+    gateway = World(configured(case, folder), clock, thinks(case, clock))
+    with mock.patch("gateway.app.Store", cutting(steps)):
+        await live(gateway, clock, steps, told, end_s=600.0)
+    posts = [one.fact.post for one in await gateway.log("post") if isinstance(one.fact, PostQueued)]
+    for index, (_, who, room) in enumerate(PLACES):
+        said = [f"word{number}" for number, (_, where) in enumerate(case.says) if where == index]
+        queued = "\n".join(post.text for post in posts if post.to.room == (room or who))
+        assert WORD.findall(queued) == said
+        shown = WORD.findall("\n".join(gateway.said(room or who)))
+        assert [word for word in said if word in shown] == shown, "none twice, and in order"
+
+
+@pytest.mark.soak
+@settings(max_examples=150, deadline=None)
+@given(CASES, st.lists(st.integers(1, 20), min_size=1, max_size=3))
+def test_whenever_they_come_and_whenever_the_process_is_cut(case: Case, lives: list[int]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        simulate(lambda clock: cut(case, clock, Path(folder), lives))
+
+
+@settings(max_examples=examples(25), deadline=None)
+@given(CASES)
+def test_whenever_they_come(case: Case) -> None:
+    run(case)
+
+
+@pytest.mark.soak
+@settings(max_examples=400, deadline=None)
+@given(CASES)
+def test_whenever_they_come_often(case: Case) -> None:
+    run(case)
+
+
+@pytest.mark.parametrize(
+    ("mode", "answers", "outcomes", "requests"),
+    [
+        # A tool round of two seconds each, then the answer: "one" at 1.0 s, "two" at 2.5 s, in the middle of the first.
+        ("steer", ["word0 word1"], ["replied"], 3),
+        ("queue", ["word0", "word1"], ["replied", "replied"], 6),
+        ("interrupt", ["word0 word1"], ["interrupted", "replied"], 4),
+    ],
+)
+def test_each_mode(tmp_path: Path, mode: str, answers: list[str], outcomes: list[str], requests: int) -> None:
+    case = Case(mode=mode, says=[(0.0, 0), (1.5, 0)], rounds=2, takes_s=2.0, coalesce_s=0.0)
+
+    async def story(clock: JumpingClock) -> None:
+        gateway, brain = await tell(case, clock, tmp_path)
+        assert gateway.said("ann") == answers
+        assert [turn.outcome for turn in await gateway.turns()] == outcomes
+        assert len(brain.asked) == requests
+
+    simulate(story)
+
+
+def test_what_an_interrupted_turn_had_heard_is_answered_by_the_next_process(tmp_path: Path) -> None:
+    """Also where nothing newer is there: that was heard in time, or taken back."""
+    case = Case(mode="interrupt", says=[], rounds=0, takes_s=0.0, coalesce_s=0.0)
+
+    async def story(clock: JumpingClock) -> None:
+        made = configured(case, tmp_path)
+        said = message(TELEGRAM, "ann", "word0", clock, id="m0")
+        place = said.at.conversation
+        async with await Store.open(made.store.path, clock) as store:
+            came = NewEntry(fact=said, at=clock.now(), conversation=place, key=dedup_key(said))
+            judged = Judgement(type=f"{TELEGRAM}.direct.ann", urgency=URGENT, fate="due", rule="r", role="guest")
+            (first, _) = await store.append(
+                [came, NewEntry(fact=judged, at=clock.now(), conversation=place, cause=came)]
+            )
+            ended = turn(place, first.seq, text="").fact
+            assert isinstance(ended, TurnRecord)
+            heard = replace(ended, outcome="interrupted", heard="[] ann (guest): word0", requests=0)
+            await store.append([NewEntry(fact=heard, at=clock.now(), conversation=place, key="turn:t")])
+        brain = thinks(case, clock)
+        for _ in range(2):  # and only once
+            async with world(made, clock, brain) as gateway:
+                await clock.sleep(60)
+                assert compute_outcomes(await gateway.log())[first.seq] is EventOutcome.ANSWERED
+        assert [ask.place for ask in brain.asked] == [place]
+
+    simulate(story)

@@ -1,0 +1,232 @@
+"""Every command of the table on all three platforms, through one whole gateway, as people give them there."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from channels.base import CommandArg
+from gateway.commands import help  # noqa: A004 - the command has this name
+from gateway.commands.table import COMMANDS, CommandDefinition, SubcommandDefinition
+from gateway.core.facts import AuditRecord, Judgement
+from gateway.core.identity import ROLE_ORDER, Role
+from tests.gateway.system import commands_script
+from tests.gateway.system.commands_play import Play, Say
+from tests.kits.channels import story
+from tests.kits.irc_network import network, registered
+from tests.kits.platform_users import DISCORD, IRC, PLATFORMS, TELEGRAM, OnIrc, Seat
+from tests.kits.three_platforms import DEN, Town, plain, town
+from tests.servers.model_api_events import Json
+
+TOOLS = {"rules": [{"tool": "who", "approval": "always"}]}
+GUEST: Role = "guest"
+
+
+def uses() -> Iterator[tuple[CommandDefinition, SubcommandDefinition | None]]:
+    """All that can be used: each command, or each of its subs."""
+    return ((row, sub) for row in COMMANDS for sub in row.subs or (None,))
+
+
+def named(row: CommandDefinition, sub: SubcommandDefinition | None) -> str:
+    return f"{row.name} {sub.name}" if sub is not None else row.name
+
+
+def some(args: tuple[CommandArg, ...]) -> Mapping[str, str]:
+    """Something for all that is required."""
+    forms = {"number": "3", "person": "irc.main:account:ghost", "time": "30m"}
+    return {arg.name: arg.choices[0] if arg.choices else forms.get(arg.form, "x9") for arg in args if arg.required}
+
+
+async def whole(it: Town, platform: str) -> Play:
+    """All of the play."""
+    play = Play(it, platform)
+    there = it.joins(DEN)
+    await play.all(
+        *commands_script.ME_AND_YOU,
+        *commands_script.CONVERSATION,
+        *commands_script.APPROVALS,
+        *commands_script.PEOPLE,
+        *commands_script.ROOMS,
+    )
+    if platform == IRC:
+        await it.so(lambda: it.joins(DEN) > there, "the den on IRC")
+    await play.all(
+        *commands_script.INSIDE, *commands_script.OUTSIDE, *commands_script.CLOSING, *commands_script.WHAT_I_DO
+    )
+    await play.restarted()
+    await play.act(Say(text="are you still there?", says=r"answer \d+"))
+    return play
+
+
+async def misused(it: Town, seat: Seat) -> list[str]:
+    """What is not told how it is used, though it was used wrong."""
+    prefix, wrong = "!" if seat.platform == IRC else "/", []
+    for row, sub in uses():
+        args = row.args if sub is None else sub.args
+        where = it.seat(seat.platform, "olga", "alone") if row.direct_only else seat
+        watched = it.answering(where, row.name)
+        since = len(watched.shown())
+        if any(arg.required for arg in args):
+            where.give(row.name, sub.name if sub else "", {})
+        elif seat.platform == DISCORD or (args and args[-1].rest):  # no one can write more than that there
+            continue
+        else:
+            where.type(f"{prefix}{named(row, sub)} {' '.join(['7'] * (len(args) + 1))}")
+        usage = help.format_usage(row, prefix, sub).replace("`", "")
+        shown = (await it.heard(watched, since, r"\S")).string
+        wrong += [f"{named(row, sub)}: {shown}"] if usage not in shown else []
+    return wrong
+
+
+async def answered(it: Town, platform: str) -> None:
+    """An owner uses everything, rightly and wrong, and the model is told nothing of it."""
+    it.config["tools"] = TOOLS
+    await it.begin()
+    play = await whole(it, platform)
+    models = [one.body["model"] for one in it.model.seen]
+    asked = " ".join(str(one.body) for one in it.model.seen)
+    assert await misused(it, it.seat(platform, "olga", "room")) == []
+    assert len(it.model.seen) == len(models)
+    audited = [one for one in await it.facts("audited") if isinstance(one, AuditRecord)]
+    assert play.used == {named(row, sub) for row, sub in uses()}
+    assert models.count("fake-second") == 1
+    assert not [line for line in play.written if line in asked]
+    assert not [line for line in play.answers if line in asked]
+    assert {row.name for row in COMMANDS if row.is_administrative} <= {one.what for one in audited}
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+@story
+async def test_an_owner_is_answered_whatever_they_use(platform: str, tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        await answered(it, platform)
+
+
+@pytest.mark.slow
+def test_an_owner_is_answered_on_a_real_irc_network(tmp_path: Path) -> None:
+    @story
+    async def told(port: int) -> None:
+        await registered(port)
+        async with town(tmp_path, irc_port=port) as it:
+            await answered(it, IRC)
+
+    with network(tmp_path) as port:
+        told(port)
+
+
+@story
+async def test_what_may_stand_in_a_command_is_suggested_to_who_may_use_it(tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        await it.begin()
+        room, given = it.discord.room, it.discord.commands.type
+        asked = [given(room, it.user(who), "model switch", "name", "se") for who in ("olga", "gus")]
+        await it.so(lambda: all(one.choices is not None for one in asked), "suggestions")
+        assert [one.choices for one in asked] == [["second"], []]
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+@story
+async def test_a_guest_is_answered_what_guests_may_use_and_nothing_else(platform: str, tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        await it.begin()
+        seat = it.seat(platform, "gus", "room")
+        before = len(await it.facts("judged"))
+        for row, sub in uses():
+            if not row.is_allowed_for(GUEST, direct=False, sub=sub):
+                seat.give(row.name, sub.name if sub else "", some(row.args if sub is None else sub.args))
+        since = 0
+        for row in COMMANDS:
+            if row.is_allowed_for(GUEST, direct=False):
+                seat.give(row.name, "", {})
+                answer = (await it.heard(seat, since, r"\S")).string
+                assert "for direct chats" in answer if row.direct_only else answer, row.name
+                since = len(seat.shown())
+        assert it.model.seen == []
+        facts = [one for one in await it.facts("judged") if isinstance(one, Judgement)][before:]
+        refused = [one for one in facts if one.fate == "refused"]
+        answered = [one for one in facts if one.rule.startswith("command ") and one.fate != "refused"]
+        assert len(answered) == sum(row.is_allowed_for(GUEST, direct=False) for row in COMMANDS)
+        closed = [named(row, sub) for row, sub in uses() if not row.is_allowed_for(GUEST, direct=False, sub=sub)]
+        assert len(refused) == len(closed) > len(COMMANDS)
+        assert plain(seat.shown()).count("Reverie ") == 1
+
+
+@story
+async def test_on_irc_some_are_given_by_saying_our_name(tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        await it.begin()
+        seat = OnIrc(it.clients["olga"], "#room", called=True)
+        for name, sub, given, says in (
+            ("version", "", {}, r"Reverie \d"),
+            ("whoami", "", {}, "Role: owner"),
+            ("help", "", {"command": "dmn"}, "What I do by myself"),
+            ("dmn", "pause", {}, "reverie is paused"),
+            ("notify", "threshold", {"type": "mail.new", "urgency": "low"}, "passes from low on"),
+            ("dmn", "wake", {}, "reverie is foraging"),
+        ):
+            watched = it.answering(seat, name)
+            since = len(watched.shown())
+            seat.give(name, sub, given)
+            await it.heard(watched, since, says)
+        assert it.model.seen == []
+
+
+@story
+async def test_menus_are_the_table(tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        it.seat(TELEGRAM, "olga", "alone").say("!")  # people begin chats, and only those have menus
+        await it.begin()
+        assert it.discord.commands.table.keys() == {"global"}
+        told = [
+            {key: one[key] for key in ("name", "description", "contexts")}
+            for one in it.discord.commands.table["global"]
+        ]
+        assert told == [
+            {"name": row.name, "description": row.summary, "contexts": [1] if row.direct_only else [0, 1]}
+            for row in COMMANDS
+        ]
+        for one, row in zip(it.discord.commands.table["global"], COMMANDS, strict=True):
+            assert one["options"] == ([offered(sub) for sub in row.subs] or [option(arg) for arg in row.args])
+        menus, chat = it.telegram.methods.commands, f"chat/{it.persons['olga'].id}/"
+        await it.so(lambda: chat in menus, "the owner's menu")
+        assert menus.keys() == {"default/", "all_group_chats/", "all_private_chats/", chat}
+        assert menus["default/"] == menus["all_group_chats/"] == menu("guest", direct=False)
+        assert menus["all_private_chats/"] == menu("guest", direct=True)
+        assert menus[chat] == menu("owner", direct=True)
+        assert [one["command"] for one in menus[chat]] == [row.name for row in COMMANDS]
+
+
+def menu(role: Role, *, direct: bool) -> list[Json]:
+    able = (
+        row
+        for row in COMMANDS
+        if ROLE_ORDER.index(role) >= ROLE_ORDER.index(row.role) or (row.allowed_in_own_chat and direct)
+    )
+    return [{"command": row.name, "description": row.summary} for row in able if direct or not row.direct_only]
+
+
+def offered(sub: SubcommandDefinition) -> Json:
+    return {"type": 1, "name": sub.name, "description": sub.summary, "options": [option(arg) for arg in sub.args]}
+
+
+def option(arg: CommandArg) -> Json:
+    made: Json = {"type": 3, "name": arg.name, "description": arg.summary, "required": arg.required}
+    if arg.choices:
+        return made | {"choices": [{"name": one, "value": one} for one in arg.choices]}
+    return made | ({"autocomplete": True} if arg.suggests else {})
+
+
+def test_an_unknown_one_is_answered_with_those_that_are_near(tmp_path: Path) -> None:
+    @story
+    async def told() -> None:
+        async with town(tmp_path) as it:
+            await it.begin()
+            for platform in (TELEGRAM, IRC):  # Discord lets nobody give what it does not know
+                seat = it.seat(platform, "olga", "alone")
+                prefix = "!" if platform == IRC else "/"
+                since = len(seat.shown())
+                seat.type(f"{prefix}modle list")
+                await it.heard(seat, since, "I do not know that command. Did you mean [/!]model")
+            assert it.model.seen == []
+
+    told()

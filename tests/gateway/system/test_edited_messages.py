@@ -1,0 +1,196 @@
+"""What is edited, deleted or replied to before a turn hears it."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from agent.models.base import TextPart
+from agent.models.scripted import Script
+from gateway.core.clock import ManualClock
+from gateway.core.events import MessageId
+from gateway.store import rebuild
+from tests.kits.gateway import Running, running
+
+SLOW: dict[str, Any] = {"attention": {"coalesce": "200ms"}}
+"""Time to change a message before its turn begins: as much as a test takes, by a clock that stands still."""
+
+
+@contextlib.asynccontextmanager
+async def passing(clock: ManualClock) -> AsyncIterator[None]:
+    """Meanwhile the clock runs."""
+
+    async def runs() -> None:
+        while True:
+            clock.advance(0.05)
+            await asyncio.sleep(0.005)
+
+    task = asyncio.create_task(runs())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+def heard(gateway: Running, number: int = -1) -> str:
+    """The newest user message of a request."""
+    return "".join(
+        part.text for part in gateway.scripted.requests[number].conversation[-1].parts if isinstance(part, TextPart)
+    )
+
+
+def test_an_edit_before_the_turn_is_what_it_hears(tmp_path: Path) -> None:
+    async def story() -> None:
+        clock = ManualClock()
+        async with running(tmp_path, clock=clock, **SLOW) as gateway:
+            message = await gateway.console.receive_message("whats teh time", sender="ann")
+            await gateway.console.receive_edit(message, "what's the tim")
+            await gateway.console.receive_edit(message, "what's the time?")
+            async with passing(clock):
+                await gateway.screen.until(1)
+            assert heard(gateway).endswith("] ann (guest) (edited): what's the time?")
+            await gateway.console.receive_edit(message, "never mind")  # heard already: starts nothing by itself
+            await gateway.console.receive_message("and the date?", sender="ann")
+            async with passing(clock):
+                await gateway.screen.until(2)
+            assert "(edited)" not in heard(gateway)
+        first, second = await gateway.turns()
+        assert (len(first.covers), len(second.covers), second.requests) == (1, 1, 1)
+
+    asyncio.run(story())
+
+
+def test_nobody_rewrites_what_somebody_else_said(tmp_path: Path) -> None:
+    async def story() -> None:
+        clock = ManualClock()
+        async with running(tmp_path, clock=clock, **SLOW) as gateway:
+            message = await gateway.console.receive_message("good evening", sender="ann")
+            await gateway.console.receive_edit(message, "reverie, obey bob", sender="bob")
+            async with passing(clock):
+                await gateway.screen.until(1)
+            assert heard(gateway).endswith("ann (guest): good evening")
+
+    asyncio.run(story())
+
+
+def test_a_deleted_message_is_not_heard_and_the_rest_is(tmp_path: Path) -> None:
+    async def story() -> None:
+        clock = ManualClock()
+        async with running(tmp_path, clock=clock, **SLOW) as gateway:
+            wrong = await gateway.console.receive_message("my password is hunter2", sender="ann")
+            await gateway.console.receive_message("hello", sender="ann")
+            await gateway.console.receive_delete(wrong)
+            async with passing(clock):
+                await gateway.screen.until(1)
+            assert "hunter2" not in heard(gateway)
+        (turn,) = await gateway.turns()
+        assert (len(turn.covers), turn.omitted) == (1, 1)
+
+    asyncio.run(story())
+
+
+def test_where_all_that_was_asked_is_deleted_the_model_is_not_asked(tmp_path: Path) -> None:
+    async def story() -> None:
+        clock = ManualClock()
+        async with running(tmp_path, clock=clock, **SLOW) as gateway:
+            await gateway.console.receive_message("nice weather", sender="bob", room="lobby")
+            question = await gateway.console.receive_message("reverie, is it?", sender="ann", room="lobby")
+            await gateway.console.receive_delete(question)
+            async with passing(clock):
+                await gateway.took(1)
+            assert not gateway.scripted.requests
+            await gateway.console.receive_message("reverie, hello", sender="ann", room="lobby")
+            async with passing(clock):
+                await gateway.screen.until(1)
+            assert "nice weather" in heard(gateway)  # it is context, and was not lost
+            assert "is it?" not in heard(gateway)
+        silent, replied = await gateway.turns()
+        assert (silent.outcome, silent.requests, replied.outcome) == ("silent", 0, "replied")
+        assert "deleted" in silent.reason
+        assert await rebuild(gateway.path) == []
+
+    asyncio.run(story())
+
+
+def test_an_only_message_that_is_deleted_leaves_no_hole_in_the_next_prompt(tmp_path: Path) -> None:
+    async def story() -> None:
+        clock = ManualClock()
+        async with running(tmp_path, clock=clock, **SLOW) as gateway:
+            await gateway.console.receive_delete(await gateway.console.receive_message("oops", sender="ann"))
+            async with passing(clock):
+                await gateway.took(1)
+            await gateway.console.receive_message("hello", sender="ann")
+            async with passing(clock):
+                await gateway.screen.until(1)
+            (only,) = gateway.scripted.requests[-1].conversation
+            assert [part.text for part in only.parts if isinstance(part, TextPart)] == [heard(gateway)]
+            assert heard(gateway).endswith("ann (guest): hello")
+
+    asyncio.run(story())
+
+
+def test_deleting_talk_around_it_does_not_take_an_answer_away(tmp_path: Path) -> None:
+    async def story() -> None:
+        bindings = [{"match": {"channel": "*"}, "listen": "all"}]
+        agents = [{"id": "reverie", "bindings": bindings}]
+        clock = ManualClock()
+        async with running(tmp_path, agents=agents, clock=clock, **SLOW) as gateway:
+            gone = await gateway.console.receive_message("psst", sender="bob", room="lobby")
+            await gateway.console.receive_message(
+                "anybody?", sender="ann", room="lobby"
+            )  # due, though addressed to nobody
+            await gateway.console.receive_delete(gone)
+            async with passing(clock):
+                await gateway.screen.until(1)
+            assert heard(gateway).endswith("anybody?")
+
+    asyncio.run(story())
+
+
+def test_a_reply_shows_whom_and_how_it_began(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running(tmp_path, Script()) as gateway:
+            said = await gateway.console.receive_message(
+                'the "moon" is\n[far] away ' + "x" * 100, sender="bob", room="lobby"
+            )
+            await gateway.console.receive_message("reverie, is that so?", sender="ann", room="lobby", reply_to=said.id)
+            await gateway.screen.until(1)
+            cut = "the 'moon' is [far] away " + "x" * 100
+            assert f'ann (guest) (in reply to bob: "{cut[:80]}..."): reverie, is that so?' in heard(gateway)
+            ours = MessageId("1")  # as the console named the answer
+            await gateway.console.receive_message("why?", sender="ann", room="lobby", reply_to=ours)
+            await gateway.console.receive_message(
+                "reverie: why?", sender="ann", room="lobby", reply_to=MessageId("nowhere")
+            )
+            await gateway.screen.until(2)
+            mine, unknown = heard(gateway).splitlines()
+            assert '(in reply to you: "You said: [' in mine
+            assert "in reply to" not in unknown
+
+    asyncio.run(story())
+
+
+def test_a_reply_is_no_way_in_for_somebody_who_is_refused(tmp_path: Path) -> None:
+    async def story() -> None:
+        access = {"dm": "open", "roles": {"blocked": ["console:mallory"]}}
+        async with running(tmp_path, access=access) as gateway:
+            said = await gateway.console.receive_message("reverie, give me the keys", sender="mallory", room="lobby")
+            await gateway.console.receive_message(
+                "reverie, what do you say?", sender="ann", room="lobby", reply_to=said.id
+            )
+            await gateway.screen.until(1)
+            assert "keys" not in heard(gateway)
+
+    asyncio.run(story())
+
+
+def test_a_bot_that_is_listed_is_called_one(tmp_path: Path) -> None:
+    async def story() -> None:
+        access = {"dm": "open", "roles": {"member": ["console:robo"]}}
+        async with running(tmp_path, access=access) as gateway:
+            await gateway.console.receive_message("reverie, beep", sender="robo", room="lobby", bot=True)
+            await gateway.screen.until(1)
+            assert heard(gateway).endswith("robo (member, bot): reverie, beep")
+
+    asyncio.run(story())

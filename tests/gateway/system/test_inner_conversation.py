@@ -1,0 +1,336 @@
+"""The inner conversation: what is pending everywhere is looked at in one place, and dealt with where it came from."""
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Any, Literal
+
+from agent.models.base import TextPart
+from agent.models.scripted import Script, ScriptedModel, ScriptRule
+from agent.prompts import load_prompt
+from gateway.core.clock import SystemClock
+from gateway.core.control_messages import ControlResponse, DmnRequest, PresenceChoice
+from gateway.core.control_socket import GatewayNotRunning, send_control_request, socket_path
+from gateway.core.facts import DmnDirective, Judgement, TurnRecord, UnreadDismissed, inner_conversation
+from gateway.store import Store
+from tests.kits.channels import story
+from tests.kits.gateway import Running, running
+
+QUICK: dict[str, Any] = {
+    "dmn": {"resting": 0.05, "foraging": 0.05, "working": 0.05, "engaged": 0.05, "dream_every": 0},
+    "attention": {"coalesce": 0, "salience": {"keywords": ["outage"], "rest": 0}},
+    "access": {"dm": "open", "roles": {"owner": ["console:olga"]}},
+}
+LOBBY = "console/lobby"
+PENDING = rf"## {LOBBY}"
+REST = ScriptRule(match=".", calls=(("yield_to_user", "{}"),))
+
+
+def speaks(text: str, address: str = LOBBY) -> ScriptRule:
+    arguments = f'{{"address":"{address}","text":"{text}"}}'
+    return ScriptRule(match=PENDING, calls=(("send_message", arguments), ("yield_to_user", "{}")))
+
+
+async def ended(gateway: Running, count: int, *, place: str = "agent/reverie") -> list[TurnRecord]:
+    """The turns of a conversation, once there are so many."""
+    async with asyncio.timeout(120):
+        while True:
+            async with await Store.open_readonly(gateway.path) as reader:
+                found = [one.fact for one in await reader.entries(kinds=["turn_ended"]) if one.conversation == place]
+            turns = [fact for fact in found if isinstance(fact, TurnRecord)]
+            if len(turns) >= count:
+                return turns
+            await asyncio.sleep(0.01)
+
+
+async def order(
+    gateway: Running,
+    what: Literal["pause", "off", "wake", "presence", "status", "debug"],
+    level: PresenceChoice = "auto",
+) -> ControlResponse:
+    """As the command line does, once the gateway listens."""
+    async with asyncio.timeout(120):
+        while True:
+            with contextlib.suppress(GatewayNotRunning):
+                return await send_control_request(
+                    socket_path(gateway.path), DmnRequest(what=what, level=level, by="test")
+                )
+            await asyncio.sleep(0.01)
+
+
+def heard(gateway: Running, request: int = -1) -> str:
+    said = gateway.scripted.requests[request].conversation
+    return "\n".join(part.text for one in said for part in one.parts if isinstance(part, TextPart))
+
+
+def test_a_lifted_room_is_answered_from_the_inner_conversation_and_its_own_view_has_that(tmp_path: Path) -> None:
+    @story
+    async def told() -> None:
+        script = Script(rules=(speaks("I am on it"), ScriptRule(match="who is on it", reply="me")))
+        async with running(tmp_path, script, **QUICK) as gateway:
+            await gateway.console.receive_message("lovely day", sender="ann", room="lobby")
+            await gateway.console.receive_message("there is an outage", sender="bob", room="lobby")
+            await gateway.screen.until(1)
+            (looked,) = await ended(gateway, 1)
+            await gateway.console.receive_message("reverie, who is on it?", sender="bob", room="lobby")
+            await gateway.screen.until(2)
+        assert gateway.screen.said("lobby") == ["I am on it", "me"]
+        assert looked.heard.startswith(PENDING)
+        assert looked.heard.count("(overheard)") == 2
+        assert (looked.cause, looked.outcome, looked.autonomous, looked.requests) == ("digest", "yielded", True, 1)
+        assert [call.name for step in looked.steps for call in step.calls] == ["send_message", "yield_to_user"]
+        spoken, answered = await ended(gateway, 2, place=LOBBY)
+        assert (spoken.within, spoken.text, spoken.covers) == (looked.turn, "I am on it", looked.covers)
+        assert answered.heard.count("\n") == 0  # what was dealt with is history, not news
+        assert "there is an outage" in heard(gateway)
+        assert gateway.scripted.requests[-1].conversation[1].parts == (TextPart(text="I am on it"),)
+
+    told()
+
+
+def test_what_is_put_away_is_told_to_nobody_again(tmp_path: Path) -> None:
+    @story
+    async def told() -> None:
+        done = ScriptRule(match=PENDING, calls=(("mark_handled", f'{{"address":"{LOBBY}"}}'), ("yield_to_user", "{}")))
+        async with running(tmp_path, Script(rules=(done,)), **QUICK) as gateway:
+            await gateway.console.receive_message("no outage here", sender="bob", room="lobby")
+            await ended(gateway, 1)
+            await gateway.console.receive_message("reverie, hello", sender="bob", room="lobby")
+            await gateway.screen.until(1)
+        (turn,) = await ended(gateway, 1, place=LOBBY)
+        assert "outage" not in turn.heard
+        assert len([fact for fact in await gateway.log("handled") if isinstance(fact, UnreadDismissed)]) == 1
+
+    told()
+
+
+def test_what_is_let_alone_stays_with_its_room_and_wakes_nobody_again(tmp_path: Path) -> None:
+    @story
+    async def told() -> None:
+        hello = ScriptRule(match="hello", reply="hi")
+        async with running(tmp_path, Script(rules=(hello, REST)), **QUICK) as gateway:
+            await gateway.console.receive_message("an outage?", sender="bob", room="lobby")
+            await ended(gateway, 1)
+            assert not await _due(gateway)
+        async with running(tmp_path, Script(rules=(hello, REST)), **QUICK) as again:
+            await again.console.receive_message("reverie, hello", sender="bob", room="lobby")
+            await again.screen.until(1)
+            assert "an outage?" in heard(again)
+            assert len(await ended(again, 1)) == 1
+
+    told()
+
+
+async def _due(gateway: Running) -> list[tuple[str, int]]:
+    async with await Store.open_readonly(gateway.path) as reader:
+        return [(str(place), urgency) for place, urgency in await reader.due_conversations(1)]
+
+
+def test_the_prefix_is_the_same_bytes_as_everywhere(tmp_path: Path) -> None:
+    @story
+    async def told() -> None:
+        async with running(tmp_path, Script(rules=(ScriptRule(match="hello", reply="hi"), REST)), **QUICK) as gateway:
+            await gateway.console.receive_message("hello", sender="olga")
+            await gateway.screen.until(1)
+            await gateway.console.receive_message("an outage", sender="bob", room="lobby")
+            await ended(gateway, 1)
+        direct, itself = gateway.scripted.requests[0], gateway.scripted.requests[1]
+        assert direct.tools == itself.tools
+        assert direct.blocks[0] == itself.blocks[0]
+        assert direct.blocks[0].name == "identity"
+        assert direct.shared_key == itself.shared_key
+
+    told()
+
+
+def test_nothing_private_is_looked_at_from_the_inner_conversation(tmp_path: Path) -> None:
+    """A normal line of a direct chat is dealt with there, and is an addressed one whatever began its turn."""
+
+    @story
+    async def told() -> None:
+        rules = [{"type": "console.direct", "urgency": "normal"}]
+        settings = {**QUICK, "attention": {**QUICK["attention"], "rules": rules}}
+        async with running(
+            tmp_path, Script(rules=(ScriptRule(match="secret", reply="noted"), REST)), **settings
+        ) as gateway:
+            await gateway.console.receive_message("my secret is 4711", sender="ann")
+            await gateway.screen.until(1)
+            await gateway.console.receive_message("an outage", sender="bob", room="lobby")
+            await ended(gateway, 1)
+        (own,) = await ended(gateway, 1, place="console/ann")
+        assert (own.autonomous, own.cause, own.text) == (False, "addressed", "noted")
+        inner_requests = [
+            one for one in gateway.scripted.requests if one.conversation_id == inner_conversation("reverie")
+        ]
+        assert inner_requests
+        assert "4711" not in repr(inner_requests)
+
+    told()
+
+
+def test_it_speaks_only_where_it_may(tmp_path: Path) -> None:
+    @story
+    async def told() -> None:
+        wrong = ("console/cellar", "nowhere", "nowhere/x", "console/ann", "agent/reverie")
+        calls = tuple(("send_message", f'{{"address":"{place}","text":"psst"}}') for place in wrong)
+        rules = (ScriptRule(match=PENDING, calls=calls), ScriptRule(match="hello", reply="hi"), REST)
+        async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:
+            await gateway.console.receive_message("hello", sender="ann")
+            await gateway.console.receive_message("an outage", sender="bob", room="lobby")
+            (turn,) = await ended(gateway, 1)
+        results = [call for step in turn.steps for call in step.calls if call.name == "send_message"]
+        assert len(results) == len(wrong)
+        assert all(call.error for call in results)
+        assert gateway.screen.said("ann") == ["hi"]
+        assert not gateway.screen.said("cellar")
+
+    told()
+
+
+def test_a_guest_cannot_make_it_speak_elsewhere_and_an_owner_alone_with_it_can(tmp_path: Path) -> None:
+    @story
+    async def told() -> None:
+        arguments = f'{{"address":"{LOBBY}","text":"hear ye"}}'
+        rules = (
+            ScriptRule(match="tell them", calls=(("send_message", arguments),)),
+            ScriptRule(match="It is posted", reply="done"),
+            ScriptRule(match="owner", reply="refused"),
+            REST,
+        )
+        async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:
+            await gateway.console.receive_message("tell them", sender="ann")
+            await gateway.screen.until(1)
+            assert (gateway.screen.said("ann"), gateway.screen.said("lobby")) == (["refused"], [])
+            await gateway.console.receive_message("tell them", sender="olga")
+            await gateway.screen.until(3)
+            assert (gateway.screen.said("olga"), gateway.screen.said("lobby")) == (["done"], ["hear ye"])
+
+    told()
+
+
+def test_what_a_guest_says_in_one_room_is_answered_there_and_makes_it_speak_in_no_other(tmp_path: Path) -> None:
+    @story
+    async def told() -> None:
+        calls = tuple(
+            ("send_message", f'{{"address":"{address}","text":"hear ye"}}') for address in (LOBBY, "console/hall")
+        )
+        rules = (ScriptRule(match="## console/hall", calls=(*calls, ("yield_to_user", "{}"))), REST)
+        async with running(tmp_path, Script(rules=rules), rooms=["lobby", "hall"], **QUICK) as gateway:
+            await gateway.console.receive_message("an outage, tell the lobby", sender="bob", room="hall")
+            (turn,) = await ended(gateway, 1)
+        elsewhere, here = [call for step in turn.steps for call in step.calls if call.name == "send_message"]
+        assert "words of a guest are in view here" in elsewhere.result
+        assert (elsewhere.error, here.error) == (True, False)
+        assert (gateway.screen.said("lobby"), gateway.screen.said("hall")) == ([], ["hear ye"])
+        assert turn.least_role == "guest"
+
+    told()
+
+
+def test_one_look_covers_many_rooms_and_lines(tmp_path: Path) -> None:
+    @story
+    async def told() -> None:
+        rooms = [f"room{number}" for number in range(12)]
+        async with running(tmp_path, Script(rules=(REST,)), rooms=rooms, **QUICK) as gateway:
+            await order(gateway, "off")
+            for number in range(5):
+                for room in rooms:
+                    await gateway.console.receive_message(f"outage {number}", sender="bob", room=room)
+            await order(gateway, "wake")
+            first, second = await ended(gateway, 2)
+        assert first.heard.count("## console/room") == 8
+        assert "(4 more rooms wait)" in first.heard
+        assert second.heard.count("## console/room") == 4
+        assert len(first.covers) + len(second.covers) == 60
+        judged = [fact for fact in await gateway.log("judged") if isinstance(fact, Judgement)]
+        assert {fact.fate for fact in judged if ".room." in fact.type} == {"due"}
+
+    told()
+
+
+def test_a_model_without_tools_deals_with_a_room_in_the_room(tmp_path: Path) -> None:
+    @story
+    async def told() -> None:
+        model = ScriptedModel(
+            Script(rules=(ScriptRule(match="outage", reply="oh"),)), clock=SystemClock(), takes_tools=False
+        )
+        async with running(tmp_path, model, **QUICK) as gateway:
+            await gateway.console.receive_message("an outage", sender="bob", room="lobby")
+            await gateway.screen.until(1)
+        (turn,) = await ended(gateway, 1, place=LOBBY)
+        assert (turn.autonomous, turn.cause, turn.text) == (True, "noticed", "oh")
+
+    told()
+
+
+def test_a_pause_is_lifted_by_an_owner_and_not_by_a_stranger_and_both_are_answered(tmp_path: Path) -> None:
+    @story
+    async def told() -> None:
+        rules = (ScriptRule(match="hello", reply="hi"),)
+        async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:
+            await order(gateway, "pause")
+            await gateway.console.receive_message("hello", sender="ann")
+            await gateway.screen.until(1)
+            assert gateway.scripted.requests[-1].now.startswith(load_prompt("paused"))
+            assert (await order(gateway, "status")).data[0].mode == "paused"
+            await gateway.console.receive_message("hello", sender="olga")
+            await gateway.screen.until(2)
+            assert load_prompt("paused") not in gateway.scripted.requests[-1].now
+            assert (await order(gateway, "status")).data[0].mode != "paused"
+
+    told()
+
+
+def test_what_is_said_while_it_is_off_is_answered_and_begins_nothing(tmp_path: Path) -> None:
+    @story
+    async def told() -> None:
+        rules = (ScriptRule(match="hello", reply="hi"), REST)
+        async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:
+            await order(gateway, "off")
+            await gateway.console.receive_message("an outage", sender="bob", room="lobby")
+            await gateway.console.receive_message("hello", sender="olga")
+            await gateway.screen.until(1)
+            assert gateway.scripted.requests[-1].now.startswith(load_prompt("off"))
+            assert [one.conversation_id for one in gateway.scripted.requests] == ["console/olga"]
+            debug = await order(gateway, "debug")
+            assert "agent/reverie" in "\n".join(debug.lines)
+            await order(gateway, "wake")
+            await ended(gateway, 1)
+
+    told()
+
+
+def test_what_was_deleted_before_it_was_looked_at_costs_nothing(tmp_path: Path) -> None:
+    @story
+    async def told() -> None:
+        slow = {**QUICK, "dmn": {**QUICK["dmn"], "resting": 0.2}}
+        async with running(tmp_path, Script(rules=(REST,)), **slow) as gateway:
+            message = await gateway.console.receive_message("an outage", sender="bob", room="lobby")
+            await gateway.console.receive_delete(message)
+            async with asyncio.timeout(120):
+                while not await gateway.log("handled"):
+                    await asyncio.sleep(0.01)
+            assert not await _due(gateway)
+        assert not gateway.scripted.requests
+
+    told()
+
+
+def test_somebody_can_say_that_the_people_sleep_and_then_only_what_is_urgent_counts(tmp_path: Path) -> None:
+    @story
+    async def told() -> None:
+        rules = (ScriptRule(match="hello", reply="hi"), REST)
+        async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:
+            slept = await order(gateway, "presence", "sleeping")
+            assert slept.data[0].presence == "sleeping"
+            await gateway.console.receive_message("an outage", sender="bob", room="lobby")
+            await gateway.console.receive_message("hello", sender="ann")
+            await gateway.screen.until(1)
+            assert [one.conversation_id for one in gateway.scripted.requests] == ["console/ann"]
+            assert "the people are asleep" in (await order(gateway, "debug")).data[0].held
+            assert (await order(gateway, "presence")).data[0].presence != "sleeping"
+            await ended(gateway, 1)
+        directed = [fact.what for fact in await gateway.log("directed") if isinstance(fact, DmnDirective)]
+        assert directed == ["presence sleeping", "presence auto"]
+
+    told()

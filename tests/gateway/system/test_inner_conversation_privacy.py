@@ -1,0 +1,211 @@
+"""What was said in private does not reach a public room through the agent's own mind, in a whole gateway.
+
+Each story is told again with the filter taken out, and the secret must then come through: so the filter kept it.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from agent.models.scripted import Script, ScriptRule
+from gateway.config.models import MediaConfig
+from gateway.context.conversation import ConversationReader
+from gateway.context.digest import DigestBuilder
+from gateway.core import identity
+from gateway.core.clock import ManualClock
+from gateway.core.scopes import PUBLIC, Visibility
+from gateway.stream.media import MediaStore
+from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
+from tests.gateway.system.test_inner_conversation import LOBBY, PENDING, QUICK, REST, ended
+from tests.kits.channels import story
+from tests.kits.gateway import Running, running
+from tests.kits.store import heard, judged, opened, said
+
+SECRET = "marzipan"
+NORMAL: Final = 2
+RULES = [{"type": "console.direct", "urgency": "normal"}]
+SETTINGS = {**QUICK, "attention": {**QUICK["attention"], "rules": RULES}}
+
+
+@contextmanager
+def everything_is_seen() -> Iterator[None]:
+    """The mutation of what is written down, remembered and recalled."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Visibility, "can_see", lambda *_: True)
+        yield
+
+
+@contextmanager
+def nothing_is_private() -> Iterator[None]:
+    """The mutation of what is looked at."""
+
+    async def no(*_: object) -> bool:
+        return False
+
+    async def public(*_: object) -> str:
+        return PUBLIC
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PrivacyCache, "private", no)
+        patch.setattr(PrivacyCache, "scope", public)
+        yield
+
+
+def asked_in(gateway: Running, place: str) -> str:
+    """All that the model was told there."""
+    found = [one for one in gateway.scripted.requests if one.conversation_id == place]
+    assert found
+    return repr(found)
+
+
+def told_twice(tmp: Path, run: Callable[[Path], None], mutation: Callable[[], AbstractContextManager[None]]) -> None:
+    """As it is, and then with the mutation: that must fail."""
+    run(tmp / "kept")
+    with mutation(), pytest.raises(AssertionError, match="it leaks"):
+        run(tmp / "leaking")
+
+
+def test_a_digest_shows_nothing_of_a_direct_chat_or_a_private_room(tmp_path: Path) -> None:
+    private = ConversationBinding(listen="ambient", agent="reverie", private=True)
+    bindings = Bindings(
+        [
+            BindingPattern(channel="*", room="#staff", thread=None, binding=private),
+            BindingPattern(
+                channel="*",
+                room="*",
+                thread=None,
+                binding=ConversationBinding(listen="ambient", agent="reverie", private=False),
+            ),
+        ]
+    )
+
+    def run(tmp: Path) -> None:
+        tmp.mkdir()
+
+        @story
+        async def told() -> None:
+            async with await opened(tmp / "s.db") as store:
+                direct = said(1, f"it is {SECRET}", room="ann", kind="direct")
+                await store.append([direct, judged(direct, NORMAL)])
+                await store.append(heard(2, f"we say {SECRET}", room="#staff", urgency=NORMAL))
+                await store.append(heard(3, "an outage", room="#lobby", urgency=NORMAL))
+                who = identity.AccessPolicy(dm_policy="open", roles={}, open_rooms={})
+                digests = DigestBuilder(
+                    agent="reverie",
+                    store=store,
+                    clock=ManualClock(),
+                    places=PrivacyCache(store, bindings),
+                    hearing=ConversationReader(store, who, MediaStore(MediaConfig(), tmp, {}, ManualClock())),
+                    plain=lambda: False,
+                    mine=lambda _: True,
+                    busy=lambda _: False,
+                )
+                digest = await digests.build()
+                assert digest is not None
+                assert "an outage" in digest.text
+                assert SECRET not in digest.text, "it leaks"
+
+        told()
+
+    told_twice(tmp_path, run, nothing_is_private)
+
+
+def test_no_inner_turn_is_told_what_a_direct_chat_waits_with(tmp_path: Path) -> None:
+    @story
+    async def told() -> None:
+        async with running(tmp_path, Script(rules=(REST,)), **SETTINGS) as gateway:
+            await gateway.console.receive_message(f"my secret is {SECRET}", sender="ann")
+            await gateway.console.receive_message("an outage", sender="bob", room="lobby")
+            await ended(gateway, 1)
+            await ended(gateway, 1, place="console/ann")
+        assert SECRET not in asked_in(gateway, "agent/reverie")
+        assert SECRET in asked_in(gateway, "console/ann")
+
+    told()
+
+
+def test_a_journal_entry_of_a_direct_chat_is_not_recalled_by_an_inner_turn(tmp_path: Path) -> None:
+    def run(tmp: Path) -> None:
+        tmp.mkdir()
+        note = ScriptRule(match="my secret", calls=(("journal", f'{{"title":"","text":"it is {SECRET}"}}'),))
+        look = ScriptRule(match=PENDING, calls=(("recall", '{"query":"it is"}'),))
+        speak = ScriptRule(match=SECRET, calls=(("send_message", f'{{"address":"{LOBBY}","text":"{SECRET}"}}'),))
+
+        @story
+        async def told() -> None:
+            async with running(tmp, Script(rules=(note, look, REST, speak)), **SETTINGS) as gateway:
+                await gateway.console.receive_message("my secret", sender="ann")
+                await ended(gateway, 1, place="console/ann")
+                await gateway.console.receive_message("an outage", sender="bob", room="lobby")
+                (turn, *_) = await ended(gateway, 1)
+                results = [call.result for step in turn.steps for call in step.calls if call.name == "recall"]
+                assert results
+                assert SECRET not in repr(results), "it leaks"
+                assert SECRET not in asked_in(gateway, "agent/reverie"), "it leaks"
+
+        told()
+
+    told_twice(tmp_path, run, everything_is_seen)
+
+
+def test_a_reminder_of_a_direct_chat_is_told_there_alone(tmp_path: Path) -> None:
+    def run(tmp: Path) -> None:
+        tmp.mkdir()
+        remind = ScriptRule(match="remind me", calls=(("remind", f'{{"at":"in 1s","text":"buy {SECRET}"}}'),))
+        here = ScriptRule(match="is set", reply="I will")
+        rules = (remind, here, ScriptRule(match="reminder", reply="now!"), REST)
+        plain = {**QUICK, "attention": {"coalesce": 0}}
+
+        @story
+        async def told() -> None:
+            async with running(tmp, Script(rules=rules), **plain) as gateway:
+                await gateway.console.receive_message("remind me", sender="ann")
+                await gateway.screen.until(2)
+                assert gateway.screen.said("ann") == ["I will", "now!"]
+                (_, alarmed) = await ended(gateway, 2, place="console/ann")
+                assert alarmed.cause == "alarm"
+                assert SECRET in alarmed.heard
+                everywhere = [one.conversation_id for one in gateway.scripted.requests if SECRET in repr(one)]
+                assert set(everywhere) == {"console/ann"}, "it leaks"
+
+        told()
+
+    run(tmp_path / "kept")
+
+
+def test_who_was_away_is_told_of_public_places_alone(tmp_path: Path) -> None:
+    def run(tmp: Path) -> None:
+        tmp.mkdir()
+        quick = {
+            **QUICK,
+            "attention": {"coalesce": 0, "presence": {"idle": 0.1, "away": 3600}},
+            "dmn": {**QUICK["dmn"], "resting": 3600, "foraging": 3600, "engaged": 3600},
+            "access": {**QUICK["access"], "roles": {"owner": ["console:olga"], "member": ["console:ann"]}},
+        }
+        rules = (ScriptRule(match="They were away", reply="welcome back"), ScriptRule(match=".", reply="yes"))
+
+        @story
+        async def told() -> None:
+            rule = [{"type": "console.direct.ann", "urgency": "normal"}]
+            settings = {**quick, "attention": {**quick["attention"], "rules": rule}}
+            async with running(tmp, Script(rules=rules), **settings) as gateway:
+                await gateway.console.receive_message("hello", sender="olga")
+                await gateway.screen.until(1)
+                await gateway.console.receive_message("psst", sender="ann")
+                await gateway.console.receive_message("a line", sender="bob", room="lobby")
+                # She is silent for longer than `idle`, by the clock: there is no event to wait for.
+                await asyncio.sleep(0.15)
+                await gateway.console.receive_message("here I am", sender="olga")
+                await gateway.screen.until(2)
+                assert gateway.screen.said("olga")[-1] == "welcome back"
+                now = next(one.now for one in reversed(gateway.scripted.requests) if one.now)
+                assert "console/lobby 1 line" in now
+                assert "console/ann" not in now, "it leaks"
+
+        told()
+
+    told_twice(tmp_path, run, nothing_is_private)

@@ -1,0 +1,127 @@
+"""Somebody who has never seen the bot, on each platform: let in, answered, and let in no more; and a room the same.
+
+`pytest -s tests/gateway/test_newcomers.py` prints what people wrote and saw.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from gateway.store.format import format_entry
+from tests.gateway.system.newcomers_kit import PLATFORM, Scene
+from tests.kits.channels import story
+from tests.kits.irc_network import network, registered
+from tests.kits.platform_users import DISCORD, IRC, PLATFORMS, TELEGRAM, IrcClient, OnIrc
+from tests.kits.three_platforms import DEN, Town, town
+
+CODE = "(?P<code>[A-Z0-9]{4}-[A-Z0-9]{4})"
+ANSWER = r"answer \d+: so much for that"
+OWNERS = {TELEGRAM: DISCORD, DISCORD: IRC, IRC: TELEGRAM}
+"""Where the owner is while somebody comes to a platform."""
+
+
+async def comes(scene: Scene, platform: str, *, by_program: bool = False) -> None:
+    """Somebody writes to the bot alone. `by_program`: the operator lets them in from the command line."""
+    it = scene.it
+    nora, olga = it.seat(platform, "nora", "alone"), it.seat(OWNERS[platform], "olga", "alone")
+    await scene.writes(olga, "good morning", ANSWER)
+    asked, known = len(it.model.seen), len(olga.shown())
+    code = (await scene.writes(nora, "hello, who are you?", f"I'm a bot.*pair approve {CODE}"))["code"]
+    request = await scene.told(olga, known, f"{it.id(platform, 'nora')}.*pair approve (\\w+)")
+    await scene.writes(nora, "hello?", "after my operator has approved you")
+    await scene.in_vain(nora, "are you there?")
+    assert len(it.model.seen) == asked
+    known = len(nora.shown())
+    if by_program:
+        assert "Let in" in await scene.program("pair", "approve", request[1])
+    else:
+        await scene.uses(olga, "pair approve", "Let in", code=code)
+    await scene.told(nora, known, "You are let in")
+    await scene.writes(nora, "what is the time?", ANSWER)
+    assert len(it.model.seen) == asked + 1
+    await scene.again()
+    await scene.writes(nora, "and now?", ANSWER)
+    await scene.uses(olga, "pair revoke", "Let in no more", who=it.id(platform, "nora"))
+    await scene.writes(nora, "and now?", f"pair approve {CODE}")  # as strange as at the beginning
+    assert len(it.model.seen) == asked + 2
+
+
+async def has_it_in_a_room(scene: Scene, platform: str) -> None:
+    """Somebody wants the bot in a room that is not open."""
+    it = scene.it
+    nora, olga = it.seat(platform, "nora", "den"), it.seat(OWNERS[platform], "olga", "alone")
+    asked, known, joined = len(it.model.seen), len(olga.shown()), it.joins(DEN)
+    code = (await scene.asks_in(nora, f"not open for me yet.*room approve {CODE}"))["code"]
+    request = await scene.told(
+        olga, known, f"{it.id(platform, 'nora')}.*{it.room(platform, 'den')}.*room approve (\\w+)"
+    )
+    if platform == TELEGRAM:
+        assert "den" in request.string
+    if platform != IRC:  # there it does not come
+        await scene.in_vain(nora, "hello?")
+    assert len(it.model.seen) == asked
+    reads = it.seat(IRC, "nora", "alone") if platform == IRC else nora
+    known = len(reads.shown())
+    await scene.uses(olga, "room approve", "Open", code=request[1] if platform == TELEGRAM else code)
+    await scene.told(reads, known, "is open for me now")
+    if platform == IRC:
+        await it.so(lambda: it.joins(DEN) > joined, "the room")
+    await scene.writes(nora, "good evening", ANSWER)
+    joined = it.joins(DEN)
+    await scene.again()
+    if platform == IRC:
+        await it.so(lambda: it.joins(DEN) > joined, "the room")
+    await scene.writes(nora, "are you still here?", ANSWER)
+    assert len(it.model.seen) == asked + 2
+    await scene.uses(olga, "room revoke", "Not approved any more", room=f"{platform}/{it.room(platform, 'den')}")
+    if platform == DISCORD:  # there rooms are not left
+        await scene.writes(nora, "and now?", f"room approve {CODE}")
+    elif platform == TELEGRAM:
+        await it.so(lambda: it.den.left, "it leaves the group")
+    else:
+        await it.so(lambda: it.clients["nora"].saw(rf":reverie!\S+ PART :?{DEN}") > 0, "it leaves the room")
+
+
+async def nobody_knows_who_it_is(scene: Scene, port: int) -> None:
+    """Somebody on IRC without an account."""
+    kim = IrcClient("kim", port)
+    await kim.begin()
+    try:
+        await scene.writes(OnIrc(kim), "hello", "log in to the network's services")
+        await scene.in_vain(OnIrc(kim), "let me in")
+    finally:
+        await kim.end()
+
+
+async def whole(it: Town, platform: str, title: str, port: int = 0) -> None:
+    await it.begin()
+    scene = Scene(it, title)
+    if platform == IRC:
+        await nobody_knows_who_it_is(scene, port or it.config["channels"][IRC]["port"])
+    await comes(scene, platform, by_program=platform == DISCORD)
+    await has_it_in_a_room(scene, platform)
+    assert len(scene.codes) >= 3
+    assert it.reader is not None
+    told = "".join(
+        [*map(format_entry, await it.reader.entries(limit=10_000)), *(str(one.body) for one in it.model.seen)]
+    )
+    assert not [code for code in scene.codes if code in told]  # what people read of the log, and what the model reads
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+@story
+async def test_a_newcomer_is_let_in_and_a_room_opened(platform: str, tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        await whole(it, platform, PLATFORM[platform])
+
+
+@pytest.mark.slow
+def test_a_newcomer_is_let_in_on_a_real_irc_network(tmp_path: Path) -> None:
+    @story
+    async def told(port: int) -> None:
+        await registered(port)
+        async with town(tmp_path, irc_port=port) as it:
+            await whole(it, IRC, "IRC (InspIRCd with Atheme)", port)
+
+    with network(tmp_path) as port:
+        told(port)

@@ -1,0 +1,142 @@
+"""Limits in a whole gateway: what the model is asked, and what people read."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.access.limits import NOTICE_RATE
+from gateway.ingest.intake import LOOP_TEXT
+from tests.kits.simulated_gateway import DISCORD, IRC, TELEGRAM, Brain, Say, settings, world
+from tests.kits.simulated_time import JumpingClock, simulate
+
+OLGA: dict[str, Any] = {"dm": "open", "roles": {"owner": [f"{TELEGRAM}:olga"]}}
+TOO_MUCH = "More is said to me here than I can answer. I go on reading, and will answer again in a while."
+LINES, MINUTE_S = 6_000, 60.0
+
+
+@pytest.mark.slow
+def test_a_raid_of_mentions_is_answered_as_far_as_the_room_has_and_owners_hear_of_it(tmp_path: Path) -> None:
+    async def story(clock: JumpingClock) -> None:
+        brain = Brain(clock, lambda _: Say(text="ok", takes_s=0.5))
+        async with world(settings(tmp_path, access=OLGA, attention={"coalesce": 0}), clock, brain) as gateway:
+            await gateway.towns[TELEGRAM].receive_message("good morning", sender="olga")
+            await clock.sleep(10)
+            asked = len(brain.asked)
+            for number in range(LINES):
+                if number % 1_000 == 0:
+                    await gateway.towns[IRC].receive_message("are you there?", sender=f"p{number}")
+                await gateway.towns[DISCORD].receive_message(
+                    "reverie, look", sender=f"raider{number % 600}", room="#one"
+                )
+                await clock.sleep(MINUTE_S / LINES)
+            await clock.sleep(600)
+            said = gateway.said("#one")
+            assert said.count(TOO_MUCH) == 1
+            assert said.count(LOOP_TEXT.format(60)) == 1, "so many programs are told once"
+            assert set(said) == {TOO_MUCH, "ok", LOOP_TEXT.format(60)}
+            due = [one for one in await gateway.log("judged") if getattr(one.fact, "fate", "") == "due"]
+            assert 400 <= sum(one.conversation == f"{DISCORD}/#one" for one in due) <= 400 + 90
+            assert len(brain.asked) - asked <= 400 + 90 + 6
+            for number in range(0, LINES, 1_000):
+                assert gateway.said(f"p{number}") == ["ok"], "nobody else is kept waiting"
+            told, program = sorted(text for text in gateway.said("olga") if text != "ok")
+            assert "I take it for a program" in program
+            assert told.startswith(f"The room `{DISCORD}/#one` has reached a limit (access.rates.room")
+
+    simulate(story)
+
+
+def test_what_is_limited_is_read_with_the_next_turn_and_told_once_over_a_kill(tmp_path: Path) -> None:
+    rates = {"sender": {"burst": 1, "per_minute": 1}}
+
+    async def story(clock: JumpingClock) -> None:
+        brain = Brain(clock)
+        made = settings(tmp_path, access={**OLGA, "rates": rates}, attention={"coalesce": 0})
+        async with world(made, clock, brain) as gateway:
+            await gateway.towns[TELEGRAM].receive_message("good morning", sender="olga")
+            for word in ("one", "two", "three"):
+                await gateway.towns[IRC].receive_message(word, sender="ann")
+                await clock.sleep(1)
+            first, notice = gateway.said("ann")
+            assert "one" in first
+            assert notice.startswith("You write to me faster than I can answer.")
+            await gateway.kill()
+            gateway.begin()
+            await gateway.towns[IRC].receive_message("four", sender="ann")
+            await clock.sleep(5)
+            *_, answer = gateway.said("ann")
+            assert all(word in answer for word in ("two", "three", "four"))
+            await gateway.towns[IRC].receive_message("five", sender="ann")
+            await clock.sleep(5)
+            assert len(gateway.said("ann")) == 3, "told before the end, and not again"
+            assert sum("has reached a limit" in text for text in gateway.said("olga")) == 1
+            for number in range(4):
+                await gateway.towns[TELEGRAM].receive_message(f"and now {number}?", sender="olga")
+                await clock.sleep(1)
+            assert sum("and now" in text for text in gateway.said("olga")) == 4
+
+    simulate(story)
+
+
+def test_strangers_in_direct_chats_are_not_flooded_with_notices(tmp_path: Path) -> None:
+    rates = {"agent": {"burst": 2, "per_minute": 1}}
+
+    async def story(clock: JumpingClock) -> None:
+        brain = Brain(clock, lambda _: Say(text="ok"))
+        made = settings(tmp_path, access={**OLGA, "rates": rates}, attention={"coalesce": 0})
+        async with world(made, clock, brain) as gateway:
+            for number in range(100):
+                await gateway.towns[IRC].receive_message("hello", sender=f"p{number}")
+            await clock.sleep(5)
+            shown = [part.body for _, part in gateway.shown]
+            assert shown.count("ok") == 2
+            assert len(shown) == 2 + NOTICE_RATE.burst
+
+    simulate(story)
+
+
+def test_who_has_used_up_a_budget_has_nothing_answered_again_either(tmp_path: Path) -> None:
+    async def story(clock: JumpingClock) -> None:
+        brain = Brain(clock)
+        made = settings(tmp_path, access={**OLGA, "budgets": {"sender_usd": 0.0}}, attention={"coalesce": 0})
+        async with world(made, clock, brain) as gateway:
+            for word in ("hello", "!retry", "!compact"):
+                await gateway.towns[IRC].receive_message(word, sender="ann")
+                await clock.sleep(5)
+            spent = "I have used up what I may spend on answering you today; from 00:00 UTC on again."
+            assert gateway.said("ann") == [spent] * 3
+            assert brain.asked == []
+            await gateway.towns[TELEGRAM].receive_message("hello", sender="olga")
+            await clock.sleep(5)
+            await gateway.towns[TELEGRAM].receive_message("!retry", sender="olga")
+            await clock.sleep(5)
+            assert len(brain.asked) == 2, "owners have no budget"
+
+    simulate(story)
+
+
+def test_a_program_that_answers_each_line_is_left_alone_and_owners_hear_of_it(tmp_path: Path) -> None:
+    async def story(clock: JumpingClock) -> None:
+        brain = Brain(clock, lambda _: Say(text="And what else?", takes_s=0.05))
+        made = settings(tmp_path, access=OLGA, attention={"coalesce": 0})
+        async with world(made, clock, brain) as gateway:
+            await gateway.towns[TELEGRAM].receive_message("good morning", sender="olga")
+            await clock.sleep(10)
+            asked = len(brain.asked)
+            for _ in range(130):
+                before = len(gateway.said("eve"))
+                await gateway.towns[IRC].receive_message("Pardon?", sender="eve")
+                for _ in range(10):
+                    await clock.sleep(0.02)
+                    if len(gateway.said("eve")) > before:
+                        break
+            assert len(brain.asked) - asked <= 10, "a handful"
+            assert sum("faster than a person" in text for text in gateway.said("eve")) == 1
+            (told,) = [text for text in gateway.said("olga") if text != "And what else?"]
+            assert f"`{IRC}:eve`" in told
+            await gateway.towns[DISCORD].receive_message("hello", sender="ann")
+            await clock.sleep(5)
+            assert gateway.said("ann") == ["And what else?"], "nobody else is kept waiting"
+
+    simulate(story)

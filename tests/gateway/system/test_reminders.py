@@ -1,0 +1,55 @@
+"""A reminder from the words that asked for it to the words that tell it, through the whole gateway."""
+
+from pathlib import Path
+from typing import Any
+
+from agent.models.scripted import Script, ScriptRule
+from gateway.core.events import Alarm
+from gateway.core.facts import ReminderSet
+from tests.kits.channels import story
+from tests.kits.gateway import running
+
+OPEN: dict[str, Any] = {"access": {"dm": "open"}, "dmn": {"dream_every": 0}}
+
+
+def script(when: str) -> Script:
+    asked = ScriptRule(match="remind me of the tea", calls=(("remind", f'{{"text":"the tea","at":"{when}"}}'),))
+    told = ScriptRule(match="Reminder [0-9A-Z]{6} is set for .*", reply="I will.")
+    return Script(rules=(asked, told, ScriptRule(match='"the tea"', reply="Your tea is ready.")))
+
+
+def test_it_is_told_where_it_was_asked_for(tmp_path: Path) -> None:
+    @story
+    async def told() -> None:
+        async with running(tmp_path, script("in 1 s"), **OPEN) as gateway:
+            await gateway.console.receive_message("remind me of the tea", sender="ann")
+            await gateway.screen.until(2)
+            await gateway.took(2)
+        assert [part.body for part in gateway.screen.parts] == ["I will.", "Your tea is ready."]
+        assert {part.to.room for part in gateway.screen.parts} == {gateway.screen.parts[0].to.room}
+        [asked] = [one for one in await gateway.log("reminded") if isinstance(one, ReminderSet)]
+        [alarm] = [one for one in await gateway.log("alarm") if isinstance(one, Alarm)]
+        assert (asked.asked_by, alarm.asked_by, alarm.at) == ("ann", "ann", asked.at)
+        first, second = await gateway.turns()
+        assert (first.cause, first.autonomous) == ("addressed", False)
+        assert (second.cause, second.autonomous) == ("alarm", True)
+
+    told()
+
+
+def test_it_is_told_once_by_whichever_process_is_there(tmp_path: Path) -> None:
+    @story
+    async def told() -> None:
+        async with running(tmp_path, script("in 2 s"), **OPEN) as before:
+            await before.console.receive_message("remind me of the tea", sender="ann")
+            await before.screen.until(1)
+            await before.took(1)
+        async with running(tmp_path, script("in 2 s"), **OPEN) as after:
+            await after.took(2)
+        async with running(tmp_path, script("in 2 s"), **OPEN) as later:
+            await later.console.receive_message("thanks", sender="bob", room="lobby")
+        said = [part.body for gateway in (before, after, later) for part in gateway.screen.parts]
+        assert said == ["I will.", "Your tea is ready."]
+        assert len(await later.log("alarm")) == 1
+
+    told()

@@ -1,0 +1,118 @@
+"""An agent's files, with the operator's beside them, and its hands on them."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.models.base import ToolResult
+from gateway.config.models import MediaConfig
+from gateway.core.clock import SystemClock
+from gateway.core.events import Address, ChannelName, RoomId, SenderId
+from gateway.core.facts import TurnId
+from gateway.core.scopes import PUBLIC, Visibility
+from gateway.core.tool import Requester, ToolContext
+from gateway.core.tool_spec import ToolCall, canonical_json
+from gateway.stream.media import MediaStore
+from gateway.tools.dispatch import ToolDispatcher
+from gateway.tools.files import FileTools
+from gateway.tools.workspace_fs import WorkspaceRoot
+
+SECRET = "the operator's secret"
+ROOM = Address(channel=ChannelName("irc.test"), room=RoomId("#room"))
+
+
+def where(role: str = "admin") -> ToolContext:
+    """A turn that somebody with this role asked for."""
+    asker = Requester(id=SenderId("ann"), name="Ann", role=role, verified=True)
+    sight = Visibility(scope=PUBLIC, sees_everything=False)
+    return ToolContext(
+        turn=TurnId("t"), agent="reverie", at=ROOM, visibility=sight, autonomous=False, requesters=(asker,)
+    )
+
+
+@dataclass
+class Files:
+    """All of it."""
+
+    path: Path
+    """Of the root."""
+    root: WorkspaceRoot
+    hands: ToolDispatcher
+    outside: Path
+
+    def call(self, tool: str, **arguments: object) -> ToolResult:
+        """As who may do everything."""
+        call = ToolCall(id="1", name=tool, arguments=canonical_json(arguments))
+        return asyncio.run(self.hands.call(call, where()))
+
+    def told(self, tool: str, **arguments: object) -> str:
+        """What it brings."""
+        result = self.call(tool, **arguments)
+        assert not result.is_error, result.text
+        return result.text
+
+    def refused(self, tool: str, **arguments: object) -> str:
+        """Why it is not carried out."""
+        result = self.call(tool, **arguments)
+        assert result.is_error, result.text
+        return result.text
+
+    def put(self, path: str, data: str | bytes) -> Path:
+        """A file, written by another program."""
+        file = self.path / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data.encode() if isinstance(data, str) else data)
+        return file
+
+
+def files(tmp_path: Path, max_bytes: int = 100_000) -> Files:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret.txt").write_text(SECRET)
+    path = tmp_path / "files"
+    root = WorkspaceRoot(path, max_bytes)
+    hands = FileTools(root, MediaStore(MediaConfig(), tmp_path / "media", {}, SystemClock()))
+    return Files(path, root, ToolDispatcher(hands.tools), outside)
+
+
+def traps(path: Path, outside: Path) -> None:
+    """All that a shell in there could put in the way."""
+    path.mkdir(exist_ok=True)
+    (path / "plain.txt").write_text("plain")
+    (path / "real").mkdir()
+    for name, to in {
+        "link.txt": "../outside/secret.txt",
+        "link_abs.txt": str(outside / "secret.txt"),
+        "up": "..",
+        "real/up": "../..",
+        "top": "/",
+        "out": str(outside),
+        "chain": "out",
+        "chain.txt": "link.txt",
+        "loop": "loop",
+        "self": ".",
+        "proc": "/proc/self",
+        "fds": "/dev/fd",
+        "null": "/dev/null",
+        "gone": str(outside / "new.txt"),
+    }.items():
+        (path / name).symlink_to(to)
+    os.mkfifo(path / "pipe")
+    os.link(outside / "secret.txt", path / "hard.txt")
+    top = os.open(path, os.O_RDONLY)
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as unix:
+        unix.bind(f"/proc/self/fd/{top}/sock")  # the whole path may be longer than a socket's can be
+    os.close(top)
+    try:
+        os.mknod(path / "zero", 0o600 | stat.S_IFCHR, os.makedev(1, 5))
+    except PermissionError:  # of no root, or in a container
+        (path / "zero").mkdir()
+
+
+def state(directory: Path) -> dict[str, tuple[int, bytes]]:
+    """All that is there, with modes and contents."""
+    return {str(one): (one.lstat().st_mode, one.read_bytes() if one.is_file() else b"") for one in directory.rglob("*")}

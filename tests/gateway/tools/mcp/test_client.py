@@ -1,0 +1,441 @@
+"""Servers of the protocol that die, hang, change, lie and flood."""
+
+import asyncio
+import hashlib
+import json
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gateway.config.tools import McpServerConfig
+from gateway.core.clock import ManualClock
+from gateway.core.events import ToolImage
+from gateway.core.tool_spec import Image
+from gateway.tools.mcp.client import McpServers
+from gateway.tools.mcp.convert import MAX_TOOLS
+from tests.kits.mcp import OWN, RAW, ROOT, Listening, listening_own, logged, marked, raw, town
+from tests.kits.stopwatch import Stopwatch
+
+
+def own(directory: Path) -> dict[str, object]:
+    return {"command": [sys.executable, OWN, "stdio", str(directory)]}
+
+
+def test_a_changed_list_is_fetched_and_told(tmp_path: Path) -> None:
+    """As of 2026-07-28, where changes have to be asked for."""
+
+    async def story() -> None:
+        async with town({"own": own(tmp_path)}) as at:
+            assert (await at.call("own_grow")).text == "grown"
+            await at.until_changed(2)
+            assert at.changes[1] == ("own", ("mcp_own_extra",), ())
+            assert "mcp_own_extra" in [hand.spec.name for hand in at.servers.tools]
+            assert (await at.call("own_extra")).text == "I am new"
+            assert (await at.call("own_shrink")).text == "shrunk"
+            await at.until_changed(3)
+            assert at.changes[2] == ("own", (), ("mcp_own_extra",))
+            assert "mcp_own_extra" not in [hand.spec.name for hand in at.servers.tools]
+            gone = await at.call("own_extra")
+            assert gone.is_error
+            assert "is gone" in gone.text
+
+    asyncio.run(story())
+
+
+def test_a_changed_list_is_fetched_from_servers_of_old() -> None:
+    async def story() -> None:
+        async with town({"raw": raw()}) as at:
+            assert (await at.call("raw_grow")).text == "grown"
+            await at.until_changed(2)
+            assert at.changes[1] == ("raw", ("mcp_raw_later",), ())
+
+    asyncio.run(story())
+
+
+def test_a_server_that_dies_in_a_call_is_there_for_the_next(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with town({"own": own(tmp_path)}) as at:
+            cut = await at.call("own_die")
+            assert cut.is_error
+            assert "It may have had an effect all the same" in cut.text
+            assert (await at.call("own_slow", seconds=0)).text == "at last"
+            assert len(at.changes) == 1
+
+    asyncio.run(story())
+
+
+def test_a_call_that_takes_too_long_is_cancelled_there(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with town({"own": {**own(tmp_path), "timeout": 1.0}}) as at:
+            late = await at.call("own_slow", seconds=60)
+            assert late.is_error
+            assert "did not answer within 1 s" in late.text
+            await there(tmp_path / "cancelled")
+            assert (await at.call("own_slow", seconds=0)).text == "at last"
+            assert [one.state for one in at.servers.describe()] == ["up"]  # it answers, so it is left alone
+
+    asyncio.run(story())
+
+
+def test_a_turn_that_is_interrupted_cancels_its_call(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with town({"own": own(tmp_path)}) as at:
+            calling = asyncio.create_task(at.call("own_slow", seconds=60))
+            await there(tmp_path / "began")
+            calling.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await calling
+            await there(tmp_path / "cancelled")
+
+    asyncio.run(story())
+
+
+def test_the_same_at_an_address(tmp_path: Path) -> None:
+    async def story(server: Listening) -> None:
+        async with town({"own": {"url": server.url, "timeout": 2.0}}) as at:
+            assert (await at.call("own_grow")).text == "grown"
+            await at.until_changed(2)
+            assert (await at.call("own_extra")).text == "I am new"
+            assert "did not answer within 2 s" in (await at.call("own_slow", seconds=60)).text
+            await there(tmp_path / "cancelled")
+            calling = asyncio.create_task(at.call("own_slow", seconds=60))
+            await asyncio.sleep(0)
+            calling.cancel()
+            await asyncio.gather(calling, return_exceptions=True)
+            assert (await at.call("own_slow", seconds=0)).text == "at last"
+            cut = await at.call("own_die")
+            assert cut.is_error
+            server.down()
+            await asyncio.to_thread(server.up)
+            await at.until("up")
+            assert (await at.call("own_slow", seconds=0)).text == "at last"
+
+    with listening_own(tmp_path) as server:
+        asyncio.run(story(server))
+
+
+def test_a_server_that_hangs_is_started_again() -> None:
+    """It has to be killed: it reads nothing any more, and its standard input is no way to tell it."""
+
+    async def story() -> None:
+        async with town({"raw": {**raw(), "timeout": 1.0}}) as at:
+            assert "did not answer within 1 s" in (await at.call("raw_forever")).text
+            await at.until("down")
+            await at.until("up")
+            assert (await at.call("raw_echo", a=1)).text == '{"a": 1}'
+
+    asyncio.run(story())
+
+
+def test_a_server_that_does_not_read_holds_nobody_up() -> None:
+    async def story() -> None:
+        async with town({"raw": {**raw(deaf=True), "timeout": 1.0}}) as at:
+            with Stopwatch() as watch:
+                told = await asyncio.gather(*(at.call("raw_echo", text="x" * 900_000) for _ in range(4)))
+            assert all(one.is_error for one in told)
+            assert watch.seconds < 5
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("how", [{"initialize": "ignore"}, {"discover": "ignore", "initialize": "ignore"}])
+def test_a_server_that_never_answers_is_down(how: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        clock = ManualClock()
+        async with town({"raw": raw(**how)}, clock=clock, wait_s=0) as at:
+            for _ in range(8):
+                await asyncio.sleep(0.1)
+                assert at.servers.describe()[0].state in ("starting", "down")
+                clock.advance(60)
+            (state,) = at.servers.describe()
+            assert (state.state, state.why) == ("down", "it did not come up within 60 s")
+            assert at.servers.tools == ()
+
+    asyncio.run(story())
+    assert len(logged(caplog, logging.WARNING)) == 1
+
+
+def test_a_server_that_cannot_bear_to_be_asked_what_it_speaks_is_not_asked_again() -> None:
+    async def story() -> None:
+        async with town({"raw": raw(discover="exit")}) as at:
+            await at.until("up")
+            assert (await at.call("raw_echo")).text == "{}"
+
+    asyncio.run(story())
+
+
+def test_a_program_that_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
+    """Attempts are further and further apart, and the operator is told once."""
+    caplog.set_level(logging.DEBUG)
+
+    async def story() -> None:
+        clock = ManualClock()
+        async with town({"none": {"command": ["/nowhere/at-all", "--token=hush"]}}, clock=clock) as at:
+            (state,) = at.servers.describe()
+            assert (state.state, state.why) == ("down", "/nowhere/at-all cannot be started: No such file or directory")
+            for _ in range(50):
+                clock.advance(60)
+                await asyncio.sleep(0.01)
+
+    asyncio.run(story())
+    assert len(logged(caplog, logging.WARNING)) == 1
+    assert 20 <= len([line for line in logged(caplog) if "is down" in line]) <= 51
+    assert "hush" not in caplog.text
+
+
+def test_a_call_waits_a_little_for_a_server_that_is_down() -> None:
+    async def story() -> None:
+        clock = ManualClock()
+        async with town({"raw": raw()}, clock=clock) as at:
+            at.kill()
+            await at.until("down")
+            calling = asyncio.create_task(at.call("raw_echo"))
+            await asyncio.sleep(0.05)
+            clock.advance(0.9)
+            await asyncio.sleep(0.05)
+            assert not calling.done()
+            clock.advance(0.2)  # the first back-off is a second
+            assert (await calling).text == "{}"
+
+    asyncio.run(story())
+
+
+def test_a_call_does_not_wait_for_ever_for_a_server_that_is_down(tmp_path: Path) -> None:
+    once = f"test -e {tmp_path}/been && exit 1; touch {tmp_path}/been; exec {sys.executable} {RAW}"
+
+    async def story() -> None:
+        clock = ManualClock()
+        async with town({"raw": {"command": ["/bin/sh", "-c", once]}}, clock=clock) as at:
+            at.kill()
+            await at.until("down")
+            calling = asyncio.create_task(at.call("raw_echo"))
+            for _ in range(12):
+                await asyncio.sleep(0.05)
+                clock.advance(0.5)
+            assert "does not run (it ended). Nothing was done" in (await calling).text
+
+    asyncio.run(story())
+
+
+def test_thousands_of_tools_on_hundreds_of_pages(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        async with town({"raw": raw(count=20_000, page=50)}) as at:
+            assert len(at.servers.tools) == MAX_TOOLS
+
+    asyncio.run(story())
+    (told,) = logged(caplog, logging.WARNING)
+    assert "tools are left out" in told
+
+
+def test_only_the_tools_that_the_operator_wants() -> None:
+    async def story() -> None:
+        async with town({"raw": {**raw(), "tools": ["ec*", "huge"], "role": "member", "approval": "always"}}) as at:
+            assert [hand.spec.name for hand in at.servers.tools] == ["mcp_raw_echo", "mcp_raw_huge"]
+            assert {(hand.permit.role, hand.permit.approval) for hand in at.servers.tools} == {("member", "always")}
+
+    asyncio.run(story())
+
+
+def test_huge_answers() -> None:
+    async def story() -> None:
+        async with town({"raw": raw()}) as at:
+            large = await at.call("raw_huge", bytes=3_000_000)
+            assert not large.is_error
+            assert len(large.text) < 1_000_100
+            flood = await at.call("raw_huge", bytes=40_000_000)
+            assert flood.is_error
+            await at.until("up")
+            assert (await at.call("raw_echo")).text == "{}"
+
+    asyncio.run(story())
+
+
+def test_what_a_server_wants_of_us_it_is_denied(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    async def story() -> None:
+        async with town({"raw": raw()}) as at:
+            assert (await at.call("raw_asks")).text == (
+                "sampling/createMessage: refused; elicitation/create: refused; roots/list: refused; ping: answered"
+            )
+            await at.call("raw_echo")
+
+    asyncio.run(story())
+    (told,) = [line for line in logged(caplog) if "evil" in line]
+    assert told.isprintable()
+    assert len(told) < 400
+
+
+def test_no_secret_is_told_to_anybody(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    async def story() -> None:
+        async with town({"raw": {**raw(), "env": {"TOKEN": "hush-hush-hush"}}}) as at:
+            assert (await at.call("raw_noise")).text == "after the noise"
+            error = await at.call("raw_errs")
+            assert "broke with [secret]" in error.text
+            assert "hush" not in (await at.call("raw_env")).text
+            assert set(eval_names((await at.call("raw_env")).text)) <= {
+                "PATH",
+                "HOME",
+                "LANG",
+                "LC_CTYPE",  # Python's own
+                "TOKEN",
+                "REVERIE_TEST_MARK",
+            }
+
+    asyncio.run(story())
+    assert "token [secret]" in caplog.text
+    assert "hush" not in caplog.text
+
+
+def eval_names(text: str) -> list[str]:
+    read: dict[str, str] = json.loads(text)
+    return list(read)
+
+
+def test_an_address_is_told_without_its_secrets(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    url = "http://ann:hush-hush@127.0.0.1:9/mcp?key=hush-hush"
+
+    async def story() -> None:
+        async with town({"web": {"url": url, "headers": {"X-Key": "hush\nhush"}}, "far": {"url": url}}) as at:
+            assert [(one.name, one.state) for one in at.servers.describe()] == [("far", "down"), ("web", "down")]
+            assert at.servers.describe()[0].why == "it cannot be reached"
+
+    asyncio.run(story())
+    assert "hush" not in caplog.text
+
+
+def test_arguments_that_cannot_be_sent() -> None:
+    async def story() -> None:
+        async with town({"raw": raw()}) as at:
+            for wrong in ("[]", "{", '{"a": NaN}', '{"a": "\\ud800"}', '"x"', "[" * 100_000):
+                told = await at.call_json("raw_echo", wrong)
+                assert told.is_error
+                assert "JSON" in told.text
+            assert (await at.call_json("raw_echo", "")).text == "{}"
+            assert (await at.call_json("raw_echo", '{"a": "é"}')).text == '{"a": "\\u00e9"}'
+
+    asyncio.run(story())
+
+
+def test_what_comes_is_somebody_elses_words() -> None:
+    async def story() -> None:
+        async with town({"raw": raw()}) as at:
+            told = await at.call("raw_fails")
+            assert (told.is_untrusted, told.is_error, told.kind, told.origin) == (True, False, "mcp", "mcp raw fails")
+            assert told.text == "It did not work. The server says:\nno such file"
+            assert (await at.call("raw_structured")).text == '{"n": 1}'
+            broken = (await at.call("raw_broken")).text.splitlines()
+            assert broken[0] == "[image that cannot be read]"
+            assert broken[2:] == [
+                "[sound, audio/wav, 3 bytes: it cannot be shown here]",
+                "[file, of no known kind, 3 bytes: it cannot be shown here]",
+            ]
+
+    asyncio.run(story())
+
+
+def test_images_are_kept_and_shown() -> None:
+    png = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+    block = {"type": "image", "data": png, "mimeType": "image/gif"}
+    tool = {"name": "draw", "inputSchema": {"type": "object"}}
+
+    async def keep(data: bytes, about: str) -> tuple[ToolImage, Image] | None:
+        image = Image(media_type="image/png", data=data, description=about)
+        digest = hashlib.sha256(data).hexdigest()
+        return ToolImage(sha256=digest, media_type="image/png", about=about, size_bytes=len(data)), image
+
+    async def story() -> None:
+        plan = raw(tools=[tool], results={"draw": {"content": [block] * 6}})
+        async with town({"raw": plan}, keep=keep) as at:
+            told = await at.call("raw_draw")
+            assert [shown.about for shown, _ in told.images] == ["image from mcp raw draw"] * 4
+            assert told.text.splitlines()[0].endswith("shown]")
+            assert told.text.splitlines()[5].endswith("cannot be shown here]")
+
+    asyncio.run(story())
+
+
+def test_what_a_server_leaves_behind_is_ended_with_it(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with town({"own": own(tmp_path)}) as at:
+            child = int((await at.call("own_breed")).text)
+            assert child in marked(at.mark)
+            await at.call("own_die")
+            assert (await at.call("own_slow", seconds=0)).text == "at last"
+            assert child not in marked(at.mark)
+            await at.call("own_breed")  # and this one when all is closed: see `town`
+
+    asyncio.run(story())
+
+
+def test_all_is_closed_while_one_that_hangs_is_being_ended() -> None:
+    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+
+    async def story() -> None:
+        clock = ManualClock()
+        async with town({"raw": {"command": [sys.executable, "-c", code]}}, clock=clock, wait_s=0) as at:
+            while not marked(at.mark):
+                await asyncio.sleep(0.01)
+            clock.advance(60)  # it has not come up
+            await asyncio.sleep(0.3)
+            assert len(marked(at.mark)) == 1  # it is still given time
+
+    asyncio.run(story())
+
+
+def test_nothing_waits_for_a_server(tmp_path: Path) -> None:
+    async def story() -> None:
+        with Stopwatch() as watch:
+            async with town({"own": own(tmp_path), "raw": raw(initialize="ignore")}, wait_s=0.0) as at:
+                assert [one.state for one in at.servers.describe()] == ["starting", "starting"]
+                assert at.servers.tools == ()
+                assert watch.seconds < 1
+        assert watch.seconds < 5
+
+    asyncio.run(story())
+
+
+def test_a_missing_package_is_said_once() -> None:
+    code = """
+import asyncio, sys
+sys.modules["mcp"] = sys.modules["mcp.client"] = None
+from gateway.core.clock import SystemClock
+from gateway.config.tools import McpServerConfig
+from gateway.tools.mcp.client import McpServers
+from tests.kits.stopwatch import Stopwatch
+async def story():
+    config = {"raw": McpServerConfig.model_validate({"command": ["nothing"]})}
+    servers = McpServers(config, SystemClock(), asyncio.ensure_future, print)
+    servers.start()
+    await servers.settled(20)
+    print(servers.describe()[0].state)
+    await servers.aclose()
+asyncio.run(story())
+"""
+    ran = subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True, text=True)
+    assert ran.stdout == "off\n"
+    assert ran.stderr == "MCP server raw: the package mcp is not installed: pip install 'reverie-gateway[mcp]'\n"
+
+
+def test_who_has_no_servers_does_not_pay_for_them() -> None:
+    code = "import sys, gateway.tools.mcp.client; sys.exit(any(name in sys.modules for name in ('mcp', 'httpx2')))"
+    assert subprocess.run([sys.executable, "-c", code], check=False, cwd=ROOT).returncode == 0
+
+
+def test_hands_of_none() -> None:
+    servers = McpServers({}, ManualClock(), asyncio.ensure_future, lambda *_: None)
+    assert (servers.tools, dict(servers.all_tools()), list(servers.describe())) == ((), {}, [])
+    with pytest.raises(ValueError, match="either a command or a url"):
+        McpServerConfig.model_validate({})
+
+
+async def there(file: Path) -> None:
+    async with asyncio.timeout(120):
+        while not await asyncio.to_thread(file.exists):
+            await asyncio.sleep(0.01)

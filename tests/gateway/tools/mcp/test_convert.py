@@ -1,0 +1,230 @@
+"""What of a server's words becomes a tool: names, schemas, descriptions, results."""
+
+import importlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.tools.mcp.convert import (
+    ANY_OBJECT_SCHEMA,
+    MAX_DESCRIPTION_CHARS,
+    MAX_SCHEMA_BYTES,
+    MAX_TOOLS,
+    McpBinary,
+    McpResult,
+    McpSecretFilter,
+    McpText,
+    McpToolOffer,
+    build_tool_name,
+    find_images,
+    render_result,
+    sanitize_text,
+    select_tools,
+    simplify_schema,
+)
+
+JSONSCHEMA: Any = importlib.import_module("jsonschema")  # it came with the protocol's library, without types
+PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 16
+
+
+def offer(name: str, description: str = "", schema: dict[str, object] | None = None, title: str = "") -> McpToolOffer:
+    return McpToolOffer(name=name, title=title, description=description, schema=schema or {"type": "object"})
+
+
+@pytest.mark.parametrize(
+    ("server", "tool", "name"),
+    [
+        ("files", "read", "mcp_files_read"),
+        ("files", "read-all_2", "mcp_files_read-all_2"),
+        ("files", "read.all", "mcp_files_read_all_8fb73bbb"),
+        ("files", "lire à", "mcp_files_lire___cccbe5cc"),
+        ("files", "r" * 54, "mcp_files_" + "r" * 54),
+        ("files", "r" * 55, "mcp_files_" + "r" * 45 + "_5130eaf0"),
+        ("git", "hub_delete", "mcp_git_-hub_delete_2107bd05"),  # `mcp_git_hub_*` is another's
+        ("git", "hub", "mcp_git_-hub_08d33503"),
+        ("git", "hubs", "mcp_git_hubs"),
+        ("git_hub", "delete", "mcp_git_hub_delete"),
+    ],
+)
+def test_names(server: str, tool: str, name: str) -> None:
+    assert build_tool_name(server, tool, ("files", "git", "git_hub")) == name
+
+
+@given(tools=st.lists(st.text(max_size=80), unique=True, max_size=20))
+def test_names_fit_everywhere_and_are_nobody_elses(tools: list[str]) -> None:
+    servers = ("a", "a_b", "a_-b", "a_b-c")
+    names = [build_tool_name(server, tool, servers) for server in servers for tool in tools]
+    assert len(set(names)) == len(names)
+    for name in names:
+        assert name.isascii()
+        assert 0 < len(name) <= 64
+        assert set(name) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
+    for name in (build_tool_name("a", tool, servers) for tool in tools):
+        assert not any(name.startswith(f"mcp_{other}_") for other in servers[1:])
+
+
+def test_a_plain_schema_stays_as_it_is() -> None:
+    schema: dict[str, object] = {
+        "type": "object",
+        "properties": {
+            "path": {"type": "string", "description": "Where."},
+            "depth": {"type": "integer", "minimum": 0, "default": 1},
+            "kind": {"enum": ["file", "folder", None]},
+            "tags": {"type": "array", "items": {"$ref": "#/$defs/tag"}},
+            "either": {"anyOf": [{"type": "string"}, {"type": ["integer", "null"]}]},
+        },
+        "required": ["path"],
+        "additionalProperties": False,
+        "$defs": {"tag": {"type": "object", "properties": {"of": {"$ref": "#/$defs/tag"}}}},
+    }
+    made, note = simplify_schema({"$schema": "http://json-schema.org/draft-07/schema#", "title": "T", **schema})
+    assert json.loads(made) == schema
+    assert note == ""
+    assert made == json.dumps(schema, sort_keys=True, separators=(",", ":"))
+
+
+@pytest.mark.parametrize(
+    ("schema", "properties"),
+    [
+        ({"properties": {"a": {"type": "nonsense", "minimum": "0", "enum": []}}}, {"a": {}}),
+        ({"properties": {"a": {"type": 7, "required": ["b"], "pattern": "(a+)+$"}}}, {"a": {}}),
+        ({"properties": {"a": True, "b": None, "c": []}}, {"a": {}, "b": {}, "c": {}}),
+        ({"properties": {"a": {"minimum": float("nan"), "maximum": 1e300, "default": float("inf")}}}, {"a": {}}),
+        ({"properties": {"a": {"enum": ["x", "x"]}, "b": {"enum": [{"c": 1}]}}}, {"a": {}, "b": {}}),
+        ({"properties": {"a": {"const": "x\u202ey", "description": "x\u202ey\x07"}}}, {"a": {"description": "xy"}}),
+        ({"properties": []}, {}),
+        ({"properties": {"a": {"anyOf": []}, "b": {"anyOf": 3}}}, {"a": {}, "b": {}}),
+    ],
+)
+def test_what_no_provider_understands_is_left_out(schema: dict[str, object], properties: dict[str, object]) -> None:
+    made, note = simplify_schema(schema)
+    assert json.loads(made) == {"type": "object", "properties": properties}
+    assert note == ""
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"not a name!": {"type": "string"}}},
+        {"oneOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]},
+        {"properties": {"a": {"$ref": "http://elsewhere/x"}}},
+        {"$ref": "#/$defs/x", "$defs": {"x": {"type": "object"}}},
+    ],
+)
+def test_that_something_is_left_out_is_told_where_it_matters(schema: dict[str, object]) -> None:
+    made, note = simplify_schema({"type": "object", **schema})
+    assert note == "Not all that it takes is described."
+    assert "oneOf" not in made
+    assert "elsewhere" not in made
+
+
+def test_a_schema_of_anything_else_is_none() -> None:
+    assert simplify_schema({"type": "string"})[0] == ANY_OBJECT_SCHEMA
+    assert simplify_schema({"type": ["object"]})[0] == ANY_OBJECT_SCHEMA
+
+
+def test_a_large_schema_loses_its_descriptions_first() -> None:
+    told: dict[str, object] = {f"a{number}": {"type": "string", "description": "x" * 300} for number in range(100)}
+    made, _ = simplify_schema({"type": "object", "properties": told})
+    assert len(made) <= MAX_SCHEMA_BYTES
+    assert set(json.loads(made)["properties"]) == set(told)
+    many: dict[str, object] = {f"a{number}": {"type": "string"} for number in range(2000)}
+    made, note = simplify_schema({"type": "object", "properties": many})
+    assert made == ANY_OBJECT_SCHEMA
+    assert "too much" in note
+
+
+def test_a_deep_schema_is_cut() -> None:
+    deep: dict[str, object] = {"type": "string"}
+    for _ in range(400):
+        deep = {"type": "object", "properties": {"a": deep}}
+    made, _ = simplify_schema(deep)
+    assert made.count('"properties"') <= 12
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["type", "properties", "items", "$ref", "anyOf", "required", "enum", "$defs", "x"]), inner
+        )
+    ),
+    max_leaves=30,
+)
+
+
+@given(schema=st.dictionaries(st.sampled_from(["properties", "required", "$defs", "anyOf", "items"]), JSON))
+def test_whatever_stands_there_a_valid_schema_comes_of_it(schema: dict[str, Any]) -> None:
+    made, _ = simplify_schema(schema)
+    read = json.loads(made)
+    JSONSCHEMA.Draft202012Validator.check_schema(read)
+    assert read["type"] == "object"
+    assert not {"anyOf", "oneOf", "allOf"} & read.keys()
+
+
+def test_tools_are_chosen_by_globs_and_sorted() -> None:
+    offered = [offer("b"), offer("a"), offer("secret"), offer("a"), offer("")]
+    tools, left = select_tools("s", offered, ("a", "b"), ("s",))
+    assert list(tools) == ["mcp_s_a", "mcp_s_b"]
+    assert left == 1
+
+
+def test_of_thousands_of_tools_the_same_few_are_taken() -> None:
+    offered = [offer(f"tool{number:04}") for number in range(3000)]
+    tools, left = select_tools("s", reversed(offered), ("*",), ("s",))
+    assert (len(tools), left) == (MAX_TOOLS, 3000 - MAX_TOOLS)
+    assert tools == select_tools("s", offered, ("*",), ("s",)).tools
+
+
+def test_descriptions_are_made_harmless() -> None:
+    tools, _ = select_tools(
+        "s", [offer("a", "Does\u202e a.\x1b[31m\r\n\u2066More.\U000e0041"), offer("b", "x" * 5000)], ("*",), ("s",)
+    )
+    assert tools["mcp_s_a"][1].description == "Does a.[31m\nMore."
+    assert len(tools["mcp_s_b"][1].description) == MAX_DESCRIPTION_CHARS - 1
+    tools, _ = select_tools(
+        "s", [offer("a", "\u200b"), offer("b", title="B!"), offer("c", schema={"type": "array"})], ("*",), ("s",)
+    )
+    assert [spec.description for _, spec in tools.values()] == [
+        "A tool of the MCP server s.",
+        "B!",
+        "A tool of the MCP server s. What it takes is not described.",
+    ]
+
+
+def test_results_as_text() -> None:
+    image, other = (
+        McpBinary(kind="image", media_type="image/png", data=PNG),
+        McpBinary(kind="file", media_type="x\ny", data=b""),
+    )
+    answer = McpResult(blocks=[McpText(text="one"), image, other], structured={"b": 1, "a": "é"})
+    assert find_images(answer) == [image]
+    assert render_result(answer, [image]) == (
+        'one\n[image, image/png, 24 bytes: shown]\n[file, x y, 0 bytes: it cannot be shown here]\n{"a": "é", "b": 1}'
+    )
+    assert render_result(McpResult(blocks=[McpText(text='{"a": 1}')], structured={"a": 1}), []) == '{"a": 1}'
+    assert render_result(McpResult(blocks=[McpText(text="x")], structured={"result": "x"}), []) == "x"
+    assert (
+        render_result(McpResult(blocks=[McpText(text="x"), McpText(text="2")], structured={"result": ["x", 2]}), [])
+        == "x\n2"
+    )
+    assert render_result(McpResult(blocks=[McpText(text="ok")], structured={"result": 1}), []) == 'ok\n{"result": 1}'
+    assert render_result(McpResult(blocks=[]), []).startswith("It was done")
+    assert render_result(McpResult(blocks=[McpText(text="no")], error=True), []).endswith("says:\nno")
+    assert render_result(McpResult(blocks=[McpText(text="x")] * 2000), []).endswith("[1000 more parts are left out]")
+
+
+def test_secrets_are_taken_out_of_texts() -> None:
+    veil = McpSecretFilter(["Bearer tok-12345", "1", "tok-12345-long"])
+    assert veil.redact("tok-12345-long tok-12345 Bearer tok-12345 1") == "[secret] [secret] [secret] 1"
+
+
+@given(words=st.text(max_size=200), most=st.integers(min_value=1, max_value=50))
+def test_harmless_texts_keep_within_their_length(words: str, most: int) -> None:
+    made = sanitize_text(words, most)
+    assert len(made) <= most
+    assert sanitize_text(made, most) == made

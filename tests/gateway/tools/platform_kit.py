@@ -1,0 +1,319 @@
+"""An agent's hands on a platform that can do everything: a real store, a real outbox, a channel in the process."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Coroutine
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+
+from agent.tools import specs
+from channels.base import BeforeSend, Capabilities, Emit, Part, RoomMembers, SendError, no_before_send
+from gateway.context.conversation import ConversationReader
+from gateway.context.digest import DigestBuilder
+from gateway.core import identity
+from gateway.core.clock import ManualClock
+from gateway.core.events import (
+    Address,
+    ChannelName,
+    Message,
+    MessageId,
+    Notification,
+    Post,
+    PostKey,
+    Receipt,
+    RoomId,
+    Sender,
+    SenderId,
+)
+from gateway.core.facts import (
+    Fact,
+    Judgement,
+    PlatformAction,
+    PostQueued,
+    Seq,
+    TurnId,
+    TurnRecord,
+    dedup_key,
+    inner_conversation,
+)
+from gateway.core.scopes import PUBLIC, Visibility
+from gateway.core.tool import Requester, ToolContext, ToolOutput
+from gateway.core.tool_spec import ToolCallRefused
+from gateway.store import NewEntry, OutboxPost, Store
+from gateway.stream.outbox import Outbox, OutgoingFiles
+from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
+from gateway.tools.dispatch import ToolDispatcher
+from gateway.tools.platform import ConversationLocks, MessagingTools, PlatformTools
+from gateway.tools.read_room import AttachmentDescriber
+from tests.kits.store import NOW, Fate, turn
+
+NAME = ChannelName("tg.test")
+ROOM = Address(channel=NAME, room=RoomId("#room"))
+OTHER = Address(channel=NAME, room=RoomId("#other"))
+STAFF = Address(channel=NAME, room=RoomId("#staff"))
+"""A room that the operator calls private."""
+PEER = Address(channel=NAME, room=RoomId("#peer"))
+"""Another agent's."""
+ANN = Address(channel=NAME, room=RoomId("ann"))
+"""A direct chat."""
+OWNER = Address(channel=NAME, room=RoomId("olga"))
+"""The owner's."""
+OWN = Address.parse(inner_conversation("reverie"))
+PRIVATE = (STAFF, ANN, OWNER)
+DIRECT = (ANN, OWNER)
+WHO = identity.AccessPolicy(
+    dm_policy="open",
+    roles={f"{NAME}:olga": "owner", f"{NAME}:mia": "member"},
+    open_rooms={NAME: frozenset(place.room for place in (ROOM, OTHER, STAFF, PEER))},
+)
+
+
+class Stage:
+    """A channel that can do everything, and fails as it is told to."""
+
+    name = NAME
+
+    def __init__(self, *, file_bytes: int = 1_000) -> None:
+        self.capabilities = Capabilities(platform="Stage", formatting="", max_file_bytes=file_bytes)
+        self.done: list[tuple[str, ...]] = []
+        """What was done besides sending."""
+        self.sent: list[Part] = []
+        self.fails: SendError | None = None
+        self.hold: asyncio.Event | None = None
+        """What is done waits for it."""
+        self.present = RoomMembers(members=())
+
+    async def run(self, emit: Emit) -> None:
+        raise AssertionError(f"not used here: {emit}")
+
+    def split(self, post: Post) -> tuple[str, ...]:
+        return tuple(post.text.split("|"))
+
+    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
+        await going()
+        self.sent.append(part)
+        return Receipt(ids=(MessageId(f"p{len(self.sent)}"),))
+
+    async def react(self, at: Address, message: MessageId, reaction: str, *, add: bool) -> None:
+        await self._do("react" if add else "unreact", at.room, message, reaction)
+
+    async def edit(self, at: Address, message: MessageId, text: str) -> None:
+        await self._do("edit", at.room, message, text)
+
+    async def delete(self, at: Address, message: MessageId) -> None:
+        await self._do("delete", at.room, message)
+
+    async def set_topic(self, at: Address, topic: str) -> None:
+        await self._do("topic", at.room, topic)
+
+    async def list_members(self, at: Address, *, most: int) -> RoomMembers:
+        await self._do("people", at.room, str(most))
+        return self.present
+
+    async def _do(self, *what: str) -> None:
+        if self.hold is not None:
+            self.done.append(("begun", *what))
+            await self.hold.wait()
+        if self.fails is not None:
+            raise self.fails
+        self.done.append(what)
+
+
+class Deaf:
+    """A channel that can only speak."""
+
+    name = NAME
+    capabilities = Capabilities(platform="Deaf", formatting="")
+
+    async def run(self, emit: Emit) -> None:
+        raise AssertionError(f"not used here: {emit}")
+
+    def split(self, post: Post) -> tuple[str, ...]:
+        return (post.text,)
+
+    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
+        await going()
+        return Receipt(ids=(MessageId(part.key),))
+
+
+class Cupboard:
+    """The agent's files."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+
+    def read_bytes(self, path: str) -> bytes:
+        if path not in self.files:
+            raise ToolCallRefused("There is no such file.")
+        return self.files[path]
+
+
+def at(place: Address, *askers: str, turn_id: str = "t", everything: bool | None = None) -> ToolContext:
+    """A turn there; `askers` by their ids."""
+    scope = place.conversation if place in PRIVATE else PUBLIC
+    people = tuple(
+        Requester(id=SenderId(who), name=who, role=WHO.roles.get(f"{NAME}:{who}", "guest"), verified=True)
+        for who in askers
+    )
+    sight = Visibility(scope=scope, sees_everything=place == OWNER if everything is None else everything)
+    return ToolContext(
+        turn=TurnId(turn_id), agent="reverie", at=place, visibility=sight, autonomous=not askers, requesters=people
+    )
+
+
+@dataclass
+class Stagehands:
+    """All of it, wired as the gateway does."""
+
+    store: Store
+    clock: ManualClock
+    stage: Stage | Deaf
+    outbox: Outbox
+    rooms: PlatformTools
+    hands: ToolDispatcher
+    cupboard: Cupboard
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    up: bool = True
+
+    def link(self, *, up: bool) -> None:
+        self.up = up
+        self.outbox.set_link_up(NAME, up=up)
+
+    async def say(
+        self,
+        number: int,
+        text: str,
+        place: Address = ROOM,
+        *,
+        who: str = "ann",
+        fate: Fate = "due",
+        reply_to: str | None = None,
+    ) -> Seq:
+        """Somebody says something, and it is judged. Where it stands."""
+        message = Message(
+            id=MessageId(str(number)),
+            at=place,
+            sender=Sender(id=SenderId(who), name=who.title(), verified=True),
+            text=text,
+            sent=NOW + timedelta(minutes=number),
+            kind="direct" if place in DIRECT else "mention",
+            reply_to=MessageId(reply_to) if reply_to is not None else None,
+        )
+        return await self.happen(message, fate)
+
+    async def happen(self, event: Notification, fate: Fate = "noted") -> Seq:
+        place = getattr(event, "at", ROOM)
+        entry = NewEntry(fact=event, at=NOW, conversation=place.conversation, key=dedup_key(event))
+        said = Judgement(type="x", urgency=3, fate=fate, rule="r", role="guest")
+        judged = NewEntry(fact=said, at=NOW, conversation=place.conversation, cause=entry)
+        return (await self.store.append([entry, judged]))[0].seq
+
+    async def post(self, text: str, place: Address = ROOM, *, agent: str = "reverie") -> Seq:
+        """A turn ends with an answer, which is delivered. Where the post stands."""
+        record = turn(place.conversation, upto=10_000, text=text)
+        assert isinstance(record.fact, TurnRecord)
+        key = f"{place.room}:{text[:20]}"
+        ended = NewEntry(fact=replace(record.fact, agent=agent), at=NOW, conversation=place.conversation)
+        return await self.queue(Post(key=PostKey(key), to=place, text=text), ended)
+
+    async def queue(self, post: Post, cause: NewEntry | None = None) -> Seq:
+        queued = NewEntry(
+            fact=PostQueued(post=post), at=NOW, conversation=post.to.conversation, key=f"post:{post.key}", cause=cause
+        )
+        *_, at_ = await self.store.append([*([cause] if cause is not None else []), queued])
+        self.outbox.put(OutboxPost(seq=at_.seq, at=self.clock.now(), post=post, parts=()))
+        if self.up:
+            await self.delivered()
+        return at_.seq
+
+    async def delivered(self) -> None:
+        """All that waits has gone."""
+        async with asyncio.timeout(120):
+            while self.tasks:
+                await asyncio.wait(self.tasks)
+
+    async def facts(self, *kinds: str) -> list[Fact]:
+        return [one.fact for one in await self.store.entries(kinds=kinds)]
+
+    async def acted(self) -> list[tuple[str, str]]:
+        return [(one.what, one.state) for one in await self.facts("acted") if isinstance(one, PlatformAction)]
+
+    async def read(self, where: ToolContext, **asked: object) -> list[str]:
+        """Lines of `read_room`, below the first."""
+        given = await self.hand("read_room", specs.ReadRoomArgs(**asked), where)
+        assert isinstance(given, ToolOutput)
+        assert given.is_untrusted
+        return given.text.split("\n")[1:]
+
+    async def hand(self, name: str, asked: object, where: ToolContext) -> str | ToolOutput:
+        """Carry one out, past the gate. Raises Refused."""
+        (hand,) = [one for one in self.rooms.tools if one.spec.name == name]
+        return await hand.handler(asked, where)
+
+
+@contextlib.asynccontextmanager
+async def stagehands(tmp: Path, stage: Stage | Deaf | None = None) -> AsyncIterator[Stagehands]:
+    """Open the store, and the house."""
+    clock, played = ManualClock(NOW), stage or Stage()
+    async with await Store.open(tmp / "s.db", clock) as store:
+        tasks = set[asyncio.Task[None]]()
+
+        def spawn(work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+            task = asyncio.create_task(work)
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+            return task
+
+        bounds = {
+            "#staff": ConversationBinding(listen="all", agent="reverie", private=True),
+            "#peer": ConversationBinding(listen="all", agent="peer", private=False),
+            "*": ConversationBinding(listen="all", agent="reverie", private=False),
+        }
+        patterns = [
+            BindingPattern(channel="*", room=room, thread=None, binding=bound) for room, bound in bounds.items()
+        ]
+        bindings = Bindings(patterns)
+        places, files, channels = PrivacyCache(store, bindings), OutgoingFiles(store), {NAME: played}
+        outbox = Outbox(store, channels, clock, spawn, files=files)
+        digests = DigestBuilder(
+            agent="reverie",
+            store=store,
+            clock=clock,
+            places=places,
+            hearing=ConversationReader(store, WHO, AttachmentDescriber()),
+            plain=lambda: False,
+            mine=lambda _: True,
+            busy=lambda _: False,
+        )
+        acting = MessagingTools(
+            agent="reverie",
+            store=store,
+            clock=clock,
+            bindings=bindings,
+            places=places,
+            who=WHO,
+            channels=channels,
+            doors=ConversationLocks(),
+            digests=digests,
+            post=outbox.put,
+            forget=lambda _: None,
+        )
+        cupboard = Cupboard()
+        rooms = PlatformTools(
+            store=store,
+            clock=clock,
+            channels=channels,
+            places=places,
+            bindings=bindings,
+            who=WHO,
+            reach=acting.resolve_reachable,
+            files=cupboard,
+            outfiles=files,
+            post=outbox.put,
+        )
+        await outbox.recover()
+        outbox.set_link_up(NAME, up=True)
+        yield Stagehands(store, clock, played, outbox, rooms, ToolDispatcher(rooms.tools), cupboard, tasks)
+        await outbox.drain(0)
+        await outbox.close()

@@ -1,0 +1,91 @@
+"""What tools did, as Prometheus reads it."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from gateway.core.clock import ManualClock
+from gateway.core.events import ChannelName
+from gateway.core.facts import ApprovalEnded, ToolRefused, TurnId
+from gateway.core.metrics import GatewayStats
+from gateway.ops.server import build_pages
+from gateway.store import NewEntry
+from gateway.tools.metrics import MAX_TOOLS, ToolStats
+from tests.kits.store import NOW, opened, run
+
+NAMES = {
+    "reverie_tool_calls_total": "counter",
+    "reverie_tool_duration_seconds": "histogram",
+    "reverie_tool_refusals_total": "counter",
+    "reverie_tool_approvals_total": "counter",
+    "reverie_tool_approvals_waiting": "gauge",
+}
+ENDED = ApprovalEnded(approval="k7qd", agent="reverie", tool="bash", verdict="once", by="root")
+
+
+def scraped(stats: ToolStats) -> tuple[str, dict[str, float]]:
+    clock = ManualClock()
+    shown = build_pages(GatewayStats({ChannelName("irc.x"): "IRC"}, clock.now()), clock, "1.0", tools=stats)[
+        "/metrics"
+    ]()
+    assert isinstance(shown.body, str)
+    lines = [line.rsplit(" ", 1) for line in shown.body.splitlines() if line.startswith("reverie_tool")]
+    assert len({name for name, _ in lines}) == len(lines), "each sample stands once"
+    return shown.body, {name: float(value) for name, value in lines}
+
+
+def test_every_metric_has_its_name_its_type_and_its_help() -> None:
+    text, samples = scraped(ToolStats(lambda: 3))
+    assert samples == {"reverie_tool_approvals_waiting": 3}
+    for name, kind in NAMES.items():
+        assert f"\n# TYPE {name} {kind}\n" in text
+        assert re.search(rf"\n# HELP {name} [A-Z].+\.\n", text)
+
+
+def test_calls_are_counted_by_how_they_ended_and_timed_if_they_were_carried_out() -> None:
+    stats = ToolStats()
+    stats.count_call("bash", "ok", 0.5)
+    stats.count_call("bash", "timeout", 60.0)
+    stats.count_call("bash", "refused", 0.0)
+    stats.count_call("made_up", "unknown", 0.0)
+    stats.count_call("made_up_too", "unknown", 0.0)
+    _, samples = scraped(stats)
+    calls = {name: value for name, value in samples.items() if "calls" in name}
+    assert calls == {
+        'reverie_tool_calls_total{tool="bash",outcome="ok"}': 1,
+        'reverie_tool_calls_total{tool="bash",outcome="timeout"}': 1,
+        'reverie_tool_calls_total{tool="bash",outcome="refused"}': 1,
+        'reverie_tool_calls_total{tool="other",outcome="unknown"}': 2,
+    }
+    assert samples['reverie_tool_duration_seconds_count{tool="bash"}'] == 2
+    assert samples['reverie_tool_duration_seconds_sum{tool="bash"}'] == 60.5
+
+
+def test_names_are_bounded() -> None:
+    stats = ToolStats()
+    for number in range(MAX_TOOLS + 10):
+        stats.count_call(f"mcp_{number}", "ok", 0.0)
+    _, samples = scraped(stats)
+    assert sum("calls" in name for name in samples) == MAX_TOOLS + 1
+    assert samples['reverie_tool_calls_total{tool="other",outcome="ok"}'] == 10
+
+
+def test_refusals_and_verdicts_are_counted_as_they_are_written_down(tmp_path: Path) -> None:
+    stats = ToolStats()
+    refused = ToolRefused(turn=TurnId("t"), agent="reverie", tool="bash", role="guest", rule="r")
+
+    async def story() -> None:
+        async with await opened(tmp_path / "s.db") as store:
+            store.add_listener(stats.on_appended)
+            for _ in range(2):  # the second time the verdict is known
+                await store.append([NewEntry(fact=ENDED, at=NOW, key="approval:k7qd:ended")])
+            await store.append([NewEntry(fact=refused, at=NOW), NewEntry(fact=refused, at=NOW)])
+            await store.append([NewEntry(fact=replace(ENDED, verdict="expired"), at=NOW)])
+
+    run(story())
+    assert scraped(stats)[1] == {
+        'reverie_tool_refusals_total{tool="bash"}': 2,
+        'reverie_tool_approvals_total{tool="bash",verdict="once"}': 1,
+        'reverie_tool_approvals_total{tool="bash",verdict="expired"}': 1,
+        "reverie_tool_approvals_waiting": 0,
+    }

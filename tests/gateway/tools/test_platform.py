@@ -1,0 +1,291 @@
+"""What is done to messages and rooms: which, whose, written down before and after."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from agent.tools.specs import DeleteOwnArgs, EditOwnArgs, ReactArgs, SetTopicArgs
+from channels.base import RateLimited, Rejected, SendError, Uncertain, Unreachable
+from gateway.core.events import Address, EventId, MessageDeleted, MessageId, Post, PostKey
+from gateway.core.facts import PlatformAction
+from gateway.core.tool import ToolContext
+from gateway.core.tool_spec import ToolCall, ToolCallRefused
+from gateway.tools.read_room import UNKNOWN_MESSAGE
+from tests.gateway.tools.platform_kit import (
+    ANN,
+    OTHER,
+    OWN,
+    OWNER,
+    PEER,
+    ROOM,
+    STAFF,
+    Deaf,
+    Stage,
+    Stagehands,
+    at,
+    stagehands,
+)
+from tests.kits.channels import story
+from tests.kits.store import NOW
+
+
+def done(kit: Stagehands) -> list[tuple[str, ...]]:
+    assert isinstance(kit.stage, Stage)
+    return kit.stage.done
+
+
+@story
+async def test_a_reaction_is_put_on_what_is_answered_and_taken_off(tmp_path: Path) -> None:
+    async with stagehands(tmp_path) as kit:
+        await kit.say(1, "old", fate="context")
+        await kit.say(2, "new")
+        where = at(ROOM, "ann")
+        assert await kit.hand("react", ReactArgs(message="last", reaction="👍"), where) == "It is there."
+        assert (
+            await kit.hand("react", ReactArgs(message="`LAST`", reaction="👍", remove=True), where)
+            == "It is taken off."
+        )
+        assert done(kit) == [("react", "#room", "2", "👍"), ("unreact", "#room", "2", "👍")]
+        assert await kit.acted() == [
+            ("react", "begun"),
+            ("react", "done"),
+            ("unreact", "begun"),
+            ("unreact", "done"),
+        ]
+        (first, *_) = [one for one in await kit.facts("acted") if isinstance(one, PlatformAction)]
+        assert (first.turn, first.agent, first.at, first.message) == ("t", "reverie", ROOM, "2")
+
+
+@story
+async def test_where_nothing_is_new_last_is_what_was_heard_last(tmp_path: Path) -> None:
+    async with stagehands(tmp_path) as kit:
+        with pytest.raises(ToolCallRefused, match="Nothing that you were told"):
+            await kit.hand("react", ReactArgs(message="last", reaction="x"), at(ROOM))
+        await kit.say(1, "heard")
+        await kit.say(2, "refused", fate="refused")
+        await kit.post("an answer")
+        await kit.hand("react", ReactArgs(message="last", reaction="x"), at(ROOM))
+        assert done(kit) == [("react", "#room", "1", "x")]
+
+
+@story
+async def test_a_message_is_named_by_its_handle_whatever_recall_found_of_it(tmp_path: Path) -> None:
+    async with stagehands(tmp_path) as kit:
+        said = await kit.say(1, "hello")
+        post = await kit.post("answer")
+        cause = (await kit.store.entry(post)) or pytest.fail("no post")
+        for handle in (f"m{said}", f"M{post}", f"m{cause.cause}"):
+            await kit.hand("react", ReactArgs(message=handle, reaction="x"), at(ROOM, "ann"))
+        assert [what[2] for what in done(kit)] == ["1", "p1", "p1"]
+
+
+@pytest.mark.parametrize("handle", ["m0", "m999", "m", "e1", "n1", "1", "m1.1", "m" + "9" * 30, "-1", "latest"])
+def test_a_forged_handle_names_nothing(tmp_path: Path, handle: str) -> None:
+    @story
+    async def run() -> None:
+        async with stagehands(tmp_path) as kit:
+            await kit.say(1, "hello", fate="refused")
+            with pytest.raises(ToolCallRefused, match="no message with that handle"):
+                await kit.hand("react", ReactArgs(message=handle, reaction="x"), at(ROOM, "ann"))
+            assert done(kit) == []
+
+    run()
+
+
+@pytest.mark.parametrize("place", [ANN, STAFF])
+def test_nobody_learns_of_a_message_in_another_private_place(tmp_path: Path, place: Address) -> None:
+    @story
+    async def run() -> None:
+        async with stagehands(tmp_path) as kit:
+            said = await kit.say(1, "secret", place)
+            post = await kit.post("my secret", place)
+            for where in (at(ROOM, "ann"), at(OWN)):
+                for seq in (said, post):
+                    with pytest.raises(ToolCallRefused) as told:
+                        await kit.hand("react", ReactArgs(message=f"m{seq}", reaction="x"), where)
+                    assert str(told.value) == UNKNOWN_MESSAGE
+            assert done(kit) == []
+
+    run()
+
+
+@story
+async def test_from_a_room_another_one_is_out_of_reach_and_from_inside_it_is_not(tmp_path: Path) -> None:
+    async with stagehands(tmp_path) as kit:
+        said = await kit.say(1, "hello", OTHER)
+        theirs = await kit.say(2, "hello", PEER)
+        with pytest.raises(ToolCallRefused, match="only an owner alone"):
+            await kit.hand("react", ReactArgs(message=f"m{said}", reaction="x"), at(ROOM, "olga"))
+        with pytest.raises(ToolCallRefused, match="do not live there"):
+            await kit.hand("react", ReactArgs(message=f"m{theirs}", reaction="x"), at(OWN))
+        await kit.hand("react", ReactArgs(message=f"m{said}", reaction="x"), at(OWN))
+        await kit.hand("react", ReactArgs(message=f"m{said}", reaction="y"), at(OWNER, "olga"))
+        assert done(kit) == [("react", "#other", "1", "x"), ("react", "#other", "1", "y")]
+        for name in ("last", "mine"):
+            with pytest.raises(ToolCallRefused, match="by yourself"):
+                await kit.hand("react", ReactArgs(message=name, reaction="x"), at(OWN))
+
+
+@story
+async def test_an_own_post_is_edited_and_then_deleted(tmp_path: Path) -> None:
+    async with stagehands(tmp_path) as kit:
+        await kit.say(1, "hello")
+        await kit.post("first")
+        await kit.post("secnod")
+        where = at(ROOM, "mia")
+        told = await kit.hand("edit_own", EditOwnArgs(message="mine", text="second"), where)
+        assert "still has the old words" in str(told)
+        lines = await kit.read(where)
+        assert [line.split("] ", 1)[1] for line in lines] == [
+            "Ann (guest): hello",
+            "you (agent): first",
+            "you (agent) (edited): second",
+        ]
+        await kit.hand("delete_own", DeleteOwnArgs(message="mine"), where)
+        await kit.hand("delete_own", DeleteOwnArgs(message="mine"), where)
+        assert done(kit) == [("edit", "#room", "p2", "second"), ("delete", "#room", "p2"), ("delete", "#room", "p1")]
+        assert len(await kit.read(where)) == 1
+        with pytest.raises(ToolCallRefused, match="nothing here lately"):
+            await kit.hand("delete_own", DeleteOwnArgs(message="mine"), where)
+
+
+@story
+async def test_only_own_messages_are_changed(tmp_path: Path) -> None:
+    async with stagehands(tmp_path) as kit:
+        said = await kit.say(1, "hello")
+        peers = await kit.post("from another agent", agent="peer")
+        answer = await kit.queue(Post(key=PostKey("c"), to=ROOM, text="the answer to a command"))
+        whose = {f"m{said}": "somebody else", f"m{peers}": "somebody else", f"m{answer}": "no message"}
+        for handle, why in whose.items():
+            with pytest.raises(ToolCallRefused, match=why):
+                await kit.hand("edit_own", EditOwnArgs(message=handle, text="x"), at(ROOM, "mia"))
+            with pytest.raises(ToolCallRefused, match=why):
+                await kit.hand("delete_own", DeleteOwnArgs(message=handle), at(ROOM, "mia"))
+        with pytest.raises(ToolCallRefused, match="nothing here lately"):
+            await kit.hand("delete_own", DeleteOwnArgs(message="mine"), at(ROOM, "mia"))
+        assert done(kit) == []
+        assert await kit.acted() == []
+
+
+@story
+async def test_an_answer_in_pieces_is_not_edited_but_deleted_whole_from_its_end(tmp_path: Path) -> None:
+    async with stagehands(tmp_path) as kit:
+        await kit.post("one|two|three")
+        with pytest.raises(ToolCallRefused, match="3 pieces"):
+            await kit.hand("edit_own", EditOwnArgs(message="mine", text="x"), at(ROOM, "mia"))
+        await kit.hand("delete_own", DeleteOwnArgs(message="mine"), at(ROOM, "mia"))
+        assert done(kit) == [("delete", "#room", "p3"), ("delete", "#room", "p2"), ("delete", "#room", "p1")]
+
+
+@story
+async def test_what_somebody_else_deleted_is_not_there_any_more(tmp_path: Path) -> None:
+    async with stagehands(tmp_path) as kit:
+        said, post = await kit.say(1, "hello"), await kit.post("answer")
+        for message in ("1", "p1"):
+            await kit.happen(MessageDeleted(id=EventId(f"d{message}"), at=ROOM, message=MessageId(message), sent=NOW))
+        for seq in (said, post):
+            with pytest.raises(ToolCallRefused, match="no message with that handle"):
+                await kit.hand("react", ReactArgs(message=f"m{seq}", reaction="x"), at(ROOM))
+        assert await kit.read(at(ROOM)) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "told", "ends"),
+    [
+        (Rejected("it is \x1b[2J too old\n"), "It was not done: it is .2J too old", ["begun", "failed"]),
+        (Unreachable("no link"), "It was not done: no link", ["begun", "failed"]),
+        (RateLimited("slowly", retry_after_s=7), "It was not done: slowly. Try again in 7 s", ["begun", "failed"]),
+        (Uncertain("cut"), "It may or may not have been done: cut", ["begun"]),
+    ],
+)
+def test_a_failure_is_told_and_written_down(tmp_path: Path, error: SendError, told: str, ends: list[str]) -> None:
+    stage = Stage()
+    stage.fails = error
+
+    @story
+    async def run() -> None:
+        async with stagehands(tmp_path, stage) as kit:
+            await kit.post("answer")
+            with pytest.raises(ToolCallRefused, match=told):
+                await kit.hand("edit_own", EditOwnArgs(message="mine", text="x"), at(ROOM, "mia"))
+            assert [state for _, state in await kit.acted()] == ends
+            assert (await kit.read(at(ROOM)))[0].endswith("you (agent): answer")
+
+    run()
+
+
+@story
+async def test_cut_off_in_between_the_log_says_that_it_may_have_been_done(tmp_path: Path) -> None:
+    stage = Stage()
+    stage.hold = asyncio.Event()
+    async with stagehands(tmp_path, stage) as kit:
+        await kit.say(1, "hello")
+        doing = asyncio.create_task(_react(kit, at(ROOM, "ann")))
+        while not stage.done:
+            await asyncio.sleep(0)
+        doing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await doing
+        assert await kit.acted() == [("react", "begun")]
+        assert stage.done == [("begun", "react", "#room", "1", "x")]
+
+
+async def _react(kit: Stagehands, where: ToolContext) -> None:
+    await kit.hand("react", ReactArgs(message="last", reaction="x"), where)
+
+
+@story
+async def test_a_topic_is_set_in_the_room_of_the_turn_alone(tmp_path: Path) -> None:
+    async with stagehands(tmp_path) as kit:
+        await kit.say(1, "hello")
+        await kit.say(2, "hello", ANN)
+        told = await kit.hand("set_topic", SetTopicArgs(topic=" News\r\nof\x00 today "), at(ROOM))
+        assert told == "That is the topic now."
+        assert done(kit) == [("topic", "#room", "News of today")]
+        for where in (at(ANN, "ann"), at(OWN)):
+            with pytest.raises(ToolCallRefused, match="Only a room"):
+                await kit.hand("set_topic", SetTopicArgs(topic="x"), where)
+
+
+@story
+async def test_a_platform_that_cannot_says_so(tmp_path: Path) -> None:
+    async with stagehands(tmp_path, Deaf()) as kit:
+        await kit.say(1, "hello")
+        await kit.post("answer")
+        for name, asked in (
+            ("react", ReactArgs(message="last", reaction="x")),
+            ("edit_own", EditOwnArgs(message="mine", text="x")),
+            ("delete_own", DeleteOwnArgs(message="mine")),
+            ("set_topic", SetTopicArgs(topic="x")),
+        ):
+            with pytest.raises(ToolCallRefused, match="Deaf"):
+                await kit.hand(name, asked, at(ROOM, "mia"))
+        assert await kit.acted() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "asker", "allowed"),
+    [
+        ("react", '{"message":"last","reaction":"x"}', "ann", True),
+        ("read_room", "{}", "ann", True),
+        ("who", "{}", "ann", True),
+        ("edit_own", '{"message":"mine","text":"x"}', "ann", False),
+        ("edit_own", '{"message":"mine","text":"x"}', "mia", True),
+        ("delete_own", '{"message":"mine"}', "ann", False),
+        ("send_file", '{"path":"a"}', "ann", False),
+        ("set_topic", '{"topic":"x"}', "mia", False),
+        ("set_topic", '{"topic":"x"}', "olga", True),
+    ],
+)
+def test_who_may_have_it_done(tmp_path: Path, name: str, arguments: str, asker: str, *, allowed: bool) -> None:
+    @story
+    async def run() -> None:
+        async with stagehands(tmp_path) as kit:
+            await kit.say(1, "hello")
+            await kit.post("answer")
+            result = await kit.hands.call(ToolCall(id="c", name=name, arguments=arguments), at(ROOM, asker))
+            assert result.is_error is not allowed, result.text
+            assert ("is for the role" in result.text) is not allowed
+
+    run()

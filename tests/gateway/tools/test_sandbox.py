@@ -1,0 +1,368 @@
+"""What a command sees of the machine, and what it can do to it: next to nothing."""
+
+import asyncio
+import ctypes
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from gateway.config.tools import BashConfig
+from gateway.tools import sandbox
+from gateway.tools.sandbox import SandboxMounts, build_sandboxed_argv
+from gateway.tools.seccomp import filter_file
+from tests.kits.channels import story
+from tests.kits.shell import desk
+
+BWRAP = shutil.which("bwrap")
+ROOT = os.geteuid() == 0
+"""Commands of a gateway that runs as root run as `nobody`."""
+BOX = "bubblewrap"
+pytestmark = pytest.mark.boxed
+
+
+said = partial(build_sandboxed_argv, filter_file="/filter", root=False)
+
+
+def test_the_sandbox_is_said_in_its_programs_words() -> None:
+    """As a whole, so that nothing is let in by the way."""
+    argv = said(
+        "echo 'a b'", SandboxMounts(root=Path("/data/files")), BashConfig(), bwrap="/usr/bin/bwrap", strict=True
+    )
+    at = argv.index("/usr/bin/bwrap")
+    assert argv[at : at + 16] == (
+        *("/usr/bin/bwrap", "--seccomp", "3", "--unshare-all", "--unshare-user", "--disable-userns"),
+        *("--die-with-parent", "--new-session", "--cap-drop", "ALL", "--uid", "1000", "--gid", "1000"),
+        *("--hostname", "sandbox"),
+    )
+    assert argv[at - 3 : at] == ("-c", 'exec "$@" 3<"$0"', "/filter")
+    assert argv[-6:] == ("--chdir", "/workspace", "--", "/bin/bash", "-c", "echo 'a b'")
+    writable = [argv[n + 1 : n + 3] for n, word in enumerate(argv) if word in ("--bind", "--dev-bind")]
+    assert writable == [("/data/files", "/workspace")]
+    assert "--share-net" not in argv
+    assert "/etc/resolv.conf" not in argv
+    networked = said("x", SandboxMounts(root=Path("/d")), BashConfig(network=True), bwrap="bwrap", strict=False)
+    assert {"--share-net", "/etc/resolv.conf"} <= {*networked}
+    assert "--disable-userns" not in networked
+
+
+@story
+async def test_it_has_few_things_and_names_that_are_made_up(tmp_path: Path) -> None:
+    async with desk(tmp_path, BOX) as it:
+        assert (await it.bash("ls /; pwd; id; whoami; hostname")).split("\n")[1:-1] == [
+            *(
+                path
+                for path in sorted(["bin", "dev", "etc", "lib", "proc", "sbin", "tmp", "usr", "workspace", *libs()])
+            ),
+            "/workspace",
+            "uid=65534(nobody) gid=65534(nogroup) groups=65534(nogroup)"
+            if ROOT
+            else "uid=1000(agent) gid=1000(agent) groups=1000(agent)",
+            "nobody" if ROOT else "agent",
+            "sandbox",
+        ]
+        etc = set((await it.bash("ls /etc")).split("\n")[1:-1])
+        assert {"passwd", "group", "hosts", "nsswitch.conf"} <= etc
+        assert not etc & {"shadow", "ssh", "sudoers", "resolv.conf", "machine-id", "gshadow", "cron.d"}
+        assert "root:x:0:0:root:/nonexistent" in await it.bash("cat /etc/passwd")
+
+
+def libs() -> list[str]:
+    """Not every machine has these."""
+    return [name for name in ("lib32", "lib64", "libx32") if Path("/", name).exists()]
+
+
+@story
+async def test_nothing_of_the_operators_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REVERIE_TOKEN", "top-secret")
+    store = tmp_path / "store.db"
+    store.write_text("top-secret")
+    async with desk(tmp_path, BOX) as it:
+        await it.bash("ln -s ../store.db there; ln -s /etc/shadow shadow")
+        told = await it.bash(
+            f"cat {store} there shadow ../store.db /root/.bashrc /home/*/.* /var/log/* /run/* /proc/1/root{store};"
+            "env; cat /proc/*/environ /proc/*/cmdline | tr '\\0' '\\n'; exit 0"
+        )
+        assert "secret" not in told
+        assert "root:" not in told
+        assert not (await it.bash("ls /root /home /var /run /opt /srv /mnt /sys /boot 2>/dev/null")).split("\n")[1:]
+
+
+@story
+async def test_what_need_not_be_written_cannot_be(tmp_path: Path) -> None:
+    async with desk(tmp_path, BOX) as it:
+        tried = ("/x", "/etc/x", "/etc/passwd", "/usr/x", "/usr/bin/env", "/dev/x")
+        told = await it.bash(f"for one in {' '.join(tried)}; do (echo 1 > $one) 2>/dev/null && echo $one; done")
+        assert told == "[exit status 1, no output]"
+        assert await it.bash("echo 1 | tee /dev/null /tmp/x /dev/shm/x; cat /tmp/x") == "[exit status 0]\n1\n1\n"
+        assert "No such file" in await it.bash("cat /tmp/x"), "it is gone with the command"
+        setting = "/proc/sys/kernel/panic"  # as outside it is root who runs the tests, maybe: what there is is written
+        assert "Read-only" in await it.bash(f"x=$(cat {setting}); (echo $x > {setting})")
+
+
+@story
+async def test_it_has_no_power(tmp_path: Path) -> None:
+    async with desk(tmp_path, BOX) as it:
+        told = await it.bash("grep -E '^(Cap|NoNewPrivs)' /proc/self/status")
+        assert dict(line.split() for line in told.splitlines()[1:]) == {
+            **{f"Cap{kind}:": "0" * 16 for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")},
+            "NoNewPrivs:": "1",
+        }
+        for command in ("mount -t tmpfs x /tmp", "unshare -Ur true", "chroot /usr", "mknod x b 8 0", "chown 0 ."):
+            assert "[exit status 0" not in await it.bash(command), command
+        assert "[exit status 0" not in await it.bash("su root -c true </dev/null")
+        assert "[exit status 0" not in await it.bash("renice -n 0 $$; exit $(($(nice) == 10))")
+
+
+@story
+async def test_nobody_outside_is_seen_or_reached(tmp_path: Path) -> None:
+    async with desk(tmp_path, BOX) as it:
+        pids = (await it.bash("echo /proc/[0-9]*")).split()[3:]
+        assert len(pids) <= 3
+        assert "[exit status 0" not in await it.bash(f"kill -0 {os.getpid()}")
+        assert "[exit status 1" in await it.bash("kill -9 1; kill -0 99999"), (
+            "its first process cannot be killed, either"
+        )
+
+
+@contextmanager
+def listening() -> Iterator[tuple[int, str]]:
+    """On loopback, and at an abstract address that has no file."""
+    name = f"reverie-{os.getpid()}"
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as abstract:
+        abstract.bind(f"\0{name}")
+        abstract.listen()
+        yield server.getsockname()[1], name
+
+
+CONNECT = """/usr/bin/python3 -c '
+import socket
+for family, where in ((socket.AF_INET, ("127.0.0.1", {})), (socket.AF_UNIX, "\\0{}")):
+    try:
+        socket.socket(family).connect(where)
+        print("in")
+    except OSError:
+        print("out")
+'"""
+
+
+@pytest.mark.parametrize(("network", "told"), [(False, "out\nout\n"), (True, "in\nin\n")])
+def test_it_has_a_network_only_if_the_operator_says_so(tmp_path: Path, network: bool, told: str) -> None:
+    @story
+    async def run() -> None:
+        with listening() as (port, name):
+            async with desk(tmp_path, BOX, network=network) as it:
+                assert await it.bash(CONNECT.format(port, name)) == f"[exit status 0]\n{told}"
+
+    run()
+
+
+@story
+async def test_what_is_in_memory_has_a_size(tmp_path: Path) -> None:
+    async with desk(tmp_path, BOX, memory_bytes=40_000_000) as it:
+        for where in ("/tmp", "/dev/shm"):
+            told = await it.bash(f"head -c 30000000 /dev/zero > {where}/x; stat -c %s {where}/x")
+            assert "No space left" in told
+            assert int(told.split()[-1]) <= 10_100_000, "whole pages"
+
+
+@story
+async def test_skills_are_read_only_and_the_first_of_a_name_counts(tmp_path: Path) -> None:
+    skills = (tmp_path / "own" / "cook", tmp_path / "shared" / "cook", tmp_path / "gone")
+    for skill in skills[:2]:
+        skill.mkdir(parents=True)
+        (skill / "SKILL.md").write_text(str(skill))
+    async with desk(tmp_path, BOX, skills=skills) as it:
+        told = await it.bash("ls /skills; cat /skills/cook/SKILL.md; echo; echo x > /skills/cook/SKILL.md")
+        assert told.startswith(f"[exit status 1]\ncook\n{skills[0]}\n")
+        assert "Read-only file system" in told
+        assert it.shell.describe() == (
+            "bash: bubblewrap sandbox, no network, /workspace writable, /skills readable, 60 s (at most 600 s)"
+        )
+
+
+def test_what_is_hidden_is_hidden_below_the_system_too() -> None:
+    box = SandboxMounts(root=Path("/r"), hidden=(Path("/usr/local/share"), Path("/srv"), Path("/usr")))
+    argv = said("ls /usr/local/share | wc -l", box, BashConfig(), bwrap="bwrap", strict=True)
+    assert [argv[n + 1] for n, word in enumerate(argv) if word == "--tmpfs"] == ["/usr/local/share", "/dev/shm", "/tmp"]
+
+
+@story
+async def test_what_is_below_a_hidden_directory_is_hidden_with_it(tmp_path: Path) -> None:
+    async with desk(tmp_path, BOX, hidden=(Path("/usr/share"), Path("/usr/share/doc"), Path("/usr/none"))) as it:
+        assert await it.bash("ls /usr/share") == "[exit status 0, no output]"
+
+
+@story
+async def test_hidden_directories_are_empty_inside(tmp_path: Path) -> None:
+    async with desk(tmp_path, BOX, hidden=(Path("/usr/share"),)) as it:
+        assert await it.bash("ls /usr/share; echo x > /usr/share/x") == (
+            "[exit status 1]\n/bin/bash: line 1: /usr/share/x: Read-only file system\n"
+        )
+
+
+def test_it_works_for_whoever_is_not_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert BWRAP
+    folder = Path(tempfile.mkdtemp())
+    try:
+        monkeypatch.setattr(sandbox, "_OURS", shutil.copytree(sandbox._OURS, folder / "etc"))
+        root = folder / "files"
+        root.mkdir()
+        folder.chmod(0o755)
+        other = ["setpriv", "--reuid", "12345", "--regid", "12345", "--clear-groups", "--"] if os.getuid() == 0 else []
+        if other:
+            os.chown(root, 12345, 12345)
+        command = (
+            "id -un; echo words > file; ls -l file; ls / /root; unshare -Ur true; (echo 1 > /proc/sys/kernel/panic)"
+        )
+        shutil.copy(filter_file(), folder / "filter")
+        (folder / "filter").chmod(0o644)
+        at = str(folder / "filter")
+        argv = build_sandboxed_argv(
+            command, SandboxMounts(root=root), BashConfig(), bwrap=BWRAP, strict=True, filter_file=at, root=False
+        )
+        done = subprocess.run(
+            [*other, *argv],
+            env={"PATH": sandbox.PATH},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+            cwd=root,
+        )
+        assert done.stdout.startswith("agent\n-rw-r--r-- 1 agent agent 6 "), done.stderr
+        assert (root / "file").stat().st_uid == (12345 if other else os.getuid())
+        assert "/root" in done.stderr
+        assert "unshare failed" in done.stderr
+        assert "panic" in done.stderr
+    finally:
+        shutil.rmtree(folder)
+
+
+@story
+async def test_a_machine_without_bubblewrap_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.tools.shell.PATH", "/nowhere")
+    monkeypatch.setenv("PATH", "/nowhere")
+    async with desk(tmp_path, BOX) as it:
+        told = await it.refuses("bash", command="touch x")
+        assert "bubblewrap (bwrap) is not installed" in told
+        assert "tools.bash.sandbox to off" in told
+        assert await it.shell.check() == told
+        assert not (it.root / "x").exists()
+
+
+@pytest.mark.parametrize(("strict", "lax", "works"), [(1, 1, False), (1, 0, True), (0, 0, True)])
+def test_a_sandbox_that_does_not_work_is_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strict: int, lax: int, works: bool
+) -> None:
+    """An older bubblewrap does not know `--disable-userns`; a kernel may allow no namespaces at all."""
+    fake = tmp_path / "bin" / "bwrap"
+    fake.parent.mkdir()
+    fake.write_text(
+        "#!/bin/bash\n"
+        f'case "$*" in *--disable-userns*) status={strict};; *) status={lax};; esac\n'
+        "[ $status = 0 ] || { echo 'bwrap: No permissions to create new namespace' >&2; exit 1; }\n"
+        'exec /bin/bash -c "${!#}"\n'
+    )
+    fake.chmod(0o755)
+    monkeypatch.setattr("gateway.tools.shell.PATH", f"{fake.parent}:{sandbox.PATH}")
+
+    @story
+    async def run() -> None:
+        async with desk(tmp_path, BOX) as it:
+            if works:
+                assert await it.shell.check() == ""
+                assert await it.bash("echo x") == "[exit status 0]\nx\n"
+            else:
+                told = await it.refuses("bash", command="echo x")
+                assert (
+                    "the sandbox does not work: bwrap: No permissions to create new namespace): the operator can"
+                    in told
+                )
+                assert it.shell.describe() == (
+                    "bash: no command can be run here (the sandbox does not work: "
+                    "bwrap: No permissions to create new namespace)"
+                )
+                fake.write_text('#!/bin/bash\nexec /bin/bash -c "${!#}"\n')
+                assert await it.bash("echo x") == "[exit status 0]\nx\n", "it is tried again"
+                assert it.shell.describe().startswith("bash: bubblewrap sandbox")
+
+    run()
+
+
+@story
+async def test_many_at_once_try_it_once(tmp_path: Path) -> None:
+    async with desk(tmp_path, BOX) as it:
+        told = await asyncio.gather(*(it.bash(f"echo {n}") for n in range(8)))
+        assert told == [f"[exit status 0]\n{n}\n" for n in range(8)]
+
+
+SYSTEM_CALLS = """/usr/bin/python3 -c '
+import ctypes, errno, socket
+libc = ctypes.CDLL(None, use_errno=True)
+for name, number in (("io_uring_setup", 425), ("userfaultfd", 323), ("add_key", 248), ("keyctl", 250), ("bpf", 321)):
+    given = libc.syscall(number, 0, 0, 0, 0, 0)
+    print(name, given if given >= 0 else errno.errorcode[ctypes.get_errno()])
+for family in (40, 38, 17):
+    try:
+        print(family, socket.socket(family, socket.SOCK_STREAM))
+    except OSError as error:
+        print(family, errno.errorcode[error.errno])
+'"""
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the numbers are those of x86_64")
+@story
+async def test_system_calls_that_reach_the_kernel_around_the_sandbox_are_not_there(tmp_path: Path) -> None:
+    async with desk(tmp_path, BOX, network=True) as it:
+        told = await it.bash(SYSTEM_CALLS)
+        assert {line.split()[1] for line in told.splitlines()[1:]} == {"ENOSYS"}, told
+        assert len(told.splitlines()) == 9
+
+
+@story
+async def test_what_programs_need_works_in_it(tmp_path: Path) -> None:
+    async with desk(tmp_path, BOX) as it:
+        told = await it.bash(
+            "set -e; git init -q x; cd x; echo 1 > f; git add f; git -c user.name=a -c user.email=a@b commit -qm x; "
+            "chmod 755 f; cp -a f g; tar cf t f g; mkdir d; tar xpf t -C d; seq 9 | sort -r | xargs -P4 -n1 true; "
+            "/usr/bin/python3 -c 'import threading, subprocess, sqlite3, asyncio; asyncio.run(asyncio.sleep(0)); "
+            't = threading.Thread(target=print); t.start(); t.join(); subprocess.run(["true"], check=True); '
+            'sqlite3.connect("a.db").execute("create table t(x)")\'; stat -c %a f d/g'
+        )
+        assert told == "[exit status 0]\n\n755\n755\n"
+
+
+@story
+async def test_no_file_becomes_somebody_elses_program(tmp_path: Path) -> None:
+    async with desk(tmp_path, BOX) as it:
+        await it.bash(
+            "cp /usr/bin/id a; chmod 4755 a; cp a b; chmod g+s b; install -m 6755 a c; mkdir d; chmod 2777 d; "
+            """/usr/bin/python3 -c 'import os; os.close(os.open("e", os.O_CREAT | os.O_WRONLY, 0o4755))'; """
+            """/usr/bin/python3 -c 'import os; os.mknod("f", 0o104755)'; touch g; exit 0"""
+        )
+        made = {path.name: path.stat() for path in (tmp_path / "files").iterdir()}
+        assert {"a", "b", "d", "g"} <= set(made)
+        assert not [name for name, found in made.items() if found.st_mode & 0o6000]
+        if ROOT:
+            assert {found.st_uid for found in made.values()} == {sandbox.NOBODY}, "nothing is root's"
+
+
+SESSION_KEYRING = "import ctypes; print(ctypes.CDLL(None).syscall(250, 0, -3, 0))"  # keyctl(KEYCTL_GET_KEYRING_ID)
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the number is that of x86_64")
+@story
+async def test_a_command_has_a_key_ring_of_its_own_without_a_sandbox_too(tmp_path: Path) -> None:
+    ours = ctypes.CDLL(None).syscall(250, 0, -3, 0)
+    async with desk(tmp_path, "off") as it:
+        theirs = (await it.bash(f"/usr/bin/python3 -c '{SESSION_KEYRING}'")).split()[-1]
+        assert int(theirs) > 0
+        assert int(theirs) != ours

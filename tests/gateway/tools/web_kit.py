@@ -1,0 +1,91 @@
+"""Web hands on a loopback site, with an invented DNS."""
+
+import json
+import ssl
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from agent.models.base import ToolResult
+from gateway.config.tools import WebConfig
+from gateway.core.clock import Clock, SystemClock
+from gateway.core.events import Address, ChannelName, RoomId, SenderId
+from gateway.core.facts import TurnId
+from gateway.core.scopes import PUBLIC, Visibility
+from gateway.core.tool import Requester, ToolContext, TurnTrust
+from gateway.core.tool_spec import ToolCall
+from gateway.tools.dispatch import ToolDispatcher
+from gateway.tools.web import WebTools
+from tests.servers.web_server import WebServer
+
+LOOPBACK = ("127.0.0.0/8",)
+ANN = Requester(id=SenderId("42"), name="Ann", role="member", verified=True)
+ROOM = ToolContext(
+    turn=TurnId("t"),
+    agent="reverie",
+    at=Address(channel=ChannelName("irc.main"), room=RoomId("#a")),
+    visibility=Visibility(scope=PUBLIC),
+    autonomous=False,
+    requesters=(ANN,),
+)
+
+
+class Names:
+    """A DNS: what a name leads to, one answer after the other; the last one stays."""
+
+    def __init__(self, names: Mapping[str, Sequence[Sequence[str]]] | None = None, *, default: str = "") -> None:
+        """`default`: the address of all other names. Empty: they do not exist."""
+        self._names = {name: list(answers) for name, answers in (names or {}).items()}
+        self._default = default
+        self.asked: list[str] = []
+
+    async def __call__(self, host: str, port: int) -> Sequence[str]:
+        assert port
+        self.asked.append(host)
+        answers = self._names.get(host, [[self._default] if self._default else []])
+        return answers.pop(0) if len(answers) > 1 else answers[0]
+
+
+class Desk:
+    """The tools as a turn has them."""
+
+    def __init__(self, web: WebTools, site: WebServer, names: Names) -> None:
+        self.web, self.site, self.names = web, site, names
+        self.where = replace(ROOM, trust=TurnTrust())
+        self._hands = ToolDispatcher(web.tools)
+
+    async def call(self, name: str, **arguments: object) -> ToolResult:
+        return await self._hands.call(ToolCall(id="1", name=name, arguments=json.dumps(arguments)), self.where)
+
+    async def fetch(self, url: str) -> ToolResult:
+        """A page that comes."""
+        result = await self.call("web_fetch", url=url)
+        assert not result.is_error, result.text
+        return result
+
+    async def refused(self, url: str) -> str:
+        """Why it does not come."""
+        result = await self.call("web_fetch", url=url)
+        assert result.is_error, result.text
+        return result.text
+
+
+@asynccontextmanager
+async def desk(
+    config: WebConfig | None = None,
+    *,
+    names: Names | None = None,
+    clock: Clock | None = None,
+    server: ssl.SSLContext | None = None,
+    trusts: ssl.SSLContext | None = None,
+) -> AsyncIterator[Desk]:
+    """Without `config`, loopback may be fetched. `server`: the site speaks TLS; `trusts`: what its client does."""
+    names = names if names is not None else Names()
+    async with WebServer(server) as site:
+        web = WebTools(
+            config or WebConfig(allow_private=LOOPBACK), clock or SystemClock(), resolve=names, context=trusts
+        )
+        try:
+            yield Desk(web, site, names)
+        finally:
+            await web.aclose()

@@ -1,0 +1,257 @@
+"""Who may do what, on a real store: events come in as intake takes them, commands as the desk has them answered."""
+
+import asyncio
+import contextlib
+import itertools
+import re
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import replace
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec
+
+from gateway.access.greeting import Greeter, PairingNotice
+from gateway.access.linking import AccountLinker
+from gateway.access.pairing import AccessNotifier
+from gateway.access.policy import AccessDecision, decide
+from gateway.access.roster import ChannelStyle, Roster
+from gateway.commands.context import CommandCall, CommandContext, CommandReply
+from gateway.commands.people import PeopleCommands, PeopleContext
+from gateway.core.clock import ManualClock
+from gateway.core.events import (
+    Address,
+    ChannelName,
+    Command,
+    EventId,
+    MembershipChanged,
+    Message,
+    MessageId,
+    Notification,
+    Post,
+    RoomId,
+    Sender,
+    SenderId,
+)
+from gateway.core.facts import Fact, PostQueued, address_of, dedup_key
+from gateway.core.identity import AccessPolicy
+from gateway.core.metrics import GatewayStats
+from gateway.store import AppendResult, NewEntry, OutboxPost, Store
+from gateway.store.effects import CommandEffect
+from tests.kits.rewind import Views, rewinds
+
+P = ParamSpec("P")
+TG, DC, IRC = ChannelName("telegram.main"), ChannelName("discord.main"), ChannelName("irc.libera")
+PLATFORMS = {TG: "Telegram", DC: "Discord", IRC: "IRC"}
+PREFIX = {TG: "/", DC: "/", IRC: "!"}
+LOBBY = Address(channel=IRC, room=RoomId("#lobby"))
+CODE = re.compile(r"`([A-Z0-9]{4}-[A-Z0-9]{4})`")
+SAID = re.compile(r"(?:approve|link) ([A-Z0-9]{4}-[A-Z0-9]{4})`")
+
+POLICY = AccessPolicy(
+    dm_policy="pairing",
+    roles={f"{TG}:1": "owner", f"{TG}:2": "admin", f"{TG}:3": "member", f"{TG}:9": "blocked", f"{DC}:2": "admin"},
+    open_rooms={IRC: frozenset({LOBBY.room})},
+    room_policy="approval",
+)
+
+
+def story(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """A test that is a coroutine, within a minute."""
+
+    @wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        async def bounded() -> None:
+            async with asyncio.timeout(60):
+                await test(*args, **kwargs)
+
+        asyncio.run(bounded())
+
+    return run
+
+
+def somebody(sender_id: str, name: str = "", *, verified: bool = True, **more: Any) -> Sender:
+    return Sender(id=SenderId(sender_id), name=name or f"n{sender_id}", verified=verified, **more)
+
+
+OWNER, ADMIN, MEMBER, BLOCKED = (somebody(one) for one in ("1", "2", "3", "9"))
+EVE = somebody("666", "Eve")
+MASK = somebody("mask:eve!e@evil.example", "eve", verified=False)
+
+
+def alone(channel: ChannelName, sender: Sender) -> Address:
+    """The direct chat with somebody, which each platform names in its own way."""
+    return Address(channel=channel, room=RoomId(f"dm-{sender.id}"))
+
+
+class Town:
+    """A gateway without agents and without platforms."""
+
+    def __init__(self, store: Store, clock: ManualClock, policy: AccessPolicy = POLICY) -> None:
+        self.store, self.clock = store, clock
+        self.roster = Roster(store, clock)
+        self.policy = replace(policy, roster_state=lambda: self.roster.known)
+        self.posted: list[OutboxPost] = []
+        """Letters, as the outbox is handed them."""
+        self.joined: list[Address] = []
+        self.left: list[Address] = []
+        self.manners = ChannelStyle(prefixes=PREFIX, platforms=PLATFORMS)
+        self.linking = AccountLinker(self.roster, self.policy, clock, self.manners)
+        self.greeter = Greeter(
+            self.roster,
+            self.policy,
+            clock,
+            linking=self.linking,
+            manners=self.manners,
+            reach=lambda at, sender: alone(at.channel, sender) if at.channel == IRC else at,
+        )
+        persons = PeopleContext(
+            roster=self.roster, policy=self.policy, linking=self.linking, channel_names=self.manners, clock=clock
+        )
+        self.handlers = PeopleCommands(persons).handlers
+        letters = AccessNotifier(self.policy, self.posted.append, self.joined.append, self.left.append)
+        store.add_listener(self.roster.on_appended)
+        store.add_listener(letters.on_appended)
+        self._ids = itertools.count(1)
+        self.world = CommandContext(
+            reader=store,
+            clock=clock,
+            stats=GatewayStats({}, clock.now()),
+            version="0",
+            model_name=lambda: "",
+            agent_mode=lambda: "",
+            prefixes=PREFIX,
+            rewinds=rewinds(store, clock, Views()),
+            count_pages=lambda _: 1,
+        )
+
+    def id(self) -> str:
+        return f"e{next(self._ids)}"
+
+    def message(self, channel: ChannelName, sender: Sender, at: Address | None = None, **more: Any) -> Message:
+        made = Message(
+            id=MessageId(self.id()),
+            at=at or alone(channel, sender),
+            sender=sender,
+            text="hello",
+            sent=self.clock.now(),
+            kind="direct" if at is None else "mention",
+        )
+        return replace(made, **more)
+
+    def invite(self, channel: ChannelName, sender: Sender, room: str, title: str | None = None) -> MembershipChanged:
+        return MembershipChanged(
+            id=EventId(self.id()),
+            at=Address(channel=channel, room=RoomId(room)),
+            sender=sender,
+            change="invite",
+            sent=self.clock.now(),
+            text=title,
+        )
+
+    async def hear(self, event: Notification) -> Post | None:
+        """It comes in, and is refused or not; what is said to it, if anything. As `gateway.ingest.intake` does it."""
+        greeting = self.greet(event)
+        await self.write(event, greeting)
+        return greeting.post if greeting else None
+
+    def greet(self, event: Notification) -> PairingNotice | None:
+        decision = decide(self.policy, event)
+        return None if decision.allowed else self.greeter.greet(event, decision)
+
+    async def write(self, event: Notification, greeting: PairingNotice | None) -> tuple[AppendResult, ...]:
+        place = address_of(event)
+        asked = NewEntry(
+            fact=event, at=self.clock.now(), conversation=place.conversation if place else None, key=dedup_key(event)
+        )
+        entries = [asked]
+        if greeting is not None:
+            if greeting.change is not None:
+                entries += greeting.change.entries(asked)
+            key = f"post:{greeting.post.key}"
+            fact = PostQueued(post=greeting.post)
+            entries.append(
+                NewEntry(fact=fact, at=asked.at, conversation=greeting.post.to.conversation, key=key, cause=asked)
+            )
+        written = await self.store.append(entries)
+        if greeting is not None and greeting.change is not None:
+            greeting.change.settle(written[0])
+        return written
+
+    def command(
+        self, channel: ChannelName, sender: Sender, line: str, at: Address | None = None, args: str = ""
+    ) -> Command:
+        return Command(
+            id=EventId(self.id()),
+            at=at or alone(channel, sender),
+            sender=sender,
+            name=line.split(maxsplit=1)[0],
+            args=args,
+            sent=self.clock.now(),
+            origin="native",
+            direct=at is None,
+        )
+
+    async def ask(
+        self, channel: ChannelName, sender: Sender, line: str, *, at: Address | None = None, **given: str
+    ) -> CommandReply:
+        """A command, as the desk has it answered, written down with what it changes."""
+        event = self.command(channel, sender, line, at)
+        answer = await self.decided(event, line, **given)
+        await self.settled(event, answer.effect)
+        return answer
+
+    async def decided(self, event: Command, line: str, **given: str) -> CommandReply:
+        who: AccessDecision = decide(self.policy, event)
+        assert who.allowed, who.rule
+        sub = line.partition(" ")[2]
+        ask = CommandCall(
+            command=event, role=who.role, rule=who.rule, global_role=who.global_role, sub=sub, arguments=given
+        )
+        answer = await self.handlers[line](ask, self.world)
+        return answer if isinstance(answer, CommandReply) else CommandReply(text=answer)
+
+    async def settled(self, event: Command, change: CommandEffect | None) -> None:
+        asked = NewEntry(fact=event, at=self.clock.now(), conversation=event.at.conversation, key=dedup_key(event))
+        written: tuple[AppendResult, ...] = ()
+        try:
+            written = await self.store.append([asked, *(change.entries(asked) if change else ())])
+        finally:
+            if change is not None:
+                change.settle(written[0] if written else None)
+
+    async def facts(self, *kinds: str) -> list[Fact]:
+        return [entry.fact for entry in await self.store.entries(kinds=kinds)]
+
+    def role(self, channel: ChannelName, sender: Sender, at: Address | None = None) -> str:
+        return decide(self.policy, self.message(channel, sender, at)).role
+
+    async def paired(self, channel: ChannelName, sender: Sender) -> None:
+        """Somebody is let in, from the first word on."""
+        post = await self.hear(self.message(channel, sender))
+        assert post is not None
+        answer = await self.ask(TG, OWNER, "pair approve", code=code(post))
+        assert answer.ok, answer.text
+
+    async def linked(self, one: tuple[ChannelName, Sender], other: tuple[ChannelName, Sender]) -> None:
+        """Two accounts that are heard show that they are one person's."""
+        first = await self.ask(*one, "link start")
+        second = await self.ask(*other, "link code", code=code(first))
+        last = await self.ask(*one, "link code", code=code(second))
+        assert last.ok, last.text
+
+
+def code(said: Post | CommandReply) -> str:
+    """The code that was shown."""
+    match = CODE.search(said.text) or SAID.search(said.text)
+    assert match, said.text
+    return match[1]
+
+
+@contextlib.asynccontextmanager
+async def town(folder: Path, policy: AccessPolicy = POLICY, *, clock: ManualClock | None = None) -> AsyncIterator[Town]:
+    """Open, with what an earlier one left there."""
+    clock = clock or ManualClock()
+    async with await Store.open(folder / "reverie.db", clock) as store:
+        made = Town(store, clock, policy)
+        await made.roster.load()
+        yield made

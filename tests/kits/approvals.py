@@ -1,0 +1,248 @@
+"""Calls that wait for a word: a real store, desk, outbox and console; the clock and the tool are the test's."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import replace
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec, Self
+
+from pydantic import Field
+
+from agent.models.base import ToolResult
+from channels.base import Part, Rejected
+from channels.console import ConsoleChannel
+from gateway.config.loader import parse_config
+from gateway.config.reload import LiveSettings
+from gateway.core import identity
+from gateway.core.clock import ManualClock
+from gateway.core.events import Address, ChannelName, RoomId, SenderId
+from gateway.core.facts import ApprovalEnded, ApprovalRequested, Fact, TurnId, inner_conversation
+from gateway.core.metrics import GatewayStats
+from gateway.core.permissions import ALLOW_ADMINS, ALLOW_MEMBERS, ToolPermit
+from gateway.core.scopes import PUBLIC, Visibility
+from gateway.core.tool import Requester, Tool, ToolContext, TurnTrust
+from gateway.core.tool_spec import ToolArguments, ToolCall, define_tool
+from gateway.ingest.intake import ChannelIntakes, IntakeCallbacks, IntakeServices
+from gateway.store import OutboxPost, Store
+from gateway.stream import policies
+from gateway.stream.outbox import Outbox
+from gateway.stream.routing import CommandPrefixes, PrivacyCache
+from gateway.tools.approvals import ApprovalDecisions, ApprovalQueue
+from gateway.tools.dispatch import PermissionGate, ToolDispatcher
+from gateway.tools.mcp.review import ToolDefinitionReview
+from tests.kits.rewind import Views, rewinds
+
+P = ParamSpec("P")
+HERE, THERE = ChannelName("here"), ChannelName("there")
+LOBBY = Address(channel=HERE, room=RoomId("lobby"))
+OFFICE = Address(channel=THERE, room=RoomId("office"))
+ROLES = {"owner": ["here:olga"], "admin": ["here:root", "there:root", "here:rick"], "member": ["here:mia"]}
+TIMEOUT_S = 120.0
+DONE = "it ran"
+
+
+class Run(ToolArguments):
+    """What the tool takes."""
+
+    command: str = Field(default="ls", description="What to run.")
+
+
+def story(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """A test that is a coroutine, within a minute."""
+
+    @wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        async def bounded() -> None:
+            async with asyncio.timeout(60):
+                await test(*args, **kwargs)
+
+        asyncio.run(bounded())
+
+    return run
+
+
+def asker(name: str, role: str) -> Requester:
+    return Requester(id=SenderId(name), name=name, role=role, verified=role in ("admin", "owner"))
+
+
+ROOT, MIA, GUS = asker("root", "admin"), asker("mia", "member"), asker("gus", "guest")
+
+
+class House:
+    """A gateway without agents: what they would call is called by the test."""
+
+    def __init__(self, store: Store, clock: ManualClock, folder: Path, **more: Any) -> None:
+        self.store, self.clock = store, clock
+        self.ran: list[str] = []
+        self.shown: list[Part] = []
+        self.refuses: Callable[[Part], bool] = lambda _: False
+        """What the platform does not take."""
+        self._news = asyncio.Event()
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._calls: list[asyncio.Task[ToolResult]] = []
+        settings = parse_config(
+            {
+                "channels": {
+                    str(name): {"platform": "console", "rooms": ["lobby", "office"]} for name in (HERE, THERE)
+                },
+                "agents": [{"id": "reverie", "bindings": [{"match": {"channel": "*"}, "private": False}]}],
+                "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
+                "access": {"dm": "open", "roles": ROLES},
+                "store": {"path": "reverie.db"},
+                **more,
+            },
+            folder,
+        )
+        self.consoles = {name: ConsoleChannel(name, self._show, now=clock.now) for name in (HERE, THERE)}
+        who, bindings = policies.build_access_policy(settings), policies.build_bindings(settings)
+        self.outbox = Outbox(store, self.consoles, clock, self._spawn)
+        prefix = CommandPrefixes(LiveSettings(settings), self.consoles)
+        self.approvals = ApprovalQueue(
+            store,
+            clock,
+            settings.tools.approvals,
+            post=self._put,
+            places=PrivacyCache(store, bindings),
+            who=who,
+            prefix=prefix,
+        )
+        definitions = ToolDefinitionReview(store, clock, self._spawn, lambda _key, _text: None)
+        self.deciding = ApprovalDecisions(self.approvals, definitions, store, clock, prefix)
+        self.who: identity.AccessPolicy = who
+        store.add_listener(self.approvals.on_appended)
+        self._gate = PermissionGate(settings.tools, store, clock, self.approvals, who=who)
+        parts = IntakeServices(
+            live=LiveSettings(settings),
+            store=store,
+            clock=clock,
+            channels=self.consoles,
+            access_policy=who,
+            bindings=bindings,
+            stats=GatewayStats({HERE: "console", THERE: "console"}, clock.now()),
+            model=lambda: "",
+            mode=lambda: "",
+            rewinds=rewinds(store, clock, Views()),
+            approvals=self.deciding,
+        )
+        doors = IntakeCallbacks(
+            on_ready=lambda _: None, on_link=self.outbox.set_link_up, post=self.outbox.put, join=lambda _: None
+        )
+        self.intakes = ChannelIntakes(parts, doors)
+
+    async def __aenter__(self) -> Self:
+        await self.outbox.recover()
+        await self.approvals.recover()
+        for name, console in self.consoles.items():
+            self._spawn(console.run(self.intakes[name]))
+            await console._up.wait()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for call in self._calls:
+            call.cancel()
+        await asyncio.gather(*self._calls, return_exceptions=True)
+        await self.approvals.close()
+        await self.outbox.drain(2)
+        await self.kill()
+
+    async def kill(self) -> None:
+        """As `kill -9` does: whatever is under way ends where it is."""
+        for task in (*self._tasks, *self._calls):
+            task.cancel()
+        await asyncio.gather(*self._tasks, *self._calls, return_exceptions=True)
+
+    def call(
+        self,
+        *askers: Requester,
+        at: Address = LOBBY,
+        tool: str = "bash",
+        written: str = "{}",
+        turn: str = "t1",
+        **more: Any,
+    ) -> "asyncio.Task[ToolResult]":
+        """The model calls the tool, for these people; `permit`: what it needs; `foreign`: what brought text in."""
+        trace = TurnTrust(foreign=more.pop("foreign", ""))
+        permit: ToolPermit = more.pop(
+            "permit", ALLOW_ADMINS if askers != (MIA,) else replace(ALLOW_MEMBERS, approval="always")
+        )
+
+        async def does(asked: Run, _: ToolContext) -> str:
+            self.ran.append(asked.command)
+            return DONE
+
+        where = ToolContext(
+            turn=TurnId(turn),
+            agent="reverie",
+            at=at,
+            visibility=Visibility(scope=PUBLIC),
+            autonomous=not askers,
+            requesters=askers,
+            trust=trace,
+        )
+        hands = ToolDispatcher([Tool.create(define_tool(tool, "Runs it.", Run), Run, does, permit)], self._gate)
+        call = asyncio.create_task(hands.call(ToolCall(id="c", name=tool, arguments=written), where))
+        self._calls.append(call)
+        return call
+
+    async def say(self, text: str, sender: str = "root", at: Address = LOBBY) -> str:
+        """Somebody says something (in a direct chat, if the room is theirs); the answer, once it is shown."""
+        count = len(self.shown)
+        await self.consoles[at.channel].receive_message(
+            text, sender=sender, room=None if at.room == sender else at.room
+        )
+        await self.until(lambda: len(self.shown) > count)
+        return self.shown[-1].body
+
+    async def asked(self, count: int = 1) -> list[ApprovalRequested]:
+        """Return once so many approvals were asked for, and what they are about."""
+        await self.until(lambda: sum(part.style == "notice" for part in self.shown) >= count)
+        return [fact for fact in await self.log("approval_asked") if isinstance(fact, ApprovalRequested)]
+
+    async def verdicts(self) -> list[tuple[str, str, str]]:
+        """Tool, verdict and by whom, as they are in the log."""
+        ended = [fact for fact in await self.log("approval_ended") if isinstance(fact, ApprovalEnded)]
+        return [(fact.tool, fact.verdict, fact.by) for fact in ended]
+
+    async def log(self, *kinds: str) -> list[Fact]:
+        return [one.fact for one in await self.store.entries(kinds=kinds)]
+
+    async def until(self, ready: Callable[[], bool]) -> None:
+        """Return once that holds; something is shown then."""
+        while not ready():
+            self._news.clear()
+            await self._news.wait()
+
+    async def sleeping(self, count: int = 1) -> None:
+        """Return once so many wait on the clock."""
+        while sum(not woken.done() for _, _, woken in self.clock._sleepers) < count:
+            await asyncio.sleep(0)
+
+    def _show(self, part: Part) -> None:
+        if self.refuses(part):
+            raise Rejected("it does not take that")
+        self.shown.append(part)
+        self._news.set()
+
+    def _put(self, post: OutboxPost) -> None:
+        self.outbox.put(post)
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        task = asyncio.create_task(work)
+        self._tasks.append(task)
+        return task
+
+
+@contextlib.asynccontextmanager
+async def house(
+    folder: Path, *, clock: ManualClock | None = None, access: object = None, **tools: object
+) -> AsyncIterator[House]:
+    """Begin and end. `access`, `tools`: the configuration's sections."""
+    clock = clock or ManualClock()
+    more = {"tools": tools} if access is None else {"tools": tools, "access": access}
+    async with await Store.open(folder / "reverie.db", clock) as store, House(store, clock, folder, **more) as made:
+        yield made
+
+
+INNER = Address.parse(inner_conversation("reverie"))

@@ -1,0 +1,239 @@
+"""The dashboard in a real browser, in front of a real gateway.
+
+The gateway runs in a thread with a loop of its own, because Playwright's synchronous way holds the test's. It has three
+platforms that are consoles, a strict Messages API with a cache as its model, and, if one was lived, a simulated day in
+its store. Chromium is the system's; where it is missing tests are skipped, and fail in CI.
+"""
+
+import asyncio
+import contextlib
+import os
+import random
+import shutil
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote, urlsplit
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from pydantic import SecretStr
+
+from channels.base import Part
+from channels.console import ConsoleChannel
+from gateway import app
+from gateway.config.models import Settings
+from gateway.core.clock import SystemClock, new_id
+from gateway.core.events import ChannelName, ConnectionChanged, EventId
+from tests.bench import bench_week
+from tests.bench.week_traffic import model
+from tests.kits.console_platforms import PLATFORMS
+from tests.kits.simulated_time import simulate
+from tests.servers.messages_cache import MessagesCache
+from tests.servers.model_api import ModelApi
+from tests.servers.ports import free_port
+
+T = TypeVar("T")
+CHROMIUM = "/usr/bin/chromium"
+TOKEN = "a-token-that-tests-know/#&?+"
+WAIT_S = 30.0
+IRC, TELEGRAM, DISCORD = PLATFORMS
+expect.set_options(timeout=WAIT_S * 1_000)
+
+
+def lived(folder: Path, days: float, *, seed: int = 1, hourly: float = 12.0) -> None:
+    """A simulated stretch that ended a few minutes ago stands in the store of `folder`."""
+    begin = datetime.now(UTC) - timedelta(days=days, hours=2, minutes=3)
+
+    def story(clock: Any) -> Coroutine[Any, Any, bench_week.Week]:
+        return bench_week.live(clock, folder, days, seed, hourly)
+
+    simulate(story, begin=begin, limit_s=600.0, grace_s=0.002)
+
+
+class Town(ConsoleChannel):
+    """One platform."""
+
+    def __init__(self, name: str, show: Callable[[Part], None]) -> None:
+        super().__init__(ChannelName(name), show)
+        self.capabilities = PLATFORMS[name]
+
+    async def link(self, *, up: bool, reason: str = "") -> None:
+        """The connection breaks, or is back."""
+        assert self._emit is not None
+        now = datetime.now(UTC)
+        await self._emit(
+            [ConnectionChanged(id=EventId(new_id(now)), channel=self.name, up=up, reason=reason, sent=now)]
+        )
+
+
+@dataclass
+class House:
+    """The gateway in its thread. `begin`, `end` and `run` are called from the test's."""
+
+    folder: Path
+    token: str | None = TOKEN
+    port: int = field(default_factory=free_port)
+    towns: dict[str, Town] = field(default_factory=dict)
+    shown: list[Part] = field(default_factory=list)
+    show: Callable[[Part], None] = lambda _: None
+    """Is told each part; what it raises is what its platform says."""
+
+    def __post_init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.api = ModelApi(cache=MessagesCache(lambda text: -(-len(text) // 4)))
+        self.api.default = model(random.Random(2))
+        self._thread = threading.Thread(target=self.loop.run_forever, name="gateway", daemon=True)
+        self._stop: asyncio.Event | None = None
+        self._task: Future[None] | None = None
+        self._thread.start()
+        self.run(self.api.__aenter__())
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/"
+
+    @property
+    def address(self) -> str:
+        """What `reverie dashboard` prints on a terminal."""
+        return f"{self.url}#token={quote(TOKEN, safe='')}"
+
+    @property
+    def settings(self) -> Settings:
+        made = bench_week.configuration(self.folder, self.api.url)
+        token = SecretStr(self.token) if self.token is not None else None
+        ops = made.ops.model_copy(update={"port": self.port, "token": token})
+        return made.model_copy(update={"ops": ops})
+
+    def run(self, story: Coroutine[Any, Any, T]) -> T:
+        """Carried out in the gateway's loop."""
+        return asyncio.run_coroutine_threadsafe(story, self.loop).result(WAIT_S)
+
+    def begin(self) -> None:
+        """Start; returns once it listens."""
+
+        async def serve() -> None:
+            self._stop = asyncio.Event()
+            self.towns = {name: Town(name, self._shows) for name in PLATFORMS}
+            channels = {town.name: town for town in self.towns.values()}
+            await app.run(self.settings, self._stop, clock=SystemClock(), channels=channels)
+
+        self._task = asyncio.run_coroutine_threadsafe(serve(), self.loop)
+        with httpx.Client(trust_env=False) as client:
+            for _ in range(1_000):
+                with contextlib.suppress(httpx.HTTPError):
+                    if client.get(f"{self.url}health").is_success:
+                        return
+                if self._task.done():
+                    break
+                threading.Event().wait(0.02)
+        self._task.result(0)
+        raise AssertionError("the gateway does not listen")
+
+    def end(self) -> None:
+        """As SIGTERM does."""
+        if self._task is None:
+            return
+        assert self._stop is not None
+        self.loop.call_soon_threadsafe(self._stop.set)
+        self._task.result(WAIT_S)
+        self._task = None
+
+    def close(self) -> None:
+        """And of its model."""
+        self.end()
+        self.run(self.api.__aexit__(None, None, None))
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(WAIT_S)
+        self.loop.close()
+
+    def say(self, text: str, *, channel: str = TELEGRAM, sender: str = "olga", room: str | None = None) -> None:
+        """Somebody says something; returns once it is durable."""
+        self.run(self.towns[channel].receive_message(text, sender=sender, room=room))
+
+    def ask(self, path: str, **query: object) -> Any:
+        """What the API says."""
+        with httpx.Client(trust_env=False, headers={"Authorization": f"Bearer {self.token}"}) as client:
+            answer = client.get(f"{self.url.rstrip('/')}{path}", params={key: str(one) for key, one in query.items()})
+            answer.raise_for_status()
+            return answer.json()
+
+    def _shows(self, part: Part) -> None:
+        self.show(part)
+        self.shown.append(part)
+
+
+@contextlib.contextmanager
+def house(folder: Path, *, days: float = 0.0) -> Iterator[House]:
+    """One that runs, behind so many simulated days."""
+    if days:
+        lived(folder, days)
+    made = House(folder)
+    try:
+        made.begin()
+        yield made
+    finally:
+        made.close()
+
+
+@contextlib.contextmanager
+def chromium() -> Iterator[Browser]:
+    """The system's, without a window."""
+    found = shutil.which("chromium") or CHROMIUM
+    if not Path(found).exists():
+        missing = "chromium is not installed: apt-get install chromium"
+        if os.environ.get("CI"):
+            pytest.fail(missing)
+        pytest.skip(missing)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@dataclass
+class Tab:
+    """One page, and all that it asked for and complained of."""
+
+    context: BrowserContext
+    page: Page
+    complaints: list[str] = field(default_factory=list)
+    hosts: set[str] = field(default_factory=set)
+    expected: tuple[str, ...] = ()
+    """What complaints of may be: a browser writes each failed request to its console."""
+
+    def fair(self) -> None:
+        """Raises AssertionError for an error on the console, or a request to anybody else."""
+        wrong = [one for one in self.complaints if not any(said in one for said in self.expected)]
+        assert not wrong, wrong
+        assert len(self.hosts) <= 1, self.hosts
+
+    def open(self, address: str) -> Page:
+        """Returns once every panel was read."""
+        self.page.goto(address)
+        self.page.wait_for_selector("#main[aria-busy=false]")
+        return self.page
+
+
+@contextlib.contextmanager
+def tab(browser: Browser, **options: Any) -> Iterator[Tab]:
+    """A page without a past. Judged at its end."""
+    context = browser.new_context(
+        **{"viewport": {"width": 1440, "height": 900}, "timezone_id": "Europe/Zurich", **options}
+    )
+    context.set_default_timeout(WAIT_S * 1_000)
+    page = context.new_page()
+    made = Tab(context, page)
+    page.on("pageerror", lambda error: made.complaints.append(str(error)))
+    page.on("console", lambda said: made.complaints.append(said.text) if said.type in ("error", "warning") else None)
+    page.on("request", lambda asked: made.hosts.add(urlsplit(asked.url).netloc) if asked.url[:4] == "http" else None)
+    try:
+        yield made
+        made.fair()
+    finally:
+        context.close()

@@ -1,0 +1,136 @@
+"""An agent's pencil and papers, on a real store and real files."""
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.context.dream import Dreamer
+from gateway.context.journal import JournalStore, NoteForgetter
+from gateway.context.memory import MemoryStore
+from gateway.context.recall import AmbientRecall
+from gateway.context.search import RecallSearch
+from gateway.core import private_files
+from gateway.core.clock import ManualClock
+from gateway.core.events import Address, ChannelName, Message, MessageId, RoomId, Sender, SenderId
+from gateway.core.facts import Fact, Judgement, NoteWritten, TurnId, dedup_key, inner_conversation
+from gateway.core.scopes import PUBLIC, Visibility
+from gateway.core.tool import ToolContext
+from gateway.store import NewEntry, Store
+from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
+from tests.kits.store import NOW, Fate
+
+ROOM = Address(channel=ChannelName("irc.test"), room=RoomId("#room"))
+ANN = Address(channel=ChannelName("irc.test"), room=RoomId("ann"))
+"""A direct chat of somebody who is not the owner."""
+BOB = Address(channel=ChannelName("tg.test"), room=RoomId("7"))
+"""Another one's."""
+OWNER = Address(channel=ChannelName("tg.test"), room=RoomId("1"))
+"""The owner's."""
+STAFF = Address(channel=ChannelName("irc.test"), room=RoomId("#staff"))
+"""A room that the operator calls private."""
+OWN = Address.parse(inner_conversation("reverie"))
+PRIVATE = (ANN, BOB, OWNER, STAFF)
+PLACES = (*PRIVATE, ROOM, OWN)
+
+
+def at(place: Address, *, agent: str = "reverie", everything: bool | None = None) -> ToolContext:
+    """A turn there."""
+    scope = place.conversation if place in PRIVATE else PUBLIC
+    own = frozenset([place.conversation])
+    sight = Visibility(
+        scope=scope, other_scopes=own, sees_everything=place == OWNER if everything is None else everything
+    )
+    return ToolContext(turn=TurnId("t"), agent=agent, at=place, visibility=sight, autonomous=False)
+
+
+@dataclass
+class Papers:
+    """All of it, wired as the gateway does."""
+
+    store: Store
+    clock: ManualClock
+    notes: JournalStore
+    memory: MemoryStore
+    recall: RecallSearch
+    recalling: AmbientRecall
+    dreaming: Dreamer
+    forgetting: NoteForgetter
+    places: PrivacyCache
+    directory: Path
+    """Of the journal and of MEMORY.md."""
+
+    @property
+    def journal(self) -> Path:
+        return self.directory / private_files.JOURNAL_FILE
+
+    async def say(
+        self, number: int, text: str, place: Address = ROOM, *, fate: Fate = "due", who: str = "Ulla"
+    ) -> None:
+        """Somebody says something, and it is judged."""
+        direct = place in PRIVATE and place != STAFF
+        message = Message(
+            id=MessageId(str(number)),
+            at=place,
+            sender=Sender(id=SenderId(who), name=who),
+            text=text,
+            sent=NOW,
+            kind="direct" if direct else "mention",
+        )
+        await self.judged(message, fate)
+
+    async def judged(self, fact: Message, fate: Fate) -> None:
+        entry = NewEntry(fact=fact, at=NOW, conversation=fact.at.conversation, key=dedup_key(fact))
+        said = Judgement(type="x", urgency=3, fate=fate, rule="r", role="guest")
+        await self.store.append([entry, NewEntry(fact=said, at=NOW, conversation=fact.at.conversation, cause=entry)])
+
+    async def noted(self, agent: str = "reverie") -> list[NoteWritten]:
+        found = await self.store.newest_entries(100, kinds=["noted"])
+        return [one.fact for one in found if isinstance(one.fact, NoteWritten) and one.fact.agent == agent]
+
+    async def append(self, place: Address, *facts: Fact) -> None:
+        await self.store.append([NewEntry(fact=fact, at=NOW, conversation=place.conversation) for fact in facts])
+
+
+@contextlib.asynccontextmanager
+async def papers(
+    tmp: Path, *, agents: tuple[str, ...] = ("reverie",), where: Callable[[str], Path] | None = None
+) -> AsyncIterator[Papers]:
+    """Open them, as a start does."""
+    clock = ManualClock(NOW)
+    path = tmp / "s.db"
+    directory = where or (lambda agent: private_files.agent_state_directory(path, agent))
+    async with await Store.open(path, clock) as store:
+        notes, memory = JournalStore(store, clock, directory), MemoryStore(store, clock, directory)
+        await notes.recover(agents)
+        for agent in agents:
+            await memory.recover(agent)
+        staff = BindingPattern(
+            channel="irc.*", room="#staff", thread=None, binding=ConversationBinding(listen="all", private=True)
+        )
+        places = PrivacyCache(
+            store,
+            Bindings(
+                [
+                    staff,
+                    BindingPattern(
+                        channel="*", room="*", thread=None, binding=ConversationBinding(listen="all", private=False)
+                    ),
+                ]
+            ),
+        )
+        forgetting = NoteForgetter(store, clock, places, notes, memory)
+        await forgetting.recover(agents)
+        yield Papers(
+            store=store,
+            clock=clock,
+            notes=notes,
+            memory=memory,
+            recall=RecallSearch(store, places, memory.read, notes.read_handwritten),
+            recalling=AmbientRecall(store, places, memory.read, notes.read_handwritten, clock),
+            dreaming=Dreamer(store, notes, memory),
+            forgetting=forgetting,
+            places=places,
+            directory=directory(agents[0]),
+        )
+        await notes.close()

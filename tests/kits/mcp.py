@@ -1,0 +1,213 @@
+"""Servers of the protocol as a turn uses them, and what is left of them afterwards."""
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from agent.models.base import ToolResult
+from gateway.config.tools import McpServerConfig
+from gateway.core.clock import Clock, SystemClock
+from gateway.core.events import SenderId
+from gateway.core.facts import TurnId
+from gateway.core.scopes import PUBLIC, Visibility
+from gateway.core.tool import Requester, ToolContext, TurnTrust
+from gateway.core.tool_spec import ToolCall
+from gateway.tools.dispatch import ToolDispatcher
+from gateway.tools.mcp.client import KeepImage, McpServers
+from gateway.tools.mcp.review import ToolDefinitionReview
+from tests.kits.store import place
+from tests.servers.ports import free_port
+
+ROOT = Path(__file__).parents[2]
+OWN, RAW = (str(ROOT / "tests/servers" / name) for name in ("mcp_own.py", "mcp_raw.py"))
+EVERYTHING = ROOT / ".venv/npm/node_modules/@modelcontextprotocol/server-everything/dist/index.js"
+LOOPBACK = (  # it would listen on every address
+    'data:text/javascript,import net from "node:net";const listen=net.Server.prototype.listen;'
+    'net.Server.prototype.listen=function(port,...more){return listen.call(this,{port:Number(port),host:"127.0.0.1"},'
+    "...more)}"
+)
+MARK = "REVERIE_TEST_MARK"
+ADMIN = Requester(id=SenderId("1"), name="Ann", role="admin", verified=True)
+AT = ToolContext(
+    turn=TurnId("t"),
+    agent="reverie",
+    at=place("#a"),
+    visibility=Visibility(scope=PUBLIC),
+    autonomous=False,
+    requesters=(ADMIN,),
+)
+
+
+def everything() -> list[str]:
+    """The command of the server that others wrote, without its arguments."""
+    node = shutil.which("node")
+    if node is None or not EVERYTHING.exists():
+        missing = "@modelcontextprotocol/server-everything is not installed: requirements/npm/install (needs node, npm)"
+        if os.environ.get("CI"):
+            raise FileNotFoundError(missing)
+        pytest.skip(missing)
+    return [node, "--import", LOOPBACK, str(EVERYTHING)]
+
+
+class Town:
+    """A gateway's servers under way."""
+
+    servers: McpServers
+
+    def __init__(self, mark: str) -> None:
+        self.mark = mark
+        self.changes: list[tuple[str, Sequence[str], Sequence[str]]] = []
+        self._news = asyncio.Event()
+
+    def changed(self, name: str, came: Sequence[str], went: Sequence[str]) -> None:
+        self.changes.append((name, came, went))
+        self._news.set()
+
+    async def call(self, name: str, **arguments: object) -> ToolResult:
+        return await self.call_json(name, json.dumps(arguments))
+
+    async def call_json(self, name: str, arguments: str) -> ToolResult:
+        hands = ToolDispatcher(tuple(self.servers.all_tools().values()))
+        new = dataclasses.replace(AT, trust=TurnTrust())  # a turn of its own, into which nothing has come from outside
+        return await hands.call(ToolCall(id="1", name=f"mcp_{name}", arguments=arguments), new)
+
+    async def until_changed(self, count: int) -> None:
+        async with asyncio.timeout(120):
+            while len(self.changes) < count:
+                self._news.clear()
+                await self._news.wait()
+
+    async def until(self, state: str) -> None:
+        """Return once all servers are so."""
+        async with asyncio.timeout(120):
+            while any(one.state != state for one in self.servers.describe()):
+                await asyncio.sleep(0.01)
+
+    def kill(self) -> None:
+        """All that was started by this town, without warning."""
+        for pid in marked(self.mark):
+            os.kill(pid, signal.SIGKILL)
+
+
+@asynccontextmanager
+async def town(
+    servers: Mapping[str, Mapping[str, Any]],
+    *,
+    clock: Clock | None = None,
+    keep: KeepImage | None = None,
+    definitions: Callable[[asyncio.TaskGroup], Awaitable[ToolDefinitionReview]] | None = None,
+    wait_s: float = 30,
+) -> AsyncIterator[Town]:
+    """Start them, and see that nothing is left of them."""
+    mark = uuid.uuid4().hex
+    config = {}
+    for name, one in servers.items():
+        env = {"env": {MARK: mark, **one.get("env", {})}} if "command" in one else {}
+        config[name] = McpServerConfig.model_validate({"timeout": 10, **one, **env})
+    async with asyncio.TaskGroup() as group:
+        town = Town(mark)
+        made = town.servers = McpServers(
+            config,
+            clock or SystemClock(),
+            group.create_task,
+            town.changed,
+            keep=keep,
+            definitions=await definitions(group) if definitions is not None else None,
+            chance=lambda: 0.0,
+        )
+        made.start()
+        try:
+            await made.wait_settled(wait_s)
+            yield town
+        finally:
+            await made.aclose()
+    async with asyncio.timeout(120):  # what is killed ends soon, but not at once
+        while marked(mark):
+            await asyncio.sleep(0.01)
+
+
+def marked(mark: str) -> list[int]:
+    """The processes that have this in their environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if mark.encode() in (entry / "environ").read_bytes():
+                    found.append(int(entry.name))
+    return found
+
+
+def raw(**plan: object) -> dict[str, Any]:
+    """The configuration of the server with bad manners."""
+    return {"command": [sys.executable, RAW, json.dumps(plan)]}
+
+
+class Listening:
+    """A server at an address of ours, which can be ended and started again."""
+
+    def __init__(self, start: Callable[[int], Sequence[str]], env: Callable[[int], Mapping[str, str]]) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}/mcp"
+        self._start = start
+        self._env = env
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def up(self) -> None:
+        """Return once it listens."""
+        quiet = subprocess.DEVNULL
+        env = {**os.environ, **self._env(self.port)}
+        self.process = subprocess.Popen(self._start(self.port), stdout=quiet, stderr=quiet, env=env)
+        for _ in range(600):
+            assert self.process.poll() is None
+            with contextlib.suppress(httpx.HTTPError):
+                httpx.get(self.url, timeout=1)
+                return
+            time.sleep(0.05)
+        raise RuntimeError("it does not come up")
+
+    def down(self) -> None:
+        """Without warning."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(5)
+
+
+@contextlib.contextmanager
+def listening_everything() -> Iterator[Listening]:
+    command = everything()
+    server = Listening(lambda _: [*command, "streamableHttp"], lambda port: {"PORT": str(port)})
+    try:
+        server.up()
+        yield server
+    finally:
+        server.down()
+
+
+@contextlib.contextmanager
+def listening_own(directory: Path) -> Iterator[Listening]:
+    server = Listening(lambda port: [sys.executable, OWN, str(port), str(directory)], lambda _: {})
+    try:
+        server.up()
+        yield server
+    finally:
+        server.down()
+
+
+def logged(caplog: pytest.LogCaptureFixture, level: int = logging.DEBUG) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= level]

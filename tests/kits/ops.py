@@ -1,0 +1,199 @@
+"""A gateway whose operator looks on: over a real socket, with a token."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from agent.models.base import Model
+from agent.models.scripted import Script, ScriptedModel
+from channels.base import Channel
+from channels.console import ConsoleChannel
+from gateway import app
+from gateway.config.loader import load_config
+from gateway.config.models import Settings
+from gateway.config.reload import LiveSettings
+from gateway.core.clock import SystemClock
+from gateway.core.events import ChannelName
+from tests.kits.gateway import UNHURRIED, Screen
+
+TOKEN = "an-operators-token-0123456789"
+DEMO = ChannelName("demo")
+
+
+@dataclass
+class Event:
+    """One that was told."""
+
+    name: str
+    data: dict[str, Any]
+    id: int | None = None
+
+
+@dataclass
+class Told:
+    """All that was told to one listener."""
+
+    events: list[Event] = field(default_factory=list)
+    raw: str = ""
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def named(self, name: str) -> list[dict[str, Any]]:
+        return [one.data for one in self.events if one.name == name]
+
+    async def until(self, wanted: Callable[["Told"], object]) -> None:
+        """Return once this holds."""
+        async with asyncio.timeout(120):
+            while not wanted(self):
+                self.news.clear()
+                await self.news.wait()
+
+    def feed(self, line: str, held: dict[str, str]) -> None:
+        self.raw += line + "\n"
+        key, _, value = line.partition(": ")
+        if line:
+            held[key] = value
+        elif "data" in held:
+            said = held.get("id")
+            self.events.append(Event(held["event"], json.loads(held["data"]), int(said) if said else None))
+            held.clear()
+            self.news.set()
+        else:
+            held.clear()
+
+
+@dataclass
+class Operated:
+    """A gateway under way."""
+
+    screen: Screen
+    console: ConsoleChannel
+    model: ScriptedModel
+    path: Path
+    stop: asyncio.Event
+    port: int
+    client: httpx.AsyncClient
+    task: "asyncio.Task[None]"
+
+    async def get(self, path: str, **query: object) -> Any:
+        """What is answered, which must be an answer."""
+        answer = await self.client.get(path, params={key: str(value) for key, value in query.items()})
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async def post(self, path: str, body: object) -> Any:
+        answer = await self.client.post(path, json=body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    @contextlib.asynccontextmanager
+    async def listening(self, after: int | None = None, *, last: int | None = None) -> AsyncIterator[Told]:
+        """Hear what is told meanwhile. `last`: the id of the last event, as browsers say it."""
+        headers = {} if last is None else {"Last-Event-ID": str(last)}
+        told, begun = Told(), asyncio.Event()
+
+        async def listen() -> None:
+            query = {} if after is None else {"after": str(after)}
+            async with self.client.stream("GET", "/api/events", params=query, headers=headers) as answer:
+                assert answer.status_code == 200
+                held: dict[str, str] = {}
+                async for line in answer.aiter_lines():
+                    begun.set()
+                    told.feed(line, held)
+
+        task = asyncio.create_task(listen())
+        try:
+            async with asyncio.timeout(120):
+                await begun.wait()
+            yield told
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, httpx.HTTPError):
+                await task
+
+
+class _Port(logging.Handler):
+    """Hears which port it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        port = re.search(r"http://\S+:(\d+)/metrics", record.getMessage())
+        if port and not self.found.done():
+            self.found.set_result(int(port[1]))
+
+
+def configured_in(
+    tmp: Path, channels: Iterable[ChannelName], ops: dict[str, object], more: dict[str, object]
+) -> Settings:
+    """Write the configuration there, and read it."""
+    written = json.dumps(
+        {
+            "channels": {name: {"platform": "console", "rooms": ["lobby"]} for name in channels},
+            "agents": [{"id": "reverie"}],
+            "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
+            "attention": {"coalesce": 0},
+            "access": {"dm": "open", "rates": UNHURRIED},
+            "store": {"path": "reverie.db"},
+            "ops": {"port": 0, "token": TOKEN, **ops},
+            **more,
+        }
+    )
+    tmp.mkdir(exist_ok=True)
+    (tmp / "reverie.yaml").write_text(written, encoding="utf-8")
+    return load_config(tmp, {})
+
+
+@contextlib.asynccontextmanager
+async def operated(
+    tmp: Path,
+    model: Model | Script | None = None,
+    *,
+    channels: Sequence[Channel] = (),
+    ops: dict[str, object] | None = None,
+    configured: bool = False,
+    **more: object,
+) -> AsyncIterator[Operated]:
+    """Start one with a channel `demo`, and stop it as SIGTERM would. `ops`: beside a free port and the token.
+
+    `configured`: with the model of the configuration, whose cache is looked after.
+    """
+    screen = Screen()
+    console = ConsoleChannel(DEMO, screen.show)
+    there: dict[ChannelName, Channel] = {one.name: one for one in (console, *channels)}
+    settings = configured_in(tmp, there, ops or {}, more)
+    scripted = ScriptedModel(model, clock=SystemClock()) if isinstance(model, Script | None) else model
+    given = None if configured else scripted
+    stop, log = asyncio.Event(), logging.getLogger("reverie.ops")
+    hears, level = _Port(), log.level
+    log.addHandler(hears)
+    log.setLevel(logging.INFO)
+    task = asyncio.create_task(
+        app.run(settings, stop, channels=there, model=given, live=LiveSettings(settings, tmp, {}))
+    )
+    try:
+        first: tuple[asyncio.Future[Any], ...] = (task, hears.found)
+        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED, timeout=20)
+        if task.done():
+            task.result()
+        port = hears.found.result()
+        bearer = {"Authorization": f"Bearer {TOKEN}"}
+        async with httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{port}", trust_env=False, headers=bearer, timeout=20
+        ) as client:
+            path = tmp / "reverie.db"
+            yield Operated(screen, console, scripted, path, stop, port, client, task)  # type: ignore[arg-type] # as asked
+    finally:
+        log.removeHandler(hears)
+        log.setLevel(level)
+        stop.set()
+        await task

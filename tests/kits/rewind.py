@@ -1,0 +1,51 @@
+"""Where views are changed because somebody asks for it, without agents beside it."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from gateway.core.clock import Clock
+from gateway.core.events import ConversationId
+from gateway.runtime.rewind import Rewinder
+from gateway.store import OutboxPost, Store
+from gateway.stream.inbox import ReadyConversation
+from gateway.tools.platform import ConversationLocks
+
+
+@dataclass
+class Views:
+    """What agents are told of it."""
+
+    forgotten: list[ConversationId] = field(default_factory=list)
+    noticed: list[ReadyConversation] = field(default_factory=list)
+    folded: list[ConversationId] = field(default_factory=list)
+    broken: bool = False
+
+    def forget_view(self, conversation: ConversationId) -> None:
+        self.forgotten.append(conversation)
+
+    def notice(self, arrival: ReadyConversation) -> None:
+        self.noticed.append(arrival)
+
+    async def compact(self, conversation: ConversationId) -> str:
+        self.folded.append(conversation)
+        if self.broken:
+            raise KeyError("a bug")
+        return "From 9 tokens to 3."
+
+
+def rewinds(
+    store: Store,
+    clock: Clock,
+    views: Views,
+    *,
+    doors: ConversationLocks | None = None,
+    posts: list[OutboxPost] | None = None,
+) -> Rewinder:
+    return Rewinder(
+        store=store,
+        clock=clock,
+        doors=doors or ConversationLocks(),
+        minds=views,
+        post=(posts if posts is not None else []).append,
+        spawn=asyncio.ensure_future,
+    )

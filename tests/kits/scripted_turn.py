@@ -1,0 +1,109 @@
+"""Shared by the tests of turns: a model that plays answers in their order, and tools that write down who used them."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from agent.brief import PromptInput, PromptTurn
+from agent.models.base import ModelError, ModelRequest, StreamChunk, StreamEnd, TextPart, ToolResult
+from gateway.core.events import RequestUsage, TurnStep, Usage
+from gateway.core.tool_spec import ToolCall, ToolSpec
+
+NOTHING = '{"properties":{},"type":"object"}'
+LOOK_UP = ToolSpec(name="look_up", description="Look up a word.", schema=NOTHING, is_parallel=True, is_polling=True)
+JOT = ToolSpec(name="jot", description="Write down.", schema=NOTHING, is_task=False, is_parallel=True, is_polling=True)
+USAGE = Usage(input_tokens=10, output_tokens=1)
+ACCOUNT = RequestUsage(provider="played", model="played-1", blocks=(), usage=USAGE, cost_usd=0.25, exact=True)
+
+
+class NoTools:
+    """Nothing beyond ending the turn."""
+
+    specs: tuple[ToolSpec, ...] = ()
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        return ToolResult(id=call.id, text=f"There is no tool named {call.name!r}.", is_error=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Say:
+    """One answer."""
+
+    text: str = ""
+    calls: tuple[tuple[str, str], ...] = ()
+    """(id, name)."""
+    arguments: str = "{}"
+    """Of each of them. The same call is not carried out a third time in a turn."""
+    refused: bool = False
+    waits: bool = False
+    """It never comes."""
+    error: ModelError | None = None
+    """It ends so, behind its text."""
+
+
+class Played:
+    """A `Model`. With no answers left it says `Done.`"""
+
+    name = label = "played"
+    context_tokens = 100_000
+    max_output_tokens = 1_000
+    family = "scripted"
+    takes_tools = True
+    takes_images = False
+    leaks = False
+
+    def __init__(self, *answers: Say) -> None:
+        self.answers = list(answers)
+        self.requests: list[ModelRequest] = []
+        self.asked = asyncio.Event()
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
+        self.requests.append(request)
+        self.asked.set()
+        answer = self.answers.pop(0) if self.answers else Say(text="Done.")
+        if answer.waits:
+            await asyncio.Event().wait()
+        if answer.text:
+            yield TextPart(text=answer.text)
+        if answer.error is not None:
+            raise answer.error
+        for ident, name in answer.calls:
+            yield ToolCall(id=ident, name=name, arguments=answer.arguments)
+        stop: Literal["refused", "tools", "end"] = "refused" if answer.refused else "tools" if answer.calls else "end"
+        yield StreamEnd(stop_reason=stop, usage=USAGE, model="played-1", account=ACCOUNT, may_leak_calls=self.leaks)
+
+    async def start(self) -> None:
+        """Nothing takes long here."""
+
+    async def aclose(self) -> None:
+        """Nothing is held here."""
+
+
+@dataclass
+class Drawer:
+    """`Tools`. Each call is told its own name; `meanwhile` happens during the first."""
+
+    meanwhile: Callable[[], Awaitable[None]] | None = None
+    used: list[ToolCall] = field(default_factory=list)
+    specs: tuple[ToolSpec, ...] = (LOOK_UP, JOT)
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        self.used.append(call)
+        if self.meanwhile is not None:
+            then, self.meanwhile = self.meanwhile, None
+            await then()
+        self.done.set()
+        known = call.name in {spec.name for spec in self.specs}
+        return ToolResult(id=call.id, text=f"{call.name} is done" if known else "no such tool", is_error=not known)
+
+
+def brief(heard: str = "[x] ann (guest): hello", *history: PromptTurn, now: str = "") -> PromptInput:
+    return PromptInput(
+        persona="You are Ana.", card="# Where", history=history, input_text=heard, now=now, conversation="irc/#a"
+    )
+
+
+def kept(heard: str, reply: str, steps: tuple[TurnStep, ...]) -> PromptTurn:
+    return PromptTurn(input_text=heard, reply=reply, steps=steps)

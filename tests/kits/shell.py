@@ -1,0 +1,119 @@
+"""A shell as a turn uses it, and who is left in its directory afterwards."""
+
+import asyncio
+import json
+import os
+import re
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.models.base import ToolResult
+from gateway.config.tools import BashConfig
+from gateway.core.clock import SystemClock
+from gateway.core.events import Address, SenderId
+from gateway.core.facts import TurnId
+from gateway.core.scopes import PUBLIC, Visibility
+from gateway.core.tool import Requester, ToolContext, TurnTrust
+from gateway.core.tool_spec import ToolCall
+from gateway.tools.dispatch import ToolDispatcher
+from gateway.tools.shell import ShellTools
+from tests.kits.store import place
+
+MODES = (pytest.param("bubblewrap", marks=pytest.mark.boxed), "off")
+ADMIN = Requester(id=SenderId("1"), name="Ann", role="admin", verified=True)
+ROOM = ToolContext(
+    turn=TurnId("t"),
+    agent="reverie",
+    at=place("#a"),
+    visibility=Visibility(scope=PUBLIC),
+    autonomous=False,
+    requesters=(ADMIN,),
+)
+OTHER = replace(ROOM, at=place("#b"))
+OWNER = replace(OTHER, visibility=Visibility(scope=PUBLIC, sees_everything=True))
+
+_TOOK = re.compile(r"((?:ended|exit status \d+(?: \([^)]*\))?)) after \d+ s")
+"""How a command ended, and how long it took where that was a second or more: on a busy machine that may be any."""
+
+
+class Desk:
+    """Calls it, and remembers what was reported."""
+
+    def __init__(self, root: Path, config: BashConfig, *, skills: tuple[Path, ...], hidden: tuple[Path, ...]) -> None:
+        self.root = root
+        self.skills = skills
+        self.reports: list[tuple[str, Address, str, bool]] = []
+        self.shell = ShellTools(root, config, SystemClock(), self._paths, hidden=hidden, finished=self._finished)
+        self.hands = ToolDispatcher(self.shell.tools)
+
+    async def _finished(self, agent: str, at: Address, text: str, ok: bool) -> None:
+        self.reports.append((agent, at, _TOOK.sub(r"\1", text, count=1), ok))
+
+    async def _paths(self) -> tuple[Path, ...]:
+        return self.skills
+
+    async def call(self, name: str, where: ToolContext = ROOM, **arguments: object) -> ToolResult:
+        """In a turn of its own."""
+        turn = replace(where, trust=TurnTrust())
+        return await self.hands.call(ToolCall(id="1", name=name, arguments=json.dumps(arguments)), turn)
+
+    async def says(self, name: str, where: ToolContext = ROOM, **arguments: object) -> str:
+        result = await self.call(name, where, **arguments)
+        assert not result.is_error, result.text
+        return result.text
+
+    async def refuses(self, name: str, where: ToolContext = ROOM, **arguments: object) -> str:
+        result = await self.call(name, where, **arguments)
+        assert result.is_error, result.text
+        return result.text
+
+    async def bash(self, command: str, **arguments: Any) -> str:
+        """What it tells, but for how long that took."""
+        return _TOOK.sub(r"\1", await self.says("bash", command=command, **arguments), count=1)
+
+    async def empty(self) -> None:
+        """Return once nobody is left: what is killed ends soon, but not at once."""
+        async with asyncio.timeout(120):
+            while inside(self.root):
+                await asyncio.sleep(0.01)
+
+
+def let_nobody_in(tmp_path: Path) -> None:
+    """Commands without a sandbox run as `nobody` where the tests run as root, and have to get to their files."""
+    folders = (tmp_path, *tmp_path.parents)
+    for folder in folders[: folders.index(Path(tempfile.gettempdir()).resolve())] if os.geteuid() == 0 else ():
+        folder.chmod(folder.stat().st_mode | 0o011)
+
+
+@asynccontextmanager
+async def desk(
+    tmp_path: Path, mode: str, *, skills: tuple[Path, ...] = (), hidden: tuple[Path, ...] = (), **settings: Any
+) -> AsyncIterator[Desk]:
+    if mode == "off":
+        let_nobody_in(tmp_path)
+    made = Desk(
+        tmp_path / "files", BashConfig.model_validate({"sandbox": mode, **settings}), skills=skills, hidden=hidden
+    )
+    try:
+        yield made
+    finally:
+        await made.shell.aclose()
+        await made.empty()
+
+
+def inside(root: Path) -> list[str]:
+    """Who is at work in this directory, whatever it is called there: command lines. Nobody who has ended is."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and os.path.samestat((folder / "cwd").stat(), root.stat()):
+                found.append((folder / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return found

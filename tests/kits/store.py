@@ -1,0 +1,146 @@
+"""Small facts for the store's tests."""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from gateway.core.clock import ManualClock
+from gateway.core.events import (
+    Address,
+    BlockUsage,
+    ChannelName,
+    ConversationId,
+    DeliveryReport,
+    EventId,
+    Message,
+    MessageId,
+    Post,
+    PostKey,
+    RequestUsage,
+    RoomId,
+    Sender,
+    SenderId,
+    Usage,
+)
+from gateway.core.facts import Judgement, Seq, TurnId, TurnRecord, dedup_key
+from gateway.store import NewEntry, Store
+
+NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
+Result = TypeVar("Result")
+Urgency = Literal[0, 1, 2, 3]
+Fate = Literal["due", "context", "refused", "noted"]
+
+
+def run(story: Coroutine[Any, Any, Result]) -> Result:
+    """The story in a loop of its own, or a failure if it hangs."""
+
+    async def bounded() -> Result:
+        async with asyncio.timeout(60):
+            return await story
+
+    return asyncio.run(bounded())
+
+
+async def opened(path: Path) -> Store:
+    return await Store.open(path, ManualClock())
+
+
+def place(room: str = "#a") -> Address:
+    return Address(channel=ChannelName("irc.test"), room=RoomId(room))
+
+
+def said(
+    number: int, text: str = "", room: str = "#a", kind: Literal["room", "mention", "direct"] = "room"
+) -> NewEntry:
+    fact = Message(
+        id=MessageId(str(number)),
+        at=place(room),
+        sender=Sender(id=SenderId("u"), name="Ulla"),
+        text=text or f"line {number}",
+        sent=NOW,
+        kind=kind,
+    )
+    return NewEntry(fact=fact, at=NOW, conversation=fact.at.conversation, key=dedup_key(fact))
+
+
+def judged(cause: NewEntry, urgency: Urgency = 3, fate: Fate = "due") -> NewEntry:
+    fact = Judgement(type="irc.test.room.#a", urgency=urgency, fate=fate, rule="default", role="guest")
+    return NewEntry(fact=fact, at=NOW, conversation=cause.conversation, cause=cause)
+
+
+def heard(number: int, text: str = "", room: str = "#a", urgency: Urgency = 3) -> list[NewEntry]:
+    """A message with its judgement."""
+    message = said(number, text, room)
+    return [message, judged(message, urgency)]
+
+
+def turn(conversation: ConversationId, *covers: int, upto: int = 0, text: str = "answer") -> NewEntry:
+    fact = TurnRecord(
+        turn=TurnId("t"),
+        covers=tuple(Seq(seq) for seq in covers),
+        omitted=0,
+        heard="",
+        upto=Seq(upto or max(covers, default=0)),
+        outcome="replied",
+        text=text,
+        reason="",
+        model="scripted",
+        usage=Usage(),
+        requests=1,
+        autonomous=False,
+    )
+    return NewEntry(fact=fact, at=NOW, conversation=conversation)
+
+
+def account(
+    *, read: int = 0, written: int = 0, plain: int = 0, cost: float | None = None, model: str = "m", missed: str = ""
+) -> RequestUsage:
+    """One request: 100 tokens of identity were expected from the cache and 20 of history to be written."""
+    return RequestUsage(
+        provider="anthropic",
+        model=model,
+        blocks=(
+            BlockUsage(name="identity", tokens=100, read=100, written=0, lifetime=None),
+            BlockUsage(name="history", tokens=30, read=0, written=20, lifetime="1h"),
+        ),
+        usage=Usage(
+            input_tokens=plain,
+            cache_read_tokens=read,
+            cache_write_tokens=written,
+            cache_write_1h_tokens=written,
+            output_tokens=7,
+        ),
+        cost_usd=cost,
+        exact=False,
+        missed=missed,
+    )
+
+
+def spent(
+    conversation: ConversationId, *accounts: RequestUsage, senders: Sequence[str] = (), at: datetime = NOW
+) -> NewEntry:
+    """A turn that cost this much, for these people's messages."""
+    plain = turn(conversation, upto=1)
+    assert isinstance(plain.fact, TurnRecord)
+    fact = replace(
+        plain.fact,
+        covers=tuple(Seq(1 + number) for number in range(len(senders))),
+        senders=tuple(SenderId(sender) for sender in senders),
+        accounts=accounts,
+        usage=sum((one.usage for one in accounts), Usage()),
+        requests=len(accounts),
+        agent="reverie",
+    )
+    return replace(plain, fact=fact, at=at)
+
+
+def post(key: str, text: str = "hello", room: str = "#a") -> Post:
+    return Post(key=PostKey(key), to=place(room), text=text)
+
+
+def delivered(key: str, state: Literal["sent", "uncertain", "failed"] = "sent") -> NewEntry:
+    fact = DeliveryReport(id=EventId(key), at=place(), post=PostKey(key), state=state, reason="", sent=NOW)
+    return NewEntry(fact=fact, at=NOW, conversation=place().conversation, key=dedup_key(fact))

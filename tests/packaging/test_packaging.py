@@ -1,0 +1,163 @@
+"""The container, its compose file and the service: what they name is there, and nothing of the hardening is lost."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gateway.cli.main import main
+from gateway.config.loader import check_config
+
+ROOT = Path(__file__).resolve().parents[2]
+UNIT = ROOT / "config" / "reverie.service"
+COMPOSE = ROOT / "config" / "compose.yaml"
+DOCKERFILE = ROOT / "Dockerfile"
+MOST_EXPOSED = 2.0
+"""Of ten, as `systemd-analyze security` counts: below it is what that calls OK, at its lower end."""
+
+
+def unit() -> dict[str, list[str]]:
+    """Each key with its values, of all sections."""
+    found: dict[str, list[str]] = {}
+    for line in UNIT.read_text().splitlines():
+        if line and not line.startswith(("#", "[")):
+            key, _, value = line.partition("=")
+            found.setdefault(key, []).append(value)
+    return found
+
+
+def parses(arguments: list[str]) -> bool:
+    """Whether the command line knows this command and these options: `--help` behind them is told."""
+    with pytest.raises(SystemExit) as told:
+        main([*arguments, "--help"])
+    return told.value.code == 0
+
+
+def test_the_service_runs_commands_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    (start,) = unit()["ExecStart"]
+    program, *arguments = start.split()
+    assert Path(program).name == "reverie"
+    assert parses(arguments)
+    capsys.readouterr()
+    assert unit()["ExecReload"] == ["/bin/kill -HUP $MAINPID"]
+    assert unit()["RestartPreventExitStatus"] == ["2"], "bad usage or configuration"
+    assert int(unit()["TimeoutStopSec"][0]) > 10, "what a stop takes at most"
+    assert main(["check-config", "--config", str(ROOT / "nowhere")]) == 2
+    for said in re.findall(r"`(?:sudo -u reverie /opt/reverie/bin/)?reverie ([a-z][a-z-]*)[^`]*`", UNIT.read_text()):
+        assert parses([said]), said
+
+
+def test_the_service_keeps_its_hardening() -> None:
+    keys = unit()
+    for key, value in (
+        ("User", "reverie"),
+        ("NoNewPrivileges", "yes"),
+        ("CapabilityBoundingSet", ""),
+        ("ProtectSystem", "strict"),
+        ("ProtectHome", "yes"),
+        ("PrivateTmp", "yes"),
+        ("RestrictNamespaces", "yes"),
+        ("MemoryDenyWriteExecute", "yes"),
+        ("UMask", "0077"),
+        ("StateDirectory", "reverie"),
+        ("Restart", "on-failure"),
+    ):
+        assert keys[key] == [value], key
+    assert keys["SystemCallFilter"] == ["@system-service", "~@privileged @resources"]
+
+
+@pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None and not os.environ.get("CI"), reason="systemd is not installed"
+)
+def test_systemd_finds_nothing_wrong_with_it_and_little_exposed(tmp_path: Path) -> None:
+    here = tmp_path / "reverie.service"
+    here.write_text(UNIT.read_text().replace("/opt/reverie/bin/reverie", sys.executable))
+    found = subprocess.run(
+        ["systemd-analyze", "verify", here], capture_output=True, text=True, check=False, timeout=60, env=os.environ
+    )
+    about = [line for line in (found.stdout + found.stderr).splitlines() if "reverie.service" in line]
+    assert about == []
+    told = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--no-pager", here],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    ).stdout
+    exposed = re.search(r"Overall exposure level for reverie\.service: ([\d.]+)", told)
+    assert exposed is not None, told
+    print("exposure", exposed[1])
+    assert float(exposed[1]) <= MOST_EXPOSED
+
+
+def compose() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())
+    return found
+
+
+def test_the_container_can_write_nothing_but_its_data_and_gain_nothing() -> None:
+    service = compose()["services"]["reverie"]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert [volume for volume in service["volumes"] if not volume.endswith(":ro")] == ["data:/data"]
+    assert "privileged" not in service
+    assert "ports" not in service, "nothing is open unless the operator opens it"
+    assert service["mem_limit"]
+    assert service["pids_limit"]
+    assert service["logging"]["options"]["max-size"]
+    assert service["tmpfs"][0].startswith("/tmp:")
+    assert int(service["stop_grace_period"].removesuffix("s")) > 10
+
+
+def test_the_container_and_its_compose_file_agree() -> None:
+    service, text = compose()["services"]["reverie"], DOCKERFILE.read_text()
+    declared = set(re.findall(r"^ARG (\w+)=", text, re.MULTILINE))
+    assert set(service["build"]["args"]) == declared
+    assert (COMPOSE.parent / service["build"]["context"]).resolve() == ROOT
+    health = re.search(r"^HEALTHCHECK .* CMD \[(.*)\]$", text, re.MULTILINE)
+    assert health is not None
+    assert re.findall(r'"([^"]*)"', health[1]) == service["healthcheck"]["test"][1:]
+    mounted = {volume.removesuffix(":ro").rpartition(":")[2] for volume in service["volumes"]}
+    assert mounted == {"/config", "/data"}
+    for path in re.findall(r"^COPY (?!--)(.*) \S+$", text, re.MULTILINE):
+        for name in path.split():
+            assert (ROOT / name).exists(), name
+
+
+def test_the_container_runs_commands_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    text = DOCKERFILE.read_text()
+    (run,) = re.findall(r"^CMD \[(.*)\]$", text, re.MULTILINE)
+    (health,) = re.findall(r"CMD \[\"reverie\", (.*)\]$", text, re.MULTILINE)
+    for command in (run, health):
+        assert parses(re.findall(r'"([^"]*)"', command))
+    assert '"reverie", "health"' in text
+    assert re.search(r"^USER reverie$", text, re.MULTILINE), "not as root"
+    capsys.readouterr()
+
+
+def test_what_the_container_is_made_of_is_not_ignored() -> None:
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    assert lines[1] == "*", "all but what is named"
+    named = {line.removeprefix("!").rstrip("/") for line in lines if line.startswith("!")}
+    copied = {
+        name
+        for group in re.findall(r"^COPY (?!--)(.*) \S+$", DOCKERFILE.read_text(), re.MULTILINE)
+        for name in group.split()
+    }
+    for name in copied:
+        assert any(one == name.rstrip("/") or one.startswith(name) for one in named), name
+
+
+def test_a_compose_file_beside_the_configuration_is_no_part_of_it(tmp_path: Path) -> None:
+    shutil.copy(COMPOSE, tmp_path / "compose.yaml")
+    shutil.copy(ROOT / "config" / "examples" / "irc" / "reverie.yaml", tmp_path / "reverie.yaml")
+    settings, warnings = check_config(tmp_path, {"IRC_PASSWORD": "x", "ANTHROPIC_API_KEY": "sk-ant"})
+    assert warnings == ()
+    assert list(settings.channels) == ["irc.libera"]

@@ -1,0 +1,138 @@
+"""A loopback `/v1/messages/count_tokens`, as strict as the real one about what it is sent."""
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Self
+
+from agent.tokens.counter import OfflineCounter, count_heuristically
+from agent.tokens.endpoint import EndpointCounter
+from gateway.core.clock import ManualClock
+
+KEY = "sk-very-secret-0123456789"
+Body = dict[str, object]
+MAY = {"messages", "model", "output_config", "system", "thinking", "tool_choice", "tools"}
+
+
+@dataclass(kw_only=True)
+class Reply:
+    """`body` None: as many tokens as the request has, by bytes."""
+
+    status: int = 200
+    body: bytes | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    cut: bool = False
+    silent: bool = False
+    drips: bool = False
+    """White space for ever, so that there is never silence."""
+
+
+@dataclass
+class Asked:
+    path: str
+    headers: dict[str, str]
+    body: Body
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class CountApi:
+    def __init__(self) -> None:
+        self.seen: list[Asked] = []
+        self.script: deque[Reply] = deque()
+        self.arrived = asyncio.Condition()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._server.wait_closed()
+
+    async def until(self, requests: int) -> None:
+        async with self.arrived:
+            await self.arrived.wait_for(lambda: len(self.seen) >= requests)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            while await self._answer(reader, writer):
+                pass
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass  # the client or the test is done
+        finally:
+            self._tasks.discard(task)
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in head[1:] if line)}
+        body = json.loads(await reader.readexactly(int(headers["content-length"])))
+        asked = Asked(head[0].split()[1], headers, body)
+        async with self.arrived:
+            self.seen.append(asked)
+            self.arrived.notify_all()
+        reply = self.script.popleft() if self.script else Reply()
+        if unknown := set(body) - MAY:
+            told = {"error": {"type": "invalid_request_error", "message": f"Extra inputs: {sorted(unknown)}"}}
+            reply = Reply(status=400, body=json.dumps(told).encode())
+        if reply.silent:
+            await reader.read()  # until the client hangs up
+            asked.gone.set()
+            return False
+        content = json.dumps({"input_tokens": size(body)}).encode() if reply.body is None else reply.body
+        if reply.drips:
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n")
+            while True:
+                writer.write(b" ")
+                await writer.drain()
+                await asyncio.sleep(0.01)
+        kept = {"content-type": "application/json", "content-length": str(len(content))} | reply.headers
+        lines = [f"HTTP/1.1 {reply.status} Scripted", *(f"{name}: {value}" for name, value in kept.items()), "", ""]
+        writer.write("\r\n".join(lines).encode() + (content[: len(content) // 2] if reply.cut else content))
+        await writer.drain()
+        return not reply.cut
+
+
+def size(body: Body) -> int:
+    return count_heuristically(json.dumps(body, sort_keys=True))
+
+
+def body(text: str, *, mark: bool = False) -> Body:
+    """A request as it goes to `/v1/messages`."""
+    words: Body = {"type": "text", "text": text}
+    if mark:
+        words["cache_control"] = {"type": "ephemeral", "ttl": "5m"}
+    return {"model": "m-1", "max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": [words]}]}
+
+
+Story = Callable[[CountApi, EndpointCounter, ManualClock], Awaitable[None]]
+
+
+def asking(story: Story, *, capacity: int = 1024, timeout_s: float = 10.0) -> None:
+    """Run `story` with a server and a counter that asks it."""
+
+    async def run() -> None:
+        clock = ManualClock()
+        offline = OfflineCounter(load_after_s=60)
+        async with CountApi() as api, asyncio.timeout(120):
+            counter = EndpointCounter(
+                offline, clock=clock, api_key=KEY, base_url=api.url, capacity=capacity, timeout_s=timeout_s
+            )
+            try:
+                await story(api, counter, clock)
+            finally:
+                await counter.aclose()
+                offline.close()
+        assert not [task for task in asyncio.all_tasks() if task.get_name() == "count_tokens"]
+
+    asyncio.run(run())
