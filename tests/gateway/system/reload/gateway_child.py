@@ -1,4 +1,6 @@
-"""A gateway in a process of its own, steered over its standard input: `python -m tests.gateway.system.reload.gateway_child DIR TIMES`.
+"""A gateway in a process of its own, steered over its standard input.
+
+`python -m tests.gateway.system.reload.gateway_child DIR TIMES`.
 
 A line in, a line of JSON out: `reload` has the configuration read again, `figures` tells what the process holds, `stop`
 ends it. What it waits for comes TIMES as fast: Discord lets no two sessions begin within five seconds.

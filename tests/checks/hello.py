@@ -1,0 +1,114 @@
+"""Files and functions that one "hello" runs through: `python tests/checks/hello.py [CHECKOUT]`. Nothing is limited.
+
+`reverie run` on a loopback IRC server and a model that streams one sentence. The second "hello" is traced, by
+`sys.setprofile` in the event loop's thread, from the line on the wire to a second after the answer.
+"""
+
+import asyncio
+import collections
+import contextlib
+import itertools
+import json
+import os
+import runpy
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+PACKAGES = ("gateway/", "channels/", "agent/")
+SETTLE_S = 1.0
+COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+"""Parts of the functions that they stand in."""
+
+
+def run_traced(checkout: Path, config: str, result: Path) -> None:
+    """Run the gateway of a checkout in this process. SIGUSR1 starts the trace, SIGUSR2 writes it to `result`."""
+    calls: list[tuple[str, str, int]] = []
+    prefix = f"{checkout}/"
+
+    def record(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(prefix):
+            path = frame.f_code.co_filename.removeprefix(prefix)
+            if path.startswith(PACKAGES):
+                calls.append((path, frame.f_code.co_qualname, frame.f_code.co_firstlineno))
+
+    def finish(_: int, __: object) -> None:
+        sys.setprofile(None)
+        result.with_suffix(".part").write_text(json.dumps(calls), encoding="utf-8")
+        result.with_suffix(".part").rename(result)
+
+    signal.signal(signal.SIGUSR1, lambda *_: sys.setprofile(record))
+    signal.signal(signal.SIGUSR2, finish)
+    sys.path[0] = str(checkout)
+    sys.argv = ["reverie", "run", "--config", config]
+    module = "gateway.cli.main" if (checkout / "gateway/cli/main.py").is_file() else "gateway.cli"
+    runpy.run_module(module, run_name="__main__")
+
+
+async def trace_hello(checkout: Path) -> list[tuple[str, str, int]]:
+    """Return path, qualified name and first line of each call, in order, that one "hello" makes."""
+    from tests.bench.gateway_kit import NICK, ROOM, FastModel, Wire, write_config  # noqa: PLC0415 - not in the child
+
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "calls.json"
+        async with Wire() as wire, FastModel() as model:
+            config = Path(folder) / "config"
+            write_config(config, irc_port=wire.port, model_url=model.url, store=config / "reverie.db")
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                __file__,
+                "--child",
+                str(checkout),
+                str(config),
+                str(result),
+                env={**os.environ, "PYTHONPATH": str(checkout)},
+            )
+            try:
+                await wire.joined(NICK, ROOM)
+                for number in range(2):
+                    before = len(wire.lines)
+                    if number:
+                        process.send_signal(signal.SIGUSR1)
+                        await asyncio.sleep(SETTLE_S)
+                    await wire.say(ROOM, f"{NICK}: hello")
+                    await wire.said_s(f"PRIVMSG {ROOM} ", after=before)
+                    await asyncio.sleep(SETTLE_S)
+                process.send_signal(signal.SIGUSR2)
+                while not result.exists():
+                    await asyncio.sleep(0.1)
+                calls: list[tuple[str, str, int]] = json.loads(result.read_text(encoding="utf-8"))
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    process.terminate()
+                await process.wait()
+        return calls
+
+
+def main() -> None:
+    """Print the figures, and the files in the order in which they are entered first."""
+    checkout = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else ROOT
+    calls = asyncio.run(trace_hello(checkout))
+    files = collections.Counter(path for path, _, _ in calls)
+    functions = {tuple(call) for call in calls if not call[1].endswith(COMPREHENSIONS)}
+    moves = [(before[0], now[0]) for before, now in itertools.pairwise(calls) if before[0] != now[0]]
+    left = {calls[0][0]}
+    back = 0
+    for _, entered in moves:
+        back += entered in left
+        left.add(entered)
+    print(f"{len(files)} files, {len(functions)} functions, {len(calls):,} calls")
+    print(f"{len(moves):,} moves from file to file, {back:,} of them back to a file already left")
+    for path in files:
+        print(f"  {files[path]:5} {path}")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--child"]:
+        run_traced(Path(sys.argv[2]), sys.argv[3], Path(sys.argv[4]))
+    else:
+        main()
