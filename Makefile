@@ -33,7 +33,8 @@ check: .venv/.installed
 	.venv/bin/vulture
 
 docs: .venv/.installed
-	.venv/bin/python tests/checks/reference.py
+	.venv/bin/python tests/checks/configuration.py
+	.venv/bin/python tests/checks/commands.py
 	.venv/bin/python tests/checks/metrics.py
 
 lock: .venv/.installed

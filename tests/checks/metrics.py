@@ -1,4 +1,4 @@
-"""config/metrics.md, made of what a running gateway shows: `python tests/checks/metrics.py`, or `make docs`."""
+"""Write docs/metrics.md from the metrics of a running gateway: `python tests/checks/metrics.py`, or `make docs`."""
 
 import asyncio
 import re
@@ -16,15 +16,28 @@ from tests.kits.gateway import running
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-FILE = ROOT / "config" / "metrics.md"
+FILE = ROOT / "docs" / "metrics.md"
 HEAD = """\
-# Every metric
+# Metrics
 
-What Prometheus finds at `/metrics`, made of a running gateway's own page by `make docs`. Histograms have `_bucket`,
-`_sum` and `_count` behind their names. While the server listens on loopback the page is open; elsewhere it needs
-`ops.token`, as `authorization: {credentials: ...}` in Prometheus' scrape configuration.
+All metrics that Prometheus finds at `/metrics` of the ops server (`ops.host` and `ops.port`, default 127.0.0.1:9090).
+`make docs` generates this page from a running gateway. Histograms add `_bucket`, `_sum` and `_count` to their names.
 
-| metric | kind | what it tells |
+On loopback the page needs no token. Elsewhere it needs `ops.token`: write `authorization: {credentials: ...}` in
+Prometheus' scrape configuration.
+
+## What to watch
+
+| metric | healthy |
+|---|---|
+| `llm_cache_read_tokens_total` | much larger than `llm_cache_creation_tokens_total` |
+| `llm_cache_hit_ratio` | above 0.7 where people talk; below 0.3 you pay for writing the cache and do not read it |
+| `llm_prompt_tokens_drift` | within 20 percent; beyond that the token counter does not fit the model |
+| `llm_compaction_triggered_total` | grows slowly; its label tells how summaries by a model ended |
+
+## All metrics
+
+| metric | kind | meaning |
 |---|---|---|
 """
 

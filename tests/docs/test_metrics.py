@@ -1,4 +1,4 @@
-"""config/metrics.md names every metric that a running gateway shows, as it shows it, and no other."""
+"""docs/metrics.md names every metric that a running gateway exports, with its help text, and no other."""
 
 import asyncio
 import re
@@ -10,8 +10,15 @@ NAME = re.compile(r"`((?:reverie|llm|process|workspace)_[a-z0-9_{},]+)")
 
 
 def documents() -> list[Path]:
-    """All but ARCHITECTURE.md, which names files."""
-    return [ROOT / "README.md", ROOT / "CHANGELOG.md", *ROOT.glob("config/**/*.md"), *ROOT.glob("config/**/*.yaml")]
+    """All documents but ARCHITECTURE.md, which names files."""
+    pages = [path for path in ROOT.glob("docs/**/*.md") if "decisions" not in path.parts]
+    return [
+        ROOT / "README.md",
+        ROOT / "CHANGELOG.md",
+        *pages,
+        *ROOT.glob("config/**/*.md"),
+        *ROOT.glob("config/**/*.yaml"),
+    ]
 
 
 def meant(written: str) -> list[str]:

@@ -1,6 +1,6 @@
-"""config/reference.md, made of the settings' own models: `python tests/checks/reference.py [--check]`, or `make docs`.
+"""Write docs/configuration.md from the settings: `python tests/checks/configuration.py [--check]`, or `make docs`.
 
-What a key means is its field's docstring; where it has none, the comment beside it in config/reverie.example.yaml.
+The meaning of a key is its field's docstring; where it has none, the comment beside it in config/reverie.example.yaml.
 """
 
 import ast
@@ -26,18 +26,59 @@ from gateway.core.fields import ConfigSection, Duration, TimeZone
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-FILE = ROOT / "config" / "reference.md"
+FILE = ROOT / "docs" / "configuration.md"
 EXAMPLE = ROOT / "config" / "reverie.example.yaml"
 HEAD = """\
-# Every key of the configuration
+# Configuration
 
-Made of the program's own models by `make docs`. `config/reverie.example.yaml` shows the same as a file, and
-`config/examples/` what a few uses need.
+The configuration is one directory of YAML files. Files are merged by their top-level keys; one file is fine. To begin,
+run `reverie setup`, or copy one of these:
 
-A duration is seconds (`300`) or written out (`500ms`, `5m`, `1h`). A secret is `"${NAME}"`, an environment variable, or
-`"${file:PATH}"`, the text of a file; any other value may be one of these, too. A path starts at the configuration
-directory. `<name>` is yours to choose. What is changed counts from the next message on; **restart** says what counts
-only after one.
+| example | for |
+|---|---|
+| [telegram](../config/examples/telegram/reverie.yaml) | one person on Telegram |
+| [discord](../config/examples/discord/reverie.yaml) | a Discord community |
+| [irc](../config/examples/irc/reverie.yaml) | an IRC channel |
+| [everywhere](../config/examples/everywhere/reverie.yaml) | all three platforms, one agent |
+| [reverie.example.yaml](../config/reverie.example.yaml) | every key with its default |
+
+`reverie check-config --config DIR` reports everything that is wrong at once, with file, line and key: unknown keys,
+missing secrets, wrong types, names that do not exist.
+
+## Values
+
+- A duration is seconds (`300`) or has a unit (`500ms`, `5m`, `1h`).
+- A secret is `"${NAME}"` (an environment variable) or `"${file:PATH}"` (the content of a file). Any other value may be
+  written in these two forms as well. Secrets never appear in messages, logs, prompts or the API.
+- A relative path starts at the configuration directory.
+- `<name>` in a key is a name of your choice.
+
+## Changes while the gateway runs
+
+The gateway reads its files again when one is written, on SIGHUP, and on `/reload` or `reverie reload`. It validates all
+of them first. If they are good, all changes apply from the next message on; a turn that is under way keeps the settings
+that it began with. If anything is wrong, nothing changes and the log names the file, the line and the key. Channels are
+added, removed and changed without disturbing the others. Keys marked **restart** take effect only after a restart; the
+log names them when they change.
+
+## Several agents
+
+```yaml
+agents:
+  - id: clerk
+    workspace: ./clerk
+    model: small
+    bindings: [{match: {channel: "irc.*", room: "#office"}}]
+  - id: mybot
+```
+
+A conversation belongs to the first agent, from the top, that has a matching binding. An agent without `bindings`
+matches everything, so it stands last. Each agent has its own persona and model and knows the names of the others.
+
+## All keys
+
+The tables below are generated from the program's own models by `make docs`. "Left out" describes a key that has no
+value.
 """
 
 SAYS_WHICH = "Says which of these it is."
@@ -236,7 +277,7 @@ def text() -> str:
     """The whole page."""
     lines = [HEAD]
     for table in tables():
-        lines += [f"## {table.title}", "", table.about, "", "| key | | default | |", "|---|---|---|---|"]
+        lines += [f"### {table.title}", "", table.about, "", "| key | | default | |", "|---|---|---|---|"]
         for key in table.keys:
             meaning = re.sub(r"\bNone: ", "Left out: ", key.meaning)
             meaning = f"{meaning} **restart**" if key.restart else meaning
@@ -251,7 +292,7 @@ def main() -> int:
     if "--check" in sys.argv[1:]:
         if FILE.read_text(encoding="utf-8") == text():
             return 0
-        print(f"{FILE.relative_to(ROOT)} is not what the settings say: make docs")
+        print(f"{FILE.relative_to(ROOT)} does not match the settings: run make docs")
         return 1
     FILE.write_text(text(), encoding="utf-8")
     return 0

@@ -1,0 +1,116 @@
+"""Write docs/admin-commands.md from the command table: `python tests/checks/commands.py`, or `make docs`."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from gateway.commands.help import format_usage
+from gateway.commands.table import COMMAND_GROUPS, COMMANDS, CommandDefinition, CommandGroup, SubcommandDefinition
+
+ROOT = Path(__file__).resolve().parents[2]
+
+FILE = ROOT / "docs" / "admin-commands.md"
+PREFIX = "!"
+HEAD = """\
+# Commands in the chat
+
+Commands are answered at once and without the model; the model never sees them. `make docs` generates the tables on this
+page from the command table of the program, which also makes the help, Discord's slash commands and Telegram's menus.
+
+## How to give a command
+
+| platform | write |
+|---|---|
+| IRC | `!status` (the prefix is `commands.prefix`), or `reverie: status` with the bot's nick |
+| Telegram | `/status`, from the menu of the chat |
+| Discord | `/status`; the options have suggestions |
+| dashboard and console | `/status`; you are `console:operator` there, an owner |
+
+- `!help` lists what you may use where you are. `!help NAME` explains each argument.
+- Without a prefix, text is a command only if all of it is a valid use by somebody who may give it: `reverie: status`
+  is one, `reverie: help me with this` is not.
+- An answer that concerns only you is shown only to you, where the platform can do that.
+- A command that acts (those of admins, and `link`) is not carried out if it arrives more than a minute after it was
+  given, for example from a platform's queue. The person is told so.
+- `<name>` must be given, `[name]` may be left out, `a | b` is a choice.
+
+## Who may use a command
+
+Roles are explained in [access and pairing](access-and-pairing.md). The column *who* names the lowest role.
+
+| in the tables | meaning |
+|---|---|
+| everybody | any person who may talk to the agent |
+| members | role `member` or above |
+| admins | role `admin` or above, there: an admin of one room administers that room |
+| admins everywhere | the role must hold in all places |
+| own chat | also anybody in their own direct chat with the agent, for that chat |
+| direct only | works only in a direct chat |
+
+What administrators do, and what others try to do, is recorded with the person, the proof of identity, the place, the
+arguments and the result, without secrets: `reverie audit --config DIR --since 2h`.
+
+What `role`, `block`, `pair`, `room`, `notify` and `model switch` set stays after a restart.
+"""
+
+TITLES: Final[dict[CommandGroup, str]] = {
+    "me and you": "General",
+    "this conversation": "This conversation",
+    "approvals": "Tools and approvals",
+    "people": "People",
+    "rooms": "Rooms",
+    "what I do": "The agent's own activity",
+    "how I run": "The gateway",
+}
+TAIL = """\
+## Notes
+
+- `stop` ends what is under way in this conversation. Lines sent until then are kept as context and are not answered.
+- `new` begins afresh: the model sees nothing of what was said here before. The log keeps everything.
+- `model switch NAME` applies from the next turn until `model reset`.
+- `approve ID session` covers that tool in this conversation until `new` or a restart; `approve ID always` covers it for
+  good. See [tools and sandbox](tools-and-sandbox.md).
+- `why ENTRY` tells of other conversations only to an admin everywhere, in a direct chat; of private conversations only
+  to owners.
+- The same acts are possible from the shell: see [operations](operations.md#commands-of-the-shell).
+"""
+
+
+def who(row: CommandDefinition, sub: SubcommandDefinition | None = None) -> str:
+    """Return the lowest role that may use a command, and where."""
+    role = (sub.role if sub is not None else None) or row.role
+    name = {"guest": "everybody", "member": "members", "admin": "admins", "owner": "owners"}[role]
+    words = [f"{name} everywhere" if row.needs_global_role else name]
+    words += ["own chat"] if row.allowed_in_own_chat else []
+    words += ["direct only"] if row.direct_only else []
+    return ", ".join(words)
+
+
+def lines_of(row: CommandDefinition) -> Iterator[str]:
+    """Yield a table line for the command, or one for each of its subcommands."""
+    for sub in row.subs or (None,):
+        summary = sub.summary if sub is not None else row.summary
+        cells = (format_usage(row, PREFIX, sub), who(row, sub), summary)
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def text() -> str:
+    """Return the whole page."""
+    lines = [HEAD]
+    for group in COMMAND_GROUPS:
+        lines += [f"## {TITLES[group]}", "", "| command | who | effect |", "|---|---|---|"]
+        lines += [line for row in COMMANDS if row.group == group for line in lines_of(row)]
+        lines.append("")
+    return "\n".join([*lines, TAIL])
+
+
+def main() -> int:
+    """Write the page."""
+    FILE.write_text(text(), "utf-8")
+    print(FILE.relative_to(ROOT))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
