@@ -244,7 +244,7 @@ async def test_a_long_answer_stops_in_the_middle_once_its_reader_is_gone() -> No
         ircd.clients[1].account = ""
         await run.until_advancing(clock, sending.done)
         results = [type(one).__name__ for one in await sending]
-        assert results in (["Receipt"] * number + ["Away"] * (6 - number) for number in (2, 3, 4)), results
+        assert results in (["Receipt"] * number + ["RecipientAway"] * (6 - number) for number in (2, 3, 4)), results
         assert len(_said(ircd)) == results.count("Receipt")
 
 

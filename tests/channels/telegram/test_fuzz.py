@@ -234,7 +234,7 @@ def test_what_is_spoilt_by_hand_first() -> None:
     taken = inbound.read_batch(updates, datetime.now(UTC))
     taken_too = inbound.read_batch(updates[taken.count :], datetime.now(UTC))
     kinds = Counter(type(event).__name__ for event in (*taken.notifications, *taken_too.notifications))
-    assert set(kinds) == {"Message", "Edited", "Reacted", "Command", "Membership"}
+    assert set(kinds) == {"Message", "MessageEdited", "ReactionChanged", "Command", "MembershipChanged"}
 
 
 def test_some_thousand_spoilt_updates_stop_nothing(caplog: pytest.LogCaptureFixture) -> None:
