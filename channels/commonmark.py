@@ -1,13 +1,14 @@
-"""CommonMark as models write it: markdown-it's parser with a few rules of ours. Pure.
+"""CommonMark as models write it: markdown-it's parser with a few changed rules. Pure.
 
-What differs from https://spec.commonmark.org/0.31.2/, and why:
-- Emphasis needs clear edges: never inside a word (`a*b*c`, `2**3`), never around one identifier
-  (`__init__`, `_private_`), never at a slash (`src/**/*.py`); but also where CJK text has no spaces.
-- `~~strike~~` and `||spoiler||` are known; HTML, link definitions and underlined headings are text.
+Differences from https://spec.commonmark.org/0.31.2/, and the reasons:
+- Emphasis needs clear edges: never inside a word (`a*b*c`, `2**3`), never around one identifier (`__init__`,
+  `_private_`), never
+  at a slash (`src/**/*.py`); but also where CJK text has no spaces.
+- `~~strike~~` and `||spoiler||` are supported; HTML, link definitions and underlined headings are text.
 - A line continues a quote or a list item only if it is marked or indented itself.
 - `>` quotes only before a space: `>=`, `>_<` and Python's `>>> ` are text.
-- A bare address is text, whatever stands in it.
-- What is nested too deeply is text; nothing is dropped.
+- A bare address is text, whatever characters it holds.
+- Content that is nested too deeply is text; nothing is dropped.
 """
 
 import functools
@@ -30,10 +31,10 @@ _PAIRS = {"~": "s", "|": "spoiler"}
 
 @functools.cache
 def commonmark_parser() -> MarkdownIt:
-    """The one parser. It keeps nothing between two texts."""
+    """Return the shared parser. It keeps no state between two texts."""
     markdown = MarkdownIt("commonmark", {"html": False, "maxNesting": _MAX_DEPTH + 10})
     markdown.disable(["html_block", "html_inline", "lheading", "reference"])
-    # Addresses are shown to people: as they were written.
+    # Addresses are shown to people as they were written.
     markdown.normalizeLink = markdown.normalizeLinkText = _keep_link  # type: ignore[assignment,method-assign]  # as documented
     block, inline = markdown.block.ruler, markdown.inline.ruler
     block.at("blockquote", _parse_quote, {"alt": ["paragraph", "reference", "blockquote", "list"]})
@@ -65,12 +66,12 @@ def _parse_list(state: StateBlock, start: int, end: int, silent: bool) -> bool:
 
 
 def _ends_quote(_state: StateBlock, _start: int, _end: int, silent: bool) -> bool:
-    """Asked (silently) whether a line without `>` ends a quote: it does. It starts nothing."""
+    """Return whether a line without `>` ends a quote: it always does. It starts nothing."""
     return silent
 
 
 def _ends_list_item(state: StateBlock, start: int, _end: int, silent: bool) -> bool:
-    """The same for a line to the left of its list item's text."""
+    """Return whether a line to the left of its list item's text ends the item. It starts nothing."""
     return silent and state.sCount[start] < state.blkIndent
 
 
@@ -107,7 +108,7 @@ def _parse_image(state: StateInline, silent: bool) -> bool:
 
 
 def _may_link(state: StateInline) -> bool:
-    """Whether a link can still end behind here: without definitions, each has `](`. Spares a long look for it."""
+    """Return whether a link can still end after this position: each needs a `](`. Saves a long search."""
     known, last = state.env.get("last_link", ("", -1))
     if known is not state.src:
         last = state.src.rfind("](")
@@ -116,7 +117,7 @@ def _may_link(state: StateInline) -> bool:
 
 
 def _scan_delimiters(state: StateInline, silent: bool) -> bool:
-    """Note where emphasis could begin or end; the library pairs it up afterwards."""
+    """Record possible beginnings and ends of emphasis; the library pairs them afterwards."""
     at, marker = state.pos, state.src[state.pos]
     if silent or marker not in "*_~|":
         return False
@@ -149,7 +150,7 @@ def _append_literal(state: StateInline, end: int) -> bool:
 
 
 def _is_word(char: str) -> bool:
-    """Part of a word in a script that puts spaces between words, or of a path."""
+    """Return whether the character belongs to a word in a script that separates words by spaces, or to a path."""
     return (char.isalnum() and char < "\u0590") or char in "_/"
 
 

@@ -1,4 +1,4 @@
-"""The channel inside the process: a keyboard and a screen, or a test's hands and eyes."""
+"""Channel inside the process, for a terminal and for tests."""
 
 import asyncio
 import itertools
@@ -29,7 +29,7 @@ from gateway.core.events import (
 
 
 class ConsoleChannel:
-    """Implements `channels.base.Channel` without a platform behind it."""
+    """Adapter without a platform; implements `channels.base.Channel`."""
 
     capabilities = Capabilities(platform="console", formatting="Markdown is shown as it is.", replies=True)
 
@@ -41,7 +41,7 @@ class ConsoleChannel:
         nick: str = "reverie",
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`show` is called with each part as it is sent; what it raises comes out of `send`."""
+        """Call `show` with each part as it is sent; its errors come out of `send`."""
         self.name = name
         self._show = show
         self._now = now
@@ -52,7 +52,7 @@ class ConsoleChannel:
         self._count = itertools.count(1)
         self._files: dict[str, bytes] = {}
         self._left_rooms: set[RoomId] = set()
-        """Nothing is heard there, and nothing said."""
+        """Rooms that the bot left: nothing is received from them, and nothing is sent to them."""
 
     async def receive_message(
         self,
@@ -64,9 +64,9 @@ class ConsoleChannel:
         attachments: tuple[Attachment, ...] = (),
         bot: bool = False,
     ) -> Message:
-        """Somebody says something, in a room or (None) directly; returns once it is durable, if we are there.
+        """Emit a message in a room or (None) a direct chat; return once it is durable, if the bot is there.
 
-        Waits until `run` is up. The sender's id is the name given here, and it is vouched for.
+        Waits until `run` is up. The sender's id is the name given here, and counts as verified.
         """
         await self._up.wait()
         assert self._emit is not None
@@ -85,13 +85,13 @@ class ConsoleChannel:
         return message
 
     async def receive_edit(self, message: Message, text: str, *, sender: str | None = None) -> None:
-        """Whoever wrote it, or `sender`, changes the message; returns once that is durable."""
-        by = message.sender if sender is None else Sender(id=SenderId(sender), name=sender, verified=True)
+        """Emit an edit by the author of the message, or by `sender`; return once it is durable."""
+        author = message.sender if sender is None else Sender(id=SenderId(sender), name=sender, verified=True)
         await self._emit_event(
             MessageEdited(
                 id=self._new_event_id(),
                 at=message.at,
-                sender=by,
+                sender=author,
                 message=message.id,
                 text=text,
                 sent=self._now(),
@@ -100,17 +100,17 @@ class ConsoleChannel:
         )
 
     async def receive_delete(self, message: Message) -> None:
-        """It is taken back by somebody; returns once that is durable."""
+        """Emit the deletion of a message; return once it is durable."""
         await self._emit_event(
             MessageDeleted(id=self._new_event_id(), at=message.at, message=message.id, sent=self._now())
         )
 
     async def receive_topic(self, text: str, *, room: str, sender: str = "you") -> None:
-        """The room's topic is changed; returns once that is durable."""
-        who = Sender(id=SenderId(sender), name=sender, verified=True)
+        """Emit a change of the room's topic; return once it is durable."""
+        author = Sender(id=SenderId(sender), name=sender, verified=True)
         at = Address(channel=self.name, room=RoomId(room))
         event = MembershipChanged(
-            id=self._new_event_id(), at=at, sender=who, change="topic", sent=self._now(), text=text
+            id=self._new_event_id(), at=at, sender=author, change="topic", sent=self._now(), text=text
         )
         await self._emit_event(event)
 
@@ -123,7 +123,7 @@ class ConsoleChannel:
         content_type: str | None = None,
         duration_s: float | None = None,
     ) -> Attachment:
-        """Something to `say` beside a text, with what the sender tells of it."""
+        """Return an attachment for `receive_message`, with the properties that a sender would declare."""
         attachment = Attachment(
             id=new_id(self._now()),
             form=form,
@@ -158,7 +158,7 @@ class ConsoleChannel:
 
     async def run(self, emit: Emit) -> None:
         self._emit = emit
-        self._is_open = True  # what waits to be said is handed over as soon as the link is told
+        self._is_open = True  # waiting parts are sent as soon as the connection is reported
         try:
             await emit([self._link(up=True)])
             self._up.set()
@@ -188,12 +188,12 @@ class ConsoleChannel:
         if not self._is_open:
             raise Unreachable("the console is not open")
 
-    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
+    async def send(self, part: Part, before_send: BeforeSend = no_before_send) -> Receipt:
         if not part.body.strip():
             raise ValueError("a part needs text")
         self._require_open()
         if part.to.room in self._left_rooms:
             raise Rejected("that room was left")
-        await going()
+        await before_send()
         self._show(part)
         return Receipt(ids=(MessageId(str(next(self._count))),))

@@ -1,8 +1,8 @@
-"""One reading of Markdown, shared by all renderers: plain text with marks on stretches of it. Pure.
+"""Markdown parsed once for all renderers: plain text with marks on stretches of it. Pure.
 
-Models write CommonMark with habits of their own; people read it on three platforms. So this reads what was
-meant rather than what a browser would show: line breaks stay, code is never touched, and an underscore or
-asterisk inside a word is a character. `channels/commonmark.py` has the rules.
+Models write CommonMark with habits of their own; people read it on three platforms. So the parser follows the intended
+meaning, not the rendering of a browser: line breaks stay, code is never changed, and an underscore or asterisk inside a
+word is a character. `channels/commonmark.py` has the rules.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,29 +25,28 @@ _QUOTE: frozenset[Mark] = frozenset(["quote"])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextRun:
-    """A stretch of text with the same marks."""
+    """Stretch of text with the same marks."""
 
     text: str
-    """Not empty; may hold line breaks. Bullets, numbers and rules stand in it as text."""
+    """Not empty; may hold line breaks. Bullets, numbers and rules are part of the text."""
     marks: frozenset[Mark] = frozenset()
-    """`code` and `pre` stand alone among the inline ones that format (`code` may be in a `quote`, a link or
-    inside bold text; what it holds is never read as Markdown)."""
+    """`code` and `pre` exclude the inline formatting marks (`code` may be in a `quote`, a link or inside bold text; its
+    content is never parsed as Markdown)."""
     href: str | None = None
-    """Where it links to, as written: it may be relative or no address at all. Not empty."""
+    """Link target as written: it may be relative or no address at all. Not empty."""
     lang: str | None = None
-    """Of `pre`: what its fence was labelled."""
+    """Label of the fence, for `pre`."""
 
 
 def parse_markdown(markdown: str) -> tuple[TextRun, ...]:
-    """Return what `markdown` says; text without Markdown comes back as it is. Never raises.
+    """Return the content of `markdown`; text without Markdown comes back unchanged. Never raises.
 
-    Blocks are kept apart by as many line breaks as stood there (at most one blank line), no matter what marks
-    they bear; those line breaks are in runs of their own marks. A bullet is "• ", a number stays as written,
-    and what is nested in a list is indented by two spaces a level, except code: a `pre` is the code, byte for
-    byte, without a line break at its end. A quote has no `>`, tables are left as they were written. Two
-    neighbouring runs differ. Control characters but tabs and line feeds are dropped, and what nobody sees or what
-    turns lines around; lone surrogates become U+FFFD. If the text is nothing but marks, the marks are what it says;
-    only blank text gives ().
+    Blocks are separated by as many line breaks as in the source (at most one blank line), whatever marks they have;
+    those line breaks are in runs with their own marks. A bullet is "• ", a number stays as written, and nested list
+    content is indented by two spaces a level, except code: a `pre` is the code, byte for byte, without a line break at
+    its end. A quote has no `>`, tables are left as they were written. Two neighbouring runs differ. Control characters
+    but tabs and line feeds are dropped, and so are invisible characters and direction marks; lone surrogates become
+    U+FFFD. If the text is nothing but marks, the marks are its content; only blank text gives ().
     """
     # Here and not above: it costs 50 ms and 4 MB, and check-config needs none of it.
     from channels.commonmark import commonmark_parser  # noqa: PLC0415
@@ -56,7 +55,7 @@ def parse_markdown(markdown: str) -> tuple[TextRun, ...]:
     writer = _RunWriter(source.split("\n"))
     writer.write_blocks(commonmark_parser().parse(source))
     runs = _merge_runs(writer.runs)
-    if "&" in source:  # an entity may stand for what is left out of the source
+    if "&" in source:  # an entity may encode a character that was removed from the source
         runs = _merge_runs(replace(run, text=clean_outgoing(run.text)) for run in runs)
     if not any(run.text.strip() for run in runs):
         return (TextRun(text=source.strip("\n")),) if source.strip() else ()
@@ -74,18 +73,18 @@ def _merge_runs(runs: Iterable[TextRun]) -> tuple[TextRun, ...]:
 
 
 class _RunWriter:
-    """Turns parsed blocks into runs, in one pass."""
+    """Converter of parsed blocks into runs, in one pass."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         self.runs: list[TextRun] = []
         self._lines = lines
         self._last_line: int | None = None
-        """Behind the block written last; None: nothing is written yet."""
+        """Line after the last written block; None: nothing is written yet."""
         self._quotes, self._lists = 0, 0
         self._was_quote = False
         self._heading = False
         self._marker = ""
-        """Of a list item of which nothing is written yet."""
+        """Marker of a list item whose content is not written yet."""
 
     def write_blocks(self, tokens: Sequence["Token"]) -> None:
         for token in tokens:
@@ -99,7 +98,7 @@ class _RunWriter:
                 case "list_item_open":
                     self._start_item(token)
                 case "list_item_close" if self._marker:
-                    # Nothing but a marker is no list: it stays as it was written.
+                    # A marker without content is no list: it stays as it was written.
                     self._marker = self._marker.replace(BULLET, token.markup).rstrip()
                     self._start_block(token.map or self._item_lines)
                 case "inline":
@@ -111,7 +110,7 @@ class _RunWriter:
                     self._add_run(self._rule_text(token))
 
     def _rule_text(self, token: "Token") -> str:
-        """As it was written: it may be meant as an underline or a form's blank."""
+        """Return a rule as it was written: it may be meant as an underline or as a blank in a form."""
         written = self._lines[(token.map or [0])[0]].rstrip()
         return written[len(written.rstrip(f"{token.markup[0]} \t")) :].strip()
 
@@ -121,7 +120,7 @@ class _RunWriter:
         self._item_lines = [start, start + 1]
         if not self._marker:
             written = self._lines[start]
-            # Two or three spaces are not enough to nest under "1. ", but are meant to.
+            # Two or three spaces are too few to nest under "1. ", but writers mean it so.
             sloppy = self._lists == 1 and not self._quotes and len(written) - len(written.lstrip(" ")) > 1
             self._marker = "  " * (self._lists - 1 + sloppy)
         self._marker += f"{token.info}{token.markup} " if token.info else f"{BULLET} "
@@ -149,7 +148,7 @@ class _RunWriter:
         self._add_run(code, frozenset(["pre"]), lang=label[0] if label else None)
 
     def _start_block(self, lines: list[int] | None, indent: str | None = None) -> None:
-        """Keep a block apart from the one before; write its list item's marker if it is the first there."""
+        """Separate a block from the one before; write its list item's marker if it is the first there."""
         start, end = lines or [0, 0]
         if self._last_line is not None:
             quote = _QUOTE if self._quotes and self._was_quote else _NONE
@@ -166,7 +165,7 @@ class _RunWriter:
         for token in tokens:
             kind = token.type.rpartition("_")[0]
             if kind in _INLINE:
-                # Properly nested, so what closes is what opened last.
+                # Properly nested, so a closing token ends the mark that was opened last.
                 marks.append(_INLINE[kind]) if token.nesting > 0 else marks.pop()
                 continue
             match token.type:
@@ -196,10 +195,10 @@ class _RunWriter:
             marks |= {"heading"}
         if self._quotes:
             marks |= _QUOTE
-        # Once more: an entity may stand for anything.
+        # Cleaned again: an entity may encode any character.
         self.runs.append(TextRun(text=clean_text(text), marks=marks, href=clean_text(href or "") or None, lang=lang))
 
 
 def _image_text(token: "Token") -> str:
-    """What an image's description says, without its marks."""
+    """Return an image's description without its marks."""
     return "".join(_image_text(child) if child.children else child.content for child in token.children or [])

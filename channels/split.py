@@ -1,4 +1,4 @@
-"""Cut text into pieces that fit a limit: plain text in UTF-8 bytes, Markdown in UTF-16 units. Pure."""
+"""Text cut into pieces that fit a limit: plain text in UTF-8 bytes, Markdown in UTF-16 units. Pure."""
 
 import re
 import unicodedata
@@ -7,11 +7,11 @@ _LONGEST_CODE_POINT_BYTES = 4
 
 
 def split_text(text: str, limit_bytes: int) -> tuple[str, ...]:
-    """Pieces of at most `limit_bytes` UTF-8 bytes each; none is blank; none for blank text.
+    """Return pieces of at most `limit_bytes` UTF-8 bytes each; none is blank; none for blank text.
 
-    Cuts at the last white space that fits, else between two code points (never inside one). Joined
-    again, only white space at the cuts is missing; white space at the very start stays, because it
-    is the indentation of code. Lone surrogates become `?`. Raises ValueError if `limit_bytes` < 4.
+    Cuts at the last white space that fits, else between two code points (never inside one). Joined again, only white
+    space at the cuts is missing; white space at the very start stays, because it is the indentation of code. Lone
+    surrogates become `?`. Raises ValueError if `limit_bytes` < 4.
     """
     if limit_bytes < _LONGEST_CODE_POINT_BYTES:
         raise ValueError(f"a code point may need 4 bytes; the limit is {limit_bytes}")
@@ -25,7 +25,7 @@ def split_text(text: str, limit_bytes: int) -> tuple[str, ...]:
 
 
 def _split_first(data: bytes, limit_bytes: int) -> tuple[str, bytes]:
-    """The longest piece that fits, and what follows it without the white space between."""
+    """Return the longest piece that fits, and the text after it without the white space between."""
     if len(data) <= limit_bytes:
         return data.decode().rstrip(), b""
     end = limit_bytes
@@ -43,24 +43,24 @@ def _split_first(data: bytes, limit_bytes: int) -> tuple[str, bytes]:
 
 _FENCE = re.compile(r" {0,3}(?P<marks>`{3,})(?P<lang>[^`\n]*)")
 _UNBREAKABLE = re.compile(r"`+[^`\n]+`+|!?\[[^\]\n]*\]\([^)\s]*\)|<[^<>\s]+>|https?://\S+")
-"""Stretches that mean something only as a whole: code, links, references."""
+"""Stretches that have a meaning only as a whole: code, links, references."""
 _MIN_UNITS = 64
 _GRAPHEME_EXTENDERS = "\u200d\ufe0e\ufe0f\u20e3"
-"""Joiner, variation selectors, keycap: they belong to what stands before them."""
+"""Joiner, variation selectors, keycap: they belong to the character before them."""
 
 
 def utf16_length(text: str) -> int:
-    """Length in UTF-16 code units: never less than in code points, which others count."""
+    """Return the length in UTF-16 code units: never less than in code points, which other platforms count."""
     return len(text) + sum(character > "\uffff" for character in text)
 
 
 def split_markdown(text: str, limit_units: int) -> tuple[str, ...]:
-    """Pieces of at most `limit_units` UTF-16 units each; none is blank; none for blank text.
+    """Return pieces of at most `limit_units` UTF-16 units each; none is blank; none for blank text.
 
-    A fenced block that is cut is closed, and opened again with its language in the next piece; one that is
-    never closed is closed at the end. Cuts between lines where that wastes less than half a piece, else
-    at white space, else between two characters; inside of inline code or a link only if that is longer than
-    a piece. Nothing but white space at the cuts is lost. Raises ValueError if `limit_units` < 64.
+    A fenced block that is cut is closed, and opened again with its language in the next piece; an unclosed one is
+    closed at the end. Cuts between lines where that wastes less than half a piece, else at white space, else between
+    two characters; inside inline code or a link only if that is longer than a piece. Only white space at the cuts is
+    lost. Raises ValueError if `limit_units` < 64.
     """
     if limit_units < _MIN_UNITS:
         raise ValueError(f"the limit is {limit_units}; fences need room, so at least {_MIN_UNITS}")
@@ -71,16 +71,16 @@ def split_markdown(text: str, limit_units: int) -> tuple[str, ...]:
 
 
 class _MarkdownSplitter:
-    """The pieces so far, and the fence that is open at their end."""
+    """Pieces so far, and the fence that is open at their end."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._finished: list[str] = []
         self._lines: list[str] = []
         self._fence_line = ""
-        """The line that opened the fence we are in; empty: we are in none."""
+        """Line that opened the current fence; empty: outside of a fence."""
         self._reopened = 0
-        """How many of `_lines` only open a fence again."""
+        """Number of leading `_lines` that only reopen a fence."""
 
     def add_line(self, line: str) -> None:
         fence = _FENCE.fullmatch(line.rstrip())
@@ -88,7 +88,7 @@ class _MarkdownSplitter:
             self._fence_line and fence and not fence["lang"].strip() and _closes_fence(fence["marks"], self._fence_line)
         )
         opens = bool(not self._fence_line and fence)
-        if opens and utf16_length(line) > self._limit // 4:  # no language is so long: it is a line of text
+        if opens and utf16_length(line) > self._limit // 4:  # too long for a language: a line of text
             opens = False
         if opens and not self._fits(line, "x", closer=fence["marks"] if fence else ""):
             self._end_piece()
@@ -121,7 +121,10 @@ class _MarkdownSplitter:
         self._reopened = len(self._lines)
 
     def _break_line(self, line: str) -> str:
-        """Make room for a line that does not fit, by ending the piece before it or inside it; what is left of it."""
+        """Make room for a line that does not fit; return the part that is left.
+
+        Ends the piece before the line, or inside it.
+        """
         used = utf16_length("\n".join(self._lines)) + 1 if self._lines else 0
         begun = len(self._lines) > self._reopened
         frame = utf16_length(self._fence_line) + 1 + utf16_length(self._closer()) + 1 if self._fence_line else 0
@@ -141,7 +144,7 @@ def _closes_fence(marks: str, opener: str) -> bool:
 
 
 def _find_cut(line: str, room: int, *, code: bool) -> int:
-    """Where to cut a line so that what stands before fits `room`; at least one character does."""
+    """Return the index to cut a line at so that the part before fits `room`; at least 1."""
     end = _fitting_length(line, room)
     spans = [] if code else [found.span() for found in _UNBREAKABLE.finditer(line)]
     whole = next((a for a, b in spans if a < end < b and line[:a].strip()), end)
@@ -162,7 +165,7 @@ def _fitting_length(line: str, room: int) -> int:
 
 
 def _grapheme_boundary(line: str, end: int) -> int:
-    """The last boundary of characters as people see them at or before `end`, if there is one nearby."""
+    """Return the last grapheme boundary at or before `end` within 16 characters; `end` if there is none."""
     for at in range(end, max(end - 16, 0), -1):
         if at == len(line) or not (_extends_grapheme(line[at]) or line[at - 1] == "\u200d"):
             flags = len(line[:at]) - len(line[:at].rstrip(_FLAGS))
@@ -172,7 +175,7 @@ def _grapheme_boundary(line: str, end: int) -> int:
 
 
 _FLAGS = "".join(chr(0x1F1E6 + letter) for letter in range(26))
-"""Two of them make one flag."""
+"""Regional indicators; two of them form one flag."""
 
 
 def _extends_grapheme(character: str) -> bool:

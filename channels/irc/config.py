@@ -1,4 +1,4 @@
-"""What an operator writes about one IRC account."""
+"""Configuration of one IRC account."""
 
 import ipaddress
 import re
@@ -146,7 +146,7 @@ class IrcConfig(ConfigSection):
 
 
 def is_loopback(host: str) -> bool:
-    """Whether what is sent there never leaves this machine."""
+    """Return whether traffic to `host` never leaves this machine."""
     if host == "localhost":
         return True
     try:
