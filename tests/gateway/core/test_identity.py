@@ -88,7 +88,7 @@ def test_a_space_holds_for_its_rooms_and_a_room_for_its_threads() -> None:
 def test_what_a_platform_says_counts_where_the_operator_wants_it(
     mapped: PlatformRoleRule, at: Address, ranks: tuple[str, ...], role: Role
 ) -> None:
-    who = identify(policy(mapped=[mapped]), at, replace(ANN, ranks=ranks))
+    who = identify(policy(platform_roles=[mapped]), at, replace(ANN, ranks=ranks))
     assert (who.role, who.global_role) == (role, "blocked" if role == "blocked" else "guest")
     assert role_of(policy(), at, replace(ANN, ranks=ranks)) == "guest"  # nothing follows by itself
 
@@ -158,7 +158,7 @@ def test_whether_anybody_may_do_something_there() -> None:
     for some in (
         policy({"irc.x:account:ann": "admin"}),
         policy(known=granted("admin", "irc.x/#lobby")),
-        policy(mapped=[PlatformRoleRule("irc.*", "*", "op", "admin", "")]),
+        policy(platform_roles=[PlatformRoleRule("irc.*", "*", "op", "admin", "")]),
         policy(known=linked),
     ):
         assert has_role_holder(some, IRC, ADMIN_ROLES)
@@ -179,7 +179,7 @@ def test_a_mask_of_many_stars_takes_no_time() -> None:
 @pytest.mark.parametrize(("role", "bot"), [("owner", "guest"), ("admin", "guest"), ("member", "member")])
 def test_a_bot_administers_by_nothing_that_a_platform_says(role: Role, bot: str) -> None:
     """One that keeps order in a room says what anybody there has it say."""
-    mapped = policy(mapped=[PlatformRoleRule("irc.*", "#lobby", "op", role, "m")])
+    mapped = policy(platform_roles=[PlatformRoleRule("irc.*", "#lobby", "op", role, "m")])
     op = replace(ANN, ranks=("op",))
     assert role_of(mapped, LOBBY, op) == role
     assert role_of(mapped, LOBBY, replace(op, is_bot=True)) == bot
@@ -187,7 +187,7 @@ def test_a_bot_administers_by_nothing_that_a_platform_says(role: Role, bot: str)
 
 def test_who_is_not_vouched_for_is_a_member_where_they_would_administer() -> None:
     op = replace(EVE, ranks=("op",))
-    mapped = policy(mapped=[PlatformRoleRule("irc.*", "#lobby", "op", "admin", "m")])
+    mapped = policy(platform_roles=[PlatformRoleRule("irc.*", "#lobby", "op", "admin", "m")])
     assert identify(mapped, LOBBY, op)[::2] == ("member", "guest")
     assert identify(policy({"irc.x:account:ann": "owner"}), OTHER, replace(ANN, verified=False))[::2] == (
         "member",

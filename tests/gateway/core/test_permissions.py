@@ -34,8 +34,8 @@ permits = st.builds(
 situations = st.builds(
     PermissionRequest,
     roles=st.lists(roles, max_size=4),
-    unasked=st.sampled_from(get_args(ToolRole)),
-    private=st.booleans(),
+    unasked_role=st.sampled_from(get_args(ToolRole)),
+    is_private=st.booleans(),
     foreign=st.sampled_from(["", "web_fetch"]),
 )
 
