@@ -43,7 +43,7 @@ def version_of(path: Path) -> int:
 
 def test_there_is_one_of_each_schema_but_a_newest_that_is_not_released_yet() -> None:
     there = {int(path.name[7:9]) for path in RELEASED.glob("schema-*.db.gz")}
-    assert {*SCHEMAS[:-1]} <= there <= {*SCHEMAS}, "before a migration is added: tests/store/released/write.py"
+    assert {*SCHEMAS[:-1]} <= there <= {*SCHEMAS}, "before a migration is added: tests/gateway/store/released/write.py"
 
 
 @pytest.mark.parametrize("schema", SCHEMAS)
@@ -91,7 +91,7 @@ def test_a_disk_without_room_is_told_and_does_not_stop_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = released(3, tmp_path / "s.db")
-    monkeypatch.setattr("gateway.store.rebuild._FREE_SPACE_FACTOR", 1e12)
+    monkeypatch.setattr(sys.modules["gateway.store.rebuild"], "_FREE_SPACE_FACTOR", 1e12)
     upgrade_store(path)
     assert version_of(path) == NEWEST
     assert not old_schema_path(path, 3).exists()

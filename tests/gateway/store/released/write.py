@@ -1,7 +1,7 @@
-"""Writes a store as the version of a checkout does: `python tests/store/released/write.py CHECKOUT schema-NN.db.gz`.
+"""Write a store with the code of another checkout: `python write.py CHECKOUT schema-NN.db.gz`.
 
-Run it once, before a migration is added, with the checkout of the last version of the schema before; the file is then
-kept for ever. It has what that version's own tests say of its facts, six of each kind at most, and posts in each state.
+Run it once, before a migration is added, with a checkout of the last version that has the present schema; the file is
+kept permanently. It holds generated facts, six of each kind at most, and posts in each state.
 """
 
 import asyncio
