@@ -45,7 +45,7 @@ entries = st.builds(
     title=titles,
     text=texts,
     scope=st.none() | st.just(PUBLIC_SCOPE) | addresses.map(lambda place: place.conversation),
-    note=st.sampled_from(["", "01KAM3Q0V5T9S8"]),
+    note_id=st.sampled_from(["", "01KAM3Q0V5T9S8"]),
 )
 
 

@@ -78,7 +78,7 @@ def request(*history: PromptTurn, most: int = 4_096) -> ModelRequest:
 PAST = st.lists(
     st.builds(
         PromptTurn,
-        heard=st.sampled_from(["", "hello", "more"]),
+        input_text=st.sampled_from(["", "hello", "more"]),
         reply=st.sampled_from(["", "Yes."]),
         steps=st.sampled_from([(), STEPS]),
     ),

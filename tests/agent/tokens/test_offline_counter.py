@@ -74,7 +74,7 @@ def test_it_counts_as_tiktoken_itself_does(tmp_path: Path, monkeypatch: pytest.M
 
     published, ours = tiktoken.get_encoding("cl100k_base"), load_tokenizer()
     assert published._pat_str == ours._pat_str
-    for path in (ROOT / "ARCHITECTURE.md", ROOT / "agent/tokens/offline.py", ROOT / "tests/strategies.py"):
+    for path in (ROOT / "ARCHITECTURE.md", ROOT / "agent/tokens/counter.py", ROOT / "tests/kits/strategies.py"):
         text = path.read_text(encoding="utf-8") + "\u3042 \u05d0  \n\n\t" + SPECIAL
         assert ours.encode_ordinary(text) == published.encode(text, disallowed_special=())
 

@@ -37,7 +37,7 @@ pieces = st.one_of(
     st.builds(TextPart, text=texts),
     st.builds(ToolCall, id=texts, name=texts, arguments=texts),
     st.builds(ToolResult, id=texts, text=texts),
-    st.builds(Image, media_type=st.just("image/png"), data=st.binary(max_size=30), about=texts),
+    st.builds(Image, media_type=st.just("image/png"), data=st.binary(max_size=30), description=texts),
 )
 saids = st.builds(
     ModelMessage, role=st.sampled_from(["user", "assistant"]), parts=st.lists(pieces, max_size=4).map(tuple)
