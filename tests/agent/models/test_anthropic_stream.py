@@ -72,7 +72,7 @@ def test_stop_reasons(told: str, stop: str) -> None:
     async def story(api: ModelApi, model: Model) -> None:
         api.then(Answer(text="hi", stop=told), Answer(stop=told))
         assert end(await ask(model)).stop_reason == stop
-        assert [type(chunk).__name__ for chunk in await ask(model)] == ["End"]
+        assert [type(chunk).__name__ for chunk in await ask(model)] == ["StreamEnd"]
 
     against(other, story)
 
@@ -115,7 +115,7 @@ def test_what_the_provider_left_out_of_the_request_is_in_the_log(caplog: pytest.
 def test_a_call_that_the_limit_cut_is_not_a_call() -> None:
     async def story(api: ModelApi, model: Model) -> None:
         api.then(Answer(calls=(("a", "look_up", '{"wo'),), stop="max_tokens"))
-        assert [type(chunk).__name__ for chunk in await ask(model, request(tools=(TOOL,)))] == ["End"]
+        assert [type(chunk).__name__ for chunk in await ask(model, request(tools=(TOOL,)))] == ["StreamEnd"]
 
     against(other, story)
 

@@ -200,7 +200,7 @@ def test_a_call_that_the_limit_cut_is_not_a_call() -> None:
     async def story(api: ModelApi, model: Model) -> None:
         api.then(Answer(calls=(("a", "look_up", '{"wo'),), stop="length"))
         chunks = await ask(model, request(tools=(TOOL,)))
-        assert [type(chunk).__name__ for chunk in chunks] == ["End"]
+        assert [type(chunk).__name__ for chunk in chunks] == ["StreamEnd"]
         assert end(chunks).stop_reason == "length"
 
     against(client, story)
