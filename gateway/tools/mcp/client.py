@@ -12,7 +12,6 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
@@ -113,7 +112,7 @@ class McpServerClient:
     async def run(self) -> None:
         """Keep it going until cancelled. Never raises."""
         try:
-            library = await asyncio.to_thread(_import_connection)  # half a second of imports
+            connection_type = await asyncio.to_thread(_import_connection)  # half a second of imports
         except ImportError:
             self._state, self._reason = "off", PACKAGE_MISSING
             logger.error("MCP server %s: %s", self.name, PACKAGE_MISSING)  # noqa: TRY400 - the trace says no more
@@ -121,7 +120,7 @@ class McpServerClient:
             return
         backoff = Backoff(MAX_RESTART_DELAY_S)
         while True:
-            up_s = await self._run_connection(library)
+            up_s = await self._run_connection(connection_type)
             self.settled.set()
             delay_s = backoff.next_delay_s(up_s, self._random())
             await self._clock.sleep(delay_s)
@@ -159,9 +158,9 @@ class McpServerClient:
             f"The MCP server {self.name} does not run{why}. Nothing was done; it may run again later."
         )
 
-    async def _run_connection(self, library: ModuleType) -> float:
+    async def _run_connection(self, connection_type: "type[McpConnection]") -> float:
         """One connection, to its end. How long it was up, in seconds; 0: never."""
-        connection: McpConnection = library.Connection(
+        connection = connection_type(
             self.name, self.config, self._clock, veil=self.secret_filter, mode=self._mode, told=self._on_tools_listed
         )
         life = asyncio.create_task(connection.run())
@@ -238,10 +237,10 @@ async def _cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
         raise asyncio.CancelledError
 
 
-def _import_connection() -> ModuleType:
+def _import_connection() -> "type[McpConnection]":
     from gateway.tools.mcp import connection  # noqa: PLC0415 - who has no servers does not pay for it
 
-    return connection
+    return connection.McpConnection
 
 
 def _collect_secrets(config: McpServerConfig) -> list[str]:

@@ -413,7 +413,7 @@ async def story():
     config = {"raw": McpServerConfig.model_validate({"command": ["nothing"]})}
     servers = McpServers(config, SystemClock(), asyncio.ensure_future, print)
     servers.start()
-    await servers.settled(20)
+    await servers.wait_settled(20)
     print(servers.describe()[0].state)
     await servers.aclose()
 asyncio.run(story())
