@@ -1,7 +1,7 @@
-"""Anthropic's Messages API, natively and streamed.
+"""Client of Anthropic's Messages API, streamed.
 
-Obeys platform.claude.com/docs/en/api/messages and build-with-claude/{streaming,extended-thinking}.
-Sampling parameters are never sent: newer models refuse them.
+Obeys platform.claude.com/docs/en/api/messages and build-with-claude/{streaming,extended-thinking}. Sampling parameters
+are never sent: newer models refuse them.
 """
 
 import logging
@@ -51,17 +51,17 @@ _KNOWN_EVENTS = frozenset(
         "error",
     }
 )
-"""Other events (`ping`, and what is yet to be invented) are not even read."""
+"""Names of the events that are parsed; others, such as `ping`, are skipped."""
 _NO_SYSTEM = re.compile(
     r"role .?system.? is not supported|unexpected role .?system|role: input should be", re.IGNORECASE
 )
-"""The API's own words, its older ones, and those of servers that check requests by a schema."""
+"""Matches a refusal of system messages: today's API, older versions, and servers that validate against a schema."""
 _THINKING_REFUSED = re.compile(r"`(redacted_)?thinking`|\.content\.\d+: Input tag .* expected tags")
-"""How the API says (with 400) that thinking which was sent back is not what it was, or not where it was; or that a
-block which came beside it is not one that it takes back."""
+"""Matches the API's refusal (400) of returned thinking: it changed, it moved, or a block beside it cannot be returned.
+"""
 
 _NO_CONTEXT_EDITING = re.compile(r"context[_-]management")
-"""It is the name of the field, and part of the header's."""
+"""Matches a refusal of context editing: the field's name, and part of the header's."""
 
 logger = logging.getLogger(__name__)
 
@@ -69,18 +69,20 @@ logger = logging.getLogger(__name__)
 class AnthropicModel:
     """One Claude model.
 
-    Marks come from `ModelRequest.marks` alone. What holds for one request only goes into a system message where the
-    model takes such, else to the end of the user's words, in either case behind the marks.
+    Cache breakpoints come from `ModelRequest.breakpoints` alone. What holds for one request only is sent as a system
+    message if the model takes those, else at the end of the user's text; in both cases behind the breakpoints.
 
-    Thinking is never yielded. Where an answer thought before it called tools, the API wants that thinking back
-    verbatim in the rest of the loop, and bound to the exact prefix that it came after. `Said` has no place for it, so
-    the instance remembers such answers by their first call's id and sends them as they came, as long as everything
-    before them is unchanged and the caller says the same words and calls; what was told right before one for its
-    request only is part of that, and is then told there again. Otherwise (a fold, a restart, the 257th such answer)
-    the answer is sent without thinking, which the API allows: whatever came later is then bound to a changed prefix
-    and goes without, too. If the API finds fault with what is sent back, the request is made once more without, and
-    the loop goes on so. Tool calls are yielded whole, right before `End`, and only if the model stopped for them:
-    what a length limit cut is not a call.
+    Thinking is never yielded as text. If the model thought before it called tools, the API wants that thinking back
+    verbatim in the rest of the tool loop, behind exactly the same prefix. `ModelMessage` has no field for it, so this
+    instance remembers such answers by the id of their first call. It sends them back unchanged as long as everything
+    before them is unchanged and the message has the same text and calls. The suffix of the original request (`aside`
+    and `now`) is part of that prefix and is repeated at its place. Otherwise (after a compaction, a restart, or the
+    257th such answer) the answer is sent without thinking, which the API allows; later thinking is then bound to a
+    changed prefix and is left out, too. If the API refuses returned thinking, the request is sent once more without it,
+    and so is the rest of the loop.
+
+    Tool calls are yielded whole, right before `StreamEnd`, and only if the model stopped for them: a call that a length
+    limit cut off is not a call.
     """
 
     def __init__(
@@ -99,12 +101,12 @@ class AnthropicModel:
         leaks: bool = False,
         clear_keeping: int | None = None,
     ) -> None:
-        """`api_key` empty or `none`: none is sent. `effort` None: the model's default. `leaks`: as `End.leaks`.
+        """`api_key` empty or `none`: none is sent. `effort` None: the model's default.
 
-        `clear_keeping`: so many of the newest tool results stay where the API leaves old ones out of long prompts by
-        itself, which it is asked to if the model is known to have that. None: it is not asked.
+        `leaks`: as `StreamEnd.may_leak_calls`. `clear_keeping`: number of newest tool results that stay when the API
+        clears old ones from long prompts, which is requested from models that are known to do it. None: not requested.
 
-        Raises ValueError for a bad URL or key, and for what the model is known to refuse.
+        Raises ValueError for a bad URL or key, and for settings that the model is known to refuse.
         """
         secret = "" if api_key.lower() == "none" else api_key
         headers = {"anthropic-version": _VERSION} | ({"x-api-key": secret} if secret else {})
@@ -175,7 +177,7 @@ class AnthropicModel:
     async def _stream_text(
         self, wire: AnthropicRequest, answer: AnthropicResponse
     ) -> AsyncGenerator[StreamStart | ThinkingDelta | TextPart]:
-        """Ask, fill `answer` and yield its text meanwhile."""
+        """Send the request, fill `answer` and yield its text meanwhile."""
         more = {"anthropic-beta": CONTEXT_EDITING_BETA} if _CONTEXT_MANAGEMENT in wire.body else NO_HEADERS
         if "stream" not in wire.body:
             try:
@@ -193,7 +195,7 @@ class AnthropicModel:
                     if event.name == "message_start":
                         yield StreamStart(usage=answer.usage)
         except ModelBusy:
-            if not answer.is_complete:  # else only the connection's end was missing
+            if not answer.is_complete:  # otherwise only the end of the connection was missing
                 raise
         if not answer.is_complete:
             raise ModelBusy(f"{self._api.host} cut the answer off")
@@ -208,7 +210,7 @@ class AnthropicModel:
         return event
 
     def _adapt_to_refusal(self, wire: AnthropicRequest, reason: str) -> bool:
-        """Whether the request can be written in another way that this refusal does not concern."""
+        """Change how requests are written, if that avoids the refusal. True: send the request again."""
         if wire.has_system_messages and _NO_SYSTEM.search(reason):
             logger.info("%s takes no system messages: told in the user's words from now on", self.label)
             self._takes_system_messages = False

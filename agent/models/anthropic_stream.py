@@ -1,7 +1,7 @@
-"""An answer of the Messages API, event by event. No IO.
+"""Responses of the Messages API, parsed event by event. No IO.
 
-Obeys platform.claude.com/docs/en/build-with-claude/streaming: unknown events, blocks and deltas are
-tolerated, the usage of `message_delta` is cumulative, content is chosen by type and never by place.
+Obeys platform.claude.com/docs/en/build-with-claude/streaming: unknown events, blocks and deltas are tolerated, the
+usage of `message_delta` is cumulative, content is chosen by type and never by position.
 """
 
 import json
@@ -19,7 +19,7 @@ from gateway.core.tool_spec import ToolCall
 _STOP_REASONS: dict[str, Literal["end", "tools", "length", "refused"]] = {
     "end_turn": "end",
     "stop_sequence": "end",
-    "pause_turn": "end",  # comes with server tools only, and we declare none
+    "pause_turn": "end",  # comes with server tools only, and none are declared
     "tool_use": "tools",
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
@@ -77,7 +77,7 @@ class _AnthropicDelta(BaseModel):
 
 
 class AnthropicEvent(BaseModel):
-    """Any event of the stream; `type` says which of the rest is there."""
+    """Any event of the stream; `type` says which other fields are set."""
 
     type: str
     message: _AnthropicMessage | None = None
@@ -89,7 +89,7 @@ class AnthropicEvent(BaseModel):
 
 
 class AnthropicResponse:
-    """What has come so far of one answer."""
+    """State of one response while it streams."""
 
     def __init__(self, *, model: str) -> None:
         self._model = model
@@ -99,19 +99,19 @@ class AnthropicResponse:
         self._stop: str | None = None
         self._cleared = 0
         self.thinking = ""
-        """What of the newest event is thinking."""
+        """Thinking in the newest event."""
         self.is_complete = False
         """`message_stop` has come: nothing was cut off."""
         self.notes: list[str] = []
-        """For the operator: what the provider says it left out, and why it refused."""
+        """Log lines for the operator: what the provider cleared from the request, and why it declined to answer."""
 
     @property
     def usage(self) -> Usage:
-        """As told so far."""
+        """Usage as reported so far."""
         return self._usage
 
     def add_event(self, event: AnthropicEvent) -> str:
-        """Return the new text."""
+        """Process one event. Return its text."""
         self.thinking = ""
         if event.type == "message_start" and event.message is not None:
             self._start_message(event.message)
@@ -132,7 +132,7 @@ class AnthropicResponse:
         return ""
 
     def add_whole_response(self, data: bytes) -> None:
-        """Take an answer without content that came in one piece. Raises ValueError for what is none."""
+        """Process a response without content that came in one piece. Raises ValueError if it is not a message."""
         message = _AnthropicMessage.model_validate_json(data)
         self._start_message(message)
         self._add_edits(message.context_management)
@@ -146,7 +146,7 @@ class AnthropicResponse:
             self.notes.append(f"left out {_safe_word(dropped.path)} of the request: {_safe_word(dropped.reason)}")
 
     def _add_edits(self, told: _ContextManagement | None) -> None:
-        """Take over what was left out on the way to the model."""
+        """Record what the provider cleared from the prompt."""
         for edit in (told.applied_edits or ()) if told is not None else ():
             self._cleared += edit.cleared_input_tokens
             self.notes.append(f"left out {edit.cleared_tool_uses} tool results, {edit.cleared_input_tokens} tokens")
@@ -172,10 +172,10 @@ class AnthropicResponse:
         return ""
 
     def _add_usage(self, told: _AnthropicUsage | None) -> None:
-        """Take over what is told; what is left out keeps its last value."""
+        """Update the usage; fields that are missing keep their last value."""
         if told is None:
             return
-        if told.iterations:  # the bill is their sum; what is told beside them leaves some out
+        if told.iterations:  # the bill is their sum; the totals beside them leave some out
             self._usage = Usage()
             told = _sum_usage(told.iterations)
         old = self._usage
@@ -198,12 +198,12 @@ class AnthropicResponse:
         )
 
     def text(self) -> str:
-        """Return all its text."""
+        """Return the text of all blocks."""
         texts = (block.get("text") for _, block in sorted(self._blocks.items()) if block.get("type") == "text")
         return "".join(str(text or "") for text in texts)
 
     def raw_content(self) -> list[Json]:
-        """Return the content to be sent back verbatim; texts without words are refused there, so not here."""
+        """Return the content for sending back verbatim, without blank texts: the API refuses those."""
         content = []
         for index, block in sorted(self._blocks.items()):
             if block.get("type") == "tool_use":
@@ -214,11 +214,11 @@ class AnthropicResponse:
 
     @property
     def is_window_full(self) -> bool:
-        """The window was full before the answer was whole."""
+        """True if the window was full before the answer was whole."""
         return self._stop == "model_context_window_exceeded"
 
     def build_end(self) -> StreamEnd:
-        """Return how it ended, once complete."""
+        """Return the end of the stream. Call it once the response is complete."""
         stop = _STOP_REASONS.get(self._stop or "", "end")
         if stop == "tools" and not self.tool_calls():
             stop = "end"
@@ -230,7 +230,7 @@ class AnthropicResponse:
 
 
 def _sum_usage(parts: Sequence[_AnthropicUsage]) -> _AnthropicUsage:
-    """Several requests that were made as one."""
+    """Sum the usage of several requests that were made as one."""
     return _AnthropicUsage(
         input_tokens=sum(part.input_tokens or 0 for part in parts),
         cache_creation_input_tokens=sum(part.cache_creation_input_tokens or 0 for part in parts),
@@ -245,5 +245,5 @@ def _sum_usage(parts: Sequence[_AnthropicUsage]) -> _AnthropicUsage:
 
 
 def _safe_word(told: str) -> str:
-    """What the provider wrote, if it is a word: it goes into a log line."""
+    """Return a word of the provider for a log line; "?" if it is anything but a word."""
     return told if re.fullmatch(r"[\w.\[\]-]{1,80}", told, re.ASCII) else "?"

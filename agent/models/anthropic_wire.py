@@ -1,31 +1,21 @@
-"""Requests in the dialect of the Messages API. Pure: a `ModelRequest` in, JSON-ready values out.
+"""Requests of the Messages API. Pure: a `ModelRequest` in, JSON-ready values out.
 
-Obeys platform.claude.com/docs/en: api/messages, agents-and-tools/tool-use/handle-tool-calls (results of all calls
-first, in the very next message), build-with-claude/prompt-caching (marks, `max_tokens: 0`), build-with-claude/vision
-and build-with-claude/mid-conversation-system-messages (behind a user message, and last or before the assistant's).
-
-What each Claude model takes of effort, thinking, system messages and context editing. Pure.
-
-Sources: platform.claude.com/docs/en, build-with-claude/{thinking-troubleshooting, effort,
-mid-conversation-system-messages, context-editing} and the what's-new pages of the models. A name that is not here may
-be anything (a newer model, a compatible server): it is sent what the configuration says, told nothing in a system
-message, and not asked to leave anything out.
-
-Answers that thought before they called tools, as long as they may be sent back. No IO.
-
-Obeys platform.claude.com/docs/en/build-with-claude/{extended-thinking, preserved-thinking}: within a tool loop such
-an answer goes back verbatim or without its thinking, and newer models bind thinking to exactly what was in front of
-it (tools, system, messages; not the marks).
-
-Old tool results that the API leaves out of long prompts by itself, where the operator wants that. Pure.
-
-Obeys platform.claude.com/docs/en/build-with-claude/context-editing: the request stays whole, results are replaced by a
-placeholder before the model reads it, and the cache is lost from the first of them on. Thinking is not concerned: it
-goes back within its loop only, and blocks stay valid whatever is left out there.
-
-Cache marks on a request that is laid out. Pure.
-
-Obeys platform.claude.com/docs/en/build-with-claude/prompt-caching.
+Obeys platform.claude.com/docs/en:
+- api/messages
+- agents-and-tools/tool-use/handle-tool-calls: results of all calls come first, in the very next message.
+- build-with-claude/prompt-caching: breakpoints, `max_tokens: 0`.
+- build-with-claude/vision
+- build-with-claude/mid-conversation-system-messages: a system message stands behind a user message, and is the last
+  message or stands before the assistant's.
+- build-with-claude/{extended-thinking, preserved-thinking}: within a tool loop an answer that thought goes back
+  verbatim or without its thinking. Newer models bind thinking to exactly what came before it (tools, system,
+  messages; not the breakpoints).
+- build-with-claude/context-editing: the request stays whole, results are replaced by a placeholder before the model
+  reads it, and the cache is lost from the first of them on. Thinking is not affected: it goes back within its loop
+  only, and its blocks stay valid whatever is cleared.
+- build-with-claude/{thinking-troubleshooting, effort} and the what's-new pages: the table of capabilities. A model
+  that is not in it (newer, or of a compatible server) gets the settings of the configuration as they are, no system
+  messages and no context editing.
 """
 
 import base64
@@ -45,53 +35,52 @@ from gateway.core.tool_spec import Image, ToolCall
 Json = dict[str, object]
 
 _MAX_ANSWERS = 256
-"""A loop has tens at most, a gateway a few at a time."""
+"""Answers with thinking that are kept: a loop has tens at most, a gateway runs a few at a time."""
 
 
 class RequestSuffix(NamedTuple):
-    """What is told for one request only, at its end. Empty: nothing."""
+    """Text at the end of a request, for that request only. Empty: none."""
 
     aside: str = ""
-    """In the user's words."""
+    """In the user's role."""
     now: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThinkingAnswer:
-    """One such answer."""
+    """An answer that thought before it called tools."""
 
     prefix_digest: str
-    """`PrefixHash.digest` of all that was in front of it."""
+    """`PrefixHash.digest` of everything before it."""
     suffix: RequestSuffix
-    """What was told right in front of it for that request only: the thinking is bound to it, too."""
+    """Suffix of the request that it answered: the thinking is bound to it, too."""
     text: str
     calls: tuple[ToolCall, ...]
     """At least one."""
     content: Sequence[Json] = field(repr=False)
-    """As it came."""
+    """Content blocks as they came."""
 
 
 RecallThinking = Callable[[ModelMessage], ThinkingAnswer | None]
-"""Given an assistant's `ModelMessage`: the answer that it was, if that thought and is remembered."""
+"""Returns the remembered answer that an assistant's `ModelMessage` was; None: it did not think, or is not remembered.
+"""
 
 
 class PrefixHash:
-    """A hash over what stands in front of an answer. Nothing is hashed before somebody asks."""
+    """Incremental hash of everything before an answer. Computes nothing before `digest` is called."""
 
     def __init__(self, head: object) -> None:
         self._head = head
         self._hash = hashlib.sha256()
         self._hashed_count = -1
-        """Messages that are in it. -1: not even the head."""
+        """Messages in the hash. -1: not even the head is in it."""
 
     def digest(self, messages: Sequence[Json]) -> str:
-        """Hash the head and `messages`, which begin with those of the call before, all but its last two."""
+        """Hash the head and `messages`. These begin with the messages of the call before, except its last two."""
         if self._hashed_count < 0:
             self._hash.update(_canonical_json(self._head))
             self._hashed_count = 0
-        for message in messages[
-            self._hashed_count : -2
-        ]:  # what is told stands in one of the last, and is the other one
+        for message in messages[self._hashed_count : -2]:  # the suffix is in one of the last two
             self._hash.update(_canonical_json(message))
             self._hashed_count += 1
         whole = self._hash.copy()
@@ -101,14 +90,14 @@ class PrefixHash:
 
 
 class ThinkingStore:
-    """Those of one model. What is not remembered any more goes back without thinking, which the API allows."""
+    """Answers with thinking of one model. Dropped answers go back without thinking, which the API allows."""
 
     def __init__(self) -> None:
         self._answers: OrderedDict[str, ThinkingAnswer | None] = OrderedDict()
-        """By the first call's id. None: it goes back without, and so does what comes later in its loop."""
+        """By the first call's id. None: it goes back without thinking, and so do later answers of its loop."""
 
     def recall(self, said: ModelMessage) -> ThinkingAnswer | None:
-        """Return the answer that `said` repeats, word for word and call for call."""
+        """Return the answer with the same text and calls as `said`. None: it is not remembered."""
         calls = tuple(part for part in said.parts if isinstance(part, ToolCall))
         thought = self._answers.get(calls[0].id) if calls else None
         if thought is None:
@@ -124,12 +113,12 @@ class ThinkingStore:
             self._answers.popitem(last=False)
 
     def disable(self, idents: Sequence[str]) -> None:
-        """Never again send the thinking of these, nor of what comes later in their loops."""
+        """Never send the thinking of these again, nor of later answers in their loops."""
         self._answers.update(dict.fromkeys(idents))
 
 
 def _loop_call_ids(conversation: Sequence[ModelMessage]) -> Iterator[str]:
-    """Yield the first call's id of each answer since the user spoke."""
+    """Yield the first call's id of each answer since the last message of the user."""
     for said in reversed(conversation):
         if said.role == "user" and not any(isinstance(part, ToolResult) for part in said.parts):
             return
@@ -141,7 +130,7 @@ def _canonical_json(value: object) -> bytes:
 
 
 _BREAKPOINT_BLOCKS = frozenset({"text", "image", "tool_use", "tool_result"})
-"""Thinking takes no mark, nor does anything that we do not know."""
+"""Types of blocks that take a breakpoint. Thinking takes none; unknown types get none."""
 
 
 def apply_breakpoints(
@@ -151,7 +140,7 @@ def apply_breakpoints(
     messages: list[Json],
     places: Mapping[int, Sequence[tuple[int, int]]],
 ) -> dict[str, list[Json]]:
-    """Put the marks on. Copies what it changes: contents may be remembered ones, and all of it may yet be hashed."""
+    """Set the breakpoints. Copies what it changes: blocks may be remembered ones, and may be hashed later."""
     tools, system, messages = [*tools], [*system], [*messages]
     for mark in marks:
         control: Json = {"cache_control": {"type": "ephemeral", "ttl": mark.lifetime}}
@@ -166,7 +155,7 @@ def apply_breakpoints(
 
 
 def _mark_message(messages: list[Json], places: Sequence[tuple[int, int]], control: Json) -> None:
-    """Mark the last block that can be marked of these."""
+    """Set a breakpoint on the last of these blocks that takes one."""
     for message, index in reversed(places):
         content = messages[message]["content"]
         assert isinstance(content, list)
@@ -178,32 +167,32 @@ def _mark_message(messages: list[Json], places: Sequence[tuple[int, int]], contr
 
 
 _EMPTY_USER_TEXT = "(nothing yet)"
-"""A request needs words of the user, also if only what is in front of them is to be read."""
+"""Text of a user message where there would be none: a request needs one, also if it only fills the cache."""
 _INVALID_ID_CHARS = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
 
 _IndexedParts = list[tuple[int, MessagePart]]
-"""Pieces, each with the number of the `ModelMessage` that it is of."""
+"""Parts, each with the index of its `ModelMessage`."""
 
 
 @dataclass(slots=True, kw_only=True)
 class AnthropicRequest:
-    """One request in the API's dialect."""
+    """One request as the API takes it."""
 
     body: Json
     suffix: RequestSuffix
     has_system_messages: bool
-    """There are system messages among the messages."""
+    """True if some messages have the role `system`."""
     has_breakpoints: bool
-    """Something is marked for the cache."""
+    """True if some blocks have a cache breakpoint."""
     recalled_call_ids: tuple[str, ...]
-    """Answers that are sent with their thinking, by the ids of their first calls."""
+    """Ids of the first calls of the answers that are sent with their thinking."""
     ephemeral_from: int | None
-    """Which `ModelMessage` the first of them is; None: there is none."""
+    """Index of the `ModelMessage` that is the first of them; None: there is none."""
     _prefix: PrefixHash
     _messages: Sequence[Json]
 
     def digest(self) -> str:
-        """Return what thinking in the answer is bound to: everything but the marks. Takes as long as writing it."""
+        """Return the digest of everything that thinking in the answer is bound to: all but the breakpoints. Slow."""
         return self._prefix.digest(self._messages)
 
 
@@ -215,9 +204,9 @@ def build_anthropic_request(
     options: Mapping[str, object] | None = None,
     systems: bool = False,
 ) -> AnthropicRequest:
-    """Write a request out. `options` go into the body as they are; `systems`: the model takes system messages.
+    """Build a request. `options` are added to the body unchanged; `systems`: the model takes system messages.
 
-    A mark at a place that is not there or takes none is left out.
+    A breakpoint at a place that does not exist or takes none is left out.
     """
     tools: list[Json] = [
         {"name": t.name, "description": t.description, "input_schema": json.loads(t.schema)} for t in request.tools
@@ -235,7 +224,9 @@ def build_anthropic_request(
     if request.max_output_tokens:
         body["stream"] = True  # refused with 0
     marks = request.breakpoints
-    if request.answer_only and tools:  # with another `tool_choice` messages are read from no cache, and by nobody later
+    if (
+        request.answer_only and tools
+    ):  # another `tool_choice` makes messages miss the cache, so caching them is of no use
         body["tool_choice"] = {"type": "none"}
         marks = tuple([mark for mark in marks if mark.behind != "said"])
     with_marks = apply_breakpoints(marks, tools, system, messages, laid.places)
@@ -253,9 +244,9 @@ def build_anthropic_request(
 
 
 def find_tool_loop_start(conversation: Sequence[ModelMessage]) -> int:
-    """Where the tool loop begins that the conversation ends in; its length if it ends in none.
+    """Return the index at which the tool loop begins that the conversation ends in; its length if it ends in none.
 
-    Thinking is sent back within its loop only, so what later turns repeat of it does not depend on who remembers it.
+    Thinking is sent back within its loop only, so the prompts of later turns do not depend on what is remembered.
     """
     place = len(conversation)
     while place > 1 and any(isinstance(part, ToolResult) for part in conversation[place - 1].parts):
@@ -264,13 +255,13 @@ def find_tool_loop_start(conversation: Sequence[ModelMessage]) -> int:
 
 
 class _MessageLayout:
-    """The messages, as far as they are laid out."""
+    """Messages that have been laid out so far."""
 
     def __init__(self, prefix: PrefixHash, *, systems: bool) -> None:
         self.prefix = prefix
         self.messages: list[Json] = []
         self.places: dict[int, list[tuple[int, int]]] = {}
-        """Of each `ModelMessage`: message and block of all that it became."""
+        """By index of `ModelMessage`: (message, block) of each block that it became."""
         self.recalled_call_ids: list[str] = []
         self.ephemeral_from: int | None = None
         self._takes_system_messages = systems
@@ -285,7 +276,10 @@ class _MessageLayout:
         self.messages.append({"role": role, "content": [block for _, block in content]})
 
     def _recall_content(self, parts: _IndexedParts, recall: RecallThinking) -> list[tuple[int, Json]] | None:
-        """Return an answer as it came, what was told in front of it told again; None: that is not to be had."""
+        """Return a remembered answer as it came, and restore the suffix before it.
+
+        None: it is not remembered, or its prefix has changed.
+        """
         thought = recall(ModelMessage(role="assistant", parts=tuple(part for _, part in parts)))
         if thought is None:
             return None
@@ -301,7 +295,7 @@ class _MessageLayout:
         return [(parts[-1][0], block) for block in thought.content]
 
     def add_suffix(self, told: RequestSuffix) -> RequestSuffix:
-        """Tell, at the end, what of it has not been told in front of an answer. Returns that."""
+        """Append the part of the suffix that no recalled answer has restored. Return that part."""
         told = RequestSuffix(
             *[_remaining_suffix(new.strip(), old) for new, old in zip(told, self._suffix, strict=True)]
         )
@@ -314,7 +308,7 @@ def _remaining_suffix(words: str, told: str) -> str:
 
 
 def parse_tool_input(arguments: str) -> Json:
-    """Read a call's arguments for echoing them: the API takes objects only, the model may write anything."""
+    """Parse a call's arguments for sending them back: the API takes objects only, but the model may write anything."""
     try:
         value: object = json.loads(arguments or "{}", parse_constant=_reject_constant, parse_float=_parse_finite)
     except (ValueError, RecursionError):
@@ -327,13 +321,13 @@ def _reject_constant(name: str) -> object:
 
 
 def _parse_finite(written: str) -> float:
-    if math.isinf(number := float(written)):  # 1e999: what Python would write for it is not JSON
+    if math.isinf(number := float(written)):  # 1e999: Python would write it as Infinity, which is not JSON
         raise ValueError(f"{written} is too large for a number")
     return number
 
 
 def _merge_roles(conversation: Iterable[ModelMessage]) -> list[tuple[str, _IndexedParts]]:
-    """Join neighbours of the same role, and drop those who say nothing."""
+    """Join neighbours of the same role, and drop messages without content."""
     out: list[tuple[str, _IndexedParts]] = []
     for number, said in enumerate(conversation):
         parts: _IndexedParts = [(number, p) for p in said.parts if not isinstance(p, TextPart) or p.text.strip()]
@@ -347,7 +341,7 @@ def _merge_roles(conversation: Iterable[ModelMessage]) -> list[tuple[str, _Index
 
 
 def _render_content(parts: _IndexedParts) -> list[tuple[int, Json]]:
-    """Write pieces as blocks, results first."""
+    """Render parts as blocks, tool results first."""
     blocks = [(number, _render_block(part)) for number, part in parts]
     if any(isinstance(part, ToolResult) for _, part in parts):
         blocks.sort(key=lambda block: block[1]["type"] != "tool_result")
@@ -370,12 +364,12 @@ def _render_block(part: MessagePart) -> Json:
 
 
 def _sanitize_id(name: str) -> str:
-    """Write another provider's id or name (`functions.look_up:0`) in the letters that this one takes."""
+    """Replace characters in another provider's id or name (`functions.look_up:0`) that this API refuses."""
     return _INVALID_ID_CHARS.sub("_", name) or "_"
 
 
 def _with_suffix(messages: list[Json], told: RequestSuffix, *, systems: bool) -> list[Json]:
-    """Return the messages with what is told behind them. Changes none of them: they may be hashed already."""
+    """Return the messages with the suffix behind them. Changes no message: they may be hashed already."""
     if told.aside:
         messages = _append_to_user(messages, told.aside)
     if not told.now:
@@ -386,7 +380,7 @@ def _with_suffix(messages: list[Json], told: RequestSuffix, *, systems: bool) ->
 
 
 def _append_to_user(messages: list[Json], words: str) -> list[Json]:
-    """Add to the user's last words."""
+    """Return the messages with `words` at the end of the last user message."""
     block: Json = {"type": "text", "text": words}
     if not messages or messages[-1]["role"] != "user":
         return [*messages, {"role": "user", "content": [block]}]
@@ -396,30 +390,30 @@ def _append_to_user(messages: list[Json], words: str) -> list[Json]:
 
 
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
-"""`output_config.effort`, from the least."""
+"""Values of `output_config.effort`, least first."""
 ThinkingMode = Literal["default", "off", "between_tools"]
-"""`default`: as the model does by itself. `between_tools`: only there (Sonnet 5.5)."""
+"""`default`: the model's own. `between_tools`: only between tool calls (Sonnet 5.5)."""
 
 _CLAUDE_NAME = re.compile(r"claude-((?:fable|mythos|opus|sonnet|haiku)-(?:preview|\d(?:-\d)?(?!\d)))")
-"""Also inside the names that Bedrock, Vertex and proxies have for them, and in front of a date."""
+"""Also matches inside the names of Bedrock, Vertex and proxies, and before a date."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaudeCapabilities:
-    """One model."""
+    """Capabilities of one Claude model."""
 
     thinking_types: frozenset[str]
-    """What `thinking.type` may be."""
+    """Values that `thinking.type` may have."""
     thinks_by_default: bool
-    """Unless told otherwise."""
+    """True: it thinks unless thinking is turned off."""
     limits_off_at_high_effort: bool = False
-    """`disabled` and `between_tools` are refused at the efforts `xhigh` and `max`."""
+    """True: `disabled` and `between_tools` are refused at the efforts `xhigh` and `max`."""
     efforts: tuple[Effort, ...] = ("low", "medium", "high", "xhigh", "max")
-    """Empty: it has no such setting."""
+    """Efforts it takes. Empty: it has no such setting."""
     takes_system_messages: bool = True
-    """`messages` may hold the role `system`."""
+    """True: `messages` may hold the role `system`."""
     takes_context_editing: bool = True
-    """Leaves old tool results out by itself (`context_management`), if it is asked to."""
+    """True: it clears old tool results on request (`context_management`)."""
 
 
 _NEW = ClaudeCapabilities(thinking_types=frozenset({"adaptive"}), thinks_by_default=True)
@@ -467,7 +461,7 @@ _CAPABILITIES: dict[str, ClaudeCapabilities] = {
 
 
 def find_capabilities(model: str) -> ClaudeCapabilities:
-    """Return what holds for `model`, as its provider names it."""
+    """Return the capabilities of `model`, as its provider names it."""
     found = _CLAUDE_NAME.search(model.lower())
     return _CAPABILITIES.get(found[1], _UNKNOWN) if found else _UNKNOWN
 
@@ -475,7 +469,7 @@ def find_capabilities(model: str) -> ClaudeCapabilities:
 def find_unsupported_setting(
     model: str, effort: Effort | None, thinking: ThinkingMode
 ) -> tuple[Literal["effort", "thinking"], str] | None:
-    """Return which of the two settings the model would refuse, and why, with the remedy. None: neither."""
+    """Return the setting that the model would refuse, with a message that says the remedy. None: neither is refused."""
     known = find_capabilities(model)
     if effort is not None and effort not in known.efforts:
         levels = f"write one of {', '.join(known.efforts)}" if known.efforts else "leave effort out"
@@ -495,9 +489,9 @@ def find_unsupported_setting(
 
 
 def build_options(model: str, effort: Effort | None, thinking: ThinkingMode) -> dict[str, object]:
-    """Return what a request's body says of the two: the same in every request, because the cache depends on it.
+    """Return the fields of a request's body for the two settings: always the same, because the cache depends on them.
 
-    Raises ValueError for what is `find_unsupported_setting`.
+    Raises ValueError for a setting that `find_unsupported_setting` finds.
     """
     if refused := find_unsupported_setting(model, effort, thinking):
         raise ValueError(refused[1])
@@ -511,32 +505,32 @@ def build_options(model: str, effort: Effort | None, thinking: ThinkingMode) -> 
 
 
 def _thinking_type(known: ClaudeCapabilities, thinking: ThinkingMode) -> str | None:
-    """Return `thinking.type`. None: need not be said."""
+    """Return `thinking.type`. None: it need not be sent."""
     if thinking == "default" or (thinking == "off" and not known.thinks_by_default):
         return None
     return "disabled" if thinking == "off" else thinking
 
 
 CONTEXT_EDITING_BETA = "context-management-2025-06-27"
-"""Needed in the header `anthropic-beta`."""
+"""Value of the header `anthropic-beta` that context editing needs."""
 _TRIGGER_SHARE = 0.7
-"""Of what whole prompts may have: less than where anything is done here by default, so the provider is first."""
+"""Share of the usable window at which clearing starts: below the default of our own compaction, so it comes first."""
 _MIN_CLEARED_SHARE = 0.1
-"""Of that must go at once: less is not worth what it costs to write the cache again."""
+"""Least share of the trigger to clear at once: for less, writing the cache again costs more than it saves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextEditing:
-    """What is asked for."""
+    """Settings of context editing for one model."""
 
     trigger_tokens: int
-    """Of the whole prompt, from which on results are left out."""
+    """Size of the whole prompt from which on results are cleared."""
     keep_results: int
-    """So many of the newest stay."""
+    """Number of newest results that stay."""
 
 
 def find_context_editing(model: str, context_tokens: int, output_tokens: int, keep: int) -> ContextEditing | None:
-    """Return what to ask `model` for, with this window and this much of it for answers. None: it does not do that."""
+    """Return the settings for `model` with this window and output limit. None: it has no context editing."""
     if not find_capabilities(model).takes_context_editing:
         return None
     return ContextEditing(
@@ -547,8 +541,8 @@ def find_context_editing(model: str, context_tokens: int, output_tokens: int, ke
 def render_context_editing(wanted: ContextEditing, conversation: Sequence[ModelMessage]) -> Json:
     """Return `context_management` for a request.
 
-    What the tool loop brought in which the conversation ends stays, too: the model has not read it, or just now. So
-    nothing that is cached changes while a loop goes on.
+    The results of the tool loop at the end of the conversation stay, too: the model has not read them before this
+    request or the one before. So nothing that is cached changes during a loop.
     """
     loop = conversation[find_tool_loop_start(conversation) :]
     fresh = sum(isinstance(part, ToolResult) for said in loop for part in said.parts)

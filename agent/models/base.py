@@ -1,9 +1,7 @@
-"""What a turn asks of a language model, in no provider's dialect.
+"""Vocabulary of language models: requests, stream chunks, the `Model` protocol and its errors.
 
-A request is laid out in the order of its life: tools, blocks (the system prompt, most stable first),
-then the conversation. Providers translate at the call and nowhere else.
-
-A request as another model can take it. Pure.
+The parts of a request are ordered by how long they stay the same: tools, blocks (the system prompt, most stable first),
+then the conversation. Providers translate a request at the call and nowhere else.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -16,58 +14,58 @@ from gateway.core.tool_spec import Image, ResultExcerpt, ToolCall, ToolSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemBlock:
-    """A piece of the system prompt that changes as a whole."""
+    """Piece of the system prompt that changes as a whole."""
 
     name: str
     text: str
     """Not blank."""
     ttl: Literal["long", "short"]
-    """How long it stays worth caching: `long` outlives an hour, `short` minutes."""
+    """Time for which caching it pays: `long` is over an hour, `short` is minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextPart:
-    """Words."""
+    """Text of the user or of the model."""
 
     text: str
 
 
 MAX_IMAGE_BYTES = 3_932_160
-"""5 MiB once written as base64, which is what Anthropic measures (platform.claude.com, build-with-claude/vision)."""
+"""Bytes: 5 MiB as base64, the limit of Anthropic (platform.claude.com, build-with-claude/vision)."""
 MAX_IMAGE_SIDE = 8_000
-"""Pixels, and the most that is taken there: more is refused as a whole request."""
+"""Pixels: the limit of Anthropic; with a larger image the whole request is refused."""
 MAX_IMAGES = 20
-"""In one request: with more the longest side is 2,000 pixels (the same page)."""
+"""Images in one request: with more, the longest side may have 2,000 pixels only (the same page)."""
 MAX_IMAGES_BYTES = 20_000_000
-"""In one request, before base64: the whole of it may have 32 MB there."""
+"""Bytes of all images in one request, before base64: the limit for the whole request is 32 MB there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """The answer to the `ToolCall` with the same id."""
+    """Answer to the `ToolCall` with the same id."""
 
     id: str
     text: str
     is_error: bool = False
     kind: str = "text"
-    """As `gateway.core.events.EvidenceRef.kind`. Not told to the model, as all that follows."""
+    """As `gateway.core.events.EvidenceRef.kind`. This and the following fields are not sent to the model."""
     origin: str = ""
     """As `gateway.core.events.EvidenceRef.origin`. Untrusted."""
     excerpt: "ResultExcerpt | None" = None
-    """It is a part of what stands whole somewhere already. None: it is all there is."""
+    """Set if this is a part of a result that is stored whole elsewhere. None: this is the whole result."""
     is_untrusted: bool = False
-    """Somebody else's words: told behind a fence that they cannot forge."""
+    """True: text from outside; it is rendered inside a fence that it cannot forge."""
     images: "tuple[tuple[ToolImage, Image], ...]" = ()
-    """Shown behind all results of the same answer, to a model that sees."""
+    """Sent behind all results of the same message, to models that take images."""
 
 
 MessagePart = TextPart | Image | ToolCall | ToolResult
-"""What one side's contribution is made of."""
+"""Part of a message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelMessage:
-    """One side's contribution. Sides alternate, the user's first and last.
+    """One message. Roles alternate; the first and the last message are the user's.
 
     A `ModelMessage` that answers tool calls holds a `ToolResult` for every call of the one before, results first.
     """
@@ -78,41 +76,42 @@ class ModelMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheBreakpoint:
-    """What is in front of this place should be cached, this long after its last use."""
+    """Place up to which the request should be cached, for a time after its last use."""
 
     behind: Literal["tools", "block", "said"]
     index: int = 0
-    """Of the block, or of the `ModelMessage`: behind its last piece that can be marked. Tools: all of them."""
+    """Index of the block, or of the `ModelMessage`, whose last part that takes a breakpoint gets it. Ignored for tools.
+    """
     lifetime: CacheTtl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
-    """Everything a model sees for one answer."""
+    """Everything that a model receives for one answer."""
 
     blocks: tuple[SystemBlock, ...]
     conversation: tuple[ModelMessage, ...]
     aside: str = ""
-    """Words of people or of tools that are told for this request only: as the user's, behind the conversation and all
-    marks, in front of `now`, and never repeated. Untrusted."""
+    """Text of people or tools for this request only, in the user's role: behind the conversation and all breakpoints,
+    before `now`. Never repeated. Untrusted."""
     now: str = ""
-    """What holds for this request only. Told behind all that, in the operator's weight where there is a place that has
-    it, and never repeated."""
+    """Instructions for this request only, behind everything else. Sent in the operator's role where the provider has a
+    place for that. Never repeated."""
     tools: tuple[ToolSpec, ...] = ()
     answer_only: bool = False
-    """No tool may be called, whatever there is: the answer is wanted. The tools stay, for what is cached."""
+    """True: the model must answer and may call no tool. The tools are sent all the same, for the cache."""
     breakpoints: tuple[CacheBreakpoint, ...] = ()
-    """In the order of the request, at most four, `1h` before `5m`. For providers that are told what to cache."""
+    """In the order of the request, at most four, `1h` before `5m`. For providers that cache on request."""
     max_output_tokens: int
-    """0: nothing is to be answered, only the prompt read into the provider's cache."""
+    """0: no answer is wanted, the prompt is only read into the provider's cache."""
     shared_key: str
-    """Names whose stable prefix this is (the agent), for providers that route by such a key."""
+    """Key of the stable prefix (the agent), for providers that route requests by such a key."""
     conversation_id: str = ""
-    """Whose conversation it is, for providers that keep one apart from others. Empty: nobody's."""
+    """For providers that keep conversations apart. Empty: it belongs to none."""
 
 
 def append_suffix(request: ModelRequest) -> tuple[ModelMessage, ...]:
-    """The conversation with `aside` and `now` as the user's last words, for dialects that have no better place."""
+    """Return the conversation with `aside` and `now` as the user's last text, for APIs without a better place."""
     told = tuple([TextPart(text=words) for words in (request.aside, request.now) if words.strip()])
     if not told:
         return request.conversation
@@ -124,30 +123,30 @@ def append_suffix(request: ModelRequest) -> tuple[ModelMessage, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamEnd:
-    """The last chunk of every stream that did not raise."""
+    """Last chunk of every stream that did not raise."""
 
     stop_reason: Literal["end", "tools", "length", "refused"]
     usage: Usage
     model: str
-    """As the provider names what answered."""
+    """Name of the model that answered, as the provider gives it."""
     may_leak_calls: bool = False
-    """The model is known to write tool calls as text: an answer that is calls and nothing else is no answer."""
+    """True: the model is known to write tool calls as text, so an answer that is nothing but calls is not an answer."""
     ephemeral_from: int | None = None
-    """From this `ModelMessage` on the request was sent as only the rest of its tool loop will send it again. None:
-    nowhere."""
+    """Index of the first `ModelMessage` that was sent in a form which only the rest of its tool loop repeats. None:
+    there is none."""
     cleared_tokens: int = 0
-    """Tokens of the request that the provider left out by itself, as it was asked to: they are not in `usage`."""
+    """Tokens that the provider cleared from the request as it was asked to: they are not in `usage`."""
     account: RequestUsage | None = None
-    """What became of the cache. None: nobody kept account."""
+    """Cost and use of the cache. None: not accounted."""
     lost_accounts: tuple[RequestUsage, ...] = ()
-    """Of attempts before it that broke off, and are billed all the same."""
+    """Accounts of earlier attempts that broke off and are billed all the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartialText:
-    """All that has been said so far of an answer that is not whole yet.
+    """All text so far of an answer that is not whole yet.
 
-    For showing only: the next one may be shorter or quite another, and what counts comes as `TextPart`.
+    For display only: the next one may be shorter or quite different. The text that counts comes as `TextPart`.
     """
 
     text: str
@@ -155,9 +154,9 @@ class PartialText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThinkingDelta:
-    """So much more was thought before the answer.
+    """New piece of the thinking before the answer.
 
-    For showing only: it is no part of the answer, and an attempt that breaks off takes none of it back.
+    For display only: it is not part of the answer, and an attempt that breaks off does not retract it.
     """
 
     text: str
@@ -168,16 +167,15 @@ class StreamStart:
     """The provider has read the prompt and begins to answer: what it cached of it can be read from now on."""
 
     usage: Usage | None = None
-    """What is billed even if nothing more comes. None: it does not say yet."""
+    """Usage that is billed even if nothing more comes. None: not reported yet."""
     billed_accounts: Callable[[], tuple[RequestUsage, ...]] | None = field(default=None, compare=False)
-    """The same as accounts, with those of attempts before it: to be asked if the answer is cut off, and only then.
-    None: nobody keeps account."""
+    """Returns the accounts of this and earlier attempts; called only if the answer is cut off. None: not accounted."""
 
 
 StreamChunk = StreamStart | PartialText | ThinkingDelta | TextPart | ToolCall | StreamEnd
-"""Text comes in pieces, a tool call whole, `StreamEnd` once and last. `PartialText` comes only from a `Failover`, in
-front of everything else; `ThinkingDelta` at any time; `StreamStart` only from providers that tell, in front of all but
-these, once for each attempt, and once more right before an error if more is billed by then."""
+"""Text comes in pieces, a tool call whole, `StreamEnd` once and last. `PartialText` comes only from a `FailoverModel`,
+before everything else; `ThinkingDelta` at any time. `StreamStart` comes only from providers that report the start:
+before all but these two, once for each attempt, and once more right before an error if more is billed by then."""
 
 
 class Model(Protocol):
@@ -189,15 +187,15 @@ class Model(Protocol):
 
     @property
     def label(self) -> str:
-        """For people: what answers, and where."""
+        """Model and provider, for people."""
 
     @property
     def context_tokens(self) -> int:
-        """The window: input and output together."""
+        """Size of the window: input and output together."""
 
     @property
     def max_output_tokens(self) -> int:
-        """Asked for per answer."""
+        """Output limit of one answer."""
 
     @property
     def family(self) -> str:
@@ -218,7 +216,7 @@ class Model(Protocol):
         """
 
     async def start(self) -> None:
-        """Make ready what takes long (load weights). Safe to call twice; requests wait for it."""
+        """Do what takes long (load weights). Safe to call twice; requests wait for it."""
 
     async def aclose(self) -> None:
         """Release connections and child processes. Streams under way end with an error."""
@@ -227,33 +225,31 @@ class Model(Protocol):
 FailureCause = Literal[
     "overloaded", "unreachable", "misconfigured", "budget", "too_long", "tools", "refused", "nothing", "broken"
 ]
-"""Why there is no answer, for people: `gateway.runtime.turn` has the words. budget: no credit is left at the provider;
-tools: the model called tools where it was to answer; nothing: it answered without a word; broken: something else, of
+"""Reason of a missing answer; `gateway.runtime.turn` has the texts for people. budget: no credit is left at the
+provider; tools: the model called tools although it had to answer; nothing: the answer was empty; broken: an error of
 ours."""
 
 
 # ModelError
-# +-- Busy          wait, then ask the same again
-# +-- Unusable      this model will not answer: try the next one, tell the operator
-# +-- TooLong       fold the conversation, then ask again
-# +-- Malformed     our request is wrong: the next model may take it, unless it is what the prompt says
+# +-- ModelBusy        wait, then send the same again
+# +-- ModelUnusable    this model will not answer: try the next one, tell the operator
+# +-- PromptTooLong    compact the conversation, then ask again
+# +-- RequestRefused   the request is wrong: the next model may take it, unless the content of the prompt is the cause
 
 
 class ModelError(Exception):
-    """A model gave no (complete) answer. The subclass says what to do. Holds no secrets."""
+    """A model gave no complete answer. The subclass says what to do. Holds no secrets."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
-        self.accounts: tuple[RequestUsage, ...] = ()  # of what is billed all the same
-        self.status: int | None = None  # of the HTTP answer that said so; None: there was none
-        self.provider_message = (
-            ""  # all that it said, for programs: message, codes and the field that it names. Untrusted
-        )
+        self.accounts: tuple[RequestUsage, ...] = ()  # what is billed all the same
+        self.status: int | None = None  # of the HTTP response with the error; None: there was none
+        self.provider_message = ""  # message, codes and field name of the error, for matching. Untrusted
 
     @property
     def cause(self) -> FailureCause:
-        """What people are told of it."""
+        """Reason that people are given."""
         return "broken"
 
 
@@ -292,9 +288,7 @@ class RequestRefused(ModelError):
 
     def __init__(self, reason: str, *, caused_by_prompt: bool = False) -> None:
         super().__init__(reason)
-        self.caused_by_prompt = (
-            caused_by_prompt  # because of what is said in it, not of how it is asked: others would not take it
-        )
+        self.caused_by_prompt = caused_by_prompt  # by its content, not by its form: other models would refuse it, too
 
     @property
     def cause(self) -> FailureCause:
@@ -304,8 +298,8 @@ class RequestRefused(ModelError):
 def adapt_request(request: ModelRequest, model: Model) -> ModelRequest:
     """Return `request` as `model` can take it: within its output limit; without tools or images if it takes none.
 
-    Without tools, results stay as words of the user, and calls as a note of the assistant. Without images, there
-    are words about them.
+    Without tools, results become text of the user, and calls become a note of the assistant. Without images, their
+    descriptions stand in their place.
     """
     request = replace(request, max_output_tokens=min(request.max_output_tokens, model.max_output_tokens))
     if not model.takes_images and any(isinstance(part, Image) for said in request.conversation for part in said.parts):
@@ -316,13 +310,13 @@ def adapt_request(request: ModelRequest, model: Model) -> ModelRequest:
 
 
 def strip_tools(request: ModelRequest) -> ModelRequest:
-    """The same without any tools: what was done with them stays as words."""
+    """Return the request without tools; calls and results become text."""
     conversation = tuple([_map_parts(said, _replace_tool_use) for said in request.conversation])
     return replace(request, tools=(), answer_only=False, conversation=conversation)
 
 
 def _map_parts(said: ModelMessage, change: Callable[[MessagePart], MessagePart]) -> ModelMessage:
-    """The same object where nothing changes: whoever lays requests out knows it by that."""
+    """Apply `change` to all parts. Returns the same object if nothing changed: callers rely on that."""
     parts = tuple([change(part) for part in said.parts])
     same = all(new is old for new, old in zip(parts, said.parts, strict=True))
     return said if same else ModelMessage(role=said.role, parts=parts)

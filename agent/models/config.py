@@ -1,6 +1,6 @@
-"""The `llm.providers` and `llm.models` sections.
+"""Sections `llm.providers` and `llm.models`, and the models built from them.
 
-The models that the `llm.providers` and `llm.models` sections describe.
+The docstrings of fields are the texts of config/reference.md.
 """
 
 import logging
@@ -26,7 +26,7 @@ from gateway.core.clock import Clock
 from gateway.core.fields import ConfigSection, Duration
 
 _VISION_MODELS = re.compile(r"gpt-(4o|4\.1|4-turbo|[5-9])|chatgpt-4o|o[1-9](?!-mini|-preview)|o4-mini")
-"""OpenAI's own models that take images, by the beginning of the name (platform.openai.com/docs/models)."""
+"""Names of OpenAI's own models that take images, by their beginning (platform.openai.com/docs/models)."""
 
 
 def _check_url(value: str) -> str:
@@ -102,13 +102,13 @@ class LlamaCppConfig(_ChatCompletionsConfig):
 
 
 class LocalConfig(_ProviderConfig):
-    """The embedded stand-in."""
+    """The embedded model."""
 
     kind: Literal["local"]
 
 
 class ReplyConfig(ConfigSection):
-    """A `scripted.Rule` without tools."""
+    """A `ScriptRule` without tools."""
 
     match: Annotated[str, AfterValidator(_check_pattern)]
     """A regular expression, searched in what it was told."""
@@ -117,7 +117,7 @@ class ReplyConfig(ConfigSection):
 
 
 class ScriptedConfig(_ProviderConfig):
-    """A model for tests, demos and dry runs: says what it is told to say."""
+    """A model for tests, demos and dry runs, with scripted answers."""
 
     kind: Literal["scripted"]
     replies: tuple[ReplyConfig, ...] = Field(default=(), strict=False)
@@ -129,18 +129,18 @@ class ScriptedConfig(_ProviderConfig):
 
 
 _LLAMACPP_PORTS = frozenset({8080, 9931})
-"""Where llama.cpp's server listens unless it is told otherwise: before and since 2026 (tools/server/README.md)."""
+"""Default ports of llama.cpp's server, before and since 2026 (tools/server/README.md)."""
 
 
 def _with_kind(value: object) -> object:
-    """Add the kind that the address suggests, where none is written."""
+    """Add the kind that the address suggests, if none is given."""
     if not isinstance(value, dict) or "kind" in value or not isinstance(url := value.get("base_url"), str):
         return value
     try:
         parts = urlsplit(url.strip())
         host, port = parts.hostname, parts.port
     except ValueError:
-        host = port = None  # the form that it gets says what is wrong with the address
+        host = port = None  # validation by the chosen section reports the bad address
     kind = "anthropic" if host == "api.anthropic.com" else "llamacpp" if port in _LLAMACPP_PORTS else "openai"
     return {**value, "kind": kind}
 
@@ -154,7 +154,7 @@ ProviderConfig = Annotated[
 
 
 class ModelConfig(ConfigSection):
-    """One model at a provider, and who stands in for it."""
+    """One model at a provider, and its fallbacks."""
 
     provider: str
     """A key of `llm.providers`."""
@@ -180,7 +180,7 @@ class ModelConfig(ConfigSection):
 def check_models(
     models: Mapping[str, ModelConfig], providers: Mapping[str, ProviderConfig]
 ) -> list[tuple[tuple[str, ...], str]]:
-    """Return what is wrong between the sections: (key path below `llm`, message with the remedy)."""
+    """Return the problems between the sections: (key path below `llm`, message with the remedy)."""
     found: list[tuple[tuple[str, ...], str]] = []
     for key, model in models.items():
         provider = providers.get(model.provider)
@@ -206,7 +206,7 @@ def check_models(
 
 
 def _find_refused_setting(model: ModelConfig, provider: ProviderConfig) -> tuple[str, str] | None:
-    """What the model would refuse of how it is asked to think: key, and message with the remedy."""
+    """Return a thinking setting that the model would refuse: key, and message with the remedy. None: there is none."""
     if provider.kind == "anthropic":
         return find_unsupported_setting(model.name or "", model.effort, model.thinking)
     if model.effort is not None or model.thinking != "default":
@@ -216,17 +216,17 @@ def _find_refused_setting(model: ModelConfig, provider: ProviderConfig) -> tuple
 
 
 def context_tokens_of(model: ModelConfig, provider: ProviderConfig) -> int:
-    """The window."""
+    """Return the size of the window."""
     return model.context_tokens or {"local": CONTEXT_TOKENS, "anthropic": 200_000}.get(provider.kind, 128_000)
 
 
 def output_tokens_of(model: ModelConfig, provider: ProviderConfig) -> int:
-    """How much is asked for per answer."""
+    """Return the output limit of one answer."""
     return model.max_output_tokens or (160 if provider.kind == "local" else 4096)
 
 
 def takes_images(model: ModelConfig, provider: ProviderConfig) -> bool:
-    """Whether requests may hold images."""
+    """Return True if requests may hold images."""
     if model.sees is not None:
         return model.sees
     if isinstance(provider, OpenAIConfig):
@@ -235,19 +235,19 @@ def takes_images(model: ModelConfig, provider: ProviderConfig) -> bool:
 
 
 def may_leak_calls(model: ModelConfig, provider: ProviderConfig) -> bool:
-    """Whether it writes tool calls as text."""
+    """Return True if the model may write tool calls as text."""
     return model.leaks if model.leaks is not None else provider.kind in ("llamacpp", "local")
 
 
 def takes_breakpoints(model: ModelConfig, provider: ProviderConfig) -> bool:
-    """Whether it caches what it is told to (`Request.marks`), and nothing else."""
+    """Return True if the provider caches at `ModelRequest.breakpoints`, and nowhere else."""
     if isinstance(provider, OpenAIConfig):
         return find_dialect(format_host(provider.base_url), model.name or "").takes_breakpoints
     return provider.kind == "anthropic"
 
 
 def _find_cycle(start: str, models: Mapping[str, ModelConfig]) -> list[str]:
-    """A way from `start` back to it along fallbacks; empty if there is none."""
+    """Return a path from `start` back to it along fallbacks; empty if there is none."""
     ways = [[start]]
     seen: set[str] = set()
     while ways:
@@ -262,7 +262,7 @@ def _find_cycle(start: str, models: Mapping[str, ModelConfig]) -> list[str]:
 
 
 def format_unknown(name: str, section: str, known: Mapping[str, object]) -> str:
-    """What to say of a name that is not there."""
+    """Return the error message for an unknown name."""
     names = ", ".join(sorted(known)) or "none yet"
     return f"there is no {name!r} in {section} (there: {names}); add it or correct the name"
 
@@ -270,7 +270,7 @@ def format_unknown(name: str, section: str, known: Mapping[str, object]) -> str:
 logger = logging.getLogger(__name__)
 
 ModelWrapper = Callable[[Model, ModelConfig, ProviderConfig], Model]
-"""A single model, its entry and its provider's, to what is used in its place."""
+"""Wraps a single model, given its entry and its provider's."""
 
 
 def build_model(
@@ -283,12 +283,11 @@ def build_model(
     clear_keeping: int | None = None,
     around: ModelWrapper = lambda model, _config, _provider: model,
 ) -> FailoverModel:
-    """Build the model configured as `name` with its fallbacks behind it. No IO.
+    """Build the model configured as `name` with its fallbacks. No IO.
 
-    Raises ValueError, whose text says the remedy, for what `check_models` finds. `made` holds single models by
-    name and is added to: hand the same one to all calls, so that an embedded model is loaded once. `clear_keeping`:
-    providers that can leave old tool results out are asked to, but for so many. `around` may put something around each
-    single model.
+    Raises ValueError with the remedy for what `check_models` finds. `made` holds single models by name and is added to:
+    pass the same one to all calls, so that an embedded model is loaded once. `clear_keeping`: tool results that stay
+    when providers clear old ones; None: they are not asked to. `around` may wrap each single model.
     """
     if name not in models:
         raise ValueError(format_unknown(name, "llm.models", models))
@@ -372,7 +371,7 @@ def _build_remote(
 def _log_joined_blocks(
     key: str, models: Mapping[str, ModelConfig], providers: Mapping[str, ProviderConfig], *, known: Mapping[str, Model]
 ) -> None:
-    """Say once of each provider that it takes no blocks, if it takes none."""
+    """Log once for each provider that it takes no separate blocks, if that is so."""
     name = models[key].provider
     told = any(other in models and models[other].provider == name for other in known)
     if told or isinstance(providers[name], AnthropicConfig | ScriptedConfig):
@@ -381,7 +380,7 @@ def _log_joined_blocks(
 
 
 def fallback_chain(name: str, models: Mapping[str, ModelConfig]) -> list[str]:
-    """The model and all that may stand in for it, each once, nearest first. Free of cycles by now."""
+    """Return the model and all its fallbacks, each once, nearest first. The fallbacks must have no cycle."""
     names = [name]
     for fallback in models[name].fallbacks:
         names.extend(key for key in fallback_chain(fallback, models) if key not in names)

@@ -1,4 +1,4 @@
-"""Patience and second choices: retries a busy model, then turns to its fallbacks."""
+"""Retries, circuit breakers and fallbacks around several models."""
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -30,15 +30,15 @@ logger = logging.getLogger(__name__)
 
 FIRST_DELAY_S = 0.5
 MAX_DELAY_S = 8.0
-"""Both as the Anthropic and OpenAI SDKs have them (`_base_client.py`, MAX_RETRY_DELAY)."""
+"""Seconds: both as in the Anthropic and OpenAI SDKs (`_base_client.py`, MAX_RETRY_DELAY)."""
 MAX_RETRY_AFTER_S = 60.0
-"""A server that asks for more is not waited for: people in a chat have gone by then."""
+"""Longest server hint that is waited for: people in a chat have gone by then."""
 
 
 def retry_delay_s(attempt: int, hint_s: float | None, random: float) -> float:
-    """Seconds to wait after the failed `attempt` (0 is the first), `random` in [0, 1).
+    """Return the seconds to wait after the failed `attempt` (0 is the first), with `random` in [0, 1).
 
-    A hint is obeyed as it is, and never undercut. Without one: 0.5 s doubling, jittered upwards, 8 s at most.
+    A server's hint is used as it is. Without one: 0.5 s doubling, jittered upwards, 8 s at most.
     """
     if hint_s is not None:
         return hint_s
@@ -46,21 +46,24 @@ def retry_delay_s(attempt: int, hint_s: float | None, random: float) -> float:
 
 
 class FailoverModel:
-    """A model that is as reliable as the best of `models`, tried in order. Itself a `Model`.
+    """A model that tries `models` in order until one answers. Itself a `Model`.
 
-    - Nothing but what is for showing and what attempts cost (`StreamStart.billed`) is yielded until one is complete,
-      then all of it at once. Any other chunk cannot be taken back, and an answer that was cut in the middle must be
-      asked for again without its first half being said twice.
-    - `ModelBusy`: the same model again, up to `attempts` times, after `retry_delay_s`; then, or at once if the server
-      asks for more than `longest_hint_s`, the next model. `ModelUnusable`: the next model; the operator is told once.
-      So it is with a `RequestRefused` that is not about what the prompt says; others, and `PromptTooLong` of the first,
-      are raised at once; a fallback whose window is too small is passed over.
-    - Three requests in a row that ended in `ModelBusy`: the model is passed over for 30 s, and each time twice as long,
-      up to 300 s. Then one request tries it, once, while others go on to pass it over. Whoever is passed over is still
-      asked, once, when all others have failed.
-    - No model left: the last error, but rather a `ModelBusy` than an `ModelUnusable`, because then asking later helps.
+    - Until one answer is complete, only chunks for display and for accounting (`StreamStart.billed_accounts`) are
+      yielded; then the whole answer follows at once. Other chunks cannot be taken back, and an answer that was cut in
+      the middle must be requested again without sending its first half twice.
+    - `ModelBusy`: the same model again, up to `attempts` times, after `retry_delay_s`; then the next model. The next
+      model at once if the server's hint is longer than `longest_hint_s`.
+    - `ModelUnusable`: the next model; the operator is warned once. The same for a `RequestRefused` that the content of
+      the prompt did not cause; others are raised at once.
+    - `PromptTooLong`: raised at once for the first model; a fallback whose window is too small is skipped.
+    - Three requests in a row that ended in `ModelBusy`: the model is skipped for 30 s, and each time twice as long, up
+      to 300 s. Then one request tries it, once, while others go on to skip it. Skipped models are still tried, once,
+      when all others have failed.
+    - No model left: the last error is raised, but a `ModelBusy` rather than a `ModelUnusable`, because then asking
+      later helps.
     - `max_output_tokens` 0: only the first model is asked, and once: the others need not be ready.
-    - Name, label, family, window and sight are the first model's; requests are `adapt_request` to the others.
+    - Name, label, family, window and support of images are the first model's; `adapt_request` fits requests to the
+      others.
     """
 
     def __init__(
@@ -97,7 +100,7 @@ class FailoverModel:
                 yield chunk
 
     async def _stream_first(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
-        """Answer with the first that can."""
+        """Yield the answer of the first model that gives one."""
         failed: ModelError | None = None
         lost: list[RequestUsage] = []
         for place in self._candidate_order():
@@ -123,7 +126,9 @@ class FailoverModel:
                 if error.caused_by_prompt if isinstance(error, RequestRefused) else place == 0:
                     error.accounts = tuple(lost)
                     raise
-                self._warn_once(place, error)  # a fallback's window is not what the conversation is folded for
+                self._warn_once(
+                    place, error
+                )  # the conversation is compacted for the first model's window, not for a fallback's
                 if isinstance(error, RequestRefused):
                     failed = failed if isinstance(failed, ModelBusy) else error
                 continue
@@ -137,7 +142,7 @@ class FailoverModel:
         raise failed
 
     async def start(self) -> None:
-        """Make the first model ready that can be. Raises its error if none can; fallbacks load when needed."""
+        """Start the first model that can be started. Raises its error if none can; fallbacks load when needed."""
         failed: ModelError | None = None
         for place, model in enumerate(self._models):
             try:
@@ -153,7 +158,7 @@ class FailoverModel:
             await model.aclose()
 
     def _candidate_order(self) -> list[int]:
-        """Whom to ask in turn: who is passed over comes last."""
+        """Return the models' indexes in the order to try them: models with an open breaker last."""
         now_s = self._clock.monotonic()
         return sorted(range(len(self._models)), key=lambda place: not self._breakers[place].admits(now_s))
 
@@ -173,9 +178,9 @@ class FailoverModel:
     async def _answer_with_retries(
         self, model: Model, request: ModelRequest, whole: list[StreamChunk], attempts: int, lost: list[RequestUsage]
     ) -> AsyncGenerator[PartialText | ThinkingDelta | StreamStart]:
-        """Fill `whole` with one complete answer, and `lost` with what others cost.
+        """Fill `whole` with one complete answer, and `lost` with the accounts of failed attempts.
 
-        Raises the last Busy, or any other ModelError at once.
+        Raises the last `ModelBusy`, or any other `ModelError` at once.
         """
         attempt = 0
         while True:
@@ -200,7 +205,7 @@ class FailoverModel:
                 await self._clock.sleep(wait_s)
 
     def _warn_once(self, place: int, error: ModelError) -> None:
-        """Warn once; a model that has answered since is worth a new warning."""
+        """Log a warning, once until the model has answered again."""
         if place not in self._warned:
             self._warned.add(place)
             logger.warning("%s cannot be used: %s", self._models[place].label, error.reason)
@@ -212,7 +217,9 @@ async def _collect_answer(
     text = ""
     async with aclosing(model.stream(request)) as stream:
         async for chunk in stream:
-            if isinstance(chunk, StreamStart):  # another attempt may be the one that counts; but this one costs by now
+            if isinstance(
+                chunk, StreamStart
+            ):  # another attempt may be the one that counts, but this one is billed by now
                 if chunk.billed_accounts is not None:
                     yield StreamStart(billed_accounts=partial(_all_accounts, tuple(lost), chunk.billed_accounts))
                 continue

@@ -1,16 +1,11 @@
-"""One HTTP service that streams its answers: the plumbing that all remote models share.
+"""HTTP client that all remote models share, with its errors and its parser of server-sent events.
 
-What a provider's refusal means for us. Pure: status, headers and body in, a `ModelError` out.
+Errors are classified by status and body; sources: platform.claude.com/docs/en/api/errors and /rate-limits;
+platform.openai.com/docs/guides/error-codes; llama.cpp tools/server/README.md (`exceed_context_size_error`); RFC 9110
+section 10.2.3 (Retry-After). Patterns for compatible servers carry their names.
 
-Sources: platform.claude.com/docs/en/api/errors and /rate-limits; platform.openai.com/docs/guides/error-codes;
-llama.cpp tools/server/README.md (`exceed_context_size_error`); RFC 9110 section 10.2.3 (Retry-After). What compatible
-servers say stands beside their names.
-
-Server-sent events out of bytes, cut anywhere.
-
-Obeys the event stream format of the WHATWG HTML standard, section 9.2.6
+Server-sent events obey the WHATWG HTML standard, section 9.2.6
 (https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation).
-No IO: bytes in, events out.
 """
 
 import json
@@ -31,10 +26,10 @@ if TYPE_CHECKING:
 
 
 _REASON_CHARS = 240
-"""Long enough for a provider's sentence, short enough for one log line."""
+"""Characters of a reason: enough for a provider's sentence, short enough for one log line."""
 
 _RATE_LIMITS = ("requests", "tokens", "input-tokens", "output-tokens")
-"""Of Anthropic's rate limit headers (docs/en/api/rate-limits): those that may be used up."""
+"""Limits in Anthropic's rate limit headers (docs/en/api/rate-limits) that may be used up."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,80}", re.ASCII)
 
 _BUSY_STATUSES = frozenset({408, 409, 425, 429})
@@ -48,13 +43,14 @@ _OVERFLOW = re.compile(
     r"|max_new_tokens`? must be|string_above_max_length",  # TGI, OpenAI
     re.IGNORECASE,
 )
-"""How providers say that a prompt does not fit."""
+"""Matches an error that says that the prompt does not fit."""
 _TOO_LARGE = re.compile(r"request too large|tokens must be reduced", re.IGNORECASE)
-"""OpenAI's 429 for what is more than a minute's tokens: waiting does not help."""
+"""Matches OpenAI's 429 for a request over the tokens of a whole minute: waiting does not help."""
 _FULL_SHARE = 0.99
-"""Of the window: estimates of the end are that far off."""
+"""Share of the window that counts as full: estimates near the end are that inaccurate."""
 _SCARCE_SHARE = 1 / 8
-"""Of what was asked for: who stops so soon and has said nothing had no room. A limit of the server's own is larger."""
+"""Share of the requested output: an answer that stops before it, with no content, had no room. A server's own output
+limit is larger."""
 _NO_CREDIT = re.compile(
     r"enforced_spend_limit_reached|insufficient_quota|billing_hard_limit_reached|billing_not_active"
     r"|credit balance is too low",
@@ -68,8 +64,8 @@ _BY_PROMPT = re.compile(
     r"|role 'tool'|user message|last message|`thinking`|safety",
     re.IGNORECASE,
 )
-"""How providers find fault with what is said in a request: with a message, a picture, or what it is about. All else
-(fields, values, tools, the model's name) is the request's own form."""
+"""Matches an error about the content of a request: a message, an image, or its subject. All other errors (fields,
+values, tools, the model's name) are about the form of the request."""
 _CAUSED_BY_FORM = re.compile(
     r"cache_control|Extra inputs are not permitted|unsupported_parameter|unknown_parameter", re.IGNORECASE
 )
@@ -89,26 +85,26 @@ _STATUS_BY_TYPE: dict[str, int] = {
     "timeout_error": 504,
     "overloaded_error": 529,
 }
-"""The status that an `error` event would have had as a response (platform.claude.com, errors)."""
+"""Status that an `error` event would have had as a response (platform.claude.com, errors)."""
 
 
 class _ErrorBody(NamedTuple):
-    """What an error body says."""
+    """Fields of an error body."""
 
     message: str
     codes: tuple[str, ...] = ()
     request_id: str = ""
     param: str = ""
-    """The field that is named, where that is told apart."""
+    """The field of the request that is refused, if the body names it separately."""
 
 
 def error_from_response(
     status: int, headers: Mapping[str, str], body: bytes, *, where: str, secret: str, now: datetime
 ) -> ModelError:
-    """Name what a response that is not 200 asks us to do. `headers` has lower-case names.
+    """Return the error for a response that is not 200. `headers` has lower-case names.
 
-    The reason quotes the provider's own message, shortened, with `secret` blacked out, and names the request as the
-    provider does, if it does: its support asks for that.
+    The reason quotes the provider's own message, shortened and with `secret` masked. It includes the provider's request
+    id, which its support asks for.
     """
     told = _parse_error_body(body)
     if not told.request_id:
@@ -117,7 +113,7 @@ def error_from_response(
 
 
 def error_from_stream(body: str, *, where: str, secret: str) -> ModelError:
-    """Name what an error inside a stream that began with 200 asks us to do: by its type, else `ModelBusy`."""
+    """Return the error for an `error` event in a stream that began with 200: by its type, else `ModelBusy`."""
     told = _parse_error_body(body.encode("utf-8", "replace"))
     numbers = [int(c) for c in told.codes if c.isdecimal() and len(c) == 3]  # noqa: PLR2004 - an HTTP status has 3 digits
     status = next((_STATUS_BY_TYPE[c] for c in told.codes if c in _STATUS_BY_TYPE), numbers[0] if numbers else 500)
@@ -125,23 +121,24 @@ def error_from_stream(body: str, *, where: str, secret: str) -> ModelError:
 
 
 def is_window_full(end: StreamEnd, *, said: bool, asked: int, window: int) -> bool:
-    """Whether an answer was cut because the window was full, not because it had the length that was asked for.
+    """Return True if an answer was cut because the window was full, not because it reached the requested length.
 
-    `said`: anything at all. `asked`: tokens; 0: nothing was to be answered. `window`: the model's, as it is configured.
+    `said`: the answer has content. `asked`: requested tokens; 0: none. `window`: the model's configured window, in
+    tokens.
     """
     usage = end.usage
     prompt = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
     if end.stop_reason != "length" or not prompt or usage.output_tokens >= asked:
-        return False  # an answer that has all that was asked for ended there, however full the window is by now
+        return False  # an answer with all requested tokens ended there, even if the window is full by now
     return prompt + usage.output_tokens >= window * _FULL_SHARE or (
         not said and usage.output_tokens < asked * _SCARCE_SHARE
     )
 
 
 def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Seconds the server asks us to wait; None if it does not say, or not in a form we can read.
+    """Return the seconds that the server asks us to wait; None if it gives none, or not in a known form.
 
-    Without a word about this request, that is until the last of Anthropic's limits is reset that is used up.
+    Without a hint for this request: until the last of Anthropic's used-up limits is reset.
     """
     for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         value = headers.get(name, "").strip()
@@ -163,7 +160,7 @@ def _parse_moment(read: Callable[[str], datetime], written: str) -> datetime | N
     try:
         due = read(written)
         return due if due.tzinfo else due.replace(tzinfo=UTC)
-    except (ValueError, OverflowError):  # the latter for a year or an offset beyond all measure
+    except (ValueError, OverflowError):  # OverflowError: a year or an offset out of range
         return None
 
 
@@ -171,7 +168,7 @@ def _build_error(status: int, told: _ErrorBody, *, where: str, secret: str, hint
     error = _classify_error(status, told, where=where, secret=secret, hint_s=hint_s)
     error.status = status
     searched = " ".join((told.message, *told.codes, told.param))
-    hidden = len(secret) >= _SECRET_CHARS  # what is shorter is none, and stands in any word
+    hidden = len(secret) >= _SECRET_CHARS  # a shorter secret is not one, and would match in any word
     error.provider_message = (searched.replace(secret, "***") if hidden else searched)[:_MESSAGE_CHARS]
     if isinstance(error, ModelUnusable):
         error.no_credit = status == _PAYMENT_REQUIRED or _NO_CREDIT.search(searched) is not None
@@ -202,7 +199,7 @@ def _classify_error(status: int, told: _ErrorBody, *, where: str, secret: str, h
 
 
 def sanitize_reason(text: str, secret: str) -> str:
-    """One line, limited, without `secret`, that can be written as UTF-8 (JSON may hold half a surrogate pair)."""
+    """Return the text as one line, limited, without `secret`, encodable as UTF-8 (JSON may hold lone surrogates)."""
     text = text.encode("utf-8", "replace").decode()
     if secret:
         text = text.replace(secret, "***")
@@ -211,7 +208,7 @@ def sanitize_reason(text: str, secret: str) -> str:
 
 
 def _parse_error_body(body: bytes) -> _ErrorBody:
-    """Read an error body in any of the shapes that servers use."""
+    """Parse an error body in any of the shapes that servers use."""
     text = body.decode("utf-8", "replace")
     try:
         top: object = json.loads(text)
@@ -237,27 +234,27 @@ def _parse_error_body(body: bytes) -> _ErrorBody:
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 _BOM = b"\xef\xbb\xbf"
 MAX_EVENT_BYTES = 16 * 1024 * 1024
-"""Of one event: far above any answer (128k output tokens are under 1 MB), far below our memory."""
+"""Bytes of one event: far above any answer (128k output tokens are under 1 MB), far below our memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SseEvent:
-    """One event that carries data. Comments and events without data never become one."""
+    """One event with data. Comments and events without data are skipped."""
 
     name: str
     """The `event:` field; empty if there was none."""
     data: str
-    """The `data:` lines joined with LF. Bytes that are no UTF-8 read as U+FFFD."""
+    """The `data:` lines joined with LF. Bytes that are not UTF-8 become U+FFFD."""
     id: str = ""
     """The `id:` field of this event; empty if it has none of its own."""
 
 
 class SseEventTooLarge(Exception):
-    """One event passed `MAX_EVENT_BYTES`: the other side is not what we think it is."""
+    """An event is larger than `MAX_EVENT_BYTES`: the server is not a provider of models."""
 
 
 class SseParser:
-    """Feed it what arrives; what is left unfinished at the end of the stream was cut off."""
+    """Incremental parser of server-sent events. An event that is unfinished at the end of the stream was cut off."""
 
     def __init__(self) -> None:
         self._line: list[bytes] = []
@@ -268,7 +265,7 @@ class SseParser:
         self._data: list[str] = []
 
     def feed(self, data: bytes) -> list[SseEvent]:
-        """Return the events completed by `data`. Raises TooLarge."""
+        """Return the events completed by `data`. Raises SseEventTooLarge."""
         if self._after_cr and data:
             self._after_cr = False
             data = data.removeprefix(b"\n")
@@ -309,26 +306,26 @@ class SseParser:
         elif field == b"id":
             self._id = "" if "\0" in text else text
         elif not field and not self._data:
-            self._size_bytes = 0  # a comment: keep-alives of a slow prompt must not add up to the limit
+            self._size_bytes = 0  # a comment: keep-alives during a slow prompt must not add up to the limit
         return None
 
 
 CONNECT_TIMEOUT_S = 10.0
-"""A connection that takes longer is not going to come (the OpenAI and Anthropic SDKs wait 5 s)."""
+"""Seconds: a connection that takes longer will not be made (the OpenAI and Anthropic SDKs wait 5 s)."""
 DEFAULT_TIMEOUT_S = 120.0
-"""For the first byte and between bytes: a long prompt on a slow machine is silent for a minute."""
+"""Seconds for the first byte and between bytes: a long prompt on a slow machine is silent for a minute."""
 _ERROR_BODY_BYTES = 16 * 1024
 _JSON_BYTES = 1024 * 1024
-"""Of an answer that does not stream: a number, or a list of models."""
+"""Bytes of an answer that is not streamed: a number, or a list of models."""
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _LOOPBACK = frozenset({"localhost", "::1"})
 
 
 class ModelHttpClient:
-    """Posts JSON to one URL and reads server-sent events, or JSON. One connection pool, made at the first use.
+    """Posts JSON to one URL and reads server-sent events or JSON. One connection pool, opened at the first use.
 
-    httpx is imported then, not with this module: it costs 200 ms that a start without remote models
-    need not pay. Environment proxies are not used for loopback hosts.
+    httpx is imported then, not with this module: the import takes 200 ms, which a start without remote models saves.
+    Environment proxies are not used for loopback hosts.
     """
 
     def __init__(
@@ -340,7 +337,7 @@ class ModelHttpClient:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         reuse: bool = True,
     ) -> None:
-        """`secret` is blacked out of every error. `reuse` False: a new connection for every request.
+        """`secret` is masked in every error. `reuse` False: a new connection for every request.
 
         Raises ValueError for headers that cannot be sent.
         """
@@ -354,16 +351,16 @@ class ModelHttpClient:
         self._client: httpx.AsyncClient | None = None
         self._closed = False
         self.host = format_host(url)
-        """For people: host and port."""
+        """Host and port, for people."""
 
     def open(self) -> "httpx.AsyncClient":
-        """Return the connection pool. Raises Unusable after `aclose`."""
+        """Return the connection pool. Raises ModelUnusable after `aclose`."""
         if self._closed:
             raise ModelUnusable(f"the client of {self.host} is closed")
         if self._client is None:
             import httpx  # noqa: PLC0415 - imported when first needed: see the class
 
-            # The certificates of authorities cost a megabyte and 15 ms, and are of use over TLS alone.
+            # CA certificates take a megabyte and 15 ms, and are needed for TLS only.
             secure = self._url.lower().startswith("https")
             self._client = httpx.AsyncClient(
                 verify=True if secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
@@ -374,10 +371,10 @@ class ModelHttpClient:
         return self._client
 
     async def stream_events(self, body: object, more: Mapping[str, str] = NO_HEADERS) -> AsyncGenerator[SseEvent]:
-        """Post `body`, with `more` headers, and yield what comes.
+        """Post `body`, with `more` headers, and yield the events of the response.
 
-        Raises a ModelError; a stream that just stops, just stops here too. Closing the generator or
-        cancelling its consumer closes the connection.
+        Raises a ModelError. A stream that stops without an error ends here without an error, too. Closing the generator
+        or cancelling its consumer closes the connection.
         """
         client = self.open()
         import httpx  # noqa: PLC0415 - imported when first needed: see the class
@@ -393,11 +390,11 @@ class ModelHttpClient:
             raise self._to_model_error(error) from None  # the cause may hold request headers
 
     async def post(self, body: object, more: Mapping[str, str] = NO_HEADERS) -> bytes:
-        """Post `body`, with `more` headers, and return the answer, which calls itself JSON. Raises a ModelError."""
+        """Post `body`, with `more` headers, and return the JSON response. Raises a ModelError."""
         return await self._request("POST", _encode_json(body), more)
 
     async def get(self) -> bytes:
-        """Return what is there, which calls itself JSON. Raises a ModelError."""
+        """Return the JSON at the URL. Raises a ModelError."""
         return await self._request("GET", None, NO_HEADERS)
 
     async def _request(self, method: str, content: bytes | None, more: Mapping[str, str]) -> bytes:
@@ -458,8 +455,8 @@ class ModelHttpClient:
 def join_endpoint(base_url: str, path: str) -> str:
     """Join a user's base URL and an API path such as `/chat/completions`, with `/v1` between if it is missing.
 
-    A base URL that already names a version anywhere (`/v1`, `/v1beta/openai`) is left as it is; one that
-    already ends in `path` too. Raises ValueError if it is not an http(s) URL.
+    A base URL that already has a version anywhere (`/v1`, `/v1beta/openai`) or ends in `path` is left as it is. Raises
+    ValueError if it is not an http(s) URL.
     """
     parts = _split_url(base_url)
     base = parts.path.rstrip("/").removesuffix(path)
@@ -469,26 +466,26 @@ def join_endpoint(base_url: str, path: str) -> str:
 
 
 def strip_version(base_url: str) -> str:
-    """Return a user's base URL without the version that it may end in. Raises ValueError as `join_endpoint`."""
+    """Return a user's base URL without the version at its end. Raises ValueError as `join_endpoint`."""
     parts = _split_url(base_url)
     return urlunsplit(parts._replace(path=parts.path.rstrip("/").removesuffix("/v1"), query="", fragment=""))
 
 
 def format_host(url: str) -> str:
-    """Host and port of `url`, for people: no user, no path."""
+    """Return the host and port of `url` for people, without user and path."""
     parts = _split_url(url)
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
     return f"{host}:{parts.port}" if parts.port else host
 
 
 def is_loopback(url: str) -> bool:
-    """Whether `url` stays on this machine."""
+    """Return True if `url` is on this machine."""
     host = _split_url(url).hostname or ""
     return host in _LOOPBACK or host.startswith("127.")
 
 
 async def _read_limited(response: "httpx.Response", most_bytes: int) -> bytes:
-    """Read on until there is more than `most_bytes`, or all of it."""
+    """Read the whole body, or stop once it is larger than `most_bytes`."""
     body = bytearray()
     async for data in response.aiter_bytes():
         body += data
@@ -502,11 +499,11 @@ def _encode_json(body: object) -> bytes:
 
 
 def _split_url(url: str) -> SplitResult:
-    """Raises ValueError that says how to write it."""
+    """Split the URL. Raises ValueError with the remedy if it is not an http(s) URL."""
     try:
         parts = urlsplit(url.strip())
         if parts.scheme in {"http", "https"} and parts.hostname and (parts.port or 1) > 0:
             return parts
     except ValueError:
-        pass  # a bad port or bracket: told below, in words for people
+        pass  # a bad port or bracket: reported below, in words for people
     raise ValueError("not a server's address; write it like https://host:port/v1")

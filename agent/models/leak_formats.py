@@ -1,10 +1,10 @@
-"""Tool calls as models write them when they write them as text: one after the other, of any format. Pure.
+"""Formats in which models write tool calls as text, and readers for each of them. Pure.
 
-The formats, by what begins them, as SGLang's detectors have them (sgl-project/sglang, srt/function_call) and as the
-models' own chat templates write them:
+Formats by their beginning, as in SGLang's detectors (sgl-project/sglang, srt/function_call) and in the models' own chat
+templates:
 
 `<tool_call>` and the like       Hermes and Qwen (JSON), Qwen3-Coder (`<function=f>`), GLM (`f<arg_key>`), MiniMax
-`<function=f>`, `<invoke name>`  the same without what should be around it; Claude; DeepSeek, `｜DSML｜` in each tag
+`<function=f>`, `<invoke name>`  the same without the tags around it; Claude; DeepSeek, `｜DSML｜` in each tag
 `<|tool_call_begin|>`            DeepSeek and Kimi K2, with `▁` or `_`
 `<|open|>call`                   Kimi K3
 `<|channel|>commentary to=f`     gpt-oss
@@ -12,24 +12,15 @@ models' own chat templates write them:
 `[f(a=1)]` on lines of its own   Llama 4
 JSON that is the whole answer    Llama 3
 
-What models write as values: JSON, nearly JSON, Python's literals, and plain text for a declared type. Pure.
+The order of this file: `TextScanner` finds tags and extents, `ValueReader` reads values (JSON, nearly JSON, Python's
+literals), `DeclaredTools` resolves names and builds calls, then one reader for each family: `JsonCallReader` (JSON and
+Python), `ElementCallReader` (arguments as elements), `TokenCallReader` (special tokens that became text). All of them
+serve `LeakedCallReader`.
 
-Looking for what models write around tool calls, in a text that is still coming. Pure.
-
-Each search is a generator that yields while the text does not decide it yet, and goes on where it was: what it finds is
-the same however the text was cut into pieces, and each character is looked at a fixed number of times.
-
-Calls whose arguments are elements with plain text in them. Pure.
-
-What is between two tags is not escaped, so an end that is missing is told by what follows: an argument ends in front of
-the next one, or of the next call.
-
-Calls between special tokens that became text. Pure.
-
-What a model wrote, read as calls of the tools that there are. Pure.
-
-Calls whose arguments are JSON, or Python. Pure.
-"""  # noqa: RUF002 - that is how it is written
+A scan is a generator that yields while the text so far does not decide it, and then goes on at the same position. So
+the result does not depend on how the text was cut into pieces, and each character is read a fixed number of times. Text
+between two tags is not escaped. If an end tag is missing, an argument ends before the next argument or call.
+"""  # noqa: RUF002 - the models write these characters
 
 import contextlib
 import html
@@ -44,14 +35,14 @@ from gateway.core.tool_spec import ToolSpec
 
 ScanResult = TypeVar("ScanResult")
 Scan = Generator[None, None, ScanResult]
-"""Yields where more of the text is needed."""
+"""Generator that yields where it needs more of the text, and returns its result."""
 
 MAX_TAG_CHARS: Final = 256
 MAX_NAME_CHARS: Final = 128
 MAX_VALUE_CHARS: Final = 500_000
-"""Of the arguments of one call, or of one value among them."""
+"""Characters of the arguments of one call, and of one value."""
 MAX_DEPTH: Final = 64
-"""Of lists and objects within each other."""
+"""Levels of nested lists and objects."""
 
 ENVELOPE_TAGS: Final = frozenset(
     ["tool_call", "tool_calls", "toolcall", "function_call", "function_calls", "tool_use", "tools"]
@@ -67,17 +58,17 @@ SPECIAL_TOKENS: Final = frozenset(
     ]
 )
 END_TOKENS: Final = frozenset({"eom_id", "eot_id", "im_end", "end_of_msg", "end_of_sentence", "endoftext", "return"})
-"""What stands behind a whole answer."""
+"""Tokens behind a whole answer."""
 _TAGS: Final = ENVELOPE_TAGS | {"function", "invoke", "parameter", "param", "arg_key", "arg_value", "s"}
 _PREFIXES: Final = ("", "|DSML|", "minimax:", "antml:")
-"""DeepSeek's, MiniMax's and Claude's."""
+"""Prefixes of tags by DeepSeek, MiniMax and Claude."""
 _TAG_HEADS: Final = frozenset(
     [f"{slash}{prefix}{tag}" for slash in ("", "/") for prefix in _PREFIXES for tag in _TAGS]
     + [f"|{name}|" for name in SPECIAL_TOKENS | END_TOKENS]
 )
 _TAG_HEAD_PREFIXES: Final = frozenset(head[:length] for head in _TAG_HEADS for length in range(len(head) + 1))
 _LOOKALIKE_CHARS: Final = str.maketrans("\N{FULLWIDTH VERTICAL LINE}\N{LOWER ONE EIGHTH BLOCK}", "|_")
-"""DeepSeek's special tokens, and the same as people type them."""
+"""Maps the characters of DeepSeek's special tokens to their ASCII look-alikes."""
 _HEAD_END: Final = re.compile("[^A-Za-z0-9_:/|\N{FULLWIDTH VERTICAL LINE}\N{LOWER ONE EIGHTH BLOCK}]")
 _TAG_END: Final = re.compile(r"[<>\n]")
 _ATTRIBUTE: Final = re.compile(r"""([A-Za-z_]{1,32}) ?= ?(?:"([^"]*)"|'([^']*)')""")
@@ -92,35 +83,35 @@ class MarkupTag:
     """A tag or a special token."""
 
     name: str
-    """Without prefix, slash and lines: `invoke`, `tool_sep`."""
+    """Without prefix, slash and bars: `invoke`, `tool_sep`."""
     end: int
-    """Behind it."""
+    """Position behind it."""
     is_special: bool = False
     is_closing: bool = False
     value: str = ""
-    """Behind a `=`: `f` in `<function=f>`."""
+    """Text behind a `=`: `f` in `<function=f>`."""
     attributes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def target(self) -> str:
-        """What it names: `<function=f>` and `<invoke name="f">`."""
+        """The tool or argument that the tag names: `f` in `<function=f>` and `<invoke name="f">`."""
         return self.value or self.attributes.get("name", "")
 
 
 class TextScanner:
-    """A text, as far as it has come."""
+    """Text that may still grow, with the scans that all readers share."""
 
     def __init__(self) -> None:
         self.text = ""
         self.is_complete = False
 
     def wait_for_end(self) -> Scan[None]:
-        """Wait for its end."""
+        """Wait until the text is complete."""
         while not self.is_complete:
             yield
 
     def read_char(self, at: int) -> Scan[str]:
-        """The character there; empty behind the end."""
+        """Return the character at this position; empty behind the end."""
         while at >= len(self.text):
             if self.is_complete:
                 return ""
@@ -128,7 +119,7 @@ class TextScanner:
         return self.text[at]
 
     def skip_space(self, at: int) -> Scan[int]:
-        """Where the white space ends."""
+        """Return the position behind the white space."""
         while True:
             while at < len(self.text) and self.text[at].isspace():
                 at += 1
@@ -137,13 +128,16 @@ class TextScanner:
             yield
 
     def starts_with(self, at: int, literal: str) -> Scan[bool]:
-        """Whether this stands there."""
+        """Return True if the text has `literal` at this position."""
         while not self.is_complete and len(self.text) - at < len(literal) and literal.startswith(self.text[at:]):
             yield
         return self.text.startswith(literal, at)
 
     def find(self, one: re.Pattern[str], at: int, within: int | None = None) -> Scan[int]:
-        """Where the next such character is; `one` matches single ones. -1: nowhere, or not `within` so many."""
+        """Return the position of the next match of `one`, a pattern of one character.
+
+        -1: there is none, or none `within` so many characters.
+        """
         start, end = at, None if within is None else at + within
         while True:
             found = one.search(self.text, start) if end is None else one.search(self.text, start, end)
@@ -155,14 +149,14 @@ class TextScanner:
             yield
 
     def read_name(self, at: int) -> Scan[str]:
-        """What could be a tool's name there; empty: nothing could."""
+        """Return the word at this position that may be a tool's name; empty: there is none."""
         end = yield from self.find(_NAME_END, at, MAX_NAME_CHARS)
         if end < 0:
             return self.text[at:] if self.is_complete and len(self.text) - at < MAX_NAME_CHARS else ""
         return self.text[at:end]
 
     def read_tag(self, at: int) -> Scan[MarkupTag | None]:
-        """What stands there, beginning with `<`. None: nothing that is known here."""
+        """Read the tag that begins with `<` at this position. None: not a known tag."""
         end = at + 1
         while True:
             found = _HEAD_END.search(self.text, end)
@@ -183,9 +177,9 @@ class TextScanner:
         return _parse_tag(head, special, self.text[end:close], close + 1)
 
     def find_extent(self, at: int) -> Scan[tuple[int, str]]:  # noqa: C901 - one small machine
-        """The end of the list, object or parenthesis that begins there, and what is wrong with it; empty: nothing.
+        """Return the end of the list, object or parenthesis that begins here, and its error; empty: none.
 
-        What is within quotes of either kind counts as a string.
+        Everything within quotes of either kind counts as a string.
         """
         pos, quote, open_ = at, "", list[str]()
         while True:
@@ -240,13 +234,13 @@ _HEX: Final = re.compile("[0-9A-Fa-f]{4}")
 
 
 class InvalidValue(ValueError):
-    """It is no such value. The text says why, for the model, and repeats nothing of it."""
+    """The text is not a value of the expected form. The message is for the model and repeats nothing of the text."""
 
 
 def read_value(text: str) -> object:
-    """A value of JSON, also with raw line breaks in strings, single quotes, Python's words or a comma too many.
+    """Read JSON, also with raw line breaks in strings, single quotes, Python's literals or a comma too many.
 
-    Raises Wrong.
+    Raises InvalidValue.
     """
     try:
         return json.loads(text, strict=False, parse_constant=_reject_json_constant)
@@ -259,7 +253,7 @@ def read_value(text: str) -> object:
 
 
 def to_json(value: object) -> str:
-    """As JSON. Raises Wrong for what JSON cannot hold."""
+    """Encode as JSON. Raises InvalidValue for what JSON cannot hold."""
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (ValueError, RecursionError):
@@ -271,14 +265,14 @@ def _reject_json_constant(_: str) -> object:
 
 
 class ValueReader:
-    """Reads values one after the other."""
+    """Reads values from a text, one after the other."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
 
     def read_calls(self) -> list[tuple[str, dict[str, object]]]:
-        """`[f(a=1), g()]`, or `f(a=1)` alone. Raises Wrong."""
+        """Read `[f(a=1), g()]`, or `f(a=1)` alone. Raises InvalidValue."""
         calls = []
         if not self._accept("["):
             calls.append(self._read_call())
@@ -305,7 +299,7 @@ class ValueReader:
         return name, given
 
     def read_value(self, depth: int) -> object:
-        """The next value. Raises Wrong."""
+        """Read the next value. Raises InvalidValue."""
         if depth > MAX_DEPTH:
             raise InvalidValue(f"its arguments are nested deeper than {MAX_DEPTH}")
         self._skip_space()
@@ -325,7 +319,7 @@ class ValueReader:
         return _LITERALS[word]
 
     def expect_end(self) -> None:
-        """Raises Wrong if there is more."""
+        """Raise InvalidValue if there is more text."""
         self._skip_space()
         if self._at < len(self._text):
             raise InvalidValue(f"something follows at character {self._at}")
@@ -402,7 +396,7 @@ class ValueReader:
 
 
 def coerce_value(raw: str, key: str, schema: Mapping[str, object]) -> object:
-    """Plain text as what the schema of a tool's arguments declares for that key. What it cannot be stays a text."""
+    """Convert plain text to the type that a tool's schema declares for this key; unchanged if that is not possible."""
     properties = schema.get("properties")
     declared = properties.get(key) if isinstance(properties, Mapping) else None
     kinds = _allowed_types(declared, schema, 0)
@@ -429,7 +423,7 @@ def coerce_value(raw: str, key: str, schema: Mapping[str, object]) -> object:
 
 
 def _allowed_types(declared: object, root: Mapping[str, object], depth: int) -> set[str]:
-    """Of which types a value may be. Empty: of any."""
+    """Return the names of the types that a value may have. Empty: any."""
     if not isinstance(declared, Mapping) or depth > MAX_DEPTH:
         return set()
     kind, found = declared.get("type"), set[str]()
@@ -459,39 +453,39 @@ _ARGUMENTS_PATTERN: Final = re.compile(r"""["'](?:arguments|parameters|args|inpu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeakedCall:
-    """A call of a declared tool."""
+    """Call of a declared tool."""
 
     name: str
     arguments: str
-    """A JSON object. May hold lone surrogates, if the model spelled any."""
+    """A JSON object. May hold lone surrogates, if the model wrote any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadLeakedCall:
-    """What was meant as a call of a declared tool, and cannot be carried out."""
+    """Text that was meant as a call of a declared tool, and cannot be carried out."""
 
     name: str
     message: str
-    """For the model: what is wrong, and what would do. Nothing of what it wrote is in it."""
+    """For the model: the error and the remedy. Repeats nothing of what it wrote."""
 
 
 class NotACall(Exception):
-    """It is text after all."""
+    """The text at this position is not a call."""
 
     def __init__(self, upto: int) -> None:
         super().__init__(upto)
-        self.upto = upto  # nothing in front of this place begins a call
+        self.upto = upto  # no call begins before this position
 
 
 class DeclaredTools:
-    """The tools that there are."""
+    """Tools of the request, by name."""
 
     def __init__(self, specs: Iterable[ToolSpec]) -> None:
         self._schemas = {spec.name: spec.schema for spec in specs}
         self._parsed_schemas = dict[str, Mapping[str, object]]()
 
     def resolve_name(self, written: str) -> str:
-        """The tool that is meant. Empty: there is none."""
+        """Return the name of the declared tool. Empty: there is none."""
         name = written.strip()
         return name if name in self._schemas else self._strip_prefix(name.removeprefix("functions."))
 
@@ -499,16 +493,16 @@ class DeclaredTools:
         return name if name in self._schemas else ""
 
     def has_required(self, given: Mapping[str, object], name: str) -> bool:
-        """Whether nothing is missing that the tool needs."""
+        """Return True if no required argument of the tool is missing."""
         required = self._load_schema(name).get("required")
         return not isinstance(required, list) or all(one in given for one in required)
 
     def coerce(self, raw: str, key: str, name: str) -> object:
-        """An argument that was written as plain text."""
+        """Convert an argument that was written as plain text."""
         return coerce_value(raw, key, self._load_schema(name))
 
     def build_call(self, name: str, given: object, form: str) -> LeakedCall | BadLeakedCall:
-        """A call with these arguments."""
+        """Build a call with these arguments."""
         try:
             if isinstance(given, str):
                 given = read_value(given) if given.strip() else {}
@@ -519,7 +513,7 @@ class DeclaredTools:
         return self.build_bad_call(name, form, "its arguments are not one JSON object")
 
     def build_bad_call(self, name: str, form: str, why: str) -> BadLeakedCall:
-        """A call that cannot be carried out."""
+        """Build a call that cannot be carried out."""
         return BadLeakedCall(
             name=name,
             message=f"You wrote a call of {name} into your text ({form}), and it cannot be carried out: {why}. "
@@ -527,9 +521,9 @@ class DeclaredTools:
         )
 
     def build_calls(self, value: object, form: str, *, strict: bool = False) -> list[LeakedCall | BadLeakedCall]:
-        """The calls that a value of JSON holds. Empty: it holds none, or not only calls.
+        """Build the calls that a value of JSON holds. Empty: it holds none, or not only calls.
 
-        `strict`: each must bring its arguments.
+        `strict`: each must have its arguments.
         """
         calls = list[LeakedCall | BadLeakedCall]()
         for one in value if isinstance(value, list) else [value]:
@@ -545,7 +539,7 @@ class DeclaredTools:
         return calls
 
     def find_named_tool(self, text: str, *, strict: bool = False) -> str:
-        """The tool that a broken object names. Empty: none, or `strict` and it names no arguments."""
+        """Return the tool that a broken object names. Empty: none, or `strict` and it names no arguments."""
         found = (self.resolve_name(match[1]) for match in _NAME_PATTERN.finditer(text))
         return next((name for name in found if name), "") if not strict or _ARGUMENTS_PATTERN.search(text) else ""
 
@@ -553,23 +547,23 @@ class DeclaredTools:
         if name not in self._parsed_schemas:
             try:
                 schema = json.loads(self._schemas[name])
-            except (ValueError, RecursionError):  # of a foreign server
+            except (ValueError, RecursionError):  # a schema of an MCP server
                 schema = {}
             self._parsed_schemas[name] = schema if isinstance(schema, dict) else {}
         return self._parsed_schemas[name]
 
 
 MAX_RUNAWAYS: Final = 16
-"""Calls without an end that are looked into: for each the text is read up to the next tag, perhaps to its end."""
+"""Calls without an end that are followed: for each, the text is read up to the next tag, perhaps to its end."""
 _CALL_START: Final = re.compile(r"[<\[]")
 MISTRAL_MARKER: Final = "[TOOL_CALLS]"
 
 FoundCalls = tuple[list[LeakedCall | BadLeakedCall], int]
-"""What was found, and where it ends."""
+"""Calls, and the position behind them."""
 
 
 class JsonCallReader:
-    """Reads them. All raise NotACall."""
+    """Reads calls with arguments in JSON or Python. All methods raise NotACall."""
 
     def __init__(self, text: TextScanner, declared: DeclaredTools) -> None:
         self._scanner = text
@@ -577,7 +571,7 @@ class JsonCallReader:
         self._runaways = 0
 
     def read_calls(self, at: int, form: str) -> Scan[FoundCalls]:
-        """The object or list of objects that begins there; a list may hold Python's calls in place of objects."""
+        """Read the object or list of objects that begins here; a list may hold Python calls in place of objects."""
         if (yield from self._scanner.read_char(at)) == "[":
             first = yield from self._scanner.skip_space(at + 1)
             name = yield from self._scanner.read_name(first)
@@ -596,7 +590,7 @@ class JsonCallReader:
         return calls, end
 
     def read_arguments(self, at: int, name: str, form: str) -> Scan[FoundCalls]:
-        """The object that begins there, as the arguments of that tool."""
+        """Read the object that begins here, as the arguments of the tool `name`."""
         end, why = yield from self._scanner.find_extent(at)
         if why:
             end = yield from self._find_next_tag(at)
@@ -604,7 +598,7 @@ class JsonCallReader:
         return [self._declared.build_call(name, self._scanner.text[at:end], form)], end
 
     def read_python(self, at: int, name: str, form: str) -> Scan[FoundCalls]:
-        """`[f(a=1), g()]` or `f(a=1)`, the first of which is named so."""
+        """Read `[f(a=1), g()]` or `f(a=1)`; `name` is the name of the first call."""
         bare = (yield from self._scanner.read_char(at)) != "["
         start = (yield from self._scanner.skip_space(at + (0 if bare else 1))) + len(name)
         tool = self._declared.resolve_name(name.removesuffix(".call"))
@@ -635,7 +629,7 @@ class JsonCallReader:
         return [self._declared.build_bad_call(meant, form, why)]
 
     def _find_next_tag(self, at: int) -> Scan[int]:
-        """Where the next tag is: all before belongs to a call without an end."""
+        """Return the position of the next tag: everything before it belongs to a call without an end."""
         self._runaways += 1
         while self._runaways <= MAX_RUNAWAYS:
             at = yield from self._scanner.find(_CALL_START, at + 1)
@@ -656,7 +650,7 @@ _TAG_START: Final = re.compile("<")
 
 
 class ElementCallReader:
-    """Reads them. All raise NotACall."""
+    """Reads calls whose arguments are elements with plain text. All methods raise NotACall."""
 
     def __init__(self, text: TextScanner, declared: DeclaredTools, json: JsonCallReader) -> None:
         self._scanner = text
@@ -664,7 +658,7 @@ class ElementCallReader:
         self._json = json
 
     def read_call(self, tag: MarkupTag, form: str) -> Scan[FoundCalls]:
-        """`<function=f>` or `<invoke name="f">`, which is behind us, and all that belongs to it."""
+        """Read the call behind `tag`, which is `<function=f>` or `<invoke name="f">`."""
         name = self._declared.resolve_name(tag.target)
         if not name:
             raise NotACall(tag.end)
@@ -693,7 +687,7 @@ class ElementCallReader:
                 return self._finish_unclosed(name, given, at, form)
 
     def read_pairs(self, name: str, at: int, form: str) -> Scan[FoundCalls]:
-        """GLM's `<arg_key>k</arg_key><arg_value>v</arg_value>`, behind the name of a tool."""
+        """Read GLM's `<arg_key>k</arg_key><arg_value>v</arg_value>`, behind the name of a tool."""
         given = dict[str, object]()
         while True:
             at = yield from self._scanner.skip_space(at)
@@ -717,9 +711,10 @@ class ElementCallReader:
         return self._finish_unclosed(name, given, at, form)
 
     def _finish_unclosed(self, name: str, given: dict[str, object], at: int, form: str) -> FoundCalls:
-        """Arguments that are whole, in front of something that is not their call's end.
+        """Build a call whose arguments are whole, but whose end tag is missing.
 
-        At the end of the text that is a forgotten tag or a lost argument; if the call can do without it is the former.
+        At the end of the text either the end tag or an argument is missing. If no required argument is missing, it is
+        the tag.
         """
         if at < len(self._scanner.text) and self._scanner.text[at] != "<":
             return [self._declared.build_bad_call(name, form, "there is text between its arguments")], at
@@ -728,16 +723,16 @@ class ElementCallReader:
         return [self._declared.build_call(name, given, form)], at
 
     def _skip_close(self, at: int) -> Scan[int]:
-        """Behind the call's end, if that follows."""
+        """Return the position behind the call's end tag, if that follows; else `at`."""
         end = yield from self._scanner.skip_space(at)
         tag = (yield from self._scanner.read_tag(end)) if (yield from self._scanner.read_char(end)) == "<" else None
         return tag.end if tag is not None and tag.is_closing and tag.name in CALL_TAGS else at
 
     def _read_value(self, opened: MarkupTag, beside: str) -> Scan[tuple[str, int] | None]:
-        """What is in an element, and where it ends. None: the text ends before. `beside`: what may follow it.
+        """Return the text of an element and the position behind it. None: the text ends before.
 
-        What is around it ends it only if its own end is missing, and another call only behind such an end: a value may
-        be about calls.
+        `beside`: name of the tag that may follow the element. An end tag of something around it counts only if its own
+        end tag is missing; another call counts only behind such an end tag, because a value may be about calls.
         """
         at, first, within = opened.end, -1, 0
         while (at := (yield from self._scanner.find(_TAG_START, at))) >= 0:
@@ -759,7 +754,7 @@ class ElementCallReader:
         return None if first < 0 else (self._scanner.text[opened.end : first], first)
 
     def _coerce(self, raw: str, tag: MarkupTag, name: str) -> object:
-        """DeepSeek says itself what is text."""
+        """Convert a value. DeepSeek marks in the tag which values are text."""
         if (said := tag.attributes.get("string")) == "true":
             return raw
         if said == "false":
@@ -771,7 +766,7 @@ class ElementCallReader:
 
 
 def _strip_line_breaks(raw: str) -> str:
-    """Without the line breaks that stand between a value and its tags."""
+    """Remove the line breaks between a value and its tags."""
     return raw.removeprefix("\n").removesuffix("\n")
 
 
@@ -784,7 +779,7 @@ _HEADER_KEYS: Final = re.compile(r'([a-z]{1,16})="([^"]{0,200})"')
 
 
 class TokenCallReader:
-    """Reads them. All raise NotACall."""
+    """Reads calls between special tokens that became text. All methods raise NotACall."""
 
     def __init__(self, text: TextScanner, declared: DeclaredTools, json: JsonCallReader) -> None:
         self._scanner = text
@@ -792,7 +787,7 @@ class TokenCallReader:
         self._json = json
 
     def read_headed(self, tag: MarkupTag) -> Scan[FoundCalls]:
-        """DeepSeek V3 (`function`, name, fenced JSON), V3.1 (name, JSON), Kimi K2 (name:0)."""
+        """Read a call of DeepSeek V3 (`function`, name, fenced JSON), V3.1 (name, JSON) or Kimi K2 (name:0)."""
         form = f"<|{tag.name}|>"
         said, mark = yield from self._read_until_token(tag.end, tag.end)
         at = mark.end
@@ -814,7 +809,7 @@ class TokenCallReader:
         return found, end + 3 if fenced and (yield from self._scanner.starts_with(end, "```")) else at
 
     def read_kimi(self, tag: MarkupTag) -> Scan[FoundCalls]:
-        """Behind `<|open|>call tool="f" index="1"<|sep|>`: its arguments as elements, or as JSON."""
+        """Read the arguments behind `<|open|>call tool="f" index="1"<|sep|>`, as elements or as JSON."""
         form, (said, at) = "<|open|>call", (yield from self.read_header(tag))
         name = self._declared.resolve_name(html.unescape(dict(_HEADER_KEYS.findall(said)).get("tool", "")))
         if not said.startswith("call") or not name:
@@ -843,14 +838,14 @@ class TokenCallReader:
             given[key] = self._coerce(raw, key, keys.get("type", ""), name)
 
     def read_header(self, tag: MarkupTag) -> Scan[tuple[str, int]]:
-        """What stands between `<|open|>` or `<|close|>` and `<|sep|>`, and where that ends."""
+        """Return the text between `<|open|>` or `<|close|>` and `<|sep|>`, and the position behind it."""
         said, mark = yield from self._read_until_token(tag.end, tag.end)
         if mark.name != "sep":
             raise NotACall(tag.end)
         return said, mark.end
 
     def read_harmony(self, start: int) -> Scan[FoundCalls]:
-        """`<|channel|>commentary to=functions.f <|constrain|>json<|message|>{...}`, behind its first token."""
+        """Read `<|channel|>commentary to=functions.f <|constrain|>json<|message|>{...}`, behind its first token."""
         form, header, at = "<|channel|>", "", start
         for _ in range(MAX_HEADER_PARTS):
             said, mark = yield from self._read_until_token(at, start)
@@ -869,7 +864,7 @@ class TokenCallReader:
         return (yield from self._json.read_arguments(at, name, form))
 
     def _read_until_token(self, at: int, upto: int) -> Scan[tuple[str, MarkupTag]]:
-        """What stands in front of the next special token, and that. Raises NotACall(upto)."""
+        """Return the text before the next special token, and the token. Raises NotACall(upto)."""
         end = yield from self._scanner.find(_TOKEN_START, at, MAX_TAG_CHARS)
         tag = (yield from self._scanner.read_tag(end)) if end >= 0 else None
         if tag is None or not tag.is_special:
@@ -877,7 +872,7 @@ class TokenCallReader:
         return self._scanner.text[at:end], tag
 
     def _find_close(self, at: int) -> Scan[tuple[int, int] | None]:
-        """Where the next `<|close|>...<|sep|>` begins and ends. None: the text ends before."""
+        """Return the begin and end of the next `<|close|>...<|sep|>`. None: the text ends before."""
         while (at := (yield from self._scanner.find(_TOKEN_START, at))) >= 0:
             tag = yield from self._scanner.read_tag(at)
             if tag is not None and tag.is_special and tag.name == "close":
@@ -887,7 +882,7 @@ class TokenCallReader:
         return None
 
     def _skip_close(self, at: int) -> Scan[int]:
-        """Behind the call's end, if that follows."""
+        """Return the position behind the call's end, if that follows; else `at`."""
         end = yield from self._scanner.skip_space(at)
         closed = yield from self._find_close(end)
         return closed[1] if closed is not None and closed[0] == end else at
@@ -913,12 +908,12 @@ _CLOSING_TOKENS: Final = END_TOKENS | {
     *("/tool_call", "END_ACTION", "call"),
 }
 ScanStep = tuple[str, list[LeakedCall | BadLeakedCall], int]
-"""What is open afterwards (empty: nothing), what was found, and where to go on."""
+"""Form that is open afterwards (empty: none), the calls, and the next position."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallRegion:
-    """A stretch of the text that is calls and nothing else."""
+    """Stretch of the text that is calls and nothing else."""
 
     end: int
     calls: tuple[LeakedCall | BadLeakedCall, ...]
@@ -926,7 +921,7 @@ class CallRegion:
 
 
 class LeakedCallReader:
-    """Reads calls of declared tools. Positions are those of the input's text."""
+    """Reads calls of declared tools in all formats. Positions are those of the scanner's text."""
 
     def __init__(self, text: TextScanner, declared: DeclaredTools) -> None:
         self._scanner = text
@@ -936,7 +931,7 @@ class LeakedCallReader:
         self._tokens = TokenCallReader(text, declared, self._json)
 
     def read_region(self, start: int) -> Scan[CallRegion]:
-        """All calls that follow each other from there on, with what is around them. Raises NotACall."""
+        """Read all calls that follow each other from `start` on, with their envelopes. Raises NotACall."""
         at = end = start
         form, found = "", list[LeakedCall | BadLeakedCall]()
         while True:
@@ -952,7 +947,7 @@ class LeakedCallReader:
             end = at if calls or (found and not form) else end
 
     def read_whole(self, start: int) -> Scan[CallRegion]:
-        """An answer that is JSON and nothing else, which names tools and their arguments. Raises NotACall."""
+        """Read an answer that is JSON and nothing else, with tools and their arguments. Raises NotACall."""
         at, form, found = start, "JSON", list[LeakedCall | BadLeakedCall]()
         while (yield from self._scanner.read_char(at)) in ("{", "["):
             if not (yield from self._is_json_start(at)):
@@ -982,14 +977,14 @@ class LeakedCallReader:
         return CallRegion(len(self._scanner.text), tuple(found))
 
     def read_addressed(self, at: int) -> Scan[CallRegion]:
-        """`to=functions.f<|channel|>...`, as gpt-oss begins an answer. Raises NotACall."""
+        """Read `to=functions.f<|channel|>...`, the beginning of an answer by gpt-oss. Raises NotACall."""
         if not (yield from self._scanner.starts_with(at, "to=functions.")):
             raise NotACall(at)
         found, end = yield from self._tokens.read_harmony(at)
         return CallRegion((yield from self._skip_end_tokens(end, blank=end)), tuple(found))
 
     def read_python(self, at: int) -> Scan[CallRegion]:
-        """`[f(a=1)]`, behind which nothing stands in its line. Raises NotACall."""
+        """Read `[f(a=1)]` at the end of a line. Raises NotACall."""
         name = yield from self._scanner.read_name((yield from self._scanner.skip_space(at + 1)))
         if not name or not self._declared.resolve_name(name):
             raise NotACall(at + 1)
@@ -1002,14 +997,14 @@ class LeakedCallReader:
         return CallRegion((yield from self._skip_end_tokens(end, blank=end)), tuple(found))
 
     def _read_step(self, at: int, one: str, form: str) -> Scan[ScanStep]:
-        """What stands there, beginning with that character. Raises NotACall."""
+        """Read the tag, marker or call that begins here with the character `one`. Raises NotACall."""
         if one == "<" and (tag := (yield from self._scanner.read_tag(at))) is not None:
             return (yield from self._read_token(tag, at, form) if tag.is_special else self._read_tag(tag, at, form))
         if one == "[" and (yield from self._scanner.starts_with(at, MISTRAL_MARKER)):
             return MISTRAL_MARKER, [], at + len(MISTRAL_MARKER)
         if not form or not one:
             raise NotACall(at)
-        if one in (",", ";", "}", "]"):  # between two; or one too many, in front of the end
+        if one in (",", ";", "}", "]"):  # between two calls; or one too many, before the end
             return form, [], at + 1
         found, end = yield from self._read_enclosed(at, one, form)
         return form, found, end
@@ -1043,7 +1038,7 @@ class LeakedCallReader:
         raise NotACall(at + 1)
 
     def _read_enclosed(self, at: int, one: str, form: str) -> Scan[FoundCalls]:
-        """A call that is told by what is around it."""
+        """Read a call that only its envelope marks as one."""
         if one in "{[":
             return (yield from self._json.read_calls(at, form))
         name = yield from self._scanner.read_name(at)
@@ -1068,7 +1063,7 @@ class LeakedCallReader:
         return (yield from self._elements.read_pairs(tool, end, form))
 
     def _skip_labels(self, at: int) -> Scan[int]:
-        """Behind Mistral's `[CALL_ID]...[ARGS]`, which may be missing."""
+        """Return the position behind Mistral's `[CALL_ID]...[ARGS]`, which may be missing."""
         if (yield from self._scanner.starts_with(at, "[CALL_ID]")):
             at += 9
             at += len((yield from self._scanner.read_name(at)))
@@ -1077,7 +1072,7 @@ class LeakedCallReader:
         return at
 
     def _is_json_start(self, at: int) -> Scan[bool]:
-        """Whether an object, or a list of objects, may begin there."""
+        """Return True if an object, or a list of objects, may begin here."""
         if self._scanner.text[at] == "[":
             at = yield from self._scanner.skip_space(at + 1)
             if (yield from self._scanner.read_char(at)) != "{":
@@ -1086,7 +1081,10 @@ class LeakedCallReader:
         return (yield from self._scanner.read_char(at)) in ("'", '"')
 
     def _skip_end_tokens(self, at: int, *, blank: int | None = None) -> Scan[int]:
-        """Behind the tokens that end an answer. `blank`: what to give if there are none. None: behind white space."""
+        """Return the position behind the tokens that end an answer.
+
+        `blank`: the result if there are none; None: the position behind the white space.
+        """
         while True:
             at = yield from self._scanner.skip_space(at)
             tag = (yield from self._scanner.read_tag(at)) if (yield from self._scanner.read_char(at)) == "<" else None

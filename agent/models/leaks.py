@@ -1,9 +1,9 @@
-"""Tool calls that a model wrote as its answer, in place of calling: found once the answer is whole. Pure.
+"""Tool calls that a model wrote as the text of its answer, recovered once the answer is whole. Pure.
 
-It happens where a server has no parser for what its model writes, or the wrong one. What counts is told in
-`leaks_calls`, and only if the whole answer is calls of declared tools: beside other words a call is talked about. A
-call that is cut off is not made whole. A model that repeats somebody's words writes the same text, so
-`is_call_in_request` looks for the call in what the model was told.
+A model does that if its server has no parser for what it writes, or the wrong one. `leak_formats` knows the formats. An
+answer counts only if all of it is calls of declared tools: beside other words it only talks about a call. A call that
+is cut off is not completed. A model that repeats somebody's text writes the same, so `is_call_in_request` looks for the
+call in the request.
 """
 
 import html
@@ -32,30 +32,31 @@ from agent.turn_context import format_call
 from gateway.core.tool_spec import ToolCall, ToolSpec
 
 DISTINCTIVE_CHARS: Final = 6
-"""Of an argument: so long a value beside the tool's name is the same call, whatever else the call says."""
+"""Letters and digits: an argument of this length beside the tool's name is the same call, whatever the other arguments.
+"""
 MAX_GAP_CHARS: Final = 600
-"""Between a tool's name and an argument of the same call, letters and digits only, beside its other arguments."""
+"""Letters and digits between a tool's name and an argument of the same call, beside its other arguments."""
 NEAR_CHARS: Final = 24
-"""Around both, in which the marks of a call may stand."""
+"""Characters before and behind both, in which the marks of a call may stand."""
 MAX_LAYERS: Final = 4
-"""Of escapes within escapes that are read."""
+"""Levels of nested escapes that are decoded."""
 _WORD: Final = re.compile(r"[^\W_]+")
 _CALL_MARKS: Final = re.compile(r"""[{}<>]|=\s*["'“”‘’«»„`\[]|\w\(""")  # noqa: RUF001 - quotation marks as people type them
-"""What stands in calls of any format, and hardly where people just speak of a tool."""
+"""Matches punctuation of calls in any format, rare where people just speak of a tool."""
 _BARE_CALL: Final = (
     r"""(?:<[^<>]{{0,60}}[>\s="']|["'“”](?:name|tool|tool_name|function)["'“”]\s*:\s*["'“”]|\bto(?:ol)?=["'“”]?|\[\s*|\])"""
     r"""\s*(?:functions\.)?{name}(?![\w-])"""
 )
-"""A call of that tool without arguments. `{name}`: a regular expression."""
+"""A call of the tool without arguments. `{name}`: a regular expression."""
 _ESCAPE: Final = re.compile(r"\\(?:u\{?([0-9A-Fa-f]{4,6})\}?|x([0-9A-Fa-f]{2})|([nrtbf])|(.))", re.DOTALL)
 _OUR_MARKUP: Final = re.compile(r"(?m)^<<<untrusted [0-9a-f]{12} \S*|\[U\+[0-9A-F]{4,6}(?: and \d+ more)?\]")
-"""What fences and `gateway.core.text_safety` put in front of words, and into them."""
+"""Matches the marks that fences and `gateway.core.text_safety` insert before and into untrusted text."""
 
 
 def recover_tool_calls(text: str, specs: Iterable[ToolSpec]) -> tuple[LeakedCall | BadLeakedCall, ...]:
-    """The calls that a whole answer consists of, in their order. Empty: it is a text.
+    """Return the calls that a whole answer consists of, in order. Empty: it is text.
 
-    Raises nothing, whatever the text.
+    Never raises.
     """
     source = TextScanner()
     source.text, source.is_complete = text, True
@@ -71,7 +72,7 @@ def recover_tool_calls(text: str, specs: Iterable[ToolSpec]) -> tuple[LeakedCall
 
 
 def _read_calls(source: TextScanner, calls: LeakedCallReader) -> Scan[tuple[LeakedCall | BadLeakedCall, ...]]:
-    """Raises NotACall if there is anything else."""
+    """Read all calls. Raises NotACall if there is anything else."""
     found = list[LeakedCall | BadLeakedCall]()
     at = yield from source.skip_space(0)
     for first in (calls.read_whole, calls.read_addressed):
@@ -91,10 +92,10 @@ def _read_calls(source: TextScanner, calls: LeakedCallReader) -> Scan[tuple[Leak
 
 
 def is_call_in_request(call: ToolCall, request: ModelRequest) -> bool:
-    """Whether the model was told this call, however it was written: so it may only repeat it.
+    """Return True if the request holds this call in any form: then the model may only repeat it.
 
-    White space, quotation marks, escapes, the order of arguments and the format make no difference. The calls that the
-    model made itself do not count; what stands in their arguments does.
+    White space, quotation marks, escapes, the order of arguments and the format make no difference. Calls that the
+    model made itself do not count, but the values of their arguments do.
     """
     call = unwrap_call(call)
     name = _keep_letters(call.name)
@@ -115,9 +116,9 @@ def is_call_in_request(call: ToolCall, request: ModelRequest) -> bool:
 
 
 def _request_texts(request: ModelRequest, *, tools: bool) -> Iterator[str]:
-    """All text of a request, but for the calls that the model made itself.
+    """Yield all text of a request, except the calls that the model made itself.
 
-    `tools`: what they are told of, too. These name each other and have short words in their schemas.
+    `tools`: also the descriptions of tools. These name each other and have short words in their schemas.
     """
     yield from (block.text for block in request.blocks)
     yield from (f"{spec.description}\n{spec.schema}" for spec in request.tools if tools)
@@ -125,7 +126,7 @@ def _request_texts(request: ModelRequest, *, tools: bool) -> Iterator[str]:
     calls = [unwrap_call(part) for part in parts if isinstance(part, ToolCall)]
     yield "\n".join(
         [part.text for part in parts if isinstance(part, TextPart | ToolResult)]
-    )  # it may be in two of them
+    )  # joined: a call may stand in two of them
     yield from (call.arguments for call in calls)
     own = {f"- {format_call(call)}" for call in calls}  # as `agent.turn_context.format_call_list` lists them
     yield "\n".join(line for line in request.aside.splitlines() if line not in own)
@@ -133,9 +134,9 @@ def _request_texts(request: ModelRequest, *, tools: bool) -> Iterator[str]:
 
 
 def _stand_together(text: str, name: str, values: Sequence[set[str]], apart: int) -> bool:
-    """Whether the name and all these values stand close to each other there, with the marks of a call.
+    """Return True if the name and all these values stand close together in the text, with the marks of a call.
 
-    Each value may be written in several ways. `apart`: so many letters and digits are close.
+    Each value may have several forms. `apart`: largest distance, in letters and digits.
     """
     words = list(_WORD.finditer(text))
     letters = "".join([word.group() for word in words])
@@ -165,7 +166,7 @@ def _stand_together(text: str, name: str, values: Sequence[set[str]], apart: int
 
 
 def _argument_values(arguments: str) -> Iterator[str]:
-    """Each single value in a call's arguments, as text."""
+    """Yield each single value in a call's arguments, as text."""
     try:
         left: list[object] = [json.loads(arguments or "{}")]
     except (ValueError, RecursionError):
@@ -183,7 +184,7 @@ def _argument_values(arguments: str) -> Iterator[str]:
 
 
 def _decoded_layers(text: str) -> list[str]:
-    """The text, and what it says once entities, backslashes and percent signs are read, one layer after the other."""
+    """Return the text, and the text with entities, backslashes and percent signs decoded, level by level."""
     layers = [unicodedata.normalize("NFKC", _OUR_MARKUP.sub("", text))]
     while len(layers) <= MAX_LAYERS:
         plain = _ESCAPE.sub(_unescape, html.unescape(unquote(layers[-1])))
@@ -201,5 +202,5 @@ def _unescape(found: re.Match[str]) -> str:
 
 
 def _keep_letters(text: str) -> str:
-    """Only letters and digits."""
+    """Return the letters and digits of the text, case-folded."""
     return "".join(_WORD.findall(unicodedata.normalize("NFKC", text).casefold()))

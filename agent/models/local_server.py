@@ -1,9 +1,9 @@
-"""The embedded model's own process: `python -m agent.models.local_server WEIGHTS FOLDER`.
+"""Process of the embedded model: `python -m agent.models.local_server WEIGHTS FOLDER`.
 
-Not in the gateway's process because building `xllamacpp.Server` holds the interpreter for over a second, and
-because a crash of native code must not take the gateway along. Says one line of JSON on its output,
-`{"url": ..., "key": ...}` or `{"error": ...}`, then serves until its input closes, which the kernel does
-whenever the parent is gone, however it went. On Linux the kernel also kills it then at once.
+Not in the gateway's process because building `xllamacpp.Server` holds the interpreter for over a second, and because a
+crash of native code must not end the gateway. Writes one line of JSON to its output, `{"url": ..., "key": ...}` or
+`{"error": ...}`, then serves until its input closes. The kernel closes it when the parent ends, for whatever reason. On
+Linux the kernel also kills this process then at once.
 """
 
 import ctypes
@@ -15,31 +15,31 @@ import sys
 
 MODEL_NAME = "SmolLM2-135M-Instruct"
 CONTEXT_TOKENS = 8192
-"""What SmolLM2 was trained for."""
+"""Window that SmolLM2 was trained for."""
 _SLOTS = 4
 """Conversations whose prompts stay evaluated at the same time."""
 _BATCH_TOKENS = 128
-"""Evaluated at once; in between the server looks whether it is still wanted. Half a second here."""
+"""Tokens evaluated at once; after each batch the server checks for a cancelled request. Half a second here."""
 _CACHE_MIB = 128
-"""Of evaluated prompts beside the slots (llama.cpp's own default, 8192, is more than a small host has)."""
+"""MiB of evaluated prompts beside the slots (llama.cpp's own default, 8192, is more than a small host has)."""
 _THREADS = 4
-"""At most: steps of so small a model are short, and every thread is one more to wait for. llama.cpp takes one for each
-core of the host, whatever this process may use of it (measured on two cores: 0.9 s with 2, 3.1 s with 32)."""
+"""Limit of threads: steps of so small a model are short, and every thread is one more to wait for. llama.cpp starts one
+for each core of the host, also if this process may use fewer (measured on two cores: 0.9 s with 2, 3.1 s with 32)."""
 _PR_SET_PDEATHSIG = 1
-"""prctl(2)."""
+"""Number of the option, from prctl(2)."""
 
 
 def main(weights: str, folder: str) -> None:
-    """Serve `weights` on a free loopback port, to whoever knows the key; slots are written to `folder` if asked."""
+    """Serve `weights` on a free loopback port, protected by a key; slots are written to `folder` on request."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes our input
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     line = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # whatever llama.cpp prints goes where its log goes
-    # Threads that spin while they wait for each other come to a near stop when anything else wants a core.
-    # ggml's barriers are those of OpenMP, which reads this when it is loaded (libgomp manual, 4.20 and 4.24:
-    # without it, threads spin 300,000 times; llama.cpp's own `poll` does not reach them).
-    # Measured on two cores: beside one busy process 4 to 14 s for an answer that takes 1.1 to 1.5 s so.
+    os.dup2(2, 1)  # output of llama.cpp goes where its log goes
+    # Threads that spin while they wait for each other nearly stop when anything else needs a core. ggml's barriers are
+    # those of OpenMP, which reads this variable when it is loaded (libgomp manual, 4.20 and 4.24: without it, threads
+    # spin 300,000 times; llama.cpp's own `poll` does not change that). Measured on two cores beside one busy process: 4
+    # to 14 s for an answer that takes 1.1 to 1.5 s with it.
     os.environ["OMP_WAIT_POLICY"] = "passive"
     try:
         import xllamacpp  # noqa: PLC0415 - the parent must be able to import this file without it
@@ -55,7 +55,7 @@ def main(weights: str, folder: str) -> None:
         params.slot_save_path = os.path.join(folder, "")  # noqa: PTH118 - llama.cpp appends the name to it as it is
         params.cache_ram_mib = _CACHE_MIB
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = min(_THREADS, _count_cores())
-        params.cpuparams.poll = params.cpuparams_batch.poll = 0  # the same for a wheel with threads of its own
+        params.cpuparams.poll = params.cpuparams_batch.poll = 0  # the same for a wheel with its own threads
         params.api_keys = [key := secrets.token_urlsafe(24)]
         server = xllamacpp.Server(params)
     except Exception as error:  # noqa: BLE001 - whatever native code raises: the parent tells the operator
@@ -65,11 +65,11 @@ def main(weights: str, folder: str) -> None:
     line.write(json.dumps({"url": server.listening_address, "key": key}) + "\n")
     line.flush()
     sys.stdin.buffer.read()
-    os._exit(0)  # native threads would hold up an orderly end
+    os._exit(0)  # native threads would delay an orderly exit
 
 
 def _count_cores() -> int:
-    """How many this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 

@@ -1,10 +1,8 @@
-"""OpenAI-compatible streaming chat completions: OpenAI, vLLM, Ollama and their kin.
-
-Requests in the dialect of chat completions. Pure: a `ModelRequest` in, JSON-ready values out.
+"""Chat completions, streamed: OpenAI, vLLM, Ollama and other compatible servers.
 
 Obeys platform.openai.com/docs/api-reference/chat, guides/images-vision and guides/prompt-caching (breakpoints stand on
-parts of system, user and tool messages, never on the assistant's; at most four are written); for the oddities of
-others see the comments where they are met.
+parts of system, user and tool messages, never on the assistant's; at most four are written). Quirks of other servers
+are named in comments where they are handled.
 """
 
 import base64
@@ -41,45 +39,45 @@ from gateway.core.tool_spec import Image, ToolCall
 
 Json = dict[str, object]
 RecallFields = Callable[[ModelMessage], Json | None]
-"""Given an assistant's `ModelMessage` with calls: fields with the thinking that came with it, or None."""
+"""Returns the thinking fields of an assistant's `ModelMessage` with calls. None: it has none."""
 
 _OPENAI_HOSTS = re.compile(r"([a-z0-9-]+\.)?api\.openai\.com(:443)?")
-"""OpenAI itself, also by region (eu.api.openai.com): takes fields that strict compatible servers refuse, and
-its reasoning models refuse `max_tokens`."""
+"""Matches the hosts of OpenAI, also by region (eu.api.openai.com): it takes fields that strict compatible servers
+refuse, and its reasoning models refuse `max_tokens`."""
 _BREAKPOINT_MODELS = re.compile(r"gpt-(5\.([6-9]|\d\d)|([6-9]|\d\d)(?!\d))")
-"""Models that cache up to breakpoints only: gpt-5.6 and later."""
+"""Matches models that cache at breakpoints only: gpt-5.6 and later."""
 _LIFETIMES = {"1h": "12h", "5m": "30m"}
-"""Ours, in what OpenAI has; each is the least that it keeps an entry."""
+"""OpenAI's lifetime for each of ours: the shortest that keeps an entry at least as long."""
 _UNSUPPORTED = re.compile(
     r"unsupported|not supported|not support|unrecognized|unrecognised|unknown|unexpected|not permitted|not allowed"
     r"|invalid (?:parameter|argument|field)|is required|field required|missing|instead|deprecated",
     re.IGNORECASE,
 )
-"""How servers say that they take no such field, or want another one."""
+"""Matches a refusal of a field, or a demand for another one."""
 _REQUIRED_FIELDS = frozenset({"model", "messages", "stream", "tools"})
-"""Without these there is no answer that is of use."""
+"""Fields without which an answer is of no use."""
 _EMPTY_USER_TEXT = "(nothing yet)"
-"""In place of a user who has said nothing: templates of Qwen's answer 500 without one (vllm#36432)."""
+"""Text of a user message where there would be none: templates of Qwen's answer 500 without one (vllm#36432)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenAIDialect:
-    """What one server takes beyond what all do."""
+    """Differences between one server and the others."""
 
     is_openai: bool = False
-    """It is OpenAI itself."""
+    """True for OpenAI itself."""
     takes_breakpoints: bool = False
-    """It caches what it is told to."""
+    """True: it caches at breakpoints."""
     takes_max_completion_tokens: bool = False
-    """It wants `max_completion_tokens`, not `max_tokens`."""
+    """True: it takes `max_completion_tokens`, not `max_tokens`."""
     dropped_fields: frozenset[str] = frozenset()
     """Fields that it does not take."""
     identity_in: Literal["system", "user"] = "system"
-    """Where the blocks go: a system message, or the beginning of the first user message."""
+    """Place of the blocks: a system message, or the beginning of the first user message."""
 
 
 def find_dialect(where: str, model: str, *, identity_in: Literal["system", "user"] = "system") -> OpenAIDialect:
-    """The dialect spoken at `where` (host and port) for `model`."""
+    """Return the dialect of the server `where` (host and port) for `model`."""
     openai = _OPENAI_HOSTS.fullmatch(where) is not None
     marked = openai and bool(_BREAKPOINT_MODELS.match(model))
     return OpenAIDialect(
@@ -88,9 +86,9 @@ def find_dialect(where: str, model: str, *, identity_in: Literal["system", "user
 
 
 def drop_field(dialect: OpenAIDialect, body: Json, told: str) -> OpenAIDialect | None:
-    """The dialect in which a refusal that says this is not said again. None: it names no field of the request.
+    """Return the dialect that avoids a refusal with this text. None: it names no field of the request.
 
-    Only whole fields are looked for, and only where the field itself is refused, not its value.
+    Only whole field names count, and only if the field itself is refused, not its value.
     """
     if not _UNSUPPORTED.search(told):
         return None
@@ -108,11 +106,11 @@ def drop_field(dialect: OpenAIDialect, body: Json, told: str) -> OpenAIDialect |
 def build_chat_request(
     request: ModelRequest, *, model: str, dialect: OpenAIDialect, recall: RecallFields = lambda _: None
 ) -> Json:
-    """Lay out `request` as a chat completion. The same request gives the same bytes.
+    """Build a chat completion. The same request gives the same bytes.
 
-    `content` is always there, and a string but where there are images or breakpoints; `tool_calls` is left out when
-    empty: chat templates break on both (llama.cpp#13516, vllm#13978). Blocks become one system message at the
-    beginning, the only place where every template takes one.
+    `content` is always there, and a string unless there are images or breakpoints; `tool_calls` is left out when empty:
+    chat templates break on both (llama.cpp#13516, vllm#13978). Blocks become one system message at the beginning, the
+    only place where every template takes one.
     """
     body: Json = {
         "model": model,
@@ -134,7 +132,7 @@ def build_chat_request(
     if dialect.is_openai:
         body["prompt_cache_key"] = request.shared_key
     if dialect.takes_breakpoints and request.breakpoints:
-        body["prompt_cache_options"] = {"mode": "explicit"}  # nothing that was not planned is written
+        body["prompt_cache_options"] = {"mode": "explicit"}  # only planned breakpoints are written
     return body
 
 
@@ -159,7 +157,7 @@ def _build_messages(request: ModelRequest, dialect: OpenAIDialect, recall: Recal
             and len(said.parts) == 1
             and isinstance(only := said.parts[0], TextPart)
         ):
-            messages.append({"role": said.role, "content": only.text})  # nearly all of them, so this is kept short
+            messages.append({"role": said.role, "content": only.text})  # a short path for the most frequent case
         elif said.role == "assistant":
             messages.append(_assistant_message(said, recall if place >= loop else lambda _: None))
         else:
@@ -176,7 +174,7 @@ def _build_messages(request: ModelRequest, dialect: OpenAIDialect, recall: Recal
 def _user_messages(
     said: ModelMessage, stable: int, lifetime: str | None, head: list[Json], dialect: OpenAIDialect
 ) -> list[Json]:
-    """Results first, in messages of their own. `stable`: so many parts stand in front of the mark."""
+    """Render tool results as messages of their own, then the rest. `stable`: number of parts before the breakpoint."""
     messages: list[Json] = []
     pieces: list[Json] = []
     last: Json | None = None
@@ -227,7 +225,7 @@ def _text_part(text: str, lifetime: str | None = None) -> Json:
 
 
 def _join_after(before: list[Json], piece: Json) -> Json:
-    """Set a text apart from what stands before it."""
+    """Put a blank line between a text and the parts before it."""
     return piece | {"text": f"\n\n{piece['text']}"} if before and piece["type"] == "text" else piece
 
 
@@ -236,14 +234,14 @@ def _breakpoint_field(lifetime: str) -> Json:
 
 
 def _to_content(pieces: list[Json], dialect: OpenAIDialect) -> str | list[Json]:
-    """A string, which everybody takes, where it can be one."""
+    """Return a string, which all servers take, if possible."""
     if dialect.takes_breakpoints or any(piece["type"] != "text" for piece in pieces):
         return [piece for piece in pieces if piece.get("text") != ""] or ""  # parts without text are refused
     return "".join(str(piece["text"]) for piece in pieces)
 
 
 def _echo_arguments(written: str) -> str:
-    """Echo a call's arguments as the model wrote them, if they are an object.
+    """Return a call's arguments as the model wrote them, if they are an object.
 
     vLLM (entrypoints/chat_utils.py parses them) and Ollama (`invalid tool call arguments`) answer 400 to others.
     """
@@ -253,21 +251,21 @@ def _echo_arguments(written: str) -> str:
 
 logger = logging.getLogger(__name__)
 _MAX_ANSWERS = 256
-"""Answers with thinking kept for their tool loops: a loop has tens at most, a gateway a few at a time."""
+"""Answers with thinking that are kept: a loop has tens at most, a gateway runs a few at a time."""
 _THINKS_UNMARKED = re.compile(r"deepseek-r1|\br1\b|qwq|thinking", re.IGNORECASE)
-"""Models whose template writes `<think>` itself, so that a server that does not parse it sends only `</think>`."""
+"""Matches models whose template writes `<think>` itself, so a server without a parser sends only `</think>`."""
 
 
 class OpenAIModel:
     """One model behind `/v1/chat/completions`.
 
-    Text is what the model says, never what it thinks, in a field of its own or marked in the text. Within a tool loop
-    the thinking is handed back to servers that told it in a field: `ModelMessage` has no place for it, so the instance
-    remembers such answers by their first call's id. Tool calls are yielded whole, right before `StreamEnd`, and only if
-    the model stopped for them: what a length limit cut is not a call. A stream without a finish reason was cut, and
-    raises `ModelBusy`; so does one that turns out to have been thinking aloud, once: from then on text is held back
-    until its end. With `max_output_tokens` 0 nobody is asked: such servers cache what they have answered, and cannot
-    answer nothing.
+    Only the answer is yielded as text, never the thinking, in a field of its own or marked in the text. Within a tool
+    loop the thinking is sent back to servers that send it in a field. `ModelMessage` has no field for it, so this
+    instance remembers such answers by the id of their first call. Tool calls are yielded whole, right before
+    `StreamEnd`, and only if the model stopped for them: a call that a length limit cut off is not a call. A stream
+    without a finish reason was cut, and raises `ModelBusy`. A stream that turns out to have been unmarked thinking does
+    so, too, but only once: from then on text is held back until the end. With `max_output_tokens` 0 nothing is sent:
+    such servers cache what they have answered, and cannot answer nothing.
     """
 
     def __init__(
@@ -287,11 +285,12 @@ class OpenAIModel:
         identity_in: Literal["system", "user"] = "system",
         leaks: bool = False,
     ) -> None:
-        """`api_key` empty or `none`: none is sent. `sampling` goes into every request. `leaks`: as `StreamEnd.leaks`.
+        """`api_key` empty or `none`: none is sent. `sampling` goes into every request.
+
+        `leaks`: as `StreamEnd.may_leak_calls`. `reuse` False: a new connection for every request, for llama.cpp, which
+        may close a connection just when it is used again (measured).
 
         Raises ValueError.
-
-        `reuse` False: for llama.cpp, which may close a connection just when it is used again (measured).
         """
         secret = "" if api_key.lower() == "none" else api_key
         headers = {"authorization": f"Bearer {secret}"} if secret else {}
@@ -339,7 +338,10 @@ class OpenAIModel:
                 return
 
     def _find_ephemeral_from(self, request: ModelRequest) -> int | None:
-        """Which answer is the first that is handed back with its thinking, as only its loop does."""
+        """Return the index of the first answer that is sent back with its thinking. None: there is none.
+
+        Only its tool loop sends it so.
+        """
         said = request.conversation
         return next(
             (place for place in range(find_tool_loop_start(said), len(said)) if self._recall_thinking(said[place])),
@@ -347,7 +349,7 @@ class OpenAIModel:
         )
 
     def build_body(self, request: ModelRequest) -> Json:
-        """Return what `request` is on the wire."""
+        """Return the body of the HTTP request."""
         body = (
             build_chat_request(request, model=self._model, dialect=self._dialect, recall=self._recall_thinking)
             | self._sampling
@@ -355,7 +357,7 @@ class OpenAIModel:
         return {field: value for field, value in body.items() if field not in self._dialect.dropped_fields}
 
     async def stream_body(self, body: Json, *, earlier_calls: int) -> AsyncGenerator[StreamChunk]:  # noqa: C901 - in their order
-        """As `stream`, for a request that is written already."""
+        """Stream the answer to a request that is built already, as `stream`."""
         answer = ChatCompletionResponse(earlier_calls=earlier_calls, model=self._model)
         aloud = ThinkingFilter(held=self._holds_text)
         done, raw = False, self._dialect.is_openai
@@ -399,7 +401,7 @@ class OpenAIModel:
         await self._api.aclose()
 
     def _filter_thinking(self, aloud: ThinkingFilter, text: str | None) -> str:
-        """Return what of `text` (None: the end) is no thinking."""
+        """Return the part of `text` (None: the end) that is not thinking."""
         try:
             return aloud.finish() if text is None else aloud.feed(text)
         except UnmarkedThinking:
@@ -430,10 +432,10 @@ class OpenAIModel:
 
 
 def _identity_message(words: str, *calls: ToolCall) -> ModelMessage:
-    """What must be the same for an answer to be the one that is remembered."""
+    """Return what identifies an answer: a remembered one must be equal in it."""
     return ModelMessage(role="assistant", parts=(TextPart(text=words.strip()), *calls))
 
 
 def count_tool_calls(request: ModelRequest) -> int:
-    """Tool calls in the conversation: a new one without an id gets one that none of them has."""
+    """Count the tool calls of the conversation: the number makes the id of a new call without one unique."""
     return sum(isinstance(part, ToolCall) for said in request.conversation for part in said.parts)

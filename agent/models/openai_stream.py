@@ -1,12 +1,10 @@
-"""A streamed chat completion, chunk by chunk. No IO.
+"""Streamed chat completions, parsed chunk by chunk. No IO.
 
-Obeys platform.openai.com/docs/api-reference/chat-streaming, and tolerates what compatible servers do. Thinking comes
-as `reasoning_content` (DeepSeek, llama.cpp, SGLang), `reasoning` (vLLM, Ollama) or both and `reasoning_details`
-(OpenRouter); it is never said.
+Obeys platform.openai.com/docs/api-reference/chat-streaming, and tolerates the quirks of compatible servers. Thinking
+comes as `reasoning_content` (DeepSeek, llama.cpp, SGLang), `reasoning` (vLLM, Ollama) or both and `reasoning_details`
+(OpenRouter); it is never part of the text.
 
-Thoughts in the raw text of an answer, taken out while it streams. No IO.
-
-Servers that parse a model's reasoning send it in fields of its own; this is for those that do not. The marks are
+Servers that do not parse a model's reasoning leave it in the text, and `ThinkingFilter` takes it out. The marks are
 those of SGLang's parsers (srt/parser/reasoning_parser.py): `<think>` of DeepSeek, Qwen and most others, `[THINK]` of
 Mistral. Where the chat template writes the opening mark itself (DeepSeek-R1), the text holds only the closing one.
 """
@@ -67,11 +65,11 @@ class _ChatUsage(BaseModel):
     completion_tokens: int | None = None
     prompt_tokens_details: _PromptTokensDetails | None = None
     prompt_cache_hit_tokens: int | None = None
-    """DeepSeek's own name for what was read from its cache."""
+    """DeepSeek's own name for the tokens read from its cache."""
 
 
 class _LlamaCppTimings(BaseModel):
-    """What llama.cpp did for one answer: tokens that were there, that were read, that were written."""
+    """Tokens that llama.cpp found in the slot, evaluated and generated for one answer."""
 
     cache_n: int
     prompt_n: int
@@ -96,29 +94,29 @@ class _PartialToolCall:
 
 
 class ChatCompletionResponse:
-    """What has come so far of one answer."""
+    """State of one response while it streams."""
 
     def __init__(self, *, earlier_calls: int, model: str) -> None:
         self._earlier_calls = earlier_calls
         self._model = model
         self._calls: dict[int, _PartialToolCall] = {}
         self._index_map: dict[int, int] = {}
-        """Where calls are kept whose index another one has already."""
+        """By index on the wire: the index under which a call is kept, if another call had it already."""
         self._usage = Usage()
         self._timings: _LlamaCppTimings | None = None
         self._reasoning: list[str] = []
         self.new_thinking = ""
-        """What of the newest chunk is thinking."""
+        """Thinking in the newest chunk."""
         self._hands_back = False
         self._details: list[object] = []
         self._refused = False
         self.stop_reason: StopReason | None = None
-        """None: not said yet."""
+        """None: not received yet."""
         self.is_window_full = False
-        """The server says that its window was full before the answer was whole."""
+        """True: the server reports that its window was full before the answer was whole."""
 
     def add_chunk(self, chunk: ChatCompletionChunk) -> str:
-        """Return the new text."""
+        """Process one chunk. Return its text."""
         self.new_thinking = ""
         self._model = chunk.model or self._model
         if chunk.usage is not None:
@@ -147,14 +145,14 @@ class ChatCompletionResponse:
 
     @property
     def has_thinking(self) -> bool:
-        """Thinking came in a field of its own."""
+        """True if thinking came in a field of its own."""
         return any(self._reasoning) or bool(self._details)
 
     def thinking_fields(self) -> dict[str, object]:
-        """Return the fields that hand the thinking back, as the server that told it wants it; empty: none.
+        """Return the fields that send the thinking back, in the form that the server wants; empty: none.
 
-        OpenRouter wants its `reasoning_details` unchanged (openrouter.ai/docs, reasoning-tokens); who tells
-        `reasoning_content` takes it back (api-docs.deepseek.com, thinking mode with tools, demands it).
+        OpenRouter wants its `reasoning_details` unchanged (openrouter.ai/docs, reasoning-tokens). Servers that send
+        `reasoning_content` take it back (api-docs.deepseek.com, thinking mode with tools, demands it).
         """
         if self._details:
             return {"reasoning_details": self._details}
@@ -162,7 +160,7 @@ class ChatCompletionResponse:
         return {"reasoning_content": text} if text and self._hands_back else {}
 
     def _add_call(self, piece: _ToolCallDelta) -> None:
-        # Some servers leave the index out: then an id begins a call, and all else continues the last one.
+        # Some servers leave the index out: then an id begins a call, and a piece without one continues the last call.
         index = piece.index
         if index is None:
             index = len(self._calls) if piece.id or not self._calls else max(self._calls)
@@ -188,10 +186,10 @@ class ChatCompletionResponse:
         ]
 
     def build_end(self) -> StreamEnd:
-        """Return how it ended, once `stop` is known."""
+        """Return the end of the stream. Call it once `stop_reason` is known."""
         stop = "refused" if self._refused else self.stop_reason or "end"
         if stop == "end" and self._calls:
-            stop = "tools"  # Ollama and older vLLM say `stop` after tool calls
+            stop = "tools"  # Ollama and older vLLM send `stop` after tool calls
         if stop == "tools" and not self._calls:
             stop = "end"
         return StreamEnd(
@@ -206,7 +204,7 @@ def _usage_from_timings(told: _LlamaCppTimings) -> Usage:
 
 
 def _usage_from_chat(told: _ChatUsage) -> Usage:
-    """`prompt_tokens` includes what was read from and written to the cache; ours does not overlap."""
+    """Convert the usage. `prompt_tokens` includes tokens read from and written to the cache; ours do not overlap."""
     details = told.prompt_tokens_details or _PromptTokensDetails()
     read = details.cached_tokens or told.prompt_cache_hit_tokens or 0
     written = details.cache_write_tokens or 0
@@ -220,41 +218,41 @@ def _usage_from_chat(told: _ChatUsage) -> Usage:
 
 _THINKING_MARKS = {"<think>": "</think>", "[THINK]": "[/THINK]"}
 _CLOSING_MARK = re.compile(r"(?<![`'\"])(?:</think>|\[/THINK\])(?![`'\"])")
-"""Not quoted, as an answer about such marks would have it."""
+"""Not in quotes, as in an answer about such marks."""
 _MARK_CHARS = 16
-"""Characters in which a closing mark and what stands before it fit."""
+"""Characters that hold a closing mark and the character before it."""
 
 
 class UnmarkedThinking(Exception):
-    """What has been given out was thinking: the opening mark was missing."""
+    """Text that was already returned was thinking: the opening mark was missing."""
 
 
 class ThinkingFilter:
-    """Feed it an answer's text; it gives out what is to be said.
+    """Removes thinking from the text of an answer while it streams.
 
-    Thoughts stand in front of the words; marks further behind are words about them. `held`: give out nothing before
-    the end, because the opening mark may be missing. Otherwise a closing mark that nothing opened raises
-    `UnmarkedThinking`: what was given out cannot be taken back, so the answer must be asked for again, held.
+    Thinking stands before the answer; marks behind the first words are part of the answer. `held`: return nothing
+    before the end, because the opening mark may be missing. Otherwise a closing mark without an opening one raises
+    `UnmarkedThinking`: text that was returned cannot be taken back, so the answer must be requested again, held.
     """
 
     def __init__(self, *, held: bool) -> None:
         self._holds_text = held
         self._text = ""
-        """Not given out yet."""
+        """Not returned yet."""
         self._close = ""
-        """What ends the thought that we are in; empty: in none."""
+        """Mark that ends the current thinking; empty: outside of thinking."""
         self._is_answering = False
-        """The first words have come."""
+        """True once the first words of the answer have come."""
         self._tail = ""
-        """The end of what was given out."""
+        """End of the returned text."""
 
     def feed(self, text: str) -> str:
-        """Return what can be said now."""
+        """Process text. Return the part that is certain to be the answer."""
         self._text += text
         return "" if self._holds_text else self._release(final=False)
 
     def finish(self) -> str:
-        """Return the rest. A thought that never ended is none of it."""
+        """Return the rest. Thinking without an end is not part of it."""
         if not self._holds_text:
             return self._release(final=True)
         rest = self._release(final=True, closing=False)

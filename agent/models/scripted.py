@@ -1,4 +1,4 @@
-"""A model that says what it was told to say: for tests, demos and dry runs. Deterministic, no network."""
+"""A deterministic model with scripted answers, for tests, demos and dry runs. No network."""
 
 import re
 from collections import deque
@@ -21,31 +21,31 @@ from gateway.core.events import Usage
 from gateway.core.tool_spec import ToolCall
 
 _PIECE_CHARS = 16
-"""About what providers send at once."""
+"""Size of a chunk, about that of providers."""
 _MAX_REQUESTS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptRule:
-    """What to say to what. Rules are tried in order."""
+    """Answer to messages that match. Rules are tried in order."""
 
     match: str
     """Regular expression, searched in the newest user message (tool results included)."""
     reply: str = ""
-    """Said as it stands; `{text}` becomes the newest user message."""
+    """Text of the answer; `{text}` becomes the newest user message."""
     calls: tuple[tuple[str, str], ...] = ()
-    """Tools to call, as (name, JSON arguments). Such a rule does not fire on a message with tool results."""
+    """Tools to call, as (name, JSON arguments). Such a rule does not match a message with tool results."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """All that a `ScriptedModel` does. Without rules it answers `You said: ` and what was said."""
+    """Behaviour of a `ScriptedModel`. Without rules it answers `You said: ` and the newest message."""
 
     rules: tuple[ScriptRule, ...] = ()
     delay_s: float = 0.0
-    """Before the first piece. 0: none."""
+    """Seconds before the first piece. 0: none."""
     pace_s: float = 0.0
-    """After each piece of text. 0: none."""
+    """Seconds after each piece of text. 0: none."""
     errors: tuple[ModelError, ...] = ()
     """Raised by the first requests, one each, instead of an answer."""
     usage: Usage | None = None
@@ -55,7 +55,7 @@ class Script:
 class ScriptedModel:
     """Plays a `Script`.
 
-    `requests` holds the newest hundred requests, oldest first: what a test wants to look at.
+    `requests` holds the newest hundred requests, oldest first, for tests.
     """
 
     def __init__(
@@ -117,10 +117,10 @@ class ScriptedModel:
         yield StreamEnd(stop_reason=stop, usage=usage, model="scripted", may_leak_calls=self._leaks)
 
     async def start(self) -> None:
-        """Nothing takes long here."""
+        """Do nothing: nothing takes long here."""
 
     async def aclose(self) -> None:
-        """Nothing is held here."""
+        """Do nothing: there is nothing to release."""
 
     def _choose_answer(self, request: ModelRequest) -> tuple[str, list[ToolCall]]:
         said = append_suffix(request)
@@ -140,7 +140,7 @@ class ScriptedModel:
 
 
 def busy_errors(times: int) -> tuple[ModelError, ...]:
-    """Errors for a script that is overloaded `times` times."""
+    """Return the errors of a script that is overloaded `times` times."""
     return tuple(ModelBusy("scripted to be busy") for _ in range(times))
 
 
