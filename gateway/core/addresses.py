@@ -1,15 +1,13 @@
-"""Which URLs may be fetched, and which addresses may be connected to for them. Pure.
+"""URLs that may be fetched, and IP addresses that may be connected to. Pure.
 
-A model asks for what anybody wrote, so it must not reach what only this machine can: its own services, the network
-around it, the cloud's metadata (CWE-918). A URL is read once, strictly, and what was read is what is asked for: there
-is no second reader that could see another host in it. Names say nothing: each address that a name leads to is judged,
-and the connection goes to one that was.
+A model may ask for a URL that anybody wrote, so a fetch must not reach what only this machine can: its own services,
+its local network, the cloud's metadata (CWE-918). A URL is parsed once, strictly, and the parsed form is what is
+requested: no second parser can find another host in it. A name proves nothing: each address that it resolves to is
+checked, and the connection goes to a checked address.
 
-Which addresses are on the public Internet. Pure.
-
-The lists are those of IANA's registries of special-purpose addresses (www.iana.org/assignments,
-iana-ipv4-special-registry and iana-ipv6-special-registry), written out: what `ipaddress` counts as global has changed
-between releases of Python.
+The lists of addresses are those of IANA's registries of special-purpose addresses (www.iana.org/assignments,
+iana-ipv4-special-registry and iana-ipv6-special-registry), written out: the set that `ipaddress` counts as global has
+changed between releases of Python.
 """
 
 import re
@@ -46,7 +44,7 @@ NOT_PUBLIC_4: Final = tuple(
     )
 )
 GLOBAL_UNICAST_6: Final = IPv6Network("2000::/3")
-"""All that has been given to anybody (RFC 4291, 2.4); loopback, local and multicast addresses are not in it."""
+"""All addresses allocated so far (RFC 4291, 2.4); loopback, local and multicast addresses are outside."""
 NOT_PUBLIC_6: Final = tuple(
     IPv6Network(network)
     for network in (
@@ -58,14 +56,14 @@ NOT_PUBLIC_6: Final = tuple(
     )
 )
 NAT64: Final = IPv6Network("64:ff9b::/96")
-"""How a network without IPv4 reaches it (RFC 6052)."""
+"""Prefix by which a network without IPv4 reaches IPv4 addresses (RFC 6052)."""
 _ISATAP: Final = 0x0000_5EFE
 _ISATAP_BITS: Final = 0xFCFF_FFFF
-"""In front of an IPv4 address at the end (RFC 5214, 6.1); two bits say what kind that one is."""
+"""In front of an IPv4 address at the end (RFC 5214, 6.1); two bits give the kind of that address."""
 
 
 def embedded_ipv4(address: IPv4Address | IPv6Address) -> IPv4Address | None:
-    """The IPv4 address that a connection to this one ends at, if it is only another way to write that."""
+    """Return the IPv4 address that a connection to this one ends at, if this is only another notation of it."""
     if isinstance(address, IPv4Address):
         return None
     if address.ipv4_mapped is not None:
@@ -74,7 +72,7 @@ def embedded_ipv4(address: IPv4Address | IPv6Address) -> IPv4Address | None:
 
 
 def is_public(address: IPv4Address | IPv6Address) -> bool:
-    """Whether anybody on the Internet could connect to it as well."""
+    """Return whether any host on the Internet could connect to the address as well."""
     inside = embedded_ipv4(address)
     if inside is not None:
         return is_public(inside)
@@ -92,9 +90,10 @@ IpNetwork = IPv4Network | IPv6Network
 
 MAX_URL_CHARS: Final = 4_000
 MAX_SHOWN_HOST_CHARS: Final = 100
-"""Of a host in a reason: it is the model's own, or a page's."""
+"""Length of a host in an error message: it comes from the model or from a page."""
 WEB_PORTS: Final = frozenset({80, 443})
-"""Below 1024. The others there belong to services that a request could be smuggled into (mail, files, shells)."""
+"""Allowed ports below 1024. The others belong to services that a request could be smuggled into (mail, files, shells).
+"""
 BLOCKED_PORTS: Final = frozenset(
     (
         *(1433, 1521, 1719, 1720, 1723, 2049, 2375, 2376, 2379, 2380, 3306, 3389, 3659, 4045, 4190, 5060, 5061),
@@ -102,56 +101,56 @@ BLOCKED_PORTS: Final = frozenset(
         *(9300, 10080, 10250, 11211, 27017, 50070),
     )
 )
-"""Of databases and the like, and those that browsers block (fetch.spec.whatwg.org, port blocking)."""
+"""Ports of databases and the like, and those that browsers block (fetch.spec.whatwg.org, port blocking)."""
 INTERNAL_NAMES: Final = (
     *("localhost", "localdomain", "local", "internal", "intranet", "private", "lan", "home", "corp", "home.arpa"),
     *("test", "example", "invalid", "onion", "alt", "in-addr.arpa", "ip6.arpa"),
 )
 """Last labels of names that public DNS does not have (RFC 6761, 6762, 7686, 8375, 9476; ICANN on .internal), or that
-name an address. They are not even looked up."""
+encode an address. They are not even looked up."""
 _AUTHORITY = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]:@]+)(?::(?P<port>[0-9]{0,5}))?")
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
-"""A last label like this makes a name an IPv4 address to some readers (url.spec.whatwg.org, ends in a number)."""
+"""A last label like this makes a name an IPv4 address for some parsers (url.spec.whatwg.org, ends in a number)."""
 _PATH = "/%:@!$&'()*+,;=~-._"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchTarget:
-    """What to ask whom for."""
+    """A parsed URL: scheme, host, port and path."""
 
     scheme: Literal["http", "https"]
     host: str
-    """A name in ASCII and lower case without a last dot, or an address as it is usually written, without brackets."""
+    """A name in ASCII and lower case without a last dot, or an address in its usual notation, without brackets."""
     port: int
     path: str
-    """With the query; ASCII. Without the fragment."""
+    """Path with query; ASCII. Without the fragment."""
     address: IpAddress | None = None
-    """If the host is one."""
+    """The host as an address, if it is one."""
 
     @property
     def authority(self) -> str:
-        """As in a Host header."""
+        """Host and port as in a Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == (443 if self.scheme == "https" else 80) else f"{host}:{self.port}"
 
     @property
     def url(self) -> str:
-        """The whole of it."""
+        """The whole URL."""
         return f"{self.scheme}://{self.authority}{self.path}"
 
 
 @dataclass(frozen=True, slots=True)
 class AllowedHosts:
-    """What the operator lets be fetched though it is not public."""
+    """Hosts and networks that the operator allows to be fetched although they are not public."""
 
     hosts: frozenset[tuple[str, int | None]]
-    """Names, with a port or with any."""
+    """Names, with a port or with None for any."""
     networks: tuple[tuple[IpNetwork, int | None], ...]
 
     @classmethod
     def parse(cls, entries: Iterable[str]) -> Self:
-        """From hosts, host:ports and networks. Raises ValueError that says how to write it."""
+        """Parse hosts, host:ports and networks. Raises ValueError with the right notation."""
         hosts, networks = set[tuple[str, int | None]](), list[tuple[IpNetwork, int | None]]()
         for entry in entries:
             network = _parse_network(entry)
@@ -171,15 +170,15 @@ class AllowedHosts:
         return cls(frozenset(hosts), tuple(networks))
 
     def allows_host(self, target: FetchTarget) -> bool:
-        """Whether it is named, wherever its name leads to."""
+        """Return whether the name is listed, whatever it resolves to."""
         return (target.host, None) in self.hosts or (target.host, target.port) in self.hosts
 
     def allows_address(self, address: IpAddress, port: int) -> bool:
-        """Whether it may be connected to."""
+        """Return whether the address may be connected to."""
         return any(address in network and wanted in (None, port) for network, wanted in self.networks)
 
     def allows_port(self, target: FetchTarget) -> bool:
-        """Whether its port is named with it."""
+        """Return whether the port is listed with the host."""
         if (target.host, target.port) in self.hosts:
             return True
         address = target.address
@@ -187,7 +186,7 @@ class AllowedHosts:
 
 
 def parse_url(url: str) -> FetchTarget:
-    """Read a URL. Raises Refused; what it gives is not judged yet."""
+    """Parse a URL. Raises ToolCallRefused; the result is not checked yet."""
     written = url.strip()
     if len(written) > MAX_URL_CHARS:
         raise ToolCallRefused(f"The URL is longer than {MAX_URL_CHARS} characters.")
@@ -213,7 +212,7 @@ def parse_url(url: str) -> FetchTarget:
 
 
 def resolve_redirect(here: FetchTarget, location: str) -> FetchTarget:
-    """Read where a redirect leads. Raises Refused."""
+    """Parse the target of a redirect. Raises ToolCallRefused."""
     try:
         joined = urljoin(here.url, location.strip())
     except ValueError:
@@ -222,7 +221,7 @@ def resolve_redirect(here: FetchTarget, location: str) -> FetchTarget:
 
 
 def check_target(target: FetchTarget, allowed: AllowedHosts) -> None:
-    """Judge all that can be judged before the name is looked up. Raises Refused."""
+    """Check everything that can be checked before the name is looked up. Raises ToolCallRefused."""
     port = target.port
     if (port in BLOCKED_PORTS or not port or port > 65_535 or (port < 1024 and port not in WEB_PORTS)) and (  # noqa: PLR2004 - TCP's own numbers
         not allowed.allows_port(target)
@@ -235,10 +234,10 @@ def check_target(target: FetchTarget, allowed: AllowedHosts) -> None:
 
 
 def check_addresses(target: FetchTarget, found: Sequence[str], allowed: AllowedHosts) -> list[str]:
-    """The addresses that the host has, once all of them may be connected to. Raises Refused.
+    """Return the addresses of the host, once all of them may be connected to. Raises ToolCallRefused.
 
-    One that may not is enough: who mixes them can choose which of them is used. The reason is the same for a name that
-    does not exist, so that nobody learns the names of the network around this machine.
+    One forbidden address is enough: a host that mixes them can choose which one is used. The message is the same for a
+    name that does not exist, so that it does not reveal names of the local network.
     """
     if not found:
         raise _not_public(target)
@@ -257,7 +256,7 @@ def check_addresses(target: FetchTarget, found: Sequence[str], allowed: AllowedH
 
 
 def display_host(target: FetchTarget) -> str:
-    """The host, for a reason."""
+    """Shorten the host for an error message."""
     return target.host[:MAX_SHOWN_HOST_CHARS]
 
 
@@ -269,7 +268,7 @@ def _not_public(target: FetchTarget) -> ToolCallRefused:
 
 
 def _parse_host(written: str) -> tuple[str, IpAddress | None]:
-    """Raises Refused."""
+    """Raises ToolCallRefused."""
     if written.startswith("["):
         try:
             address = IPv6Address(written[1:-1])
@@ -289,7 +288,7 @@ def _parse_host(written: str) -> tuple[str, IpAddress | None]:
 
 
 def _to_idna(name: str) -> str:
-    """As DNS knows a name in another alphabet (RFC 5891, mapped first as UTS 46 says). Raises Refused."""
+    """Encode a non-ASCII name for DNS (RFC 5891, mapped first by UTS 46). Raises ToolCallRefused."""
     import idna  # noqa: PLC0415 - large tables, and most names need none
 
     try:

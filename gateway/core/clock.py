@@ -1,7 +1,4 @@
-"""Time as something that is handed over, so that tests own it.
-
-Ids that are unique without coordination.
-"""
+"""Clocks that are passed in, so that tests control the time, and ids that are unique without coordination."""
 
 import asyncio
 import heapq
@@ -13,7 +10,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the IO shells know of time. Deciding code gets times as arguments instead."""
+    """Source of time for code that does IO. Deciding code gets times as arguments instead."""
 
     def now(self) -> datetime:
         """Wall clock, aware, UTC. May jump."""
@@ -26,7 +23,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The real one."""
+    """The clock of the operating system."""
 
     def now(self) -> datetime:
         return datetime.now(UTC)
@@ -39,7 +36,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """Stands still until `advance`. Ships with the product because simulations use it too."""
+    """A clock that stands still until `advance`. Part of the product because simulations use it too."""
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._start = start
@@ -62,11 +59,11 @@ class ManualClock:
         await woken
 
     def correct(self, by_s: float) -> None:
-        """Somebody sets the time of day; `monotonic` and all sleep go on as before."""
+        """Change the wall clock, as an administrator would; `monotonic` and all sleeps continue unchanged."""
         self._start += timedelta(seconds=by_s)
 
     def advance(self, delay_s: float) -> None:
-        """Move on, waking in order whoever is due; each sees its own due time, as on a real clock."""
+        """Move forward, waking the sleepers that are due in order; each sees its own due time, as on a real clock."""
         goal = self._elapsed_s + delay_s
         while self._sleepers and self._sleepers[0][0] <= goal:
             due, _, woken = heapq.heappop(self._sleepers)
@@ -88,12 +85,12 @@ def new_id(now: datetime) -> str:
     return "".join(_ULID_ALPHABET[(value >> shift) & 31] for shift in range(125, -1, -5))
 
 
-def id_created_at(made: str) -> datetime | None:
-    """When an id of ours was made, UTC, to the millisecond. None: it is none of ours."""
-    if len(made) != _ULID_CHARS or not all(char in _ULID_ALPHABET for char in made):
+def id_created_at(ulid: str) -> datetime | None:
+    """Return the time at which `new_id` made this id, UTC, to the millisecond. None: it is not one of our ids."""
+    if len(ulid) != _ULID_CHARS or not all(char in _ULID_ALPHABET for char in ulid):
         return None
-    value = sum(_ULID_ALPHABET.index(char) << shift for char, shift in zip(made, range(125, -1, -5), strict=True))
+    value = sum(_ULID_ALPHABET.index(char) << shift for char, shift in zip(ulid, range(125, -1, -5), strict=True))
     try:
         return _EPOCH + (value >> 80) * _MILLISECOND
-    except OverflowError:  # a time that no calendar has
+    except OverflowError:  # outside the range of datetime
         return None

@@ -1,7 +1,4 @@
-"""What whoever steers a running gateway asks of it, and what it answers.
-
-Pure; `gateway.core.control_socket` carries it.
-"""
+"""Requests to a running gateway and its responses. Pure; `gateway.core.control_socket` carries them."""
 
 from typing import Annotated, Literal
 
@@ -10,9 +7,9 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapt
 from gateway.core.events import ConversationId, PresenceLevel, Time
 
 DmnAction = Literal["status", "pause", "wake", "sleep", "quiet", "rest", "off", "presence", "debug"]
-"""`status` and `debug` only ask. `sleep`: rest until a time, or a kind of notification; the others say themselves."""
+"""`status` and `debug` only read. `sleep`: rest until a time, or a kind of notification."""
 PresenceChoice = Literal[PresenceLevel, "auto"]
-"""How near the people are, whatever their words show; `auto`: as these show."""
+"""Presence level set by hand; `auto`: by the last activity of people."""
 
 _ShortText = Annotated[str, Field(max_length=200)]
 
@@ -22,107 +19,107 @@ class _ControlModel(BaseModel):
 
 
 class DmnRequest(_ControlModel):
-    """For the Default Mode Networks of the agents."""
+    """Request about the Default Mode Networks of the agents."""
 
     what: DmnAction
     by: _ShortText
-    """Who says so, for people. Nobody vouches for it."""
+    """The person asking, for people. Not verified."""
     agent: _ShortText | None = None
-    """One of them, by its id. None: all."""
+    """Id of one agent. None: all."""
     until: Time | None = None
-    """Of `sleep` and `quiet`. None: until it is woken; for an hour."""
+    """End of `sleep` or `quiet`. None: until it is woken; for an hour."""
     on: Annotated[tuple[_ShortText, ...], Field(max_length=20)] = ()
-    """Of `sleep`: types of notifications that wake it, too."""
+    """With `sleep`: types of notifications that wake it, too."""
     level: PresenceChoice = "auto"
-    """Of `presence`, which is the same for all agents."""
+    """With `presence`, which is the same for all agents."""
     kind: Literal["dmn"] = "dmn"
 
 
 class ContextRequest(_ControlModel):
-    """For the view of one conversation: as `gateway.runtime.rewind` has it."""
+    """Request about the view of one conversation: see `gateway.runtime.rewind`."""
 
     what: Literal["new", "retry", "rewind", "compact"]
     conversation: Annotated[ConversationId, Field(max_length=2_000)]
     by: _ShortText
-    """Who says so, for people. Nobody vouches for it."""
+    """The person asking, for people. Not verified."""
     count: Annotated[int, Field(ge=1, le=1_000)] = 1
-    """Of `rewind`: exchanges."""
+    """With `rewind`: number of exchanges."""
     kind: Literal["context"] = "context"
 
 
 class PairingRequest(_ControlModel):
-    """For who may speak to the agents: as `gateway.access.pairing_admin` has it."""
+    """Request about the people who may talk to the agents: see `gateway.access.pairing_admin`."""
 
     what: Literal["list", "approve", "revoke", "seed"]
     by: _ShortText
-    """Who says so, for people. Nobody vouches for it."""
+    """The person asking, for people. Not verified."""
     who: _ShortText = ""
-    """Of `approve`: the code; of `revoke` and `seed`: `channel:id`."""
+    """With `approve`: the code; with `revoke` and `seed`: `channel:id`."""
     role: Literal["owner", "admin", "member"] = "member"
-    """Of `seed`."""
+    """With `seed`."""
     kind: Literal["pair"] = "pair"
 
 
 class StopTurnRequest(_ControlModel):
-    """Leave off what goes on in one conversation, as `/stop` there."""
+    """Stop the turn of one conversation, as `/stop` does there."""
 
     conversation: Annotated[ConversationId, Field(max_length=2_000)]
     by: _ShortText = "operator"
-    """Who says so, for people. Nobody vouches for it."""
+    """The person asking, for people. Not verified."""
     kind: Literal["stop"] = "stop"
 
 
 class KillToolRequest(_ControlModel):
-    """End the tool that runs in one conversation. The model is told, and the turn goes on."""
+    """End the running tool of one conversation. The model gets an error, and the turn goes on."""
 
     conversation: Annotated[ConversationId, Field(max_length=2_000)]
     by: _ShortText = "operator"
-    """Who says so, for people. Nobody vouches for it."""
+    """The person asking, for people. Not verified."""
     kind: Literal["kill"] = "kill"
 
 
 class ReloadRequest(_ControlModel):
-    """Read the configuration again, as `/reload`."""
+    """Read the configuration again, like `/reload`."""
 
     by: _ShortText = "operator"
-    """Who says so, for people. Nobody vouches for it."""
+    """The person asking, for people. Not verified."""
     kind: Literal["reload"] = "reload"
 
 
 ControlRequest = DmnRequest | ContextRequest | PairingRequest | StopTurnRequest | KillToolRequest | ReloadRequest
-"""Everything that can be asked of a running gateway, tagged by `kind`."""
+"""Every request to a running gateway, tagged by `kind`."""
 
 
 class WantedTurn(_ControlModel):
-    """Where an autonomous turn would start."""
+    """A conversation where an autonomous turn would start."""
 
     conversation: ConversationId
     why: str
-    """`pending`: something waits there; `continuing`: it goes on with what it did; `low`: it is looking for work."""
+    """`pending`: something waits there; `continuing`: it continues its own work; `low`: it is looking for work."""
 
 
 class DmnStatus(_ControlModel):
-    """One agent's Default Mode Network, as it stands."""
+    """State of one agent's Default Mode Network."""
 
     agent: str
     mode: str
     next_tick_s: float | None
-    """Until it looks again. None: it does not run."""
+    """Seconds until its next tick. None: it does not run."""
     running: tuple[ConversationId, ...]
-    """A turn is under way here."""
+    """Conversations with a running turn."""
     waiting: tuple[ConversationId, ...]
-    """Somebody is owed a turn here."""
+    """Conversations where a person waits for a turn."""
     wanted: tuple[WantedTurn, ...]
-    """What an autonomous turn would take up, the first first."""
+    """Work for an autonomous turn, in order."""
     held: tuple[str, ...]
-    """Why none may start now, each in words. Empty: one may."""
+    """Reasons why none may start now, in words. Empty: one may."""
     low: tuple[ConversationId, ...]
-    """Something low waits here."""
+    """Conversations with something of low urgency."""
     in_a_row: int
-    """Autonomous turns since a person last spoke to it."""
+    """Autonomous turns since a person last addressed it."""
     max_in_a_row: int
     turns_today: int
-    """Autonomous ones, as is what was spent."""
+    """Autonomous turns; `spent_today_usd` is their cost."""
     daily_turns: int
     spent_today_usd: float
     daily_cost_usd: float
@@ -130,28 +127,28 @@ class DmnStatus(_ControlModel):
     """Failed turns in a row."""
     quiet: bool
     quiet_until: Time | None
-    """None: it is not quiet, or until it is woken."""
+    """None: it is not quiet, or quiet until it is woken."""
     stored_until: Time | None
-    """Of mode `stored`. None: until it is woken."""
+    """End of mode `stored`. None: until it is woken."""
     wake_on: tuple[str, ...]
     presence: str
-    """How near the people are."""
+    """Presence level of the people."""
 
 
 class ControlResponse(_ControlModel):
-    """What became of an order."""
+    """Result of a request."""
 
     ok: bool
     """False: it was not carried out, and the lines say why."""
     lines: tuple[str, ...]
-    """For people. Rooms are named in them: not safe on a terminal as they are."""
+    """Text for people. It names rooms: escape it before printing."""
     data: tuple[DmnStatus, ...] = ()
-    """For programs: the agents that it was about, afterwards."""
+    """The agents that the request was about, in their state afterwards, for programs."""
 
 
-def _request_kind(said: object) -> object:
-    """`dmn` where nothing is said: so did those who knew no other."""
-    return said.get("kind", "dmn") if isinstance(said, dict) else getattr(said, "kind", None)
+def _request_kind(request: object) -> object:
+    """Return the kind; `dmn` where it is missing, for clients that know no other."""
+    return request.get("kind", "dmn") if isinstance(request, dict) else getattr(request, "kind", None)
 
 
 _TaggedRequest = Annotated[

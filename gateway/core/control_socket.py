@@ -1,13 +1,12 @@
-"""How a running gateway is steered from outside: a Unix socket beside its store, for its own user alone.
+"""Control of a running gateway from outside: a Unix socket beside its store, for its own user alone.
 
-A client sends one JSON object on one line and gets one back, and the connection is closed:
-`gateway.core.control_messages` says what stands in them. Everything is bounded in size, time and number, and nothing
-that a client does stops the gateway.
+A client sends one JSON object on one line and gets one back (`gateway.core.control_messages`), and the connection is
+closed. Everything is bounded in size, time and number, and nothing that a client does stops the gateway.
 
 ControlError
-├── NotRunning    no gateway listens there: the store can be worked on instead
-├── NoAnswer      tell: it was asked, and whether it did something is not known
-└── PathTooLong   tell: no socket can be made there, so none is there to be asked
+├── GatewayNotRunning     no gateway listens there: the store can be worked on instead
+├── GatewayNotAnswering   tell: it got the request, and whether it did something is not known
+└── SocketPathTooLong     tell: no socket can be made there, so no gateway listens
 """
 
 import asyncio
@@ -28,19 +27,19 @@ from gateway.core.control_messages import CONTROL_REQUEST, CONTROL_RESPONSE, Con
 logger = logging.getLogger("reverie.control")
 
 MAX_PATH_BYTES: Final = 103
-"""What every system takes: `sun_path` holds 104 bytes on BSD and macOS, 108 on Linux, the last of them 0
+"""Length that every system accepts: `sun_path` holds 104 bytes on BSD and macOS, 108 on Linux, the last of them 0
 (https://man7.org/linux/man-pages/man7/unix.7.html)."""
 MAX_REQUEST_BYTES: Final = 65_536
 MAX_RESPONSE_BYTES: Final = 4_194_304
 READ_S = 5.0
-"""For the client to say it: programs do at once, people do not type here."""
+"""Time for the client to send its request: programs do at once, people do not type here."""
 ANSWER_S = 10.0
-"""For the gateway to do it."""
+"""Time for the gateway to carry it out."""
 MAX_CONNECTIONS = 16
 
 
 class ControlError(Exception):
-    """The running gateway was not asked, or did not answer. The message is one sentence for a person."""
+    """The running gateway was not reached, or did not answer. The message is one sentence for a person."""
 
 
 class GatewayNotRunning(ControlError):
@@ -48,17 +47,17 @@ class GatewayNotRunning(ControlError):
 
 
 class GatewayNotAnswering(ControlError):
-    """Something listens there and did not answer as it should."""
+    """Something listens there and did not answer properly."""
 
 
 class SocketPathTooLong(ControlError):
-    """The store stands where no socket can."""
+    """No socket can be made at the store's path."""
 
 
 def socket_path(store: Path) -> Path:
-    """Where the gateway with this store listens: `<store>.sock`, or where that is too long a short name beside it.
+    """Return the path of the socket of a store: `<store>.sock`, or a short name beside it if that is too long.
 
-    Raises PathTooLong where not even that fits.
+    Raises SocketPathTooLong if not even that fits.
     """
     plain = Path(os.path.abspath(store))  # noqa: PTH100 - `absolute` leaves `..` in, which counts
     beside = plain.with_name(f"{plain.name}.sock")
@@ -73,12 +72,12 @@ def socket_path(store: Path) -> Path:
 
 
 class ControlServer:
-    """Listens, and hands every order to `handler`."""
+    """Server that passes every request to `handler`."""
 
     def __init__(self, path: Path, handler: Callable[[ControlRequest], Awaitable[ControlResponse]]) -> None:
-        """`path`: as `socket_path` gives it. Whatever `handler` raises is logged, and the client is told that it broke.
+        """`path`: as `socket_path` gives it. Exceptions of `handler` are logged and answered with a refusal.
 
-        Whoever makes this holds the store's lock: a socket that stands there already is a dead process's.
+        The caller holds the store's lock: an existing socket is the remains of a dead process.
         """
         self._path = path
         self._handler = handler
@@ -86,7 +85,7 @@ class ControlServer:
         self._over = False
 
     async def run(self) -> None:
-        """Listen until cancelled; then no socket is left. A socket that cannot be made is a warning, and the end."""
+        """Listen until cancelled; then the socket is removed. If it cannot be made: log a warning and return."""
         try:
             listening = _bind(self._path)
         except OSError as error:
@@ -116,14 +115,14 @@ class ControlServer:
         assert task is not None
         self._connections.add(task)
         try:
-            if self._over or len(self._connections) > MAX_CONNECTIONS:  # its task may begin after the others' end
+            if self._over or len(self._connections) > MAX_CONNECTIONS:  # its task may begin after the others have ended
                 return
             answer = await self._answer(reader)
             async with asyncio.timeout(READ_S):
                 writer.write(CONTROL_RESPONSE.dump_json(answer) + b"\n")
                 await writer.drain()
         except (OSError, TimeoutError, asyncio.CancelledError):
-            writer.transport.abort()  # nobody waits for an answer, or nobody will get one
+            writer.transport.abort()  # the client has gone, or gets no answer
         except Exception:
             logger.exception("a connection broke")
             writer.transport.abort()
@@ -137,26 +136,26 @@ class ControlServer:
         try:
             async with asyncio.timeout(READ_S):
                 line = await reader.readline()
-        except ValueError:  # how `readline` says that its limit is passed
+        except ValueError:  # `readline` raises it at its limit
             return _refusal(f"an order has at most {MAX_REQUEST_BYTES} bytes")
         try:
-            order = CONTROL_REQUEST.validate_json(line)
+            request = CONTROL_REQUEST.validate_json(line)
         except ValidationError as error:
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-            where = ".".join(map(str, first["loc"][1:]))  # in front of it stands which kind of order it was taken for
+            where = ".".join(map(str, first["loc"][1:]))  # the first element is the kind of request it was parsed as
             return _refusal(f"not an order: {where or 'the line'}: {first['msg']}")
         try:
             async with asyncio.timeout(ANSWER_S):
-                return await self._handler(order)
+                return await self._handler(request)
         except TimeoutError:
             return _refusal(f"the gateway did not get to it within {ANSWER_S:.0f} s")
-        except Exception:  # a bug, or a store that cannot be written: the gateway's own work finds that out
+        except Exception:  # a bug, or a store that cannot be written, which other code reports
             logger.exception("an order broke")
             return _refusal("that broke; the gateway's log says how")
 
 
 async def serve_control(store: Path, handler: Callable[[ControlRequest], Awaitable[ControlResponse]]) -> None:
-    """Let the gateway with this store be steered, until cancelled. Where no socket can be made, it only warns."""
+    """Run the control server of a store until cancelled. If no socket can be made: log a warning and return."""
     try:
         path = socket_path(store)
     except SocketPathTooLong as error:
@@ -165,8 +164,8 @@ async def serve_control(store: Path, handler: Callable[[ControlRequest], Awaitab
     await ControlServer(path, handler).run()
 
 
-async def send_control_request(path: Path, order: ControlRequest) -> ControlResponse:
-    """Ask the gateway that listens there. Raises NotRunning or NoAnswer."""
+async def send_control_request(path: Path, request: ControlRequest) -> ControlResponse:
+    """Send a request to the gateway that listens there. Raises GatewayNotRunning or GatewayNotAnswering."""
     try:
         async with asyncio.timeout(READ_S):
             reader, writer = await asyncio.open_unix_connection(path, limit=MAX_RESPONSE_BYTES)
@@ -176,7 +175,7 @@ async def send_control_request(path: Path, order: ControlRequest) -> ControlResp
         raise GatewayNotAnswering(f"cannot ask the gateway on {path}: {_reason(error)}") from error
     try:
         async with asyncio.timeout(READ_S + ANSWER_S):
-            writer.write(CONTROL_REQUEST.dump_json(order) + b"\n")
+            writer.write(CONTROL_REQUEST.dump_json(request) + b"\n")
             await writer.drain()
             line = await reader.readline()
         if not line:
@@ -195,19 +194,19 @@ async def send_control_request(path: Path, order: ControlRequest) -> ControlResp
 
 
 def _bind(path: Path) -> socket.socket:
-    """A socket that only our user can connect to, in the place of a dead one. Raises OSError."""
+    """Return a socket that only our user can connect to, in place of a dead one. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise FileExistsError(17, "something else has that name")
         path.unlink()
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        made.bind(os.fspath(path))
-        path.chmod(0o600)  # before it listens: nobody can have connected
+        server.bind(os.fspath(path))
+        path.chmod(0o600)  # before it listens: no client can have connected
     except BaseException:
-        made.close()
+        server.close()
         raise
-    return made
+    return server
 
 
 def _refusal(why: str) -> ControlResponse:

@@ -1,8 +1,8 @@
-"""The vocabulary: what happens on a platform, what is said back, and the names of places and people.
+"""Vocabulary of platform events and posts, and of the places and people they name.
 
-Imports nothing of ours. Every type is frozen and keyword-only. Times are aware and in UTC. Ids are
-opaque: only the channel that made one looks inside. Text is Markdown, free of platform markup and of
-lone surrogates (adapters replace them at the edge, because they cannot be written as UTF-8).
+Imports nothing of ours. Every type is frozen and keyword-only. Times are aware and in UTC. Ids are opaque: only the
+channel that made one interprets it. Text is Markdown, free of platform markup and of lone surrogates (adapters replace
+them, because they cannot be written as UTF-8).
 """
 
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from typing import Annotated, Literal, NewType, Self
 from pydantic import AfterValidator, Field, TypeAdapter
 
 PresenceLevel = Literal["focused", "present", "idle", "away", "sleeping"]
-"""How near the people are whom the agent serves."""
+"""How close at hand the people are whom the agent serves: presence by their last activity."""
 
 
 ChannelName = NewType("ChannelName", str)
-"""A platform account of ours, e.g. `irc.libera`. Letters, digits, `.`, `_` and `-` only."""
+"""One platform account of ours, e.g. `irc.libera`. Letters, digits, `.`, `_` and `-` only."""
 RoomId = NewType("RoomId", str)
 """A channel, group, guild channel or direct chat."""
 ThreadId = NewType("ThreadId", str)
@@ -25,9 +25,9 @@ SenderId = NewType("SenderId", str)
 """Stable for one person on one platform account. Never a display name or a bare nick."""
 MessageId = NewType("MessageId", str)
 EventId = NewType("EventId", str)
-"""Names one platform event; the same event seen twice has the same id."""
+"""Id of one platform event; a repeat of the event has the same id."""
 PostKey = NewType("PostKey", str)
-"""Names one post of ours for ever: the idempotency key of its delivery."""
+"""Permanent id of one of our posts: the idempotency key of its delivery."""
 ConversationId = NewType("ConversationId", str)
 """`Address` in one line, e.g. `irc.libera/#python`. Made only by `Address.conversation`."""
 
@@ -44,7 +44,7 @@ Time = Annotated[datetime, AfterValidator(_to_utc)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """A place where something can be said. One address is one conversation."""
+    """A place that can be posted to. One address is one conversation."""
 
     channel: ChannelName
     room: RoomId
@@ -57,64 +57,64 @@ class Address:
 
     @property
     def conversation(self) -> ConversationId:
-        """The same for equal addresses, different for different ones; `parse` reverses it."""
+        """This address on one line: equal for equal addresses, different for different ones; `parse` reverses it."""
         parts = [self.channel, self.room] + ([self.thread] if self.thread is not None else [])
         return ConversationId("/".join(p.replace("%", "%25").replace("/", "%2F") for p in parts))
 
     @classmethod
     def parse(cls, conversation: str) -> Self:
-        """Reverse `conversation`. Raises ValueError for anything that it could not have made."""
+        """Reverse `conversation`. Raises ValueError for any text that `conversation` could not have returned."""
         channel, _, rest = conversation.partition("/")
         room, _, thread = rest.partition("/")
         plain = [part.replace("%2F", "/").replace("%25", "%") for part in (channel, room, thread)]
         if all(plain[:2]):
-            made = cls(
+            address = cls(
                 channel=ChannelName(plain[0]), room=RoomId(plain[1]), thread=ThreadId(plain[2]) if plain[2] else None
             )
-            if made.conversation == conversation:
-                return made
+            if address.conversation == conversation:
+                return address
         raise ValueError(f"not a conversation: {conversation!r}; expected channel/room or channel/room/thread")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sender:
-    """Who did it."""
+    """The person or bot that caused an event."""
 
     id: SenderId
     name: str
-    """For display only; anybody can take it."""
+    """Display name. Anybody can take it."""
     account: str | None = None
-    """The platform's account name where it has one apart from `id` (IRC services)."""
+    """The platform's account name, where it differs from `id` (IRC services)."""
     is_bot: bool = False
     verified: bool = False
-    """True only if the platform vouches for `id`. A nick is never verified."""
+    """True only if the platform vouches for `id`. Never true for a nick."""
     ranks: tuple[str, ...] = ()
-    """What the platform says of this person in the place where they did it, as far as it tells: `role:<id>` (Discord),
-    `creator` or `administrator` (Telegram), `op`, `voice`, ... (IRC). Nothing follows from it unless the operator
-    wants that."""
+    """Ranks of the sender in the place of the event, as far as the platform reports them: `role:<id>` (Discord),
+    `creator` or `administrator` (Telegram), `op`, `voice`, ... (IRC). They grant nothing unless the operator configures
+    that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attachment:
-    """Something beside the text. The bytes stay on the platform until somebody asks for them."""
+    """A file or location beside the text. Its bytes stay on the platform until they are fetched."""
 
     id: str
     form: Literal["image", "audio", "video", "file", "sticker", "location"]
     name: str | None = None
-    """As the sender named it. Untrusted: never a path."""
+    """File name chosen by the sender. Untrusted: never a path."""
     content_type: str | None = None
-    """As the platform says, unchecked. None: not told."""
+    """Content type claimed by the platform, unchecked. None: not given."""
     size_bytes: int | None = None
-    """None: not told."""
+    """None: not given."""
     duration_s: float | None = None
-    """Of sound and film. None: not told, or neither."""
+    """Length of audio or video. None: not given, or neither."""
     recorded: bool = False
-    """The platform says that the sender recorded it as a voice message."""
+    """True if the platform reports a voice message recorded by the sender."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """Somebody said something. `kind` is the platform's own knowledge of whom it was said to."""
+    """A message in a conversation. `kind` is the platform's own information on whom it was addressed to."""
 
     id: MessageId
     at: Address
@@ -125,17 +125,17 @@ class Message:
     reply_to: MessageId | None = None
     attachments: tuple[Attachment, ...] = ()
     language: str | None = None
-    """BCP 47, where the platform tells."""
+    """BCP 47, where the platform reports it."""
     carried: str = ""
-    """Of `text`, what the sender did not write but carries: a forwarded message, a quotation, an embed. Empty: it is
-    all the sender's own, as far as the platform tells."""
+    """The part of `text` that the sender did not write but passed on: a forwarded message, a quotation, an embed.
+    Empty: all of it is the sender's own, as far as the platform reports."""
     history: bool = False
-    """It was said a while ago, and is only played back: context, never a command and never a reason for a turn."""
+    """True for an old message that is only played back: context, never a command and never a reason for a turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageEdited:
-    """A message now reads differently."""
+    """New text of a message."""
 
     id: EventId
     at: Address
@@ -144,30 +144,30 @@ class MessageEdited:
     text: str
     sent: Time
     direct: bool = False
-    """It happened in a direct chat. The platform's own knowledge, as `Message.kind`."""
+    """True in a direct chat. The platform's own information, like `Message.kind`."""
     carried: str = ""
-    """As `Message.carried`."""
+    """Like `Message.carried`."""
     kind: Literal["edited"] = "edited"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageDeleted:
-    """A message is gone from the platform (not from our log)."""
+    """Deletion of a message on the platform (not in our log)."""
 
     id: EventId
     at: Address
     message: MessageId
     sent: Time
     sender: Sender | None = None
-    """Who deleted it; None where the platform does not tell."""
+    """The person who deleted it; None where the platform does not report that."""
     direct: bool = False
-    """As `MessageEdited.direct`."""
+    """Like `MessageEdited.direct`."""
     kind: Literal["deleted"] = "deleted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReactionChanged:
-    """A reaction was put on a message or taken off."""
+    """A reaction added to a message or removed from it."""
 
     id: EventId
     at: Address
@@ -178,64 +178,64 @@ class ReactionChanged:
     added: bool
     sent: Time
     direct: bool = False
-    """As `MessageEdited.direct`."""
+    """Like `MessageEdited.direct`."""
     kind: Literal["reacted"] = "reacted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembershipChanged:
-    """A room's people or its topic changed."""
+    """A change of a room's members, topic or title."""
 
     id: EventId
     at: Address
     sender: Sender
     change: Literal["join", "part", "kick", "nick", "topic", "title", "invite"]
-    """`title`: `at` has another name. `invite`: the sender asks us into `at`."""
+    """`title`: the room at `at` has a new name. `invite`: the sender invites us to `at`."""
     sent: Time
     subject: str | None = None
     """The person kicked, or the new nick. None for the other changes."""
     text: str | None = None
     """The reason, the new topic or the new title. None: not given."""
     news: bool = True
-    """False: nobody did it just now, we were told how things stand."""
+    """False: no change just now, but a report of the present state."""
     kind: Literal["membership"] = "membership"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceNames:
-    """How people call a place, as its platform tells. All of it is untrusted text.
+    """Names of a place, as its platform reports them. All of it is untrusted text.
 
-    None: the platform did not tell, so what was known before still holds. Empty: there is none.
+    None: the platform did not report it, so the earlier value still holds. Empty: there is none.
     """
 
     room: str | None = None
-    """Of a room: its title. On a platform whose room ids are names, that name."""
+    """Title of a room. On a platform whose room ids are names, that name."""
     person: str | None = None
-    """Of a direct chat: the display name of the other person."""
+    """Display name of the other person in a direct chat."""
     handle: str | None = None
-    """Of a direct chat: the name by which the platform finds that person, e.g. `@ann`."""
+    """Handle by which the platform finds the other person of a direct chat, e.g. `@ann`."""
     server: str | None = None
-    """The guild or the network that the place belongs to."""
+    """The guild or network that the place belongs to."""
     thread: str | None = None
     """Title of the thread, if the address names one."""
     thread_created_as: str | None = None
-    """What the thread was called at first: it counts only while no later name is known."""
+    """First title of the thread: it counts only while no later one is known."""
     topic: str | None = None
-    """None also where topics are told by `MembershipChanged`."""
+    """Topic of the room. None also where topics are reported by `MembershipChanged`."""
     me: str | None = None
-    """What the agent is called there, as people write it to speak to it: a nick, or `@name`."""
+    """The agent's own name there, as people write it to address it: a nick, or `@name`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceRenamed:
-    """From inside: a place is called so from now on. All that is known of it, cleaned and bounded."""
+    """Internal event: the known names of a place have changed. Holds all of them, cleaned and bounded."""
 
     id: EventId
     at: Address
     names: PlaceNames
     sent: Time
     changed: tuple[Literal["room", "server", "thread", "topic", "me"], ...] = ()
-    """Which of the names were others before. Empty: nothing was known."""
+    """Names that had another value before. Empty: nothing was known."""
     kind: Literal["named"] = "named"
 
 
@@ -244,17 +244,17 @@ class Command:
     """An administrative request: a native slash command, or text with the command prefix."""
 
     id: EventId
-    """For text, the message's id. A `Post` that answers it has it as `reply_to`."""
+    """For text, the id of the message. A `Post` that answers it has this id as `reply_to`."""
     at: Address
     sender: Sender
     name: str
     """Lower case, without prefix."""
     args: str
-    """All that follows the name, trimmed."""
+    """The text behind the name, trimmed."""
     sent: Time
     origin: Literal["native", "text"]
     direct: bool = False
-    """It was given in a direct chat. The platform's own knowledge, as `Message.kind`."""
+    """True in a direct chat. The platform's own information, like `Message.kind`."""
     kind: Literal["command"] = "command"
 
 
@@ -268,62 +268,62 @@ class ConnectionChanged:
     reason: str
     sent: Time
     says: bool = False
-    """Not up, but only deaf: what is to be said may be tried all the same."""
+    """True if the account is not up, but only cannot receive: posts may be tried all the same."""
     kind: Literal["link"] = "link"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """From inside: a time that somebody asked to be told of has come."""
+    """Internal event: the time of a reminder has come."""
 
     id: EventId
     text: str
-    """In the words of whoever asked for it: untrusted, unless nobody did."""
+    """Text of the reminder, written by the person who asked for it: untrusted, unless the agent itself did."""
     sent: Time
     at: Address | None = None
-    """Where it concerns; None: the agent itself."""
+    """The conversation it belongs to; None: the agent itself."""
     agent: str = ""
-    """Whose it is, by its id."""
+    """Id of the agent that set it."""
     reminder: str = ""
-    """Which reminder this is one time of; empty: none."""
+    """Id of the reminder that this is one occurrence of; empty: none."""
     asked_by: str = ""
-    """Display name of who asked for it. Untrusted. Empty: the agent itself."""
+    """Display name of the person who asked for it. Untrusted. Empty: the agent itself."""
     due: Time | None = None
-    """When it was to come; None: at `sent`."""
+    """Scheduled time; None: at `sent`."""
     missed: int = 0
-    """Times before this one that passed while nobody could tell."""
+    """Earlier occurrences that passed while the gateway could not report them."""
     next: Time | None = None
-    """When it comes again; None: never."""
+    """Next occurrence; None: never."""
     kind: Literal["alarm"] = "alarm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFinished:
-    """From inside: work that went on beside the turns has ended."""
+    """Internal event: background work has ended."""
 
     id: EventId
     what: str
-    """One word, e.g. `dream`."""
+    """Name of the work in one word, e.g. `dream`."""
     ok: bool
     text: str
-    """What came of it, in one line."""
+    """Result in one line."""
     sent: Time
     agent: str = ""
-    """Whose it was, by its id."""
+    """Id of the agent that the work was for."""
     at: Address | None = None
-    """Where it concerns; None: the agent itself."""
+    """The conversation it belongs to; None: the agent itself."""
     kind: Literal["finished"] = "finished"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryReport:
-    """From inside: how a post of ours ended. One per post, the last word on it."""
+    """Internal event: final result of the delivery of one of our posts. There is one per post."""
 
     id: EventId
     at: Address
     post: PostKey
     state: Literal["sent", "uncertain", "failed"]
-    """`uncertain`: at least one part may or may not have been seen, and is not sent again."""
+    """`uncertain`: at least one part may or may not have been shown, and is not sent again."""
     reason: str
     """Empty if sent."""
     sent: Time
@@ -343,7 +343,7 @@ Notification = (
     | TaskFinished
     | DeliveryReport
 )
-"""Everything that can be noticed, tagged by `kind` (a `Message` by any of its four kinds)."""
+"""Every event that a gateway can receive, tagged by `kind` (a `Message` by any of its four kinds)."""
 
 NOTIFICATION: TypeAdapter[Notification] = TypeAdapter(Annotated[Notification, Field(discriminator="kind")])
 """`dump_json` and `validate_json` are each other's inverse on every `Notification`."""
@@ -351,33 +351,33 @@ NOTIFICATION: TypeAdapter[Notification] = TypeAdapter(Annotated[Notification, Fi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostFile:
-    """A file that goes with a post. Its bytes are kept beside the store until it is delivered."""
+    """A file sent with a post. Its bytes are kept beside the store until it is delivered."""
 
     name: str
-    """As people are to see it; no path."""
+    """File name shown to people; no path."""
     content_type: str
     sha256: str
-    """Of the bytes, in lower-case hex."""
+    """Digest of the bytes, in lower-case hex."""
     size_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Post:
-    """Something to say. `text` is Markdown and not blank."""
+    """A message to send. `text` is Markdown and not blank."""
 
     key: PostKey
     to: Address
     text: str
     reply_to: MessageId | None = None
     style: Literal["message", "notice"] = "message"
-    """`notice`: said by the machine itself (IRC NOTICE, silent elsewhere); bots must not answer it."""
+    """`notice`: sent by the gateway itself (IRC NOTICE, silent elsewhere); bots must not answer it."""
     private: bool = False
-    """Only for whoever sent the `Command` that `reply_to` names. Where the platform cannot do that, it is said
-    in the open; where it could and no longer can (the request is too old), it is rejected."""
+    """Visible only to the sender of the `Command` that `reply_to` names. On a platform that cannot do that, the post is
+    public; on one that could but no longer can (the request is too old), it is rejected."""
     file: PostFile | None = None
-    """Sent along, with `text` as its caption, where the channel can (`Capabilities.file_bytes`)."""
+    """File sent along, with `text` as its caption, where the channel supports it (`Capabilities.file_bytes`)."""
     page: int = 1
-    """Which page of the text to show, from 1, on a channel that shows long texts in pages; else without meaning."""
+    """Page of the text to show, from 1, on a channel that shows long texts in pages; else without effect."""
 
     def __post_init__(self) -> None:
         if not self.text.strip() or self.page < 1:
@@ -386,10 +386,10 @@ class Post:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """The platform took it."""
+    """Confirmation that the platform accepted a post."""
 
     ids: tuple[MessageId, ...] = ()
-    """As the platform names them; empty where it does not."""
+    """Message ids given by the platform; empty where it gives none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -401,7 +401,7 @@ class Usage:
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
     cache_write_1h_tokens: int = 0
-    """Of these, written to be kept for an hour, which costs more. Where a provider has no such thing: 0."""
+    """Part of `cache_write_tokens` written for an hour, which costs more. 0 where a provider has no such cache."""
     output_tokens: int = 0
 
     def __add__(self, other: "Usage") -> "Usage":
@@ -416,67 +416,68 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceRef:
-    """Where something stands whole, of which the model was told a part."""
+    """Reference to the full version of a text of which the model was shown a part."""
 
     handle: str
-    """What `fetch_evidence` takes: see `gateway.context.evidence`."""
+    """Argument of `fetch_evidence`: see `gateway.context.evidence`."""
     kind: str
-    """What it is: `text`, `file`, `command`, `page`, `messages`, ..."""
+    """Kind of text: `text`, `file`, `command`, `page`, `messages`, ..."""
     origin: str
-    """Where it is from, on one line: a path and range, a command, a URL, message ids. Untrusted."""
+    """Source of the text, on one line: a path and range, a command, a URL, message ids. Untrusted."""
     chars: int
-    """Of the whole."""
+    """Length of the full text."""
     sha256: str
-    """Of the whole in UTF-8, in lower-case hex."""
+    """Digest of the full text in UTF-8, in lower-case hex."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolImage:
-    """An image that a tool brought. Its bytes are kept beside the store for a while."""
+    """An image returned by a tool. Its bytes are kept beside the store for a while."""
 
     sha256: str
-    """Of the bytes, in lower-case hex."""
+    """Digest of the bytes, in lower-case hex."""
     media_type: Literal["image/png", "image/jpeg", "image/gif", "image/webp"]
     about: str
-    """One line, not blank."""
+    """Description on one line, not blank."""
     size_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCallRecord:
-    """A tool that the model called, and what it was told."""
+    """A tool call made by the model, and the result that the model was shown."""
 
     id: str
-    """The model's own name of the call."""
+    """The model's own id of the call."""
     name: str
     arguments: str
     """JSON text as the model wrote it: untrusted and perhaps malformed."""
     result: str
     error: bool = False
     ended: bool = False
-    """It ended the turn, so the model has not read the result."""
+    """True if the call ended the turn, so that the model has not read the result."""
     source: EvidenceRef | None = None
-    """Of what `result` shows a part of. None: `result` is all of it."""
+    """Full text of which `result` shows a part. None: `result` is complete."""
     origin: str = ""
-    """Where the result is from, if its tool tells. Empty: from the call alone."""
+    """Source of the result, if its tool reports one. Empty: known from the call alone."""
     ephemeral: bool = False
-    """What it did is kept elsewhere, so the call leaves the view at the next fold."""
+    """True if the effect of the call is kept elsewhere, so that the call leaves the view at the next fold."""
     images: tuple[ToolImage, ...] = ()
-    """Shown behind the results of the same step."""
+    """Images shown after the results of the same step."""
     untrusted: bool = False
-    """`result` is somebody else's words, and is told behind a fence."""
+    """True if `result` is text by other people, which the model is shown inside a fence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnStep:
-    """One answer of the model in the middle of a turn, and what it was told then."""
+    """One response of the model within a turn, and the results it was shown next."""
 
     text: str
-    """What it said beside its calls: progress, never posted."""
+    """Text beside the calls: progress, never posted."""
     calls: tuple[ToolCallRecord, ...]
-    """In its order; not empty."""
+    """Calls in the model's order; not empty."""
     heard: str = ""
-    """What arrived meanwhile and was told behind the results, as `agent.prompt.render_prompt_lines` writes it."""
+    """Messages that arrived meanwhile and were shown after the results, as `agent.prompt.render_prompt_lines` writes
+    them."""
 
 
 CacheTtl = Literal["5m", "1h"]
@@ -485,37 +486,37 @@ CacheTtl = Literal["5m", "1h"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockUsage:
-    """One block of a request, as the cache was expected to treat it."""
+    """One block of a request, with the expected use of the cache."""
 
     name: str
     """tools, identity, skills, binding, channel, history or now."""
     tokens: int
-    """As counted or estimated before the request."""
+    """Size as counted or estimated before the request."""
     read: int
-    """Of these, expected to come from the cache."""
+    """Part of `tokens` expected to be read from the cache."""
     written: int
-    """Expected to be written to it."""
+    """Part of `tokens` expected to be written to the cache."""
     lifetime: CacheTtl | None
-    """Of what is written; None: nothing is."""
+    """Lifetime of the written part; None: nothing is written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestUsage:
-    """One model request: what its cache was expected to do, what was billed, and why they differ."""
+    """One model request: expected use of the cache, billed usage, and the reason for the difference."""
 
     provider: str
-    """Which kind of provider: anthropic, openai, llamacpp, ..."""
+    """Kind of provider: anthropic, openai, llamacpp, ..."""
     model: str
-    """As the provider names it."""
+    """Model name as the provider gives it."""
     blocks: tuple[BlockUsage, ...]
-    """In the order of the request, without empty ones."""
+    """Blocks in the order of the request, without empty ones."""
     usage: Usage
-    """As billed."""
+    """Usage as billed."""
     cost_usd: float | None
-    """Of the usage; None: the price is not known."""
+    """Cost of the usage; None: the price is not known."""
     exact: bool
-    """The tokens were counted by the model's own counter; else estimated."""
+    """True if the tokens were counted by the model's own counter; else they were estimated."""
     missed: str = ""
-    """What was expected to be read and was not, and which bytes in which block did it; empty: nothing."""
+    """Expected cache read that did not happen, and which bytes in which block caused that; empty: none."""
     cleared: int = 0
-    """Tokens of the prompt that the provider left out by itself, as it was asked to. They are not billed."""
+    """Prompt tokens that the provider left out, as requested. They are not billed."""

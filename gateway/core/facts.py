@@ -1,7 +1,7 @@
-"""What the log holds: every notification, and what the gateway itself decided and did.
+"""Facts: the entries of the log, that is every notification, and what the gateway itself decided and did.
 
-A `Fact` is the body of one log entry, tagged by `kind`. Facts are never changed; every table beside
-the log is a fold of them (`gateway.store.projections`).
+A `Fact` is the body of one log entry, tagged by `kind`. Facts are never changed; every table beside the log is computed
+from them (`gateway.store.projections`).
 """
 
 from dataclasses import dataclass
@@ -33,213 +33,214 @@ Seq = NewType("Seq", int)
 TurnId = NewType("TurnId", str)
 
 MESSAGE_KINDS: Final = ("direct", "mention", "reply", "room")
-"""The kinds under which a `Message` stands in the log."""
+"""Values of `Message.kind`, under which messages are in the log."""
 
 AMBIENT: Final = 0
 LOW: Final = 1
 NORMAL: Final = 2
 URGENT: Final = 3
-"""Urgencies: context only; told at the next turn; wakes the agent at its next tick; starts a turn."""
+"""Urgencies: context only; shown in the next turn; wakes the agent at its next tick; starts a turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What access and attention said of the entry that caused this one."""
+    """Decision of access and attention about the entry that caused this one."""
 
     type: str
     """Dotted, e.g. `irc.libera.mention.#python`."""
     urgency: Literal[0, 1, 2, 3]
     fate: Literal["due", "context", "refused", "noted"]
-    """due: a turn will cover it; context: told if a turn happens anyway; refused: by access, never told;
-    noted: needs no turn (link changes, membership)."""
+    """due: a turn will cover it; context: shown if a turn happens anyway; refused: by access, never shown; noted: needs
+    no turn (connection changes, membership)."""
     rule: str
-    """Which rule decided, for people."""
+    """The rule that decided, for people."""
     role: str
     kind: Literal["judged"] = "judged"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaRef:
-    """An image that the model was shown. Its bytes are kept beside the store for a while."""
+    """An image that was shown to the model. Its bytes are kept beside the store for a while."""
 
     sha256: str
-    """Of the bytes, in lower-case hex: the file's name."""
+    """Digest of the bytes, in lower-case hex: the name of the file."""
     media_type: Literal["image/png", "image/jpeg", "image/gif", "image/webp"]
     line: Seq
     """The message that it came with."""
     about: str
-    """As its line describes it."""
+    """Description, as in the line of that message."""
     size_bytes: int
     width: int
     height: int
-    """Pixels; 0 if they are not known."""
+    """Height in pixels; 0 if it is not known. The same for `width`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoldDecision:
-    """What a fold was decided by: `agent.compaction.plan_compaction` says the same of the same."""
+    """Inputs and result of a fold decision: `agent.compaction.plan_compaction` returns the same for the same inputs."""
 
     situation: str
     """`agent.compaction.CompactionParams`, as canonical JSON. The sizes of the turns follow from the log."""
     written: Time | None = None
-    """When the newest journal entry of the place was written, if that was looked up."""
+    """Time of the newest journal entry of the place, if that was looked up."""
     verdict: str
-    """In words."""
+    """The result in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionSummary:
-    """A summary that a model made: one row of `compactions_v1`."""
+    """A summary made by a model: one row of `compactions_v1`."""
 
     text: str
-    """As the model wrote it."""
+    """Text as the model wrote it."""
     turns: int
-    """That it stands for, besides what the summary before it stood for."""
+    """Number of turns summarised, besides those of the previous summary."""
     tokens_before: int
-    """Of what it stands for, estimated."""
+    """Estimated size of what it summarises."""
     tokens_after: int
-    """Of the head that holds it, estimated."""
+    """Estimated size of the head that holds it."""
     tries: int
     took_s: float
     model: str
-    """What made it, as its provider names it."""
+    """The model that made it, by its provider's name."""
     usage: Usage
     cost_usd: float | None
-    """Of the requests for it, failed ones too; the turn that it was made for bears it. None: no price is known."""
+    """Cost of its requests, failed ones too; charged to the turn it was made for. None: no price is known."""
 
 
 TurnCause = Literal["addressed", "noticed", "alarm", "continued", "digest", "dream", "compact"]
-"""Why a turn was taken: somebody spoke to the agent; something there was worth a look; a reminder came; it goes on with
-what it was doing; it looks at what is pending everywhere; it consolidates what it wrote down; somebody wants
-the view folded."""
+"""Reason for a turn: a message addressed to the agent; something noticed in a conversation; a reminder; continuation of
+its own work; a look at all pending work; consolidation of notes into memory; a request to fold the view."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRecord:
-    """One turn in one conversation, whole. Written in one transaction with its post, if it has one."""
+    """Complete record of one turn in one conversation. Written in one transaction with its post, if it has one."""
 
     turn: TurnId
     covers: tuple[Seq, ...]
     """The messages shown to the model as new, oldest first."""
     omitted: int
-    """Older unread ones that were only counted."""
+    """Number of older unread messages that were only counted."""
     heard: str
-    """The new lines exactly as the model read them: what a later prompt repeats, byte for byte."""
+    """The new lines exactly as the model read them: later prompts repeat them byte for byte."""
     upto: Seq
-    """Everything unread up to here is dealt with, shown or not."""
+    """Every unread message up to here is dealt with, shown or not."""
     outcome: Literal["replied", "silent", "yielded", "failed", "interrupted"]
-    """interrupted: it was ended from outside before it could answer; what it heard is for the next turn there."""
+    """interrupted: ended from outside before it could answer; the messages shown to it are left for the next turn."""
     text: str
-    """What was said; empty for silent, yielded and interrupted."""
+    """The answer; empty for silent, yielded and interrupted."""
     reason: str
-    """Why it failed, why the model was not asked, or who had it left off, without secrets; empty otherwise."""
+    """Reason for a failure, for not asking the model, or for an interruption, without secrets; empty otherwise."""
     model: str
-    """What answered, as its provider names it; empty if nothing did."""
+    """The model that answered, by its provider's name; empty if none did."""
     usage: Usage
     requests: int
-    """Model requests that were made."""
+    """Number of model requests made."""
     autonomous: bool
-    """Nobody asked for it."""
+    """True if nobody asked for the turn."""
     failure: str = ""
-    """Of a failed turn: the `TurnCause` (`agent.models.base`). Empty: it did not fail, or an older version wrote
+    """Cause of a failed turn: a `FailureCause` (`agent.models.base`). Empty: it did not fail, or an older version wrote
     this."""
     media: tuple[MediaRef, ...] = ()
-    """The images shown with the new lines, in their order: what a later prompt repeats, too."""
+    """Images shown with the new lines, in their order: later prompts repeat them, too."""
     accounts: tuple[RequestUsage, ...] = ()
-    """Of each model request, what its cache was expected to do and what was billed."""
+    """Expected cache use and billed usage of each model request."""
     agent: str = ""
-    """Who took it, by its id. Empty: the version that wrote this did not tell."""
+    """Id of the agent. Empty: not recorded by the version that wrote this."""
     senders: tuple[SenderId, ...] = ()
-    """Who said each of `covers`, in that order ("": nobody): what the turn cost is theirs. Empty: not told. Of a turn
-    that was left off they stand without `covers`: these are in the record of the word that ended it."""
+    """Sender of each of `covers`, in that order ("": nobody); the cost of the turn is shared among them. Empty: not
+    recorded. For an interrupted turn they are present without `covers`, which are in the record of the message that
+    ended it."""
     steps: tuple[TurnStep, ...] = ()
-    """The tools that were used, answer by answer: what a later prompt repeats, byte for byte, until a fold."""
+    """Tool calls, response by response: later prompts repeat them byte for byte, until a fold."""
     cause: TurnCause = "addressed"
     continued: bool = False
-    """It went on with what the turn before it had begun, also if somebody spoke to the agent then."""
+    """True if it continued the work of the turn before it, also if a message to the agent caused it."""
     looked: tuple[tuple[ConversationId, Seq], ...] = ()
-    """Of the inner conversation: where it looked, and up to which entry. What was unread there wakes nobody again."""
+    """For a turn of the inner conversation: the conversations it looked at, and up to which entry. What was unread
+    there no longer wakes the agent."""
     within: TurnId | None = None
-    """It is what this turn of the inner conversation did here, and asked no model by itself."""
+    """Turn of the inner conversation whose action here this record describes; no model was asked for it alone."""
     prompt_tokens: int = 0
-    """Of the last request, as the provider billed it. 0: it did not tell."""
+    """Size of the last request, as the provider billed it. 0: not reported."""
     prompt_estimate: int = 0
-    """What the same request was thought to have, by the view's own measure."""
+    """Size of the same request as estimated for the view."""
     recalled: tuple[str, ...] = ()
-    """What was recalled for it, by the names of `gateway.context.recall`: that is not told again while this is in
-    view."""
+    """Ids of the texts recalled for it (`gateway.context.recall`): not repeated while this turn is in view."""
     nudged: bool = False
-    """It was asked to write down what matters, because the window is nearly full."""
+    """True if it was asked to write down what matters, because the window is nearly full."""
     view: str = ""
-    """Hex digest of the view that its requests repeated, the last ones if it was folded in between
-    (`gateway.context.history.HistoryView.digest`). Empty: not told."""
+    """Hex digest of the view that its requests repeated; of the last requests, if it was folded in between
+    (`gateway.context.history.HistoryView.digest`). Empty: not recorded."""
     weighed: FoldDecision | None = None
-    """Why the view was not folded for it, though something could have gone. None: nothing could, or it was folded."""
+    """Reasons for not folding the view, though something could have been removed. None: nothing could, or it was
+    folded."""
     foreign: str = ""
-    """What brought text from outside into its requests first: a tool of this turn, or something that was in view.
-    Empty: nothing did, or an earlier version did not tell; those told the tools of the turn only."""
+    """First source that brought text from outside into its requests: a tool of this turn, or something in view. Empty:
+    none, or an earlier version did not record it; those recorded the tools of the turn only."""
     least_role: str = ""
-    """The lowest role of whoever wrote what its requests held; `owner`: nobody else did. Empty: an earlier version did
-    not tell, and it follows from `covers`."""
+    """Lowest role among the authors of its requests; `owner`: there were no others. Empty: an earlier version did not
+    record it, and it follows from `covers`."""
     kind: Literal["turn_ended"] = "turn_ended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewFolded:
-    """From now on the view of this conversation is this: `head`, then the turns from `start` on, in these forms."""
+    """New form of the view of this conversation: `head`, then the turns from `start` on, in these forms."""
 
     start: Seq
-    """The first turn in view is the first that ended at this position or behind it."""
+    """The first turn in view is the first that ended at or after this position."""
     reason: str
-    """In words: which trigger, what it saves, what it costs."""
+    """Trigger, saving and cost, in words."""
     head: str = ""
-    """What stands in front of the first turn, word for word. Empty: nothing."""
+    """Text in front of the first turn, verbatim. Empty: none."""
     carried: str = ""
     """The summary that `head` holds, of this fold or an earlier one. Empty: none."""
     summed: Seq = Seq(0)
-    """The tool loops of turns in front of this position are told as summaries."""
+    """Tool loops of turns before this position are shown as summaries."""
     trimmed: Seq = Seq(0)
-    """Of turns in front of this position old results are stubs, and ephemeral calls are gone. At least `summed`."""
+    """In turns before this position old results are stubs, and ephemeral calls are removed. At least `summed`."""
     spared: int = 0
-    """So many of the newest results in front of `trimmed` are whole all the same."""
+    """Number of the newest results before `trimmed` that are shown in full all the same."""
     excerpts_tokens: int = 0
-    """So much of the results of summarised loops is still told, the newest first."""
+    """Tokens of results of summarised loops that are still shown, the newest first."""
     kinds: tuple[str, ...] = ()
-    """What it did, gentlest first: `trim`, `sum`, `bridge`, `summary`, `drop`, `new`."""
+    """Steps of the fold, gentlest first: `trim`, `sum`, `bridge`, `summary`, `drop`, `new`."""
     weighed: FoldDecision | None = None
-    """What it was decided by. None: somebody asked for it, or the version that wrote this did not tell."""
+    """Inputs of the decision. None: a person asked for the fold, or the version that wrote this did not record them."""
     summary: CompactionSummary | None = None
-    """The model's summary that `head` holds. None: it holds none that is new."""
+    """The model's summary that `head` holds. None: no new one."""
     least_role: str = ""
-    """The lowest role of whoever wrote what `head` was made of. Empty: an earlier version did not tell, so it may be
-    anybody's."""
+    """Lowest role among the authors of what `head` was made of. Empty: an earlier version did not record it, so the
+    author may be anybody."""
     foreign: str = ""
-    """What brought text from outside into what `head` was made of. Empty: nothing did."""
+    """Source that brought text from outside into what `head` was made of. Empty: none."""
     kind: Literal["folded"] = "folded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionLocked:
-    """A summary of this conversation is being made; nobody else begins one before `until`."""
+    """Lock on the summary of this conversation; no other holder starts one before `until`."""
 
     holder: str
     until: Time
-    """At its beginning: when it counts as broken off. At its end: that moment."""
+    """At the start: when the summary counts as aborted. At the end: the time of the end."""
     kind: Literal["compaction_lock"] = "compaction_lock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Something that a tool brought, whole, of which the model was told a part."""
+    """Full result of a tool of which the model was shown a part."""
 
     turn: TurnId
     call: str
-    """The model's own name of the call."""
+    """The model's own id of the call."""
     tool: str
     what: str
-    """As `Source.kind`."""
+    """Like `EvidenceRef.kind`."""
     origin: str
-    """As `Source.origin`. Untrusted."""
+    """Like `EvidenceRef.origin`. Untrusted."""
     text: str
     """Untrusted."""
     kind: Literal["evidence"] = "evidence"
@@ -247,32 +248,32 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationRewound:
-    """The turns of this conversation that ended from `first` to `last` are out of view, as if they had not been."""
+    """Removal of turns from the view: those of this conversation that ended from `first` to `last`."""
 
     first: Seq
     last: Seq
     by: str
-    """Who wanted it, for people."""
+    """The person who asked for it, for people."""
     again: tuple[Seq, ...] = ()
-    """These messages are unread again, and answered anew."""
+    """Messages that are unread again, and answered anew."""
     kind: Literal["rewound"] = "rewound"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelCardPinned:
-    """From now on this card tells the model where the conversation is, until another one is pinned."""
+    """A new channel card, which describes the conversation to the model until another one is pinned."""
 
     text: str
     reason: str
     least_role: str = ""
-    """The lowest role of whoever wrote words in it: the topic. Empty: an earlier version did not tell, so a topic in it
-    is anybody's."""
+    """Lowest role among the authors of the topic in it. Empty: an earlier version did not record it, so the author of
+    the topic may be anybody."""
     kind: Literal["carded"] = "carded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostQueued:
-    """A post is to be delivered."""
+    """A post to be delivered."""
 
     post: Post
     kind: Literal["post"] = "post"
@@ -280,19 +281,19 @@ class PostQueued:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartSendStarted:
-    """A part is handed to its platform in this moment."""
+    """A part of a post is being handed to its platform."""
 
     post: PostKey
     part: int
-    """Counted from 0."""
+    """Index from 0."""
     bodies: tuple[str, ...] | None
-    """All rendered parts, with the first of a post that goes; None afterwards: the cut stays as it was."""
+    """All rendered parts, with the first part that is sent; None afterwards: the split stays the same."""
     kind: Literal["sending"] = "sending"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartSendEnded:
-    """How one attempt at one part ended."""
+    """Result of one attempt to send one part."""
 
     post: PostKey
     part: int
@@ -301,14 +302,14 @@ class PartSendEnded:
     reason: str
     ids: tuple[MessageId, ...] = ()
     maybe_seen: bool = False
-    """With `waiting`: an attempt before, or this one, may have shown it all the same. It is tried again
-    only where the platform drops repeats (`Capabilities.resend_s`)."""
+    """With `waiting`: this attempt or an earlier one may have shown it all the same. It is tried again only where the
+    platform drops repeats (`Capabilities.resend_s`)."""
     kind: Literal["part"] = "part"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreviewShown:
-    """A message shows an answer while it grows. It must be taken away again."""
+    """A preview message that shows an answer while it grows. It has to be deleted later."""
 
     at: Address
     message: MessageId
@@ -317,18 +318,18 @@ class PreviewShown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreviewEnded:
-    """That message is gone, or cannot be taken away."""
+    """The preview message is deleted, or cannot be deleted."""
 
     at: Address
     message: MessageId
     reason: str
-    """Why it cannot; empty: it is gone."""
+    """Reason why it cannot be deleted; empty: it is deleted."""
     kind: Literal["preview_ended"] = "preview_ended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CursorMoved:
-    """How far a platform's own event queue has been taken in."""
+    """Position up to which a platform's own event queue has been processed."""
 
     channel: ChannelName
     value: str
@@ -337,10 +338,10 @@ class CursorMoved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadDismissed:
-    """In its inner conversation the agent decided that nothing is to be done about what was unread here."""
+    """Decision, made in the agent's inner conversation, that unread messages here need no action."""
 
     turn: TurnId
-    """Empty: all of it was deleted before anybody looked."""
+    """The turn that decided. Empty: all of it was deleted before a turn looked at it."""
     upto: Seq
     """Everything unread here up to this is dealt with."""
     kind: Literal["handled"] = "handled"
@@ -348,33 +349,33 @@ class UnreadDismissed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReminderSet:
-    """A reminder was set. Each time that it comes is an `Alarm`, whose `next` says when the next one is due."""
+    """A new reminder. Each occurrence is an `Alarm`, whose `next` is the time of the following one."""
 
     reminder: str
-    """Its id."""
+    """Id of the reminder."""
     agent: str
     at: Address | None
-    """Where it is told; None: to the agent itself."""
+    """The conversation where it is delivered; None: to the agent itself."""
     text: str
     by: SenderId
-    """Who asked for it; empty: the agent itself."""
+    """The person who asked for it; empty: the agent itself."""
     asked_by: str
     """Their display name. Untrusted."""
     schedule: str
-    """As `gateway.context.schedule` writes it."""
+    """Schedule in the form of `gateway.context.schedule`."""
     due: Time
-    """When it comes first."""
+    """First occurrence."""
     turn: TurnId | None = None
-    """Which set it. None: no turn did, or an earlier version."""
+    """The turn that set it. None: no turn did, or an earlier version."""
     role: str = ""
-    """The least role of those whose idea it may be: what comes of it has their rights at most. Empty: nobody's but the
-    agent's own; with `by`, an earlier version did not tell."""
+    """Lowest role of the people who may have caused it: actions that follow from it have these rights at most. Empty:
+    only the agent itself; with `by`, an earlier version did not record it."""
     kind: Literal["reminded"] = "reminded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReminderEnded:
-    """A reminder does not come any more, though it would have."""
+    """Cancellation of a reminder that would have come again."""
 
     reminder: str
     reason: str
@@ -383,113 +384,113 @@ class ReminderEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoteWritten:
-    """The agent wrote something down."""
+    """A note written by the agent."""
 
     agent: str
     scope: str
-    """Who may be told of it: see `gateway.core.scopes`."""
+    """Scope of its readers: see `gateway.core.scopes`."""
     title: str
     """One line; may be empty."""
     text: str
     lasting: bool
-    """True: to be remembered for good; False: a journal entry."""
+    """True: to be remembered permanently; False: a journal entry."""
     turn: TurnId | None = None
     role: str = ""
-    """The lowest role of everybody whose words the request of its turn held. Empty: an earlier version did not tell,
-    so it counts as a guest's."""
+    """Lowest role among the authors of the turn's request. Empty: an earlier version did not record it, so it counts as
+    a guest's."""
     foreign: bool = True
-    """That request held text from outside, too. An earlier version did not tell."""
+    """True if that request also held text from outside. Not recorded by earlier versions."""
     kind: Literal["noted"] = "noted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryConsolidated:
-    """The agent's memory file was written anew."""
+    """A new version of the agent's memory file."""
 
     agent: str
     before: str
     after: str
-    """All of the file, before and after."""
+    """The whole file, before and after."""
     upto: Seq
-    """What was written down until here is in it."""
+    """Notes up to here are included."""
     reason: str
     notes: tuple[Seq, ...] = ()
-    """The notes that an owner let into it by this, word for word."""
+    """Notes that an owner admitted into it verbatim."""
     kind: Literal["dreamed"] = "dreamed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DmnDirective:
-    """Somebody told an agent's Default Mode Network what to do."""
+    """An instruction of a person to an agent's Default Mode Network."""
 
     agent: str
     what: str
     by: str
-    """Who, for people."""
+    """The person, for people."""
     until: Time | None = None
     kind: Literal["directed"] = "directed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DmnStateSaved:
-    """The state of an agent's Default Mode Network, as its own JSON."""
+    """State of an agent's Default Mode Network, as its own JSON."""
 
     state: str
     agent: str = ""
-    """Empty: the first one's (there was one for all)."""
+    """Empty: the first agent (there was one state for all)."""
     signals: str = ""
-    """What it was told since the save before, and by which policy: as `agent.dmn_trace` writes it. Empty: nothing that
-    changed anything, or this was written ahead of what it is told."""
+    """Signals since the previous save, and the policy that handled them, as `agent.dmn_trace` writes them. Empty: none
+    that changed anything, or this was saved before the signal is handled."""
     kind: Literal["dmn"] = "dmn"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalRequested:
-    """A tool waits for an admin's word."""
+    """A tool call that waits for an admin's approval."""
 
     approval: str
-    """Its id, as people write it."""
+    """Id of the approval, as people write it."""
     agent: str
     tool: str
     arguments: str
-    """As people were shown them: whole, on one line. Earlier versions left out the middle of long ones."""
+    """Arguments as shown to people: complete, on one line. Earlier versions left out the middle of long ones."""
     turn: TurnId
     asked_by: tuple[SenderId, ...]
-    """Who asked for it; empty: the agent itself."""
+    """The people who asked for the call; empty: the agent itself."""
     room: ConversationId
-    """Where the approval is asked for; the entry stands in the conversation of the turn."""
+    """Conversation where the approval is asked for; the entry itself belongs to the conversation of the turn."""
     until: Time
-    """Then the answer is no."""
+    """Time at which the approval counts as denied."""
     kind: Literal["approval_asked"] = "approval_asked"
 
 
 ApprovalVerdict = Literal["once", "session", "always", "denied", "expired", "dropped"]
-"""Approved for this call, for the conversation until it begins afresh or the gateway ends, for good; not approved;
-nobody said anything in time; the turn ended before anybody did."""
+"""Approved for this call, for the conversation until its next fresh start or the end of the gateway, or permanently;
+not approved; no decision in time; the turn ended before a decision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalEnded:
-    """What became of it."""
+    """Result of an approval request."""
 
     approval: str
     agent: str
     tool: str
     verdict: ApprovalVerdict
     by: str
-    """Who decided, for people. Empty: nobody."""
+    """The person who decided, for people. Empty: nobody."""
     least: str = ""
-    """The least role of those whose words were behind the call. Empty: not told; then nobody's below an owner's."""
+    """Lowest role of the people whose words led to the call. Empty: not recorded; then no role below owner."""
     foreign: bool = False
-    """Text from outside was behind it, too."""
+    """True if text from outside led to it, too."""
     arguments: str = ""
-    """SHA-256 of the call's arguments, in lower-case hex. Empty: not told."""
+    """SHA-256 of the call's arguments, in lower-case hex. Empty: not recorded."""
     kind: Literal["approval_ended"] = "approval_ended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalRevoked:
-    """What was approved for good is not any more, in the entry's conversation."""
+    """End of a permanent approval, in the entry's conversation."""
 
     agent: str
     tool: str
@@ -499,111 +500,112 @@ class ApprovalRevoked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpToolApproved:
-    """Models may be told of a tool of an MCP server as it is described here, and in no other way."""
+    """Approval of an MCP tool exactly as described here; models are shown no other description of it."""
 
     server: str
     tool: str
-    """By the name that models are told."""
+    """Tool name that models are shown."""
     definition: str
-    """Its description and the schema of its arguments: untrusted."""
+    """Description and argument schema: untrusted."""
     by: str
-    """Who approved it. Empty: it was in the first list of a server that the operator configured."""
+    """The person who approved it. Empty: it was in the first list of a server that the operator configured."""
     kind: Literal["mcp_tool_approved"] = "mcp_tool_approved"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolRefused:
-    """The agent wanted to use a tool that it may not use there, or not for whoever asked."""
+    """A tool call that was refused in that place, or for the people who asked."""
 
     turn: TurnId
     agent: str
     tool: str
     role: str
-    """Whose rights counted."""
+    """The role whose rights counted."""
     rule: str
-    """Which rule decided, for people."""
+    """The rule that decided, for people."""
     kind: Literal["tool_refused"] = "tool_refused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolStarted:
-    """A tool begins that may change something outside. What came of it stands in its turn's record, if that ends."""
+    """Start of a tool that may change something outside. Its result is in the record of its turn, if the turn ends."""
 
     turn: TurnId
     agent: str
     tool: str
     arguments: str
-    """Hex digest of what it was asked for, as `agent.turn_context.call_key` writes it."""
+    """Hex digest of the arguments, as `agent.turn_context.call_key` writes it."""
     kind: Literal["tool_begun"] = "tool_begun"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileWritten:
-    """The agent wrote a file while its request held the words of owners and admins only.
+    """A file written by the agent while its request held the words of owners and admins only.
 
-    So a file of these bytes is no text from outside, whatever it is called. There is one for each digest.
+    So a file with these bytes does not count as text from outside, whatever its name. There is one fact for each
+    digest.
     """
 
     turn: TurnId
     agent: str
     sha256: str
-    """Of all bytes of the file, in lower-case hex."""
+    """Digest of all bytes of the file, in lower-case hex."""
     kind: Literal["file_written"] = "file_written"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlatformAction:
-    """What the agent did on a platform besides posting."""
+    """An action of the agent on a platform besides posting."""
 
     turn: TurnId
     agent: str
     what: Literal["react", "unreact", "edit", "delete", "topic", "file"]
-    """`file`: one is posted, by the `PostQueued` that this caused; it is done with that."""
+    """`file`: a file is posted, by the `PostQueued` that this caused; the action is done with that."""
     at: Address
     message: MessageId | None
-    """What it was done to; None: to the room."""
+    """The message that it is applied to; None: the room."""
     text: str
     """The reaction, the new text or topic, the file's name."""
     state: Literal["begun", "done", "failed"]
-    """A fact of its own each: what has begun and not ended may have been done."""
+    """Each state is a fact of its own: an action that has begun and not ended may have been done."""
     reason: str = ""
     kind: Literal["acted"] = "acted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoteForgotten:
-    """The agent was to forget something that it wrote down."""
+    """A note that is to be forgotten."""
 
     agent: str
     note: Seq
-    """Of the `NoteWritten`."""
+    """Position of the `NoteWritten`."""
     by: str
-    """Who wanted it, for people."""
+    """The person who asked for it, for people."""
     turn: TurnId | None = None
     kind: Literal["forgotten"] = "forgotten"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeIssued:
-    """Somebody was shown a one-time code, which proves who they are to whoever they hand it to."""
+    """A one-time code that was shown to a person and proves their identity to the person they hand it to."""
 
     request: str
-    """Its name: not the code."""
+    """Name of the request: not the code."""
     what: Literal["pair", "room", "link", "confirm"]
-    """To be heard in direct chats; to have `room` approved; to show a second account; to show that the first one wants
-    that, too."""
+    """Purpose: direct chats with the agent; approval of `room`; proof of a second account; confirmation by the first
+    account."""
     person: str
-    """Who was shown it, as `gateway.core.identity.person_key` writes them."""
+    """The person who was shown it, in the form of `gateway.core.identity.person_key`."""
     name: str
-    """Of that person, for display. Untrusted."""
+    """Display name of that person. Untrusted."""
     at: Address
-    """Where it was shown."""
+    """Place where it was shown."""
     room: Address | None = None
-    """Of `room`."""
+    """With purpose `room`: the room to approve."""
     about: str = ""
-    """What the room calls itself. Untrusted."""
+    """The room's own title. Untrusted."""
     other: str = ""
-    """Of `confirm`: the other person."""
+    """With purpose `confirm`: the other person."""
     salt: str
     digest: str
     """SHA-256 of salt and code, in lower-case hex."""
@@ -613,7 +615,7 @@ class CodeIssued:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeEnded:
-    """A code is good for nothing any more."""
+    """End of validity of a code."""
 
     request: str
     state: Literal["used", "revoked", "expired"]
@@ -623,51 +625,51 @@ class CodeEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleAssigned:
-    """Somebody has this role from now on, in this scope."""
+    """A role of a person in a scope, valid from now on."""
 
     person: str
-    """As `gateway.core.identity.person_key` writes them; of a mask perhaps a pattern."""
+    """In the form of `gateway.core.identity.person_key`; a mask may be a pattern."""
     role: Literal["owner", "admin", "member", "guest", "blocked", ""]
-    """Empty: it is taken back."""
+    """Empty: the role is withdrawn."""
     scope: str = ""
-    """As `gateway.core.identity.RoleGrant.scope`."""
+    """Like `gateway.core.identity.RoleGrant.scope`."""
     name: str = ""
-    """Of that person, for display. Untrusted."""
+    """Display name of that person. Untrusted."""
     by: str
-    """Who gave it, as `person`; `operator`: whoever runs the command line."""
+    """The person who gave it, in the form of `person`; `operator`: the user of the command line."""
     why: Literal["pairing", "role", "block", "seed"]
     kind: Literal["role_given"] = "role_given"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoomAccessChanged:
-    """The agent may act in this room, or in all rooms of this space, from now on; or no more."""
+    """Permission of the agent to act in this room, or in all rooms of this space, given or withdrawn."""
 
     room: Address
     open: bool
     by: str
     about: str = ""
-    """What it calls itself. Untrusted."""
+    """The room's own title. Untrusted."""
     kind: Literal["room_opened"] = "room_opened"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudienceReported:
-    """The platform says who can read what is said in a place, from what caused this entry on."""
+    """The platform's report on who can read messages in a place, valid from the entry that caused this one."""
 
     at: Address
     scope: str
-    """Those who can: as `gateway.core.scopes` writes it."""
+    """The readers, as a scope of `gateway.core.scopes`."""
     kind: Literal["audience"] = "audience"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdentityLinked:
-    """Two accounts are one person from now on; or no more."""
+    """Link of two accounts of one person, or its removal."""
 
     one: str
     other: str
-    """Both as `gateway.core.identity.person_key` writes them; in alphabetical order."""
+    """Both in the form of `gateway.core.identity.person_key`; in alphabetical order."""
     joined: bool
     by: str
     kind: Literal["identity_linked"] = "identity_linked"
@@ -675,25 +677,25 @@ class IdentityLinked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionThresholdSet:
-    """Notifications of this type are cut off below this urgency from now on."""
+    """A threshold: notifications of this type below this urgency are ignored from now on."""
 
     type: str
     value: int | None
-    """None: as the configuration says."""
+    """None: the configured threshold."""
     by: str
     kind: Literal["threshold_set"] = "threshold_set"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionRuleSet:
-    """A rule of attention that was made while the gateway ran. These stand in front of the configuration's."""
+    """An attention rule made while the gateway runs. Such rules come before those of the configuration."""
 
     rule: str
-    """Its name."""
+    """Name of the rule."""
     type: str
     urgency: Literal[0, 1, 2, 3]
     keyword: str = ""
-    """Empty: whatever the text is."""
+    """Empty: any text."""
     gone: bool = False
     by: str
     kind: Literal["rule_set"] = "rule_set"
@@ -701,18 +703,18 @@ class AttentionRuleSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSelected:
-    """An agent thinks with this model from now on."""
+    """Selection of the model that an agent uses from now on."""
 
     agent: str
     model: str
-    """A key of `llm.models`. Empty: as the configuration says."""
+    """A key of `llm.models`. Empty: the configured model."""
     by: str
     kind: Literal["model_chosen"] = "model_chosen"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitReached:
-    """Somebody asked for more than they may, and is told so once."""
+    """A limit that was reached, and about which its subject is notified once."""
 
     limit: Literal["rate", "cost"]
     whose: Literal["sender", "room", "agent"]
@@ -724,27 +726,27 @@ class LimitReached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRecord:
-    """An act of administration, allowed or refused."""
+    """An administrative action, allowed or refused."""
 
     what: str
-    """The command, or what the operator did."""
+    """The command, or the action of the operator."""
     by: str
-    """Who, as `gateway.core.identity.person_key` writes them; `operator`: whoever runs the command line."""
+    """The person, in the form of `gateway.core.identity.person_key`; `operator`: the user of the command line."""
     name: str
-    """Of them, for display. Untrusted."""
+    """Their display name. Untrusted."""
     evidence: str
-    """Why that is who it was: what the platform vouches for, and what it does not."""
+    """Evidence of their identity: what the platform vouches for, and what it does not."""
     role: str
     rule: str
-    """Why they have that role."""
+    """The rule that gave them that role."""
     at: Address | None
-    """Where. None: on the command line."""
+    """Place where it was done. None: on the command line."""
     args: str
-    """Without secrets."""
+    """Arguments, without secrets."""
     ok: bool
-    """False: it was refused or did not work."""
+    """False: it was refused or failed."""
     result: str
-    """What was answered, in a line; without secrets."""
+    """The answer on one line, without secrets."""
     kind: Literal["audited"] = "audited"
 
 
@@ -803,27 +805,27 @@ OPERATOR_CHANNEL: Final = ChannelName("console")
 
 
 def inner_conversation(agent: str) -> ConversationId:
-    """Where an agent is by itself: its autonomous turns, and what is told to nobody else."""
+    """Return an agent's own conversation: for autonomous turns, and texts that nobody else is shown."""
     return Address(channel=INNER_CHANNEL, room=RoomId(agent)).conversation
 
 
 def is_inner(conversation: ConversationId) -> bool:
-    """Whether it is some agent's inner conversation."""
+    """Return whether this is the inner conversation of some agent."""
     return conversation.startswith(f"{INNER_CHANNEL}/")
 
 
 def address_of(event: Notification) -> Address | None:
-    """Where it happened; None if it concerns no place."""
+    """Return the place of an event; None if it belongs to no place."""
     return None if isinstance(event, ConnectionChanged) else event.at
 
 
 def dedup_key(event: Notification) -> str:
-    """The deduplication key of a notification: equal exactly for the same event seen twice."""
+    """Return the deduplication key of a notification: equal exactly for repeats of one event."""
     place = address_of(event)
     where = (
         place.conversation if place else event.channel if isinstance(event, ConnectionChanged) else ConversationId("")
     )
-    # One line is one entry, however a later version or another moment reads it.
+    # A line has one key, whether this or a later version parses it as a message or as a command.
     line = isinstance(event, Message) or (isinstance(event, Command) and event.origin == "text")
     family = "message" if line else event.kind
     return f"{family}:{where}:{event.id}"

@@ -1,10 +1,9 @@
-"""Types of configuration values shared by every section.
+"""Types of configuration values: durations, time zones, and guarded regular expressions.
 
-An operator's regular expression against text that anybody may send.
-
-Some expressions take for ever on some texts (https://owasp.org/www-community/attacks/Regular_expression_Denial_of_Service_-_ReDoS),
-and whoever knows one could stall everybody. So a text is only read up to a limit, a search has a time limit, and
-after one that ran out of time the expression rests for a while: a flood of such texts costs little, too.
+Some regular expressions take exponential time on some texts
+(https://owasp.org/www-community/attacks/Regular_expression_Denial_of_Service_-_ReDoS), and a sender who knows one could
+block the gateway. So only the first characters of a text are searched, each search has a time limit, and after a
+timeout the expression is skipped for a while: a flood of such texts costs little, too.
 """
 
 import re
@@ -37,7 +36,7 @@ def _check_time_zone(value: str) -> str:
 TimeZone = Annotated[str, AfterValidator(_check_time_zone)]
 """An IANA name, e.g. `Europe/Zurich`."""
 Duration = Annotated[float, BeforeValidator(_parse_duration), Field(ge=0, strict=True, allow_inf_nan=False)]
-"""Seconds. Reads `300`, `5m`, `1h`."""
+"""Seconds. Accepts `300`, `5m`, `1h`."""
 
 
 class ConfigSection(BaseModel):
@@ -47,48 +46,48 @@ class ConfigSection(BaseModel):
 
 
 REGEX_TEXT_CHARS: Final = 4_096
-"""Characters of a text that are looked at: Telegram's longest message."""
+"""Characters of a text that are searched: Telegram's longest message."""
 REGEX_TIMEOUT_S: Final = 0.005
-"""For one search. The library looks at the clock now and then only: measured, it takes up to eight times as long."""
+"""Limit of one search. The library checks the clock only now and then: measured, it takes up to eight times as long."""
 SKIPPED_AFTER_TIMEOUT: Final = 200
-"""Texts that are not looked at after a search that took too long."""
+"""Number of texts that are not searched after a timeout."""
 _REGEX_SOURCE_CHARS: Final = 500
 _MAX_REPEATS: Final = 1_000
-"""As RE2's (https://github.com/google/re2/wiki/Syntax): `a{99999999}` alone takes all memory there is."""
+"""Same limit as RE2 (https://github.com/google/re2/wiki/Syntax): `a{99999999}` alone exhausts the memory."""
 _COUNT = re.compile(r"\{\s*(\d*)\s*,?\s*(\d*)\s*\}")
 
 RegexOutcome = Literal["yes", "no", "late"]
-"""late: not known, for it took too long, now or a moment ago."""
+"""late: not known, because of a timeout in this search or a recent one."""
 
 
 class GuardedRegex:
-    """One expression, in the syntax of https://pypi.org/project/regex/, which is Python's and more.
+    """One expression in the syntax of https://pypi.org/project/regex/, a superset of Python's.
 
-    Found anywhere in the text, in the case in which it is written unless it says `(?i)`.
+    Searched anywhere in the text, case-sensitive unless it contains `(?i)`.
     """
 
     def __init__(self, source: str) -> None:
-        """Raises ValueError, with a reason for people, for what is no expression or too large to be one."""
+        """Raises ValueError, with a reason for people, if the source is no expression or too large."""
         self._compiled = compile_regex(source)
         self.source = source
-        self._resting = 0
+        self._skips_left = 0
 
     def find(self, text: str) -> RegexOutcome:
-        """Whether it is in the text. Blocks for the time limit at most, as well as the library keeps it."""
-        if self._resting:
-            self._resting -= 1
+        """Search the text. Blocks for about the time limit at most (see `REGEX_TIMEOUT_S`)."""
+        if self._skips_left:
+            self._skips_left -= 1
             return "late"
         try:
-            # Holding Python's lock: to get it back would take longer than most searches do.
+            # Keeps the global lock: getting it back would take longer than most searches.
             found = self._compiled.search(text[:REGEX_TEXT_CHARS], timeout=REGEX_TIMEOUT_S, concurrent=False)
         except TimeoutError:
-            self._resting = SKIPPED_AFTER_TIMEOUT
+            self._skips_left = SKIPPED_AFTER_TIMEOUT
             return "late"
         return "no" if found is None else "yes"
 
 
 def compile_regex(source: str, *, ignore_case: bool = False) -> Any:  # noqa: ANN401 - the library has no types
-    """The library's own pattern: give each of its searches a `timeout`. Raises ValueError, as `GuardedRegex` does."""
+    """Compile with the `regex` library: pass a `timeout` to each search. Raises ValueError, like `GuardedRegex`."""
     import regex  # noqa: PLC0415 - takes 3 MB, and few configurations have an expression
 
     if len(source) > _REGEX_SOURCE_CHARS:

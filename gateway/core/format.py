@@ -1,4 +1,4 @@
-"""The channels of a gateway, told to people. Pure."""
+"""Channel states, tables, times and durations as text for people. Pure."""
 
 from datetime import datetime
 
@@ -8,29 +8,29 @@ CHANNEL_COLUMNS = ("channel", "platform", "state", "since", "last event", "recon
 
 
 def channel_rows(snapshot: GatewaySnapshot, now: datetime) -> list[tuple[str, ...]]:
-    """One row per channel, in the order of `CHANNEL_COLUMNS`."""
+    """Return one row per channel, in the order of `CHANNEL_COLUMNS`."""
     return [
         (
-            one.channel,
-            one.platform,
-            one.state,
-            format_time(one.since),
-            "never" if one.last_event is None else f"{format_duration(age_s(one.last_event, now))} ago",
-            str(one.reconnects),
-            one.reason or "-",
+            channel.channel,
+            channel.platform,
+            channel.state,
+            format_time(channel.since),
+            "never" if channel.last_event is None else f"{format_duration(age_s(channel.last_event, now))} ago",
+            str(channel.reconnects),
+            channel.reason or "-",
         )
-        for one in snapshot.channels
+        for channel in snapshot.channels
     ]
 
 
 def format_table(lines: list[tuple[str, ...]]) -> list[str]:
-    """Columns of equal width, the last one as long as it is."""
+    """Align columns to equal width; the last one keeps its length."""
     widths = [max(len(line[index]) for line in lines) for index in range(len(lines[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
 
 
 def describe_channel(one: ChannelStats, now: datetime) -> str:
-    """One channel in half a sentence."""
+    """Describe the state of one channel in half a sentence."""
     text = f"{one.state} since {format_time(one.since)}"
     if one.last_event is not None:
         text += f", last event {format_duration(age_s(one.last_event, now))} ago"
@@ -40,22 +40,22 @@ def describe_channel(one: ChannelStats, now: datetime) -> str:
 
 
 def describe_problem(one: HealthProblem) -> str:
-    """One problem in one line, with its beginning."""
+    """Describe one problem on one line, with the time it began."""
     return f"{' '.join(one.reason.split())} (since {format_time(one.since)})"
 
 
 def format_time(at: datetime) -> str:
-    """A time to the second, in UTC."""
+    """Format a time to the second, in UTC."""
     return at.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def age_s(at: datetime, now: datetime) -> float:
-    """Seconds between them; 0 if the clock went back."""
+    """Return the seconds between `at` and `now`; 0 if the clock was set back."""
     return max(0.0, (now - at).total_seconds())
 
 
 def format_duration(seconds: float) -> str:
-    """A span of time in its largest unit that is not 0, e.g. `3 min`."""
+    """Format a duration in its largest unit that is not 0, e.g. `3 min`."""
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= size:
             return f"{seconds // size:.0f} {unit}"

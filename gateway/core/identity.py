@@ -1,9 +1,9 @@
-"""Who somebody is: roles, and where they are from. Pure.
+"""Identity: the role of a sender in a place, and the sources of roles. Pure.
 
-A person is known by `channel:sender id`; a name or a nick never counts. Roles are given by the operator, by
-administrators while the gateway runs (`RosterState`), and by what a platform says of somebody in a place, where the
-operator wants that. The strongest one counts; being blocked counts before all others; administration needs an id that
-the platform vouches for.
+A person is identified by `channel:sender id`; a display name or a nick never counts. Roles are given by the operator,
+by administrators while the gateway runs (`RosterState`), and by a platform's ranks in a place, if the operator
+configures that. The strongest role counts; being blocked counts before all others; administration needs an id that the
+platform vouches for.
 """
 
 import re
@@ -22,37 +22,37 @@ DmPolicy = Literal["pairing", "allowlist", "open", "disabled"]
 RoomPolicy = Literal["approval", "listed"]
 
 ROLE_ORDER: Final[tuple[Role, ...]] = ("blocked", "guest", "member", "admin", "owner")
-"""Who may do less stands first."""
+"""Roles in ascending order of rights."""
 ADMIN_ROLES: Final[tuple[Role, ...]] = ("admin", "owner")
 ANY_ROOM: Final = RoomId("*")
-"""In a channel's room list: every room. Must be written out."""
+"""Stands for every room in a channel's room list. Must be written out."""
 MASK_PREFIX: Final = "mask:"
-"""So begin ids that only say what a server shows of somebody. Anybody may have the same tomorrow."""
+"""Prefix of ids that are only the mask that an IRC server shows. Anybody may have the same one tomorrow."""
 AGENT_SCOPE_PREFIX: Final = "agent:"
-"""So begins a scope that is one agent."""
+"""Prefix of a scope that is one agent."""
 _ASCII_LOWER: Final = str.maketrans(ascii_uppercase, ascii_lowercase)
-"""And no other letters: a Kelvin sign would become a `k`, and its account somebody else's."""
+"""Lowers no other letters: a Kelvin sign would become a `k`, and its account equal to another person's."""
 _CASE_INSENSITIVE_PREFIXES: Final = ("account:", MASK_PREFIX)
-"""Ids of services accounts and masks are the same in any case (https://modern.ircdocs.horse/#casemapping-parameter)."""
+"""Ids of services accounts and masks ignore case (https://modern.ircdocs.horse/#casemapping-parameter)."""
 
 
 class RoleGrant(NamedTuple):
-    """A role that somebody was given."""
+    """A role given to a person."""
 
     role: Role
     scope: str
-    """Empty: everywhere. `agent:ID`: with that agent. Else a room, or what rooms are part of: `channel/room`."""
+    """Empty: everywhere. `agent:ID`: with that agent. Else a room, or a space of rooms: `channel/room`."""
     rule: str
-    """Who or what gave it, for people."""
+    """The rule or person that gave it, for people."""
 
 
 class PlatformRoleRule(NamedTuple):
-    """A role for whom the platform says something of. No bot administers by it."""
+    """A role for senders with a platform rank. Never gives administration to a bot."""
 
     channel: str
     """A glob."""
     room: str
-    """A room, or what rooms are part of. `*`: any."""
+    """A room, or a space of rooms. `*`: any."""
     platform_role: str
     """One of `Sender.ranks`."""
     role: Role
@@ -61,14 +61,14 @@ class PlatformRoleRule(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RosterState:
-    """What was decided while gateways ran, as the log has it by now."""
+    """Decisions made while gateways ran, as recorded in the log so far."""
 
     grants: Mapping[str, Sequence[RoleGrant]] = field(default_factory=dict)
-    """By person, as `person_key` writes them; masks as patterns."""
+    """By person, in the form of `person_key`; masks as patterns."""
     rooms: AbstractSet[ConversationId] = frozenset()
-    """Rooms, or what rooms are part of, that were approved."""
+    """Approved rooms, and spaces of rooms."""
     links: Mapping[str, AbstractSet[str]] = field(default_factory=dict)
-    """By person: the others that are the same one."""
+    """By person: their other linked accounts."""
 
 
 EMPTY_ROSTER: Final = RosterState()
@@ -76,30 +76,29 @@ EMPTY_ROSTER: Final = RosterState()
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class AccessPolicy:
-    """Who is who, and what is open. One for all, so that it is another for everybody at the same moment (`become`)."""
+    """Roles and open rooms. One shared object, so that a reload changes it for all users at once (`update_from`)."""
 
     dm_policy: DmPolicy
     roles: Mapping[str, Role]
     """By `channel:sender id`, e.g. `telegram.main:1001` or `irc.libera:account:someone`; masks as patterns."""
     open_rooms: Mapping[ChannelName, frozenset[RoomId]]
     grants: Mapping[str, Sequence[RoleGrant]] = field(default_factory=dict)
-    """The same for roles that the operator gives in some places only."""
+    """Roles that the operator gives in some places only, by the same keys."""
     platform_roles: Sequence[PlatformRoleRule] = ()
     room_policy: RoomPolicy = "listed"
-    """approval: who speaks to the agent in another room is told how to have it approved."""
+    """approval: a person who addresses the agent in another room is shown how to have it approved."""
     allow_masks: bool = False
-    """Whether somebody may be paired whom nobody vouches for."""
+    """True if a person may be paired whose id the platform does not vouch for."""
     space_of: Callable[[Address], RoomId | None] = lambda _: None
-    """What a room is part of (a Discord guild); `rooms` may name that instead. None: nothing, or not known."""
+    """The space of a room (a Discord guild); `rooms` may name that instead. None: none, or not known."""
     agent_of: Callable[[Address], str] = lambda _: ""
-    """Whose conversation it is."""
+    """The agent of a conversation."""
     roster_state: Callable[[], RosterState] = lambda: EMPTY_ROSTER
     operator_channel: ChannelName | None = None
-    """The operator's own channel: whoever speaks there is an owner, whatever else is said of them. None: there is none.
-    """
+    """The operator's own channel: every sender there is an owner, whatever other rules exist. None: there is none."""
 
     def update_from(self, other: "AccessPolicy") -> None:
-        """Say from now on what the other says that comes from the configuration. Returns at once."""
+        """Take over everything in `other` that comes from the configuration. Returns at once."""
         self.dm_policy, self.roles, self.open_rooms, self.grants = (
             other.dm_policy,
             other.roles,
@@ -115,61 +114,61 @@ class AccessPolicy:
 
 
 class Identity(NamedTuple):
-    """Who somebody is in a place."""
+    """Role of a person in a place."""
 
     role: Role
     rule: str
     global_role: Role
-    """By what holds in all places alone."""
+    """Role by the rules alone that hold in all places."""
 
 
 def person_key(channel: ChannelName, sender_id: str) -> str:
-    """`channel:sender id`, the same for all spellings of one id."""
+    """Return `channel:sender id`, equal for all spellings of one id."""
     if sender_id.startswith(_CASE_INSENSITIVE_PREFIXES):
         sender_id = sender_id.translate(_ASCII_LOWER)
     return f"{channel}:{sender_id}"
 
 
 def normalize_person_key(written: str) -> str:
-    """The same for what an operator has written: `channel:sender id`."""
+    """Return the `person_key` of an id that an operator has written as `channel:sender id`."""
     channel, _, sender_id = written.partition(":")
     return person_key(ChannelName(channel), sender_id)
 
 
-def stable_source(one: str) -> str:
-    """Where a person, as `person_key` writes them, comes from, as far as they cannot change that at once.
+def stable_source(person: str) -> str:
+    """Return the part of a `person_key` that the person cannot change at once.
 
-    Of a mask that is its host: nick and user are whatever somebody likes. Everybody else is who they are.
+    For a mask that is its host: nick and user can be chosen freely. All other keys are returned unchanged.
     """
-    channel, mask, rest = one.partition(f":{MASK_PREFIX}")
+    channel, mask, rest = person.partition(f":{MASK_PREFIX}")
     nick, at, host = rest.rpartition("@")
-    return f"{channel}{mask}*!*{at}{host}" if mask and nick and host else one
+    return f"{channel}{mask}*!*{at}{host}" if mask and nick and host else person
 
 
 def identify(policy: AccessPolicy, at: Address, sender: Sender) -> Identity:
-    """Who this is there. Administration only where the platform vouches for the id."""
+    """Return the role of a sender in a place. Administration only where the platform vouches for the id."""
     if at.channel == policy.operator_channel:
         return Identity("owner", "the operator's own channel", "owner")
     found = list(_roles_found(policy, at, sender))
     for role, rule, _ in found:
         if role == "blocked":
             return Identity(role, rule, role)
-    able = [one for one in found if sender.verified or one[0] not in ADMIN_ROLES]
-    if len(able) < len(found):
-        far = any(everywhere for role, _, everywhere in found if role in ADMIN_ROLES)
-        able.append(("member", "an administrator's id that the platform does not vouch for", far))
-    best = max(able, key=lambda one: ROLE_ORDER.index(one[0]), default=("guest", "nobody gave a role", True))
-    wide: list[Role] = ["guest", *(role for role, _, everywhere in able if everywhere)]
-    return Identity(best[0], best[1], max(wide, key=ROLE_ORDER.index))
+    allowed = [one for one in found if sender.verified or one[0] not in ADMIN_ROLES]
+    if len(allowed) < len(found):
+        is_global = any(everywhere for role, _, everywhere in found if role in ADMIN_ROLES)
+        allowed.append(("member", "an administrator's id that the platform does not vouch for", is_global))
+    best = max(allowed, key=lambda one: ROLE_ORDER.index(one[0]), default=("guest", "nobody gave a role", True))
+    global_roles: list[Role] = ["guest", *(role for role, _, everywhere in allowed if everywhere)]
+    return Identity(best[0], best[1], max(global_roles, key=ROLE_ORDER.index))
 
 
 def role_of(policy: AccessPolicy, at: Address, sender: Sender) -> Role:
-    """Who this is there, in a word."""
+    """Return the role alone, as `identify` finds it."""
     return identify(policy, at, sender).role
 
 
 def _roles_found(policy: AccessPolicy, at: Address, sender: Sender) -> Iterator[tuple[Role, str, bool]]:
-    """Every role that somebody has there: role, rule, and whether it holds everywhere."""
+    """Find every role of a sender in a place: role, rule, and whether it holds everywhere."""
     known, own = policy.roster_state(), person_key(at.channel, sender.id)
     same = sorted(known.links.get(own, ())) if sender.verified else ()
     for one in (own, *same):
@@ -183,7 +182,7 @@ def _roles_found(policy: AccessPolicy, at: Address, sender: Sender) -> Iterator[
                         yield grant.role, grant.rule + via, not grant.scope
     for rule in policy.platform_roles if sender.ranks else ():
         if sender.is_bot and rule.role in ADMIN_ROLES:
-            continue  # bots that keep order say what anybody has them say
+            continue  # moderation bots repeat text that anybody may have written
         if (
             rule.platform_role in sender.ranks
             and fnmatchcase(at.channel, rule.channel)
@@ -193,7 +192,7 @@ def _roles_found(policy: AccessPolicy, at: Address, sender: Sender) -> Iterator[
 
 
 def _matching_keys(one: str, given: Mapping[str, object]) -> Iterator[str]:
-    """Under which keys this person stands there."""
+    """Find the keys under which this person is listed."""
     if one in given:
         yield one
     if f":{MASK_PREFIX}" in one:
@@ -205,12 +204,12 @@ def _matching_keys(one: str, given: Mapping[str, object]) -> Iterator[str]:
 @lru_cache(maxsize=1_000)
 def _mask_pattern(mask: str) -> re.Pattern[str]:
     # `*` and `?` as in a ban: https://modern.ircdocs.horse/#wildcard-expressions. A nick may hold a glob's brackets.
-    # `translate` gives each star one try, so that no pattern of an admin's takes longer than its length times the id's.
+    # `translate` tries each star once, so no pattern takes longer than its length times that of the id.
     return re.compile(translate(mask.replace("[", "[[]")))
 
 
 def scope_covers(policy: AccessPolicy, scope: str, at: Address) -> bool:
-    """Whether a role of that scope holds there."""
+    """Return whether a role of that scope holds in that place."""
     if not scope or scope.startswith(AGENT_SCOPE_PREFIX):
         return not scope or policy.agent_of(at) == scope.removeprefix(AGENT_SCOPE_PREFIX)
     try:
@@ -225,7 +224,7 @@ def _is_in_room(policy: AccessPolicy, room: str, at: Address) -> bool:
 
 
 def has_administrator(policy: AccessPolicy) -> bool:
-    """Whether anybody is an owner or admin by name."""
+    """Return whether any person is an owner or admin by id."""
     given = (
         one.role for all_ in (policy.grants, policy.roster_state().grants) for some in all_.values() for one in some
     )
@@ -233,7 +232,7 @@ def has_administrator(policy: AccessPolicy) -> bool:
 
 
 def has_role_holder(policy: AccessPolicy, channel: ChannelName, roles: Sequence[str]) -> bool:
-    """Whether anybody on that channel may have one of these roles."""
+    """Return whether any person on that channel may have one of these roles."""
     if channel == policy.operator_channel:
         return "owner" in roles
     given = [(key, role) for key, role in policy.roles.items()]

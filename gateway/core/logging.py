@@ -1,15 +1,8 @@
-"""The process's own log: what it does, for whoever runs it. Readable on a terminal, JSON elsewhere.
+"""Log lines of the process, their context, and progress of slow work on standard error.
 
-All of the program, and its libraries, log by the standard library; structlog lays the lines out. Each has its time
-(UTC), level, logger and message, and what it is about (`gateway.core.logging`): conversation, turn, post. They quote
-what servers and people say: secrets are taken out, and what a terminal could obey is escaped, before that.
-
-How far slow work has come, on standard error: a bar on a terminal, now and then a line elsewhere.
-
-What the log lines that are written just now are about: a conversation, a turn, a post.
-
-Whoever begins with something says so once; every log line of that work, also of libraries, then carries it
-(`gateway.core.logging`). It costs a context variable, and nothing where nobody logs.
+The program and its libraries log through the standard library; structlog formats the lines: text on a terminal, JSON
+elsewhere. Each line has its time (UTC), level, logger and message, and the conversation, turn and post it belongs to
+(`log_context`). Lines quote servers and people: before that, secrets are redacted and terminal escapes escaped.
 """
 
 import logging
@@ -31,9 +24,10 @@ _LOG_CONTEXT: ContextVar[Mapping[str, str]] = ContextVar("about", default=Mappin
 
 @contextmanager
 def log_context(**what: str) -> Iterator[None]:
-    """Until this ends, and in tasks that are begun meanwhile, log lines carry these, and none of what held before.
+    """Add these fields to log lines until the block ends, also in tasks started meanwhile, and drop earlier ones.
 
-    Nothing is taken over, because a task of one conversation may be begun in the middle of another's turn.
+    Nothing is inherited, because a task of one conversation may be started in the middle of another's turn. Costs one
+    context variable, and nothing while nothing is logged.
     """
     before = _LOG_CONTEXT.set(what)
     try:
@@ -43,7 +37,7 @@ def log_context(**what: str) -> Iterator[None]:
 
 
 def current_log_context() -> Mapping[str, str]:
-    """What holds now; with `place`, what people call the conversation, once `set_title_lookup` was called."""
+    """Return the present fields; with `place`, the conversation's title, after `set_title_lookup`."""
     found, title = _LOG_CONTEXT.get(), _TITLE_LOOKUP.get(None)
     if title is None or "conversation" not in found:
         return found
@@ -51,7 +45,7 @@ def current_log_context() -> Mapping[str, str]:
 
 
 def set_title_lookup(title: Callable[[str], str]) -> None:
-    """From here on, and in tasks that are begun from here on, log lines tell what conversations are called."""
+    """Show titles of conversations in log lines, from here on and in tasks started from here on."""
     _TITLE_LOOKUP.set(title)
 
 
@@ -59,10 +53,10 @@ LogFormat = Literal["auto", "text", "json"]
 """`auto`: text on a terminal, else JSON."""
 LOG_FORMATS: Final[tuple[LogFormat, ...]] = ("auto", "text", "json")
 NOISY_LOGGERS: Final = ("httpx", "httpcore", "irc", "asyncio", "aiosqlite")
-"""Libraries that tell of each request."""
+"""Libraries that log each request."""
 _LogEvent = dict[str, Any]
 _Processor = Callable[[Any, str, _LogEvent], Any]
-"""structlog's own type; its values are whatever was logged."""
+"""structlog's own type; the values are arbitrary."""
 
 logger = logging.getLogger("reverie")
 
@@ -70,9 +64,9 @@ logger = logging.getLogger("reverie")
 def start_logging(
     level: int, redact: Redact | None = None, *, form: LogFormat = "auto", stream: TextIO | None = None
 ) -> None:
-    """One line per event, on standard error if no `stream` is named. `redact`: None, where no secrets are known.
+    """Log one line per event, to standard error if `stream` is None. `redact`: None where no secrets are known.
 
-    What nobody caught ends there, too: Python itself would write it as it is.
+    Uncaught exceptions are logged, too: Python itself would print them unredacted.
     """
     out = stream or sys.stderr
     handler = logging.StreamHandler(out)
@@ -84,7 +78,7 @@ def start_logging(
 
 
 def build_formatter(redact: Redact, form: LogFormat, *, terminal: bool) -> logging.Formatter:
-    """How lines are laid out; in colours on a terminal, unless `NO_COLOR` is set (https://no-color.org)."""
+    """Build the formatter of log lines; with colours on a terminal unless `NO_COLOR` is set (https://no-color.org)."""
     with _without_rich():
         import structlog  # noqa: PLC0415 - the commands that log nothing start faster without it
         from structlog.dev import ConsoleRenderer, plain_traceback  # noqa: PLC0415 - the same
@@ -114,7 +108,7 @@ def _add_context(_logger: object, _name: str, event: _LogEvent) -> _LogEvent:
 
 
 class _CleanProcessor:
-    """Takes secrets out of all that a line holds, and escapes what a terminal could obey."""
+    """Processor that redacts all values of a line and escapes terminal escapes."""
 
     def __init__(self, redact: Redact) -> None:
         self._redact = redact
@@ -125,18 +119,20 @@ class _CleanProcessor:
     def _clean_value(self, key: str, value: object) -> object:
         if not isinstance(value, str):
             return value
-        told = self._redact(value)
+        clean = self._redact(value)
         # A traceback has lines of its own, and each of them may quote anything.
-        return "\n".join(map(escape_unprintable, told.split("\n"))) if key == "exception" else escape_unprintable(told)
+        return (
+            "\n".join(map(escape_unprintable, clean.split("\n"))) if key == "exception" else escape_unprintable(clean)
+        )
 
 
 @contextmanager
 def _without_rich() -> Iterator[None]:
-    """Have structlog do without it: 8 MB and 70 ms, for tracebacks that are laid out plainly here."""
+    """Make structlog believe that rich is missing: 8 MB and 70 ms, while tracebacks are plain here."""
     if "rich" in sys.modules:
         yield
         return
-    sys.modules["rich"] = None  # type: ignore[assignment] # how the import system is told that there is none
+    sys.modules["rich"] = None  # type: ignore[assignment] # makes its import fail
     try:
         yield
     finally:
@@ -152,19 +148,19 @@ def _log_uncaught(kind: type[BaseException], error: BaseException, trace: Traceb
 
 
 ReportProgress = Callable[[int, int], None]
-"""Told how much is done, and of how much. From any thread, as often as one likes."""
+"""Called with the done and the total amount. From any thread, as often as one likes."""
 PROGRESS_LINE_S: Final = 10.0
-"""Between two lines where no terminal is."""
+"""Interval between two lines where there is no terminal."""
 
 
 @contextmanager
 def show_progress(
     what: str, unit: str, out: TextIO | None = None, *, now: Callable[[], float] = time.monotonic
 ) -> Iterator[ReportProgress]:
-    """Show how far `what` has come, counted in `unit`, until this ends: a bar that leaves nothing behind.
+    """Show the progress of `what`, counted in `unit`, until the block ends: a bar that is removed afterwards.
 
-    Where `out` (None: standard error) is no terminal, a line every `PROGRESS_LINE_S` seconds; nothing for what is over
-    sooner.
+    Where `out` (None: standard error) is no terminal: a line every `PROGRESS_LINE_S` seconds, and none for shorter
+    work.
     """
     stream = out or sys.stderr
     if stream.isatty():
@@ -174,27 +170,27 @@ def show_progress(
 
 
 def _progress_bar(what: str, unit: str, stream: TextIO) -> Iterator[ReportProgress]:
-    from rich.console import Console  # noqa: PLC0415 - only where a person looks
+    from rich.console import Console  # noqa: PLC0415 - only on a terminal
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
 
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit)
     with Progress(*columns, TimeRemainingColumn(), console=Console(file=stream), transient=True) as bar:
         task = bar.add_task(what, total=None)
 
-        def tell(done: int, whole: int) -> None:
+        def report(done: int, whole: int) -> None:
             bar.update(task, completed=done, total=whole)
 
-        yield tell
+        yield report
 
 
 def _progress_lines(what: str, unit: str, stream: TextIO, now: Callable[[], float]) -> ReportProgress:
     last = now()
 
-    def tell(done: int, whole: int) -> None:
+    def report(done: int, whole: int) -> None:
         nonlocal last
         if (at := now()) - last >= PROGRESS_LINE_S:
             last = at
             stream.write(f"{what}: {done:,} of {whole:,} {unit}\n")
             stream.flush()
 
-    return tell
+    return report

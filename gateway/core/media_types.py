@@ -1,13 +1,8 @@
-"""What a file is, by its first bytes: never by its name or by what anybody says of it. Pure.
+"""Media files: type and size by their first bytes, description of attachments, transcription of sound.
 
-Obeys the PNG specification (5.2, 11.2.2), GIF89a (section 18), ITU-T T.81 (B.2.2) and
-developers.google.com/speed/webp/docs/riff_container.
-
-What is said of an attachment in its line, whether or not the model sees it. Pure.
-
-`[image photo.jpg, 640x480, 34 KB]`, `[voice note, 12 s: "on my way"]`, `[file report.pdf, 1.2 MB]`
-
-What is said in a sound file, by a command of the operator's.
+A type is never taken from a file name or from a sender's claim. Obeys the PNG specification (5.2, 11.2.2), GIF89a
+(section 18), ITU-T T.81 (B.2.2) and developers.google.com/speed/webp/docs/riff_container. All functions are pure but
+`transcribe`, which runs a command of the operator's.
 """
 
 from collections.abc import Sequence
@@ -19,7 +14,7 @@ from gateway.core.process import ProgramNotStarted, run_program, select_environm
 
 MAX_NAME_CHARS = 60
 MAX_TRANSCRIPT_CHARS = 2_000
-"""Of what was said in a voice note: some two minutes of speech."""
+"""Length of the transcript of a voice note: some two minutes of speech."""
 
 _KB, _MB = 1_000, 1_000_000
 _MINUTE_S = 60
@@ -33,10 +28,11 @@ def describe_attachment(
     words: str = "",
     note: str = "",
 ) -> str:
-    """One line in brackets.
+    """Describe an attachment on one line in brackets, whether or not the model sees it.
 
-    `size_bytes` and `pixels` (0: unknown) as they were found, rather than as they were told. `words`: what
-    was said in it. `note`: why it is not shown. What comes from outside cannot close the brackets.
+    E.g. `[image photo.jpg, 640x480, 34 KB]`, `[voice note, 12 s: "on my way"]`, `[file report.pdf, 1.2 MB]`.
+    `size_bytes` and `pixels` (0: unknown): as measured, not as claimed. `words`: the transcript. `note`: why it is not
+    shown. Text from outside cannot close the brackets.
     """
     size = attachment.size_bytes if size_bytes is None else size_bytes
     name = _short_name(attachment.name)
@@ -61,7 +57,7 @@ def _short_name(name: str | None) -> str:
 
 
 def _clean_label(text: str) -> str:
-    """Words of one line that close neither a bracket nor a quotation."""
+    """Reduce text to one line that closes neither a bracket nor a quotation."""
     kept = "".join(c if c.isprintable() and c not in "[]" else " " for c in text).replace('"', "'")
     return " ".join(kept.split())
 
@@ -81,9 +77,10 @@ def _format_length(duration_s: float) -> str:
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _JPEG_FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""JPEG markers that are followed by the size of the picture."""
+"""JPEG markers followed by the size of the image."""
 _MAX_JPEG_MARKERS = 10_000
-"""Looked at before a size is given up: photographs have some dozens, and a file of nothing else takes a second."""
+"""Markers read before the size is given up: photographs have some dozens, and a file of markers alone takes a second.
+"""
 _JPEG_BARE_MARKERS = frozenset({0x01, *range(0xD0, 0xD9)})
 """JPEG markers without a length."""
 _SOUND_MAGIC = (
@@ -98,7 +95,7 @@ _SOUND_MAGIC = (
 
 
 class ImageInfo(NamedTuple):
-    """A still image that models take."""
+    """A still image in a format that models accept."""
 
     media_type: Literal["image/png", "image/jpeg", "image/gif", "image/webp"]
     width: int
@@ -107,7 +104,7 @@ class ImageInfo(NamedTuple):
 
 
 def identify_image(data: bytes) -> ImageInfo | None:
-    """What kind of picture this is; None if it is none of the four that models take."""
+    """Return the type of an image; None if it is none of the four that models accept."""
     if data.startswith(_PNG):
         return ImageInfo("image/png", _big_endian(data, 16, 4), _big_endian(data, 20, 4))
     if data.startswith((b"GIF87a", b"GIF89a")):
@@ -120,7 +117,7 @@ def identify_image(data: bytes) -> ImageInfo | None:
 
 
 def sound_suffix(data: bytes) -> str:
-    """How a file with this sound is best named, for programs that look at names; `.bin` if it is not known."""
+    """Return the file name suffix for this sound, for programs that check names; `.bin` if it is not known."""
     return next((suffix for at, magic, suffix in _SOUND_MAGIC if data[at : at + len(magic)] == magic), ".bin")
 
 
@@ -162,22 +159,22 @@ def _little_endian(data: bytes, at: int, size: int) -> int:
 
 
 FILE_PLACEHOLDER = "{file}"
-"""In an argument: the path of the sound file."""
+"""Placeholder in an argument for the path of the sound file."""
 MAX_OUTPUT_BYTES = 16 * MAX_TRANSCRIPT_CHARS
-"""More is not waited for: the command is ended."""
+"""Longer output ends the command."""
 _PASSED_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TMPDIR", "SYSTEMROOT", "VIRTUAL_ENV")
-"""Of the environment: a program that reads a stranger's file gets none of our secrets."""
+"""Environment of the command: a program that reads a stranger's file gets no secrets."""
 
 
 class TranscriptionError(Exception):
-    """The command gave no words. The text says why."""
+    """Failed transcription. The message gives the reason."""
 
 
 async def transcribe(command: Sequence[str], file: Path, *, timeout_s: float) -> str:
-    """What the command writes to its standard output for this file.
+    """Run the command on a file and return its standard output.
 
-    No shell is asked, and only `{file}` is replaced. Raises `TranscriptionError`. However this ends, also
-    cancelled, the command and all that it started have ended.
+    No shell is involved, and only `{file}` is replaced. Raises `TranscriptionError`. On return, also when cancelled,
+    the command and all processes it started have ended.
     """
     argv = [argument.replace(FILE_PLACEHOLDER, str(file)) for argument in command]
     try:

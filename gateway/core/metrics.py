@@ -1,14 +1,8 @@
-"""A snapshot in Prometheus' text format. Pure.
+"""Counters of this process and their export as Prometheus text. No IO, no clock: times are passed in.
 
-https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
-
-What each agent's model requests did, counted in memory since this process started. No IO, no clock.
-
-Names and outcomes are those that dashboards for this kind of agent already ask for.
-
-What each channel is doing, counted in memory since this process started. No IO, no clock: times are handed in.
-
-Which limits people have reached, counted since this process started. No IO, no clock.
+Counts start with the process and live in memory: `GatewayStats` of channels and health problems, `LimitStats` of
+reached limits; `render_metrics` writes a snapshot and further families in the text format
+(https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format).
 """
 
 from bisect import bisect_left
@@ -24,59 +18,60 @@ from pydantic import TypeAdapter
 from gateway.core.events import ChannelName, ConnectionChanged, Notification
 
 ChannelState = Literal["connecting", "up", "down", "refused"]
+"""`refused`: the platform rejected the account, and it stays off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelStats:
-    """One account's connection."""
+    """State and counters of one account's connection."""
 
     channel: ChannelName
     platform: str
     state: ChannelState
-    """`refused`: its platform does not want it, and it stays off."""
+    """See `ChannelState`."""
     since: datetime
-    """When it entered this state, UTC."""
+    """Start of this state, UTC."""
     reason: str = ""
-    """Why, as far as it is known."""
+    """Reason for the state, as far as it is known."""
     last_event: datetime | None = None
-    """When something other than a change of the link last came in. None: never since the start."""
+    """Time of the last event other than a connection change. None: none since the start."""
     events: Mapping[str, int] = field(default_factory=dict)
-    """How many came in, by kind. Repeats that the store knew already do not count."""
+    """Number of events by kind. Repeats that the store already knew do not count."""
     reconnects: int = 0
-    """How often it came up again after it had been up."""
+    """Number of times it came up again after it had been up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthProblem:
-    """What keeps the gateway from doing its work, besides a channel that is not up."""
+    """A condition that keeps the gateway from doing its work, besides a channel that is not up."""
 
     what: str
-    """Its name, e.g. `store`; there is one problem of a name at a time."""
+    """Name, e.g. `store`; there is one problem of a name at a time."""
     since: datetime
     reason: str
-    """One sentence for people, with what to do. Untrusted: perhaps a server's words."""
+    """One sentence for people, with a remedy. Untrusted: perhaps text from a server."""
     partial: bool = False
-    """The gateway does its work all the same, but less of it than it is configured for."""
+    """True if the gateway works all the same, but does less than it is configured for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySnapshot:
-    """The state of a gateway at one moment."""
+    """State of a gateway at one moment."""
 
     started: datetime
     channels: tuple[ChannelStats, ...]
     read: datetime | None = None
-    """When the configuration was last read again and taken. None: at the start."""
+    """Time of the last successful reload of the configuration. None: none since the start."""
     later: tuple[str, ...] = ()
-    """Keys of it that say something else by now and count after a restart only."""
+    """Configuration keys that have changed and take effect after a restart only."""
     broken: bool = False
-    """It was written since and could not be taken."""
+    """True if the configuration files have changed since and could not be applied."""
     problems: tuple[HealthProblem, ...] = ()
-    """Those that there are, the oldest first."""
+    """Present problems, the oldest first."""
 
     @property
     def is_ready(self) -> bool:
-        """No problem, and everything that may be connected is: a refused channel needs the operator, not time."""
+        """True without problems and with every channel up, except refused ones, which need the operator, not time."""
         wanted = [one.state for one in self.channels if one.state != "refused"]
         whole = all(one.partial for one in self.problems)
         return bool(wanted) and all(state == "up" for state in wanted) and whole
@@ -87,10 +82,10 @@ SNAPSHOT: TypeAdapter[GatewaySnapshot] = TypeAdapter(GatewaySnapshot)
 
 
 class GatewayStats:
-    """Counts. Everything happens on the event loop, so that nothing is seen half."""
+    """Counters of channels and problems. Used on the event loop only, so that no reader sees a partial change."""
 
     def __init__(self, platforms: Mapping[ChannelName, str], started: datetime) -> None:
-        """`platforms`: every channel and what it is called."""
+        """`platforms`: every channel and the name of its platform."""
         self._started = started
         self._read: datetime | None = None
         self._later: tuple[str, ...] = ()
@@ -106,7 +101,7 @@ class GatewayStats:
         """Called after each change of a state."""
 
     def add_channel(self, channel: ChannelName, platform: str, now: datetime) -> None:
-        """There is this channel from now on; or it is another one of that name, and what it did still counts."""
+        """Add a channel, or replace the one of that name and keep its counts."""
         new = ChannelStats(channel=channel, platform=platform, state="connecting", since=now)
         if (before := self._channels.get(channel)) is not None:
             new = replace(before, platform=platform, state="connecting", since=now, reason="")
@@ -115,21 +110,21 @@ class GatewayStats:
         self.on_change()
 
     def remove_channel(self, channel: ChannelName) -> None:
-        """There is no such channel any more."""
+        """Remove a channel with its counts."""
         self._channels.pop(channel, None)
         self._counts.pop(channel, None)
         self._was_up.discard(channel)
         self.on_change()
 
     def record_reload(self, later: Iterable[str], now: datetime, *, broken: bool) -> None:
-        """The configuration was read again. `broken`: it could not be taken; then `later` says nothing."""
+        """Record a reload. `broken`: it could not be applied; then `later` has no meaning."""
         self._broken = broken
         if not broken:
             self._read, self._later = now, tuple(later)
         self.on_change()
 
     def report_problem(self, what: str, reason: str, since: datetime, *, partial: bool = False) -> bool:
-        """There is this problem until it is `solved`. Said again, it has another reason by now. Whether it is new."""
+        """Record a problem until `clear_problem`, or its new reason. Return whether it is new."""
         before = self._problems.get(what)
         now = HealthProblem(what=what, since=since if before is None else before.since, reason=reason, partial=partial)
         self._problems[what] = now
@@ -138,18 +133,18 @@ class GatewayStats:
         return before is None
 
     def clear_problem(self, what: str) -> bool:
-        """There is no such problem any more. Whether there was."""
+        """Remove a problem. Return whether there was one."""
         if self._problems.pop(what, None) is None:
             return False
         self.on_change()
         return True
 
     def problem_names(self, prefix: str) -> list[str]:
-        """The names of those that there are and that begin so."""
+        """Return the names of present problems that begin with `prefix`."""
         return [what for what in self._problems if what.startswith(prefix)]
 
     def count_events(self, channel: ChannelName, events: Iterable[Notification], now: datetime) -> None:
-        """These came in and were new. What comes from elsewhere is not counted."""
+        """Count new events of a channel. Events of unknown channels are not counted."""
         if channel not in self._channels:
             return
         for event in events:
@@ -160,7 +155,7 @@ class GatewayStats:
                 self._set(channel, last_event=now)
 
     def mark_refused(self, channel: ChannelName, reason: str, now: datetime) -> None:
-        """Its platform does not want it."""
+        """Record that the platform rejected the account."""
         self._change(channel, "refused", reason, now)
 
     def _link(self, channel: ChannelName, *, up: bool, reason: str, now: datetime) -> None:
@@ -180,7 +175,7 @@ class GatewayStats:
         self._channels[channel] = replace(self._channels[channel], **news)  # type: ignore[arg-type]
 
     def snapshot(self) -> GatewaySnapshot:
-        """As it is now; what happens later does not change it."""
+        """Return the present state; later changes do not affect it."""
         channels = tuple(
             replace(one, events=dict(sorted(self._counts[name].items()))) for name, one in self._channels.items()
         )
@@ -200,12 +195,12 @@ Labels = Mapping[str, str]
 
 
 class MetricSample(NamedTuple):
-    """One number."""
+    """One value of a metric."""
 
     labels: Labels
     value: float
     suffix: str = ""
-    """Behind the family's name; histograms have some."""
+    """Suffix of the family's name; histograms have some."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,26 +210,26 @@ class MetricFamily:
     name: str
     kind: Literal["counter", "gauge", "histogram"]
     help_text: str
-    """What it is, in one line."""
+    """Description in one line."""
     samples: Sequence[MetricSample]
 
 
 class Histogram:
-    """How many observations there were up to each bound."""
+    """Number of observations up to each bound."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        """`bounds`: rising, without infinity, which is always there."""
+        """`bounds`: ascending, without infinity, which is always present."""
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
 
     def observe(self, value: float) -> None:
-        """Count it in every bucket whose bound is at least this."""
+        """Count the value in every bucket whose bound is at least this."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
     def samples(self, labels: Labels) -> Iterator[MetricSample]:
-        """As Prometheus wants them: cumulative, then the sum and the count."""
+        """Yield the samples in Prometheus' form: cumulative, then the sum and the count."""
         names = [f"{bound:g}" for bound in self._bounds] + ["+Inf"]
         for le, count in zip(names, accumulate(self._counts), strict=True):
             yield MetricSample({**labels, "le": le}, count, "_bucket")
@@ -249,9 +244,9 @@ def render_metrics(
     more: Iterable[MetricFamily] = (),
     redact: Callable[[str], str] = str,
 ) -> str:
-    """Every metric with its help, ready to be scraped. Ends in a line feed, as the format wants.
+    """Return every metric with its help text, ready to be scraped. Ends in a line feed, as the format requires.
 
-    `redact` is given each value of a label: models and servers chose some of them.
+    `redact` is applied to each label value: models and servers chose some of them.
     """
     families = (*_channel_families(snapshot, now, version), *more)
     return "".join(f"{line}\n" for family in families for line in _family_lines(family, redact))
@@ -303,9 +298,11 @@ def _channel_families(snapshot: GatewaySnapshot, now: datetime, version: str) ->
 
 
 def _build_family(
-    name: str, kind: Literal["counter", "gauge"], told: str, samples: list[tuple[Labels, float]]
+    name: str, kind: Literal["counter", "gauge"], help_text: str, samples: list[tuple[Labels, float]]
 ) -> MetricFamily:
-    return MetricFamily(name=name, kind=kind, help_text=told, samples=[MetricSample(*sample) for sample in samples])
+    return MetricFamily(
+        name=name, kind=kind, help_text=help_text, samples=[MetricSample(*sample) for sample in samples]
+    )
 
 
 def _family_lines(family: MetricFamily, redact: Callable[[str], str]) -> Iterator[str]:
@@ -322,22 +319,22 @@ def _escape_label(text: str) -> str:
 
 
 class LimitStats:
-    """Counts. Everything happens on the event loop, so that nothing is seen half."""
+    """Counters of reached limits. Used on the event loop only, so that no reader sees a partial change."""
 
     def __init__(self) -> None:
         self._limited = Counter[tuple[str, str]]()
         self._notices = 0
 
     def count_limited(self, limit: str, whose: str) -> None:
-        """A message was not answered because of this limit."""
+        """Count a message that was not answered because of this limit."""
         self._limited[limit, whose] += 1
 
     def count_notice(self) -> None:
-        """Those who reached one were told."""
+        """Count a notice about a reached limit."""
         self._notices += 1
 
     def families(self) -> list[MetricFamily]:
-        """All of it, ready to be shown."""
+        """Return all counters as metric families."""
         return list(self._families())
 
     def _families(self) -> Iterable[MetricFamily]:

@@ -1,7 +1,7 @@
-"""Who may have which tool called, where, and when an admin has to approve it. Pure.
+"""Permission of a tool call: who may have which tool called, where, and when an admin has to approve it. Pure.
 
-A call is made by a model that read what anybody wrote. So it has the rights of the weakest of those who asked: nobody's
-line runs with another's.
+A call is made by a model that read text from many authors. So it has the rights of the weakest of the people who asked:
+no person's text runs with the rights of another.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ ApprovalMode = Literal["never", "untrusted", "always"]
 
 ToolRole = Literal["guest", "member", "admin", "owner"]
 ToolScope = Literal["any", "private", "room"]
-"""Where: anywhere; in direct chats and private rooms; in rooms that are not private."""
+"""anywhere; in direct chats and private rooms; in rooms that are not private."""
 
 
 class ToolRule(ConfigSection):
@@ -36,7 +36,7 @@ class ToolRule(ConfigSection):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolPermit:
-    """What a tool needs."""
+    """Requirements of a tool: role, place and approval."""
 
     role: ToolRole = "guest"
     scope: ToolScope = "any"
@@ -50,48 +50,48 @@ ALLOW_ADMINS: Final = ToolPermit(role="admin")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PermissionRequest:
-    """A call, as far as its permission depends on it."""
+    """Facts about a call that its permission depends on."""
 
     roles: Sequence[str]
-    """Of everybody who asked; those who gave administration no proof are no admins. Empty: nobody asked."""
+    """Roles of all people who asked, as `proven_role` gives them. Empty: nobody asked."""
     unasked_role: str
-    """Whose rights count if nobody asked."""
+    """Role that counts if nobody asked."""
     is_private: bool
-    """It is a private place."""
+    """True in a private place."""
     overheard_roles: Sequence[str] = ()
-    """Roles of others whose words the request holds, new or in view, though they were not said to it just now."""
+    """Roles of other authors in the request, new or in view, who did not address the agent just now."""
     foreign: str = ""
-    """What brought text from outside into the request, for people. Empty: nothing did."""
+    """Source that brought text from outside into the request, for people. Empty: none."""
     is_recovered: bool = False
-    """The call was found in the text of an answer: it may be anybody's."""
+    """True if the call was found in the text of an answer, so that its author may be anybody."""
     risk: str = ""
-    """Why this very call needs a word whatever its tool's rules say, for people: what it sends out, and where. Empty:
-    nothing."""
+    """Reason why this call needs an approval whatever the rules of its tool, for people: the data it sends out, and
+    where. Empty: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PermissionDecision:
-    """What becomes of a call."""
+    """Decision about a call."""
 
     outcome: Literal["allowed", "refused", "approval"]
     role: str
-    """Whose rights counted."""
+    """The role whose rights counted."""
     rule: str
-    """Which rule decided, for people and for the model."""
+    """The rule that decided, for people and for the model."""
 
 
 def proven_role(role: str, *, verified: bool) -> str:
-    """The role that counts: who gave administration no proof is no admin, whatever is written beside the name."""
+    """Return the role that counts: without proof of identity, an owner or admin counts as a member."""
     return "member" if role in ("owner", "admin") and not verified else role
 
 
 def lowest_role(roles: Iterable[str]) -> str:
-    """The one of these that may do the least. Raises ValueError for none."""
+    """Return the role with the fewest rights. Raises ValueError for none."""
     return min(roles, key=_rank)
 
 
 def apply_rules(name: str, permit: ToolPermit, rules: Iterable[ToolRule]) -> ToolPermit:
-    """What a tool needs by the operator's rules; the first that matches its name decides."""
+    """Return the requirements of a tool under the operator's rules; the first that matches its name decides."""
     for rule in rules:
         if fnmatchcase(name, rule.tool):
             return replace(
@@ -104,7 +104,7 @@ def apply_rules(name: str, permit: ToolPermit, rules: Iterable[ToolRule]) -> Too
 
 
 def decide_permission(name: str, permit: ToolPermit, now: PermissionRequest) -> PermissionDecision:
-    """Whether a tool may be called."""
+    """Decide whether a tool may be called."""
     ranks = sorted(_rank(role) for role in now.roles) or [_rank(now.unasked_role)]
     weakest, strongest, needed = ranks[0], ranks[-1], _rank(permit.role)
     role = ROLE_ORDER[max(weakest, 0)]

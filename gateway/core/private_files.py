@@ -1,7 +1,7 @@
-"""Files that an agent keeps for itself: private, whole after a crash, never through a link. Blocks on the disk.
+"""Files that an agent keeps for itself: private, complete after a crash, never accessed through a link. Blocks.
 
-What is read and written is a file directly in a directory: a link in its place, or anything else that is no file, is
-refused. All raise OSError.
+Only regular files directly in the directory are read and written: a link in their place, or any other kind of file, is
+refused. All functions raise OSError.
 """
 
 import contextlib
@@ -16,35 +16,35 @@ JOURNAL_FILE: Final = "journal.md"
 MEMORY_FILE: Final = "MEMORY.md"
 
 FileStamp = tuple[int, ...] | None
-"""What tells one state of a file from another without reading it. None: not there."""
+"""Stamp that differs between two states of a file, without reading it. None: not there."""
 
 _OPEN_FLAGS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""A link that was put there is not followed, and a pipe must not make us wait."""
+"""A link in the file's place is not followed, and a pipe does not block."""
 _MIN_OVERLAP_BYTES: Final = 2
-"""So much of a text's beginning, at the end of a file, is a write of it that was cut off: more than a line's end."""
+"""At least so much of the start of a text at the end of a file counts as an interrupted write: more than a line end."""
 
 
 def agent_state_directory(store: Path, agent: str) -> Path:
-    """Where what belongs to an agent, and to this store, is kept."""
+    """Return the directory of an agent's data in this store."""
     return store.parent / "mind" / agent
 
 
 def agent_directory(workspace: Path | None, store: Path, agent: str) -> Path:
-    """Where an agent's own files are: in its workspace, if it has one that is not everybody's."""
+    """Return the directory of an agent's own files: its own workspace if it has one, else the state directory."""
     return workspace or agent_state_directory(store, agent)
 
 
 def file_stamp(path: Path) -> FileStamp:
-    """Its present state. Two within one tick of the file system's clock, some ms, may look the same."""
+    """Return the present stamp. Two within one tick of the file system's clock, some ms, may be equal."""
     try:
-        seen = path.lstat()
+        status = path.lstat()
     except FileNotFoundError:
         return None
-    return seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def read_private(path: Path, *, most: int) -> bytes | None:
-    """All of it; None: there is none. A file of more than `most` bytes is refused."""
+    """Read the whole file; None: there is none. A file of more than `most` bytes is refused."""
     try:
         with _open_directory(path.parent) as directory:
             handle = os.open(path.name, os.O_RDONLY | _OPEN_FLAGS, dir_fd=directory)
@@ -59,7 +59,7 @@ def read_private(path: Path, *, most: int) -> bytes | None:
 
 
 def read_tail(path: Path, *, most: int) -> bytes:
-    """Its last bytes; none if it is not there."""
+    """Read the last bytes of the file; empty if it is not there."""
     try:
         with _open_directory(path.parent) as directory:
             handle = os.open(path.name, os.O_RDONLY | _OPEN_FLAGS, dir_fd=directory)
@@ -73,9 +73,9 @@ def read_tail(path: Path, *, most: int) -> bytes:
 
 
 def append_private(path: Path, text: bytes) -> None:
-    """Put this behind what is there; on the disk once it returns. Text begins with a line end.
+    """Append text, which begins with a line end; it is on the disk on return.
 
-    What was cut off at the file's end is gone on with, so the same text appended again after a crash stands there once.
+    An interrupted write at the file's end is completed, so a text that is appended again after a crash is there once.
     """
     _make_directory(path.parent)
     with _open_directory(path.parent) as directory:
@@ -96,22 +96,22 @@ def append_private(path: Path, text: bytes) -> None:
 
 
 def replace_private(path: Path, text: bytes) -> None:
-    """Write all of it anew: afterwards, and after a crash, the old or the new text is there, whole."""
+    """Replace the whole file: afterwards, and after a crash, the old or the new text is there, complete."""
     _make_directory(path.parent)
     with _open_directory(path.parent) as directory:
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISREG(os.stat(path.name, dir_fd=directory, follow_symlinks=False).st_mode):
                 raise OSError(errno.ELOOP, "it is a link or no file", str(path))
-        half = f".{path.name}.new"
-        with contextlib.suppress(FileNotFoundError):  # of a crash
-            os.unlink(half, dir_fd=directory)
-        handle = os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN_FLAGS, 0o600, dir_fd=directory)
+        temporary = f".{path.name}.new"
+        with contextlib.suppress(FileNotFoundError):  # left by a crash
+            os.unlink(temporary, dir_fd=directory)
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN_FLAGS, 0o600, dir_fd=directory)
         try:
             _write(handle, text)
             os.fsync(handle)
         finally:
             os.close(handle)
-        os.replace(half, path.name, src_dir_fd=directory, dst_dir_fd=directory)
+        os.replace(temporary, path.name, src_dir_fd=directory, dst_dir_fd=directory)
         os.fsync(directory)
 
 
@@ -141,11 +141,11 @@ def _read_end(handle: int, most: int) -> tuple[bytes, int]:
 
 
 def _overlap(before: bytes, text: bytes, *, fresh: bool) -> int:
-    """How much of `text` is there already."""
+    """Return how much of `text` is there already."""
     if fresh:
         return 1
-    found = (length for length in range(len(text), _MIN_OVERLAP_BYTES - 1, -1) if before.endswith(text[:length]))
-    return next(found, 0)
+    lengths = (length for length in range(len(text), _MIN_OVERLAP_BYTES - 1, -1) if before.endswith(text[:length]))
+    return next(lengths, 0)
 
 
 def _write(handle: int, text: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The one place where programs are started: each in a group of its own, of which nothing stays behind."""
+"""Child processes: the only place that starts programs, each in a process group that is ended completely."""
 
 import asyncio
 import contextlib
@@ -13,39 +13,39 @@ from pathlib import Path
 from typing import Final, Literal
 
 GRACE_S: Final = 0.5
-"""How long what a program wrote is still read after its end, where somebody else holds its pipes."""
+"""How long output is read after a program's end, if other processes hold its pipes open."""
 KILL_WAIT_S: Final = 5.0
-"""How long a killed program is waited for. The kernel may keep one that hangs in it; nobody can end that."""
+"""How long a killed program is waited for. It may hang in the kernel, and nothing can end that."""
 READ_BYTES: Final = 64 * 1024
-"""Of one read; twice as much is held before a program has to wait with writing."""
+"""Size of one read; twice as much is buffered before the program has to wait with writing."""
 
 
 _StartedTransport = tuple[asyncio.SubprocessTransport, "_ProcessProtocol"]
 
 
 class ProgramNotStarted(Exception):
-    """The program is not there, or may not be started. The text says which and why, without its arguments."""
+    """A program that does not exist, or may not be started. The message gives the reason, without its arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramResult:
-    """What came of a program."""
+    """Exit of a program and its output."""
 
     end_reason: Literal["exit", "late", "full"]
-    """By itself; or it was ended, because its time was over, or because it wrote more than it may."""
+    """exit: by itself; late: ended at the time limit; full: ended at the output limit."""
     status: int
-    """As it exited, or minus the number of the signal that ended it. 0 unless `end` is `exit`."""
+    """Exit status, or minus the number of the signal that ended it. 0 unless `end_reason` is `exit`."""
     output: bytes
-    """The beginning of its standard output, as much as it may be."""
+    """Start of its standard output, up to the limit."""
 
 
 def select_environment(*names: str) -> dict[str, str]:
-    """These variables of ours, as far as they are set, and nothing else: programs get none of our secrets."""
+    """Return these variables as far as they are set, and no others: programs get no secrets."""
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
 class _ProcessProtocol(SubprocessStreamProtocol):
-    """Once the program has ended, its group does, and what others hold open is not waited for."""
+    """Protocol that kills the process group once the program has ended, and then closes pipes held by others."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -69,7 +69,7 @@ class _ProcessProtocol(SubprocessStreamProtocol):
         super().connection_lost(exc)
 
     def kill(self) -> None:
-        if self.transport is not None and not self.exited.is_set():  # then its number may be somebody else's
+        if self.transport is not None and not self.exited.is_set():  # after that its id may be reused
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.transport.get_pid(), signal.SIGKILL)
 
@@ -79,7 +79,7 @@ class _ProcessProtocol(SubprocessStreamProtocol):
 
 
 class ChildProcess:
-    """A program that runs."""
+    """A running program."""
 
     def __init__(self, link: _ProcessProtocol) -> None:
         """For `start_process`."""
@@ -89,23 +89,23 @@ class ChildProcess:
         """Also the id of its group and its session."""
         self.stdin: asyncio.StreamWriter | None = link.stdin
         self.stdout: asyncio.StreamReader | None = link.stdout
-        """Ends half a second after the program at the latest, whoever else holds it."""
+        """Ends half a second after the program at the latest, even if other processes hold it."""
         self.stderr: asyncio.StreamReader | None = link.stderr
 
     @property
     def status(self) -> int | None:
-        """As in `ProgramResult`; None: it runs."""
+        """Like `ProgramResult.status`; None: it is running."""
         assert self._link.transport is not None
         return self._link.transport.get_returncode()
 
     async def wait(self) -> int:
-        """The status of the program itself, once it has ended. Whoever holds its pipes is not waited for."""
+        """Return the status of the program itself once it has ended. Does not wait for other holders of its pipes."""
         await self._link.exited.wait()
         status = self.status
         return 0 if status is None else status
 
     def kill(self) -> None:
-        """End it and its group. Returns at once; `wait` tells when it has happened."""
+        """End it and its group. Returns at once; `wait` returns when that has happened."""
         self._link.kill()
 
 
@@ -118,12 +118,12 @@ async def start_process(
     listens: bool = False,
     stderr: Literal["drop", "pipe", "join"] = "drop",
 ) -> AsyncIterator[ChildProcess]:
-    """Start a program, without a shell, and end it with its whole group when the block is left, also cancelled.
+    """Start a program, without a shell, and end it with its whole group when the block is left, also when cancelled.
 
-    `env`: all of its environment. `listens`: it has `stdin`, else it reads nothing there. `stderr`: `join` puts it
-    into `stdout`, in order. It inherits nothing else. Raises NotStarted.
+    `env`: its complete environment. `listens`: it has `stdin`; otherwise its standard input is empty. `stderr`: `join`
+    puts it into `stdout`, in order. It inherits nothing else. Raises ProgramNotStarted.
 
-    Who leaves the group (`setsid`) is out of reach: what is not trusted needs more than this.
+    A process that leaves the group (`setsid`) is out of reach: untrusted programs need more than this.
     """
     errors = {"drop": subprocess.DEVNULL, "pipe": subprocess.PIPE, "join": subprocess.STDOUT}
     link = _ProcessProtocol()
@@ -140,9 +140,9 @@ async def start_process(
         )
     )
     try:
-        await asyncio.shield(starting)  # half a start could not be ended with its group
+        await asyncio.shield(starting)  # an interrupted start could not be ended with its group
         yield ChildProcess(link)
-    except (OSError, ValueError) as error:  # not there; a NUL in its name
+    except (OSError, ValueError) as error:  # missing program; a NUL in its name
         if not starting.done() or starting.exception() is not error:
             raise
         reason = error.strerror if isinstance(error, OSError) else error
@@ -152,7 +152,7 @@ async def start_process(
 
 
 async def _end_process(starting: asyncio.Future[_StartedTransport], link: _ProcessProtocol) -> None:
-    """Also if cancelled once more: then it ends all the same, and is only not waited for."""
+    """End the program, also when cancelled once more: then it ends all the same, and only the waiting stops."""
     if starting.done():
         link.kill()
     else:
@@ -160,7 +160,7 @@ async def _end_process(starting: asyncio.Future[_StartedTransport], link: _Proce
     if link.transport is None and starting.done():
         return
     try:
-        await _wait_event(link.exited, KILL_WAIT_S)  # before `close`, which would take its status away
+        await _wait_event(link.exited, KILL_WAIT_S)  # before `close`, which would discard its status
     finally:
         link.close()
     await _wait_event(link.closed, KILL_WAIT_S)
@@ -181,14 +181,14 @@ async def run_program(
     said: bytes | None = None,
     cwd: Path | None = None,
 ) -> ProgramResult:
-    """Run a program to its end, and take what it writes to its standard output.
+    """Run a program to its end and return its standard output.
 
-    `said`: what it is told on its standard input; it need not read it. However this ends, also cancelled, the program
-    and all in its group have ended. Raises NotStarted.
+    `said`: its standard input, which it need not read. On return, also when cancelled, the program and its whole group
+    have ended. Raises ProgramNotStarted.
     """
     output = bytearray()
     async with start_process(argv, env=env, cwd=cwd, listens=said is not None) as child:
-        telling = asyncio.ensure_future(_write_input(child.stdin, said or b""))  # it may answer before it has read all
+        writing = asyncio.ensure_future(_write_input(child.stdin, said or b""))  # it may answer before it has read all
         try:
             async with asyncio.timeout(time_s):
                 full = await _read_output(child.stdout, output, max_bytes)
@@ -200,12 +200,12 @@ async def run_program(
         except TimeoutError:
             return ProgramResult("late", 0, bytes(output))
         finally:
-            telling.cancel()
-            await asyncio.gather(telling, return_exceptions=True)
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
 
 
 async def _read_output(stdout: asyncio.StreamReader | None, output: bytearray, max_bytes: int) -> bool:
-    """Whether it wrote more than it may."""
+    """Read until the end or the limit. Return whether the limit was exceeded."""
     while stdout is not None and (piece := await stdout.read(READ_BYTES)):
         output += piece
         if len(output) > max_bytes:
@@ -214,9 +214,9 @@ async def _read_output(stdout: asyncio.StreamReader | None, output: bytearray, m
     return False
 
 
-async def _write_input(stdin: asyncio.StreamWriter | None, said: bytes) -> None:
+async def _write_input(stdin: asyncio.StreamWriter | None, data: bytes) -> None:
     if stdin is not None:
-        with contextlib.suppress(OSError):  # it does not want to know
-            stdin.write(said)
+        with contextlib.suppress(OSError):  # the program closed its input
+            stdin.write(data)
             await stdin.drain()
             stdin.close()

@@ -1,16 +1,15 @@
-"""Secrets taken out of texts: those of the configuration, in every form, and what looks like a credential. Pure.
+"""Removal of secrets from text: those of the configuration, in every encoding, and everything like a credential. Pure.
 
-What is said stays readable: `password=hunter2-9` becomes `password=[redacted]`. The same text always becomes the same,
-and what was redacted once stays as it is, so that it does not matter how often a text comes by.
+The rest stays readable: `password=hunter2-9` becomes `password=[redacted]`. The result is deterministic, and redacting
+twice equals redacting once, so a text may pass through here any number of times.
 
-What people said stands in the log of events as they said it: that is what it is for, and it is its owner's alone. What
-is shown of it, told to a model, or written anywhere else has come through here.
+The log of events keeps messages as people wrote them, and is readable by its owner alone. Every text that is shown,
+sent to a model or written anywhere else is redacted here.
 
-What credentials look like: patterns of well-known ones, and of places where one stands. Pure.
-
-Each pattern runs in linear time on any text: repetitions are bounded, possessive, or begin only where none of them has
-been before. Sources: https://docs.github.com/en/code-security/secret-scanning/introduction/supported-secret-scanning-patterns
-and https://github.com/gitleaks/gitleaks/blob/master/config/gitleaks.toml for the prefixes; others stand beside theirs.
+The patterns find well-known credentials, and the places where a secret usually stands. Each runs in linear time on any
+text: repetitions are bounded, possessive, or begin only where none of them has been before. Sources of the prefixes:
+https://docs.github.com/en/code-security/secret-scanning/introduction/supported-secret-scanning-patterns and
+https://github.com/gitleaks/gitleaks/blob/master/config/gitleaks.toml; other sources are beside their patterns.
 """
 
 import base64
@@ -25,13 +24,13 @@ from urllib.parse import quote, quote_plus
 from gateway.core.text_safety import strip_invisible
 
 _MIN_SECRET_CHARS: Final = 6
-"""Characters of the shortest password that is told from a word."""
+"""Length of the shortest password that can be distinguished from a word."""
 _LONG_SECRET_CHARS: Final = 24
-"""Characters that no word has."""
+"""Length that no word has."""
 
 
 def looks_random(text: str) -> bool:
-    """Whether no word, number, path or name of a program reads so: letters and digits are mixed, or it is very long."""
+    """Return whether the text is no word, number, path or identifier: letters mixed with digits, or very long."""
     if len(text) < _MIN_SECRET_CHARS or _CODE_LIKE.fullmatch(text):
         return False
     letters, digits = any(char.isalpha() for char in text), any(char.isdigit() for char in text)
@@ -57,19 +56,19 @@ _PLAIN_WORDS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class CredentialRule:
-    """Where a secret is: group `s` of each match, if there is one, else all of it."""
+    """A pattern for a secret: group `s` of each match, or the whole match if there is no such group."""
 
     needles: tuple[str, ...]
-    """Some of these, in lower case, are in every text that it is for; looking for them is cheap."""
+    """At least one of these, in lower case, is in every text with a match; searching for them is cheap."""
     pattern: re.Pattern[str]
     is_credential: Callable[[re.Match[str]], bool] = lambda _: True
-    """Whether a match is one indeed."""
+    """Decide whether a match is a secret."""
 
 
 def _credential_rule(
-    needles: str, pattern: str, is_one: Callable[[re.Match[str]], bool] = lambda _: True
+    needles: str, pattern: str, is_credential: Callable[[re.Match[str]], bool] = lambda _: True
 ) -> CredentialRule:
-    return CredentialRule(tuple(needles.split(" ")), re.compile(pattern), is_one)
+    return CredentialRule(tuple(needles.split(" ")), re.compile(pattern), is_credential)
 
 
 def _is_random_match(match: re.Match[str]) -> bool:
@@ -77,9 +76,11 @@ def _is_random_match(match: re.Match[str]) -> bool:
 
 
 def _is_assigned_secret(match: re.Match[str]) -> bool:
-    """Whether what stands behind a telling name is its value, and no prose or code about it."""
+    """Return whether the value behind a name like `password` is a secret, and not prose or code."""
     value, named, mark = match["s"], match["name"].lower(), match["mark"]
-    if named == "pwd" and value[0] in "/~":  # where a shell is, https://man7.org/linux/man-pages/man1/pwd.1.html
+    if (
+        named == "pwd" and value[0] in "/~"
+    ):  # the working directory of a shell, https://man7.org/linux/man-pages/man1/pwd.1.html
         return False
     if value.lower().strip("*.,;!?") in _PLAIN_WORDS or _PLACEHOLDER.fullmatch(value) or len(value) < _MIN_SECRET_CHARS:
         return False
@@ -89,7 +90,7 @@ def _is_assigned_secret(match: re.Match[str]) -> bool:
         value.replace(".", "_").isidentifier() and match.string[match.end() :][:1] in ("(", "[")
     ):
         return False
-    if ("pass" in named or "pwd" in named) and mark != " = ":  # with that, a name stands there in programs
+    if ("pass" in named or "pwd" in named) and mark != " = ":  # in programs a name follows that
         return True
     return looks_random(value) or (mark == "=" and not value.isdigit())
 
@@ -98,7 +99,7 @@ _PLACEHOLDER: Final = re.compile(r"[.*x_-]+|[$<{\[%(].*|\.\.\..*|your[-_ ].*", r
 
 _TOKEN_PATTERNS: Final = (
     r"sk-(?:ant|proj|svcacct|admin|or-v1)-[\w-]{16,}",  # Anthropic, OpenAI, OpenRouter
-    r"(?<!-)sk-(?=[A-Za-z_-]{0,40}\d)[A-Za-z0-9_-]{20,}",  # OpenAI of old, DeepSeek and others that took it over
+    r"(?<!-)sk-(?=[A-Za-z_-]{0,40}\d)[A-Za-z0-9_-]{20,}",  # older OpenAI keys, DeepSeek and others with the same format
     r"gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}",
     r"gl(?:pat|dt|rt|cbt|ptt|ft|imt|agent|oas|soat)-[\w.-]{20,}",
     r"xox[abcdeoprs]-[\w-]{10,}|xapp-\d-[\w-]{10,}",
@@ -139,7 +140,7 @@ CREDENTIAL_RULES: Final = (
     ),
     _credential_rule(
         "webhooks/ interactions/", r"/(?:webhooks|interactions)/\d{5,25}/(?P<s>[\w-]{20,})"
-    ),  # Discord's, which need nothing else
+    ),  # Discord: the URL is the only credential
     _credential_rule("hooks.slack.com", r"(?i:hooks\.slack\.com)/(?:services|workflows|triggers)/(?P<s>[\w/-]{10,})"),
     # https://www.rfc-editor.org/rfc/rfc7519#section-3
     _credential_rule("eyj", r"(?<![\w-])(?P<s>eyJ[\w-]{8,}+\.[\w-]{8,}+(?:\.[\w-]*+){0,3})"),
@@ -167,7 +168,7 @@ CREDENTIAL_RULES: Final = (
         _is_random_match,
     ),
     _credential_rule(" -u", r"\s-u\s{0,2}[\"']?[\w.@-]{1,64}:(?P<s>[^\s\"'@]{4,}+)(?=[\"'\s]|\Z)"),
-    # https://modern.ircdocs.horse/#pass-message; services' own words, e.g. https://libera.chat/guides/registration
+    # https://modern.ircdocs.horse/#pass-message; commands of services, e.g. https://libera.chat/guides/registration
     _credential_rule("pass ", r"(?m)(?:^|[\"'>]\s?)PASS :?(?P<s>[^\s/\"'\\]{4,}+)(?=[\"'\\]|\s{0,3}$)"),
     _credential_rule("oper ", r"(?m)(?:^|[\"'>]\s?)OPER \S{1,50} :?(?P<s>[^\s\"'\\]{4,}+)(?=[\"'\\]|\s{0,3}$)"),
     _credential_rule(
@@ -194,44 +195,44 @@ CREDENTIAL_RULES: Final = (
         _is_random_match,
     ),
 )
-"""In this order; each sees what those before it have left."""
+"""Applied in this order; each sees the result of those before it."""
 
 
 REDACTED: Final = "[redacted]"
 MIN_KNOWN_SECRET_CHARS: Final = 6
-"""Of a secret of the configuration: shorter ones give nothing away, and would blot out ordinary words."""
+"""Minimal length of a secret of the configuration: shorter ones reveal nothing, and would hide ordinary words."""
 _MAX_ROUNDS: Final = 4
-"""What is taken out may bring the words beside it nearer; two rounds have been enough for everything so far."""
+"""A replacement may bring the words beside it closer together; two rounds have been enough for every text so far."""
 _NEEDLES: Final = frozenset(needle for rule in CREDENTIAL_RULES for needle in rule.needles)
 _CACHED_TEXTS: Final = 1_024
 _CACHED_TEXT_CHARS: Final = 100
-"""Of a text whose answer is remembered: the same few names stand in most of what is told."""
+"""Maximal length of a cached text: the same few names are in most texts."""
 
 Redact = Callable[[str], str]
 """`Redactor.__call__`."""
 
 
 class Redactor:
-    """Takes out of a text what nobody is to read."""
+    """Removes secrets from texts."""
 
     def __init__(self, known: Iterable[str] = ()) -> None:
-        """`known`: the configuration's own secrets, as they are."""
+        """`known`: the configuration's own secrets, in plain text."""
         self._encoded: tuple[str, ...] = ()
         self._known: frozenset[str] = frozenset()
         self.add_secrets(known)
 
     def add_secrets(self, known: Iterable[str]) -> None:
-        """These are secrets, too, from now on."""
+        """Redact these from now on, too."""
         self._known |= {one for one in (secret.strip() for secret in known) if len(one) >= MIN_KNOWN_SECRET_CHARS}
         forms = {form for secret in self._known for form in encoded_forms(secret)}
         self._encoded = tuple(sorted(forms, key=lambda form: (-len(form), form)))
-        self._cached_clean = lru_cache(_CACHED_TEXTS)(self._clean)  # what other threads are at goes to the one before
+        self._cached_clean = lru_cache(_CACHED_TEXTS)(self._clean)  # calls in other threads finish on the cache before
 
     def __call__(self, text: str) -> str:
-        """The text without secrets. Takes time that grows with its length alone, and microseconds for a line.
+        """Return the text without secrets. Takes time linear in its length, and microseconds for a line.
 
-        Characters that nobody sees hide none: they are left out of many texts later on, and out of one that has a
-        secret around them here.
+        Invisible characters do not hide a secret: they are removed from a text that has a secret around them. (Other
+        code removes them from many texts later on.)
         """
         return self._cached_clean(text) if len(text) <= _CACHED_TEXT_CHARS else self._clean(text)
 
@@ -273,7 +274,7 @@ def _apply_rule(rule: CredentialRule, text: str) -> str:
 
 
 def encoded_forms(secret: str) -> Iterator[str]:
-    """As it may stand in a text: as it is, escaped as in URLs, JSON and terminals, and in base64."""
+    """Yield the forms of a secret in texts: plain, escaped as in URLs, JSON and terminals, and in base64."""
     yield secret
     for escaped in (quote(secret, safe=""), quote(secret), quote_plus(secret)):
         yield escaped
@@ -287,7 +288,7 @@ def encoded_forms(secret: str) -> Iterator[str]:
 
 
 def _base64_forms(secret: bytes) -> Iterator[str]:
-    """What is sure of it whatever stands around it: three bytes are four characters, so there are three ways."""
+    """Yield the base64 characters that are independent of the context: three bytes are four, so three forms."""
     for before in range(3):
         shifted = b"\0" * before + secret
         whole = base64.b64encode(shifted).decode()

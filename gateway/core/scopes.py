@@ -1,9 +1,9 @@
-"""What may be told where: one mind, many doors. Pure.
+"""Visibility of remembered texts: what may be shown in which place. Pure.
 
-What the agent was told, wrote down or remembers carries the scope that it came from, which names those who can read
-there: `public` (everybody), all of one space (a Discord server: `space:` and its conversation), or one conversation. A
-turn sees what everybody may read, what all who can read its own place can read too, and, alone with a verified owner,
-everything. Every text that is made of more than one conversation goes through `Visibility.of`.
+Each message, note and memory carries the scope of its origin, which names the people who can read there: `public`
+(everybody), all of one space (a Discord server: `space:` and its conversation), or one conversation. A turn sees what
+everybody may read, what all readers of its own place can read too, and, in private with a verified owner, everything.
+Every text made of more than one conversation is filtered by `Visibility.only_visible`.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,53 +15,53 @@ from gateway.core.events import Address, ChannelName, ConversationId, RoomId
 T = TypeVar("T")
 
 PUBLIC: Final = "public"
-"""Everybody may read it: the platform or the operator says so."""
+"""Scope of a place that everybody can read, as the platform or the operator declares."""
 _SPACE: Final = "space:"
-"""No channel has a colon in its name, so no conversation begins like that."""
+"""Prefix of space scopes. No channel name has a colon, so no conversation begins like that."""
 TRUSTED_ROLES: Final = ("owner", "admin")
-"""Roles whose words may become what the agent knows everywhere."""
+"""Roles whose words may become the agent's general knowledge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visibility:
-    """What one turn may see."""
+    """Scopes that one turn may see."""
 
     scope: str
-    """What is said in its place now has this scope, and so has what it writes down."""
+    """Scope of new messages in the turn's place, and of the notes it writes."""
     other_scopes: frozenset[str] = frozenset()
-    """Other scopes that all who can read there can read, too."""
+    """Other scopes that all readers of the place can read, too."""
     is_private: bool = False
-    """It is a direct chat, or a room that the operator calls private."""
+    """True in a direct chat, and in a room that the operator declares private."""
     sees_everything: bool = False
-    """It is alone with a verified owner."""
+    """True in private with a verified owner."""
 
     def can_see(self, scope: str) -> bool:
-        """Whether something of that scope may be told here."""
+        """Return whether a text of that scope may be shown here."""
         return self.sees_everything or scope in (PUBLIC, self.scope) or scope in self.other_scopes
 
-    def only_visible(self, found: Iterable[T], scope: Callable[[T], str]) -> list[T]:
-        """Those that may be told here, in their order."""
-        return [one for one in found if self.can_see(scope(one))]
+    def only_visible(self, items: Iterable[T], scope: Callable[[T], str]) -> list[T]:
+        """Return the items that may be shown here, in their order."""
+        return [item for item in items if self.can_see(scope(item))]
 
 
 def space_scope(channel: ChannelName, space: RoomId) -> str:
-    """The scope of what everybody in that space can read."""
+    """Return the scope of texts that everybody in that space can read."""
     return _SPACE + Address(channel=channel, room=space).conversation
 
 
 def is_shared_scope(scope: str) -> bool:
-    """Whether it is more than one conversation's."""
+    """Return whether the scope covers more than one conversation."""
     return scope == PUBLIC or scope.startswith(_SPACE)
 
 
 def is_trusted(role: str, *, foreign: bool) -> bool:
-    """Whether a note may be known outside of where it was written down, and to dreams.
+    """Return whether a note may be used outside the place where it was written, and in memory consolidation.
 
-    `role` and `foreign`: as `gateway.core.facts.NoteWritten` has them.
+    `role` and `foreign`: as in `gateway.core.facts.NoteWritten`.
     """
     return role in TRUSTED_ROLES and not foreign
 
 
 def scope_of_new_note(conversation: ConversationId, scope: str, *, trusted: bool) -> str:
-    """The scope of a note. `scope`: of the place where it is written down."""
+    """Return the scope of a new note. `scope`: of the place where it is written."""
     return scope if trusted or not is_shared_scope(scope) else conversation

@@ -1,27 +1,19 @@
-"""Characters that nobody sees, and those that turn lines around. Pure.
+"""Text that deceives readers: invisible characters, lookalike names, mass mentions, terminal escapes. Pure.
 
-What languages and emoji need stays: joiners in Indic and Arabic scripts, marks of direction beside letters that are
-written from right to left, joined emoji, flags, one selector behind what has variants
+Invisible characters (`reveal_hidden`, `strip_hidden`): incoming text shows them to the model or loses them
+(`agent.prompt`, `agent.steps`), names lose them (`channels.text.clean_name`), and so do our posts
+(`gateway.stream.outbox`). Characters that languages and emoji need stay: joiners in Indic and Arabic scripts, direction
+marks beside right-to-left letters, joined emoji, flags, one selector after a character that has variants
 (https://www.unicode.org/reports/tr51/, https://www.unicode.org/reports/tr31/#Layout_and_Format_Control_Characters). All
-else can hide words from people that a model reads, or show people other words than it reads.
+others can hide words from people that a model reads, or show people other words than the model reads.
 
-Names that only look like another's. Pure.
+Mentions (`break_mentions`, `break_nicks`): Discord accepts with each message that it mentions nobody
+(`allowed_mentions`); Telegram and IRC do not, and a name there notifies its owner. A few names in a post are ordinary
+talk; in a post with more, each is split by a character of no width, so that it looks the same and notifies nobody.
 
-Two names look alike if they have the same skeleton (https://www.unicode.org/reports/tr39/#Confusable_Detection). The
-table is that of Unicode 15.0, as ICU 72 has it (`tests/checks/confusables.py` writes it).
-
-Posts that would call many people at once. Pure.
-
-Discord is told with each message that it calls nobody (`allowed_mentions`). Telegram and IRC cannot be told: there a
-name calls whoever has it. A few names in a post are a talk; of more each is parted by a character of no width, so that
-it reads the same and calls nobody.
-
-What texts and names do that nobody sees, on the way in and out. Pure, and known to channels and the agent.
-
-`marks` finds characters that nobody sees or that turn lines around: on the way in they are told or left out where the
-model reads them (`agent.prompt`, `agent.steps`) and in names (`channels.text.clean_name`), on the way out they are left
-out of posts (`gateway.stream.outbox`). `names` knows which names only look alike (`gateway.context.conversation`).
-`mentions` keeps a post from calling many people at once, on platforms that cannot be told not to.
+Names (`check_name`, used by `gateway.context.conversation`): two names look alike if they have the same skeleton
+(https://www.unicode.org/reports/tr39/#Confusable_Detection). The table is that of Unicode 15.0, as ICU 72 has it
+(`tests/checks/confusables.py` writes it).
 """
 
 import gzip
@@ -39,13 +31,14 @@ _INVISIBLE: Final = re.compile(
     "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
     "\U000e0000-\U000e0fff]"
 )
-"""What is ignorable by default (DerivedCoreProperties.txt). Control characters are `channels.text.clean_text`'s."""
+"""Characters ignorable by default (DerivedCoreProperties.txt). `channels.text.clean_text` handles control characters.
+"""
 _INVISIBLE_OR_CONTROL: Final = re.compile(rf"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|{_INVISIBLE.pattern}")
-"""The same, and control characters but for those between words."""
+"""The same, and control characters except white space."""
 _SUSPICIOUS: Final = re.compile("[\u202a-\u202e\u2066-\u2069\ufff9-\ufffb\U000e0000-\U000e007f]")
-"""Turns lines around, or spells words in characters of no width: one is worth telling."""
+"""Characters that reverse lines, or spell words with no width: a single one is reported."""
 _SUSPICIOUS_RUN: Final = 4
-"""So many of the others in a row spell something, too."""
+"""Length of a run of other invisible characters that may spell a message, too."""
 _DIRECTION_MARKS: Final = frozenset("\u200e\u200f\u061c")
 _JOINERS: Final = frozenset("\u200c\u200d")
 _ZWJ: Final = "\u200d"
@@ -55,10 +48,11 @@ _MONGOLIAN: Final = re.compile("[\u1820-\u18aa]")
 _REGION_FLAG: Final = re.compile(
     "|".join("".join(chr(0xE0000 + ord(letter)) for letter in region) for region in ("gbeng", "gbsct", "gbwls"))
 )
-"""The only flags of regions that are for general use: https://www.unicode.org/reports/tr51/#valid-emoji-tag-sequences."""
+"""The only region flags recommended for general use: https://www.unicode.org/reports/tr51/#valid-emoji-tag-sequences.
+"""
 _BLACK_FLAG, _END_OF_FLAG = "\U0001f3f4", "\U000e007f"
 _KEYCAPS: Final = frozenset("#*0123456789‼⁉〰〽ℹ")  # noqa: RUF001 - it is the emoji
-"""Have an emoji variant, and are no symbols by category."""
+"""Characters with an emoji variant that are no symbols by category."""
 _WITH_VARIANTS: Final = frozenset("0０‘’“”、。！，：；？．")  # noqa: RUF001 - these are meant
 _VIRAMA: Final = 9
 _PICTURES: Final = re.compile("[\U0001f000-\U0001faff]")
@@ -66,31 +60,31 @@ _RTL: Final = frozenset({"R", "AL"})
 
 
 def reveal_hidden(text: str) -> str:
-    """`text` as people wrote it, with what hides words told like `[U+202E]`, and the rest of what nobody sees left out.
+    """Replace characters that hide words by e.g. `[U+202E]`, and remove other invisible characters.
 
-    Ordinary text of any language is the same. Doing it twice is doing it once.
+    Ordinary text of any language is unchanged. Idempotent.
     """
     return _HiddenTextReader(text, tells=True).read() if _INVISIBLE.search(text) else text
 
 
 def strip_hidden(text: str) -> str:
-    """The same without telling: for names, and for what we say."""
+    """Remove hidden characters as `reveal_hidden` does, without marking them: for names, and for our posts."""
     return _HiddenTextReader(text, tells=False).read() if _INVISIBLE.search(text) else text
 
 
 def strip_invisible(text: str) -> str:
-    """Without any of the characters that nobody sees, also where a language needs them: to look for something in it."""
+    """Remove all invisible characters, also where a language needs them: for searching in the text."""
     return _INVISIBLE_OR_CONTROL.sub("", text)
 
 
 class _HiddenTextReader:
-    """Goes through one text."""
+    """Reader of one text that keeps, removes or marks each invisible character."""
 
     def __init__(self, text: str, *, tells: bool) -> None:
         self._text, self._tells = text, tells
         self._out: list[str] = []
         self._run: list[str] = []
-        """Unseen characters in a row, not yet decided about."""
+        """Invisible characters in a row, not decided yet."""
         self._suspicious = ""
         """The first of these that is worth telling."""
         self._rtl: bool | None = None
@@ -123,11 +117,11 @@ class _HiddenTextReader:
         return f"[U+{ord(self._suspicious or self._run[0]):04X}{more}]"
 
     def _previous(self) -> str:
-        """What will stand in front of the next character; empty: nothing."""
+        """Return the last character of the output so far; empty: there is none."""
         return (self._revealed() or "".join(self._out[-1:]))[-1:]
 
     def _kept_length(self, char: str, at: int) -> int:
-        """How many characters from `at` on belong to what stands in front of them; 0: none."""
+        """Return how many characters from `at` on belong to the text before them; 0: none."""
         before, behind = self._previous(), self._text[at + 1 : at + 2]
         if char in _DIRECTION_MARKS:
             return int(before not in _DIRECTION_MARKS and self._is_right_to_left())
@@ -150,7 +144,7 @@ class _HiddenTextReader:
         return self._rtl
 
     def _follows_emoji(self) -> bool:
-        """Whether an emoji stands in front, perhaps with a selector or a colour of skin."""
+        """Return whether an emoji precedes, perhaps with a selector or a skin tone."""
         return not self._revealed() and any(
             _is_emoji_base(char) for char in self._out[-1:] + (self._out[-2:-1] if self._out[-1:] == ["\ufe0f"] else [])
         )
@@ -164,7 +158,7 @@ def _is_emoji_base(char: str) -> bool:
 
 
 def _takes_joiner(before: str) -> bool:
-    """Whether a joiner behind it changes how it is written: behind a virama, or in a script that is joined."""
+    """Return whether a joiner after this changes the writing: after a virama, or in a joined script."""
     if not before:
         return False
     joined = unicodedata.bidirectional(before) == "AL" or bool(_MONGOLIAN.match(before))
@@ -190,30 +184,33 @@ def _takes_selector(before: str, selector: str) -> bool:
 
 
 MAX_MENTIONS: Final = 5
-"""Different people that one post may call."""
+"""Number of different people that one post may mention."""
 WORD_JOINER: Final = "\u2060"
-"""Word joiner: of no width, and no line is broken there. No name holds one."""
+"""Character of no width that allows no line break. No name holds one."""
 _AT_NAME: Final = re.compile(r"(?<![\w@/.])@(?=([A-Za-z][A-Za-z0-9_]{3,31})(?![\w@]))")
-"""As Telegram finds them in a text: core.telegram.org/api/mentions."""
+"""Mentions as Telegram finds them in a text: core.telegram.org/api/mentions."""
 _AT_NAME_START: Final = re.compile(r"@(?=[A-Za-z]|\Z)")
 _NICK_CHARS: Final = re.compile(r"[\w\[\]\\`^{}|\-]+")
-"""What nicks are made of: https://modern.ircdocs.horse/#clients."""
+"""Characters of nicks: https://modern.ircdocs.horse/#clients."""
 _NICK_CORE: Final = re.compile(r"[\w|\-]+")
-"""The same without what also stands around words: for most clients `nick` in brackets or backticks calls, too."""
+"""The same without those that also surround words: for most clients `nick` in brackets or backticks notifies, too."""
 
 
 def mentions_many(text: str) -> bool:
-    """Whether more than `MAX_MENTIONS` people are called by @name."""
+    """Return whether more than `MAX_MENTIONS` people are mentioned by @name."""
     return len({found[1].casefold() for found in _AT_NAME.finditer(text)}) > MAX_MENTIONS
 
 
 def break_mentions(piece: str) -> str:
-    """A piece of such a text, with its @names parted; what ends in `@` goes on in another piece."""
+    """Split the @names in a piece of such a text; an `@` at the end may continue in the next piece."""
     return _AT_NAME_START.sub(f"@{WORD_JOINER}", piece)
 
 
 def break_nicks(text: str, inside: Collection[str], fold: Callable[[str], str]) -> str:
-    """`text` with nicks parted if more than `MAX_MENTIONS` of those (folded) that are `inside` stand in it."""
+    """Split nicks if more than `MAX_MENTIONS` of those in the room are in the text.
+
+    `inside`: the nicks of the room, folded by `fold`.
+    """
     called = set[str]()
 
     def one(found: re.Match[str]) -> str:
@@ -236,26 +233,26 @@ def _break_nick(nick: str) -> str:
 
 
 CONFUSABLES_FILE: Final = Path(__file__).with_name("confusables.gz")
-"""Lines of a character and what it looks like."""
+"""Lines of a character and its lookalike."""
 _ALPHABETS: Final = ("ARMENIAN", "CHEROKEE", "COPTIC", "CYRILLIC", "GREEK", "LATIN")
-"""Their letters look like each other's; of others a word may have two, as Japanese has three."""
+"""Alphabets with similar letters; words may mix others, as Japanese does."""
 _CACHED_NAMES: Final = 4_000
 
 
 class NameWarning(NamedTuple):
-    """What is to be known of somebody's name."""
+    """Reason to doubt a sender's name."""
 
     reason: Literal["alike", "same", "perhaps", "mixed"]
-    """alike: it looks like another's; same: another has it, too; perhaps: somebody had it whom the platform knew, and
-    it does not say that this is the same person; mixed: its letters are of several alphabets."""
+    """alike: it looks like another's; same: another sender has it, too; perhaps: a sender known to the platform had it,
+    and the platform does not confirm that this is the same person; mixed: its letters are of several alphabets."""
     other: str
-    """The other's name, untrusted; mixed: which alphabets."""
+    """The other's name, untrusted; for mixed: the alphabets."""
 
 
 def check_name(sender: Sender, others: Iterable[Sender]) -> NameWarning | None:
-    """Whether this person may be taken for one of the others, or was meant to be for somebody. None: no reason to.
+    """Check whether this person may be mistaken for one of the others. None: no reason to think so.
 
-    `others` may hold the person themselves, and those who had the name before.
+    `others` may hold the person themselves, and earlier owners of the name.
     """
     looks = _name_skeletons(sender.name)
     for other in others:
@@ -270,12 +267,12 @@ def check_name(sender: Sender, others: Iterable[Sender]) -> NameWarning | None:
 
 
 def looks_like(one: str, other: str) -> bool:
-    """Whether people may take one for the other."""
+    """Return whether people may mistake one name for the other."""
     return not _name_skeletons(one).isdisjoint(_name_skeletons(other))
 
 
 def describe_name_warning(doubted: NameWarning, other: str) -> str:
-    """In words; `other`: its name, as it may be shown there."""
+    """Describe the warning in words; `other`: the other name in a form that may be shown there."""
     match doubted.reason:
         case "alike":
             return f"not {other}: the name only looks alike"
@@ -288,7 +285,7 @@ def describe_name_warning(doubted: NameWarning, other: str) -> str:
 
 
 def mixed_alphabets(name: str) -> tuple[str, ...]:
-    """The alphabets whose letters are mixed in one word of a name; empty: none are."""
+    """Return the alphabets that are mixed in one word of a name; empty: none."""
     if name.isascii():
         return ()
     for word in "".join(char if char.isalpha() or unicodedata.combining(char) else " " for char in name).split():
@@ -301,7 +298,7 @@ def mixed_alphabets(name: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=_CACHED_NAMES)
 def _name_skeletons(name: str) -> frozenset[str]:
-    """What a name looks like, as it is written and in small letters."""
+    """Return the skeletons of a name, as written and in lower case."""
     bare = " ".join(strip_hidden(name).split())
     return frozenset({_skeleton(bare), _skeleton(bare.casefold())} - {""})
 
@@ -312,7 +309,7 @@ def _skeleton(text: str) -> str:
 
 @lru_cache(maxsize=1)
 def _confusables() -> dict[int, str]:
-    """1 MB and 15 ms, so it is read when it is first needed."""
+    """Load the table when it is first needed: it takes 1 MB and 15 ms."""
     with gzip.open(CONFUSABLES_FILE, "rt", encoding="utf-8") as lines:
         return {ord(line[0]): line[1:].rstrip("\n") for line in lines}
 
@@ -320,7 +317,7 @@ def _confusables() -> dict[int, str]:
 _PRINTABLE_JOINERS = "\u200c\u200d"
 """Format characters that emoji and several scripts need."""
 _UNPRINTABLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-"""Control, format (also what turns the direction of text), surrogate, private, unassigned, line ends."""
+"""Control, format (also direction marks), surrogate, private, unassigned, line ends."""
 
 
 def _is_printable(char: str) -> bool:
@@ -328,7 +325,7 @@ def _is_printable(char: str) -> bool:
 
 
 def escape_unprintable(text: str) -> str:
-    """The text with everything that a terminal could obey in escaped form."""
+    """Escape everything that a terminal could interpret."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(char if _is_printable(char) else char.encode("unicode_escape").decode() for char in text)

@@ -1,7 +1,4 @@
-"""What a turn may do beside saying something: what a tool is, and what it is told of the turn that uses it.
-
-Work that blocks, for tools: in a thread, and not left alone there when nobody waits for it any more.
-"""
+"""Tools: the `Tool` type, the context of the turn that calls it, and blocking work in a thread."""
 
 import asyncio
 import threading
@@ -19,35 +16,36 @@ from gateway.core.trust import TrustLabel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requester:
-    """Somebody whose words a turn answers."""
+    """A person whose message a turn answers."""
 
     id: SenderId
     name: str
-    """For display only; anybody can take it."""
+    """Display name. Anybody can take it."""
     role: str
-    """When they spoke."""
+    """Their role when they wrote it."""
     verified: bool
     ranks: tuple[str, ...] = ()
-    """As `Sender.ranks`, and the next, too."""
+    """Like `Sender.ranks`. The same for `is_bot`."""
     is_bot: bool = False
 
 
 @dataclass(slots=True)
 class TurnTrust:
-    """What has happened in a turn so far, as far as its tools depend on it."""
+    """Authorship of everything in a turn's requests so far."""
 
     foreign: str = ""
-    """What brought text from outside into its requests first, what was in view before it included. Empty: nothing."""
+    """First source that brought text from outside into the requests, including texts in view before the turn. Empty:
+    none."""
     role: str = "owner"
-    """The lowest role of whoever wrote what its requests held so far, what was in view before it included."""
+    """Lowest role among the authors so far, including texts in view before the turn."""
 
     @property
     def label(self) -> TrustLabel:
-        """Both."""
+        """Role and source as one `TrustLabel`."""
         return TrustLabel(self.role, self.foreign)
 
     def add(self, label: TrustLabel) -> None:
-        """From here on its requests hold this, too."""
+        """Record that from here on the requests hold a text with this label, too."""
         now = self.label | label
         self.role, self.foreign = now.role, now.foreign
 
@@ -58,7 +56,7 @@ async def _never_written(_: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
-    """Which turn uses its tools, and where."""
+    """The turn that calls a tool, and its place."""
 
     turn: TurnId
     agent: str
@@ -66,22 +64,23 @@ class ToolContext:
     visibility: Visibility
     autonomous: bool
     requesters: tuple[Requester, ...] = ()
-    """Who said what is new to the agent, oldest first. Empty: nobody did."""
+    """Senders of the new messages addressed to the agent, oldest first. Empty: nobody."""
     overheard_roles: tuple[str, ...] = ()
-    """Roles of others whose new words it was told, though they were not said to it."""
+    """Roles of the senders of other new messages in the request, which were not addressed to the agent."""
     reminder_roles: tuple[str, ...] = ()
-    """The least role of those who had each reminder set that it was told."""
+    """Lowest role of the people who set each reminder shown in this turn."""
     trust: TurnTrust = field(default_factory=TurnTrust, compare=False)
-    """The same for all calls of a turn."""
+    """One object, shared by all calls of a turn."""
     was_user_written: Callable[[str], Awaitable[bool]] = field(default=_never_written, compare=False)
-    """Whether somebody who may use the agent (a member or above) wrote this text literally in this conversation, since
-    it began afresh. Raises StoreError."""
+    """Whether a person who may use the agent (a member or above) wrote this exact text in this conversation since its
+    last fresh start. Raises StoreError."""
 
     @property
     def least_role(self) -> str:
-        """The lowest role of everybody whose words the turn's request holds, except text from outside.
+        """The lowest role among all authors of the turn's request, except text from outside.
 
-        Who gave administration no proof counts as a member at most. `owner`: there are the operator's own words alone.
+        Without proof of identity, an admin counts as a member. `owner`: the request holds the operator's own words
+        alone.
         """
         asked = [proven_role(one.role, verified=one.verified) for one in self.requesters]
         return lowest_role([*asked, *self.overheard_roles, *self.reminder_roles, self.trust.role])
@@ -89,52 +88,54 @@ class ToolContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolOutput:
-    """What a tool brought, and where that is from: all as in `ToolResult`."""
+    """Result of a tool and its origin."""
 
     text: str
     kind: str = "text"
     origin: str = ""
     excerpt: ResultExcerpt | None = None
     is_untrusted: bool = False
-    """Somebody else's words: they are fenced where they are told. Never fence them yourself."""
+    """True for other people's words: they are fenced when shown to the model. Tools must not fence them."""
     is_foreign: bool = False
-    """They came from outside (web, MCP, other rooms), so what the turn does from here on may be their idea."""
+    """True for text from outside (web, MCP, other rooms), which may influence the rest of the turn."""
     role: str = "owner"
-    """The lowest role of whoever wrote them, where that is known."""
+    """Lowest role among the authors of the text, where that is known."""
     images: tuple[tuple[ToolImage, Image], ...] = ()
     is_error: bool = False
-    """It is told as a failure."""
+    """True to show the result as a failure."""
 
 
 ToolHandler = Callable[[Any, ToolContext], Awaitable[str | ToolOutput]]
 ToolCost = Literal["free", "cheap", "dear"]
-"""Of a call: nothing to speak of; time or traffic; money, or much of these."""
+"""Cost of a call: negligible; time or traffic; money, or much time or traffic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """One tool: how it is told, what it takes, who carries it out."""
+    """One tool: its description for the model, its arguments and its handler."""
 
     spec: ToolSpec
     arguments_type: type[ToolArguments] | None
-    """None: `does` is handed the arguments as the model wrote them (JSON text, perhaps malformed)."""
+    """None: the handler gets the arguments as the model wrote them (JSON text, perhaps malformed)."""
     handler: ToolHandler
-    """Gives what the model is told, with no limit to its length. Raises Refused for what may not or cannot be.
+    """Returns the result for the model, of any length. Raises ToolCallRefused if the call is not allowed or not
+    possible.
 
-    It is cancelled when its time is over or its turn is cut off, and then leaves nothing running.
+    It is cancelled at its time limit or when its turn is cancelled, and then leaves nothing running.
     """
     permit: ToolPermit = ALLOW_ANYBODY
     timeout_s: float = 30.0
-    """Of one call; then it is cancelled. Time that it waits for an approval does not count."""
+    """Time limit of one call; then it is cancelled. Waiting for an approval does not count."""
     cost: ToolCost = "free"
     assess_risk: Callable[[Any, ToolContext], Awaitable[str]] | None = None
-    """Why an admin has to approve a call with these arguments, for people. Empty: for no such reason. None: never.
+    """Return the reason why an admin has to approve a call with these arguments, for people. Empty: no such reason.
+    None: there never is one.
 
     Raises StoreError.
     """
 
     async def find_risk(self, call: ToolCall, where: ToolContext) -> str:
-        """The same of a call as the model wrote it. Raises StoreError, and Refused for what cannot be read."""
+        """Run `assess_risk` on a call as the model wrote it. Raises StoreError, ToolCallRefused for bad arguments."""
         if self.assess_risk is None:
             return ""
         return await self.assess_risk(
@@ -154,28 +155,29 @@ class Tool:
         cost: ToolCost = "free",
         risks: Callable[[ArgumentsT, ToolContext], Awaitable[str]] | None = None,
     ) -> Self:
-        """The same, with the types held to each other."""
+        """Make a tool whose handler takes the given arguments type, checked by the type checker."""
         return cls(spec, takes, does, permit, time_s, cost, risks)
 
 
 ThreadResult = TypeVar("ThreadResult")
 
 THREAD_STOP_S: Final = 5.0
-"""That work which was told to stop is waited for: a disk that does not answer must not keep the gateway from ending."""
+"""How long cancelled work is waited for: a disk that does not answer must not keep the gateway from ending."""
 
 
 async def run_in_thread(work: Callable[[Callable[[], bool]], ThreadResult]) -> ThreadResult:
-    """Give what it makes. It is handed a question, to be asked now and then: whether to stop.
+    """Return the result of `work`, which runs in a thread and gets a function that returns whether to stop.
 
-    Cancelled, it tells the work to stop and waits until it has ended, so that what it does is done, or is not.
+    When cancelled, tells the work to stop and waits until it has ended (`THREAD_STOP_S` at most), so that its effects
+    are complete or absent.
     """
     stop = threading.Event()
-    doing = asyncio.ensure_future(asyncio.to_thread(work, stop.is_set))
+    running = asyncio.ensure_future(asyncio.to_thread(work, stop.is_set))
     try:
-        return await asyncio.shield(doing)
+        return await asyncio.shield(running)
     except asyncio.CancelledError:
         stop.set()
-        await asyncio.wait([doing], timeout=THREAD_STOP_S)
-        if doing.done() and not doing.cancelled():
-            doing.exception()  # nobody is told of it
+        await asyncio.wait([running], timeout=THREAD_STOP_S)
+        if running.done() and not running.cancelled():
+            running.exception()  # marks it as retrieved, so that asyncio does not log it
         raise

@@ -1,4 +1,4 @@
-"""From a pydantic model of a tool's arguments to what a language model is told of it, and back. Pure."""
+"""Tool specifications: JSON Schema for the language model, made of a pydantic model, and arguments read back. Pure."""
 
 import json
 from dataclasses import dataclass, field
@@ -11,75 +11,77 @@ from gateway.core.events import EvidenceRef
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """A picture, for a model that sees; only the user's side holds any."""
+    """An image for a model with vision; only messages of the user's side hold any."""
 
     media_type: Literal["image/png", "image/jpeg", "image/gif", "image/webp"]
     data: bytes = field(repr=False)
     """At most `MAX_IMAGE_BYTES`."""
     description: str
-    """One line, not blank: what stands in its place for a model that does not see."""
+    """One line, not blank: the replacement for a model without vision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultExcerpt:
-    """Of what a result is a part, and of which."""
+    """The source text that a result shows a part of, and the position of that part."""
 
     source: EvidenceRef
     offset: int
-    """What stands at a place of the result's text, behind its first line, stands so much further on in the source."""
+    """Difference between a position in the source and in the result's text after its first line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """The model asks for a tool."""
+    """A tool call made by the model."""
 
     id: str
     name: str
     arguments: str
     """JSON text as the model wrote it: untrusted and perhaps malformed."""
     is_recovered: bool = False
-    """It was found in the text of an answer: whose words it is nobody knows. Not told to the model."""
+    """True if it was found in the text of an answer: its author is not known. Not sent to the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSpec:
-    """A tool as the model is told of it."""
+    """Specification of a tool for the model."""
 
     name: str
     description: str
     schema: str
     """JSON Schema of the arguments, canonical JSON text (sorted keys, no spaces)."""
     is_task: bool = True
-    """Using it is work on a task, with which the agent may go on. False: it only ends the turn, looks something up in
-    its own memory or writes something down. Not told to the model."""
+    """True if a call is work on a task, which the agent may continue. False: it only ends the turn, looks something up
+    in the agent's memory or writes something down. Not sent to the model."""
     is_ephemeral: bool = False
-    """What it does is kept elsewhere, so its calls leave the view at the next fold. Not told to the model."""
+    """True if the effect is kept elsewhere, so that its calls leave the view at the next fold. Not sent to the model.
+    """
     summary: str = ""
-    """The description in one line, for a catalogue. Empty: its first sentence. Not told to the model by itself."""
+    """The description in one line, for a catalogue. Empty: its first sentence. Not sent to the model by itself."""
     is_parallel: bool = False
-    """May run beside others of the same answer: it changes nothing that these look at. Not told to the model."""
+    """True if it may run beside other tools of the same answer: it changes nothing that they read. Not sent to the
+    model."""
     is_polling: bool = False
-    """The same call may bring something else each time, so each is carried out. Not told to the model."""
+    """True if the same call may return a different result each time, so each is carried out. Not sent to the model."""
 
 
 MAX_PROBLEMS: Final = 5
 MAX_PROBLEM_CHARS: Final = 200
-"""Of one problem: names of arguments are the model's own."""
+"""Length of one problem: names of arguments are chosen by the model."""
 
 
 class ToolCallRefused(Exception):
-    """A tool was not carried out. The message is for the model: one sentence that says why and what would do."""
+    """A tool call that was not carried out. The message, for the model: one sentence with the reason and a remedy."""
 
 
 class ToolArguments(BaseModel):
-    """What a tool takes. Each field's description is told to the model."""
+    """Arguments of a tool. Each field's description is part of the schema sent to the model."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
 
     @model_validator(mode="before")
     @classmethod
     def _drop_nulls(cls, written: object) -> object:
-        """What is null was left out: models write both."""
+        """Treat null as left out: models write both."""
         return {key: one for key, one in written.items() if one is not None} if isinstance(written, dict) else written
 
 
@@ -97,10 +99,10 @@ def define_tool(
     parallel: bool = False,
     polls: bool = False,
 ) -> ToolSpec:
-    """Describe a tool. The same model always makes the same bytes: they stand in front of every cached prompt."""
+    """Describe a tool. The same model always gives the same bytes: they are at the start of every cached prompt."""
     schema = _simplify_schema(arguments.model_json_schema())
     assert isinstance(schema, dict)
-    schema.setdefault("properties", {})  # llama.cpp and OpenAI want it, even where there are none
+    schema.setdefault("properties", {})  # llama.cpp and OpenAI need it, even if it is empty
     schema.pop("description", None)  # of the class, for readers of the code
     return ToolSpec(
         name=name,
@@ -115,35 +117,35 @@ def define_tool(
 
 
 def canonical_json(schema: object) -> str:
-    """JSON as it stands on the wire: the same facts are the same bytes."""
+    """Return compact JSON with sorted keys: equal data gives equal bytes."""
     return json.dumps(schema, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def parse_arguments(arguments: type[ArgumentsT], written: str) -> ArgumentsT:
-    """What the model wrote as the arguments of a call. Raises Refused; the call itself is not repeated in it."""
+def parse_arguments(arguments: type[ArgumentsT], json_text: str) -> ArgumentsT:
+    """Parse the arguments of a call. Raises ToolCallRefused, whose message does not quote the arguments."""
     try:
-        return arguments.model_validate_json(written.strip() or "{}")
+        return arguments.model_validate_json(json_text.strip() or "{}")
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False, include_input=False)
-    told = [f"{'.'.join(map(str, one['loc'])) or 'arguments'}: {one['msg']}"[:MAX_PROBLEM_CHARS] for one in found]
-    raise ToolCallRefused("; ".join(" ".join(one.split()) for one in told[:MAX_PROBLEMS]))
+    problems = [f"{'.'.join(map(str, one['loc'])) or 'arguments'}: {one['msg']}"[:MAX_PROBLEM_CHARS] for one in found]
+    raise ToolCallRefused("; ".join(" ".join(one.split()) for one in problems[:MAX_PROBLEMS]))
 
 
 def _simplify_schema(schema: Any) -> Any:  # noqa: ANN401 - JSON of any shape
-    """Without pydantic's titles, and without the null that only says that an argument may be left out."""
+    """Remove pydantic's titles, and the null that only marks an argument as optional."""
     if isinstance(schema, list):
         return [_simplify_schema(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    made = {
+    simplified = {
         key: {name: _simplify_schema(one) for name, one in value.items()}
         if key in ("properties", "$defs")
         else _simplify_schema(value)
         for key, value in schema.items()
         if key != "title" and not (key == "default" and value is None)
     }
-    choices = [one for one in made.get("anyOf", ()) if one != {"type": "null"}]
+    choices = [one for one in simplified.get("anyOf", ()) if one != {"type": "null"}]
     if len(choices) == 1:
-        del made["anyOf"]
-        made = {**choices[0], **made}
-    return made
+        del simplified["anyOf"]
+        simplified = {**choices[0], **simplified}
+    return simplified

@@ -1,8 +1,8 @@
-"""Who wrote a text, as far as the authority of a tool call depends on it.
+"""Authorship of a text, as far as the authority of a tool call depends on it.
 
-A model may act upon every text that its request holds. So a call has the authority of the least of those who wrote any
-of it, for as long as the request holds it: lines in view, what stands in for folded ones, what was recalled, the
-pinned topic, files and pages. Whoever carries somebody else's words (a forward, a quotation, an attachment) does not
+A model may act upon every text in its request. So a call has the authority of the lowest role among the authors of all
+that text, for as long as the request holds it: lines in view, summaries of folded lines, recalled texts, the pinned
+topic, files and pages. A person who passes on other people's words (a forward, a quotation, an attachment) does not
 lend them authority.
 """
 
@@ -13,25 +13,25 @@ from gateway.core.facts import ChannelCardPinned, NoteWritten, TurnRecord, ViewF
 from gateway.core.identity import ROLE_ORDER
 
 ANYBODY_ROLE: Final = "guest"
-"""The role of whoever wrote words that may be anybody's."""
+"""Role of the author of a text that anybody may have written."""
 UNRECORDED_SOURCE: Final = "an earlier version, which did not record its source,"
 
 
 _OLD_CARD_TOPIC: Final = "\nTopic, in the words of people there: "
-"""In a card of an earlier version (`agent.prompt.render_channel_card`)."""
+"""Start of the topic in a card of an earlier version (`agent.prompt.render_channel_card`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrustLabel:
-    """The join of all who wrote a text. The default: the operator, an owner, or the agent by itself."""
+    """Combined authorship of a text. Default: only the operator, an owner, or the agent itself."""
 
     role: str = "owner"
-    """The lowest role among them. Who gave administration no proof is a member at most."""
+    """The lowest role among the authors. Without proof of an administrator's identity, a member at most."""
     foreign: str = ""
-    """What brought text from outside (a tool, a forwarded message, ...), for people. Empty: nothing did."""
+    """Source that brought text from outside (a tool, a forwarded message, ...), for people. Empty: none."""
 
     def __or__(self, other: "TrustLabel") -> "TrustLabel":
-        """Both texts together."""
+        """Label of both texts together."""
         return TrustLabel(min(self.role, other.role, key=role_rank), self.foreign or other.foreign)
 
 
@@ -40,27 +40,27 @@ UNKNOWN_LABEL: Final = TrustLabel(ANYBODY_ROLE, UNRECORDED_SOURCE)
 
 
 def role_rank(role: str) -> int:
-    """The higher, the more it may. What is no role may the least."""
+    """Return the rank of a role: higher means more rights. An unknown role has the lowest."""
     return ROLE_ORDER.index(role) if role in ROLE_ORDER else -1
 
 
 def label_of_summary(folded: ViewFolded | None) -> TrustLabel:
-    """Of what stands in for the turns that have left the view."""
+    """Label of the text that replaces the turns that have left the view."""
     if folded is None or not folded.head:
         return TRUSTED_LABEL
     return TrustLabel(folded.least_role, folded.foreign) if folded.least_role else UNKNOWN_LABEL
 
 
-def label_of_card(carded: ChannelCardPinned) -> TrustLabel:
-    """Of the people's words in a pinned channel card."""
-    return TrustLabel(carded.least_role or (ANYBODY_ROLE if _OLD_CARD_TOPIC in carded.text else "owner"))
+def label_of_card(card: ChannelCardPinned) -> TrustLabel:
+    """Label of the people's words in a pinned channel card."""
+    return TrustLabel(card.least_role or (ANYBODY_ROLE if _OLD_CARD_TOPIC in card.text else "owner"))
 
 
-def label_of_note(noted: NoteWritten) -> TrustLabel:
-    """Of what the agent wrote down."""
-    return TrustLabel(noted.role or ANYBODY_ROLE, "a note" if noted.foreign else "")
+def label_of_note(note: NoteWritten) -> TrustLabel:
+    """Label of a note written by the agent."""
+    return TrustLabel(note.role or ANYBODY_ROLE, "a note" if note.foreign else "")
 
 
-def recorded_label(ended: TurnRecord) -> TrustLabel | None:
-    """Of all that a turn's requests held, and so of what it said. None: an earlier version did not tell."""
-    return TrustLabel(ended.least_role, ended.foreign) if ended.least_role else None
+def recorded_label(turn: TurnRecord) -> TrustLabel | None:
+    """Label of all texts in a turn's requests, and so of its answer. None: recorded by a version without labels."""
+    return TrustLabel(turn.least_role, turn.foreign) if turn.least_role else None
