@@ -1,12 +1,21 @@
-"""IRC: RFC 1459, RFC 2812, https://modern.ircdocs.horse and IRCv3.
+"""IRC adapter: RFC 1459, RFC 2812, https://modern.ircdocs.horse and IRCv3.
 
-Lines: `wire` reads any and builds safe ones, `batches` and `labels` tell which belong together, `isupport` and `mask`
-what the server takes, `ctcp`, `refusals`. In: `inbound` turns lines into notifications, with `formatting`, `people`,
-`splits`, `identity` and `history`; `telling` tells each once, `memory` outlives connections. Out: `render` makes lines
-of posts, `paging` and `compose` cut them, `window` knows which were taken, `bucket` and `writing` when. Login:
-`registration`, `caps`, `sasl`, `sts`, `nick`, `rooms`. All these are pure.
+- `channel`: `IrcChannel`, its commands in rooms, and the splitting of posts. It connects and reconnects.
+- `connection`: the `irc` library's asyncio connection, hardened. `tls`: TLS contexts and STS policies.
+- `session`: one connection from login to loss; the queue of notifications that holds back reading.
+- `registration`: capabilities, SASL and the login. `membership`: rooms, modes and nick recovery.
+- `outgoing`: paced sending, confirmed by PING barriers or labels. `identity`: who has a nick before a private answer
+  goes out.
+- `wire`: lines, ISUPPORT, batches and refusals. `people`: users, accounts, ranks, netsplits, and the state that
+  outlives connections.
+- `inbound`: lines into notifications, CTCP. `history`: CHATHISTORY, and each event emitted once and in order.
+- `render`: Markdown to mIRC formatting and back. `compose`: pages, line lengths, multiline messages.
 
-`channel` connects and stays; `connection` is the jaraco `irc` library, hardened; `session` is one connection's life,
-with `presence` and `upkeep`; `outgoing`, `parts` and `sending` send what `fitting` has cut; `inbox` holds the reading
-back; `tls`.
+Only `channel`, `session`, `connection`, `outgoing` and `membership` use asyncio; all other modules are pure: time and
+random values are passed in.
+
+IRC has no acknowledgements, sends nothing twice and lets a nick change hands. So a sent part counts as accepted only
+after the answer to a later PING (or to its label), received events are kept while `emit` blocks, and a private answer
+goes to an account or a `user@host`, never to a nick alone. Names are compared only after `Isupport.fold`; "folded"
+means that.
 """

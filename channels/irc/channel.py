@@ -1,10 +1,7 @@
-"""The IRC channel: connects, stays connected, and hands over what happens.
+"""IRC channel: the connection loop, actions in rooms, and posts sent part by part.
 
-What we do in rooms besides speaking: reactions, taking back, topics, and looking who is there.
-
-One part of a post to the server, in the best form that it takes; and that one is being written.
-
-How a post is cut for the connection that there is, or for the longest names where there is none.
+`IrcChannel` keeps one connection and delegates to the functions below, which take the current `IrcSession`. Pages and
+parts are cut for the current connection, or for the longest possible names while there is none.
 """
 
 import asyncio
@@ -68,228 +65,10 @@ if TYPE_CHECKING:
     from channels.irc.connection import IrcConnection
 
 
-_MAX_ID_BYTES: Final = 500
-_MAX_REACTION_BYTES: Final = 64
-_NO_IDS: Final = "this server does not name messages, so there is no pointing at one"
-_NOT_IN_ROOM: Final = ("(403)", "(442)")
-"""How a reason ends where there is no such room, or we are not in it."""
-_ACCOUNTS_NOTE: Final = "Who is logged in to services is known only as far as the server has told us."
-
-
-async def send_reaction(
-    session: IrcSession, target: str, chat: RoomId, message: MessageId, reaction: str, *, add: bool
-) -> None:
-    """Put it there or take it off: https://ircv3.net/specs/client-tags/react. Raises SendError."""
-    name, said = "draft/react" if add else "draft/unreact", single_line(reaction, len(reaction))
-    if (
-        "message-tags" not in session.registration.caps
-        or not session.isupport.relays_tag(name)
-        or session.typing_state.is_unsupported
-    ):
-        raise Rejected("this server has no reactions")
-    if not said or len(said.encode()) > _MAX_REACTION_BYTES:
-        raise Rejected("a reaction is an emoji")
-    about = reply_tags(message, session.registration.caps, session.isupport)
-    if not about or len(message.encode("utf-8", "replace")) > _MAX_ID_BYTES:
-        raise Rejected(_NO_IDS)
-    await _send_command(session, "TAGMSG", target, about | {f"+{name}": said}, chat=chat)
-
-
-async def redact_message(session: IrcSession, target: str, chat: RoomId, message: MessageId) -> None:
-    """Take one of ours back: https://ircv3.net/specs/extensions/message-redaction. Raises SendError.
-
-    Operators may take back what others said, so only what we know to be ours is asked for.
-    """
-    if "draft/message-redaction" not in session.registration.caps:
-        raise Rejected("nothing can be taken back on this server")
-    if message not in session.state.own_message_ids:
-        raise Rejected("that is not known to be a message of ours: only what was said since the start is")
-    try:
-        await _send_command(session, "REDACT", target, {}, message, chat=chat)
-    except Rejected as refused:
-        if "UNKNOWN_MSGID" not in refused.reason:
-            raise
-
-
-async def send_topic(session: IrcSession, room: str, topic: str) -> None:
-    """Set it. Raises SendError: servers cut what is too long, so that is refused here."""
-    new, most = single_line(topic, len(topic)), session.max_body_bytes(room)
-    if not session.isupport.is_room(room):
-        raise Rejected("only rooms have topics")
-    if session.isupport.topic_bytes:
-        most = min(most, session.isupport.topic_bytes)
-    if (size := len(new.encode())) > most:
-        raise Rejected(f"a topic may have {most} bytes there, and this one has {size}")
-    await _send_command(session, "TOPIC", room, {}, trailing=new)
-
-
-def is_in_room(session: IrcSession, room: str) -> bool:
-    """Whether we are there."""
-    return session.isupport.fold(room) in session.membership.entered_rooms
-
-
-async def part_room(session: IrcSession, room: str) -> None:
-    """Leave, and stay out. Raises SendError: `Rejected` with the server's reason."""
-    if not session.isupport.is_room(room):
-        raise Rejected(f"{room!r} is not a room")
-    session.membership.begin_leave(room, session.isupport)
-    try:
-        await _send_command(session, "PART", room, {})
-    except Rejected as refused:
-        if not refused.reason.endswith(_NOT_IN_ROOM):
-            raise
-    finally:
-        session.membership.end_leave(room, session.isupport)
-
-
-async def _send_command(
-    session: IrcSession,
-    command: str,
-    target: str,
-    tags: Mapping[str, str],
-    *middles: str,
-    trailing: str | None = None,
-    chat: RoomId | None = None,
-) -> None:
-    """Say one line; return once the server has certainly taken it. Raises SendError."""
-    if "," in target or target.startswith("$"):
-        raise Rejected(f"{target} is not one room or person")
-    try:
-        raw = add_tags(format_line(command, target, *middles, trailing=trailing), tags)
-    except ValueError as error:
-        raise Rejected(f"that cannot be said to {target!r}") from error
-    direct = None
-    if chat is not None and is_direct_chat(chat):
-        direct = DirectDelivery(
-            chat,
-            lambda _nick, text: (text,),
-            lambda nick, _text, _first: add_tags(format_line(command, nick, *middles, trailing=trailing), tags),
-        )
-    await session.outgoing.send([raw], session.isupport.fold(target), alone=command, direct=direct)
-
-
-def list_room_members(session: IrcSession, target: str, chat: str, most: int) -> RoomMembers:
-    """Who is there, as the server keeps us told. `chat` names a direct one. Raises Rejected."""
-    isupport, everybody = session.isupport, session.users
-    if not isupport.is_room(target):
-        account = chat.partition("!account:")[2] or everybody.account(target, isupport)
-        return RoomMembers(members=(_member_sender(chat, target, account),), total=2)
-    here = everybody.nicks_in(target, isupport)
-    if here is None:
-        raise Rejected(f"we are not in {target}")
-    me = isupport.fold(session.nick)
-    others = [(everybody.mask(nick), nick) for nick in sorted(here) if nick != me][: max(0, most)]
-    found = tuple(
-        _member_sender(mask, mask.partition("!")[0], everybody.account(nick, isupport)) for mask, nick in others
-    )
-    note = "" if all(one.account for one in found) else _ACCOUNTS_NOTE
-    return RoomMembers(members=found, total=len(here), note=note)
-
-
-def _member_sender(mask: str, nick: str, account: str | None) -> Sender:
-    return Sender(id=build_sender_id(mask, account), name=nick, account=account, verified=bool(account))
-
-
-async def send_part(session: IrcSession, target: str, part: Part, going: BeforeSend) -> Receipt:
-    """Return once the server has certainly taken it. Raises SendError: `Away` if it is for somebody not there."""
-    command = "NOTICE" if part.style == "notice" else "PRIVMSG"
-    if "," in target or target.startswith("$"):
-        raise Rejected(f"{target} is not one room or person")
-    limit, limits, folded = session.max_body_bytes(target), session.multiline, session.isupport.fold(target)
-    tags, reference = (
-        reply_tags(part.reply_to, session.registration.caps, session.isupport),
-        session.new_batch_reference(),
-    )
-    try:
-        single = compose_messages(command, target, part.body, limit, tags)
-        whole = None
-        if limits is not None:
-            whole = compose_multiline(command, target, part.body, limit, limits=limits, reference=reference, tags=tags)
-    except ValueError as error:
-        raise Rejected(f"{target!r} is not a room or nick") from error
-    session.typing_state.mark_stopped(folded)  # who sees a message knows that we are not writing any more
-    if is_direct_chat(part.to.room):
-        direct = DirectDelivery(
-            part.to.room,
-            lambda nick, text: split_body(text, session.max_body_bytes(nick)),
-            lambda nick, text, first: add_tags(format_line(command, nick, trailing=text), tags if first else {}),
-        )
-        return await session.outgoing.send(split_body(part.body, limit), folded, going, direct=direct)
-    if whole is not None:
-        try:
-            return await session.outgoing.send(whole.lines, folded, going, whole=whole.multiline_text)
-        except Rejected as rejected:
-            if "MULTILINE" not in rejected.reason:
-                raise
-            # Surely not taken, and that it goes is written down already: say it line by line.
-            going = no_before_send
-    return await session.outgoing.send(single.lines, folded, going)
-
-
-def break_mass_mentions(session: IrcSession, target: str, lines: tuple[str, ...]) -> tuple[str, ...]:
-    """The same lines, with the nicks of people who are there parted if there are many of them.
-
-    They may be longer than what fits one message.
-    """
-    here = session.users.nicks_in(target, session.isupport)
-    return tuple(break_nicks("\n".join(lines), here, session.isupport.fold).split("\n")) if here else lines
-
-
-def send_typing(session: IrcSession, at: Address, now_s: float, *, active: bool) -> None:
-    """Show that we are writing, or have stopped, if that is news and the pace leaves room for it."""
-    room = at.room
-    target, state = session.resolve_target(room) if is_direct_chat(room) else (message_target(room, at.thread), "known")
-    folded = session.isupport.fold(target)
-    if state == "other" or "message-tags" not in session.registration.caps or not session.isupport.relays_tag("typing"):
-        return
-    try:
-        raw = add_tags(format_line("TAGMSG", target), {"+typing": "active" if active else "done"})
-    except ValueError:  # not a target
-        return
-    if session.typing_state.should_send(folded, now_s, active=active) and session.outgoing.write_if_idle(raw):
-        session.typing_state.mark_sent(folded, now_s, active=active)
-
-
-def split_post(post: Post, config: IrcConfig, session: IrcSession | None) -> tuple[str, ...]:
-    """The messages of one page of it."""
-    cut, target = paginate_post(post, config, session), message_target(post.to.room, post.to.thread)
-    page, limits = cut[min(post.page, len(cut)) - 1], session.multiline if session else None
-    page = break_mass_mentions(session, post.to.room, page) if session else page
-    return (
-        pack_bodies(page, max_body_bytes(target, config, session), limits)
-        if limits and not is_direct_chat(post.to.room)
-        else page
-    )
-
-
-def paginate_post(post: Post, config: IrcConfig, session: IrcSession | None) -> tuple[tuple[str, ...], ...]:
-    """All of its pages, as messages."""
-    target = message_target(post.to.room, post.to.thread)
-    surely = worst_case_body_bytes(config.nick, target)
-    # Who is asked to approve something must have seen all of it.
-    page_lines = 0 if post.style == "notice" and not post.private else config.page_lines
-    most = (
-        max_body_bytes if is_direct_chat(post.to.room) else _max_line_bytes
-    )  # what is for one person goes line by line
-    nick = session.nick if session else config.nick
-    more = f"{nick}: more" if is_room_name(post.to.room) else "more"  # what always works there, with any command prefix
-    return paginate(post.text, surely, most(target, config, session), page_lines, more)
-
-
-def _max_line_bytes(target: str, config: IrcConfig, session: IrcSession | None) -> int:
-    """How long a line may be: where messages may have several, longer than what fits one of them."""
-    limits = session.multiline if session else None
-    return max(max_body_bytes(target, config, session), limits.max_bytes - 1 if limits else 0)
-
-
-def max_body_bytes(target: str, config: IrcConfig, session: IrcSession | None) -> int:
-    """How much text fits one message."""
-    return session.max_body_bytes(target) if session else worst_case_body_bytes(config.nick, target)
-
-
 logger = logging.getLogger("reverie.irc")
+
 _LOGIN_REFUSED_DELAY_S = 60.0
-"""Between two logins that the services refuse, at least."""
+"""Shortest delay between two logins that the services refuse."""
 
 
 class IrcChannel:
@@ -305,7 +84,7 @@ class IrcChannel:
         commands: Sequence[CommandSpec] = (),
         random: Callable[[], float] = _random.random,
     ) -> None:
-        del commands  # IRC has no native ones
+        del commands  # IRC has no native commands
         self._name, self._config, self._clock, self._random = name, config, clock, random
         self._inbox = IrcNotificationQueue(self._pause)
         self._state, self._logins = IrcState(cursor), LoginHistory()
@@ -314,7 +93,7 @@ class IrcChannel:
         """Set while parts can be sent."""
         self._up: bool | None = None
         self._up_s = 0.0
-        """When it came up last."""
+        """Time when the connection came up last."""
 
     @property
     def name(self) -> ChannelName:
@@ -322,8 +101,8 @@ class IrcChannel:
 
     @property
     def capabilities(self) -> Capabilities:
-        # `replies` is False though replies are marked where the server lets us: few people's clients show it, and
-        # which networks do is not known before we are there. Whom a message answers must stand in its text.
+        # `replies` is False although replies are tagged where the server allows it: few clients show the tag, and the
+        # network's support is unknown before we connect. So the text itself must name the person it answers.
         return Capabilities(platform="IRC", formatting=FORMATTING, max_in_flight=MAX_IN_FLIGHT)
 
     def split(self, post: Post) -> tuple[str, ...]:
@@ -332,10 +111,10 @@ class IrcChannel:
     def page_count(self, post: Post) -> int:
         return len(paginate_post(post, self._config, self._session))
 
-    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
+    async def send(self, part: Part, before_send: BeforeSend = no_before_send) -> Receipt:
         if not part.body.strip():
             raise ValueError("a part needs text")
-        return await send_part(*self._require_target(part.to), part, going)
+        return await send_part(*self._require_target(part.to), part, before_send)
 
     def place_names(self, at: Address) -> PlaceNames | None:
         session = self._session
@@ -348,13 +127,13 @@ class IrcChannel:
         return PlaceNames(person=session.identities.current_nick(at.room), server=server, me=me)
 
     def _require_target(self, at: Address) -> tuple[IrcSession, str]:
-        """What is connected, and what a place is called there now."""
+        """Return the session, and the current target for a place. Raises SendError."""
         if self._session is None:
             raise Unreachable(f"{self._name} is not connected")
         if at.thread is None:
             return self._session, self._session.identities.current_nick(at.room)
         target = message_target(at.room, at.thread)
-        if self._session.isupport.status_prefix(target) != at.thread:  # else all of the room would hear it
+        if self._session.isupport.status_prefix(target) != at.thread:  # else the whole room would receive it
             raise Rejected(f"this server does not let anybody write to {target}")
         return self._session, target
 
@@ -420,11 +199,16 @@ class IrcChannel:
         return True
 
     def take_over(self, before: "IrcChannel") -> None:
-        """Go on where that one has ended, if on the same network: with what it heard and nobody took. Before `run`."""
-        mine, theirs = self._config, before._config  # noqa: SLF001 - its own kind
-        if (mine.host, mine.port) == (theirs.host, theirs.port):
+        """Continue where `before` ended, if on the same network, including its events not emitted yet.
+
+        Call it before `run`.
+        """
+        config, old_config = self._config, before._config  # noqa: SLF001 - its own kind
+        if (config.host, config.port) == (old_config.host, old_config.port):
             self._state = before._state  # noqa: SLF001 - the same
-            self._state.barred_rooms -= {room.lower() for room in mine.rooms if room not in theirs.rooms}  # named anew
+            self._state.barred_rooms -= {
+                room.lower() for room in config.rooms if room not in old_config.rooms
+            }  # named anew
             for item in before._inbox.filter_pending(lambda _: True):  # noqa: SLF001 - the same
                 self._inbox.put(item)
 
@@ -432,7 +216,7 @@ class IrcChannel:
         self._up, self._logins = None, LoginHistory()
         self._inbox.filter_pending(
             lambda item: not isinstance(item[0], ConnectionChanged)
-        )  # how the link was when it was cut is no news
+        )  # an old connection state is no news
         reading_on = asyncio.create_task(self._inbox.resume_when_stuck(self._clock))
         try:
             await self._inbox.run_producer_consumer(self._stay_connected(), self._inbox.run(emit))
@@ -449,7 +233,7 @@ class IrcChannel:
             (transport.pause_reading if full else transport.resume_reading)()
 
     async def _stay_connected(self) -> None:
-        tls.create_ssl_context(self._config.tls)  # a mistake in it is told now
+        tls.create_ssl_context(self._config.tls)  # raises Denied for unusable files
         backoff = Backoff()
         while True:
             try:
@@ -477,12 +261,12 @@ class IrcChannel:
             )
 
     async def _connect_once(self) -> str | None:
-        """One connection from its first packet to its last; why it ended (None: to go on over TLS). Raises Denied."""
+        """Run one connection; return why it ended (None: reconnect over TLS). Raises Denied."""
         # Here and not above: importing the irc library takes 200 ms, and check-config does not need it.
         from channels.irc.connection import create_connection  # noqa: PLC0415
 
-        strict = self._state.sts_policy.tls_port(self._config.host, self._clock.now())
-        context, port = tls.create_ssl_context(self._config.tls or strict is not None), strict or self._config.port
+        sts_port = self._state.sts_policy.tls_port(self._config.host, self._clock.now())
+        context, port = tls.create_ssl_context(self._config.tls or sts_port is not None), sts_port or self._config.port
         session = IrcSession(
             self._name,
             self._config,
@@ -496,7 +280,7 @@ class IrcChannel:
         helpers: list[asyncio.Task[None]] = []
         try:
             host = self._config.host
-            # Kept before it is open: whenever we are cancelled, it is closed.
+            # Stored before it is open, so that a cancellation at any time closes it.
             self._connection = connection = create_connection(session.on_line, session.mark_lost)
             try:
                 await with_timeout(self._clock, self._config.connect_timeout, connection.open(host, port, context))
@@ -505,11 +289,11 @@ class IrcChannel:
             if self._inbox.is_full:
                 self._pause(True)
             session.start()
-            works = (
+            coroutines = (
                 session.outgoing.run(),
                 watch_silence(session, self._config, self._clock, lambda: self._inbox.is_full),
             )
-            helpers = [start_helper(session, work) for work in works]
+            helpers = [start_helper(session, work) for work in coroutines]
             helpers.append(
                 start_helper(session, bring_up(session, self._config, self._clock, lambda: self._came_up(session)))
             )
@@ -532,7 +316,7 @@ class IrcChannel:
             if self._state.sts_policy.serialized:
                 self._inbox.put_notification(None, self._state.cursor)
         if session.lost.done():
-            session.lost.exception()  # seen, also when we are cancelled
+            session.lost.exception()  # retrieved, also after cancellation
         session.outgoing.close("the connection is lost" if session.lost.done() else "the gateway is stopping")
         session.flush()
         try:
@@ -550,3 +334,231 @@ class IrcChannel:
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close_gracefully(format_line("QUIT", trailing="goodbye"))
+
+
+_MAX_ID_BYTES: Final = 500
+
+_MAX_REACTION_BYTES: Final = 64
+
+_NO_IDS: Final = "this server does not name messages, so there is no pointing at one"
+
+_NOT_IN_ROOM: Final = ("(403)", "(442)")
+"""Ends of reasons that mean that the room does not exist, or that we are not in it."""
+
+_ACCOUNTS_NOTE: Final = "Who is logged in to services is known only as far as the server has told us."
+
+
+async def send_reaction(
+    session: IrcSession, target: str, chat: RoomId, message: MessageId, reaction: str, *, add: bool
+) -> None:
+    """Add or remove a reaction: https://ircv3.net/specs/client-tags/react. Raises SendError."""
+    tag, emoji = "draft/react" if add else "draft/unreact", single_line(reaction, len(reaction))
+    if (
+        "message-tags" not in session.registration.caps
+        or not session.isupport.relays_tag(tag)
+        or session.typing_state.is_unsupported
+    ):
+        raise Rejected("this server has no reactions")
+    if not emoji or len(emoji.encode()) > _MAX_REACTION_BYTES:
+        raise Rejected("a reaction is an emoji")
+    reference_tags = reply_tags(message, session.registration.caps, session.isupport)
+    if not reference_tags or len(message.encode("utf-8", "replace")) > _MAX_ID_BYTES:
+        raise Rejected(_NO_IDS)
+    await _send_command(session, "TAGMSG", target, reference_tags | {f"+{tag}": emoji}, chat=chat)
+
+
+async def redact_message(session: IrcSession, target: str, chat: RoomId, message: MessageId) -> None:
+    """Delete one of our messages: https://ircv3.net/specs/extensions/message-redaction. Raises SendError.
+
+    Operators may delete other people's messages, so only messages known to be ours are deleted.
+    """
+    if "draft/message-redaction" not in session.registration.caps:
+        raise Rejected("nothing can be taken back on this server")
+    if message not in session.state.own_message_ids:
+        raise Rejected("that is not known to be a message of ours: only what was said since the start is")
+    try:
+        await _send_command(session, "REDACT", target, {}, message, chat=chat)
+    except Rejected as error:
+        if "UNKNOWN_MSGID" not in error.reason:
+            raise
+
+
+async def send_topic(session: IrcSession, room: str, topic: str) -> None:
+    """Set the topic. Raises SendError: servers cut a topic that is too long, so it is refused here."""
+    new, max_bytes = single_line(topic, len(topic)), session.max_body_bytes(room)
+    if not session.isupport.is_room(room):
+        raise Rejected("only rooms have topics")
+    if session.isupport.topic_bytes:
+        max_bytes = min(max_bytes, session.isupport.topic_bytes)
+    if (size := len(new.encode())) > max_bytes:
+        raise Rejected(f"a topic may have {max_bytes} bytes there, and this one has {size}")
+    await _send_command(session, "TOPIC", room, {}, trailing=new)
+
+
+def is_in_room(session: IrcSession, room: str) -> bool:
+    """Return whether we are in the room."""
+    return session.isupport.fold(room) in session.membership.entered_rooms
+
+
+async def part_room(session: IrcSession, room: str) -> None:
+    """Leave, and stay out. Raises SendError: `Rejected` with the server's reason."""
+    if not session.isupport.is_room(room):
+        raise Rejected(f"{room!r} is not a room")
+    session.membership.begin_leave(room, session.isupport)
+    try:
+        await _send_command(session, "PART", room, {})
+    except Rejected as error:
+        if not error.reason.endswith(_NOT_IN_ROOM):
+            raise
+    finally:
+        session.membership.end_leave(room, session.isupport)
+
+
+async def _send_command(
+    session: IrcSession,
+    command: str,
+    target: str,
+    tags: Mapping[str, str],
+    *middles: str,
+    trailing: str | None = None,
+    chat: RoomId | None = None,
+) -> None:
+    """Send one line; return once the server has certainly accepted it. Raises SendError."""
+    if "," in target or target.startswith("$"):
+        raise Rejected(f"{target} is not one room or person")
+    try:
+        raw = add_tags(format_line(command, target, *middles, trailing=trailing), tags)
+    except ValueError as error:
+        raise Rejected(f"that cannot be said to {target!r}") from error
+    direct = None
+    if chat is not None and is_direct_chat(chat):
+        direct = DirectDelivery(
+            chat,
+            lambda _nick, text: (text,),
+            lambda nick, _text, _first: add_tags(format_line(command, nick, *middles, trailing=trailing), tags),
+        )
+    await session.outgoing.send([raw], session.isupport.fold(target), lone_command=command, direct=direct)
+
+
+def list_room_members(session: IrcSession, target: str, chat: str, limit: int) -> RoomMembers:
+    """Return the members as the server reports them. `chat` identifies a direct one. Raises Rejected."""
+    isupport, users = session.isupport, session.users
+    if not isupport.is_room(target):
+        account = chat.partition("!account:")[2] or users.account(target, isupport)
+        return RoomMembers(members=(_member_sender(chat, target, account),), total=2)
+    nicks = users.nicks_in(target, isupport)
+    if nicks is None:
+        raise Rejected(f"we are not in {target}")
+    me = isupport.fold(session.nick)
+    others = [(users.mask(nick), nick) for nick in sorted(nicks) if nick != me][: max(0, limit)]
+    found = tuple(_member_sender(mask, mask.partition("!")[0], users.account(nick, isupport)) for mask, nick in others)
+    note = "" if all(one.account for one in found) else _ACCOUNTS_NOTE
+    return RoomMembers(members=found, total=len(nicks), note=note)
+
+
+def _member_sender(mask: str, nick: str, account: str | None) -> Sender:
+    return Sender(id=build_sender_id(mask, account), name=nick, account=account, verified=bool(account))
+
+
+async def send_part(session: IrcSession, target: str, part: Part, before_send: BeforeSend) -> Receipt:
+    """Return once the server has certainly accepted the part.
+
+    Sent as one multiline message where the server supports that, else line by line. Raises SendError: `RecipientAway`
+    if it is for somebody who is not present.
+    """
+    command = "NOTICE" if part.style == "notice" else "PRIVMSG"
+    if "," in target or target.startswith("$"):
+        raise Rejected(f"{target} is not one room or person")
+    limit, limits, folded = session.max_body_bytes(target), session.multiline, session.isupport.fold(target)
+    tags, reference = (
+        reply_tags(part.reply_to, session.registration.caps, session.isupport),
+        session.new_batch_reference(),
+    )
+    try:
+        single = compose_messages(command, target, part.body, limit, tags)
+        multiline = None
+        if limits is not None:
+            multiline = compose_multiline(
+                command, target, part.body, limit, limits=limits, reference=reference, tags=tags
+            )
+    except ValueError as error:
+        raise Rejected(f"{target!r} is not a room or nick") from error
+    session.typing_state.mark_stopped(folded)  # a message ends the typing indicator in clients
+    if is_direct_chat(part.to.room):
+        direct = DirectDelivery(
+            part.to.room,
+            lambda nick, text: split_body(text, session.max_body_bytes(nick)),
+            lambda nick, text, first: add_tags(format_line(command, nick, trailing=text), tags if first else {}),
+        )
+        return await session.outgoing.send(split_body(part.body, limit), folded, before_send, direct=direct)
+    if multiline is not None:
+        try:
+            return await session.outgoing.send(
+                multiline.lines, folded, before_send, multiline_text=multiline.multiline_text
+            )
+        except Rejected as rejected:
+            if "MULTILINE" not in rejected.reason:
+                raise
+            # Surely not accepted, and the hand-over is already recorded: send it line by line.
+            before_send = no_before_send
+    return await session.outgoing.send(single.lines, folded, before_send)
+
+
+def break_mass_mentions(session: IrcSession, target: str, lines: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the lines with the nicks of people in the room broken up if there are many of them.
+
+    They may be longer than one message.
+    """
+    nicks = session.users.nicks_in(target, session.isupport)
+    return tuple(break_nicks("\n".join(lines), nicks, session.isupport.fold).split("\n")) if nicks else lines
+
+
+def send_typing(session: IrcSession, at: Address, now_s: float, *, active: bool) -> None:
+    """Send a typing indicator, if it changes anything and the rate limit leaves room."""
+    room = at.room
+    target, state = session.resolve_target(room) if is_direct_chat(room) else (message_target(room, at.thread), "known")
+    folded = session.isupport.fold(target)
+    if state == "other" or "message-tags" not in session.registration.caps or not session.isupport.relays_tag("typing"):
+        return
+    try:
+        raw = add_tags(format_line("TAGMSG", target), {"+typing": "active" if active else "done"})
+    except ValueError:  # not a target
+        return
+    if session.typing_state.should_send(folded, now_s, active=active) and session.outgoing.write_if_idle(raw):
+        session.typing_state.mark_sent(folded, now_s, active=active)
+
+
+def split_post(post: Post, config: IrcConfig, session: IrcSession | None) -> tuple[str, ...]:
+    """Return the messages of one page of the post."""
+    pages, target = paginate_post(post, config, session), message_target(post.to.room, post.to.thread)
+    page, limits = pages[min(post.page, len(pages)) - 1], session.multiline if session else None
+    page = break_mass_mentions(session, post.to.room, page) if session else page
+    return (
+        pack_bodies(page, max_body_bytes(target, config, session), limits)
+        if limits and not is_direct_chat(post.to.room)
+        else page
+    )
+
+
+def paginate_post(post: Post, config: IrcConfig, session: IrcSession | None) -> tuple[tuple[str, ...], ...]:
+    """Return all pages of the post, as messages."""
+    target = message_target(post.to.room, post.to.thread)
+    page_bytes = worst_case_body_bytes(config.nick, target)
+    # A person who is asked to approve something must see all of it.
+    page_lines = 0 if post.style == "notice" and not post.private else config.page_lines
+    # Text for one person is sent line by line.
+    limit_for = max_body_bytes if is_direct_chat(post.to.room) else _max_line_bytes
+    nick = session.nick if session else config.nick
+    more = f"{nick}: more" if is_room_name(post.to.room) else "more"  # works with any command prefix
+    return paginate(post.text, page_bytes, limit_for(target, config, session), page_lines, more)
+
+
+def _max_line_bytes(target: str, config: IrcConfig, session: IrcSession | None) -> int:
+    """Return the length limit of a line: with multiline messages, longer than one message."""
+    limits = session.multiline if session else None
+    return max(max_body_bytes(target, config, session), limits.max_bytes - 1 if limits else 0)
+
+
+def max_body_bytes(target: str, config: IrcConfig, session: IrcSession | None) -> int:
+    """Return the length limit of the text of one message."""
+    return session.max_body_bytes(target) if session else worst_case_body_bytes(config.nick, target)

@@ -1,12 +1,12 @@
-"""The jaraco `irc` library's asyncio connection, hardened.
+"""Asyncio connection of the `irc` library (jaraco), hardened.
 
-The library's own reading of lines closes the connection on bytes that are not UTF-8, on a line without
-the parameters it expects and on any exception in a handler; it writes secrets to its debug log. Here it
-keeps the transport, the protocol object, the connection state and the reactor's dispatch; lines are cut,
-decoded and parsed by us, and arrive as the library's `all_raw_messages` event.
+The library's own line reader closes the connection on bytes that are not UTF-8, on a line without the parameters it
+expects and on any exception in a handler; it writes secrets to its debug log. Here it keeps the transport, the protocol
+object, the connection state and the reactor's dispatch; lines are cut, decoded and parsed by our code, and arrive as
+the library's `all_raw_messages` event.
 
-Importing this file costs about 200 ms and 7 MB (`irc.client` pulls in dateutil and pytz), so the channel
-imports it when it connects for the first time.
+Importing this file costs about 200 ms and 7 MB (`irc.client` pulls in dateutil and pytz), so the channel imports it
+when it connects for the first time.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ from irc.connection import AioFactory
 
 logger = logging.getLogger("reverie.irc")
 MAX_LINE_BYTES = 32_768
-"""Tags may have 8191 bytes and a server may raise LINELEN; more than this without a line end is thrown away."""
+"""Tags may have 8191 bytes and a server may raise LINELEN; a longer line is dropped."""
 _MAX_UNSENT_BYTES = 1_000_000
-"""We keep a pace, so only answers to PING can pile up: of a server that asks and asks, and does not read."""
+"""Our messages are paced, so only answers to PING can pile up: from a server that sends many and reads nothing."""
 _QUIT_TIMEOUT_S = 0.6
 """Real seconds that the server has to close after QUIT. The channel promises to end within one."""
 
@@ -35,11 +35,11 @@ class LineBuffer:
         self._skipping = False
 
     def feed(self, data: bytes) -> None:
-        """Take in what arrived."""
+        """Append received bytes."""
         self._pending += data
 
     def __iter__(self) -> Iterator[str]:
-        """Take out the complete lines, without CR LF. UTF-8, or else latin-1 (which cannot fail)."""
+        """Remove and yield the complete lines, without CR LF. Decoded as UTF-8, or else latin-1 (which cannot fail)."""
         *lines, rest = bytes(self._pending).split(b"\n")
         self._pending = bytearray(rest)
         for raw in lines:
@@ -57,7 +57,7 @@ class LineBuffer:
 
 
 class _ConnectionProtocol(IrcProtocol):  # type: ignore[misc]  # irc ships no types
-    """Passes on why the connection was lost, which the library drops."""
+    """Protocol that reports the reason of a lost connection, which the library drops."""
 
     connection: "IrcConnection"
 
@@ -70,7 +70,7 @@ class _ConnectionProtocol(IrcProtocol):  # type: ignore[misc]  # irc ships no ty
 
 
 class IrcConnection(AioConnection):  # type: ignore[misc]  # irc ships no types
-    """One connection. Made by `create_connection`."""
+    """One connection. Build it with `create_connection`."""
 
     protocol_class = _ConnectionProtocol
     buffer_class = LineBuffer
@@ -82,7 +82,7 @@ class IrcConnection(AioConnection):  # type: ignore[misc]  # irc ships no types
         self._closed = asyncio.Event()
 
     async def open(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
-        """Connect without saying anything: logging in is ours. Raises OSError (ssl.SSLError is one)."""
+        """Connect without sending anything: the login is ours. Raises OSError (ssl.SSLError is one)."""
         self.buffer = self.buffer_class()
         self.handlers: dict[str, object] = {}
         self.server, self.port, self.server_address = host, port, (host, port)
@@ -102,12 +102,12 @@ class IrcConnection(AioConnection):  # type: ignore[misc]  # irc ships no types
         try:
             self._handle_event(Event("all_raw_messages", self.server, None, [line]))
         except Exception:
-            # Whatever a server says, and whatever mistake of ours it finds: the connection stays.
+            # No line of a server, and no bug that it triggers, closes the connection.
             logger.exception("could not handle a line from %s; it is ignored", self.server)
 
     @property
     def is_alive(self) -> bool:
-        """What is written now has a chance to arrive."""
+        """True if a line written now has a chance to arrive."""
         return self.transport is not None and not self.transport.is_closing() and not self._closed.is_set()
 
     def send_raw(self, string: str) -> None:
@@ -116,27 +116,27 @@ class IrcConnection(AioConnection):  # type: ignore[misc]  # irc ships no types
             return
         self.transport.write(string.encode() + b"\r\n")
         if self.transport.get_write_buffer_size() > _MAX_UNSENT_BYTES:
-            # Not now: whoever writes does not expect to lose the connection by it.
+            # Later, not here: a caller of `send_raw` does not expect the connection to be lost inside the call.
             asyncio.get_running_loop().call_soon(self.disconnect, "the server does not read what we send")
 
     def handle_lost(self, reason: str) -> None:
-        """Tell the handlers of `disconnect`, once."""
+        """Dispatch the `disconnect` event, once."""
         if not self._closed.is_set():
             self._closed.set()
             self.connected = False
             self.reactor._handle_event(self, Event("disconnect", self.server, "", [reason]))  # noqa: SLF001 - its only door
 
     def disconnect(self, message: str = "") -> None:
-        """Hang up now, without a goodbye."""
+        """Close now, without QUIT."""
         if self.transport is not None:
             self.transport.abort()
         self.handle_lost(message or "we hung up")
 
     async def close_gracefully(self, quit_line: str) -> None:
-        """Send `quit_line`, let the server close, hang up if it does not within 0.6 s.
+        """Send `quit_line`, let the server close, close after 0.6 s if it does not.
 
-        In real seconds: a program must end also while a simulated clock stands still. Waiting matters:
-        closing with unread input resets the connection, and the server may never read the QUIT.
+        In real seconds: a program must end also while a simulated clock stands still. Waiting matters: closing with
+        unread input resets the connection, and the server may never read the QUIT.
         """
         try:
             if self.transport is not None and self.is_alive:
@@ -154,7 +154,7 @@ class _ConnectionReactor(AioReactor):  # type: ignore[misc]  # irc ships no type
 
 
 def create_connection(on_line: Callable[[str], None], on_lost: Callable[[str], None]) -> IrcConnection:
-    """A connection to `open`; from then on each line and, once, the loss are handed over."""
+    """Return a connection to `open`; it passes each line to `on_line` and its loss, once, to `on_lost`."""
     reactor = _ConnectionReactor(loop=asyncio.get_running_loop())
     reactor.add_global_handler("all_raw_messages", lambda _, event: on_line(event.arguments[0]))
     reactor.add_global_handler("disconnect", lambda _, event: on_lost(event.arguments[0]))

@@ -1,13 +1,12 @@
-"""Who has a nick at this moment, as far as the server has told. Pure.
+"""Owner of a nick at this moment, as far as the server has reported. Pure.
 
-A private answer goes to a person, never to a nick.
+A private answer goes to a person, never to a nick. A direct chat is named after its person: `nick!account:name`, or
+`nick!user@host` without an account. An answer may take minutes, and by then the nick may be somebody else's. So a nick
+counts as that person only
 
-A direct chat is named after who spoke: `nick!account:name`, or `nick!user@host` of somebody without an account. An
-answer may take minutes, and by then somebody else may have the nick. So a nick counts as that person only
-
-- while we see it in a room of ours, where the server tells of each QUIT, NICK and ACCOUNT, or
+- while we see it in a room of ours, where the server reports each QUIT, NICK and ACCOUNT, or
 - for a moment after the server has answered WHOIS about it, or
-- on a server that knows no WHOIS (421): while nothing has happened since they spoke to us there.
+- on a server without WHOIS (421): while nothing has happened since they wrote to us there.
 """
 
 from collections import OrderedDict
@@ -21,18 +20,18 @@ from gateway.core.events import RoomId
 
 _MAX_REMEMBERED: Final = 1_000
 _MAX_MONITORED: Final = 30
-"""Nicks that the server tells us of (https://ircv3.net/specs/extensions/monitor), besides our own."""
+"""Nicks that we watch (https://ircv3.net/specs/extensions/monitor), besides our own."""
 _WHOIS_FRESH_S: Final = 2.0
 _WHOIS_FRESH_MONITORED_S: Final = 10.0
-"""For so long an answer to WHOIS counts; longer where the server tells us at once that the nick is gone."""
+"""Validity of an answer to WHOIS; longer if the server reports at once that the nick is gone."""
 _ACCOUNT_PREFIX: Final = "account:"
-IdentityState = Literal["known", "told", "unknown", "other"]
+IdentityState = Literal["known", "confirmed", "unknown", "other"]
 ValueT = TypeVar("ValueT")
 
 
 @dataclass(slots=True)
 class _NickOwner:
-    """What the server said of a nick."""
+    """Owner of a nick, as reported by the server."""
 
     userhost: str = ""
     account: str = ""
@@ -40,107 +39,110 @@ class _NickOwner:
 
 
 def is_room_name(room: str) -> bool:
-    """Whether it names a room, as far as its name alone tells: RFC 2811 section 2.1."""
+    """Return whether the name alone marks a room: RFC 2811 section 2.1."""
     return room[:1] in set("#&!+")
 
 
 def is_direct_chat(room: str) -> bool:
-    """Whether it names a chat with one person, of whom more than the nick is known."""
+    """Return whether the name is a chat with one person who is identified by more than the nick."""
     return "!" in room and not is_room_name(room)
 
 
 class NickIdentities:
-    """Of one connection. Fed with every line."""
+    """Nick owners of one connection, fed with every line."""
 
     def __init__(self) -> None:
         self._nicks: OrderedDict[str, str] = OrderedDict()
-        """Direct chat -> nick, where that person was seen to take another one; the latest last."""
+        """Direct chat -> the person's current nick, if it changed; the latest last."""
         self._hosts: OrderedDict[str, str] = OrderedDict()
-        """Direct chat -> `user@host`, where that person was seen to get another one."""
+        """Direct chat -> the person's current `user@host`, if it changed."""
         self._account_nicks: OrderedDict[str, str] = OrderedDict()
-        """Account -> nick under which it was heard last."""
+        """Account -> nick of its last message."""
         self._last_speakers: OrderedDict[str, _NickOwner] = OrderedDict()
-        """Folded nick -> as whom it spoke last. Counts only where there is no WHOIS."""
+        """Folded nick -> owner at its last message. Used only without WHOIS."""
         self._partial_whois: dict[str, _NickOwner] = {}
-        """Folded nick -> the answer so far."""
+        """Folded nick -> answer so far."""
         self._whois_answers: dict[str, _NickOwner] = {}
-        """Folded nick -> the last whole answer."""
+        """Folded nick -> last complete answer."""
         self._monitored: OrderedDict[str, None] = OrderedDict()
         self.is_whois_unsupported = False
-        """The server knows no WHOIS."""
+        """The server has no WHOIS."""
         self.has_whois_answer = False
-        """It has answered one."""
+        """The server has answered a WHOIS."""
         self.has_account_updates = False
-        """The server tells of each login and logout (account-notify)."""
+        """The server reports each login and logout (account-notify)."""
 
-    def feed(self, said: IrcLine, people: IrcUsers, isupport: Isupport) -> None:  # noqa: C901, PLR0912 - one case per command
-        """Take in a line; `people` as they were before it."""
-        fold, nick = isupport.fold, isupport.fold(said.source.nick)
+    def feed(self, line: IrcLine, people: IrcUsers, isupport: Isupport) -> None:  # noqa: C901, PLR0912 - one case per command
+        """Process a line; `people` is the state before it."""
+        fold, nick = isupport.fold, isupport.fold(line.source.nick)
         before = self._last_speakers.get(nick, _NickOwner())
-        account = said.tags.get("account") or people.account(said.source.nick, isupport) or ""
-        if said.command == "NICK":
+        account = line.tags.get("account") or people.account(line.source.nick, isupport) or ""
+        if line.command == "NICK":
             account = account or before.account
-        userhost = said.source.mask.partition("!")[2]
-        chats = [said.source.mask, *([f"{said.source.nick}!{_ACCOUNT_PREFIX}{account}"] if account else [])]
-        match said.command:
+        userhost = line.source.mask.partition("!")[2]
+        chats = [line.source.mask, *([f"{line.source.nick}!{_ACCOUNT_PREFIX}{account}"] if account else [])]
+        match line.command:
             case "QUIT":
                 self._forget_nick(nick)
                 self._nicks = OrderedDict((chat, now) for chat, now in self._nicks.items() if fold(now) != nick)
-            case "PRIVMSG":  # whoever speaks under that name is who is meant by it
+            case "PRIVMSG":  # the sender is the person that this name means
                 for chat in chats:
                     self._nicks.pop(chat, None)
                     self._hosts.pop(chat, None)
-                self._forget_nick(nick)  # it may be news
+                self._forget_nick(nick)  # the owner may have changed
                 _remember(self._last_speakers, nick, _NickOwner(userhost, account))
                 if account:
-                    _remember(self._account_nicks, account, said.source.nick)
-            case "NICK" if said.param(0) and said.source.user:
+                    _remember(self._account_nicks, account, line.source.nick)
+            case "NICK" if line.param(0) and line.source.user:
                 self._forget_nick(nick)
-                self._forget_nick(fold(said.param(0)))
-                self._rename_nick(nick, said.param(0), chats, isupport)
+                self._forget_nick(fold(line.param(0)))
+                self._rename_nick(nick, line.param(0), chats, isupport)
                 if before.userhost:
-                    _remember(self._last_speakers, fold(said.param(0)), before)
-            case "CHGHOST" if said.param(1):
+                    _remember(self._last_speakers, fold(line.param(0)), before)
+            case "CHGHOST" if line.param(1):
                 self._forget_nick(nick)
-                if people.shared_rooms(said.source.nick, isupport):
-                    new = f"{said.param(0)}@{said.param(1)}"
+                if people.shared_rooms(line.source.nick, isupport):
+                    new = f"{line.param(0)}@{line.param(1)}"
                     for chat in [
                         c for c, host in self._hosts.items() if host == userhost and fold(message_target(c)) == nick
                     ]:
                         _remember(self._hosts, chat, new)
-                    _remember(self._hosts, said.source.mask, new)
+                    _remember(self._hosts, line.source.mask, new)
             case "ACCOUNT" | "JOIN":
                 self._whois_answers.pop(nick, None)
                 self._last_speakers.pop(nick, None)
             case "731":  # RPL_MONOFFLINE
-                for name in said.param(-1).split(","):
+                for name in line.param(-1).split(","):
                     self._forget_nick(fold(name.partition("!")[0]))
             case "401":
-                self._forget_nick(fold(said.param(1)))
+                self._forget_nick(fold(line.param(1)))
 
-    def feed_whois(self, said: IrcLine, isupport: Isupport, now_s: float) -> str:
-        """Take in a line that may be part of an answer to WHOIS; the folded nick that it is now whole about."""
-        nick = isupport.fold(said.param(1))
-        self.has_whois_answer = self.has_whois_answer or said.command == "318"
-        match said.command:
+    def feed_whois(self, line: IrcLine, isupport: Isupport, now_s: float) -> str:
+        """Process a line that may be part of an answer to WHOIS.
+
+        Returns the folded nick whose answer the line completes, else "".
+        """
+        nick = isupport.fold(line.param(1))
+        self.has_whois_answer = self.has_whois_answer or line.command == "318"
+        match line.command:
             case "311":  # RPL_WHOISUSER
                 self._partial_whois[nick] = _NickOwner(
-                    f"{said.param(2)}@{said.param(3)}", self._partial_whois.get(nick, _NickOwner()).account
+                    f"{line.param(2)}@{line.param(3)}", self._partial_whois.get(nick, _NickOwner()).account
                 )
             case "330":  # RPL_WHOISACCOUNT
-                self._partial_whois.setdefault(nick, _NickOwner()).account = said.param(2)
+                self._partial_whois.setdefault(nick, _NickOwner()).account = line.param(2)
             case "318":  # RPL_ENDOFWHOIS
-                seen = self._partial_whois.pop(nick, _NickOwner())
-                seen.until_s = now_s + (_WHOIS_FRESH_MONITORED_S if nick in self._monitored else _WHOIS_FRESH_S)
-                self._whois_answers[nick] = seen
+                owner = self._partial_whois.pop(nick, _NickOwner())
+                owner.until_s = now_s + (_WHOIS_FRESH_MONITORED_S if nick in self._monitored else _WHOIS_FRESH_S)
+                self._whois_answers[nick] = owner
                 return nick
-            case "401":  # not each server sends 318 behind it
+            case "401":  # some servers send no 318 after it
                 self._whois_answers[nick] = _NickOwner(until_s=now_s + _WHOIS_FRESH_S)
                 return nick
         return ""
 
     def _forget_nick(self, nick: str) -> None:
-        """What was told of it does not hold any more."""
+        """Forget the owner of a nick."""
         self._last_speakers.pop(nick, None)
         self._whois_answers.pop(nick, None)
         self._partial_whois.pop(nick, None)
@@ -153,30 +155,31 @@ class NickIdentities:
             _remember(self._nicks, chat, new)
 
     def current_nick(self, chat: str) -> str:
-        """Under which name they were seen last; a room's name is itself."""
+        """Return the last known nick of the person; a room's name is itself."""
         return self._nicks.get(chat) or message_target(chat)
 
     def resolve_target(
         self, chat: RoomId, people: IrcUsers, isupport: Isupport, now_s: float
     ) -> tuple[str, IdentityState]:
-        """Whom to write to, and whether that is known to be the person.
+        """Return the nick to write to, and whether it is known to be the person's.
 
-        `told`: WHOIS said so a moment ago, for whatever waited for that. `unknown`: WHOIS would tell.
+        `confirmed`: WHOIS confirmed it a moment ago, for the items that waited for that. `unknown`: WHOIS would tell.
+        `other`: it is not.
         """
         account = chat.partition("!")[2].removeprefix(_ACCOUNT_PREFIX) if f"!{_ACCOUNT_PREFIX}" in chat else ""
         userhost = "" if account else self._hosts.get(chat) or chat.partition("!")[2]
         names = [self.current_nick(chat), message_target(chat)]
         if account:  # many people may share a `user@host`, but not an account
             names += [*people.nicks_of(account), *filter(None, [self._account_nicks.get(account)])]
-        ask = ""
+        unconfirmed = ""
         for name in dict.fromkeys(names):
             state = self._identity_state(name, account, userhost, people, isupport, now_s)
-            if state in {"known", "told"}:
+            if state in {"known", "confirmed"}:
                 return name, state
-            ask = ask or (name if state == "unknown" else "")
-        return (ask, "unknown") if ask else (names[0], "other")
+            unconfirmed = unconfirmed or (name if state == "unknown" else "")
+        return (unconfirmed, "unknown") if unconfirmed else (names[0], "other")
 
-    def _identity_state(  # noqa: PLR0917 - a person is told from all of this
+    def _identity_state(  # noqa: PLR0917 - identity depends on all of these
         self, name: str, account: str, userhost: str, people: IrcUsers, isupport: Isupport, now_s: float
     ) -> IdentityState:
         folded = isupport.fold(name)
@@ -187,20 +190,20 @@ class NickIdentities:
                 return "known" if here == account else "other"
             if userhost and "@" in mask:
                 return "known" if _is_same_host(mask, userhost) else "other"
-        seen = (
+        owner = (
             self._last_speakers.get(folded, _NickOwner())
             if self.is_whois_unsupported
             else self._whois_answers.get(folded)
         )
-        if self.is_whois_unsupported and seen is None:
+        if self.is_whois_unsupported and owner is None:
             return "other"
-        if seen is None or (not self.is_whois_unsupported and seen.until_s <= now_s):
+        if owner is None or (not self.is_whois_unsupported and owner.until_s <= now_s):
             return "unknown"
-        same = seen.account == account if account else _is_same_host(seen.userhost, userhost)
-        return "other" if not same else "known" if self.is_whois_unsupported else "told"
+        same = owner.account == account if account else _is_same_host(owner.userhost, userhost)
+        return "other" if not same else "known" if self.is_whois_unsupported else "confirmed"
 
     def whois_lines(self, nick: str, isupport: Isupport) -> list[str]:
-        """What to send to learn who has this nick."""
+        """Return the lines to send to learn the owner of a nick."""
         folded, lines = isupport.fold(nick), list[str]()
         self._whois_answers.pop(folded, None)
         if isupport.monitors > 1 and folded not in self._monitored:
@@ -210,41 +213,44 @@ class NickIdentities:
             lines.append(format_line("MONITOR", "+", nick))
         return [*lines, format_line("WHOIS", nick)]
 
-    def is_sign_of(self, chat: RoomId, said: IrcLine, isupport: Isupport) -> bool:
-        """Whether a line is a sign of that person, so that it is worth asking again."""
-        fold, (nick, _, who) = isupport.fold, chat.partition("!")
+    def is_sign_of(self, chat: RoomId, line: IrcLine, isupport: Isupport) -> bool:
+        """Return whether a line may come from that person, so that another attempt is worthwhile."""
+        fold, (nick, _, owner) = isupport.fold, chat.partition("!")
         names = {fold(nick), fold(self.current_nick(chat))}
-        if said.command == "730":  # RPL_MONONLINE
-            return not names.isdisjoint(fold(one.partition("!")[0]) for one in said.param(-1).split(","))
-        account = who.removeprefix(_ACCOUNT_PREFIX) if who.startswith(_ACCOUNT_PREFIX) else ""
-        if said.command == "NICK" and fold(said.param(0)) in names:
+        if line.command == "730":  # RPL_MONONLINE
+            return not names.isdisjoint(fold(one.partition("!")[0]) for one in line.param(-1).split(","))
+        account = owner.removeprefix(_ACCOUNT_PREFIX) if owner.startswith(_ACCOUNT_PREFIX) else ""
+        if line.command == "NICK" and fold(line.param(0)) in names:
             return True
-        if not said.source.user or said.command in {"QUIT", "PART"}:
+        if not line.source.user or line.command in {"QUIT", "PART"}:
             return False
-        logged_in = {"JOIN": said.param(1), "ACCOUNT": said.param(0)}.get(said.command)
-        tells = account in {said.tags.get("account"), logged_in} if account else said.source.mask.endswith(f"!{who}")
-        asks = said.command == "JOIN" or (said.command == "PRIVMSG" and not isupport.is_room(said.param(0)))
-        return tells or (asks and fold(said.source.nick) in names)  # what they say in a room is no news of who they are
+        logged_in = {"JOIN": line.param(1), "ACCOUNT": line.param(0)}.get(line.command)
+        is_person = (
+            account in {line.tags.get("account"), logged_in} if account else line.source.mask.endswith(f"!{owner}")
+        )
+        is_arrival = line.command == "JOIN" or (line.command == "PRIVMSG" and not isupport.is_room(line.param(0)))
+        # A message to a room is no news about the sender's identity.
+        return is_person or (is_arrival and fold(line.source.nick) in names)
 
 
 def absence_text(chat: RoomId) -> str:
-    """Why what is for that person waits, for people."""
-    nick, _, who = chat.partition("!")
-    if who.startswith(_ACCOUNT_PREFIX):
-        account = who.removeprefix(_ACCOUNT_PREFIX)
+    """Return the reason why a message to that person waits, for people."""
+    nick, _, owner = chat.partition("!")
+    if owner.startswith(_ACCOUNT_PREFIX):
+        account = owner.removeprefix(_ACCOUNT_PREFIX)
         return f"{nick} is not there, or not logged in as {account}; it waits until that account is seen"
-    return f"{nick} is not there as {who}; it waits until they are seen"
+    return f"{nick} is not there as {owner}; it waits until they are seen"
 
 
-def _is_same_host(one: str, other: str) -> bool:
-    """Whether two `user@host` are the same; hosts are compared as DNS does."""
-    user, _, host = one.partition("@")
-    as_user, _, as_host = other.partition("@")
-    return bool(host) and (user, host.lower()) == (as_user, as_host.lower())
+def _is_same_host(first: str, second: str) -> bool:
+    """Return whether two `user@host` are equal; hosts are compared like DNS names."""
+    user, _, host = first.partition("@")
+    other_user, _, other_host = second.partition("@")
+    return bool(host) and (user, host.lower()) == (other_user, other_host.lower())
 
 
-def _remember(kept: OrderedDict[str, ValueT], key: str, value: ValueT) -> None:
-    kept[key] = value
-    kept.move_to_end(key)
-    if len(kept) > _MAX_REMEMBERED:
-        kept.popitem(last=False)
+def _remember(entries: OrderedDict[str, ValueT], key: str, value: ValueT) -> None:
+    entries[key] = value
+    entries.move_to_end(key)
+    if len(entries) > _MAX_REMEMBERED:
+        entries.popitem(last=False)

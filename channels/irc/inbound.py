@@ -1,6 +1,6 @@
-"""Lines into notifications. Pure: the time and a fresh id are handed in.
+"""IRC lines as notifications, and answers to CTCP (https://modern.ircdocs.horse/ctcp).
 
-Client-to-client requests: https://modern.ircdocs.horse/ctcp. Pure.
+Pure: time and fresh ids are passed in.
 """
 
 from collections.abc import Callable, Container, Mapping
@@ -34,14 +34,14 @@ CLIENT_NAME = "Reverie"
 
 @dataclass(frozen=True, slots=True)
 class CtcpRequest:
-    """One request or ACTION."""
+    """CTCP request or ACTION."""
 
     command: str
     argument: str
 
 
 def parse_ctcp(text: str) -> CtcpRequest | None:
-    """Read `text` as CTCP, ACTION included; None if it is not."""
+    """Parse `text` as CTCP, ACTION included; None if it is not."""
     if not text.startswith("\x01"):
         return None
     command, _, argument = text[1:].partition("\x01")[0].partition(" ")
@@ -49,7 +49,7 @@ def parse_ctcp(text: str) -> CtcpRequest | None:
 
 
 class CtcpResponder:
-    """Answers a few requests; a flood of them gets a few answers."""
+    """Answers to a few CTCP requests, rate-limited."""
 
     def __init__(self, contact: str | None, source: str, now_s: float) -> None:
         self._answers = {
@@ -59,112 +59,115 @@ class CtcpResponder:
         }
         self._bucket = IrcTokenBucket(_BURST, _PER_S, now_s)
 
-    def answer(self, said: IrcLine, now_s: float) -> str | None:
-        """What to say to a PRIVMSG; None: nothing."""
-        request = parse_ctcp(said.param(1))
-        if request is None or not said.source.user:
+    def answer(self, line: IrcLine, now_s: float) -> str | None:
+        """Return the line that answers a PRIVMSG; None: no answer."""
+        request = parse_ctcp(line.param(1))
+        if request is None or not line.source.user:
             return None
         answers = self._answers | {"PING": request.argument[:_MAX_PING_CHARS]}
         answer = answers.get(request.command)
         if answer is None or self._bucket.wait_s(now_s) > 0:
             return None
         self._bucket.take()
-        return format_line("NOTICE", said.source.nick, trailing=f"\x01{request.command} {answer}\x01")
+        return format_line("NOTICE", line.source.nick, trailing=f"\x01{request.command} {answer}\x01")
 
 
 _STALE_AGE: Final = timedelta(minutes=5)
-"""What the server sent longer ago was played back by a bouncer. More than servers' clocks are off."""
+"""Older lines are played back by a bouncer. Larger than common clock errors of servers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IrcLineContext:
-    """What must be known to read a line."""
+    """State that is needed to interpret a line."""
 
     channel: ChannelName
     own_nick: str
-    """Our nick at the moment."""
+    """Our current nick."""
     rooms: Mapping[str, str]
-    """Folded name -> the operator's spelling, of the configured rooms."""
+    """Folded name -> the operator's spelling, for the configured rooms."""
     isupport: Isupport
     people: IrcUsers
     has_account_tag: bool
     """The server agreed to tag messages with their account, so no tag means no account."""
     own_message_ids: Container[str] = ()
-    """The server's names of messages of ours."""
+    """The server's ids of our own messages."""
     history_place: str | None = None
-    """The line is history of this room (folded) or person: what we know of people now does not hold for it."""
+    """Folded room or person whose history the line is from: current data about people does not apply. None: a live
+    line."""
     own_account: str = ""
-    """Our own account. In the past we may have had another nick, but not another account."""
+    """Our own account. Past messages of ours may have another nick, but not another account."""
 
 
 def to_notifications(
-    line: IrcLine, view: IrcLineContext, now: datetime, fresh_id: Callable[[], str]
+    line: IrcLine, context: IrcLineContext, now: datetime, fresh_id: Callable[[], str]
 ) -> tuple[Notification, ...]:
-    """What `line` tells; empty for what is not ours to tell: own doings, notices, CTCP, unknown commands.
+    """Return the events of `line`; empty for our own actions, notices, CTCP, and unknown commands.
 
-    A nick change and a quit are told once for each room that we share with the person, the rest at most once.
+    A nick change and a quit give one event for each room that we share with the person, other lines at most one.
     """
-    if not line.source.nick or view.isupport.fold(line.source.nick) == view.isupport.fold(view.own_nick):
+    if not line.source.nick or context.isupport.fold(line.source.nick) == context.isupport.fold(context.own_nick):
         return ()
-    if view.history_place is not None and view.own_account and line.tags.get("account") == view.own_account:
+    if context.history_place is not None and context.own_account and line.tags.get("account") == context.own_account:
         return ()
     match line.command:
         case "PRIVMSG":
-            message = _parse_message(line, view, now, fresh_id)
+            message = _parse_message(line, context, now, fresh_id)
             return (message,) if message else ()
         case "TAGMSG":
-            reacted = _parse_reaction(line, view, now, fresh_id)
+            reacted = _parse_reaction(line, context, now, fresh_id)
             return (reacted,) if reacted else ()
         case "REDACT":
-            deleted = _parse_redaction(line, view, now, fresh_id)
+            deleted = _parse_redaction(line, context, now, fresh_id)
             return (deleted,) if deleted else ()
         case _:
-            return _parse_memberships(line, view, now, fresh_id)
+            return _parse_memberships(line, context, now, fresh_id)
 
 
 def reply_target(line: IrcLine) -> MessageId | None:
-    """https://ircv3.net/specs/client-tags/reply, also under the name that it had as a draft."""
-    told = line.tags.get("+reply") or line.tags.get("+draft/reply")
-    return MessageId(told) if told else None
+    """Return the message replied to: https://ircv3.net/specs/client-tags/reply, also under the draft's name."""
+    msgid = line.tags.get("+reply") or line.tags.get("+draft/reply")
+    return MessageId(msgid) if msgid else None
 
 
-def _parse_place(line: IrcLine, sender: Sender, view: IrcLineContext) -> tuple[Address, bool] | None:
-    """Where it was said, and whether that is a room; None: not to us."""
+def _parse_place(line: IrcLine, sender: Sender, context: IrcLineContext) -> tuple[Address, bool] | None:
+    """Return the place of a message, and whether it is a room; None: not addressed to us."""
     target = line.param(0)
-    room = view.isupport.room_of(target)
+    room = context.isupport.room_of(target)
     if room is not None:
-        # https://modern.ircdocs.horse/#statusmsg-parameter: for some of those who are there, so apart from the room.
-        status = view.isupport.status_prefix(target)
-        at = _room_address(room, view)
+        # https://modern.ircdocs.horse/#statusmsg-parameter: for some members only, so a separate place.
+        status = context.isupport.status_prefix(target)
+        at = _room_address(room, context)
         return (replace(at, thread=ThreadId(status)) if status else at), True
-    if view.isupport.fold(target) != view.isupport.fold(view.own_nick):
+    if context.isupport.fold(target) != context.isupport.fold(context.own_nick):
         return None
-    return Address(channel=view.channel, room=direct_chat(sender, line.source.mask)), False
+    return Address(channel=context.channel, room=direct_chat(sender, line.source.mask)), False
 
 
-def _parse_message(line: IrcLine, view: IrcLineContext, now: datetime, fresh_id: Callable[[], str]) -> Message | None:
+def _parse_message(
+    line: IrcLine, context: IrcLineContext, now: datetime, fresh_id: Callable[[], str]
+) -> Message | None:
     text = line.param(1)
     request = parse_ctcp(text)
     if request and request.command != "ACTION":
         return None
-    # Only a multiline message has more than one line.
-    said = "\n".join(map(strip_formatting, text.split("\n"))) if request is None else f"/me {request.argument}"
-    sender = _line_sender(line, view, now, view.isupport.room_of(line.param(0)))
-    place = _parse_place(line, sender, view)
-    if place is None or not (said if request is None else request.argument).strip():
+    # Only a multiline message has several lines.
+    plain = "\n".join(map(strip_formatting, text.split("\n"))) if request is None else f"/me {request.argument}"
+    sender = _line_sender(line, context, now, context.isupport.room_of(line.param(0)))
+    place = _parse_place(line, sender, context)
+    if place is None or not (plain if request is None else request.argument).strip():
         return None
     at, in_room = place
     reply_to = reply_target(line)
     kind: Literal["direct", "mention", "reply", "room"] = "room" if in_room else "direct"
-    if in_room and mentions_nick(said, view.own_nick, view.isupport):
+    if in_room and mentions_nick(plain, context.own_nick, context.isupport):
         kind = "mention"
-    elif in_room and reply_to is not None and reply_to in view.own_message_ids:
+    elif in_room and reply_to is not None and reply_to in context.own_message_ids:
         kind = "reply"
     return Message(
         id=MessageId(line.tags.get("msgid") or fresh_id()),
         at=at,
         sender=sender,
-        text="\n".join(map(to_markdown, text.split("\n"))) if request is None else said,
+        text="\n".join(map(to_markdown, text.split("\n"))) if request is None else plain,
         sent=sent_at(line, now),
         kind=kind,
         reply_to=reply_to,
@@ -172,14 +175,14 @@ def _parse_message(line: IrcLine, view: IrcLineContext, now: datetime, fresh_id:
 
 
 def _parse_reaction(
-    line: IrcLine, view: IrcLineContext, now: datetime, fresh_id: Callable[[], str]
+    line: IrcLine, context: IrcLineContext, now: datetime, fresh_id: Callable[[], str]
 ) -> ReactionChanged | None:
-    """https://ircv3.net/specs/client-tags/react: a reply without text."""
+    """Return a reaction, which is a reply without text: https://ircv3.net/specs/client-tags/react."""
     message = reply_target(line)
     added = strip_formatting(line.tags.get("+draft/react", "") or line.tags.get("+react", ""))
     removed = strip_formatting(line.tags.get("+draft/unreact", "") or line.tags.get("+unreact", ""))
-    sender = _line_sender(line, view, now, view.isupport.room_of(line.param(0)))
-    place = _parse_place(line, sender, view)
+    sender = _line_sender(line, context, now, context.isupport.room_of(line.param(0)))
+    place = _parse_place(line, sender, context)
     if place is None or message is None or not (added or removed).strip():
         return None
     return ReactionChanged(
@@ -195,16 +198,16 @@ def _parse_reaction(
 
 
 def _parse_redaction(
-    line: IrcLine, view: IrcLineContext, now: datetime, fresh_id: Callable[[], str]
+    line: IrcLine, context: IrcLineContext, now: datetime, fresh_id: Callable[[], str]
 ) -> MessageDeleted | None:
-    """A message that was taken back: https://ircv3.net/specs/extensions/message-redaction."""
-    sender = _line_sender(line, view, now, view.isupport.room_of(line.param(0)))
-    place, message = _parse_place(line, sender, view), line.param(1)
+    """Return the deletion of a message: https://ircv3.net/specs/extensions/message-redaction."""
+    sender = _line_sender(line, context, now, context.isupport.room_of(line.param(0)))
+    place, message = _parse_place(line, sender, context), line.param(1)
     if place is None or not message:
         return None
-    told = EventId(line.tags.get("msgid") or fresh_id())
+    event_id = EventId(line.tags.get("msgid") or fresh_id())
     return MessageDeleted(
-        id=told,
+        id=event_id,
         at=place[0],
         message=MessageId(message),
         sent=sent_at(line, now),
@@ -214,7 +217,7 @@ def _parse_redaction(
 
 
 def _parse_memberships(
-    line: IrcLine, view: IrcLineContext, now: datetime, fresh_id: Callable[[], str]
+    line: IrcLine, context: IrcLineContext, now: datetime, fresh_id: Callable[[], str]
 ) -> tuple[MembershipChanged, ...]:
     room, subject, text = line.param(0), None, None
     match line.command:
@@ -228,42 +231,48 @@ def _parse_memberships(
             change, text = "topic", line.param(1)
         case "332":  # RPL_TOPIC, when we enter: https://modern.ircdocs.horse/#rpltopic-332
             room, change, text = line.param(1), "topic", line.param(2)
-        case "INVITE" if view.isupport.fold(room) == view.isupport.fold(view.own_nick) and view.history_place is None:
+        case "INVITE" if (
+            context.isupport.fold(room) == context.isupport.fold(context.own_nick) and context.history_place is None
+        ):
             room, change = line.param(1), "invite"
         case "QUIT":
-            shared = _shared_rooms(line.source.nick, view)
-            return tuple(_build_membership(line, view, now, fresh_id, (where, "part", None, room)) for where in shared)
+            shared = _shared_rooms(line.source.nick, context)
+            return tuple(
+                _build_membership(line, context, now, fresh_id, (where, "part", None, room)) for where in shared
+            )
         case "NICK" if room:
-            shared = _shared_rooms(line.source.nick, view) or _shared_rooms(room, view)
-            return tuple(_build_membership(line, view, now, fresh_id, (where, "nick", room, None)) for where in shared)
+            shared = _shared_rooms(line.source.nick, context) or _shared_rooms(room, context)
+            return tuple(
+                _build_membership(line, context, now, fresh_id, (where, "nick", room, None)) for where in shared
+            )
         case _:
             return ()
-    if not view.isupport.is_room(room):
+    if not context.isupport.is_room(room):
         return ()
-    return (_build_membership(line, view, now, fresh_id, (room, change, subject, text)),)
+    return (_build_membership(line, context, now, fresh_id, (room, change, subject, text)),)
 
 
-def _shared_rooms(nick: str, view: IrcLineContext) -> tuple[str, ...]:
-    """Folded rooms that the person is, or was, in with us."""
-    if view.history_place is None:
-        return view.people.shared_rooms(nick, view.isupport)
-    return (view.history_place,) if view.isupport.is_room(view.history_place) else ()
+def _shared_rooms(nick: str, context: IrcLineContext) -> tuple[str, ...]:
+    """Return the folded rooms that the person shares, or shared, with us."""
+    if context.history_place is None:
+        return context.people.shared_rooms(nick, context.isupport)
+    return (context.history_place,) if context.isupport.is_room(context.history_place) else ()
 
 
 def _build_membership(
     line: IrcLine,
-    view: IrcLineContext,
+    context: IrcLineContext,
     now: datetime,
     fresh_id: Callable[[], str],
-    told: tuple[str, str, str | None, str | None],
+    fields: tuple[str, str, str | None, str | None],
 ) -> MembershipChanged:
-    room, change, subject, text = told
+    room, change, subject, text = fields
     msgid = line.tags.get("msgid")
     return MembershipChanged(
         id=EventId(f"{msgid}/{room}" if msgid else fresh_id()),
-        at=_room_address(room, view),
-        sender=_line_sender(line, view, now, room),
-        # A server only says how things stand, after a split too.
+        at=_room_address(room, context),
+        sender=_line_sender(line, context, now, room),
+        # A topic set by a server is the current state (e.g. after a netsplit), no news.
         news=change != "topic" or bool(line.source.user or line.source.host),
         change=change,  # type: ignore[arg-type]  # one of the literals above; mypy widens them in a tuple
         subject=subject,
@@ -272,22 +281,24 @@ def _build_membership(
     )
 
 
-def _room_address(room: str, view: IrcLineContext) -> Address:
-    folded = view.isupport.fold(room)
-    return Address(channel=view.channel, room=RoomId(view.rooms.get(folded, folded)))
+def _room_address(room: str, context: IrcLineContext) -> Address:
+    folded = context.isupport.fold(room)
+    return Address(channel=context.channel, room=RoomId(context.rooms.get(folded, folded)))
 
 
-def _line_sender(line: IrcLine, view: IrcLineContext, now: datetime, room: str | None) -> Sender:
-    """Who did it; `room`: where, if that is a room."""
-    # Of who had the nick earlier nothing is known but what the line itself says.
-    present = view.history_place is None and now - sent_at(line, now) < _STALE_AGE
-    return parse_sender(line, room, view.people if present else None, view.isupport, account_tag=view.has_account_tag)
+def _line_sender(line: IrcLine, context: IrcLineContext, now: datetime, room: str | None) -> Sender:
+    """Return the sender of a line; `room`: the room of the event, if any."""
+    # An earlier owner of the nick is known only from the line itself.
+    present = context.history_place is None and now - sent_at(line, now) < _STALE_AGE
+    return parse_sender(
+        line, room, context.people if present else None, context.isupport, account_tag=context.has_account_tag
+    )
 
 
 def sent_at(line: IrcLine, now: datetime) -> datetime:
-    """When the server says the line was sent (https://ircv3.net/specs/extensions/server-time), else `now`."""
+    """Return the server's time of the line (https://ircv3.net/specs/extensions/server-time), else `now`."""
     try:
-        told = datetime.fromisoformat(line.tags["time"])
-        return told.astimezone(UTC) if told.tzinfo else now
+        parsed = datetime.fromisoformat(line.tags["time"])
+        return parsed.astimezone(UTC) if parsed.tzinfo else now
     except (KeyError, ValueError, OverflowError):
         return now

@@ -1,11 +1,6 @@
-"""Being somewhere, as somebody: entering rooms, coming back to them, and our nick. Sync; `session` feeds it.
+"""Rooms and nick of one connection: joining, rejoining, room modes, and recovery of the configured nick.
 
-Getting into rooms, and trying again where we were kept out. Pure: time is handed in.
-
-Getting back the nick that we are configured with. Pure.
-
-Where the server watches nicks for us (https://ircv3.net/specs/extensions/monitor) it tells when ours is free;
-elsewhere, and when a watched nick turned out not to be free for us, we ask again and again.
+Synchronous, fed by `session`. `NickRecovery`, `JoinTracker` and `RoomModes` are pure: time is passed in.
 """
 
 import asyncio
@@ -20,12 +15,18 @@ from channels.irc.people import IrcState
 from channels.irc.wire import JOIN_REFUSALS, IrcLine, Isupport, format_line, refusal_reason
 from gateway.core.events import ChannelName
 
+logger = logging.getLogger("reverie.irc")
+
 _NICK_REFUSALS = frozenset({"432", "433", "435", "436", "437", "438", "447", "484", "734"})
-"""435, 437, 438: banned in a room, held by services, too soon; 734: the list of watched nicks is full."""
+"""435, 437, 438: banned in a room, reserved by services, too soon; 734: the list of watched nicks is full."""
 
 
 class NickRecovery:
-    """Fed with every line after the welcome."""
+    """Recovery of the configured nick; fed with every line after the welcome.
+
+    Where the server watches nicks (https://ircv3.net/specs/extensions/monitor) it reports when ours is free. Elsewhere,
+    and when a nick reported as free was refused, NICK is sent periodically.
+    """
 
     def __init__(self, wanted: str) -> None:
         self._wanted = wanted
@@ -33,7 +34,7 @@ class NickRecovery:
         self._polling = False
 
     def recovery_lines(self, me: str, isupport: Isupport) -> list[str]:
-        """What to send now and then, and when we were just given another nick."""
+        """Return the lines to send periodically, and after the server changed our nick."""
         if isupport.fold(me) == isupport.fold(self._wanted):
             return []
         if not isupport.monitors or self._polling:
@@ -43,46 +44,54 @@ class NickRecovery:
         self._watching = True
         return [format_line("MONITOR", "+", self._wanted)]
 
-    def feed(self, said: IrcLine, me: str, isupport: Isupport) -> list[str]:
-        """What to send in answer; `me` is our nick after the line."""
+    def feed(self, line: IrcLine, me: str, isupport: Isupport) -> list[str]:
+        """Return the lines to send in answer; `me` is our nick after the line."""
         wanted = isupport.fold(self._wanted)
         if isupport.fold(me) == wanted:
             watching, self._watching, self._polling = self._watching, False, False
             return [format_line("MONITOR", "-", self._wanted)] if watching else []
-        if said.command == "731":  # RPL_MONOFFLINE
-            names = {isupport.fold(name.partition("!")[0]) for name in said.param(-1).split(",")}
+        if line.command == "731":  # RPL_MONOFFLINE
+            names = {isupport.fold(name.partition("!")[0]) for name in line.param(-1).split(",")}
             return [format_line("NICK", self._wanted)] if wanted in names else []
-        if said.command in {"NICK", "QUIT"} and isupport.fold(said.source.nick) == wanted:
+        if line.command in {"NICK", "QUIT"} and isupport.fold(line.source.nick) == wanted:
             return [format_line("NICK", self._wanted)]
-        if said.command in _NICK_REFUSALS and wanted in {isupport.fold(param) for param in said.params}:
+        if line.command in _NICK_REFUSALS and wanted in {isupport.fold(param) for param in line.params}:
             self._polling = True
         return []
 
 
 _ROOMS_PER_JOIN = 10
+
 _BYTES_PER_JOIN = 400
-"""A server cuts what is longer than 512 bytes, and half a room's name is another room's."""
+"""A server cuts lines longer than 512 bytes, and half a room's name is another room's."""
+
 _MAX_ENTERED = 1_000
-"""A server must not fill our memory with rooms that it says we are in."""
+"""Limit of the rooms that a server can say we are in."""
+
 _CLOSED_NUMERICS: Final = frozenset({"471", "473", "474", "475"})
-"""Full, only for the invited, banned, needs a key: somebody has decided so, and is not to be pestered."""
+"""Full, invite-only, banned, needs a key: decided by the room's people, so retried rarely."""
+
 _RETRY_FIRST_S, _RETRY_MAX_S = 60.0, 3600.0
+
 _UNANSWERED_S = 300.0
+
 _CLOSED_RETRY_FIRST_S, _CLOSED_RETRY_MAX_S = 900.0, 6 * 3600.0
+
 REJOIN_S: Final = 30.0
-"""After a kick."""
+"""Delay of the rejoin after a kick."""
+
 _CLOSED_MODES: Final = frozenset("ikpsO")
-"""Modes of rooms that not everybody may enter or find: invited, key, private, secret, operators only."""
+"""Modes of rooms that not everybody may enter or find: invite-only, key, private, secret, operators only."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinOutcome:
-    """What became of one JOIN."""
+    """Result of one JOIN."""
 
     room: str
     """Folded."""
     refusal: str = ""
-    """Empty: we are in."""
+    """The server's reason; empty: we are in."""
 
 
 @dataclass(slots=True)
@@ -93,23 +102,23 @@ class _JoinRetry:
 
 
 class JoinTracker:
-    """Which rooms are asked for, entered, and to be tried again."""
+    """Rooms that are requested, entered, and to be tried again."""
 
     def __init__(self) -> None:
         self.requested: set[str] = set()
-        """Folded; no answer yet."""
+        """Folded; not answered yet."""
         self.entered: set[str] = set()
         """Folded."""
         self._retried: set[str] = set()
-        """Folded; entered from the configuration, so a refusal is tried again."""
+        """Folded; rooms whose refusal is tried again."""
         self._retries: dict[str, _JoinRetry] = {}
         self.refusals: dict[str, str] = {}
-        """Why the server did not let us in when we asked last, by folded room."""
+        """Folded room -> reason of the last refusal."""
 
     def join_lines(self, rooms: Iterable[str], isupport: Isupport, now_s: float, *, again: bool) -> list[str]:
-        """The lines to send. `again`: if one is refused or not answered, it is tried again later.
+        """Return the lines to send. `again`: a refusal or a missing answer is tried again later.
 
-        Not for rooms that we are in (a bouncer kept us there): servers do not answer that.
+        Rooms that we are in (a bouncer kept us there) are left out: servers do not answer such a JOIN.
         """
         wanted = [room for room in dict.fromkeys(rooms) if isupport.fold(room) not in self.entered]
         folded = {isupport.fold(room): room for room in wanted}
@@ -118,61 +127,61 @@ class JoinTracker:
             self._retried |= folded.keys()
             for key, room in folded.items():
                 self._retries.setdefault(key, _JoinRetry(room, 0.0, 0.0)).at_s = now_s + _UNANSWERED_S
-        return [format_line("JOIN", ",".join(together)) for together in _batch_rooms(wanted)]
+        return [format_line("JOIN", ",".join(batch)) for batch in _batch_rooms(wanted)]
 
-    def feed(self, said: IrcLine, me: str, isupport: Isupport, now_s: float) -> list[JoinOutcome]:
-        """Take in a line; what it settles."""
-        source, room = isupport.fold(said.source.nick), isupport.fold(said.param(0))
+    def feed(self, line: IrcLine, me: str, isupport: Isupport, now_s: float) -> list[JoinOutcome]:
+        """Process a line; return the requests that it answers."""
+        source, room = isupport.fold(line.source.nick), isupport.fold(line.param(0))
         mine = source == isupport.fold(me)
-        if said.command == "JOIN" and mine:
+        if line.command == "JOIN" and mine:
             if len(self.entered) < _MAX_ENTERED:
                 self.entered.add(room)
                 self.refusals.pop(room, None)
-            if later := self._retries.get(room):
-                later.at_s, later.wait_s = float("inf"), 0.0
-        elif (said.command == "PART" and mine) or (
-            said.command == "KICK" and isupport.fold(said.param(1)) == isupport.fold(me)
+            if retry := self._retries.get(room):
+                retry.at_s, retry.wait_s = float("inf"), 0.0
+        elif (line.command == "PART" and mine) or (
+            line.command == "KICK" and isupport.fold(line.param(1)) == isupport.fold(me)
         ):
             self.entered.discard(room)
             return []
-        elif said.command not in JOIN_REFUSALS:
+        elif line.command not in JOIN_REFUSALS:
             return []
-        names = {room} if said.command == "JOIN" else {isupport.fold(param) for param in said.params[1:]}
-        refusal = "" if said.command == "JOIN" else refusal_reason(said)
+        names = {room} if line.command == "JOIN" else {isupport.fold(param) for param in line.params[1:]}
+        refusal = "" if line.command == "JOIN" else refusal_reason(line)
         settled = [JoinOutcome(name, refusal) for name in sorted(self.requested & names)] if mine or refusal else []
         self.requested -= {outcome.room for outcome in settled}
         if refusal:
             for outcome in settled:
                 self.refusals[outcome.room] = refusal
-                self._postpone(outcome.room, now_s, closed=said.command in _CLOSED_NUMERICS)
+                self._postpone(outcome.room, now_s, closed=line.command in _CLOSED_NUMERICS)
         return settled
 
     def _postpone(self, room: str, now_s: float, *, closed: bool) -> None:
-        later = self._retries.get(room)
-        if later is not None and room in self._retried:
+        retry = self._retries.get(room)
+        if retry is not None and room in self._retried:
             first_s, most_s = (_CLOSED_RETRY_FIRST_S, _CLOSED_RETRY_MAX_S) if closed else (_RETRY_FIRST_S, _RETRY_MAX_S)
-            later.wait_s = min(most_s, max(first_s, later.wait_s * 2))
-            later.at_s = now_s + later.wait_s
+            retry.wait_s = min(most_s, max(first_s, retry.wait_s * 2))
+            retry.at_s = now_s + retry.wait_s
 
     def schedule_rejoin(self, room: str, isupport: Isupport, now_s: float) -> None:
-        """Try to get back, after a while."""
+        """Rejoin the room after `REJOIN_S`."""
         folded = isupport.fold(room)
         self._retried.add(folded)
-        later = self._retries.setdefault(folded, _JoinRetry(room, 0.0, 0.0))
-        later.at_s = now_s + REJOIN_S
+        retry = self._retries.setdefault(folded, _JoinRetry(room, 0.0, 0.0))
+        retry.at_s = now_s + REJOIN_S
 
     def retry_at_s(self, room: str) -> float | None:
-        """When it (folded) is asked for again; None: it is not, or the answer is still to come."""
-        later = self._retries.get(room)
-        return later.at_s if later is not None and later.at_s < float("inf") else None
+        """Return the time of the next attempt for a folded room; None: none is planned, or an answer is pending."""
+        retry = self._retries.get(room)
+        return retry.at_s if retry is not None and retry.at_s < float("inf") else None
 
     def cancel_retry(self, room: str) -> None:
-        """It (folded) is not to be tried again."""
+        """Stop trying to join a folded room."""
         self._retried.discard(room)
         self._retries.pop(room, None)
 
     def drop(self, room: str) -> bool:
-        """We are about to go, and it (folded) is not to be tried again. Whether we are there, or soon may be."""
+        """Forget a folded room that we are about to leave; return whether we are there, or may soon be."""
         self.cancel_retry(room)
         there = room in self.entered or room in self.requested
         self.entered.discard(room)
@@ -180,53 +189,53 @@ class JoinTracker:
         return there
 
     def take_due(self, now_s: float) -> list[str]:
-        """Rooms to ask for again now, in the operator's spelling."""
-        due = [later for later in self._retries.values() if later.at_s <= now_s]
-        for later in due:
-            later.at_s = float("inf")
-        return [later.room for later in due]
+        """Return the rooms to request again now, in the operator's spelling."""
+        due = [retry for retry in self._retries.values() if retry.at_s <= now_s]
+        for retry in due:
+            retry.at_s = float("inf")
+        return [retry.room for retry in due]
 
 
 class RoomModes:
-    """Which of our rooms anybody may enter, and find: by their modes (https://modern.ircdocs.horse/#channel-modes)."""
+    """Rooms that anybody may enter and find, by their modes (https://modern.ircdocs.horse/#channel-modes)."""
 
     def __init__(self) -> None:
         self._open: dict[str, bool] = {}
-        """Folded. Rooms of which nothing is known do not stand here."""
+        """Folded; rooms with unknown modes are left out."""
         self._to_query: dict[str, None] = {}
-        """Folded; whose modes are to be asked for."""
+        """Folded; rooms whose modes must be requested."""
 
     def is_open(self, room: str) -> bool | None:
-        """Of a folded room. None: it is not known."""
+        """Return whether anybody may enter a folded room. None: unknown."""
         return self._open.get(room)
 
     def next_query(self) -> str:
-        """A folded room whose modes are to be asked for. Empty: none."""
+        """Return a folded room whose modes must be requested. Empty: none."""
         return next(iter(self._to_query), "")
 
     def mark_queried(self, room: str) -> None:
-        """They were asked for."""
+        """Record that the modes were requested."""
         self._to_query.pop(room, None)
 
-    def feed(self, said: IrcLine, me: str, isupport: Isupport) -> None:
-        """Take in a line; `me` is our nick before it."""
-        room, mine = isupport.fold(said.param(0)), isupport.fold(said.source.nick) == isupport.fold(me)
-        match said.command:
+    def feed(self, line: IrcLine, me: str, isupport: Isupport) -> None:
+        """Process a line; `me` is our nick before it."""
+        room, mine = isupport.fold(line.param(0)), isupport.fold(line.source.nick) == isupport.fold(me)
+        match line.command:
             case "JOIN" if mine and len(self._to_query) < _MAX_ENTERED:
                 self._open.pop(room, None)
                 self._to_query[room] = None
             case "PART" if mine:
                 self._to_query.pop(room, None)
-            case "KICK" if isupport.fold(said.param(1)) == isupport.fold(me):
+            case "KICK" if isupport.fold(line.param(1)) == isupport.fold(me):
                 self._to_query.pop(room, None)
             case "324":  # RPL_CHANNELMODEIS
-                self._set_open(isupport.fold(said.param(1)), is_open=not set(said.param(2)) & _CLOSED_MODES)
-            case "MODE" if room in self._open and set(said.param(1)) & _CLOSED_MODES:
-                # Whatever was put on or taken off: closed until the server has told how it stands now.
+                self._set_open(isupport.fold(line.param(1)), is_open=not set(line.param(2)) & _CLOSED_MODES)
+            case "MODE" if room in self._open and set(line.param(1)) & _CLOSED_MODES:
+                # Set or unset: closed until the server has sent the current modes.
                 self._set_open(room, is_open=False)
                 self._to_query[room] = None
-            case "473" | "475":  # only for the invited, or with a key
-                self._set_open(isupport.fold(said.param(1)), is_open=False)
+            case "473" | "475":  # invite-only, or needs a key
+                self._set_open(isupport.fold(line.param(1)), is_open=False)
             case _:
                 pass
 
@@ -246,31 +255,31 @@ def _batch_rooms(rooms: Iterable[str]) -> list[list[str]]:
     return batches
 
 
-logger = logging.getLogger("reverie.irc")
 _NICK_POLL_S = 60.0
+
 _MAX_LEFT = 100
-"""Rooms that we were forced into and have left: a server that goes on gets its way."""
+"""Unwanted rooms that we leave at most; more are tolerated, to end the fight with the server."""
 
 
 class IrcMembership:
-    """Of one connection."""
+    """Rooms and nick of one connection."""
 
     def __init__(
-        self, name: ChannelName, config: IrcConfig, memory: IrcState, say: Callable[[str], None], now_s: float
+        self, name: ChannelName, config: IrcConfig, state: IrcState, send_line: Callable[[str], None], now_s: float
     ) -> None:
-        self._name, self._config, self._state, self._send = name, config, memory, say
+        self._name, self._config, self._state, self._send = name, config, state, send_line
         self._joins, self._nick = JoinTracker(), NickRecovery(config.nick)
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
         self._polled_s, self._opened = now_s, False
         self._left_unconfigured: set[str] = set()
         self._leaving: set[str] = set()
-        """Folded; we have been told to go."""
+        """Folded; rooms that we were told to leave."""
         self.initial_joins_done = asyncio.Event()
         """Every room of the start is entered or refused."""
 
     @property
     def configured_rooms(self) -> tuple[str, ...]:
-        """In the operator's spelling."""
+        """Configured rooms, in the operator's spelling."""
         return self._config.rooms
 
     @property
@@ -279,7 +288,7 @@ class IrcMembership:
         return sorted(self._joins.entered)
 
     def join_refusal(self, room: str, isupport: Isupport, now_s: float) -> str:
-        """Why we are not in a room; empty: we are, or nothing is known."""
+        """Return why we are not in a room; empty: we are, or nothing is known."""
         folded = isupport.fold(room)
         if folded in self._joins.entered:
             return ""
@@ -290,7 +299,7 @@ class IrcMembership:
         return f"{refusal}{again}"
 
     def join_configured(self, isupport: Isupport, now_s: float) -> list[str]:
-        """Ask to be let into the configured rooms, except those that we were thrown out of or left; which these are."""
+        """Request the configured rooms, except barred ones; return the requested rooms."""
         rooms = [room for room in self._config.rooms if isupport.fold(room) not in self._state.barred_rooms]
         self._send_joins(rooms, isupport, now_s, again=True)
         self._opened = True
@@ -299,7 +308,7 @@ class IrcMembership:
         return rooms
 
     def apply_config(self, config: IrcConfig, isupport: Isupport, now_s: float) -> None:
-        """Leave the rooms that are no longer configured, and ask to be let into those that are now."""
+        """Leave rooms that are no longer configured, and join those that are new."""
         before, rooms = ({isupport.fold(room): room for room in one.rooms} for one in (self._config, config))
         self._config = config
         for folded, room in before.items():
@@ -316,7 +325,7 @@ class IrcMembership:
             self._send(raw)
 
     def join(self, room: str, isupport: Isupport, now_s: float) -> asyncio.Future[None]:
-        """Ask to be let in, because somebody who may says so; done once we are in. Raises SendError by it."""
+        """Request a room on command; the future is done once we are in. It raises SendError."""
         folded = isupport.fold(room)
         entering: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._state.barred_rooms.discard(folded)
@@ -328,22 +337,25 @@ class IrcMembership:
         return entering
 
     def begin_leave(self, room: str, isupport: Isupport) -> None:
-        """We are about to go, because somebody who may says so, and do not come back by ourselves. Call `left` then."""
+        """Mark a room that we are about to leave on command, so that it is not rejoined.
+
+        Call `end_leave` afterwards.
+        """
         folded = isupport.fold(room)
         self._state.barred_rooms.add(folded)
         self._leaving.add(folded)
         self._joins.cancel_retry(folded)
 
     def end_leave(self, room: str, isupport: Isupport) -> None:
-        """The server has answered, or will not: who makes us go from now on throws us out."""
+        """Record that the PART is answered, or will not be: from now on a removal counts as a kick."""
         self._leaving.discard(isupport.fold(room))
 
-    def feed(self, said: IrcLine, me: str, isupport: Isupport, now_s: float) -> None:
-        """Take in a line; `me` is our nick after it."""
-        mine, room = isupport.fold(said.source.nick) == isupport.fold(me), isupport.fold(said.param(0))
-        if said.command == "JOIN" and mine and room not in self._leaving:
+    def feed(self, line: IrcLine, me: str, isupport: Isupport, now_s: float) -> None:
+        """Process a line; `me` is our nick after it."""
+        mine, room = isupport.fold(line.source.nick) == isupport.fold(me), isupport.fold(line.param(0))
+        if line.command == "JOIN" and mine and room not in self._leaving:
             self._leave_unconfigured(room, isupport)
-        for outcome in self._joins.feed(said, me, isupport, now_s):
+        for outcome in self._joins.feed(line, me, isupport, now_s):
             for waiter in self._waiters.pop(outcome.room, []):
                 if not waiter.done() and outcome.refusal:
                     waiter.set_exception(Rejected(outcome.refusal))
@@ -353,37 +365,37 @@ class IrcMembership:
                 logger.error("%s: cannot join %s: %s", self._name, outcome.room, outcome.refusal)
         if self._opened and not self._joins.requested:
             self.initial_joins_done.set()
-        kicked = said.command == "KICK" and isupport.fold(said.param(1)) == isupport.fold(me)
-        if kicked or (said.command == "PART" and mine):
-            self._handle_removed(said, room, isupport, now_s)
-        for raw in self._nick.feed(said, me, isupport):
+        kicked = line.command == "KICK" and isupport.fold(line.param(1)) == isupport.fold(me)
+        if kicked or (line.command == "PART" and mine):
+            self._handle_removed(line, room, isupport, now_s)
+        for raw in self._nick.feed(line, me, isupport):
             self._send(raw)
 
-    def _handle_removed(self, said: IrcLine, room: str, isupport: Isupport, now_s: float) -> None:
+    def _handle_removed(self, line: IrcLine, room: str, isupport: Isupport, now_s: float) -> None:
         if room not in self._left_unconfigured | self._leaving:
-            self._handle_forced_part(said, isupport, now_s)
+            self._handle_forced_part(line, isupport, now_s)
         self._leaving.discard(room)
 
     def _leave_unconfigured(self, room: str, isupport: Isupport) -> None:
-        """Servers can forward us (470) or put us anywhere; we are only where the operator wants us."""
+        """Leave a room that the server put us into (470, or any JOIN of its own) against the configuration."""
         wanted = room in self._joins.requested or room in map(isupport.fold, self._config.rooms)
         if not wanted and room not in self._left_unconfigured and len(self._left_unconfigured) < _MAX_LEFT:
             self._left_unconfigured.add(room)
             logger.warning("%s: put into %s, which is not configured; leaving it", self._name, room[:100])
             self._send(format_line("PART", room))
 
-    def _handle_forced_part(self, said: IrcLine, isupport: Isupport, now_s: float) -> None:
-        """Kicked, or made to part: we never leave a room of ours by ourselves."""
-        room = said.param(0)
-        logger.warning("%s: thrown out of %s by %s", self._name, room[:100], said.source.nick[:100])
-        spelt = {isupport.fold(known): known for known in self._config.rooms}.get(isupport.fold(room))
-        if self._config.rejoin_after_kick and spelt is not None:
-            self._joins.schedule_rejoin(spelt, isupport, now_s)
-        elif spelt is not None:
+    def _handle_forced_part(self, line: IrcLine, isupport: Isupport, now_s: float) -> None:
+        """Handle a kick or a forced part: we never leave a configured room by ourselves."""
+        room = line.param(0)
+        logger.warning("%s: thrown out of %s by %s", self._name, room[:100], line.source.nick[:100])
+        configured = {isupport.fold(known): known for known in self._config.rooms}.get(isupport.fold(room))
+        if self._config.rejoin_after_kick and configured is not None:
+            self._joins.schedule_rejoin(configured, isupport, now_s)
+        elif configured is not None:
             self._state.barred_rooms.add(isupport.fold(room))
 
     def tick(self, me: str, isupport: Isupport, now_s: float) -> None:
-        """Now and then: try rooms again that we were kept out of, and ask for our nick."""
+        """Do the periodic work: rejoin rooms, and recover the nick."""
         self._send_joins(self._joins.take_due(now_s), isupport, now_s, again=True)
         if now_s - self._polled_s >= _NICK_POLL_S:
             self._polled_s = now_s
@@ -391,13 +403,13 @@ class IrcMembership:
                 self._send(raw)
 
     def recover_nick(self, me: str, isupport: Isupport) -> None:
-        """Have the server watch for our nick, if it does that."""
+        """Let the server watch our nick, if it supports that."""
         if isupport.monitors:
             for raw in self._nick.recovery_lines(me, isupport):
                 self._send(raw)
 
     def close(self) -> None:
-        """Nobody will be let in any more."""
+        """Fail all pending joins: the connection is lost."""
         for waiter in [waiter for waiters in self._waiters.values() for waiter in waiters if not waiter.done()]:
             waiter.set_exception(Unreachable("the connection is lost"))
         self._waiters.clear()

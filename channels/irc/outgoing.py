@@ -1,23 +1,12 @@
-"""What we send on one connection: paced, in order, and confirmed by barriers.
+"""Outgoing lines of one connection: paced, in order, and confirmed.
 
-IRC has no acknowledgements, but a server answers in order: when it has answered a PING, it has dealt with
-all that was written before, and has said so if it refused any of it (RFC 1459 section 4.6.2). Where the
-server answers by label, each line is confirmed by its own answer instead, however late that comes.
+IRC has no acknowledgements, but a server answers in order: when it has answered a PING, it has processed all lines
+written before, and has reported each refusal among them (RFC 1459 section 4.6.2). Such a PING is a barrier here. Where
+the server answers by label (https://ircv3.net/specs/extensions/labeled-response), each line is confirmed by its own
+answer instead: there is always exactly one, but it may be late (a refusal by another server of the network).
 
-Which of several lines a server took, judged by what it said before it answered the barrier. Pure.
-
-A server deals with our lines in order and answers each at most once: with an echo (if `echo-message` is
-on), with a numeric, or not at all. Numerics name a target, not a line. So, for each target: without a
-refusal all was taken; as many refusals as lines without an echo refuse all of those; with fewer, what was
-echoed was taken, and of the rest nobody knows.
-
-Answers that name the line they are about: https://ircv3.net/specs/extensions/labeled-response. Pure.
-
-Such an answer may be late (a refusal by another server of the network), but there is always exactly one.
-
-What waits to be sent, or to be confirmed, on one connection.
-
-A token bucket (RFC 2813 section 5.8 in today's words). Pure: time is handed in.
+`IrcTokenBucket` (a token bucket, RFC 2813 section 5.8), `SendWindow` and `LabelTracker` are pure: time is passed in.
+`IrcOutgoing` does the writing.
 """
 
 import asyncio
@@ -49,21 +38,21 @@ from gateway.core.events import MessageId, Receipt, RoomId
 
 
 class IrcTokenBucket:
-    """Holds `burst` tokens at most and gets `per_s` new ones."""
+    """Token bucket with at most `burst` tokens, refilled with `per_s`."""
 
     def __init__(self, burst: int, per_s: float, now_s: float) -> None:
         self._burst, self._per_s = burst, per_s
         self._tokens, self._at_s = float(burst), now_s
 
     def wait_s(self, now_s: float, tokens: int = 1) -> float:
-        """How long until there are so many tokens; 0: there are."""
+        """Return the time until there are `tokens`; 0: there are."""
         self._tokens = min(self._burst, self._tokens + max(0.0, now_s - self._at_s) * self._per_s)
         self._at_s = now_s
-        # A billionth of slack: floating point must not make us sleep for nothing.
+        # Tolerance, so that rounding errors cause no extra sleep.
         return 0.0 if self._tokens >= tokens - 1e-9 else (tokens - self._tokens) / self._per_s
 
     def take(self) -> None:
-        """Use a token up."""
+        """Use one token."""
         self._tokens -= 1
 
 
@@ -73,13 +62,13 @@ LineOwner = TypeVar("LineOwner", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class LineVerdict:
-    """What became of all lines of one owner (to one target); `unknown` also if they fared differently."""
+    """Result for all lines of one owner (to one target); `unknown` also if the lines differ."""
 
     fate: LineFate
     ids: tuple[MessageId, ...] = ()
-    """The server's names of those lines that it echoed."""
+    """Message ids of the lines that the server echoed."""
     reason: str = ""
-    """What the server said against it; empty if it was taken."""
+    """The server's reason; empty if the lines were accepted."""
 
 
 @dataclass(eq=False, slots=True)
@@ -92,28 +81,33 @@ class _WrittenLine(Generic[LineOwner]):
 
 
 class SendWindow(Generic[LineOwner]):
-    """The lines written between two barriers. Targets are folded names."""
+    """Lines written between two barriers, and the server's answers to them. Targets are folded names.
+
+    A server answers each line at most once: with an echo (with `echo-message`), with a numeric, or not at all. Numerics
+    name a target, not a line. So, for each target: without a refusal all lines were accepted; as many refusals as lines
+    without an echo refuse all of those; with fewer, echoed lines were accepted, and the fate of the others is unknown.
+    """
 
     def __init__(self) -> None:
         self._lines: list[_WrittenLine[LineOwner]] = []
         self.lone_command = ""
-        """The command that stands in it all by itself; empty: messages."""
+        """Command that is alone in the window; empty: messages."""
         self._answered_counts: Counter[str] = Counter()
-        """Target -> how many of its lines are behind the last answer."""
+        """Target -> number of its lines up to the last answer."""
         self._refusals: Counter[str] = Counter()
-        """Target -> numerics that name it; the empty one: they name none."""
+        """Target -> number of numerics that name it; empty target: numerics without one."""
         self._reasons: dict[str, str] = {}
 
     def add_line(self, owner: LineOwner, target: str, text: str) -> None:
-        """One line went out."""
+        """Record a written line."""
         self._lines.append(_WrittenLine(owner, target, text))
 
     def has_target(self, target: str) -> bool:
-        """Whether a line to it is among them."""
+        """Return whether the window has a line to `target`."""
         return any(line.target == target for line in self._lines)
 
     def record_echo(self, target: str, text: str, msgid: str | None) -> None:
-        """The server showed us a line of ours. A text that we did not write (a bouncer's other client) is ignored."""
+        """Record an echo of a line of ours. Unknown text (of a bouncer's other client) is ignored."""
         lines = [line for line in self._lines if line.target == target]
         for index in range(self._answered_counts[target], len(lines)):
             if _is_echo_of(lines[index].text, text):
@@ -123,9 +117,9 @@ class SendWindow(Generic[LineOwner]):
                 return
 
     def record_refusal(self, names: Collection[str], reason: str, *, anybody: bool) -> None:
-        """The server refused a line to one of `names`, or, if `anybody`, perhaps to somebody it did not name."""
+        """Record a refusal of a line to one of `names`, or, with `anybody`, perhaps to an unnamed target."""
         target = next((line.target for line in self._lines if line.target in names), "")
-        if target or (anybody and self._lines):  # where nothing waits, it is about something else
+        if target or (anybody and self._lines):  # with no lines, it is about something else
             self._refusals[target] += 1
             self._answered_counts[target] += 1
             self._reasons.setdefault(target, reason)
@@ -134,7 +128,7 @@ class SendWindow(Generic[LineOwner]):
         return len(self._lines)
 
     def verdicts(self) -> dict[LineOwner, LineVerdict]:
-        """Once the server has answered the barrier."""
+        """Return the result for each owner, once the server has answered the barrier."""
         silent = Counter(line.target for line in self._lines if not line.is_echoed)
         named = sum(min(self._refusals[target], count) for target, count in silent.items())
         nameless = self._refusals[""]
@@ -152,16 +146,19 @@ class SendWindow(Generic[LineOwner]):
         return {owner: self._verdict(lines, fates) for owner, lines in owners.items()}
 
     def _verdict(self, lines: list[_WrittenLine[LineOwner]], fates: dict[str, LineFate]) -> LineVerdict:
-        found = {"taken" if line.is_echoed else fates[line.target] for line in lines}
+        line_fates = {"taken" if line.is_echoed else fates[line.target] for line in lines}
         ids = tuple(line.id for line in lines if line.id)
-        if found == {"taken"}:
+        if line_fates == {"taken"}:
             return LineVerdict("taken", ids)
         reason = self._reasons.get(lines[0].target) or self._reasons[""]
-        return LineVerdict("refused" if found == {"refused"} else "unknown", ids, reason)
+        return LineVerdict("refused" if line_fates == {"refused"} else "unknown", ids, reason)
 
 
 def _is_echo_of(written: str, shown: str) -> bool:
-    """A server may cut a line, or strip its formatting; a room that changes words leaves us in doubt."""
+    """Return whether the server echoed this line, perhaps cut or without formatting.
+
+    A room that changes words gives False: whether the line was accepted stays unknown.
+    """
     return bool(strip_formatting(shown)) and strip_formatting(written).startswith(strip_formatting(shown))
 
 
@@ -182,11 +179,11 @@ class _LabelledLine(Generic[LabelOwner]):
 class _LabelledLines(Generic[LabelOwner]):
     lines: list[_LabelledLine[LabelOwner]] = field(default_factory=list)
     is_complete: bool = False
-    """All of its lines are written."""
+    """All lines of the owner are written."""
 
 
 class LabelTracker(Generic[LabelOwner]):
-    """Which lines carry a label, and what was answered to them."""
+    """Labelled lines and the answers to them."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
@@ -194,14 +191,14 @@ class LabelTracker(Generic[LabelOwner]):
         self._by_owner: dict[LabelOwner, _LabelledLines[LabelOwner]] = {}
 
     def add_line(self, owner: LabelOwner, now_s: float) -> str:
-        """The label for a line that goes out in this moment."""
+        """Return the label for a line that is written now."""
         label = f"r{next(self._numbers)}"
-        told = self._by_label[label] = _LabelledLine(owner, now_s)
-        self._by_owner.setdefault(owner, _LabelledLines()).lines.append(told)
+        entry = self._by_label[label] = _LabelledLine(owner, now_s)
+        self._by_owner.setdefault(owner, _LabelledLines()).lines.append(entry)
         return label
 
     def complete(self, owner: LabelOwner) -> LineVerdict | None:
-        """All of its lines are out; what became of them if all are answered."""
+        """Record that all lines of the owner are written; return the result if all are answered."""
         lines = self._by_owner.get(owner)
         if lines is None:
             return None
@@ -209,47 +206,47 @@ class LabelTracker(Generic[LabelOwner]):
         return self._verdict(owner)
 
     def feed(self, label: str, line: IrcLine) -> None:
-        """Take in a line of an answer; an unknown label is ignored."""
-        told = self._by_label.get(label)
-        if told is None:
+        """Process a line of an answer; an unknown label is ignored."""
+        entry = self._by_label.get(label)
+        if entry is None:
             return
         if line.command == "FAIL" or (len(line.command) == _NUMERIC_DIGITS and line.command[0] in "45"):
-            told.refusal = told.refusal or refusal_reason(line)
+            entry.refusal = entry.refusal or refusal_reason(line)
         elif line.command in {"PRIVMSG", "NOTICE"} and (msgid := line.tags.get("msgid")):
-            told.id = MessageId(msgid)
+            entry.id = MessageId(msgid)
 
     def close(self, label: str) -> tuple[LabelOwner, LineVerdict] | None:
-        """The answer is whole; what became of its owner's lines, if that was the last that was missing."""
-        told = self._by_label.pop(label, None)
-        if told is None:
+        """Process the end of an answer; return the owner and its result if no other answer is missing."""
+        entry = self._by_label.pop(label, None)
+        if entry is None:
             return None
-        told.is_answered = True
-        verdict = self._verdict(told.owner)
-        return (told.owner, verdict) if verdict else None
+        entry.is_answered = True
+        verdict = self._verdict(entry.owner)
+        return (entry.owner, verdict) if verdict else None
 
     def take_overdue(self, before_s: float) -> list[LabelOwner]:
-        """Owners with a line that went out before, and has no answer. Their labels are forgotten."""
-        late = list(dict.fromkeys(told.owner for told in self._by_label.values() if told.sent_s < before_s))
+        """Return owners with an unanswered line that was written before `before_s`, and forget their labels."""
+        late = list(dict.fromkeys(entry.owner for entry in self._by_label.values() if entry.sent_s < before_s))
         for owner in late:
             self.forget(owner)
         return late
 
     def forget(self, owner: LabelOwner) -> None:
-        """Nobody waits for its answers any more."""
+        """Ignore all further answers to the owner's lines."""
         self._by_owner.pop(owner, None)
-        self._by_label = {label: told for label, told in self._by_label.items() if told.owner is not owner}
+        self._by_label = {label: entry for label, entry in self._by_label.items() if entry.owner is not owner}
 
     def owners(self) -> list[LabelOwner]:
-        """All that wait for an answer."""
+        """Return all owners with unanswered lines."""
         return list(self._by_owner)
 
     def _verdict(self, owner: LabelOwner) -> LineVerdict | None:
         lines = self._by_owner.get(owner)
-        if lines is None or not lines.is_complete or not all(told.is_answered for told in lines.lines):
+        if lines is None or not lines.is_complete or not all(entry.is_answered for entry in lines.lines):
             return None
         del self._by_owner[owner]
-        refused = [told.refusal for told in lines.lines if told.refusal]
-        ids = tuple(told.id for told in lines.lines if told.id)
+        refused = [entry.refusal for entry in lines.lines if entry.refusal]
+        ids = tuple(entry.id for entry in lines.lines if entry.id)
         if not refused:
             return LineVerdict("taken", ids)
         return LineVerdict("refused" if len(refused) == len(lines.lines) else "unknown", ids, refused[0])
@@ -257,47 +254,47 @@ class LabelTracker(Generic[LabelOwner]):
 
 @dataclass(frozen=True, slots=True)
 class DirectDelivery:
-    """How something for one person is put into lines, once it is known under which nick they are to be reached."""
+    """Formatting of lines for one person, applied once their current nick is known."""
 
     chat: RoomId
     split: Callable[[str, str], Sequence[str]]
-    """(nick, text): the pieces of it that each fit one line to that nick."""
+    """(nick, text): pieces of the text that each fit one line to that nick."""
     format: Callable[[str, str, bool], str]
-    """(nick, piece, whether it is the first): the line."""
+    """(nick, piece, is the first): the line."""
 
 
 NO_SUCH_NICK = "(401)"
-"""How a reason ends where nobody has that nick: ERR_NOSUCHNICK."""
+"""End of the reason if nobody has that nick: ERR_NOSUCHNICK."""
 
 
 @dataclass(eq=False, slots=True)
 class SendItem:
-    """Lines that belong together: one part of a post, or something of our own."""
+    """Lines that belong together: one part of a post, or a line of our own."""
 
     lines: deque[str]
-    """With `direct`, the texts of which lines are made."""
+    """Lines to write; with `direct`, the texts to format as lines."""
     target: str = ""
     """Folded; empty: not a message."""
     future: asyncio.Future[Receipt] | None = None
-    """None: not a part."""
+    """Result for the caller of `send`; None: not a part."""
     before_send: BeforeSend = no_before_send
     """Awaited before the first line is written."""
     multiline_text: str = ""
-    """The lines are one multiline batch with this text: the server answers the batch, not its lines."""
+    """Set if the lines are one multiline batch: the server answers the batch, not its lines."""
     lone_command: str = ""
-    """The command that it is; empty: a message."""
+    """Command that the item is; empty: a message."""
     direct: DirectDelivery | None = None
-    """It is for one person, whoever has their nick by then."""
+    """Set if the item is for one person, under whatever nick they have when it is written."""
     nick: str = ""
-    """With `direct`: whom it is written to."""
+    """With `direct`: the nick it is written to."""
     texts: tuple[str, ...] = ()
-    """With `direct`: all of `lines`, to be written again under another nick."""
+    """With `direct`: all texts, to write them again under another nick."""
     resend_count: int = 0
-    """How often that was."""
+    """Number of such repeats."""
     is_whois_checked: bool = False
-    """WHOIS was asked for it."""
+    """WHOIS was requested for the item."""
     position: int = 0
-    """Of two for one person the lower one goes first."""
+    """Of two items for one person the lower one is written first."""
     is_handed_over: bool = False
     lines_written: int = 0
 
@@ -308,7 +305,7 @@ class SendItem:
 
 @dataclass(eq=False, slots=True)
 class PingBarrier:
-    """A PING that is on its way."""
+    """PING that is not answered yet."""
 
     token: str
     items: list[SendItem]
@@ -317,7 +314,7 @@ class PingBarrier:
 
 
 def resolve_item(item: SendItem, verdict: LineVerdict) -> None:
-    """Tell whoever waits for it."""
+    """Set the result of the item's future."""
     if item.future is None or item.future.done():
         return
     match verdict.fate:
@@ -332,52 +329,53 @@ def resolve_item(item: SendItem, verdict: LineVerdict) -> None:
 
 
 MAX_IN_FLIGHT = 4
-"""Parts that may be unconfirmed before a barrier is set: the burst that servers allow."""
+"""Unconfirmed parts that trigger a barrier: the burst that servers allow."""
 _MAX_UNCONFIRMED_LINES = 64
-"""The same for lines, so that answers to CTCP never pile up."""
+"""Unconfirmed lines that trigger a barrier, so that answers to CTCP never pile up."""
 _MAX_RESENDS = 2
 
 
 class IrcOutgoing:
-    """The way out of one connection. `run` it, `close` it when the connection is gone."""
+    """Send queue of one connection. `run` it, `close` it when the connection is gone."""
 
     def __init__(self, clock: Clock, bucket: IrcTokenBucket, write: Callable[[str], bool]) -> None:
-        """`write` takes one line; False: the connection is dead and the line surely did not go out."""
+        """Write with `write`, which takes one line; False: the connection is dead and the line surely was not sent."""
         self._clock, self._bucket, self._write = clock, bucket, write
         self._waiting: deque[SendItem] = deque()
         self._unconfirmed: list[SendItem] = []
-        """Parts that are written whole, no barrier behind them yet."""
+        """Parts that are completely written, without a barrier behind them yet."""
         self._window: SendWindow[SendItem] = SendWindow()
-        """All that was written since the last barrier."""
+        """Lines written since the last barrier."""
         self._pings: deque[PingBarrier] = deque()
         self._unlabelled: set[SendItem] = set()
-        """Parts that are being written, to be confirmed by a barrier."""
+        """Parts in progress that a barrier will confirm."""
         self._labels: LabelTracker[SendItem] = LabelTracker()
         self.uses_labels = False
-        """The server agreed to answer by label. Set it as that changes; what is under way goes on as it began."""
+        """The server agreed to answer by label. Set on every change; items in progress keep their way of confirmation.
+        """
         self._labels_ignored = False
-        """It does not keep to that."""
+        """The server agreed to labels but does not answer by them."""
         self.resolve_target: Callable[[RoomId], tuple[str, IdentityState]] = lambda chat: (
             message_target(chat),
             "known",
         )
-        """As `Identities.whom`."""
+        """See `NickIdentities.resolve_target`."""
         self.whois_lines: Callable[[str], list[str]] = lambda _: []
-        """As `Identities.ask`."""
+        """See `NickIdentities.whois_lines`."""
         self.fold: Callable[[str], str] = str.lower
         self._awaiting_whois: dict[str, tuple[float, list[SendItem]]] = {}
-        """Folded nick -> since when WHOIS is to tell who has it, and what waits for that."""
+        """Folded nick -> time of the WHOIS request, and the items that wait for the answer."""
         self._blocked: list[SendItem] = []
-        """What waits until it is known what became of lines to the same person under another nick."""
+        """Items that wait for the result of lines to the same person under another nick."""
         self._tokens, self._numbers = itertools.count(1), itertools.count(1)
         self._wake = asyncio.Event()
         self._close_reason = ""
 
     def queue_line(self, raw: str, target: str = "") -> None:
-        """Queue a line of our own behind all others; `target` (folded) if it is a message, which may be refused.
+        """Append a line of our own; `target` (folded) if it is a message, which may be refused.
 
-        The same line twice in the queue is the later one, for it may undo what stands between: a server that asks again
-        and again must not fill our memory.
+        An equal queued line is removed first, for the new one may undo lines between the two: a server that makes us
+        repeat a line must not fill our memory.
         """
         if not target and (
             same := next((item for item in self._waiting if item.future is None and raw in item.lines), None)
@@ -387,7 +385,7 @@ class IrcOutgoing:
         self._wake.set()
 
     def write_if_idle(self, raw: str) -> bool:
-        """Write a line that nobody needs, if the pace allows it and the next line, too; False: not written."""
+        """Write an optional line, if the rate limit leaves room for it and one more; False: not written."""
         free = not self._waiting and self._bucket.wait_s(self._clock.monotonic(), tokens=2) == 0
         if free and not self._close_reason and self._write(raw):
             self._bucket.take()
@@ -395,7 +393,7 @@ class IrcOutgoing:
         return False
 
     def queue_ping(self) -> None:
-        """Set a barrier as soon as the pace allows, before what waits."""
+        """Set a barrier as soon as the rate limit allows, before the waiting items."""
         position = 1 if self._waiting and self._waiting[0].lines_written else 0
         self._waiting.insert(position, SendItem(deque()))
         self._wake.set()
@@ -404,22 +402,30 @@ class IrcOutgoing:
         self,
         lines: list[str],
         target: str,
-        going: BeforeSend = no_before_send,
+        before_send: BeforeSend = no_before_send,
         *,
-        whole: str = "",
-        alone: str = "",
+        multiline_text: str = "",
+        lone_command: str = "",
         direct: DirectDelivery | None = None,
     ) -> Receipt:
-        """Send one part to the folded `target`; return once the server has certainly taken it. Raises SendError.
+        """Send one part to the folded `target`; return once the server has certainly accepted it. Raises SendError.
 
-        `whole`: the lines are one multiline batch with this text. `alone`: it is this command, and no message: it gets
-        barriers of its own, so that its refusal is never taken for a message's. `direct`: it goes only while that
-        person is known to have a nick; else `RecipientAway` is raised. `going` is awaited when it is the part's turn
-        and the pace allows, before anything of it is written.
+        `multiline_text`: the lines are one multiline batch with this text. `lone_command`: the part is this command,
+        not a message: it gets barriers of its own, so that its refusal is never attributed to a message. `direct`: it
+        is sent only while that person is known to have a nick; else `RecipientAway` is raised. `before_send` is awaited
+        when it is the part's turn and the rate limit allows, before anything of it is written.
         """
         if self._close_reason:
             raise Unreachable(self._close_reason)
-        item = SendItem(deque(lines), target, asyncio.get_running_loop().create_future(), going, whole, alone, direct)
+        item = SendItem(
+            deque(lines),
+            target,
+            asyncio.get_running_loop().create_future(),
+            before_send,
+            multiline_text,
+            lone_command,
+            direct,
+        )
         item.texts, item.position = tuple(lines), next(self._numbers)
         assert item.future is not None
         self._waiting.append(item)
@@ -427,7 +433,7 @@ class IrcOutgoing:
         return await item.future
 
     async def run(self) -> None:
-        """Write what is queued, at the bucket's pace. Ends only by cancellation."""
+        """Write queued lines at the bucket's rate. Ends only by cancellation."""
         while True:
             self._discard_cancelled()
             barrier = self._is_barrier_due()
@@ -438,7 +444,7 @@ class IrcOutgoing:
             wait_s = self._bucket.wait_s(self._clock.monotonic())
             if wait_s > 0:
                 await self._clock.sleep(wait_s)
-                continue  # who was first may have been cancelled meanwhile
+                continue  # the first item may have been cancelled meanwhile
             if not barrier and not self._resolve_nick(self._waiting[0]):
                 continue
             if not barrier and not self._waiting[0].is_handed_over:
@@ -451,12 +457,12 @@ class IrcOutgoing:
                 self._write_next()
 
     def _resolve_nick(self, item: SendItem) -> bool:
-        """Whether it may be written now, to whoever it is for. Else it is put aside, or given up."""
+        """Return whether the item may be written now, to its resolved nick. Else it is set aside, or failed."""
         if item.direct is None or not item.lines:
             return True
         nick, state = self.resolve_target(item.direct.chat)
         folded = self.fold(nick)
-        if state == "known" or (state == "told" and item.is_whois_checked):
+        if state == "known" or (state == "confirmed" and item.is_whois_checked):
             if not self._is_pending_elsewhere(item.direct.chat, folded):
                 item.nick, item.target = nick, folded
                 return True
@@ -469,7 +475,7 @@ class IrcOutgoing:
             self._fail_away(item, item.direct.chat)
         elif folded in self._awaiting_whois:
             self._awaiting_whois[folded][1].append(self._waiting.popleft())
-        elif self._window.has_target(folded):  # a refusal of these lines would be taken for an answer, or the reverse
+        elif self._window.has_target(folded):  # a refusal of these lines would be confused with an answer to WHOIS
             self._bucket.take()
             self._write_ping()
         else:
@@ -482,12 +488,12 @@ class IrcOutgoing:
         return False
 
     def _is_pending_elsewhere(self, chat: RoomId, folded: str) -> bool:
-        """Whether lines to the same person under another nick are not answered yet: they may have to go again."""
-        open_ = [*self._unconfirmed, *(item for ping in self._pings for item in ping.items), *self._labels.owners()]
-        return any(one.direct is not None and one.direct.chat == chat and one.target != folded for one in open_)
+        """Return whether lines to the same person under another nick are unanswered: they may have to be repeated."""
+        pending = [*self._unconfirmed, *(item for ping in self._pings for item in ping.items), *self._labels.owners()]
+        return any(item.direct is not None and item.direct.chat == chat and item.target != folded for item in pending)
 
     def _fail_away(self, item: SendItem, chat: RoomId) -> None:
-        """Nobody that we know of is the person who it is for."""
+        """Fail the item because its recipient is not known to be present."""
         self._unlabelled.discard(item)
         self._labels.forget(item)
         if item.future is not None and not item.future.done():
@@ -495,7 +501,7 @@ class IrcOutgoing:
             item.future.set_exception(cut_off if item.lines_written else RecipientAway(absence_text(chat)))
 
     def _requeue(self, items: Iterable[SendItem]) -> None:
-        """They are the next ones, in their order."""
+        """Insert the items at the front, in their order."""
         first = 1 if self._waiting and self._waiting[0].lines_written else 0
         for item in sorted(items, key=lambda one: one.position):
             position = first
@@ -505,7 +511,7 @@ class IrcOutgoing:
         self._wake.set()
 
     def handle_whois(self, nick: str) -> None:
-        """The server has answered WHOIS about this (folded) nick."""
+        """Release the items that wait for WHOIS about this (folded) nick."""
         _, items = self._awaiting_whois.pop(nick, (0.0, []))
         chats = {item.direct.chat for item in items if item.direct is not None}
         self._requeue(items)
@@ -513,18 +519,18 @@ class IrcOutgoing:
             item.is_whois_checked = item.is_whois_checked or (item.direct is not None and item.direct.chat in chats)
 
     def release_unanswered(self, before_s: float) -> bool:
-        """Go on with what waits for an answer to WHOIS since before; whether anything does."""
+        """Release items that have waited for WHOIS since before `before_s`; return whether there were any."""
         late = [nick for nick, (since_s, _) in self._awaiting_whois.items() if since_s < before_s]
         for nick in late:
             self.handle_whois(nick)
         return bool(late)
 
     async def _call_before_send(self, item: SendItem) -> None:
-        """Let whoever sends this write down that it goes. A failure is theirs, and nothing of it is written."""
+        """Await the item's `before_send`. If it fails, the error is the caller's, and nothing is written."""
         item.is_handed_over = True
         try:
             await item.before_send()
-        except Exception as error:  # noqa: BLE001 - the caller's own, handed back where it waits
+        except Exception as error:  # noqa: BLE001 - the caller's own error, raised where it waits
             if item in self._waiting:
                 self._waiting.remove(item)
             if item.future is not None and not item.future.done():
@@ -571,7 +577,7 @@ class IrcOutgoing:
                     self._settle(item, verdict)
 
     def _next_wire_line(self, item: SendItem) -> str:
-        """The next line as it goes out, with a label if the server knows what to do with it; and remember it."""
+        """Return the next line as written, with a label if the server supports it; record it."""
         raw = self._next_line(item)
         if not item.target:
             return raw
@@ -586,7 +592,7 @@ class IrcOutgoing:
         return add_tags(raw, {"label": self._labels.add_line(item, self._clock.monotonic())})
 
     def _next_line(self, item: SendItem) -> str:
-        """Its next line."""
+        """Return the item's next line."""
         if item.direct is None:
             return item.lines[0]
         pieces = item.direct.split(item.nick, item.lines[0])
@@ -596,7 +602,7 @@ class IrcOutgoing:
         return item.direct.format(item.nick, item.lines[0], item.lines_written == 0)
 
     def _settle(self, item: SendItem, verdict: LineVerdict) -> None:
-        """Tell whoever waits for it, unless it goes again to the same person under the nick that they have now."""
+        """Resolve the item, or repeat it under the person's current nick if its nick was gone."""
         refused = verdict.fate == "refused" and verdict.reason.endswith(NO_SUCH_NICK)
         if (
             item.direct is None
@@ -610,52 +616,52 @@ class IrcOutgoing:
             self._blocked.append(item)
 
     def _requeue_blocked(self) -> None:
-        """Something that was written is answered."""
-        behind, self._blocked = self._blocked, []
-        self._requeue(behind)
+        """Requeue blocked items after an answer."""
+        items, self._blocked = self._blocked, []
+        self._requeue(items)
 
     def oldest_ping_age_s(self) -> float:
-        """How long the oldest unanswered barrier has been waiting; 0: none is."""
+        """Return the age of the oldest unanswered barrier; 0: there is none."""
         return self._clock.monotonic() - self._pings[0].sent_s if self._pings else 0.0
 
-    def expire_labels(self, patience_s: float) -> None:
-        """Whoever has waited longer than that for an answer by label is told that nobody knows.
+    def expire_labels(self, timeout_s: float) -> None:
+        """Fail items whose label is unanswered for longer than `timeout_s` as uncertain.
 
-        Then barriers are set again: the next one shall not wait so long.
+        From then on barriers are used instead, so that later items do not wait so long.
         """
-        for item in self._labels.take_overdue(self._clock.monotonic() - patience_s):
+        for item in self._labels.take_overdue(self._clock.monotonic() - timeout_s):
             self._labels_ignored = True
             resolve_item(item, LineVerdict("unknown", reason="the server did not answer"))
 
-    def feed(self, heard: ReceivedLine | LabelClosed, me: str, isupport: Isupport) -> None:
-        """Take in a line from the server: PONG, a refusal, or an echo of ours (`me` is our nick)."""
-        if heard.label:
-            if isinstance(heard, ReceivedLine):
-                self._labels.feed(heard.label, heard.line)
-            if not (isinstance(heard, ReceivedLine) and not heard.is_complete) and (
-                ended := self._labels.close(heard.label)
+    def feed(self, received: ReceivedLine | LabelClosed, me: str, isupport: Isupport) -> None:
+        """Process a line from the server: PONG, a refusal, or an echo of ours (`me` is our nick)."""
+        if received.label:
+            if isinstance(received, ReceivedLine):
+                self._labels.feed(received.label, received.line)
+            if not (isinstance(received, ReceivedLine) and not received.is_complete) and (
+                ended := self._labels.close(received.label)
             ):
                 self._settle(*ended)
                 self._requeue_blocked()
             return
-        if isinstance(heard, LabelClosed):
+        if isinstance(received, LabelClosed):
             return
-        said = heard.line
-        # Answers come in order: before the PONG to a barrier, they are about what was written before it.
+        line = received.line
+        # Answers come in order: before the PONG to a barrier, they are about lines written before it.
         window = self._pings[0].window if self._pings else self._window
-        if said.command == "PONG":
-            self._handle_pong(said)
-        elif is_message_refusal(said) or is_command_refusal(said, window.lone_command):
+        if line.command == "PONG":
+            self._handle_pong(line)
+        elif is_message_refusal(line) or is_command_refusal(line, window.lone_command):
             # The first parameter of a numeric is our own nick.
-            names = {isupport.fold(param) for param in said.params[said.command != "FAIL" :]}
-            window.record_refusal(names, refusal_reason(said), anybody=is_untargeted(said))
-        elif said.command in {"PRIVMSG", "NOTICE"} and isupport.fold(said.source.nick) == isupport.fold(me):
-            window.record_echo(isupport.fold(said.param(0)), said.param(1), said.tags.get("msgid"))
+            names = {isupport.fold(param) for param in line.params[line.command != "FAIL" :]}
+            window.record_refusal(names, refusal_reason(line), anybody=is_untargeted(line))
+        elif line.command in {"PRIVMSG", "NOTICE"} and isupport.fold(line.source.nick) == isupport.fold(me):
+            window.record_echo(isupport.fold(line.param(0)), line.param(1), line.tags.get("msgid"))
 
-    def _handle_pong(self, said: IrcLine) -> None:
+    def _handle_pong(self, line: IrcLine) -> None:
         """Match by token; a server that does not repeat it (jaraco's) still answers in order."""
         tokens = [ping.token for ping in self._pings]
-        known = next((tokens.index(param) for param in said.params if param in tokens), 0)
+        known = next((tokens.index(param) for param in line.params if param in tokens), 0)
         for _ in range(min(known + 1, len(self._pings))):
             ping = self._pings.popleft()
             verdicts = ping.window.verdicts()
@@ -664,9 +670,9 @@ class IrcOutgoing:
         self._requeue_blocked()
 
     def close(self, reason: str) -> None:
-        """The connection is gone: written parts are uncertain, waiting ones were surely not sent."""
+        """Fail all items: the connection is gone. Written parts are uncertain, waiting ones were surely not sent."""
         self._close_reason = self._close_reason or reason
-        # Taken apart before anybody is told: whoever is told may look.
+        # Cleared before any future is resolved: its callbacks may look at this object.
         items = [item for ping in self._pings for item in ping.items] + self._unconfirmed + list(self._waiting)
         items += [item for item in self._labels.owners() if item not in items]
         items += [*self._blocked, *(item for _, waiting in self._awaiting_whois.values() for item in waiting)]

@@ -1,27 +1,6 @@
-"""Who is in our rooms, which services account they are logged in to, and what rank they have. Pure bookkeeping.
+"""People on IRC, and the state kept between connections. Pure.
 
-An account is believed only while the server keeps us told about its nick: once somebody shares no room
-with us, the next person with that nick is a stranger.
-
-What servers say of people in rooms: founder, op, voice and the like. Pure bookkeeping.
-
-Which modes these are, and which other modes take a parameter, the server tells (PREFIX and CHANMODES,
-https://modern.ircdocs.horse/#prefix-parameter). Of a mode that it did not tell of nobody knows how many parameters
-belong to it, so whose the others are is not known either: then nobody in that room has any rank until the server has
-told them all again.
-
-What an account remembers from one connection to the next. Pure.
-
-The cursor outlives the process: the newest server time that was told in order, and the server's TLS policy (`sts`).
-
-What people and the direct chats with them are called. Pure.
-
-The services' account is somebody's id where there is one, else the whole mask: a nick is anybody's.
-
-The network breaking apart and coming together, as servers without batches tell it. Pure.
-
-A server that is cut off makes everybody behind it quit with the names of two servers as the reason (RFC 1459
-section 4.1.6). Real people cannot: their reasons are prefixed, or held not to look so, by the servers.
+Users and their accounts, ranks, sender ids and netsplits.
 """
 
 import re
@@ -39,20 +18,20 @@ _MAX_EMITTED: Final = 8_192
 _MAX_OWN: Final = 2_048
 _STS_SEPARATOR: Final = " sts="
 NO_CURSOR: Final = "-"
-"""Of a channel that has had one, and has nothing to remember any more."""
+"""Cursor of a channel that had one, and has nothing to remember any more."""
 _OVERLAP: Final = timedelta(seconds=5)
-"""Servers of one network do not agree on the second; what comes twice is known by its id."""
+"""Clocks of one network differ by seconds; repeated messages are recognised by their id."""
 
 
 class _RecentIds:
-    """A set that forgets its oldest."""
+    """Set that forgets its oldest members."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        self._most = limit
         self._known: OrderedDict[str, None] = OrderedDict()
 
     def add(self, name: str) -> bool:
-        """False: it is there already."""
+        """Add a name; False: it is there already."""
         if name in self._known:
             return False
         self._known[name] = None
@@ -65,85 +44,94 @@ class _RecentIds:
 
 
 class IrcState:
-    """Outlives connections."""
+    """State of an account that outlives connections; its cursor outlives the process."""
 
     def __init__(self, cursor: str | None) -> None:
         self.own_message_ids = _RecentIds(_MAX_OWN)
-        """The server's names of our own messages."""
+        """The server's ids of our own messages."""
         self.emitted_ids = _RecentIds(_MAX_EMITTED)
-        """Events that were handed over, by place and id."""
+        """Emitted events, by place and id."""
         self.barred_rooms: set[str] = set()
-        """Folded rooms that we were thrown out of, or told to leave, and must not enter by ourselves."""
-        told, _, policy = (cursor or "").partition(_STS_SEPARATOR)
-        self._newest = self.complete_until = _parse_cursor_time(told)
-        """`safe`: everything up to then is told."""
+        """Folded rooms that we were kicked from, or told to leave, and must not join by ourselves."""
+        time_text, _, policy = (cursor or "").partition(_STS_SEPARATOR)
+        self._newest = self.complete_until = _parse_cursor_time(time_text)
+        """Time up to which all messages are emitted; None: unknown."""
         self.has_gap = False
-        """What was said while we were away is not all told yet."""
+        """Some messages sent while we were away are not emitted yet."""
         self.sts_policy = StsPolicy(policy)
 
     @property
     def cursor(self) -> str | None:
-        """How far everything is told, and the policy; None: neither is known."""
-        told = "" if self.complete_until is None else self.complete_until.isoformat(timespec="milliseconds")
-        return told + (_STS_SEPARATOR + self.sts_policy.serialized if self.sts_policy.serialized else "") or None
+        """Time up to which all messages are emitted, and the STS policy; None: neither is known."""
+        time_text = "" if self.complete_until is None else self.complete_until.isoformat(timespec="milliseconds")
+        return time_text + (_STS_SEPARATOR + self.sts_policy.serialized if self.sts_policy.serialized else "") or None
 
     def record_time(self, sent: datetime, now: datetime) -> None:
-        """Something that the server sent then was handed over. A server whose clock is ahead is not believed."""
+        """Record that an event with this server time was emitted. A server clock that is ahead is not trusted."""
         sent = min(sent, now)
         self._newest = sent if self._newest is None else max(self._newest, sent)
         if not self.has_gap:
             self.complete_until = self._newest
 
     def close_gap(self) -> None:
-        """Nothing is missing any more."""
+        """Record that nothing is missing any more."""
         self.has_gap, self.complete_until = False, self._newest
 
     def missing_since(self, now: datetime, age_s: float) -> datetime | None:
-        """From when on something may be missing; None: there is no telling, or it is not wanted."""
+        """Return the time from which messages may be missing; None: unknown, or history is not wanted."""
         if self.complete_until is None or age_s <= 0:
             return None
         return max(self.complete_until - _OVERLAP, now - timedelta(seconds=age_s))
 
 
 def _parse_cursor_time(cursor: str | None) -> datetime | None:
-    """A cursor that somebody else wrote is as good as none."""
+    """Return the time; an invalid cursor counts as none."""
     try:
-        told = datetime.fromisoformat(cursor or "")
+        parsed = datetime.fromisoformat(cursor or "")
     except ValueError:
         return None
-    return told.astimezone(UTC) if told.tzinfo else None
+    return parsed.astimezone(UTC) if parsed.tzinfo else None
 
 
 RANK_NAMES: Final[Mapping[str, str]] = {"q": "founder", "a": "protected", "o": "op", "h": "halfop", "v": "voice"}
-"""https://modern.ircdocs.horse/#channel-membership-prefixes, the highest first. Others give no rank."""
+"""https://modern.ircdocs.horse/#channel-membership-prefixes, the highest first. Other modes are no rank."""
 
 
 class IrcRanks:
-    """Of the rooms that we are in. Rooms and nicks are folded."""
+    """Ranks (founder, op, voice, ...) in the rooms that we are in. Rooms and nicks are folded.
+
+    The server declares the modes that are ranks, and the modes that take a parameter (PREFIX and CHANMODES,
+    https://modern.ircdocs.horse/#prefix-parameter). For an undeclared mode it is unknown how many parameters it takes,
+    so the parameters of the other modes in that line are unknown, too: then nobody in that room has a rank until the
+    server has listed them all again.
+    """
 
     def __init__(self) -> None:
         self._rooms: dict[str, dict[str, frozenset[str]]] = {}
-        """Room -> nick -> letters of modes. Whoever has none is not there."""
+        """Room -> nick -> letters of modes. People without a rank are left out."""
         self._doubted: dict[str, None] = {}
 
     def ranks_of(self, room: str, nick: str) -> tuple[str, ...]:
-        """The names of somebody's ranks there, the highest first."""
+        """Return the names of somebody's ranks there, the highest first."""
         modes = self._rooms.get(room, {}).get(nick, frozenset())
         return tuple(name for letter, name in RANK_NAMES.items() if letter in modes)
 
     def take_doubted(self) -> tuple[str, ...]:
-        """Rooms whose people are to be asked for; each is told once."""
+        """Return the rooms whose ranks must be requested again; each is returned once."""
         rooms, self._doubted = tuple(self._doubted), {}
         return rooms
 
     def set_prefixes(self, room: str, nick: str, signs: str, isupport: Isupport) -> None:
-        """The server lists somebody with these signs: all of them, or the highest one."""
+        """Set the ranks that the server lists as signs: all of them, or the highest one."""
         self._set_modes(room, nick, frozenset(isupport.prefix[sign] for sign in signs if sign in isupport.prefix))
 
-    def apply_mode(self, said: IrcLine, isupport: Isupport, inside: Container[str]) -> None:
-        """A MODE line of a room (https://modern.ircdocs.horse/#mode-message), where these nicks are."""
-        room = isupport.fold(said.param(0))
-        changes = list(_parse_mode_changes(said.params[1:], isupport))
+    def apply_mode(self, line: IrcLine, isupport: Isupport, inside: Container[str]) -> None:
+        """Apply a MODE line of a room (https://modern.ircdocs.horse/#mode-message).
+
+        Changes for nicks that are not `inside` are ignored.
+        """
+        room = isupport.fold(line.param(0))
+        changes = list(_parse_mode_changes(line.params[1:], isupport))
         if None in changes:
             self._rooms.pop(room, None)
             self._doubted[room] = None
@@ -156,7 +144,7 @@ class IrcRanks:
             self._set_modes(room, folded, modes | {letter} if on else modes - {letter})
 
     def rename(self, old: str, new: str) -> None:
-        """Somebody has another nick."""
+        """Move the ranks to a new nick."""
         for nicks in self._rooms.values():
             modes = nicks.pop(old, None)
             nicks.pop(new, None)
@@ -164,12 +152,12 @@ class IrcRanks:
                 nicks[new] = modes
 
     def remove(self, nick: str, room: str | None = None) -> None:
-        """Somebody is gone from there, or from everywhere."""
+        """Remove the ranks of a nick in a room; None: in all rooms."""
         for nicks in self._rooms.values() if room is None else [self._rooms.get(room, {})]:
             nicks.pop(nick, None)
 
     def clear_room(self, room: str) -> None:
-        """We are not there, or just came."""
+        """Remove all ranks of a room."""
         self._rooms.pop(room, None)
 
     def _set_modes(self, room: str, nick: str, modes: frozenset[str]) -> None:
@@ -180,7 +168,7 @@ class IrcRanks:
 
 
 def _parse_mode_changes(params: Sequence[str], isupport: Isupport) -> Iterator[tuple[str, bool, str] | None]:
-    """Letter, whether it was given, and to whom. None: it cannot be told."""
+    """Yield mode letter, whether it was set, and the nick. None: the line cannot be interpreted."""
     ranks, (lists, always, when_set, never) = frozenset(isupport.prefix.values()), isupport.chanmodes
     on, arguments = True, iter(params[1:])
     for letter in params[0] if params else "":
@@ -196,89 +184,93 @@ def _parse_mode_changes(params: Sequence[str], isupport: Isupport) -> Iterator[t
 
 
 _WHOX_QUERY_TYPE = "152"
-"""Marks the answers to our questions."""
+"""Marks the answers to our queries."""
 _WHOX_ACCOUNT = 7
 _EXTENDED_JOIN_PARAMS = 2
-"""A JOIN with more than these parameters tells the account: https://ircv3.net/specs/extensions/extended-join."""
+"""A JOIN with more parameters has the account: https://ircv3.net/specs/extensions/extended-join."""
 _MAX_ROOMS = 1_000
 _MAX_PEOPLE = 50_000
-"""Per room. Past this a room's people are not followed: a server must not fill our memory."""
+"""Per room. More people are not tracked: a server must not fill our memory."""
 
 
 def who_query(room: str) -> str:
-    """Ask who is in a room, with their accounts: https://ircv3.net/specs/extensions/whox."""
+    """Return the query for the people in a room, with accounts: https://ircv3.net/specs/extensions/whox."""
     return format_line("WHO", room, f"%tcuhnfar,{_WHOX_QUERY_TYPE}")
 
 
 class IrcUsers:
-    """Fed with every line from the server, before it is turned into notifications."""
+    """People in our rooms and their accounts; fed with every line before it becomes notifications.
+
+    An account is trusted only while the server reports its changes: once somebody shares no room with us, the next
+    person with that nick is unknown.
+    """
 
     def __init__(self) -> None:
         self._rooms: dict[str, set[str]] = {}
         self._accounts: dict[str, str] = {}
         self._masks: dict[str, str] = {}
-        """As others write them: `nick!user@host`, or the nick where we were told no more."""
+        """Folded nick -> `nick!user@host`, or the nick where no more is known."""
         self.ranks = IrcRanks()
 
     def account(self, nick: str, isupport: Isupport) -> str | None:
-        """The services account of somebody we see, as far as we were told."""
+        """Return the services account of a visible person, as far as known."""
         return self._accounts.get(isupport.fold(nick))
 
     def ranks_of(self, room: str, nick: str, isupport: Isupport) -> tuple[str, ...]:
-        """What the server says of somebody there, the highest first."""
+        """Return somebody's ranks there, the highest first."""
         return self.ranks.ranks_of(isupport.fold(room), isupport.fold(nick))
 
     def shared_rooms(self, nick: str, isupport: Isupport) -> tuple[str, ...]:
-        """The folded names of the rooms that we share with `nick`, in order."""
+        """Return the folded names of the rooms that we share with `nick`, sorted."""
         folded = isupport.fold(nick)
         return tuple(sorted(room for room, nicks in self._rooms.items() if folded in nicks))
 
     def nicks_in(self, room: str, isupport: Isupport) -> frozenset[str] | None:
-        """The folded nicks of who is there, with us; None: we are not."""
+        """Return the folded nicks of the people in the room, including ours; None: we are not there."""
         nicks = self._rooms.get(isupport.fold(room))
         return None if nicks is None else frozenset(nicks)
 
-    def nicks_of(self, who: str) -> list[str]:
-        """Those of the people we see who are logged in to this account."""
-        found = [nick for nick, account in self._accounts.items() if account == who]
-        return [self.mask(nick).partition("!")[0] for nick in found]
+    def nicks_of(self, services_account: str) -> list[str]:
+        """Return the nicks of visible people who are logged in to this account."""
+        nicks = [nick for nick, account in self._accounts.items() if account == services_account]
+        return [self.mask(nick).partition("!")[0] for nick in nicks]
 
     def mask(self, folded: str) -> str:
-        """Of a folded nick, in its own spelling."""
+        """Return the mask of a folded nick, in its own spelling."""
         return self._masks.get(folded, folded)
 
-    def feed(self, said: IrcLine, me: str, isupport: Isupport) -> None:  # noqa: C901, PLR0912 - one case per command
-        """Take in one line; `me` is our nick before it."""
-        nick, room = isupport.fold(said.source.nick), isupport.fold(said.param(0))
+    def feed(self, line: IrcLine, me: str, isupport: Isupport) -> None:  # noqa: C901, PLR0912 - one case per command
+        """Process one line; `me` is our nick before it."""
+        nick, room = isupport.fold(line.source.nick), isupport.fold(line.param(0))
         mine = nick == isupport.fold(me)
-        if said.source.host and "@" not in self._masks.get(nick, "@"):
-            self._masks[nick] = said.source.mask
-        match said.command:
+        if line.source.host and "@" not in self._masks.get(nick, "@"):
+            self._masks[nick] = line.source.mask
+        match line.command:
             case "JOIN":
                 if mine and (room in self._rooms or len(self._rooms) < _MAX_ROOMS):
                     self._rooms[room] = set()
                     self.ranks.clear_room(room)
                 self.ranks.remove(nick, room)
-                self._add_user(room, nick, said.source.mask)
-                if len(said.params) > _EXTENDED_JOIN_PARAMS:
-                    self._set_account(nick, said.param(1))
+                self._add_user(room, nick, line.source.mask)
+                if len(line.params) > _EXTENDED_JOIN_PARAMS:
+                    self._set_account(nick, line.param(1))
             case "353":  # RPL_NAMREPLY: prefixes, and with userhost-in-names whole masks
-                for name in said.param(-1).split():
+                for name in line.param(-1).split():
                     mask = name.lstrip("~&@%+!" + "".join(isupport.prefix))
-                    here, nick = isupport.fold(said.param(-2)), isupport.fold(mask.partition("!")[0])
+                    here, nick = isupport.fold(line.param(-2)), isupport.fold(mask.partition("!")[0])
                     self._add_user(here, nick, mask)
                     if nick in self._rooms.get(here, ()):
                         self.ranks.set_prefixes(here, nick, name[: len(name) - len(mask)], isupport)
-            case "354" if said.param(1) == _WHOX_QUERY_TYPE and len(said.params) > _WHOX_ACCOUNT:
+            case "354" if line.param(1) == _WHOX_QUERY_TYPE and len(line.params) > _WHOX_ACCOUNT:
                 # Fields as `who_query` asks: token, room, user, host, nick, flags, account, real name.
-                if self._is_visible(person := isupport.fold(said.param(5))):
-                    self._set_account(person, said.param(_WHOX_ACCOUNT))
+                if self._is_visible(person := isupport.fold(line.param(5))):
+                    self._set_account(person, line.param(_WHOX_ACCOUNT))
             case "PART" if mine:
                 self._forget_room(room)
             case "PART":
                 self._remove_from_room(room, nick)
             case "KICK":
-                victim = isupport.fold(said.param(1))
+                victim = isupport.fold(line.param(1))
                 if victim == isupport.fold(me):
                     self._forget_room(room)
                 else:
@@ -286,13 +278,13 @@ class IrcUsers:
             case "QUIT":
                 self._remove_user(nick)
             case "NICK" if room:
-                self._rename_user(nick, replace(said.source, nick=said.param(0)).mask, room)
+                self._rename_user(nick, replace(line.source, nick=line.param(0)).mask, room)
             case "CHGHOST" if self._is_visible(nick):
-                self._masks[nick] = f"{said.source.nick}!{said.param(0)}@{said.param(1)}"
+                self._masks[nick] = f"{line.source.nick}!{line.param(0)}@{line.param(1)}"
             case "MODE" if room in self._rooms:
-                self.ranks.apply_mode(said, isupport, self._rooms[room])
+                self.ranks.apply_mode(line, isupport, self._rooms[room])
             case "ACCOUNT" if self._is_visible(nick):
-                self._set_account(nick, said.param(0))
+                self._set_account(nick, line.param(0))
             case _:
                 pass
 
@@ -321,9 +313,9 @@ class IrcUsers:
     def _forget_room(self, room: str) -> None:
         self._rooms.pop(room, None)
         self.ranks.clear_room(room)
-        seen = set().union(*self._rooms.values())
-        self._accounts = {nick: account for nick, account in self._accounts.items() if nick in seen}
-        self._masks = {nick: mask for nick, mask in self._masks.items() if nick in seen}
+        visible = set().union(*self._rooms.values())
+        self._accounts = {nick: account for nick, account in self._accounts.items() if nick in visible}
+        self._masks = {nick: mask for nick, mask in self._masks.items() if nick in visible}
 
     def _remove_user(self, nick: str) -> None:
         self._accounts.pop(nick, None)
@@ -345,23 +337,23 @@ class IrcUsers:
 
 
 _BOT_TAGS: Final = frozenset({"bot", "draft/bot", "inspircd.org/bot"})
-"""https://ircv3.net/specs/extensions/bot-mode, and as it was called before: InspIRCd below 3.13 has only the last."""
+"""https://ircv3.net/specs/extensions/bot-mode, and its older names: InspIRCd below 3.13 has only the last."""
 _RELAY_TAGS: Final = frozenset({"draft/relaymsg", "relaymsg"})
-"""Tags of what a bridge says in the name of somebody elsewhere: https://ircv3.net/specs/extensions/relaymsg."""
+"""Tags of messages that a bridge sends for somebody elsewhere: https://ircv3.net/specs/extensions/relaymsg."""
 
 
 def parse_sender(
     line: IrcLine, room: str | None, people: IrcUsers | None, isupport: Isupport, *, account_tag: bool
 ) -> Sender:
-    """Who did what a line tells.
+    """Return the sender of a line.
 
-    `room`: where, if that is a room. `people`: who is who at that time; None: that is not known.
-    `account_tag`: the server agreed to tag messages with their account, so no tag means no account.
+    `room`: the room of the event, if any. `people`: the users at that time; None: unknown. `account_tag`: the server
+    agreed to tag messages with their account, so no tag means no account.
     """
     if tag := next((tag for tag in _RELAY_TAGS if tag in line.tags), None):
-        # The server vouches for the bridge at most, and nobody for the nick.
-        said = SenderId(f"relay:{line.tags[tag]}:{line.source.nick}")
-        return Sender(id=said, name=line.source.nick, is_bot=not _BOT_TAGS.isdisjoint(line.tags))
+        # The server identifies the bridge at most; the nick is unverified.
+        sender_id = SenderId(f"relay:{line.tags[tag]}:{line.source.nick}")
+        return Sender(id=sender_id, name=line.source.nick, is_bot=not _BOT_TAGS.isdisjoint(line.tags))
     known = people.account(line.source.nick, isupport) if people else None
     tagged = line.tags.get("account")
     account = (None if tagged in {"*", "0"} else tagged) if account_tag else known
@@ -376,23 +368,26 @@ def parse_sender(
 
 
 def build_sender_id(mask: str, account: str | None) -> SenderId:
-    """Who is behind a nick."""
+    """Return the id of a person: their services account, else the whole mask.
+
+    Anybody can take a nick, so it alone identifies nobody.
+    """
     return SenderId(f"account:{account}" if account else f"mask:{mask}")
 
 
 def direct_chat(sender: Sender, mask: str | None = None) -> RoomId:
-    """The direct chat with somebody who has this nick as their name; `mask` is needed only where their id is another.
+    """Return the direct chat with a sender whose name is their nick; `mask` is needed only if their id is not the mask.
 
-    With who is behind the nick in it, a stranger who takes the nick later is another conversation.
+    The owner of the nick is part of the name, so a stranger who takes the nick later gets another conversation.
     """
     mask = sender.id.removeprefix("mask:") if mask is None else mask
     return RoomId(f"{sender.name}!account:{sender.account}" if sender.account else mask)
 
 
 def message_target(room: str, thread: str | None = None) -> str:
-    """A direct chat is named `nick!user@host` (or `nick!account:name`); IRC wants the nick. A room's name is itself.
+    """Return the target of messages to a room or direct chat: `nick` for `nick!user@host` or `nick!account:name`.
 
-    `thread`: the signs of rank in front of a room's name, where only people of such a rank are meant.
+    `thread`: rank signs in front of a room's name, which restrict the message to people of that rank.
     """
     return f"{thread}{room}" if thread else room.partition("!")[0] or room
 
@@ -400,17 +395,21 @@ def message_target(room: str, thread: str | None = None) -> str:
 _SPLIT_REASON = re.compile(r"(?:\*|[\w*-]+)(?:\.[\w*-]+)+ (?:\*|[\w*-]+)(?:\.[\w*-]+)+", re.ASCII)
 _MAX_SPLIT_USERS: Final = 20_000
 _REJOIN_WINDOW_S: Final = 3600.0
-"""Who comes back later than that has come anew."""
+"""People who return later than that have joined anew."""
 
 
 class NetsplitTracker:
-    """Remembers whom a split took, so that their way back is quiet, too."""
+    """People lost in netsplits, so that their return is no event either; for servers without netsplit batches.
+
+    A split makes everybody behind the lost server quit with the names of two servers as the reason (RFC 1459 section
+    4.1.6). People cannot fake that: servers prefix their reasons, or reject such ones.
+    """
 
     def __init__(self) -> None:
         self._gone: dict[str, tuple[str, float]] = {}
 
     def is_netsplit(self, line: IrcLine, isupport: Isupport, now_s: float, *, batched: bool) -> bool:
-        """Whether nobody did anything; `batched`: the server said so itself."""
+        """Return whether the line is part of a netsplit; `batched`: the server said so itself."""
         nick = isupport.fold(line.source.nick)
         if line.command == "QUIT" and (batched or _SPLIT_REASON.fullmatch(line.param(0))):
             if len(self._gone) >= _MAX_SPLIT_USERS:

@@ -1,16 +1,12 @@
-"""Logging in to a server, from the first line to the welcome. Pure: lines in, lines out.
+"""Login to a server, from the first line to the welcome. Pure: lines in, lines out.
 
-https://ircv3.net/specs/extensions/capability-negotiation and https://modern.ircdocs.horse/#connection-registration.
-Servers without CAP (421, or silence) are welcomed as they are, unless SASL was asked for.
+- `CapNegotiation`: https://ircv3.net/specs/extensions/capability-negotiation.
+- SASL: https://ircv3.net/specs/extensions/sasl-3.1; PLAIN is RFC 4616, EXTERNAL RFC 4422 appendix A, SCRAM-SHA-256 RFC
+  5802 and RFC
+  7677.
+- `IrcRegistration`: https://modern.ircdocs.horse/#connection-registration.
 
-SASL mechanisms as conversations: challenge in, answer out. Pure.
-
-https://ircv3.net/specs/extensions/sasl-3.1; PLAIN is RFC 4616, EXTERNAL RFC 4422 appendix A,
-SCRAM-SHA-256 RFC 5802 and RFC 7677.
-
-Which abilities the server offers, and which of them are on. Pure.
-
-https://ircv3.net/specs/extensions/capability-negotiation
+Servers without CAP (421, or silence) are accepted as they are, unless SASL is configured.
 """
 
 import base64
@@ -49,15 +45,15 @@ WANTED_CAPS: Final = frozenset(
         "userhost-in-names",
     }
 )
-"""Capabilities whose effects are handled here. `sts` must never be requested."""
+"""Capabilities that the adapter supports. `sts` must never be requested."""
 _NEEDS_BATCH: Final = frozenset({"draft/chathistory", "draft/event-playback", "draft/multiline", "labeled-response"})
 _MAX_OFFERED: Final = 500
 CapProgress = Literal["listed", "settled", ""]
-"""The list is whole; all requests are answered; neither."""
+"""listed: the list is complete; settled: all requests are answered; empty: neither."""
 
 
 class CapNegotiation:
-    """Fed with every CAP line."""
+    """State of the capabilities; fed with every CAP line."""
 
     def __init__(self) -> None:
         self.offered: dict[str, str] = {}
@@ -65,24 +61,24 @@ class CapNegotiation:
         self.enabled: set[str] = set()
         self._requested: set[str] = set()
         self._one_by_one: list[str] = []
-        """Of these, what is asked for one by one, in that order."""
+        """Capabilities of `_requested` that are requested one by one, in order."""
         self._is_listed = False
 
     def request(self, extra: frozenset[str]) -> list[str]:
-        """Ask for what is wanted, offered and not on; `extra` is wanted, too."""
+        """Return the request for wanted and offered capabilities that are not enabled; `extra` is wanted, too."""
         wanted = ((WANTED_CAPS | extra) & self.offered.keys()) - self.enabled - self._requested
         if "batch" not in self.offered:
             wanted -= _NEEDS_BATCH
         self._requested |= wanted
         return [format_line("CAP", "REQ", trailing=" ".join(sorted(wanted)))] if wanted else []
 
-    def feed(self, said: IrcLine, extra: frozenset[str]) -> tuple[CapProgress, list[str]]:
-        """What it means, and what to send in answer."""
-        names = said.param(-1).split() if len(said.params) > 2 else []  # noqa: PLR2004 - target, subcommand, list
-        match said.param(1).upper():
+    def feed(self, line: IrcLine, extra: frozenset[str]) -> tuple[CapProgress, list[str]]:
+        """Process a line; return the progress, and the lines to send."""
+        names = line.param(-1).split() if len(line.params) > 2 else []  # noqa: PLR2004 - target, subcommand, list
+        match line.param(1).upper():
             case "LS" if not self._is_listed:
                 self._add_offered(names)
-                self._is_listed = not (said.param(2) == "*" and len(said.params) > 3)  # noqa: PLR2004 - one more: the `*`
+                self._is_listed = not (line.param(2) == "*" and len(line.params) > 3)  # noqa: PLR2004 - one more: the `*`
                 return ("listed" if self._is_listed else ""), []
             case "ACK":
                 known = {name for name in names if name.lstrip("-~=") in WANTED_CAPS | extra}
@@ -104,14 +100,14 @@ class CapNegotiation:
                 return "", []
 
     def give_up(self) -> CapProgress:
-        """The server keeps us waiting: what it has not listed or answered by now does not count."""
+        """Stop waiting for the server: capabilities not listed or answered by now do not count."""
         if not self._is_listed and self.offered:
             self._is_listed = True
             return "listed"
         return self._resolve(set(self._requested))
 
     def _handle_nak(self, names: set[str]) -> tuple[CapProgress, list[str]]:
-        """A request is granted whole or not at all, so ask one by one: whatever the server says was wrong in it."""
+        """Request one by one: a request is granted whole or not at all, and the server may name any of it as wrong."""
         if not self._one_by_one and len(self._requested) > 1:
             self._one_by_one = sorted(self._requested)
             return "", [format_line("CAP", "REQ", trailing=name) for name in self._one_by_one]
@@ -131,27 +127,27 @@ class CapNegotiation:
 
 _CHUNK_CHARS = 400
 _MAX_ITERATIONS = 1_000_000
-"""A server must not make us count for minutes; RFC 7677 asks for 4096 or more."""
+"""Bounds the time that a server can make us compute; RFC 7677 asks for 4096 or more."""
 _MAX_CHALLENGE_CHARS = 65_536
 
 
 class SaslError(Exception):
-    """The other side broke the mechanism's rules or is not who it says."""
+    """The other side broke the mechanism's rules or failed to authenticate itself."""
 
 
 class SaslMechanism(Protocol):
-    """One login."""
+    """One login with a SASL mechanism."""
 
     name: str
 
     def respond(self, challenge: bytes) -> bytes:
-        """What to answer; the first challenge is empty. Raises Failed."""
+        """Return the response; the first challenge is empty. Raises SaslError."""
 
 
 class PlainMechanism:
-    """Account and password, in the clear inside TLS.
+    """Account and password, in plain text inside TLS.
 
-    The account is the authorization identity, too, as https://ircv3.net/specs/extensions/sasl-3.1 shows it.
+    The account is also the authorization identity, as in https://ircv3.net/specs/extensions/sasl-3.1.
     """
 
     name = "PLAIN"
@@ -159,24 +155,24 @@ class PlainMechanism:
     def __init__(self, account: str, password: str) -> None:
         self._account, self._password = account, password
 
-    def respond(self, challenge: bytes) -> bytes:  # noqa: ARG002 - PLAIN says the same to everything
+    def respond(self, challenge: bytes) -> bytes:  # noqa: ARG002 - PLAIN has one response
         return f"{self._account}\0{self._account}\0{self._password}".encode()
 
 
 class ExternalMechanism:
-    """The TLS client certificate says it all."""
+    """Login by the TLS client certificate."""
 
     name = "EXTERNAL"
 
     def __init__(self, account: str) -> None:
         self._account = account
 
-    def respond(self, challenge: bytes) -> bytes:  # noqa: ARG002 - EXTERNAL says the same to everything
+    def respond(self, challenge: bytes) -> bytes:  # noqa: ARG002 - EXTERNAL has one response
         return self._account.encode()
 
 
 class ScramSha256Mechanism:
-    """Proves the password without telling it, and checks that the server knows it too."""
+    """Proof of the password without sending it; the server must prove that it knows it, too."""
 
     name = "SCRAM-SHA-256"
 
@@ -188,7 +184,7 @@ class ScramSha256Mechanism:
         self._signature = b""
         self._step = 0
         self.is_server_verified = False
-        """The server proved that it knows the password, too."""
+        """The server proved that it knows the password."""
 
     def respond(self, challenge: bytes) -> bytes:
         self._step += 1
@@ -196,7 +192,7 @@ class ScramSha256Mechanism:
             return f"n,,{self._first}".encode()
         if self._step == 2:  # noqa: PLR2004 - RFC 5802 section 5 counts the same
             return self._client_final(challenge)
-        # An error of section 7 is no proof. What it means for us, the numeric behind it says.
+        # An error (RFC 5802 section 7) is no proof. The numeric that follows decides.
         return b"" if challenge.startswith(b"e=") else self._verify_server(challenge)
 
     def _client_final(self, challenge: bytes) -> bytes:
@@ -227,14 +223,17 @@ class ScramSha256Mechanism:
 
 
 class SaslExchange:
-    """One mechanism over AUTHENTICATE's base64 in chunks of 400."""
+    """One mechanism over AUTHENTICATE, in base64 chunks of 400 characters."""
 
     def __init__(self, mechanism: SaslMechanism) -> None:
         self.mechanism = mechanism
         self._received = ""
 
     def feed(self, chunk: str) -> list[str]:
-        """One parameter of AUTHENTICATE in; the parameters to answer out (none: more is to come). Raises Failed."""
+        """Process one AUTHENTICATE parameter; return the parameters to send (none: more chunks follow).
+
+        Raises SaslError.
+        """
         self._received += "" if chunk == "+" else chunk
         if len(self._received) > _MAX_CHALLENGE_CHARS:
             raise SaslError("the server's challenge never ends")
@@ -249,7 +248,7 @@ class SaslExchange:
 
 
 def encode_chunks(payload: bytes) -> list[str]:
-    """`payload` as AUTHENTICATE parameters; a last chunk of exactly 400, and nothing at all, end with `+`."""
+    """Return `payload` as AUTHENTICATE parameters; a last chunk of exactly 400, and an empty payload, end with `+`."""
     encoded = base64.b64encode(payload).decode()
     cut = [encoded[start : start + _CHUNK_CHARS] for start in range(0, len(encoded), _CHUNK_CHARS)]
     return cut if cut and len(cut[-1]) < _CHUNK_CHARS else [*cut, "+"]
@@ -258,7 +257,8 @@ def encode_chunks(payload: bytes) -> list[str]:
 _NICK_TAKEN = {"433", "436", "437"}
 _SASL_FAILED = {"902", "904", "905", "906", "907", "908"}
 _SASL_REFUSED = {"902", "904", "905"}
-"""Of these: the services looked, and said no. The others are about the exchange itself."""
+"""Numerics of `_SASL_FAILED` that mean that the services refused the login. The others are about the exchange itself.
+"""
 _MAX_REFUSALS = 3
 _MAX_NICK_TRIES = 20
 _MAX_DISALLOWED = 2
@@ -268,16 +268,16 @@ _REFUSAL_TEXTS = {"464": "the server password is refused", "465": "we are banned
 
 @dataclass(slots=True)
 class LoginHistory:
-    """What SASL has come to so far, over the connections of one run."""
+    """SASL results over the connections of one run."""
 
     has_succeeded: bool = False
-    """The configuration was right at least once: a failure may be the network's."""
+    """The configuration was valid at least once: a failure may be the network's."""
     refused_count: int = 0
-    """Connections in a row that the services refused since."""
+    """Consecutive connections that the services refused since."""
 
 
 class StsUpgrade(Exception):
-    """The server wants to be spoken to over TLS, on `port`; nothing more may be said in the clear."""
+    """The server demands TLS on `port`; nothing more may be sent in plain text."""
 
     def __init__(self, port: int) -> None:
         super().__init__(f"the server asks for TLS on port {port} (sts)")
@@ -285,10 +285,10 @@ class StsUpgrade(Exception):
 
 
 class IrcRegistration:
-    """One login. `feed` it every line; afterwards it goes on tracking CAP NEW and DEL, and our account."""
+    """One login. `feed` it every line; after the welcome it goes on tracking CAP NEW and DEL, and our account."""
 
     def __init__(self, config: IrcConfig, nonce: str, logins: LoginHistory, *, secure: bool) -> None:
-        """`logins` is kept up to date. `secure`: the connection is TLS already."""
+        """Build it; `logins` is updated, and `secure` means that the connection is TLS already."""
         self._config = config
         self._nonce, self._logins, self._secure = nonce, logins, secure
         self._exchange = SaslExchange(_create_mechanism(config.sasl, nonce)) if config.sasl else None
@@ -298,27 +298,27 @@ class IrcRegistration:
         self.is_logged_in = False
         """SASL was configured and succeeded."""
         self.account = ""
-        """Ours, as the services call it; empty: none."""
+        """Our services account; empty: none."""
         self.nick = config.nick
-        """Ours, once welcomed."""
+        """Our nick, valid once welcomed."""
         self.is_welcomed = False
 
     @property
     def caps(self) -> set[str]:
-        """What the server agreed to."""
+        """Enabled capabilities."""
         return self._caps.enabled
 
     def offered_value(self, name: str) -> str | None:
-        """The value that a capability was offered with; None: it is not offered."""
+        """Return the value that a capability was offered with; None: not offered."""
         return self._caps.offered.get(name)
 
     @property
     def is_logged_out(self) -> bool:
-        """SASL is configured, and we are welcomed but not logged in at the moment."""
+        """True if SASL is configured, and we are welcomed but not logged in at the moment."""
         return self.is_welcomed and self._exchange is not None and not self.is_logged_in
 
     def start(self) -> list[str]:
-        """What to send first."""
+        """Return the first lines to send."""
         config = self._config
         username = config.username or "".join(c for c in config.nick if c.isascii() and c.isalnum()) or "reverie"
         realname = config.realname or config.contact or config.nick
@@ -326,37 +326,38 @@ class IrcRegistration:
         user = format_line("USER", username.replace(" ", "_"), "0", "*", trailing=realname)
         return ["CAP LS 302", *password, format_line("NICK", config.nick), user]
 
-    def feed(self, said: IrcLine) -> list[str]:
-        """What to send in answer. Raises Denied if going on is pointless or would be unauthenticated.
+    def feed(self, line: IrcLine) -> list[str]:
+        """Process a line; return the lines to send.
 
-        Raises Unreachable if only the services seem to be away: try again later. Raises Upgrade.
+        Raises Denied if going on is pointless or would be unauthenticated, Unreachable if only the services seem to be
+        away (try again later), and StsUpgrade.
         """
-        if said.command == "CAP":
-            return self._handle_cap(said)
-        if said.command in {"900", "901"}:
-            self.account = said.param(2) if said.command == "900" else ""
-            return self._handle_logged_out() if said.command == "901" and self.is_welcomed and self.is_logged_in else []
+        if line.command == "CAP":
+            return self._handle_cap(line)
+        if line.command in {"900", "901"}:
+            self.account = line.param(2) if line.command == "900" else ""
+            return self._handle_logged_out() if line.command == "901" and self.is_welcomed and self.is_logged_in else []
         if self._exchange and (not self.is_welcomed or self.is_logged_out):
-            if said.command == "AUTHENTICATE":
-                return self._authenticate(said)
-            if said.command in _SASL_FAILED:
-                raise self._refusal_error(said)
-            if said.command == "903":
+            if line.command == "AUTHENTICATE":
+                return self._authenticate(line)
+            if line.command in _SASL_FAILED:
+                raise self._refusal_error(line)
+            if line.command == "903":
                 return self._handle_logged_in()
-        return [] if self.is_welcomed else self._feed_unwelcomed(said)
+        return [] if self.is_welcomed else self._feed_unwelcomed(line)
 
-    def _feed_unwelcomed(self, said: IrcLine) -> list[str]:
-        if said.command == "432":
-            # Services say this of a nick that they hold for somebody (SVSHOLD of InspIRCd), and servers of one that
-            # is too long with what we put behind it. So the nick is at fault if it was never called taken, either.
+    def _feed_unwelcomed(self, line: IrcLine) -> list[str]:
+        if line.command == "432":
+            # Services send this for a nick that they reserve (SVSHOLD of InspIRCd), and servers for a nick that our
+            # suffix makes too long. So the configured nick is invalid only if it was never reported as taken.
             self._disallowed += 1
             if self._disallowed == self._tries + 1 == _MAX_DISALLOWED:
-                raise Denied(f"the server does not allow the nick {self._config.nick}: {said.param(-1)}")
-        if said.command in _NICK_TAKEN or said.command == "432":
+                raise Denied(f"the server does not allow the nick {self._config.nick}: {line.param(-1)}")
+        if line.command in _NICK_TAKEN or line.command == "432":
             return [format_line("NICK", self._next_nick())]
-        if said.command in _REFUSAL_TEXTS:
-            raise Denied(f"{_REFUSAL_TEXTS[said.command]}: {said.param(-1)}")
-        return self._handle_welcome(said) if said.command == "001" else []
+        if line.command in _REFUSAL_TEXTS:
+            raise Denied(f"{_REFUSAL_TEXTS[line.command]}: {line.param(-1)}")
+        return self._handle_welcome(line) if line.command == "001" else []
 
     def _next_nick(self) -> str:
         self._tries += 1
@@ -365,30 +366,40 @@ class IrcRegistration:
         short = self._config.nick if self._tries < 6 else self._config.nick[:6]  # noqa: PLR2004 - NICKLEN 9, RFC 1459
         return short + "_" + (str(self._tries) if self._tries > 1 else "")
 
-    def _handle_cap(self, said: IrcLine) -> list[str]:
-        news, answers = self._caps.feed(said, self._extra)
+    def _handle_cap(self, line: IrcLine) -> list[str]:
+        progress, answers = self._caps.feed(line, self._extra)
         port = StsCapability.parse(self.offered_value("sts") or "").port
-        if port and not self._secure and (news == "listed" or said.param(1).upper() == "NEW"):
+        if port and not self._secure and (progress == "listed" or line.param(1).upper() == "NEW"):
             raise StsUpgrade(port)
         if self.is_welcomed:
-            return answers or (self._caps.request(self._extra) if news == "listed" else [])
+            return answers or (self._caps.request(self._extra) if progress == "listed" else [])
         return (
-            self._finish_negotiation() if news == "settled" else self._request_caps() if news == "listed" else answers
+            self._finish_negotiation()
+            if progress == "settled"
+            else self._request_caps()
+            if progress == "listed"
+            else answers
         )
 
     def handle_silence(self) -> list[str]:
-        """What to send when nothing has come for long: the server may have left a part of CAP out."""
+        """Return the lines to send after a long silence: the server may have left a part of CAP out."""
         if self.is_welcomed or (self._exchange and "sasl" not in self.caps):
-            return []  # without the login there is no going on
-        news = self._caps.give_up()
-        return self._finish_negotiation() if news == "settled" else self._request_caps() if news == "listed" else []
+            return []  # the login is mandatory
+        progress = self._caps.give_up()
+        return (
+            self._finish_negotiation()
+            if progress == "settled"
+            else self._request_caps()
+            if progress == "listed"
+            else []
+        )
 
     def _request_caps(self) -> list[str]:
         self._check_mechanism()
         return self._caps.request(self._extra) or ["CAP END"]
 
     def _finish_negotiation(self) -> list[str]:
-        """All requests are answered."""
+        """Return the lines to send once all requests are answered."""
         if not self._exchange:
             return ["CAP END"]
         if "sasl" not in self.caps:
@@ -402,11 +413,11 @@ class IrcRegistration:
             if self.offered_value("sasl") is None or (mechanisms and name not in mechanisms.split(",")):
                 raise self._login_error(f"the server does not offer SASL {name}; remove `sasl` or change it")
 
-    def _authenticate(self, said: IrcLine) -> list[str]:
+    def _authenticate(self, line: IrcLine) -> list[str]:
         if not self._exchange:
             return []
         try:
-            return [format_line("AUTHENTICATE", chunk) for chunk in self._exchange.feed(said.param(0))]
+            return [format_line("AUTHENTICATE", chunk) for chunk in self._exchange.feed(line.param(0))]
         except SaslError as failed:
             raise Denied(f"SASL login failed: {failed}") from failed
 
@@ -419,7 +430,7 @@ class IrcRegistration:
         return [] if self.is_welcomed else ["CAP END"]
 
     def _handle_logged_out(self) -> list[str]:
-        """The services have let go of us: log in again at once, or leave and come back."""
+        """Log in again at once after the services ended our login, or raise Unreachable to reconnect."""
         self.is_logged_in = False
         self._logouts += 1
         if "sasl" not in self.caps or self._logouts > _MAX_LOGOUTS or self._config.sasl is None:
@@ -427,29 +438,29 @@ class IrcRegistration:
         self._exchange = SaslExchange(_create_mechanism(self._config.sasl, f"{self._nonce}{self._logouts}"))
         return [format_line("AUTHENTICATE", self._exchange.mechanism.name)]
 
-    def _refusal_error(self, said: IrcLine) -> SendError:
-        reason = f"SASL login failed: {' '.join(said.params[1:])} ({said.command})"
-        if said.command in _SASL_REFUSED and self._logins.has_succeeded:
+    def _refusal_error(self, line: IrcLine) -> SendError:
+        reason = f"SASL login failed: {' '.join(line.params[1:])} ({line.command})"
+        if line.command in _SASL_REFUSED and self._logins.has_succeeded:
             # Some servers answer 904 also while their services are away, so once or twice may be the network's
-            # trouble. Again and again (the channel leaves a minute between two) is a password that was changed,
-            # and asking for ever would look like guessing it.
+            # fault. More refusals (the channel waits a minute between two) mean a changed password, and endless
+            # attempts would look like guessing.
             self._logins.refused_count += 1
             if self._logins.refused_count >= _MAX_REFUSALS:
                 return Denied(f"{reason}; refused {_MAX_REFUSALS} times in a row")
         return self._login_error(reason)
 
     def _login_error(self, reason: str) -> SendError:
-        """What was accepted before will be again, once the services are back; until then we stay away."""
+        """Return Unreachable if the login worked before: it will again, once the services are back. Else Denied."""
         return Unreachable(reason) if self._logins.has_succeeded else Denied(reason)
 
-    def _handle_welcome(self, said: IrcLine) -> list[str]:
+    def _handle_welcome(self, line: IrcLine) -> list[str]:
         if self._exchange and not self.is_logged_in:
             raise self._login_error(
                 "the server welcomed us without the SASL login that is configured (does it offer SASL?)"
             )
         self.is_welcomed = True
-        if said.param(0) not in {"", "*"}:
-            self.nick = said.param(0)
+        if line.param(0) not in {"", "*"}:
+            self.nick = line.param(0)
         return []
 
 

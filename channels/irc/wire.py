@@ -1,17 +1,11 @@
-"""IRC lines: reading any of them without failing, and building safe ones. Pure.
+"""IRC lines: parsing any of them without failing, building safe ones, and the protocol features that are pure parsing.
 
-Grammar: RFC 1459 section 2.3.1, https://modern.ircdocs.horse and
-https://ircv3.net/specs/extensions/message-tags. Reading never raises: a server may send anything.
+- Lines: RFC 1459 section 2.3.1, https://modern.ircdocs.horse, https://ircv3.net/specs/extensions/message-tags.
+- `Isupport`: numeric 005, https://modern.ircdocs.horse/#rplisupport-005.
+- `BatchCollector`: https://ircv3.net/specs/extensions/batch and https://ircv3.net/specs/extensions/labeled-response.
+- Refusals: the numerics and FAIL lines that reject a command of ours.
 
-What the server is like, as it tells in numeric 005: https://modern.ircdocs.horse/#rplisupport-005. Pure.
-
-Lines that belong together: https://ircv3.net/specs/extensions/batch. Pure.
-
-Netsplit and netjoin batches are marked quiet; history and multiline batches are collected and come out whole;
-all other batches, and lines of batches that were never opened, are plain lines. A line that answers a labelled
-command says so, also through the batch that it is in: https://ircv3.net/specs/extensions/labeled-response.
-
-Which answers of a server refuse what we asked. Pure.
+Parsing never raises: a server may send anything. Pure.
 """
 
 import re
@@ -24,12 +18,12 @@ from typing import Final
 from channels.base import RateLimited, Rejected, SendError
 
 DEFAULT_LINE_BYTES = 512
-"""With CR LF and the sender's mask, without tags: RFC 1459 section 2.3."""
+"""Including CR LF and the sender's mask, without tags: RFC 1459 section 2.3."""
 _MAX_LINE_BYTES = 16_384
 _MAX_MONITORS = 100
 _DEFAULT_PREFIX = MappingProxyType({"@": "o", "+": "v"})
 _DEFAULT_CHANMODES = ("beI", "k", "l", "imnpst")
-"""RFC 2811 section 4, for servers that do not say."""
+"""RFC 2811 section 4, for servers that send no CHANMODES."""
 _MAX_HISTORY_LINES = 10_000
 
 _UPPER = string.ascii_uppercase
@@ -42,12 +36,12 @@ _UNICODE_CASEMAPPINGS = frozenset({"precis", "rfc7613", "rfc8265"})
 
 
 def _parse_number(text: str, default: int, most: int) -> int:
-    # isdecimal would let other scripts' digits through, and int() refuses thousands of digits.
+    # isdecimal would accept other scripts' digits, and int() refuses thousands of digits.
     return int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(most)) else default
 
 
 def _parse_prefix(value: str, before: Mapping[str, str]) -> Mapping[str, str]:
-    """`(ov)@+`; empty: nobody has a rank there."""
+    """Parse `(ov)@+`; an empty value means that the server has no ranks."""
     letters, closed, signs = value.removeprefix("(").partition(")")
     fits = value.startswith("(") and closed and len(letters) == len(signs) == len(set(signs))
     if value and not fits:
@@ -56,52 +50,53 @@ def _parse_prefix(value: str, before: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _unescape(value: str) -> str:
-    r"""With its bytes in hexadecimal, e.g. a space as `\x20`: https://modern.ircdocs.horse/#rplisupport-005."""
+    r"""Decode bytes in hexadecimal, e.g. a space as `\x20`: https://modern.ircdocs.horse/#rplisupport-005."""
     return re.sub(r"\\x([0-9A-Fa-f]{2})", lambda found: chr(int(found[1], 16)), value)
 
 
 def _parse_chanmodes(value: str) -> tuple[str, str, str, str]:
-    """`A,B,C,D`, and more that nobody knows yet."""
+    """Parse `A,B,C,D`; further groups are ignored."""
     lists, always, when_set, never = [*value.split(","), "", "", "", ""][:4]
     return lists, always, when_set, never
 
 
 @dataclass(frozen=True, slots=True)
 class Isupport:
-    """What the server told in 005, as far as it matters here: https://modern.ircdocs.horse/#rplisupport-005."""
+    """Server features from numeric 005, as far as they are used: https://modern.ircdocs.horse/#rplisupport-005."""
 
     casemapping: str = "rfc1459"
     wide_nicks: bool = False
-    """Nicks may have letters beyond ASCII, as CASEMAPPING tells."""
+    """Nicks may have letters beyond ASCII, according to CASEMAPPING."""
     network: str = ""
-    """What the network is called; empty: the server does not say."""
+    """Name of the network; empty: not sent."""
     chantypes: str = "#&"
     statusmsg: str = ""
     prefix: Mapping[str, str] = field(default_factory=lambda: _DEFAULT_PREFIX)
-    """Sign in front of a nick -> letter of the mode that it stands for; the highest first."""
+    """Sign in front of a nick -> letter of its mode; the highest first."""
     chanmodes: tuple[str, str, str, str] = _DEFAULT_CHANMODES
-    """Letters of modes by what parameter they take: of lists, always, only when set, never."""
+    """Mode letters by their parameter: lists, always, only when set, never."""
     line_bytes: int = DEFAULT_LINE_BYTES
     user_bytes: int = 10
     """Longest user name, without the `~` of a failed ident check."""
     host_bytes: int = 63
-    """Longest host that is shown; 63 where the server does not say, as sopel has it."""
+    """Longest host that is shown; 63 if the server does not say, as in sopel."""
     bot_mode: str = ""
-    """The mode that marks us as a bot; empty: none."""
+    """User mode that marks a bot; empty: none."""
     monitors: int = 0
-    """How many nicks may be watched with MONITOR; 0: no MONITOR."""
+    """Number of nicks that MONITOR may watch; 0: no MONITOR."""
     whox: bool = False
     history_lines: int = 0
-    """Most lines of one CHATHISTORY answer; 0: the server does not say."""
+    """Most lines of one CHATHISTORY answer; 0: not sent."""
     history_by_id: bool = False
-    """CHATHISTORY takes message ids as references."""
+    """CHATHISTORY accepts message ids as references."""
     topic_bytes: int = 0
-    """Longest topic; 0: the server does not say. It does not say either whether it counts bytes, which are more."""
+    """Longest topic; 0: not sent. Counted as bytes, the stricter reading: servers do not say whether they count bytes
+    or characters."""
     tags_denied: str = ""
     """CLIENTTAGDENY: names of client tags that are not relayed; `*` all, `-name` not this one."""
 
     def with_tokens(self, tokens: Iterable[str]) -> "Isupport":  # noqa: C901, PLR0912 - one case per token
-        """With `tokens` (`NAME`, `NAME=value` or `-NAME`) taken in. Nonsense changes nothing."""
+        """Return a copy updated by `tokens` (`NAME`, `NAME=value` or `-NAME`). Invalid tokens change nothing."""
         values = {name: getattr(self, name) for name in self.__slots__}
         default = Isupport()
         for token in tokens:
@@ -114,7 +109,7 @@ class Isupport:
                 case "NETWORK":
                     values["network"] = "" if gone else _unescape(value)
                 case "CHANTYPES":
-                    # Empty would mean a server without channels, where we would have nothing to do.
+                    # An empty value would mean a server without channels, which is useless here.
                     values["chantypes"] = default.chantypes if gone or not value else value
                 case "STATUSMSG":
                     values["statusmsg"] = "" if gone else value
@@ -148,25 +143,28 @@ class Isupport:
         return Isupport(**values)
 
     def relays_tag(self, tag: str) -> bool:
-        """Whether a client tag (its name without `+`) reaches others: the message-tags page, section CLIENTTAGDENY."""
+        """Return whether a client tag (its name without `+`) is relayed.
+
+        See the message-tags page, section CLIENTTAGDENY.
+        """
         denied = self.tags_denied.split(",")
         return tag not in denied and ("*" not in denied or f"-{tag}" in denied)
 
     def fold(self, name: str) -> str:
-        """Equal for names that the server holds to be the same. Keeps the length."""
+        """Return a key that is equal for names that the server considers the same. Keeps the length."""
         return name.translate(_CASEMAPPINGS[self.casemapping])
 
     def is_room(self, target: str) -> bool:
-        """Whether `target` names a channel rather than a person."""
+        """Return whether `target` names a channel rather than a person."""
         return target[:1] in self.chantypes if target else False
 
     def status_prefix(self, target: str) -> str:
-        """The signs in front of a room's name that say that only people with such a rank are meant (STATUSMSG)."""
+        """Return the rank signs in front of a room's name, which restrict a message to these ranks (STATUSMSG)."""
         room = self.room_of(target)
         return "" if room is None else target[: len(target) - len(room)]
 
     def room_of(self, target: str) -> str | None:
-        """The channel that a message to `target` was said in (`@#ops` is said in `#ops`); None: a person."""
+        """Return the channel of a message to `target` (`#ops` for `@#ops`); None: a person."""
         bare = target.lstrip(self.statusmsg) if self.statusmsg else target
         if self.is_room(bare):
             return bare
@@ -183,7 +181,7 @@ _WIRE_BREAKS = re.compile(r"[\r\n]+")
 
 @dataclass(frozen=True, slots=True)
 class IrcSource:
-    """Who sent a line. `user` and `host` are empty where the server left them out."""
+    """Sender of a line. `user` and `host` are empty if the server left them out."""
 
     nick: str
     user: str = ""
@@ -191,13 +189,13 @@ class IrcSource:
 
     @property
     def mask(self) -> str:
-        """As on the wire: `nick!user@host`, or the bare name."""
+        """Form on the wire: `nick!user@host`, or the bare name."""
         return self.nick + (f"!{self.user}" if self.user else "") + (f"@{self.host}" if self.host else "")
 
 
 @dataclass(frozen=True, slots=True)
 class IrcLine:
-    """One line as sent. `command` is upper case; numerics are three digits."""
+    """One parsed line. `command` is upper case; numerics are three digits."""
 
     command: str
     params: tuple[str, ...] = ()
@@ -205,12 +203,12 @@ class IrcLine:
     tags: Mapping[str, str] = field(default_factory=dict)
 
     def param(self, index: int) -> str:
-        """The parameter, or an empty text if the server left it out."""
+        """Return the parameter, or an empty text if the server left it out."""
         return self.params[index] if -len(self.params) <= index < len(self.params) else ""
 
 
 def parse_line(raw: str) -> IrcLine | None:
-    """Read one line without its CR LF. None if there is no command in it."""
+    """Parse one line without its CR LF. None if there is no command in it."""
     rest = raw.strip("\r\n").replace("\x00", "")
     tags: dict[str, str] = {}
     source = IrcSource("")
@@ -245,9 +243,9 @@ def _parse_source(head: str) -> IrcSource:
 
 
 def add_tags(raw: str, tags: Mapping[str, str]) -> str:
-    """`raw` with more tags in front.
+    """Return `raw` with more tags in front.
 
-    A tag that would make it too long for a server is left out: a line without a tag is better than none.
+    A tag that would make the line too long for a server is left out: a line without a tag is better than none.
     """
     head, _, rest = raw[1:].partition(" ") if raw.startswith("@") else ("", "", raw)
     known = head.split(";") if head else []
@@ -259,11 +257,11 @@ def add_tags(raw: str, tags: Mapping[str, str]) -> str:
 
 
 def format_line(command: str, *middles: str, trailing: str | None = None) -> str:
-    """Build a line to send, without CR LF. Every line that we send is made here (`add_tags` puts tags in front).
+    """Build a line to send, without CR LF. Every line that we send is built here (`add_tags` puts tags in front).
 
-    No parameter can end the line or become another one: CR and LF become a space in `trailing`, and
-    are removed elsewhere with NUL; lone surrogates become `?`. Raises ValueError for a middle
-    parameter that is empty, begins with a colon or holds a space.
+    No parameter can end the line or become another one: CR and LF become a space in `trailing`, and are removed
+    elsewhere with NUL; lone surrogates become `?`. Raises ValueError for a middle parameter that is empty, begins with
+    a colon or holds a space.
     """
     parts = [command]
     for middle in middles:
@@ -281,21 +279,21 @@ def _printable(text: str) -> str:
 
 
 _NICK_CHARACTERS = r"A-Za-z0-9_\[\]\\`^{}|\-"
-"""RFC 2812 section 2.3.1: letters beyond ASCII are none of them, so `你好reverie` and `reverieは` name us."""
+"""RFC 2812 section 2.3.1: letters beyond ASCII are not included, so `你好reverie` and `reverieは` mention us."""
 _UNSPACED_SCRIPTS = (
     r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\U00020000-\U0003ffff"
 )
-"""Letters of scripts that put no space (or, in Korean, a particle) between a name and what follows."""
+"""Letters of scripts that put no space (or, in Korean, a particle) between a name and the next word."""
 _WIDE_NICK_CHARACTERS = rf"[^\W{_UNSPACED_SCRIPTS}]|[\[\]\\`^{{}}|\-]"
-"""Where nicks may have letters of any script."""
+"""Nick characters on servers that allow letters of any script."""
 _URL = re.compile(r"(?:[a-z][a-z0-9+.\-]*://|www\.)\S*", re.IGNORECASE)
 
 
 def mentions_nick(text: str, nick: str, isupport: Isupport) -> bool:
-    """Whether `nick` stands in `text` as a word of its own, compared as the server compares nicks.
+    """Return whether `nick` is a separate word in `text`, compared as the server compares nicks.
 
-    Characters that nicks are made of on this server continue a word; so do a slash, an `@` of an address and a dot
-    of a host name (`reverie.org` is not us; `reverie.` at the end of a sentence is).
+    Characters that nicks are made of on this server continue a word; so do a slash, an `@` of an address and a dot of a
+    host name (`reverie.org` is no mention; `reverie.` at the end of a sentence is).
     """
     folded = isupport.fold(_URL.sub(lambda found: " " * len(found[0]), text))
     word = re.escape(isupport.fold(nick))
@@ -311,38 +309,38 @@ _MULTILINE: Final = "draft/multiline"
 _HISTORY_BATCHES: Final = frozenset({"chathistory", "draft/chathistory-targets"})
 _MAX_OPEN = 32
 _MAX_LINES = 2_000
-"""Of one batch that is collected. Servers answer with at most a few hundred."""
+"""Lines of one collected batch. Servers answer with at most a few hundred."""
 _MAX_BYTES = 1_000_000
 _MAX_DEPTH = 8
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivedLine:
-    """One line to be handled now."""
+    """One line to handle now."""
 
     line: IrcLine
     is_netsplit: bool = False
-    """The network broke apart or came together: nobody did anything."""
+    """The line is part of a netsplit or netjoin: nobody acted."""
     label: str = ""
-    """Which command of ours it answers; empty: none."""
+    """Label of the command that it answers; empty: none."""
     is_complete: bool = True
-    """It is all of that answer; False: `LabelClosed` tells when the rest is here."""
+    """The line is the whole answer; False: `LabelClosed` follows when the rest has arrived."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabelClosed:
-    """A labelled batch has ended."""
+    """End of a labelled batch."""
 
     label: str
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryBatch:
-    """A whole answer to CHATHISTORY."""
+    """Complete answer to CHATHISTORY."""
 
     kind: str
     target: str
-    """As the server named it; empty for a list of targets."""
+    """As sent by the server; empty for a list of targets."""
     lines: tuple[IrcLine, ...]
 
 
@@ -357,13 +355,18 @@ class _OpenBatch:
 
 
 class BatchCollector:
-    """Fed with every line; gives back what is to be handled."""
+    """Resolver of batches: fed with every line, it returns the lines and batches to handle.
+
+    Lines of netsplit and netjoin batches are marked; history and multiline batches are collected and returned whole;
+    all other batches, and lines of batches that were never opened, are plain lines. A line that answers a labelled
+    command has its label, also through its batch.
+    """
 
     def __init__(self) -> None:
         self._open: dict[str, _OpenBatch] = {}
 
     def feed(self, line: IrcLine) -> list[ReceivedLine | LabelClosed | HistoryBatch]:
-        """Take in one line."""
+        """Process one line."""
         if line.command == "BATCH":
             reference = line.param(0)
             if reference.startswith("+") and len(reference) > 1:
@@ -374,7 +377,7 @@ class BatchCollector:
     def _open_batch(self, name: str, line: IrcLine) -> list[ReceivedLine | LabelClosed | HistoryBatch]:
         parent = line.tags.get("batch", "")
         label = line.tags.get("label", "")
-        # An unfinished batch of the same name, or one too many, is over.
+        # An unfinished batch of the same name, or one too many, is closed.
         over = self._close_batch(name) if name in self._open else []
         if len(self._open) >= _MAX_OPEN:
             over += self._close_batch(next(iter(self._open)))
@@ -387,10 +390,10 @@ class BatchCollector:
             return []
         out: list[ReceivedLine | LabelClosed | HistoryBatch] = []
         if batch.kind == _MULTILINE:
-            whole = _join_multiline(batch)
-            out += self._route_line(whole, batch.parent) if whole else []
-            if whole and batch.label:
-                out = [ReceivedLine(whole, label=batch.label)]
+            message = _join_multiline(batch)
+            out += self._route_line(message, batch.parent) if message else []
+            if message and batch.label:
+                out = [ReceivedLine(message, label=batch.label)]
             return out
         if batch.kind in _HISTORY_BATCHES:
             target = batch.opening.param(2) if batch.kind == "chathistory" else ""
@@ -400,30 +403,30 @@ class BatchCollector:
         return out
 
     def _route_line(self, line: IrcLine, name: str) -> list[ReceivedLine | LabelClosed | HistoryBatch]:
-        label, quiet, whole = line.tags.get("label", ""), False, True
+        label, is_netsplit, is_complete = line.tags.get("label", ""), False, True
         for _ in range(_MAX_DEPTH):
             batch = self._open.get(name)
             if batch is None:
                 break
             if batch.kind in _HISTORY_BATCHES or batch.kind == _MULTILINE:
                 return self._collect(name, batch, line)
-            quiet = quiet or batch.kind in _NETSPLIT_BATCHES
+            is_netsplit = is_netsplit or batch.kind in _NETSPLIT_BATCHES
             if batch.label and not label:
-                label, whole = batch.label, False
+                label, is_complete = batch.label, False
             name = batch.parent
-        return [ReceivedLine(line, quiet, label, whole)]
+        return [ReceivedLine(line, is_netsplit, label, is_complete)]
 
     def _collect(self, name: str, batch: _OpenBatch, line: IrcLine) -> list[ReceivedLine | LabelClosed | HistoryBatch]:
         batch.size += sum(map(len, line.params))
         batch.lines.append(line)
         if len(batch.lines) < _MAX_LINES and batch.size < _MAX_BYTES:
             return []
-        # Longer than any server means it: what is here comes out, the rest are plain lines.
+        # Longer than any real answer: the collected lines are returned, the rest are plain lines.
         return self._close_batch(name)
 
 
 def _join_multiline(batch: _OpenBatch) -> IrcLine | None:
-    """https://ircv3.net/specs/extensions/multiline: one message, whose tags stand at the opening of its batch."""
+    """Return the batch as one message with the tags of its opening: https://ircv3.net/specs/extensions/multiline."""
     lines = [line for line in batch.lines if line.command in {"PRIVMSG", "NOTICE"}]
     if not lines:
         return None
@@ -441,17 +444,17 @@ TARGET_REFUSALS: Final = frozenset({
     "401", "402", "403", "404", "405", "406", "408", "415", "416", "432", "437", "439", "442",
     "447", "461", "477", "480", "482", "486", "489", "492", "494", "531", "539", "716",
 })
-"""Numerics that refuse a message to the target they name; 301 (away) and 717 (told of us) do not."""
+"""Numerics that refuse a message to the target they name; not 301 (away) and 717 (target informed)."""
 UNTARGETED_REFUSALS: Final = frozenset(["407", "411", "412", "413", "414", "417"])
-"""The same, for those that need not name a target."""
+"""Numerics that refuse a message and need not name its target."""
 JOIN_REFUSALS: Final = frozenset({
     "403", "405", "407", "437", "448", "470", "471", "473", "474", "475", "476", "477", "479", "480",
     "485", "489", "495", "500", "520", "524", "926",
 })
-"""Numerics that keep us out of the room they name."""
+"""Numerics that refuse a JOIN to the room they name."""
 # fmt: on
 _TOO_FAST: Final = "(439)"
-"""How the reason ends where we spoke to too many: ERR_TARGETTOOFAST of ircu and hybrid."""
+"""End of the reason after messages to too many targets: ERR_TARGETTOOFAST of ircu and hybrid."""
 _TOO_FAST_S: Final = 120.0
 _SECONDS: Final = re.compile(r"\b([0-9]{1,4}) *s(?:ec|econds?)?\b")
 _UNKNOWN_COMMAND: Final = "421"
@@ -459,7 +462,7 @@ _FAIL_COMMANDS: Final = frozenset({"PRIVMSG", "NOTICE", "BATCH", "*"})
 
 
 def is_message_refusal(line: IrcLine) -> bool:
-    """Whether a message of ours may be what it is about."""
+    """Return whether the line may refuse a message of ours."""
     return (
         line.command in TARGET_REFUSALS
         or line.command in UNTARGETED_REFUSALS
@@ -468,26 +471,26 @@ def is_message_refusal(line: IrcLine) -> bool:
 
 
 def is_command_refusal(line: IrcLine, command: str) -> bool:
-    """Whether it says no to this command of ours, or that there is no such; `command` empty: we gave none."""
-    told = line.param(0) if line.command == "FAIL" else line.param(1) if line.command == _UNKNOWN_COMMAND else ""
-    return bool(command) and told.upper() == command
+    """Return whether the line refuses `command`, or does not know it; False if `command` is empty."""
+    refused = line.param(0) if line.command == "FAIL" else line.param(1) if line.command == _UNKNOWN_COMMAND else ""
+    return bool(command) and refused.upper() == command
 
 
 def is_untargeted(line: IrcLine) -> bool:
-    """Whether it need not name the target that it is about."""
+    """Return whether the line need not name the target that it is about."""
     return line.command in UNTARGETED_REFUSALS or line.command in {"FAIL", _UNKNOWN_COMMAND}
 
 
 def refusal_reason(line: IrcLine) -> str:
-    """For people and logs."""
-    said = line.param(-1) or "refused"
+    """Return the reason, for people and logs."""
+    text = line.param(-1) or "refused"
     code = " ".join(line.params[:2]) if line.command == "FAIL" else ""
-    return f"{said[:300]} ({line.command}{' ' + code[:100] if code else ''})"
+    return f"{text[:300]} ({line.command}{' ' + code[:100] if code else ''})"
 
 
-def refusal_error(told: str) -> SendError:
-    """A reason as made by `refusal_reason`, as what is raised for it."""
-    if not told.endswith(_TOO_FAST):
-        return Rejected(told)
-    seconds = _SECONDS.search(told)
-    return RateLimited(told, retry_after_s=float(seconds[1]) if seconds else _TOO_FAST_S)
+def refusal_error(reason: str) -> SendError:
+    """Return the error to raise for a reason of `refusal_reason`."""
+    if not reason.endswith(_TOO_FAST):
+        return Rejected(reason)
+    seconds = _SECONDS.search(reason)
+    return RateLimited(reason, retry_after_s=float(seconds[1]) if seconds else _TOO_FAST_S)

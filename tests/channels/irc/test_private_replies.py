@@ -75,8 +75,8 @@ def _whois(nick: str, account: str = "", userhost: str = "b@h") -> list[str]:
         ([":chief!b@h JOIN #room boss :real"], ("chief", "known")),
         (["@account=boss :chief!b@h PRIVMSG reverie :hi", *_whois("boss", "mallory")], ("chief", "unknown")),
         (["@account=boss :boss!b@h PRIVMSG reverie :hi"], ("boss", "unknown")),
-        (_whois("boss", "boss"), ("boss", "told")),
-        (_whois("BOSS", "boss"), ("boss", "told")),
+        (_whois("boss", "boss"), ("boss", "confirmed")),
+        (_whois("BOSS", "boss"), ("boss", "confirmed")),
         (_whois("boss", "bosss"), ("boss", "other")),
         (_whois("boss"), ("boss", "other")),
         ([":s 401 reverie boss :No such nick"], ("boss", "other")),
@@ -99,7 +99,7 @@ def test_what_whois_told_holds_for_a_moment_longer_where_the_server_watches_the_
     assert told.one.whois_lines("boss", watching) == ["MONITOR + boss", "WHOIS boss"]
     told.hear(*_whois("boss", "boss"))
     told.now_s = 11.9
-    assert told.whom(BOSS) == ("boss", "told")
+    assert told.whom(BOSS) == ("boss", "confirmed")
     assert told.one.whois_lines("boss", watching) == ["WHOIS boss"]
     assert told.one.whois_lines("al", watching) == ["MONITOR - boss", "MONITOR + al", "WHOIS al"]
     assert Told().one.whois_lines("boss", Isupport()) == ["WHOIS boss"]
@@ -123,7 +123,7 @@ def test_what_whois_told_holds_for_a_moment_longer_where_the_server_watches_the_
             ],
             ("al", "other"),
         ),
-        (_whois("al", "", "a@h"), ("al", "told")),
+        (_whois("al", "", "a@h"), ("al", "confirmed")),
         (_whois("al", "", "a@other"), ("al", "other")),
     ],
 )
