@@ -1,9 +1,7 @@
-"""What the gateway tells the agent about a turn: facts, already filtered by access and scope.
+"""Input and outcome of a turn: what the gateway passes to the agent (`PromptInput`) and what it gets back. Pure.
 
-The agent never sees the store. A `PromptInput` is everything that a prompt is made from, so the same brief
-always gives the same bytes.
-
-What becomes of a turn. Pure.
+The agent never reads the store. A `PromptInput` holds everything that a prompt is made from, already filtered by access
+and scope, so that the same input always gives the same bytes.
 """
 
 from dataclasses import dataclass, field, replace
@@ -23,42 +21,42 @@ NO_USAGE = Usage()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnOutcome:
-    """How a turn ended."""
+    """Result of a turn."""
 
     outcome: Literal["replied", "silent", "yielded", "failed", "interrupted"]
     text: str = ""
-    """To be posted; empty unless replied."""
+    """Text to post. Empty unless `replied`."""
     reason: str = ""
-    """Why it failed, or why the model was not asked; empty otherwise. Holds no secrets."""
+    """Reason for a failure, or for not asking the model; otherwise empty. Holds no secrets."""
     cause: FailureCause = "broken"
-    """Of a failure, for people."""
+    """Cause of a failure, from which messages to people are made."""
     yielded: bool = False
-    """The agent wants to rest; it may have replied too."""
+    """True: the agent wants to rest. It may have replied too."""
     used_tools: bool = False
-    """It worked on a task (`ToolSpec.task`): a call that was refused, failed or was made before is no work."""
+    """True: a tool worked on a task (`ToolSpec.is_task`). Calls that were refused, failed or repeated do not count."""
     is_over_budget: bool = False
-    """What it would have asked for next could not be afforded."""
+    """True: the next request would have cost more than is left."""
     model: str = ""
     usage: Usage = NO_USAGE
     requests: int = 0
     accounts: tuple[RequestUsage, ...] = ()
-    """Of the requests whose cache was kept account of."""
+    """Accounts of the requests for which cache accounting is done."""
     steps: tuple[TurnStep, ...] = ()
-    """Each answer with tool calls, and what the model was told then."""
+    """Answers with tool calls, each with the results and arrivals that the model received after it."""
     prompt_tokens: int = 0
-    """Of the last request, as billed. 0: it was not told."""
+    """Billed tokens of the last prompt. 0: not reported."""
     prompt_estimate: int = 0
-    """Of the same, as `agent.turn_context.ContextWindow` thought."""
+    """Tokens of the same prompt as `agent.turn_context.ContextWindow` estimated them."""
 
 
 @dataclass(slots=True)
 class TurnProgress:
-    """What a turn has come to so far. Where it is cut off, this is what there is to write down."""
+    """Progress of a turn so far. If the turn is interrupted, this is what gets recorded."""
 
     current: TurnOutcome = field(default_factory=lambda: TurnOutcome(outcome="interrupted"))
 
     def record_answer(self, end: StreamEnd, model: Model, estimate: int) -> None:
-        """One more request has been answered, which was thought to have so many tokens."""
+        """Record that a request was answered. `estimate`: its tokens as estimated before."""
         self.record_lost(end.lost_accounts)
         done, usage = self.current, end.usage
         self.current = replace(
@@ -72,7 +70,7 @@ class TurnProgress:
         )
 
     def record_lost(self, accounts: tuple[RequestUsage, ...]) -> None:
-        """Requests that broke off were billed as well."""
+        """Record requests that broke off: they are billed as well."""
         done = self.current
         self.current = replace(
             done,
@@ -82,26 +80,26 @@ class TurnProgress:
         )
 
     def record_step(self, step: TurnStep, *, worked: bool) -> None:
-        """Tools were used, or cut off."""
+        """Record a step with tools, also one that was interrupted. `worked`: as `TurnOutcome.used_tools`."""
         self.current = replace(
             self.current, steps=(*self.current.steps, step), used_tools=self.current.used_tools or worked
         )
 
-    def add_arrivals(self, heard: str) -> TurnStep:
-        """This arrived meanwhile, and is told behind the results of the last step. Returns that step."""
+    def add_arrivals(self, arrivals: str) -> TurnStep:
+        """Add messages that arrived meanwhile behind the results of the last step. Return that step."""
         *before, step = self.current.steps
-        step = replace(step, heard=heard)
+        step = replace(step, heard=arrivals)
         self.current = replace(self.current, steps=(*before, step))
         return step
 
     def replace_steps(self, steps: tuple[TurnStep, ...]) -> None:
-        """The last steps are told like this instead."""
+        """Replace the last steps by these, which stand for them with shorter results."""
         self.current = replace(
             self.current, steps=(*self.current.steps[: len(self.current.steps) - len(steps)], *steps)
         )
 
     def finish(self, ending: TurnOutcome) -> TurnOutcome:
-        """The whole outcome of a turn that ended like this."""
+        """Return the complete outcome of a turn that ended like this."""
         return replace(
             self.current,
             outcome=ending.outcome,
@@ -113,39 +111,40 @@ class TurnProgress:
 
 
 NOTHING_NEW = "(nothing new)"
-"""What a turn is told that goes on by itself: sides alternate, the first is the user's, and so is the last."""
+"""User text of a turn that starts without new messages: sides alternate, and the first and the last are the user's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptLine:
-    """One message as the agent reads it."""
+    """One message as the model reads it."""
 
     sender: str
     """Display name. Untrusted."""
     role: str
-    """owner, admin, member, guest."""
+    """Role of the sender: owner, admin, member or guest."""
     is_bot: bool = False
-    """The platform says that it is a machine."""
+    """True: the platform marks the sender as a bot."""
     sent: datetime
     text: str
     """Untrusted; may hold line breaks."""
     is_addressed: bool
-    """True: said to the agent (direct, mention, reply). False: overheard in a room."""
+    """True: sent to the agent (direct, mention, reply). False: overheard in a room."""
     reply_to: tuple[str, str] | None = None
-    """Whom it replies to (`you`: the agent), and how that began. Untrusted. None: nobody, or it is not known."""
+    """Author (`you`: the agent) and beginning of the message that it replies to. Untrusted. None: no reply, or not
+    known."""
     is_edited: bool = False
-    """`text` is not what was said first."""
+    """True: `text` is not the original text."""
     attachments: tuple[str, ...] = ()
-    """What came beside the text, a line each, as `gateway.core.media_types` writes it."""
+    """Descriptions of the attachments, one line each, as `gateway.core.media_types` writes them."""
     is_topic_change: bool = False
-    """Nothing was said: the sender changed the topic to `text`."""
+    """True: no message, but a change of the topic to `text` by the sender."""
     is_title_change: bool = False
-    """With `topic`: it was the name of the room or thread instead."""
+    """With `is_topic_change`: the name of the room or thread changed, not its topic."""
     lookalike: NameWarning | None = None
-    """Whom `sender` may be taken for by their name. None: nobody."""
+    """Another name that `sender` may be mistaken for. None: no such name."""
     event: tuple[tuple[Literal["own", "name", "quoted"], str], ...] = ()
-    """Nothing was said: this happened. The gateway's own words, and between them names and words of people, untrusted.
-    With it `sender`, `role` and `text` mean nothing. Empty: something was said."""
+    """No message, but an event: pieces in the gateway's own words, and between them names and words of people,
+    untrusted. With it `sender`, `role` and `text` have no meaning. Empty: a message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,22 +152,23 @@ class PromptTurn:
     """A past turn."""
 
     input_text: str
-    """What was new then, as `agent.prompt.render_prompt_lines` wrote it then."""
+    """New lines of that turn, as `agent.prompt.render_prompt_lines` wrote them then."""
     reply: str
-    """Empty: the agent said nothing."""
+    """Reply of the agent. Empty: the agent was silent."""
     images: tuple[Image, ...] = ()
-    """What was shown then, in the order of the lines. Empty for a model that does not see."""
+    """Images shown in that turn, in the order of the lines. Empty for a model without vision."""
     steps: tuple[TurnStep, ...] = ()
-    """The tools that were used, answer by answer."""
+    """Steps with tools, answer by answer."""
     without_tools: bool = False
-    """For a model that takes no tools, or where `loop` stands in for them: of the steps only what arrived meanwhile is
-    repeated."""
+    """True: of the steps only the messages that arrived meanwhile are repeated. For a model without tools, or if
+    `loop_summary` stands for them."""
     loop_summary: str = ""
-    """What is told in place of the tools, behind all that was heard. Empty: nothing."""
+    """Summary that stands for the tool calls, behind all messages. Empty: none."""
     tool_images: tuple[tuple[str, Image], ...] = ()
-    """What the tools brought to be seen, by the hash of its bytes. Empty for a model that does not see."""
+    """Images that tools returned, by the SHA-256 of their bytes. Empty for a model without vision."""
     messages: tuple[ModelMessage, ...] = field(init=False, compare=False, repr=False)
-    """The same, ready for a request. Made once, so that what goes over a request again knows it by its identity."""
+    """The turn as messages of a request. Built once, so that their identity (`is`) shows what two requests have in
+    common."""
 
     def __post_init__(self) -> None:
         parts: tuple[MessagePart, ...] = (*([TextPart(text=self.input_text)] if self.input_text else []), *self.images)
@@ -176,80 +176,80 @@ class PromptTurn:
         parts = (*parts, TextPart(text=self.loop_summary)) if self.loop_summary else parts
         steps = () if self.without_tools else render_steps(self.steps, dict(self.tool_images))
         reply = (ModelMessage(role="assistant", parts=(TextPart(text=self.reply),)),) if self.reply else ()
-        if not parts and (steps or reply):  # it spoke unasked
+        if not parts and (steps or reply):  # the agent began by itself
             parts = (TextPart(text=NOTHING_NEW),)
-        heard = (ModelMessage(role="user", parts=parts),) if parts else ()
-        object.__setattr__(self, "messages", (*heard, *steps, *reply))
+        input_messages = (ModelMessage(role="user", parts=parts),) if parts else ()
+        object.__setattr__(self, "messages", (*input_messages, *steps, *reply))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelCard:
-    """What the channel card tells of where a conversation is: facts that change rarely or never."""
+    """Description of the place of a conversation, in facts that change rarely or never."""
 
     platform: str
     channel: str
-    """The account, e.g. `irc.libera`."""
+    """Account id, e.g. `irc.libera`."""
     room: str
-    """As people there call it; of a direct chat: who the other one is. Untrusted."""
+    """Name of the room as people use it; for a direct chat, the name of the other person. Untrusted."""
     kind: Literal["direct", "room", "unnamed"]
-    """unnamed: nobody told what it is called, and `room` is a description in the gateway's own words."""
+    """unnamed: the name is not known, and `room` is a description in the gateway's own words."""
     is_title: bool = False
-    """`room` is a title, told as a quotation. False: it is the name by which its platform finds it."""
+    """True: `room` is a title, shown as a quotation. False: it is the room's identifier on its platform."""
     handle: str = ""
-    """Of a direct chat: by which the platform finds the other one, e.g. `@ann`. Empty: not known."""
+    """Identifier of the other person in a direct chat, e.g. `@ann`. Empty: not known."""
     server: str = ""
-    """The guild or network. Untrusted. Empty: there is none, or it is not known."""
+    """Guild or network. Untrusted. Empty: none, or not known."""
     own_name: str = ""
-    """What the agent is called there: a nick, or `@name`. Empty: not known."""
+    """Name of the agent there: a nick, or `@name`. Empty: not known."""
     thread: str | None = None
-    """Its title; empty: that is not known. None: it is no thread."""
+    """Title of the thread. Empty: not known. None: not a thread."""
     formatting: str
-    """One sentence: what becomes of Markdown there, and how long a message may be."""
+    """One sentence on how Markdown is shown there, and how long a message may be."""
     topic: str = ""
-    """Untrusted. Empty: there is none, or it is not known."""
+    """Untrusted. Empty: none, or not known."""
     people: tuple[tuple[str, str], ...] = ()
-    """Notable people: display name (untrusted) and role."""
+    """Display names (untrusted) and roles of notable people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptBinding:
-    """What the operator says of this kind of place."""
+    """Settings of the operator for this kind of place."""
 
     prompt: str = ""
-    """The operator's own words."""
+    """Instructions in the operator's own words."""
     language: str | None = None
     peers: tuple[str, ...] = ()
     """Other agents of the same gateway."""
     skills: tuple[str, ...] | None = None
-    """Those of the catalogue that are for there. None: all."""
+    """Skills of the catalogue that are meant for this place. None: all."""
     private: str = ""
-    """USER and MEMORY, where nobody else listens. Empty everywhere else."""
+    """USER and MEMORY, in direct chats with the owner. Empty everywhere else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptInput:
-    """One turn, before anything is decided about it."""
+    """Everything that the prompt of one turn is made from."""
 
     persona: str
     """Identity text, the same for every place and hour."""
     skills: str = ""
-    """The catalogue of skills and capabilities, the same for every place and hour."""
+    """Catalogue of skills and capabilities, the same for every place and hour."""
     binding: PromptBinding = PromptBinding()
     card: str
-    """The channel card as it was pinned (`agent.prompt.render_channel_card`)."""
+    """Channel card as it was pinned (`agent.prompt.render_channel_card`)."""
     history: tuple[PromptTurn, ...]
-    """Oldest first; only ever grows at its end between folds."""
+    """Past turns, oldest first. Between folds it only grows at its end."""
     input_text: str
-    """What is unread now, as `agent.prompt.render_prompt_lines` writes it."""
+    """Unread messages, as `agent.prompt.render_prompt_lines` writes them."""
     images: tuple[Image, ...] = ()
-    """What is shown with it, in the order of the lines."""
+    """Images of these messages, in the order of the lines."""
     aside: str = ""
-    """What was called to mind for this turn only: words of people, which no later prompt repeats."""
+    """Recalled words of people, for this turn only: later prompts do not repeat them."""
     now: str = ""
-    """What holds for this turn only, in the operator's weight, and no later prompt repeats."""
+    """Instructions with the operator's authority, for this turn only: later prompts do not repeat them."""
     tool_surface: ToolSurface = "native"
-    """How tools are told."""
+    """Form in which tools are offered."""
     has_late_tools: bool = False
-    """Tools may come that the model is not told of by themselves."""
+    """True: tools may be added that the request does not list by themselves."""
     conversation: str = ""
-    """Which one it is, for caches: never shown."""
+    """Id of the conversation, for caches. Never shown."""

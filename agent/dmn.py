@@ -1,22 +1,23 @@
-"""The Default Mode Network: decides, all the time, what happens next.
+"""The Default Mode Network: decides at any time what the agent does next. Pure.
 
 Rules:
   1. `step` is total and pure: any signal in any state gives a next state and effects. The time comes
-     with the signal; the shell (`gateway.runtime.loop`) carries the effects out and sends the next signal.
+     with the signal; the shell (`gateway.runtime.loop`) carries out the effects and sends the next signal.
   2. One turn at a time in a conversation, at most `DmnPolicy.lanes` at once, first come first served.
-  3. A tick with nothing pending starts nothing. Only what somebody said, what attention called normal, and what the
-     agent itself has begun ever costs a model call.
+  3. A tick with nothing pending starts nothing. Only a message from a person, a notification that attention rates as
+     normal, or work that the agent itself has begun ever costs a model call.
   4. The timer is always armed, except after `Stopping`.
-  5. Where somebody has just spoken to the agent a tick starts nothing: their line begins the turn, which is theirs.
+  5. A tick starts nothing in a conversation where a person has just spoken to the agent: their message begins the
+     turn, which then counts as theirs.
 
-Theory of operation. Somebody speaks to the agent: Engaged, and a turn starts at once or as soon as a
-lane is free. A turn that used tools leads to Working and goes on at the next tick, one that did not winds
-down a step, and one that yielded rests. Ticks take up what is pending; with nothing pending they wind down too,
-so that an agent left alone comes to Resting within two ticks and stays there, or dreams once there is something
-to dream of. Stored, Paused and Off start nothing by themselves: a person's word is answered in all of them, anybody's
-lifts the first, an owner's or admin's the second, and neither the third. Quiet lies over every state. Turns that
-nobody asked for are counted: so many in a row, so many and so much money a day, and after errors they wait longer
-and longer.
+Theory of operation. A person speaks to the agent: the mode becomes Engaged, and a turn starts at once or as soon as a
+lane is free. A turn that used tools leads to Working and continues at the next tick. A turn without tools winds down
+one step, and a turn that yielded leads to Resting. Ticks take up pending conversations; with nothing pending they wind
+down too, so that an agent left alone reaches Resting within two ticks and stays there, or dreams once there are enough
+notes. Stored, Paused and Off start nothing by themselves, but a message from a person is answered in all of them. Any
+person's message ends Stored, an owner's or admin's ends Paused, and no message ends Off. Quiet applies on top of every
+mode. Autonomous turns are limited: by number in a row, by number and cost per day; after errors the intervals between
+them double.
 """
 
 from dataclasses import replace
@@ -51,9 +52,9 @@ from agent.signals import (
 from gateway.core.events import ConversationId
 
 MAX_BACKOFF_S = 3600.0
-"""Errors double the interval up to an hour: longer would look dead, shorter keeps paying."""
+"""Errors double the interval up to an hour. A longer one would look dead, a shorter one keeps costing money."""
 CACHE_MARGIN_S = 10.0
-"""So long before a cached prompt dies its next reading begins at the latest."""
+"""A cached prompt is read again at the latest this long before it expires."""
 FOREVER = datetime.max.replace(tzinfo=UTC)
 
 WIND_DOWN = {
@@ -62,15 +63,15 @@ WIND_DOWN = {
     DmnMode.FORAGING: DmnMode.RESTING,
     DmnMode.DREAMING: DmnMode.RESTING,
 }
-"""What follows where nothing happens. Every other mode stays."""
+"""Next mode if nothing happens. Modes that are not listed stay."""
 PASSIVE_MODES = frozenset({DmnMode.STORED, DmnMode.PAUSED, DmnMode.OFF})
-"""Nothing is started here that nobody asked for, and no turn's end leads out."""
+"""Modes in which no autonomous turn starts, and which the end of a turn does not change."""
 
 StepResult = tuple[DmnState, tuple[Effect, ...]]
 
 
 def interval_s(state: DmnState, policy: DmnPolicy, at: datetime) -> float:
-    """How long until the next tick."""
+    """Return the seconds until the next tick."""
     calm = {
         DmnMode.ENGAGED: policy.engaged_s,
         DmnMode.WORKING: policy.working_s,
@@ -78,7 +79,7 @@ def interval_s(state: DmnState, policy: DmnPolicy, at: datetime) -> float:
         DmnMode.DREAMING: policy.dreaming_s,
     }.get(state.mode, policy.resting_s)
     wait_s = max(calm, min(calm * 2.0 ** min(state.errors, 12), MAX_BACKOFF_S))
-    for lifetime_s in policy.lifetimes_s:  # a heartbeat as long as a cache lives always comes too late for it
+    for lifetime_s in policy.lifetimes_s:  # a tick at the end of a lifetime would come too late for that cache
         if lifetime_s - CACHE_MARGIN_S < wait_s <= lifetime_s * 1.1 and lifetime_s > CACHE_MARGIN_S:
             wait_s = lifetime_s - CACHE_MARGIN_S
     for until in (state.quiet_until, state.stored_until):
@@ -90,7 +91,7 @@ def interval_s(state: DmnState, policy: DmnPolicy, at: datetime) -> float:
 
 
 def blocking_reasons(state: DmnState, policy: DmnPolicy, at: datetime) -> tuple[str, ...]:
-    """Why no autonomous turn may start now, each reason in words. Empty: one may."""
+    """Return the reasons, in words, why no autonomous turn may start now. Empty: one may."""
     state = _reset_daily(state, at)
     quiet = state.quiet_until is not None and state.quiet_until > at
     broke = state.spent_up or 0 < policy.daily_cost_usd <= state.spent_today_usd
@@ -110,20 +111,20 @@ def blocking_reasons(state: DmnState, policy: DmnPolicy, at: datetime) -> tuple[
 
 
 def due_conversations(state: DmnState, policy: DmnPolicy) -> tuple[ConversationId, ...]:
-    """Where an autonomous turn would start at the next tick, if none of `blocking_reasons` held; the first first."""
+    """Return where an autonomous turn would start at the next tick if there were no `blocking_reasons`, in order."""
     foraging = policy.forage and state.mode is DmnMode.FORAGING
     found = dict.fromkeys((*state.pending, *state.continuing, *(state.low if foraging else ())))
     return tuple(place for place in found if place not in state.running)
 
 
 def step(state: DmnState, signal: Signal, policy: DmnPolicy) -> StepResult:
-    """Decide. Never raises; signals that make no sense in a state change nothing."""
+    """Decide. Never raises; a signal that makes no sense in a state changes nothing."""
     after, asked = _apply_signal(state, signal, policy)
     after, started = _dispatch_waiting(after, policy)
     effects = [*asked, *started]
     timed = isinstance(signal, Tick | Directive) or after.mode != state.mode or after.errors != state.errors
     if timed and not after.stopping:
-        # People who keep talking change the mode all the time: that must not put off what waits for a tick.
+        # People who keep talking change the mode all the time: that must not delay what waits for a tick.
         waits = bool(due_conversations(state, policy) and due_conversations(after, policy))
         keep = waits and not isinstance(signal, Tick | Directive) and after.errors <= state.errors
         effects.append(SetTimer(delay_s=interval_s(after, policy, signal.at), sooner=keep))
@@ -161,11 +162,11 @@ def _on_noticed(state: DmnState, signal: Noticed, policy: DmnPolicy) -> StepResu
         mode = state.mode if stays else DmnMode.ENGAGED
         state = replace(state, mode=mode, autonomous=0, stored_until=None, wake_on=())
         if place in state.running:
-            told: dict[str, tuple[Effect, ...]] = {
+            on_arrival: dict[str, tuple[Effect, ...]] = {
                 "steer": (Steer(conversation=place),),
                 "interrupt": (Interrupt(conversation=place),),
             }
-            return state, told.get(signal.arrivals, ())
+            return state, on_arrival.get(signal.arrivals, ())
         at_once = _has_free_lane(state, policy, direct=signal.direct)
         state = _queue_turn(state, place, URGENT, direct=signal.direct)
         if policy.inner in state.running and not (state.spared and at_once):
@@ -173,7 +174,7 @@ def _on_noticed(state: DmnState, signal: Noticed, policy: DmnPolicy) -> StepResu
         return state, ()
     if state.mode is DmnMode.STORED and any(_is_subtype(signal.type, kind) for kind in state.wake_on):
         state = replace(state, mode=DmnMode.FORAGING, stored_until=None, wake_on=(), woken=True)
-        return _queue_turn(state, place, max(signal.urgency, NORMAL)), ()  # it asked to be told, however low that is
+        return _queue_turn(state, place, max(signal.urgency, NORMAL)), ()  # asked for, however low its urgency is
     return _queue_turn(state, place, signal.urgency), ()
 
 
@@ -182,7 +183,10 @@ def _is_subtype(dotted: str, prefix: str) -> bool:
 
 
 def _queue_turn(state: DmnState, place: ConversationId, urgency: int, *, direct: bool = False) -> DmnState:
-    """Remember that a turn is due here. While one runs nothing is: its end tells what is left."""
+    """Record that a turn is due here.
+
+    Nothing is recorded while a turn runs there: its end reports what is left.
+    """
     if place in state.running or any(owed.conversation == place for owed in state.waiting) or state.stopping:
         return state
     if urgency >= URGENT:
@@ -196,7 +200,7 @@ def _queue_turn(state: DmnState, place: ConversationId, urgency: int, *, direct:
 
 
 def _clear_pending(state: DmnState, place: ConversationId) -> DmnState:
-    """A turn begins here that is told everything."""
+    """Remove this conversation from all lists: a turn begins there that receives everything."""
     pending, continuing, low = (
         tuple(other for other in places if other != place) for places in (state.pending, state.continuing, state.low)
     )
@@ -204,7 +208,10 @@ def _clear_pending(state: DmnState, place: ConversationId) -> DmnState:
 
 
 def _on_left_off(state: DmnState, place: ConversationId) -> DmnState:
-    """A turn that runs there is ended by whoever says so: its end tells what is left then."""
+    """Drop what is owed to this conversation.
+
+    The sender of the signal also ends a turn that runs there, and its end reports what is left.
+    """
     waiting = tuple(owed for owed in state.waiting if owed.conversation != place)
     return _clear_pending(replace(state, waiting=waiting), place)
 
@@ -216,7 +223,7 @@ def _on_turn_ended(state: DmnState, signal: TurnEnded | TurnFailed, policy: DmnP
     spent_usd = state.spent_today_usd + (max(0.0, signal.cost_usd) if signal.autonomous else 0.0)
     running, chats = (tuple(other for other in places if other != place) for places in (state.running, state.chats))
     state = replace(state, running=running, chats=chats, spent_today_usd=spent_usd, woken=False)
-    if signal.addressed:  # it was counted as the agent's own when it began
+    if signal.addressed:  # it was counted as autonomous when it began
         state = replace(state, autonomous=0, turns_today=max(0, state.turns_today - 1))
     fixed = state.mode in PASSIVE_MODES
     goes_on = False
@@ -286,19 +293,19 @@ def _may_dream(state: DmnState, signal: Tick, policy: DmnPolicy) -> bool:
 
 
 def _dream_left_s(state: DmnState, policy: DmnPolicy, at: datetime) -> float:
-    """How long the dream may still take."""
+    """Return the seconds that the dream may still take."""
     return policy.dreaming_s - (at - state.dreamt).total_seconds() if state.dreamt is not None else 0.0
 
 
 def _free_lanes(state: DmnState, policy: DmnPolicy) -> int:
-    """Lanes that are left for turns that nobody asked for: never the last one."""
+    """Return the number of lanes left for autonomous turns, which never take the last one."""
     return max(1, policy.lanes - 1) - len(state.running) - len(state.waiting)
 
 
 def _has_free_lane(state: DmnState, policy: DmnPolicy, *, direct: bool) -> bool:
-    """Whether a lane is free. One is for direct chats alone, so that no room keeps one waiting.
+    """Return whether a lane is free. One lane is for direct chats alone, so that no room keeps them waiting.
 
-    It is counted by who has the lanes, not by how many are free: else a busy direct chat would shut out every room.
+    The count is of lanes that rooms occupy, not of free lanes: otherwise a busy direct chat would block every room.
     """
     others = len(state.running) - len(state.chats)
     return len(state.running) < policy.lanes and (direct or others < max(1, policy.lanes - 1))
@@ -329,7 +336,7 @@ def _on_directive(state: DmnState, signal: Directive, policy: DmnPolicy) -> Step
 
 
 def _expire(state: DmnState, at: datetime) -> DmnState:
-    """What was to hold until now does not hold any more."""
+    """End what was to last until now."""
     if state.quiet_until is not None and state.quiet_until <= at:
         state = replace(state, quiet_until=None)
     if state.mode is DmnMode.STORED and _is_woken(state, at):
@@ -345,13 +352,13 @@ def _reset_daily(state: DmnState, at: datetime) -> DmnState:
     today = at.astimezone(UTC).date().isoformat()
     if today == state.day:
         return state
-    # What runs over midnight is written down on the new day; of the turns in rooms any may be the agent's own.
+    # A turn that runs over midnight counts for the new day; any turn in a room may be autonomous.
     over = len(state.running) - len(state.chats) if state.day else 0
     return replace(state, day=today, turns_today=over, spent_today_usd=0.0, spent_up=False)
 
 
 def _dispatch_waiting(state: DmnState, policy: DmnPolicy) -> StepResult:
-    """Give the free lanes to those who wait, in their order."""
+    """Start waiting turns in the free lanes, in their order."""
     starts = []
     for owed in state.waiting:
         if not _has_free_lane(state, policy, direct=owed.direct):

@@ -1,9 +1,9 @@
-"""What a Default Mode Network was told between two saves of its state, and that it would decide the same again. Pure.
+"""Trace of the signals that a Default Mode Network received, and its replay. Pure.
 
-A stretch is whole by itself: the policy, the state that it begins with, every signal that changed something with the
-effects it had, and a digest of the state that came of it. So any one of them can be decided again, whatever stands in
-front of it. Signals that changed nothing and asked for nothing but the timer are counted only: an agent at rest is told
-nothing else, for days.
+A trace covers the time between two saves of the state. It is complete by itself: the policy, the state at its
+beginning, every signal that changed something with its effects, and a digest of the state at its end. So each trace can
+be replayed without the ones before it. Signals that changed nothing and had no effect but the timer are only counted:
+an agent at rest receives nothing else, for days.
 """
 
 import hashlib
@@ -35,9 +35,9 @@ from agent.signals import (
 )
 
 FLUSH_SIGNALS: Final = 200
-"""Signals that are enough to be written down, also if what outlives the process has not changed."""
+"""Signals after which a trace is saved even if the persistent state has not changed."""
 MAX_SIGNALS: Final = 400
-"""More are not listed: such a stretch cannot be decided again."""
+"""Limit of listed signals. A longer trace cannot be replayed."""
 
 _SIGNAL_TYPES: Final = (Noticed, TurnEnded, TurnFailed, Tick, Presence, Directive, LeftOff, BudgetSpent, Stopping)
 _ADAPTERS: Final[dict[str, TypeAdapter[Any]]] = {
@@ -47,27 +47,27 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class _TraceRecord(BaseModel):
-    """A stretch as it stands in the log. Unknown keys: another version wrote it."""
+    """Trace as stored in the log. Unknown keys mean that another version wrote it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     policy: dict[str, Any]
     policy_sum: str
-    """Of all of it, with the defaults of the version that wrote this."""
+    """Digest of the whole policy, with the defaults of the version that wrote it."""
     begin: dict[str, Any] = {}
     at: datetime
-    """Of the first signal."""
+    """Time of the first signal."""
     told: tuple[tuple[int, str, dict[str, Any], tuple[str, ...]], ...] = ()
-    """Microseconds since the one in front of it, its name, its fields, and the effects."""
+    """For each signal: microseconds since the signal before it, its class name, its fields, its effects."""
     quiet: int = 0
-    """Signals that changed nothing."""
+    """Number of signals that changed nothing."""
     lost: int = 0
-    """Signals that are not listed because there were too many. 0: the stretch is whole."""
+    """Signals that are not listed because there were too many. 0: the trace is complete."""
     end_sum: str = ""
 
 
 class DmnTrace:
-    """The one that is under way."""
+    """Recorder of the trace that is under way."""
 
     def __init__(self) -> None:
         self._begin = DmnState()
@@ -78,13 +78,13 @@ class DmnTrace:
 
     @property
     def is_full(self) -> bool:
-        """It is time to write it down."""
+        """True if it is time to save the trace."""
         return len(self._signals) >= FLUSH_SIGNALS
 
     def record(
         self, before: DmnState, signal: Signal, policy: DmnPolicy, after: DmnState, effects: tuple[Effect, ...]
     ) -> None:
-        """One step that was made."""
+        """Record one step."""
         if after == before and all(isinstance(effect, SetTimer) for effect in effects):
             self._quiet_count += 1
             return
@@ -96,60 +96,69 @@ class DmnTrace:
             self._signals.append((signal, effects))
 
     def flush(self, state: DmnState) -> str:
-        """All that was noted, as it is written down; `state`: as it is now. Begins anew. Empty: nothing was."""
-        begin, policy, told, quiet, lost = self._begin, self._policy, self._signals, self._quiet_count, self._lost_count
+        """Return the trace in its stored form, and begin a new one. Empty: nothing was recorded.
+
+        `state`: the present one.
+        """
+        begin, policy, signals, quiet, lost = (
+            self._begin,
+            self._policy,
+            self._signals,
+            self._quiet_count,
+            self._lost_count,
+        )
         self._policy, self._signals, self._quiet_count, self._lost_count = None, [], 0, 0
         if policy is None:
             return ""
-        written = _TraceRecord(
+        record = _TraceRecord(
             policy=_dump_fields(policy),
             policy_sum=_digest(policy),
             begin=_dump_fields(begin) if not lost else {},
-            at=told[0][0].at.astimezone(UTC),
-            told=tuple(_serialize_signals(told)) if not lost else (),
+            at=signals[0][0].at.astimezone(UTC),
+            told=tuple(_serialize_signals(signals)) if not lost else (),
             quiet=quiet,
-            lost=lost + len(told) if lost else 0,
+            lost=lost + len(signals) if lost else 0,
             end_sum=_digest(state),
         )
-        return json.dumps(written.model_dump(mode="json", exclude_defaults=True), sort_keys=True, separators=(",", ":"))
+        return json.dumps(record.model_dump(mode="json", exclude_defaults=True), sort_keys=True, separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceReplay:
-    """A stretch, decided once more."""
+    """Result of a replay."""
 
     signal_count: int = 0
-    """That were decided again."""
+    """Signals that were decided again."""
     quiet_count: int = 0
-    """That had changed nothing, and are only counted."""
+    """Signals that had changed nothing, and were only counted."""
     skip_reason: str = ""
-    """Why it cannot be decided again, in words. Empty: it was."""
+    """Reason why a replay is not possible, in words. Empty: it was done."""
     differences: tuple[str, ...] = ()
-    """In words."""
+    """Differences from the record, in words."""
     policy: DmnPolicy | None = None
-    """By which it was decided. None: it is not known."""
+    """Policy of the trace. None: not known."""
 
 
 def replay_trace(text: str, saved: str) -> TraceReplay:
-    """Decide a stretch once more.
+    """Decide the signals of a trace again, and compare.
 
-    `saved`: the state that was written down with it, as `agent.signals.dump_state` has it.
+    `saved`: the state that was saved with it, as `agent.signals.dump_state` writes it.
     """
     try:
-        written = _TraceRecord.model_validate_json(text)
+        record = _TraceRecord.model_validate_json(text)
         policy, begin = (
-            cast("DmnPolicy", _load_value("DmnPolicy", written.policy)),
-            cast("DmnState", _load_value("DmnState", written.begin)),
+            cast("DmnPolicy", _load_value("DmnPolicy", record.policy)),
+            cast("DmnState", _load_value("DmnState", record.begin)),
         )
-        told = _deserialize_signals(written)
+        signals = _deserialize_signals(record)
     except (ValidationError, KeyError, OverflowError):
         return TraceReplay(skip_reason="another version wrote it")
-    if written.lost:
-        return TraceReplay(quiet_count=written.quiet, skip_reason="there were too many signals to list", policy=policy)
-    if _digest(policy) != written.policy_sum:
-        return TraceReplay(quiet_count=written.quiet, skip_reason="the policy has other defaults in this version")
+    if record.lost:
+        return TraceReplay(quiet_count=record.quiet, skip_reason="there were too many signals to list", policy=policy)
+    if _digest(policy) != record.policy_sum:
+        return TraceReplay(quiet_count=record.quiet, skip_reason="the policy has other defaults in this version")
     state, differences = begin, list[str]()
-    for number, (signal, effects) in enumerate(told, start=1):
+    for number, (signal, effects) in enumerate(signals, start=1):
         state, now = dmn.step(state, signal, policy)
         found = tuple(map(describe_effect, now))
         if found != effects:
@@ -161,21 +170,23 @@ def replay_trace(text: str, saved: str) -> TraceReplay:
         differences.append(
             f"the state that was written down is not what comes of it: {_describe_difference(saved, dump_state(state))}"
         )
-    elif _digest(state) != written.end_sum:
+    elif _digest(state) != record.end_sum:
         differences.append("the state that came of it was another one in what does not outlive the process")
-    return TraceReplay(signal_count=len(told), quiet_count=written.quiet, differences=tuple(differences), policy=policy)
+    return TraceReplay(
+        signal_count=len(signals), quiet_count=record.quiet, differences=tuple(differences), policy=policy
+    )
 
 
 def describe_effect(effect: Effect) -> str:
-    """An effect with all that it says, in a few words."""
+    """Return an effect's class name and its field values."""
     return " ".join([type(effect).__name__, *(str(getattr(effect, field.name)) for field in fields(effect))])
 
 
 def _serialize_signals(
-    told: Sequence[tuple[Signal, tuple[Effect, ...]]],
+    signals: Sequence[tuple[Signal, tuple[Effect, ...]]],
 ) -> list[tuple[int, str, dict[str, Any], tuple[str, ...]]]:
-    listed, since = [], told[0][0].at
-    for signal, effects in told:
+    listed, since = [], signals[0][0].at
+    for signal, effects in signals:
         kind = type(signal).__name__
         effected = tuple(map(describe_effect, effects))
         listed.append(((signal.at - since) // _MICROSECOND, kind, _dump_fields(signal), effected))
@@ -183,26 +194,29 @@ def _serialize_signals(
     return listed
 
 
-def _deserialize_signals(written: _TraceRecord) -> list[tuple[Signal, tuple[str, ...]]]:
-    told, at = list[tuple[Signal, tuple[str, ...]]](), written.at
-    for later, kind, said, effects in written.told:
+def _deserialize_signals(record: _TraceRecord) -> list[tuple[Signal, tuple[str, ...]]]:
+    signals, at = list[tuple[Signal, tuple[str, ...]]](), record.at
+    for later, kind, values, effects in record.told:
         at += later * _MICROSECOND
-        told.append((cast("Signal", _load_value(kind, {**said, "at": at})), effects))
-    return told
+        signals.append((cast("Signal", _load_value(kind, {**values, "at": at})), effects))
+    return signals
 
 
 def _dump_fields(value: DmnState | DmnPolicy | Signal) -> dict[str, Any]:
-    """Of what is not as it is by default; without the time of a signal."""
-    said = _ADAPTERS[type(value).__name__].dump_python(value, mode="json", exclude_defaults=True, exclude={"at"})
-    return cast("dict[str, Any]", said)
+    """Return the fields that differ from their defaults, without the time of a signal."""
+    dumped = _ADAPTERS[type(value).__name__].dump_python(value, mode="json", exclude_defaults=True, exclude={"at"})
+    return cast("dict[str, Any]", dumped)
 
 
-def _load_value(kind: str, said: dict[str, Any]) -> object:
-    """Reverse `_dump_fields`. Raises KeyError for what this version does not know, ValidationError."""
-    made = _ADAPTERS[kind].validate_python(said)
-    if unknown := set(said) - {field.name for field in fields(made)}:
+def _load_value(kind: str, values: dict[str, Any]) -> object:
+    """Reverse `_dump_fields`.
+
+    Raises KeyError for fields or types that this version does not know, and ValidationError.
+    """
+    loaded = _ADAPTERS[kind].validate_python(values)
+    if unknown := set(values) - {field.name for field in fields(loaded)}:
         raise KeyError(*unknown)
-    return made
+    return loaded
 
 
 def _digest(value: DmnState | DmnPolicy) -> str:
@@ -214,7 +228,7 @@ def _format_effects(effects: Sequence[str]) -> str:
 
 
 def _describe_difference(one: str, other: str) -> str:
-    """In what two saved states differ."""
+    """Return the keys in which two saved states differ."""
     try:
         was, now = json.loads(one), json.loads(other)
         unlike = [f"{key} was {was.get(key)!r}, and is {now.get(key)!r}" for key in now if was.get(key) != now[key]]

@@ -1,6 +1,6 @@
-"""The journal: an append-only Markdown file of what an agent wrote down, for people to read and to edit. Pure.
+"""The journal: an append-only Markdown file of an agent's notes, for people to read and to edit. Pure.
 
-An entry is a header with its time and title, whose it is, the text, and a last line that names the note:
+An entry is a header with its time and title, its scope, the text, and a last line with the id of the note:
 
     ## 2026-11-21 19:40:12Z — About the harbour
     scope: public
@@ -8,9 +8,9 @@ An entry is a header with its time and title, whose it is, the text, and a last 
     Ada comes back on Monday.
     <!-- note 01KAM3Q0V5T9S8 -->
 
-The last line stands last because a write that was cut off must not pass for a whole one. People may write entries
-of their own, without a scope and without that line: only a date and a time in the header make one, so ordinary
-headings are text. A time without a zone is UTC. What says no scope, or one that cannot be, is private to the owner.
+That line comes last so that an interrupted write cannot pass for a complete entry. People may write entries of their
+own, without a scope and without that line: only a date and a time in the header make an entry, so ordinary headings are
+text. A time without a zone is UTC. An entry without a valid scope is private to the owner.
 """
 
 import json
@@ -27,49 +27,51 @@ from gateway.core.events import Address
 MAX_TITLE_CHARS: Final = 120
 MAX_TEXT_CHARS: Final = 4_000
 PUBLIC_SCOPE: Final = "public"
-"""As `gateway.core.scopes` calls it."""
+"""Name of the public scope, as in `gateway.core.scopes`."""
 REMEMBERED_TITLE: Final = "to remember"
-"""The title of what is remembered for good."""
+"""Title of facts to keep for good."""
 
 _HEADER: Final = re.compile(
     r"##[ \t]+(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d)(:\d\d)?(?:\.\d+)? ?(Z|UTC|[+-]\d\d:?\d\d)?"
-    r"(?:(?:[ \t]+(?:—|–|--?)|:)[ \t]+(.*)|[ \t]*)"  # noqa: RUF001 - some write this dash
+    r"(?:(?:[ \t]+(?:—|–|--?)|:)[ \t]+(.*)|[ \t]*)"  # noqa: RUF001 - some people write this dash
 )
 _SCOPE: Final = re.compile(r"scope:[ \t]*(.*)")
 _NOTE: Final = re.compile(r"<!-- note ([0-9A-Za-z]+) -->")
 _ESCAPED: Final = re.compile(rf"\\*(?:{_HEADER.pattern}|{_NOTE.pattern})")
-"""Lines that an entry's text may not hold as they are: one more backslash stands in front of each."""
+"""Lines that need an escape in an entry's text: one more backslash in front."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalEntry:
-    """Something that was written down."""
+    """A note in the journal."""
 
     at: datetime
-    """UTC; whole seconds once it was in the file."""
+    """UTC. Whole seconds after it was read from the file."""
     title: str
-    """`to_single_line`; may be empty."""
+    """As `to_single_line` returns it; may be empty."""
     text: str
-    """`normalize_text`; may be empty where a person wrote it."""
+    """As `normalize_text` returns it; may be empty if a person wrote it."""
     scope: str | None
-    """`PUBLIC_SCOPE`, or the private place that it is of. None: the owner's."""
+    """`PUBLIC_SCOPE`, or the conversation to which it is private. None: private to the owner."""
     note_id: str = ""
-    """Which note of the log it is. Empty: a person wrote it."""
+    """Id of the note in the log. Empty: a person wrote the entry."""
 
 
 def to_single_line(text: str, most: int = MAX_TITLE_CHARS) -> str:
-    """On one line, without characters that nobody sees, at most so long."""
-    plain = text.isascii() and text.isprintable()  # most is
-    shown = (
-        text if plain else "".join(c if unicodedata.category(c)[0] not in "CZ" else " " for c in normalize_text(text))
+    """Return the text on one line, without invisible characters, at most `most` characters long."""
+    is_simple = text.isascii() and text.isprintable()  # the usual case, and the fast one
+    printable = (
+        text
+        if is_simple
+        else "".join(c if unicodedata.category(c)[0] not in "CZ" else " " for c in normalize_text(text))
     )
-    return " ".join(shown.split())[:most].rstrip()
+    return " ".join(printable.split())[:most].rstrip()
 
 
 def format_entry(entry: JournalEntry) -> str:
-    """The entry as it stands in the file, with an empty line in front. `parse_journal` reverses it.
+    """Return the entry as it stands in the file, after an empty line. `parse_journal` reverses it.
 
-    `title` and `text` are as the fields' comments say.
+    `title` and `text` must be as the docstrings of the fields require.
     """
     title = f" — {entry.title}" if entry.title else ""
     scope = f"scope: {_format_scope(entry.scope)}\n" if entry.scope is not None else "scope:\n"
@@ -80,19 +82,19 @@ def format_entry(entry: JournalEntry) -> str:
 
 
 def parse_journal(text: str) -> list[JournalEntry]:
-    """All entries of a file, in its order. What stands in front of the first is nobody's. Takes any text."""
-    return [_build_entry(*one) for one in _iter_sections(normalize_text(text).split("\n"))]
+    """Return all entries of a file, in its order. Text in front of the first is ignored. Accepts any text."""
+    return [_build_entry(*section) for section in _iter_sections(normalize_text(text).split("\n"))]
 
 
 def find_note_ids(text: str) -> set[str]:
-    """Which notes of the log stand whole in a file, or in its end."""
+    """Return the ids of the notes that are complete in a file, or in the end of one."""
     return {found[1] for line in text.split("\n") if (found := _NOTE.fullmatch(line))}
 
 
 def remove_note(text: str, note: str) -> str:
-    """A file without this note of the log, all else as it stands there.
+    """Return the file without this note; everything else is unchanged.
 
-    What a person wrote below it stays what it is: an entry of theirs, of the same time and scope.
+    Text that a person wrote below the note becomes an entry of its own, with the note's time and scope.
     """
     lines = text.split("\n")
     last = next((place for place, line in enumerate(lines) if line.rstrip() == f"<!-- note {note} -->"), None)
@@ -107,7 +109,7 @@ def remove_note(text: str, note: str) -> str:
     if any(line.strip() for line in left):
         scope = [lines[first + 1]] if _SCOPE.fullmatch(lines[first + 1].rstrip()) else []
         return "\n".join([*lines[:first], _strip_title(lines[first]), *scope, *left, *lines[end:]])
-    blank = first > 0 and not lines[first - 1].strip()  # that `format_entry` put in front
+    blank = first > 0 and not lines[first - 1].strip()  # the empty line of `format_entry`
     return "\n".join([*lines[: first - blank], *left, *lines[end:]])
 
 
@@ -142,14 +144,14 @@ def _parse_time(header: re.Match[str]) -> datetime | None:
     zone = header[4] if header[4] not in (None, "Z", "UTC") else "+00:00"
     try:
         return datetime.fromisoformat(f"{header[1]} {header[2]}{header[3] or ':00'}{zone}").astimezone(UTC)
-    except (ValueError, OverflowError):  # the 31st of February; an hour before the first of all days
+    except (ValueError, OverflowError):  # the 31st of February; an hour before year 1
         return None
 
 
 def _build_entry(at: datetime, title: str, body: list[str]) -> JournalEntry:
     scope = None
-    if body and (told := _SCOPE.fullmatch(body[0])):
-        scope, body = _parse_scope(told[1].strip()), body[1:]
+    if body and (match := _SCOPE.fullmatch(body[0])):
+        scope, body = _parse_scope(match[1].strip()), body[1:]
     notes = [found for line in body if (found := _NOTE.fullmatch(line))]
     kept = [line for line in body if not _NOTE.fullmatch(line)]
     text = "\n".join(line[1:] if line.startswith("\\") and _ESCAPED.fullmatch(line) else line for line in kept)
@@ -163,19 +165,19 @@ def _build_entry(at: datetime, title: str, body: list[str]) -> JournalEntry:
 
 
 def _format_scope(scope: str) -> str:
-    """As it is, or as JSON where a line would not carry it or it would not come back."""
+    """Return the scope unchanged, or as JSON if it would not survive on a line."""
     return scope if _parse_scope(scope) == scope and to_single_line(scope, len(scope)) == scope else json.dumps(scope)
 
 
-def _parse_scope(told: str) -> str | None:
-    if told.startswith('"'):
+def _parse_scope(written: str) -> str | None:
+    if written.startswith('"'):
         try:
-            told = str(json.loads(told))
+            written = str(json.loads(written))
         except ValueError:
             return None
-    if told == PUBLIC_SCOPE:
+    if written == PUBLIC_SCOPE:
         return PUBLIC_SCOPE
     try:
-        return Address.parse(told).conversation
+        return Address.parse(written).conversation
     except ValueError:
         return None

@@ -1,8 +1,8 @@
-"""From a brief to a request. Pure and byte-stable: equal facts give equal bytes.
+"""Build a model request from a `PromptInput`. Pure and byte-stable: equal facts give equal bytes.
 
-Order on the wire is tools, blocks, conversation, now: each piece in front of everything that changes more
-often. So tools, identity and skills name no place, the channel card no hour, who spoke when stands on the
-line itself, written once and never again, and what holds for one turn only is told last.
+Order on the wire is tools, blocks, conversation, now: each piece stands in front of everything that changes more often.
+So tools, identity and skills name no place, and the channel card names no time. The sender and time of a message stand
+on its own line, which is written once and never changed. What holds for one turn only comes last.
 """
 
 import re
@@ -17,19 +17,19 @@ from gateway.core.text_safety import describe_name_warning, reveal_hidden
 from gateway.core.tool_spec import ToolSpec
 
 MAX_LINE_CHARS = 8_000
-"""One message may not crowd out the rest; the log keeps it whole."""
+"""Limit of one message, so that it cannot crowd out the rest. The log keeps the whole."""
 MAX_SNIPPET_CHARS = 80
-"""Of a message that is replied to: enough to know it again."""
+"""Limit of the quotation of a message that is replied to: enough to recognize it."""
 MAX_TOPIC_CHARS = 400
-"""More than most networks allow; forum titles are shorter."""
+"""Limit of a topic. Most networks allow less; titles of forums are shorter."""
 MAX_TITLE_CHARS = 128
-"""Of rooms, threads and servers: the longest that Telegram has."""
+"""Limit of titles of rooms, threads and servers: the longest that Telegram allows."""
 MAX_EVENT_CHARS = 1_000
-"""Of people's words in a line that tells what happened: a reminder is a sentence or two."""
+"""Limit of people's words in a line about an event: a reminder has a sentence or two."""
 _HANDLE = re.compile(r"@?[\w\[\]\\`^{}|.-]{1,64}")
-"""A nick or `@name` in one word, which is no sentence: told as it is."""
+"""Nick or `@name` in one word, which cannot be a sentence: shown without quotation marks."""
 SHARED_BLOCKS = frozenset({"identity", "skills"})
-"""Blocks that are the same bytes in every conversation of an agent, as its tools are."""
+"""Blocks with the same bytes in every conversation of an agent, as its tools have."""
 
 PROTOCOL = """\
 You take part in chat rooms and direct chats through a gateway.
@@ -47,15 +47,15 @@ Write only the text to be posted, in Markdown, with no name or time in front."""
 def build_request(
     brief: PromptInput, *, tools: tuple[ToolSpec, ...], max_output_tokens: int, key: str, plain: bool
 ) -> ModelRequest:
-    """Lay out one request, without marks.
+    """Build one request, without cache breakpoints.
 
     `plain` is for very small models: no protocol text, no skills and no channel card.
     """
-    exchanges = (*brief.history, PromptTurn(input_text=brief.input_text, reply="", images=brief.images))
-    said = chain.from_iterable([exchange.messages for exchange in exchanges])
+    turns = (*brief.history, PromptTurn(input_text=brief.input_text, reply="", images=brief.images))
+    messages = chain.from_iterable([turn.messages for turn in turns])
     return ModelRequest(
         blocks=_build_blocks(brief, plain=plain),
-        conversation=tuple([_join_messages(list(side)) for _, side in groupby(said, key=attrgetter("role"))]),
+        conversation=tuple([_join_messages(list(side)) for _, side in groupby(messages, key=attrgetter("role"))]),
         aside=brief.aside,
         now=brief.now,
         tools=tuple(sorted(tools, key=lambda tool: tool.name)),
@@ -66,24 +66,27 @@ def build_request(
 
 
 def _join_messages(side: list[ModelMessage]) -> ModelMessage:
-    """After a silence the same side goes on, and sides must alternate."""
+    """Join neighbouring messages of one side, because sides must alternate.
+
+    A silent turn leaves no answer between two messages of the user's side.
+    """
     if len(side) == 1:
         return side[0]
-    return ModelMessage(role=side[0].role, parts=tuple(chain.from_iterable([said.parts for said in side])))
+    return ModelMessage(role=side[0].role, parts=tuple(chain.from_iterable([message.parts for message in side])))
 
 
 def _build_blocks(brief: PromptInput, *, plain: bool) -> tuple[SystemBlock, ...]:
-    """The system prompt. What all conversations share stands first, and has these names: `SHARED_BLOCKS`."""
+    """Build the system prompt. The blocks that all conversations share come first (`SHARED_BLOCKS`)."""
     identity = brief.persona if plain else f"{PROTOCOL}\n\n{brief.persona}"
     blocks = [
         ("identity", identity),
         ("skills", "" if plain else brief.skills),
         ("binding", _render_binding(brief.binding)),
     ]
-    made = [SystemBlock(name=name, text=text.strip(), ttl="long") for name, text in blocks if text.strip()]
+    rendered = [SystemBlock(name=name, text=text.strip(), ttl="long") for name, text in blocks if text.strip()]
     if not plain and brief.card.strip():
-        made.append(SystemBlock(name="channel", text=brief.card.strip(), ttl="short"))
-    return tuple(made)
+        rendered.append(SystemBlock(name="channel", text=brief.card.strip(), ttl="short"))
+    return tuple(rendered)
 
 
 def _render_binding(binding: PromptBinding) -> str:
@@ -97,9 +100,9 @@ def _render_binding(binding: PromptBinding) -> str:
 
 
 def render_channel_card(place: ChannelCard) -> str:
-    """The channel card.
+    """Render the channel card.
 
-    It is pinned to a conversation: `gateway.context.prompt_context` says when it may be written anew.
+    It is pinned to a conversation: `gateway.context.prompt_context` decides when it may be rendered anew.
     """
     kind = "network" if place.platform == "IRC" else "server"
     server = f', {kind} "{_quote(place.server, MAX_TITLE_CHARS)}"' if place.server else ""
@@ -128,18 +131,18 @@ def _render_place(place: ChannelCard) -> str:
     return f'{where}, in the thread "{_quote(place.thread, MAX_TITLE_CHARS)}"' if place.thread else f"{where}, a thread"
 
 
-def _render_own_name(me: str) -> str:
-    return me if _HANDLE.fullmatch(me) else f'"{_quote(me, MAX_TITLE_CHARS)}"'
+def _render_own_name(own_name: str) -> str:
+    return own_name if _HANDLE.fullmatch(own_name) else f'"{_quote(own_name, MAX_TITLE_CHARS)}"'
 
 
 def render_prompt_lines(lines: Sequence[PromptLine], *, omitted: int, plain: bool) -> str:
-    """New lines as the model reads them, now and in every later prompt. Written once, never again."""
+    """Render new messages as the model reads them, in this and every later prompt: rendered once, never again."""
     older = [f"({omitted} earlier lines are not shown)"] if omitted else []
     return "\n".join([*older, *(render_line(line, plain=plain) for line in lines)])
 
 
 def render_line(line: PromptLine, *, plain: bool = False) -> str:
-    """One message as the model reads it; what a sender wrote can never look like another line."""
+    """Render one message. Text of a sender can never look like another line."""
     text = reveal_hidden(line.text)
     if len(text) > MAX_LINE_CHARS:
         text = f"{text[:MAX_LINE_CHARS]} [... {len(text) - MAX_LINE_CHARS} more characters]"
@@ -149,8 +152,8 @@ def render_line(line: PromptLine, *, plain: bool = False) -> str:
         changed = f'{_safe_name(line.sender)} changed {what} to: "{_quote(line.text, MAX_TOPIC_CHARS)}"'
         return f"({changed})" if plain else f"[{line.sent:%Y-%m-%d %H:%M}] ({changed})"
     if line.event:
-        tale = "".join(_render_event_part(form, words) for form, words in line.event)
-        return f"({tale})" if plain else f"[{line.sent:%Y-%m-%d %H:%M}] ({tale})"
+        event_text = "".join(_render_event_part(form, words) for form, words in line.event)
+        return f"({event_text})" if plain else f"[{line.sent:%Y-%m-%d %H:%M}] ({event_text})"
     if plain:
         return text
     text = "\n  ".join(text.splitlines())
@@ -180,20 +183,20 @@ def _render_event_part(form: Literal["own", "name", "quoted"], words: str) -> st
 
 
 def _safe_name(name: str) -> str:
-    # Brackets and colons belong to the frame: a name must not be able to close it.
+    # Brackets and colons are syntax of the line: a name must not be able to end it.
     return "".join(c if c.isprintable() and c not in "[]():" else "_" for c in name) or "_"
 
 
-def _render_reply_to(answers: tuple[str, str] | None) -> str:
-    if answers is None:
+def _render_reply_to(reply_to: tuple[str, str] | None) -> str:
+    if reply_to is None:
         return ""
-    whom, text = answers
-    shown = _quote(text, MAX_SNIPPET_CHARS)
-    return f' (in reply to {_safe_name(whom)}: "{shown}")' if shown else f" (in reply to {_safe_name(whom)})"
+    author, text = reply_to
+    snippet = _quote(text, MAX_SNIPPET_CHARS)
+    return f' (in reply to {_safe_name(author)}: "{snippet}")' if snippet else f" (in reply to {_safe_name(author)})"
 
 
 def _quote(text: str, most: int) -> str:
-    """On one line, without quotation marks of its own."""
+    """Return the text on one line, shortened, without quotation marks."""
     flat = _to_single_line(reveal_hidden(text)).replace('"', "'")
     return flat if len(flat) <= most else f"{flat[:most]}..."
 

@@ -1,6 +1,7 @@
-"""What the Default Mode Network is told, what it remembers, and what it asks for. `agent.dmn` decides.
+"""Vocabulary of the Default Mode Network: its policy, state, signals and effects. `agent.dmn` decides. Pure.
 
-Pure, and frozen: a state is a value. Times are aware and in UTC; they come with the signals.
+All types are frozen: a state is a value. Times are aware, in UTC, and come with the signals. States, policies and
+signals are stored, so their class and field names are a file format.
 """
 
 from dataclasses import dataclass, replace
@@ -13,19 +14,20 @@ from pydantic import TypeAdapter
 from gateway.core.events import ConversationId, PresenceLevel
 
 LOW, NORMAL, URGENT = 1, 2, 3
-"""Urgencies that reach the agent (0, ambient, never does)."""
+"""Urgencies that reach the agent. 0, ambient, never does."""
 
 ArrivalPolicy = Literal["steer", "queue", "interrupt"]
-"""What becomes of a running turn when somebody speaks to the agent there: it is told at its next tool boundary; it goes
-on, and the next turn is told; it is ended, and the next turn begins at once."""
+"""Effect of a message to the agent on the turn that runs in the same conversation. `steer`: the turn receives it at its
+next tool boundary. `queue`: the turn goes on, and the next one receives it. `interrupt`: the turn ends, and the next
+one begins at once."""
 
 
 DmnOrder = Literal["wake", "pause", "rest", "store", "quiet", "off"]
-"""What an operator, or the agent itself, tells the network. `store`: rest until a time or a kind of event."""
+"""Order of an operator, or of the agent itself. `store`: rest until a time or a kind of event."""
 
 
 class DmnMode(StrEnum):
-    """What the agent is doing, by how soon it looks again."""
+    """Activity of the agent, which decides how soon the next tick comes."""
 
     ENGAGED = "engaged"
     WORKING = "working"
@@ -39,37 +41,38 @@ class DmnMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DmnPolicy:
-    """How the operator wants it."""
+    """Settings of the network, made by the operator."""
 
     inner: ConversationId
-    """The agent's own conversation."""
+    """Conversation of the agent with itself."""
     engaged_s: float = 5.0
     working_s: float = 3.0
     foraging_s: float = 30.0
     resting_s: float = 300.0
     dreaming_s: float = 600.0
-    """A dream takes no longer."""
+    """Longest duration of a dream."""
     max_autonomous_turns: int = 20
-    """In a row; a person's word starts the count again."""
+    """Limit of autonomous turns in a row. A message from a person resets the count."""
     daily_turns: int = 200
-    """Autonomous ones, per UTC day."""
+    """Limit of autonomous turns per UTC day."""
     daily_cost_usd: float = 2.0
-    """Of autonomous turns, per UTC day. 0: none that cost anything."""
+    """Limit of the cost of autonomous turns per UTC day. 0: no cost is allowed."""
     forage: bool = False
-    """True: a foraging agent also takes up low notifications."""
+    """True: an agent in `foraging` also takes up low notifications."""
     lanes: int = 8
-    """Turns side by side. With more than one, one of them is for direct chats alone."""
+    """Limit of turns that run side by side. If it is more than one, one lane is for direct chats alone."""
     dream_every_s: float = 64_800.0
-    """At most so often does it dream. 0: never."""
+    """Least time between two dreams. 0: no dreams."""
     dream_tokens: int = 500
-    """So much must have been written down since."""
+    """Least amount of notes since the last dream."""
     lifetimes_s: tuple[float, ...] = (300.0, 3600.0)
-    """Of cached prompts: an interval that would end just past one of them ends before it."""
+    """Lifetimes of cached prompts. An interval that would end shortly after one of them is shortened to end before
+    it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingTurn:
-    """A turn that is due at once."""
+    """Turn that is due at once."""
 
     conversation: ConversationId
     direct: bool
@@ -77,56 +80,57 @@ class PendingTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DmnState:
-    """All that the network remembers. A restart keeps what `lasting` names."""
+    """Complete memory of the network. `persistent` is the part that survives a restart."""
 
     mode: DmnMode = DmnMode.RESTING
     running: tuple[ConversationId, ...] = ()
-    """A turn is under way here."""
+    """Conversations with a turn under way."""
     chats: tuple[ConversationId, ...] = ()
-    """Of these, the direct chats that somebody wrote in."""
+    """Subset of `running`: direct chats in which a person wrote."""
     waiting: tuple[PendingTurn, ...] = ()
-    """Somebody is owed a turn here; oldest first."""
+    """Turns owed to people, oldest first."""
     pending: tuple[ConversationId, ...] = ()
-    """Taken up when a tick comes; oldest first."""
+    """Conversations to take up at the next tick, oldest first."""
     continuing: tuple[ConversationId, ...] = ()
-    """The last turn here used tools and did not yield: it goes on when a tick comes."""
+    """Conversations whose last turn used tools and did not yield. The next tick continues them."""
     low: tuple[ConversationId, ...] = ()
-    """Something low waits here."""
+    """Conversations with pending low notifications."""
     spared: bool = False
-    """The inner turn was interrupted once already, and is let alone now."""
+    """True: the inner turn was interrupted once already, and is not interrupted again."""
     presence: PresenceLevel = "present"
     autonomous: int = 0
     """Autonomous turns since a person last spoke to the agent."""
     day: str = ""
-    """The UTC date that the next three are of."""
+    """UTC date of the next three fields."""
     turns_today: int = 0
-    """Autonomous ones."""
+    """Autonomous turns of that day."""
     spent_today_usd: float = 0.0
-    """By these."""
+    """Cost of these turns."""
     spent_up: bool = False
-    """A request was refused because it could have cost more than is left."""
+    """True: a request was refused because it could have cost more than what is left of the daily budget."""
     errors: int = 0
     """Failed turns in a row."""
     quiet_until: datetime | None = None
-    """Nothing below urgent starts anything until then."""
+    """Time until which nothing below urgent starts a turn. None: not quiet."""
     stored_until: datetime | None = None
-    """Stored: woken then. None: only by an event, or a person."""
+    """Time at which a stored agent wakes. None: only an event or a person wakes it."""
     wake_on: tuple[str, ...] = ()
-    """Stored: woken by a notification of such a type, or one below it."""
+    """Dotted types of notifications that wake a stored agent. A type includes its subtypes."""
     woken: bool = False
-    """It was stored, and no turn has ended since it was woken."""
+    """True: the agent was stored, and no turn has ended since it woke."""
     dreamt: datetime | None = None
-    """When the last dream began."""
+    """Start of the last dream. None: none yet."""
     stopping: bool = False
 
     @property
     def persistent(self) -> "DmnState":
-        """What outlives the process. Nobody is owed anything: what is unread is noticed anew.
+        """Part of the state that survives the process.
 
-        A dream that the process does not outlive is dreamt again; one that was whole left nothing to dream of.
+        Owed turns are left out: unread messages are noticed again after a restart. A dream that a restart interrupts is
+        dreamt again; after a complete one there is nothing left to dream of.
         """
         if self.mode is DmnMode.DREAMING:
-            self = replace(self, mode=DmnMode.RESTING, dreamt=None)  # noqa: PLW0642 - as of then
+            self = replace(self, mode=DmnMode.RESTING, dreamt=None)  # noqa: PLW0642 - the interrupted dream counts as never begun
         kept = replace(self, running=(), chats=(), waiting=(), pending=(), continuing=(), low=())
         return replace(kept, spared=False, woken=False, stopping=False)
 
@@ -135,7 +139,7 @@ _STATE_ADAPTER: TypeAdapter[DmnState] = TypeAdapter(DmnState)
 
 
 def dump_state(state: DmnState) -> str:
-    """The part of a state that outlives the process, as JSON."""
+    """Serialize the part of a state that survives the process as JSON."""
     return _STATE_ADAPTER.dump_json(state.persistent).decode()
 
 
@@ -146,42 +150,42 @@ def load_state(saved: str) -> DmnState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noticed:
-    """Something is ripe, for a turn in this conversation."""
+    """Event that is ready for a turn in this conversation."""
 
     at: datetime
     conversation: ConversationId
     urgency: int
     type: str = ""
-    """Its dotted type; empty: several, or not known any more."""
+    """Dotted type. Empty: several types, or no longer known."""
     direct: bool = False
-    """It is a direct chat."""
+    """True: a direct chat."""
     arrivals: ArrivalPolicy = "steer"
     trusted: bool = False
-    """An owner or admin said it: their word lifts a pause."""
+    """True: the sender is an owner or admin, whose message ends a pause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnEnded:
-    """A turn ended in a reply, in silence, by yielding, or because it was interrupted."""
+    """End of a turn by a reply, by silence, by yielding or by an interruption."""
 
     at: datetime
     conversation: ConversationId
     used_tools: bool = False
-    """Tools that do something, and not only end the turn or write something down."""
+    """True: tools worked on a task. Tools that only end the turn or write a note do not count."""
     yielded: bool = False
     interrupted: bool = False
     autonomous: bool = False
     cost_usd: float = 0.0
     left: int = 0
-    """Highest urgency still unread there: what came while the turn ran."""
+    """Highest urgency among messages that are still unread there: they arrived while the turn ran."""
     direct: bool = False
     addressed: bool = False
-    """It began by itself, and somebody spoke to the agent in it: so it was not one of the agent's own."""
+    """True: the turn began autonomously, and a person spoke to the agent during it. It does not count as autonomous."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnFailed:
-    """A turn ended without an answer."""
+    """End of a turn without an answer."""
 
     at: datetime
     conversation: ConversationId
@@ -190,23 +194,24 @@ class TurnFailed:
     left: int = 0
     direct: bool = False
     addressed: bool = False
-    """As in `TurnEnded`."""
+    """See `TurnEnded.addressed`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """The timer came."""
+    """Expiry of the timer."""
 
     at: datetime
     material_tokens: int = 0
-    """Written down since the last dream."""
+    """Amount of notes written since the last dream."""
     arriving: tuple[ConversationId, ...] = ()
-    """Here somebody has just spoken to the agent, which is noticed in a moment: that begins the turn."""
+    """Conversations in which a person has just spoken to the agent. The `Noticed` that follows in a moment begins the
+    turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Presence:
-    """The people came nearer, or went."""
+    """Change in the presence of the people."""
 
     at: datetime
     level: PresenceLevel
@@ -214,19 +219,19 @@ class Presence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Directive:
-    """An operator, or the agent itself, says what to do."""
+    """Order of an operator or of the agent itself."""
 
     at: datetime
     order: DmnOrder
     until: datetime | None = None
-    """Of `store` and `quiet`. None: until woken."""
+    """End of `store` or `quiet`. None: until woken."""
     on: tuple[str, ...] = ()
-    """Of `store`: types of notifications that wake."""
+    """For `store`: types of notifications that wake the agent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOff:
-    """Somebody has what goes on here left off: nobody is owed a turn by what was there until now."""
+    """Cancellation of the work in a conversation: no turn is owed for anything that was pending there until now."""
 
     at: datetime
     conversation: ConversationId
@@ -234,14 +239,17 @@ class LeftOff:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetSpent:
-    """A request of an autonomous turn was refused, because it could have cost more than is left of the day's money."""
+    """Refusal of a request of an autonomous turn, for want of money.
+
+    The request could have cost more than what is left of the daily budget.
+    """
 
     at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopping:
-    """The process ends soon: start nothing more."""
+    """Announcement that the process ends soon. No more turns start."""
 
     at: datetime
 
@@ -256,40 +264,40 @@ class StartTurn:
     conversation: ConversationId
     autonomous: bool
     continuing: bool = False
-    """Nothing need be unread: it goes on with what it was doing."""
+    """True: continue the last turn's work; there may be no unread messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steer:
-    """Tell the turn that runs there what has arrived, at its next tool boundary."""
+    """Pass new messages to the turn that runs in this conversation, at its next tool boundary."""
 
     conversation: ConversationId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interrupt:
-    """End the turn that runs there, leaving a record of what it did."""
+    """End the turn that runs in this conversation, and record what it did."""
 
     conversation: ConversationId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dream:
-    """Consolidate what was written down into memory, as a turn of the inner conversation."""
+    """Consolidate notes into memory, as a turn of the inner conversation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetTimer:
-    """Send a `Tick` after `delay_s` seconds, instead of any set before."""
+    """Send a `Tick` after `delay_s` seconds, in place of the timer set before."""
 
     delay_s: float
     sooner: bool = False
-    """True: only if that comes before the one set before, which else stays."""
+    """True: only if that is earlier than the timer set before, which otherwise stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Persist:
-    """Write the state down: what a restart must keep has changed."""
+    """Save the state: the part that must survive a restart has changed."""
 
 
 Effect = StartTurn | Steer | Interrupt | Dream | SetTimer | Persist

@@ -1,7 +1,7 @@
-"""Summaries that a model makes: what it is asked, what is taken of its answer, what must survive it. Pure.
+"""Summaries by a model: the request, the judgement of the answer, and the names that must survive. Pure.
 
-A name, a number or a path that a summary lost is lost to whoever reads it. So what looks like one is found by its form
-alone, and what the summary does not say word for word stands beside it (`agent.view_forms`).
+A name, a number or a path that a summary leaves out is lost to its readers. So these are recognized by their form
+alone, and those that the summary does not contain word for word are listed beside it (`agent.view_forms`).
 """
 
 import re
@@ -14,13 +14,13 @@ from agent.prompts import load_prompt
 from agent.workspace.character_card import normalize_text
 
 SUMMARY_TOKENS: Final = 2_000
-"""Of a summary at most: some three pages."""
+"""Limit of a summary: some three pages."""
 WORDS_PER_TOKEN: Final = 0.5
-"""Models count badly, and other languages than English take more."""
+"""Words to ask for per token. Models count badly, and languages other than English take more tokens."""
 THINKING_SHARE: Final = 2
-"""A model that thinks may take as much again before it writes."""
+"""Output limit as a multiple of the summary's: a model may think as long before it writes."""
 MIN_CUT_SUMMARY_CHARS: Final = 200
-"""Of an answer that was cut off: less is not worth what it cost."""
+"""Least length of an answer that was cut off. A shorter one is not worth its cost."""
 CUT_MARK: Final = "[... the rest did not fit]"
 NO_CALLS_HINT: Final = "(Call no tools: none is carried out. Write the summary, as text.)"
 NO_TEXT_HINT: Final = "(You wrote nothing. Write the summary.)"
@@ -29,7 +29,7 @@ MAX_IDENTIFIERS: Final = 80
 MIN_IDENTIFIER_CHARS: Final = 2
 MAX_IDENTIFIER_CHARS: Final = 160
 MAX_TEXT_CHARS: Final = 100_000
-"""Of one text is looked at, half from each end."""
+"""Characters that are searched in one text, half from each end."""
 
 _SENTENCE_END: Final = re.compile(r"[.!?\u3002\uff01\uff1f][\"')\]»”]{0,3}(?=\s|$)|\n")
 _DECLINED: Final = re.compile(
@@ -37,30 +37,30 @@ _DECLINED: Final = re.compile(
     re.IGNORECASE,
 )
 _DECLINED_CHARS: Final = 300
-"""A longer answer that begins so is rather a summary of somebody's excuse."""
+"""A longer answer that begins like this is rather a summary of another person's excuse."""
 
 
-# What is asked
+# The request
 
 
 def build_summary_request(
     request: ModelRequest, *, tail: int, most_tokens: int = SUMMARY_TOKENS, hint: str = ""
 ) -> ModelRequest:
-    """The request that asks for a summary of all but the last `tail` exchanges of this one's conversation.
+    """Build the request for a summary of all but the last `tail` exchanges of this request's conversation.
 
-    It begins with the bytes of `request`, so that a cached prefix is read. `hint`: what was wrong with the last answer.
+    It begins with the bytes of `request`, so that a cached prefix is read. `hint`: the fault of the previous answer.
     """
     words = max(50, int(most_tokens * WORDS_PER_TOKEN) // 50 * 50)
-    asked = TextPart(
+    instruction = TextPart(
         text=load_prompt("summarise").replace("{what}", _name_summarized_part(tail)).replace("{words}", str(words))
     )
     *before, last = request.conversation or (ModelMessage(role="user", parts=()),)
     if last.role == "user":
-        conversation = (*before, replace(last, parts=(*last.parts, asked)))
+        conversation = (*before, replace(last, parts=(*last.parts, instruction)))
     else:
-        conversation = (*request.conversation, ModelMessage(role="user", parts=(asked,)))
-    most = min(request.max_output_tokens, most_tokens * THINKING_SHARE)
-    return replace(request, conversation=conversation, aside="", now=hint, max_output_tokens=most)
+        conversation = (*request.conversation, ModelMessage(role="user", parts=(instruction,)))
+    output_tokens = min(request.max_output_tokens, most_tokens * THINKING_SHARE)
+    return replace(request, conversation=conversation, aside="", now=hint, max_output_tokens=output_tokens)
 
 
 def _name_summarized_part(tail: int) -> str:
@@ -69,25 +69,28 @@ def _name_summarized_part(tail: int) -> str:
     return f"the conversation but its last {tail} exchanges" if tail > 1 else "the conversation but its last exchange"
 
 
-# What is taken of the answer
+# The answer
 
 
 @dataclass(frozen=True, slots=True)
 class SummaryDraft:
-    """What an answer is worth: one of the two is empty."""
+    """Judgement of an answer. Either `text` or `reason` is empty."""
 
     text: str = ""
-    """The summary."""
+    """Summary."""
     reason: str = ""
-    """Why there is none, in words."""
+    """Reason why there is no summary, in words."""
     hint: str = ""
-    """What to tell the model when it is asked again."""
+    """Correction for the model if it is asked again."""
 
 
 def judge_summary(
     text: str, *, stop: Literal["end", "tools", "length", "refused"], called: bool, most_tokens: int = SUMMARY_TOKENS
 ) -> SummaryDraft:
-    """Judge a whole answer. `called`: it called tools. Of one that was cut off whole sentences are taken."""
+    """Judge a whole answer. An answer that was cut off is shortened to whole sentences.
+
+    `called`: it contains tool calls.
+    """
     if called:
         return SummaryDraft(reason="the model called tools instead of writing a summary", hint=NO_CALLS_HINT)
     if stop == "refused":
@@ -105,7 +108,7 @@ def judge_summary(
 
 
 def _strip_wrapping(text: str) -> str:
-    """Without what only wraps it: a fence around all of it, our own heading."""
+    """Return the text without a fence around it, and without our own heading."""
     lines = text.split("\n")
     if len(lines) > 1 and lines[0].startswith("```") and lines[-1] == "```":
         lines = lines[1:-1]
@@ -113,9 +116,9 @@ def _strip_wrapping(text: str) -> str:
 
 
 def truncate_at_sentence(text: str, most_bytes: int) -> str:
-    """All of it, or its beginning until the last sentence or word that fits, saying that there was more.
+    """Return all of the text, or its beginning up to the last sentence or word that fits, with a mark.
 
-    Empty if that would be nothing. Never more than `most_bytes` as UTF-8.
+    Empty if nothing but the mark would be left. At most `most_bytes` as UTF-8.
     """
     if len(text.encode()) <= most_bytes:
         return text
@@ -129,15 +132,15 @@ def truncate_at_sentence(text: str, most_bytes: int) -> str:
     return f"{kept} {CUT_MARK}" if kept else ""
 
 
-# What must survive
+# Names that must survive
 
 
 def extract_identifiers(texts: Sequence[str], *, kept: Sequence[str] = (), most: int = MAX_IDENTIFIERS) -> list[str]:
-    """What must be kept word for word: names, numbers, paths and the like; the most recent and most repeated first.
+    """Return names, numbers, paths and the like that must be kept word for word.
 
-    `texts`: oldest first. `kept`: of summaries before (`agent.view_forms.extract_exact_names`), the most important
-    first. What is found leaves at least half of the places to these, so that what was planted early is not washed away
-    by one long talk.
+    `texts`: oldest first. The most recent and most repeated identifiers come first. `kept`: identifiers of earlier
+    summaries (`agent.view_forms.extract_exact_names`), the most important first. They get at least half of the places,
+    so that one long conversation does not displace early facts.
     """
     weights = dict[str, int]()
     for place, text in enumerate(texts, start=1):
@@ -151,14 +154,15 @@ def extract_identifiers(texts: Sequence[str], *, kept: Sequence[str] = (), most:
 
 
 def secure_identifiers(summary: str, names: Iterable[str]) -> tuple[str, list[str]]:
-    """The summary, in which each of these that it says will be found again, and those that must stand beside it.
+    """Return the summary, and the identifiers that must be listed beside it.
 
-    What was known by its quotation marks only, and stands there without any, is marked as code.
+    The others can be found in the summary again by their form. An identifier that was recognized only by its quotation
+    marks, and stands in the summary without any, is marked as code.
     """
     names = list(dict.fromkeys(names))
     safe = _find_present(summary, names)
     for name in names:
-        marked = re.sub(_exact_pattern(name), lambda same: f"`{same[0]}`", summary, count=1)
+        marked = re.sub(_exact_pattern(name), lambda match: f"`{match[0]}`", summary, count=1)
         if name not in safe and marked != summary and (now := _find_present(marked, names)) >= {name, *safe}:
             summary, safe = marked, now
     return summary, [name for name in names if name not in safe]
@@ -173,13 +177,13 @@ def _exact_pattern(name: str) -> str:
 
 
 _LINE_TIME: Final = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d\] ", re.MULTILINE)
-"""When a line was said (`agent.prompt.render_line`): no fact, and each has one."""
+"""Time of a line (`agent.prompt.render_line`). Each line has one, so it is not a fact to keep."""
 _UNITS: Final = (
     "ms|s|sec|seconds?|min|minutes?|h|hours?|days?|weeks?|months?|years?|[kKMGT]i?B|[kMG]?bit|px|[nµmck]?m|km|[mk]?g|"
     "m?l|[kMG]?Hz|k?Wh?|m?A|k?V|°[CF]|°|%|tokens?|USD|EUR|GBP|CHF|JPY|€|£|\\$|dollars?|euros?|pounds?"
 )
 _MONTHS: Final = (
-    "(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec|Mär|Mai|Okt|Dez)"  # and whatever follows these letters
+    "(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec|Mär|Mai|Okt|Dez)"  # and any letters that follow
     r"[a-zäé]{0,7}\.?"
 )
 _CAPITAL: Final = "(?:[A-ZÀ-ÖØ-Þ]['\u2019])?[A-ZÀ-ÖØ-Þ][a-zß-öø-ÿ]{1,30}+(?:-[A-ZÀ-ÖØ-Þ][a-zß-öø-ÿ]{1,30}+)?"
@@ -219,12 +223,12 @@ _IDENTIFIER: Final = re.compile(
         )
     )
 )
-"""The first form that fits at a place is taken. Each is bounded, so that no text takes long."""
+"""Forms of identifiers; the first that fits at a place is taken. Each is bounded, so that no text takes long."""
 _TRAILING_PUNCTUATION: Final = ".,;:!?'"
 
 
 def _iter_identifiers(text: str) -> Iterator[str]:
-    """In the order of the text, as often as it is there."""
+    """Yield the identifiers in the order of the text, with repetitions."""
     if len(text) > MAX_TEXT_CHARS:
         text = f"{text[: MAX_TEXT_CHARS // 2]}\n{text[-MAX_TEXT_CHARS // 2 :]}"
     for match in _IDENTIFIER.finditer(_LINE_TIME.sub("", text)):

@@ -1,10 +1,7 @@
-"""One turn: ask the model, let it use tools, ask again, until it says something or chooses not to.
+"""One turn: ask the model, carry out its tool calls, ask again, until it replies or chooses not to.
 
-One answer of the model, heard to its end.
-
-The calls of one answer, carried out: side by side where that is safe, and told in their order.
-
-What of an unfinished answer may be shown. Pure.
+`take_turn` is the loop. `ask_model` reads one answer to its end, `ToolExecution` carries out the calls of one answer,
+`presentable_text` returns the part of an unfinished answer that may be shown. `agent.turn_context` builds the requests.
 """
 
 import asyncio
@@ -53,31 +50,36 @@ from gateway.core.tool_spec import Image, ToolCall, ToolSpec
 
 @dataclass(slots=True)
 class ModelAnswer:
-    """What the model said."""
+    """Answer of the model to one request."""
 
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
     problems: tuple[str, ...] = ()
-    """What it wrote instead of calls and cannot be read: a sentence each, for the model."""
+    """Text in place of calls that cannot be parsed: one sentence each, for the model."""
     end: StreamEnd | None = None
-    """None: it has not ended."""
+    """End of the stream. None: not reached yet."""
 
     def recover_calls(self, request: ModelRequest, known: tuple[ToolSpec, ...]) -> None:
-        """Take the text for calls of known tools, if it is nothing else and the model was not told any of them."""
-        from agent.models.leak_formats import BadLeakedCall  # noqa: PLC0415 - the same
+        """Parse the text as calls of known tools.
+
+        Nothing changes if the text holds anything else, or if the calls already stand in the request.
+        """
+        from agent.models.leak_formats import BadLeakedCall  # noqa: PLC0415 - seldom needed, and large
         from agent.models.leaks import is_call_in_request, recover_tool_calls  # noqa: PLC0415 - seldom needed, and large
 
         found = recover_tool_calls(self.text, known)
         calls = tuple(
             [
-                _clean_call(ToolCall(id=f"leak_{number}", name=one.name, arguments=one.arguments, is_recovered=True))
-                for number, one in enumerate(found, start=1)
-                if not isinstance(one, BadLeakedCall)
+                _clean_call(
+                    ToolCall(id=f"leak_{number}", name=leaked.name, arguments=leaked.arguments, is_recovered=True)
+                )
+                for number, leaked in enumerate(found, start=1)
+                if not isinstance(leaked, BadLeakedCall)
             ]
         )
         if found and not any(is_call_in_request(call, request) for call in calls):
             self.text, self.calls = "", calls
-            self.problems = tuple([one.message for one in found if isinstance(one, BadLeakedCall)])
+            self.problems = tuple([leaked.message for leaked in found if isinstance(leaked, BadLeakedCall)])
 
 
 async def ask_model(  # noqa: C901 - one case per kind of chunk
@@ -89,23 +91,23 @@ async def ask_model(  # noqa: C901 - one case per kind of chunk
     *,
     thought: Callable[[str], None] = lambda _: None,
 ) -> ModelAnswer:
-    """Ask, and call `glimpse` with the text so far, `thought` with each piece of what is thought.
+    """Send a request and read the answer to its end. Raises a ModelError.
 
-    Cut off, it tells `progress` what is billed all the same.
-    `known`: tools whose calls are found in the text of a model that is known to write them there (`StreamEnd.leaks`).
-    Raises a ModelError.
+    `glimpse` is called with the text so far, `thought` with each piece of thinking. If cancelled, `progress` gets the
+    requests that are billed all the same. `known`: tools whose calls are recovered from the text of a model that is
+    known to write them there (`StreamEnd.may_leak_calls`).
     """
     answer, billed, show = ModelAnswer(), _no_accounts, glimpse
     stream = model.stream(request)
     try:
         async for chunk in stream:
             match chunk:
-                case StreamStart(billed_accounts=told):
-                    billed = told or billed
+                case StreamStart(billed_accounts=accounts):
+                    billed = accounts or billed
                 case PartialText(text=text):
                     if glimpse is not None:
                         glimpse(text)
-                    show = None  # the model says itself how the answer grows, and then says it whole
+                    show = None  # the model reports partial text itself, and the whole text at the end
                 case ThinkingDelta(text=text):
                     thought(text)
                 case TextPart(text=text):
@@ -131,52 +133,55 @@ def _no_accounts() -> tuple[RequestUsage, ...]:
 
 
 def _clean_call(call: ToolCall) -> ToolCall:
-    """As it can be written down."""
+    """Return the call with surrogate halves joined or replaced, so that it can be logged as UTF-8."""
     return replace(
         call, id=join_surrogates(call.id), name=join_surrogates(call.name), arguments=join_surrogates(call.arguments)
     )
 
 
 MAX_CALLS = 64
-"""Of one answer that are carried out, as of those that leak into its text: who asks for more is not in its right mind,
-or not its own."""
+"""Limit of the calls of one answer, also of those recovered from its text. A model that asks for more is out of
+control, or under the control of others."""
 TOO_MANY = f"This was not carried out: an answer may have at most {MAX_CALLS} calls."
 CUT_OFF = "Interrupted before it ended. It may have had an effect all the same."
 
 
 class ToolExecution:
-    """Of one answer. What came of it so far can be read at any time."""
+    """Execution of the tool calls of one answer. Calls that are safe side by side run in parallel.
+
+    The results so far can be read at any time.
+    """
 
     def __init__(
         self,
         calls: Sequence[ToolCall],
         specs: Iterable[ToolSpec],
         call: Callable[[ToolCall], Awaitable[ToolResult]],
-        repeats: DuplicateCalls,
+        duplicates: DuplicateCalls,
     ) -> None:
         self._calls = calls
         self._parallel = {spec.name for spec in specs if spec.is_parallel}
         self._call = call
-        self._duplicates = repeats
+        self._duplicates = duplicates
         self._results: dict[str, ToolResult] = {}
         self.ineffective_ids = set[str]()
-        """Ids of the calls that changed nothing: they were refused, failed, or were made before."""
+        """Ids of calls that changed nothing: refused, failed, or answered from an earlier result."""
 
     def results(self) -> list[ToolResult]:
-        """Of each call, in their order."""
-        left = [CUT_OFF if number < MAX_CALLS else TOO_MANY for number in range(len(self._calls))]
+        """Return one result for each call, in their order."""
+        missing_reasons = [CUT_OFF if number < MAX_CALLS else TOO_MANY for number in range(len(self._calls))]
         return [
-            self._results.get(call.id) or ToolResult(id=call.id, text=why, is_error=True)
-            for call, why in zip(self._calls, left, strict=True)
+            self._results.get(call.id) or ToolResult(id=call.id, text=reason, is_error=True)
+            for call, reason in zip(self._calls, missing_reasons, strict=True)
         ]
 
     async def run(self) -> None:
-        """Carry them out. Cut off, those under way are ended and the others do not begin."""
+        """Carry out the calls. If cancelled, those under way are cancelled and the others do not start."""
         for group in self._parallel_groups():
             await _gather([asyncio.ensure_future(self._run_call(call)) for call in group])
 
     def _parallel_groups(self) -> Iterator[list[ToolCall]]:
-        """Neighbours that are safe beside each other; the same call twice is not."""
+        """Yield groups of neighbouring calls that are safe side by side. The same call twice is not."""
         group: list[ToolCall] = []
         for call in self._calls[:MAX_CALLS]:
             safe = unwrap_call(call).name in self._parallel
@@ -207,7 +212,7 @@ class ToolExecution:
 
 
 async def _gather(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Wait until all have ended. Cut off, they are ended."""
+    """Wait until all tasks have ended. If cancelled, cancel them."""
     try:
         await asyncio.gather(*tasks)
     except BaseException:
@@ -227,14 +232,14 @@ _LEAKED_CALL = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE | re.MULTILINE,
 )
-"""What models write when a tool call leaks into their text. Too much is cut rather than too little: it is back
-in the final text if it was meant."""
+"""Beginnings of tool calls that leak into a model's text. The pattern rather cuts too much than too little: text that
+was meant as text is in the final answer again."""
 _UNFINISHED_CALL = re.compile(r"(<[|/]?[a-z_:]{0,16}|\[/?\w{0,64}|`{1,3}[a-z]{0,4})\Z", re.IGNORECASE)
-"""The end of what may become one of these with the next piece."""
+"""End of a text that may become such a beginning with the next piece."""
 
 
 def presentable_text(text: str) -> str:
-    """The beginning of `text` that is surely words: no tool call, begun or whole, and no half character."""
+    """Return the beginning of `text` that is surely prose: no tool call, partial or whole, no half character."""
     whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "ignore")
     call = _LEAKED_CALL.search(whole)
     return (whole[: call.start()] if call else _UNFINISHED_CALL.sub("", whole)).strip()
@@ -242,7 +247,7 @@ def presentable_text(text: str) -> str:
 
 ENDING_TOOL_NAMES = frozenset({STAY_SILENT.name, YIELD_TO_USER.name})
 MAX_UNREADABLE = 2
-"""Answers in one turn whose calls cannot be read; then it fails."""
+"""Answers with unreadable calls after which the turn fails."""
 EMPTY_ANSWER_HINT = "(You answered with nothing. Write the text to be posted, or call stay_silent.)"
 ANSWER_NOW_HINT = "(No more tool calls will be carried out in this turn. Answer now from what is above.)"
 TOO_MANY_CALLS = "Not carried out: there were too many tool calls in this turn."
@@ -255,27 +260,27 @@ OVER_BUDGET_REASON = "dmn.daily_cost_usd"
 
 
 class Toolset(Protocol):
-    """What the agent may use in this turn, beyond ending it."""
+    """Tools of a turn, apart from those that end it."""
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
-        """The same list in every turn: permission is decided at the call, never by hiding."""
+        """Tools of the turn. The same list in every turn: permission is checked at the call, no tool is ever hidden."""
 
     async def call(self, call: ToolCall) -> ToolResult:
-        """Carry out one call. Never raises for what the model did wrong: that is an error result."""
+        """Carry out one call. A mistake of the model is an error result and never raises."""
 
 
 FetchArrivals = Callable[[int], Awaitable[str]]
-"""What has arrived meanwhile, in at most so many tokens; empty: nothing that fits."""
+"""Returns the messages that arrived meanwhile, in at most so many tokens. Empty: none, or none that fits."""
 
 
 async def no_arrivals(_: int) -> str:
-    """Nothing arrives."""
+    """Return no messages."""
     return ""
 
 
 async def _no_wait(_: ModelRequest) -> None:
-    """Nothing is waited for."""
+    """Return at once."""
 
 
 async def _wait_and_afford(
@@ -303,54 +308,54 @@ async def take_turn(
     fits: SizeHints = NO_SIZE_HINTS,
     spoken_to: Callable[[], bool] = lambda: False,
 ) -> TurnOutcome:
-    """Carry one turn through and say how it ended.
+    """Carry out one turn and return its outcome.
 
-    `glimpse` is told the text so far of each growing answer: what it was told may be taken back, and only what is
-    `presentable` of it may be shown; `thought` each piece of thinking. `news` is asked after each round of tools for
-    what has arrived meanwhile; it is told behind their results. `wait` is awaited before each request, then `afford` is
-    asked: without its leave the turn ends, silently. `progress` is kept up to date, also with tools that were cut off.
-    `evidence` says how much of what tools bring in may be told word for word, and keeps what is not told whole.
-    `shorten` is asked when the conversation has become too long in the middle of the turn: then it goes on behind that
-    brief, with less of its older results. `fits`: what is known of its requests' sizes. Pictures from tools are left
-    out once they are refused. `spoken_to`: whether `news` has told what somebody said to the agent: that is to be
-    answered before it rests.
+    `glimpse` receives the text so far of each growing answer. This text may be withdrawn, and only its
+    `presentable_text` may be shown. `thought` receives each piece of thinking. `news` is awaited after each round of
+    tools for messages that arrived meanwhile; they follow the results. `wait` is awaited before each request, then
+    `afford` is called: if it returns False the turn ends silently. `progress` is kept up to date, also with tools that
+    were interrupted. `evidence` limits how much of the tools' results the model receives, and keeps the results that
+    are shortened. `shorten` is awaited when the conversation has become too long in the middle of the turn, which then
+    goes on with the input that it returns and with less of its older results. `fits`: hints about the sizes of the
+    requests. Images from tools are left out once the provider refuses them. `spoken_to` returns whether `news` has
+    passed on a message to the agent, which must be answered before the agent rests.
 
-    Raises what `evidence.keep` and `shorten` do, and for the very first request only: `PromptTooLong` if it does not
+    Raises what `evidence.keep` and `shorten` raise, and for the very first request only: `PromptTooLong` if it does not
     fit the window (fold, then call again), `RequestRefused` if it holds images (leave them out, then call again). Every
     other model failure is an outcome. Cancelling closes the provider's connection, ends the tools under way and leaves
     nothing behind.
     """
     progress = progress or TurnProgress()
-    asked = TurnRequest(
+    turn_request = TurnRequest(
         brief, model, tools.specs, key=key, progress=progress, truncator=ResultTruncator(evidence), fits=fits
     )
-    turn = _TurnLoop(asked, tools, max_tool_rounds, spoken_to)
-    known = (*ENDING_TOOLS, *tools.specs, *asked.request.tools) if model.takes_tools else ()
-    while await _wait_and_afford(asked.request, wait, afford):
+    turn = _TurnLoop(turn_request, tools, max_tool_rounds, spoken_to)
+    known = (*ENDING_TOOLS, *tools.specs, *turn_request.request.tools) if model.takes_tools else ()
+    while await _wait_and_afford(turn_request.request, wait, afford):
         try:
-            answer = await ask_model(model, asked.request, glimpse, progress, known, thought=thought)
+            answer = await ask_model(model, turn_request.request, glimpse, progress, known, thought=thought)
         except ModelError as error:
-            mendable = isinstance(error, PromptTooLong) or (
-                isinstance(error, RequestRefused) and _has_images(asked.request)
+            is_recoverable = isinstance(error, PromptTooLong) or (
+                isinstance(error, RequestRefused) and _has_images(turn_request.request)
             )
-            if mendable and progress.current.requests == 0:
+            if is_recoverable and progress.current.requests == 0:
                 raise
             progress.record_lost(error.accounts)
-            if await _retry_with_less(asked, error, shorten):
+            if await _retry_with_less(turn_request, error, shorten):
                 continue
             return progress.finish(TurnOutcome(outcome="failed", reason=error.reason, cause=error.cause))
-        ended = await turn.handle_answer(answer, news)
-        if ended is not None:
-            return progress.finish(ended)
+        outcome = await turn.handle_answer(answer, news)
+        if outcome is not None:
+            return progress.finish(outcome)
     return replace(progress.current, outcome="silent", reason=OVER_BUDGET_REASON, is_over_budget=True)
 
 
 class _TurnLoop:
-    """One turn under way."""
+    """State of one turn under way."""
 
-    def __init__(self, asked: TurnRequest, tools: Toolset, max_rounds: int, spoken_to: Callable[[], bool]) -> None:
-        self._request = asked
-        self._progress = asked.progress
+    def __init__(self, request: TurnRequest, tools: Toolset, max_rounds: int, spoken_to: Callable[[], bool]) -> None:
+        self._request = request
+        self._progress = request.progress
         self._tools = tools
         self._max_rounds = max_rounds
         self._spoken_to = spoken_to
@@ -358,13 +363,12 @@ class _TurnLoop:
         self._nudged = False
         self._unreadable = 0
         self._must_answer = False
-        """It was told to answer."""
         self._specs = {spec.name: spec for spec in (*ENDING_TOOLS, *tools.specs)}
         self._duplicates = DuplicateCalls(self._specs.values())
         self._call_list: list[str] = []
 
     async def handle_answer(self, answer: ModelAnswer, news: FetchArrivals) -> TurnOutcome | None:
-        """Do what an answer says. Returns how the turn ended, None: it goes on."""
+        """Act on an answer. Return how the turn ended, or None if it goes on."""
         assert answer.end is not None
         self._request.record_answer(answer.end)
         answer.calls = make_call_ids_unique(
@@ -372,16 +376,16 @@ class _TurnLoop:
         )
         if answer.problems and not answer.calls:
             return self._reject_unreadable(answer)
-        ended = _find_outcome(answer)
-        if ended is None and answer.calls and self._must_answer:
+        outcome = _find_outcome(answer)
+        if outcome is None and answer.calls and self._must_answer:
             return self._accept_text(answer)
-        unanswered = ended is not None and ended.outcome == "yielded" and self._spoken_to()
-        if answer.calls and (ended is None or ended.outcome != "failed"):
+        unanswered = outcome is not None and outcome.outcome == "yielded" and self._spoken_to()
+        if answer.calls and (outcome is None or outcome.outcome != "failed"):
             await self._call_tools(answer)
             if not unanswered:
-                return ended or await self._continue_turn(news)
-        if ended is not None and not unanswered:
-            return ended
+                return outcome or await self._continue_turn(news)
+        if outcome is not None and not unanswered:
+            return outcome
         if self._nudged:
             return TurnOutcome(outcome="failed", reason="the model answered with nothing, twice", cause="nothing")
         self._nudged = True
@@ -391,7 +395,7 @@ class _TurnLoop:
         return None
 
     def _accept_text(self, answer: ModelAnswer) -> TurnOutcome | None:
-        """It still calls tools where it was to answer: its words are the answer."""
+        """Take the text of an answer as the reply although it calls tools that are not allowed any more."""
         if text := join_surrogates(answer.text).strip():
             return TurnOutcome(outcome="replied", text=text)
         if self._request.drop_tools():
@@ -399,7 +403,7 @@ class _TurnLoop:
         return TurnOutcome(outcome="failed", reason=ENDLESS_CALLS_REASON, cause="tools")
 
     def _reject_unreadable(self, answer: ModelAnswer) -> TurnOutcome | None:
-        """What was to be a call cannot be read: it is asked for again, and not posted as words."""
+        """Ask again after unreadable tool calls; their text is not posted."""
         self._unreadable += 1
         if self._unreadable > MAX_UNREADABLE:
             return TurnOutcome(
@@ -409,7 +413,7 @@ class _TurnLoop:
         return None
 
     async def _continue_turn(self, news: FetchArrivals) -> TurnOutcome | None:
-        """Put the last step, and what arrived meanwhile, into the next request."""
+        """Put the last step, and the messages that arrived meanwhile, into the next request."""
         self._must_answer = self._must_answer or self._rounds >= self._max_rounds
         if self._must_answer:
             self._request.forbid_tools()
@@ -417,49 +421,49 @@ class _TurnLoop:
             ANSWER_NOW_HINT if self._must_answer else load_prompt("synthesise"),
             format_call_list(self._call_list, self._duplicates.repeated_count),
         )
-        heard = join_surrogates(await news(self._request.remaining_tokens()))
+        arrivals = join_surrogates(await news(self._request.remaining_tokens()))
         if self._spoken_to():
             self._request.require_answer()
-        await self._request.continue_with(heard)
+        await self._request.continue_with(arrivals)
         return None
 
     async def _call_tools(self, answer: ModelAnswer) -> None:
-        """Carry out the calls of an answer. The step is written down also if that is cut off."""
-        enough, self._rounds = self._rounds >= self._max_rounds, self._rounds + 1
+        """Carry out the calls of an answer. The step is recorded even if that is interrupted."""
+        is_over_limit, self._rounds = self._rounds >= self._max_rounds, self._rounds + 1
         calls = [call for call in answer.calls if unwrap_call(call).name not in ENDING_TOOL_NAMES]
         self._call_list += [format_call(unwrap_call(call)) for call in calls]
-        carrying = ToolExecution(
-            calls, self._specs.values(), _refuse_call if enough else self._tools.call, self._duplicates
+        execution = ToolExecution(
+            calls, self._specs.values(), _refuse_call if is_over_limit else self._tools.call, self._duplicates
         )
         names = {unwrap_call(call).name for call in answer.calls}
         text, posted = join_surrogates(answer.text), names & ENDING_TOOL_NAMES == {YIELD_TO_USER.name}
         room = self._request.result_tokens(text, answer.calls)
-        told = dict[str, ToolCallRecord]()
+        records = dict[str, ToolCallRecord]()
         try:
-            await carrying.run()
-            self._must_answer = bool(calls) and all(one.text == REPEATED_CALL for one in carrying.results())
-            self._request.show_images(carrying.results())
-            told = await self._request.truncator.render_results(calls, carrying.results(), room)
+            await execution.run()
+            self._must_answer = bool(calls) and all(result.text == REPEATED_CALL for result in execution.results())
+            self._request.show_images(execution.results())
+            records = await self._request.truncator.render_results(calls, execution.results(), room)
         except BaseException:
-            told = self._request.truncator.render_interrupted(calls, carrying.results(), room)
+            records = self._request.truncator.render_interrupted(calls, execution.results(), room)
             raise
         finally:
             step = TurnStep(
                 text="" if posted or not text.strip() else text,
-                calls=tuple([self._record_call(call, told.get(call.id)) for call in answer.calls]),
+                calls=tuple([self._record_call(call, records.get(call.id)) for call in answer.calls]),
             )
             worked = any(
-                self._is_task(unwrap_call(call).name) for call in calls if call.id not in carrying.ineffective_ids
+                self._is_task(unwrap_call(call).name) for call in calls if call.id not in execution.ineffective_ids
             )
             self._progress.record_step(step, worked=worked)
 
     def _is_task(self, name: str) -> bool:
         return name in self._specs and self._specs[name].is_task
 
-    def _record_call(self, call: ToolCall, told: ToolCallRecord | None) -> ToolCallRecord:
-        """None: it ended the turn."""
+    def _record_call(self, call: ToolCall, record: ToolCallRecord | None) -> ToolCallRecord:
+        """Return the record of a call. `record` None: the call ended the turn."""
         spec = self._specs.get(unwrap_call(call).name)
-        return replace(told or build_called(call, None), ephemeral=spec is not None and spec.is_ephemeral)
+        return replace(record or build_called(call, None), ephemeral=spec is not None and spec.is_ephemeral)
 
 
 async def _refuse_call(call: ToolCall) -> ToolResult:
@@ -467,25 +471,28 @@ async def _refuse_call(call: ToolCall) -> ToolResult:
 
 
 def build_prefix_request(brief: PromptInput, model: Model, specs: tuple[ToolSpec, ...], *, key: str) -> ModelRequest:
-    """What all requests for this agent's turns begin with, as a request to read it in and answer nothing."""
+    """Build a request for the prefix that all requests of this agent's turns share, without an answer.
+
+    It makes a provider read the prefix into its cache.
+    """
     whole = build_first_request(brief, model, specs, key)
     blocks = tuple(block for block in whole.blocks if block.name in SHARED_BLOCKS)
     return replace(whole, blocks=blocks, conversation=(), max_output_tokens=0)
 
 
-async def _retry_with_less(asked: TurnRequest, error: ModelError, shorten: ShortenHistory) -> bool:
-    """Whether the same is worth asking again, with less."""
+async def _retry_with_less(turn_request: TurnRequest, error: ModelError, shorten: ShortenHistory) -> bool:
+    """Make the request smaller. Return whether it is worth sending again."""
     if isinstance(error, PromptTooLong):
-        return await asked.shorten(shorten)
-    return isinstance(error, RequestRefused) and asked.hide_images()  # a picture may look whole and not be
+        return await turn_request.shorten(shorten)
+    return isinstance(error, RequestRefused) and turn_request.hide_images()  # an image may look intact and be damaged
 
 
 def _has_images(request: ModelRequest) -> bool:
-    return any(isinstance(part, Image) for said in request.conversation for part in said.parts)
+    return any(isinstance(part, Image) for message in request.conversation for part in message.parts)
 
 
 def _find_outcome(answer: ModelAnswer) -> TurnOutcome | None:
-    """What this answer makes of the turn, once its calls are carried out; None if it goes on."""
+    """Return the outcome of a turn that this answer ends, once its calls are carried out. None: it goes on."""
     text = join_surrogates(answer.text).strip()
     names = {unwrap_call(call).name for call in answer.calls}
     yields = YIELD_TO_USER.name in names
@@ -493,7 +500,7 @@ def _find_outcome(answer: ModelAnswer) -> TurnOutcome | None:
         return TurnOutcome(outcome="silent", yielded=yields)
     if yields:
         return TurnOutcome(outcome="replied" if text else "yielded", text=text, yielded=True)
-    if answer.end is not None and answer.end.stop_reason == "refused":  # what it had begun to say is not its answer
+    if answer.end is not None and answer.end.stop_reason == "refused":  # the text before a refusal is not an answer
         return TurnOutcome(outcome="failed", reason="the model declined to answer", cause="refused")
     if not names and text:
         return TurnOutcome(outcome="replied", text=text)

@@ -1,10 +1,8 @@
-"""What a turn asks the model next: what it was told first, the turn's own steps behind it, and hints.
+"""Requests of one turn: the first, those after tool results, and the same ones made smaller.
 
-What a turn tells the model of what its tools brought, and where the rest of it is kept.
-
-How much of what tools bring in is told word for word, and how much room for it the window still has. Pure.
-
-Calls that a turn makes again, word for word: they are answered from the first result. Pure.
+`TurnRequest` is the request, which grows at its end. `ContextWindow` estimates the room that is left in the model's
+window, `ResultTruncator` decides how much of each tool result the model receives and archives the rest,
+`DuplicateCalls` answers repeated calls from the first result.
 """
 
 import json
@@ -36,33 +34,36 @@ from gateway.core.events import EvidenceRef, ToolCallRecord, TurnStep
 from gateway.core.tool_spec import Image, ToolCall, ToolSpec
 
 RESULT_FRAME_TOKENS: Final = 100
-"""Of a result that is told in part, without an excerpt, or nearly: what is no longer is told whole, always."""
+"""Tokens of a shortened result without its excerpt, or nearly. A shorter result is always whole."""
 MIN_ANSWER_TOKENS: Final = 256
-"""Tokens that are asked for in any case: the provider says that there is no room better than a cut sentence does."""
+"""Least tokens to ask for. If there is no room for them, the provider's error is better than an answer that is cut
+off."""
 _MIN_BILL_SHARE: Final = 0.5
-"""Of a bill against the estimate: one that says less is not of the whole prompt, or of none (some servers tell 0)."""
+"""Least bill, as a share of the estimate, that counts. A lower one is not for the whole prompt; some servers report
+0."""
 _REFUSED_SHARE: Final = 0.7
-"""What is refused was too long by some unknown amount: about as much as one more round."""
+"""Assumed share of the allowed length. A refused prompt is too long by an unknown amount: about one round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultShare:
-    """What is told of one result."""
+    """Part of one result that the model receives."""
 
     chars: int | None
-    """So many of its first characters. None: all of it."""
+    """Number of first characters. None: all."""
     is_oversized: bool = False
-    """It is more than one result may ever be."""
+    """True: the result is longer than any one result may be."""
 
 
 def share_budget(
-    texts: Sequence[str], left_tokens: int, most_tokens: int, room_tokens: int, *, asked: Sequence[bool]
+    texts: Sequence[str], left_tokens: int, most_tokens: int, room_tokens: int, *, is_excerpt: Sequence[bool]
 ) -> tuple[tuple[ResultShare, ...], int]:
-    """What is told of the results of one answer, in their order, and what is left then of `left_tokens`.
+    """Return the share of each result of one answer, in their order, and the rest of `left_tokens`.
 
-    `left_tokens`: of what the turn may tell word for word. `most_tokens`: of one result. `room_tokens`: of the window.
-    `asked`: what is a part already. Of the others what does not fit whole takes half of what there is at most, so that
-    something is left for what comes later. All of it is never more than `left_tokens`, and a frame for each.
+    `left_tokens`: budget of the turn for text of results. `most_tokens`: limit of one result. `room_tokens`: free room
+    in the window. `is_excerpt`: for each result, whether the model asked for this part of it. Another result that does
+    not fit whole gets at most half of what is free, so that something is left for later ones. All shares together never
+    exceed `left_tokens` and a frame for each.
     """
     shares = []
     for place, text in enumerate(texts):
@@ -76,7 +77,7 @@ def share_budget(
             spent = size
             shares.append(ResultShare(chars=None))
         else:
-            chars = count_fitting_chars(text, max(free, RESULT_FRAME_TOKENS) if asked[place] else free // 2)
+            chars = count_fitting_chars(text, max(free, RESULT_FRAME_TOKENS) if is_excerpt[place] else free // 2)
             spent = estimate_tokens(text[:chars]) if chars else 0
             room_tokens -= RESULT_FRAME_TOKENS
             shares.append(ResultShare(chars=chars, is_oversized=size > most_tokens))
@@ -85,7 +86,7 @@ def share_budget(
 
 
 def count_fitting_chars(text: str, tokens: int) -> int:
-    """How many of the first characters of a text have at most so many tokens."""
+    """Return how many of the first characters of a text have at most so many tokens."""
     most = int((tokens - 4) * BYTES_PER_TOKEN)
     if most <= 0:
         return 0
@@ -93,43 +94,46 @@ def count_fitting_chars(text: str, tokens: int) -> int:
 
 
 class ContextWindow:
-    """The room in a model's window while a turn goes on: estimated, and corrected by each bill."""
+    """Free room in a model's window during a turn: estimated, and corrected by each bill."""
 
     def __init__(
         self, context_tokens: int, max_output_tokens: int, *, scale: float = 1.0, refused: bool = False
     ) -> None:
-        """`scale`: so many real tokens are taken for one estimated one. `refused`: it was too long the last time."""
+        """Start with estimates.
+
+        `scale`: real tokens per estimated token. `refused`: the turn was too long the last time.
+        """
         self._answer_tokens = answer_tokens(context_tokens, max_output_tokens)
         self._usable_tokens = context_tokens - int(context_tokens * SLACK_SHARE)
         self._prompt_limit = self._usable_tokens - self._answer_tokens
         self._max_output = self._answer_tokens if refused else max_output_tokens
         self._size: tuple[ModelRequest, PromptSize] | None = None
         self._factor = 1.0 / scale
-        """A real token is so many estimated ones."""
+        """Estimated tokens per real token."""
 
     def measure(self, request: ModelRequest) -> int:
-        """This is what the model is asked now: its tokens, as estimated."""
+        """Take this as the present request, and return its estimated tokens."""
         self._size = request, measure_prompt(request, _RoughCounter(), before=self._size)
         return self._size[1].total
 
     def output_tokens(self) -> int:
-        """What may be asked for as an answer to that request: a prompt and its answer share the window."""
+        """Return the limit for the answer to that request: a prompt and its answer share the window."""
         left = self._usable_tokens - int(self._estimate() / self._factor)
         return max(min(self._max_output, left), min(self._max_output, MIN_ANSWER_TOKENS))
 
     def record_bill(self, prompt_tokens: int) -> None:
-        """What the provider says of the same request. 0: nothing."""
+        """Record the billed tokens of the same request. 0: not reported."""
         estimate = self._estimate()
         if estimate and prompt_tokens >= _MIN_BILL_SHARE * estimate:
             self._factor = estimate / prompt_tokens
 
     def record_refusal(self) -> None:
-        """The provider says that the same request is too long, whatever was thought of it."""
+        """Record that the provider refused the same request as too long, whatever the estimate was."""
         self._max_output = self._answer_tokens
         self._factor = min(self._factor, _REFUSED_SHARE * self._estimate() / max(1, self._prompt_limit))
 
     def remaining_tokens(self) -> int:
-        """Tokens, as estimated, that can still be told behind that request. Negative: it has too many."""
+        """Return the estimated tokens that can still be added to that request. Negative: too many."""
         return int(self._prompt_limit * self._factor) - self._estimate()
 
     def _estimate(self) -> int:
@@ -137,7 +141,7 @@ class ContextWindow:
 
 
 class _RoughCounter:
-    """As `agent.view` measures, so that both say the same of the same."""
+    """Counter that measures as `agent.view` does, so that both agree."""
 
     is_exact = False
 
@@ -149,80 +153,87 @@ _NO_LIMIT: Final = 2**62
 
 
 class ResultArchive(Protocol):
-    """Where a turn keeps what it does not tell."""
+    """Store for the results of a turn that are shortened, and the limits for them."""
 
     @property
     def budget_tokens(self) -> int:
-        """What it may tell word for word, all results together."""
+        """Tokens of all results together that the model may receive."""
 
     @property
     def max_result_tokens(self) -> int:
-        """The same of one result."""
+        """Limit of tokens of one result."""
 
     async def keep(self, call: ToolCall, result: ToolResult) -> EvidenceRef:
-        """Make it durable, whole. Raises what ends the turn; cancelled, it is kept or not."""
+        """Store the whole result durably. Raises to end the turn. If cancelled, it is stored or not."""
 
     def record_cut(self) -> None:
-        """A result is not told whole because it is larger than `most_tokens`."""
+        """Count a result that is shortened because it is longer than `max_result_tokens`."""
 
 
 @dataclass(frozen=True, slots=True)
 class _ShownResult:
-    """A result that was told."""
+    """Result that the model received."""
 
     call: ToolCall
     result: ToolResult
-    """Its text: as much as was told."""
+    """Result with as much of its text as the model received."""
     source: EvidenceRef | None
-    """Where it is whole. None: `result` is, or it is nowhere."""
+    """Place of the whole. None: `result` is the whole, or the whole is lost."""
     total_chars: int
-    """Of the whole."""
+    """Characters of the whole."""
 
 
 class ResultTruncator:
-    """Of one turn."""
+    """Shortens the results of one turn to the budget and the window."""
 
-    def __init__(self, keeping: ResultArchive | None) -> None:
-        """`keeping`: None, for who has no place: all is told as far as the window has room, and the rest is lost."""
-        self._archive = keeping
-        self._left_tokens = keeping.budget_tokens if keeping is not None else _NO_LIMIT
-        self._max_result_tokens = keeping.max_result_tokens if keeping is not None else _NO_LIMIT
+    def __init__(self, archive: ResultArchive | None) -> None:
+        """Start with the archive's budget.
+
+        `archive`: None for a caller without an archive. Then results are shown as far as the window has room, and the
+        rest of them is lost.
+        """
+        self._archive = archive
+        self._left_tokens = archive.budget_tokens if archive is not None else _NO_LIMIT
+        self._max_result_tokens = archive.max_result_tokens if archive is not None else _NO_LIMIT
         self._shown: dict[str, _ShownResult] = {}
-        """By the call's id."""
 
     async def render_results(
         self, calls: Sequence[ToolCall], results: Sequence[ToolResult], room: int
     ) -> dict[str, ToolCallRecord]:
-        """What the model is told of each, by the call's id. What it is not told whole is durable then.
+        """Return the records of the calls with what the model receives, by call id.
 
-        `room`: tokens that the window has for all of them. Raises what `ResultArchive.keep` does.
+        Results that are shortened have been stored durably then. `room`: tokens that the window has for all of them.
+        Raises what `ResultArchive.keep` raises.
         """
-        results, shares, left = self._share_budget(results, room)
-        told = {}
-        for call, result, part in zip(calls, results, shares, strict=True):
-            if part.is_oversized and self._archive is not None and result.excerpt is None:
+        results, shares, left_tokens = self._share_budget(results, room)
+        records = {}
+        for call, result, share in zip(calls, results, shares, strict=True):
+            if share.is_oversized and self._archive is not None and result.excerpt is None:
                 self._archive.record_cut()
-            source = await self._archive_result(call, result) if part.chars is not None else None
-            told[call.id] = self._render_result(_ShownResult(call, result, source, len(result.text)), part.chars)
-        self._left_tokens = left
-        return told
+            source = await self._archive_result(call, result) if share.chars is not None else None
+            records[call.id] = self._render_result(_ShownResult(call, result, source, len(result.text)), share.chars)
+        self._left_tokens = left_tokens
+        return records
 
     def render_interrupted(
         self, calls: Sequence[ToolCall], results: Sequence[ToolResult], room: int
     ) -> dict[str, ToolCallRecord]:
-        """The same for a turn that is ended from outside, where nothing can be waited for any more."""
+        """Return the same records for a turn that is cancelled, without waiting for the archive."""
         results, shares, _ = self._share_budget(results, room)
-        kept = {name: brought.source for name, brought in self._shown.items()}
+        kept = {name: shown.source for name, shown in self._shown.items()}
         return {
-            call.id: self._render_result(_ShownResult(call, result, kept.get(call.id), len(result.text)), part.chars)
-            for call, result, part in zip(calls, results, shares, strict=True)
+            call.id: self._render_result(_ShownResult(call, result, kept.get(call.id), len(result.text)), share.chars)
+            for call, result, share in zip(calls, results, shares, strict=True)
         }
 
     async def shrink_steps(self, steps: Sequence[TurnStep], tokens: int) -> tuple[TurnStep, ...]:
-        """The same steps with at most about so many tokens of each result, and a frame. Raises what `tell` does."""
+        """Return the steps with at most about so many tokens of each result, and a frame.
+
+        Raises what `ResultArchive.keep` raises.
+        """
         return tuple(
             [
-                replace(step, calls=tuple([await self._shrink_result(one, tokens) for one in step.calls]))
+                replace(step, calls=tuple([await self._shrink_result(record, tokens) for record in step.calls]))
                 for step in steps
             ]
         )
@@ -234,9 +245,9 @@ class ResultTruncator:
             replace(result, text=join_surrogates(result.text), origin=join_surrogates(result.origin))
             for result in results
         ]
-        texts, asked = [result.text for result in clean], [result.excerpt is not None for result in clean]
+        texts, is_excerpt = [result.text for result in clean], [result.excerpt is not None for result in clean]
         room -= FENCE_TOKENS * sum(result.is_untrusted for result in clean)
-        shares, left = share_budget(texts, self._left_tokens, self._max_result_tokens, room, asked=asked)
+        shares, left = share_budget(texts, self._left_tokens, self._max_result_tokens, room, is_excerpt=is_excerpt)
         return clean, shares, left
 
     async def _archive_result(self, call: ToolCall, result: ToolResult) -> EvidenceRef | None:
@@ -244,78 +255,78 @@ class ResultTruncator:
             return None
         return await self._archive.keep(call, result)
 
-    async def _shrink_result(self, told: ToolCallRecord, tokens: int) -> ToolCallRecord:
-        if estimate_tokens(told.result) <= max(tokens, RESULT_FRAME_TOKENS):
-            return told
-        brought = self._shown[told.id]
-        source = brought.source or await self._archive_result(brought.call, brought.result)
-        chars = min(count_fitting_chars(brought.result.text, tokens), len(brought.result.text))
-        return self._render_result(replace(brought, source=source), chars)
+    async def _shrink_result(self, record: ToolCallRecord, tokens: int) -> ToolCallRecord:
+        if estimate_tokens(record.result) <= max(tokens, RESULT_FRAME_TOKENS):
+            return record
+        shown = self._shown[record.id]
+        source = shown.source or await self._archive_result(shown.call, shown.result)
+        chars = min(count_fitting_chars(shown.result.text, tokens), len(shown.result.text))
+        return self._render_result(replace(shown, source=source), chars)
 
-    def _render_result(self, brought: _ShownResult, chars: int | None) -> ToolCallRecord:
-        result, source = brought.result, brought.source
+    def _render_result(self, shown: _ShownResult, chars: int | None) -> ToolCallRecord:
+        result, source = shown.result, shown.source
         if result.excerpt is not None:
             source = result.excerpt.source
             chars = None if chars is None else max(chars, result.text.find("\n") + 1)
         chars = None if chars is None else find_safe_cut(result.text, chars)
         first = result.text[:chars]
-        name, plain = unwrap_call(brought.call).name, result.is_untrusted
+        name, plain = unwrap_call(shown.call).name, result.is_untrusted
         if result.excerpt is not None:
-            text, plain = _fence_behind_head(first, brought.call.id, result, name), False
+            text, plain = _fence_behind_head(first, shown.call.id, result, name), False
             if chars is not None:
                 then = chars + result.excerpt.offset
                 text += f"\n[cut here, for want of room in this turn: what follows begins at offset {then}]"
         elif chars is None:
             text = first
         elif source is not None:
-            text, plain = render_partial_result(source, name, first, call=brought.call.id if plain else ""), False
+            text, plain = render_partial_result(source, name, first, call=shown.call.id if plain else ""), False
         else:
-            text = f"{first} [... {brought.total_chars - chars} more characters]"
-        self._shown[brought.call.id] = replace(brought, result=replace(result, text=first))
-        return build_called(brought.call, replace(result, text=text), source, untrusted=plain)
+            text = f"{first} [... {shown.total_chars - chars} more characters]"
+        self._shown[shown.call.id] = replace(shown, result=replace(result, text=first))
+        return build_called(shown.call, replace(result, text=text), source, untrusted=plain)
 
 
 def _fence_behind_head(text: str, call: str, result: ToolResult, tool: str) -> str:
-    """A part of something, whose first line is our own words."""
+    """Return an excerpt with its body fenced; its first line is our own text."""
     head, line_end, body = text.partition("\n")
     return head + line_end + fence_result(body, tool, result.origin, call) if result.is_untrusted and body else text
 
 
 MAX_RETRIES: Final = 2
-"""Times that a turn goes on with less after the provider says that its tools have made it too long."""
+"""Times that a turn goes on with less after the provider found it too long because of its tools."""
 SHRUNK_RESULT_TOKENS: Final = 200
-"""Of each of the newest results, the second time, or at once if it is plain that there is no room for more."""
+"""Tokens of each of the newest results at the second retry, or at the first if there is clearly no room for more."""
 
 DIRECTIVE_TOKENS: Final = 60
-"""Of what is said how to go about it, once tools are used."""
+"""Tokens of the directive that follows tool results."""
 CALL_LIST_TOKENS: Final = 40
-"""Of one call in the list of what was asked for."""
+"""Tokens of one entry in the list of calls."""
 
 ShortenHistory = Callable[[int], Awaitable[PromptInput | None]]
-"""Makes the brief of a turn anew with less history, for the first time or the second. None: that cannot be done."""
+"""Builds the input of a turn anew with less history, for the first or the second time. None: not possible."""
 
 
 async def cannot_shorten(_: int) -> PromptInput | None:
-    """Nothing can be left out."""
+    """Return None: nothing can be left out."""
     return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeHints:
-    """What is known of how large requests turn out to be."""
+    """Experience with the sizes of a conversation's requests."""
 
     scale: float = 1.0
-    """So many real tokens are one estimated one."""
+    """Real tokens per estimated token."""
     was_refused: bool = False
-    """The same turn was found too long before."""
+    """True: the same turn was found too long before."""
 
 
 NO_SIZE_HINTS: Final = SizeHints()
-"""Nothing is known."""
+"""No experience."""
 
 
 class TurnRequest:
-    """The request of one turn, which grows at its end, unless it becomes too long."""
+    """Request of one turn. It grows at its end, and is built anew only if it becomes too long."""
 
     def __init__(
         self,
@@ -328,7 +339,10 @@ class TurnRequest:
         truncator: ResultTruncator,
         fits: SizeHints,
     ) -> None:
-        """`progress`: where the steps are, and perhaps those of an earlier turn in front of them."""
+        """Build the first request.
+
+        `progress` collects the steps; it may already hold those of an earlier turn in front of them.
+        """
         self.progress = progress
         self.truncator = truncator
         self._model = model
@@ -347,73 +361,80 @@ class TurnRequest:
         self._rebuild(brief)
 
     def record_answer(self, end: StreamEnd) -> None:
-        """The request was answered."""
+        """Record that the request was answered."""
         self.progress.record_answer(end, self._model, self._window.measure(self.request))
         self._window.record_bill(self.progress.current.prompt_tokens)
 
     def result_tokens(self, text: str, calls: Sequence[ToolCall]) -> int:
-        """Tokens that the window has for the results of such an answer."""
-        said = estimate_tokens(text) + sum(CALL_TOKENS + estimate_tokens(call.name + call.arguments) for call in calls)
-        around = CALL_LIST_TOKENS * len(calls) + (0 if self._directive else DIRECTIVE_TOKENS)
-        return self._window.remaining_tokens() - said - around
+        """Return the tokens that the window has for the results of this answer."""
+        answer_tokens_used = estimate_tokens(text) + sum(
+            CALL_TOKENS + estimate_tokens(call.name + call.arguments) for call in calls
+        )
+        overhead = CALL_LIST_TOKENS * len(calls) + (0 if self._directive else DIRECTIVE_TOKENS)
+        return self._window.remaining_tokens() - answer_tokens_used - overhead
 
     def remaining_tokens(self) -> int:
-        """The same for what is told behind the results of the last step, which are not in the request yet."""
+        """Return the tokens for text behind the results of the last step, which are not in the request yet."""
         return self._window.remaining_tokens() - estimate_step_tokens(self.progress.current.steps[-1:])
 
     def add_hint(self, hint: str) -> None:
-        """Say something to the model behind all that is worth caching. It leaves with this turn."""
+        """Add a hint for the model behind everything that is worth caching. It lasts for this turn only."""
         self._hints = (*self._hints, hint)
         self._set_conversation(self.request.conversation)
 
     def require_answer(self) -> None:
-        """Say from the next request on that somebody waits for an answer, and not that nobody does."""
+        """Say from the next request on that a person waits for an answer."""
         self._must_answer_first = True
 
     def forbid_tools(self) -> None:
-        """Let no tool be called from the next request on."""
+        """Allow no tool calls from the next request on."""
         self._only_answers = True
 
     def drop_tools(self) -> bool:
-        """Ask the same again without tools, because they are called all the same. False: that was done before."""
+        """Repeat the request without tools, because the model calls them in any case. False: done before."""
         before, self._without_tools = self._without_tools, True
         self._set_conversation(self.request.conversation)
         return not before
 
-    def set_reminder(self, directive: str, asked_for: str) -> None:
-        """Say with the next request how to go about it, and what was asked for in this turn: the model's own words."""
+    def set_reminder(self, directive: str, call_list: str) -> None:
+        """Set the directive and the list of this turn's calls for the next request.
+
+        The list holds the model's own words.
+        """
         self._directive = directive
-        self._call_list = asked_for
+        self._call_list = call_list
 
     def show_images(self, results: Sequence[ToolResult]) -> None:
-        """Show what tools brought to be seen, from the next request on."""
+        """Show images that tools returned, from the next request on."""
         if self._model.takes_images:
-            self._tool_images |= {shown.sha256: image for one in results for shown, image in one.images}
+            self._tool_images |= {reference.sha256: image for result in results for reference, image in result.images}
 
     def hide_images(self) -> bool:
-        """Ask the same again without what tools brought to be seen. False: they brought nothing."""
+        """Repeat the request without images from tools. False: there were none."""
         if not self._tool_images:
             return False
         self._tool_images = {}
-        self._set_conversation((*self._told.conversation, *render_steps(self._steps, self._tool_images)))
+        self._set_conversation((*self._first_request.conversation, *render_steps(self._steps, self._tool_images)))
         return True
 
-    async def continue_with(self, heard: str) -> None:
-        """Ask with the last step, behind whose results this is told. Where there is no room for it older ones go.
+    async def continue_with(self, arrivals: str) -> None:
+        """Continue with the last step, and these new messages behind its results.
 
-        Raises what `Keeping.keep` does.
+        Older results shrink if there is no room.
+
+        Raises what `ResultArchive.keep` raises.
         """
-        step = self.progress.add_arrivals(heard)
+        step = self.progress.add_arrivals(arrivals)
         self._set_conversation((*self.request.conversation, *render_steps((step,), self._tool_images)))
         self._window.measure(self.request)
         if self._window.remaining_tokens() < 0 and len(self._steps) > 1:
             await self._shrink_results(len(self._steps) - 1, 0)
-            self._set_conversation((*self._told.conversation, *render_steps(self._steps, self._tool_images)))
+            self._set_conversation((*self._first_request.conversation, *render_steps(self._steps, self._tool_images)))
 
     async def shorten(self, shorten: ShortenHistory) -> bool:
-        """Ask the same again with less, after the provider said that it is too long. False: that cannot be done.
+        """Make the request shorter after the provider found it too long. False: not possible.
 
-        Raises what `shorten` and `Keeping.keep` do.
+        Raises what `shorten` and `ResultArchive.keep` raise.
         """
         self._shortened += 1
         self._window.measure(self.request)
@@ -431,37 +452,37 @@ class TurnRequest:
 
     @property
     def _steps(self) -> tuple[TurnStep, ...]:
-        """The turn's own."""
+        """Steps of this turn."""
         return self.progress.current.steps[self._earlier_steps :]
 
     def _rebuild(self, brief: PromptInput) -> None:
-        self._told = self.request = build_first_request(brief, self._model, self._specs, self._key)
-        self._set_conversation((*self._told.conversation, *render_steps(self._steps, self._tool_images)))
+        self._first_request = self.request = build_first_request(brief, self._model, self._specs, self._key)
+        self._set_conversation((*self._first_request.conversation, *render_steps(self._steps, self._tool_images)))
 
     def _set_conversation(self, conversation: tuple[ModelMessage, ...]) -> None:
-        now = self._told.now
+        now = self._first_request.now
         if self._must_answer_first:
-            for by_itself in ("working", "own"):
-                now = now.replace(load_prompt(by_itself), "").strip()
+            for prompt_name in ("working", "own"):
+                now = now.replace(load_prompt(prompt_name), "").strip()
             now = f"{load_prompt('answer_first')}\n{now}".strip()
-        now = "\n".join([said for said in (now, *self._hints, self._directive) if said])
-        aside = "\n".join([said for said in (self._told.aside, self._call_list) if said])
-        only = self._only_answers
-        request = replace(self._told, conversation=conversation, aside=aside, now=now, answer_only=only)
+        now = "\n".join([text for text in (now, *self._hints, self._directive) if text])
+        aside = "\n".join([text for text in (self._first_request.aside, self._call_list) if text])
+        answer_only = self._only_answers
+        request = replace(self._first_request, conversation=conversation, aside=aside, now=now, answer_only=answer_only)
         request = strip_tools(request) if self._without_tools else request
         self._estimate = self._window.measure(request)
         self.request = replace(request, max_output_tokens=self._window.output_tokens())
 
     async def _shrink_results(self, first: int, tokens: int) -> None:
-        """Tell less of the results of the first steps."""
+        """Shorten the results of the first steps."""
         if first > 0:
             steps = self._steps
             self.progress.replace_steps((*await self.truncator.shrink_steps(steps[:first], tokens), *steps[first:]))
 
 
 def build_first_request(brief: PromptInput, model: Model, specs: tuple[ToolSpec, ...], key: str) -> ModelRequest:
-    """The first request of a turn."""
-    specs = tuple(sorted((*ENDING_TOOLS, *specs), key=lambda one: one.name)) if model.takes_tools else ()
+    """Build the first request of a turn."""
+    specs = tuple(sorted((*ENDING_TOOLS, *specs), key=lambda spec: spec.name)) if model.takes_tools else ()
     if specs and brief.tool_surface == "capability":
         brief = replace(brief, skills="\n\n".join(filter(None, [brief.skills, render_catalogue(specs)])))
     plain = model.family == "local"
@@ -472,9 +493,9 @@ def build_first_request(brief: PromptInput, model: Model, specs: tuple[ToolSpec,
 MAX_CALL_CHARS: Final = 120
 MAX_NAME_CHARS: Final = 64
 MAX_LISTED_CALLS: Final = 12
-"""Calls that are listed, the newest."""
+"""Limit of listed calls; the newest are listed."""
 MAX_FAILED_CALLS: Final = 2
-"""Times that the same call is carried out though it failed before."""
+"""Times that the same call is carried out although it failed before."""
 MAX_SAME_CALLS: Final = 2
 """Times that a turn may make the same call."""
 REPEATED_CALL: Final = (
@@ -484,19 +505,19 @@ REPEATED_CALL: Final = (
 
 
 class DuplicateCalls:
-    """Of one turn."""
+    """Repeated calls of one turn, and the results that answer them. Pure."""
 
     def __init__(self, specs: Iterable[ToolSpec]) -> None:
         self._specs = {spec.name: spec for spec in specs}
         self._results: dict[str, tuple[ToolResult, int]] = {}
-        """By what was called: the newest result, and how often it was brought."""
+        """Newest result of each call, and the number of times that it was carried out, by key."""
         self._call_counts: dict[str, int] = {}
-        """How often each call was made."""
+        """Number of times that each call was made, by its key."""
         self.repeated_count = 0
-        """Calls that were answered like this."""
+        """Calls that were answered from an earlier result."""
 
     def find_result(self, call: ToolCall) -> ToolResult | None:
-        """What the same call brought before, if it would bring the same again, or was made too often.
+        """Return the result of the same call if it would bring the same again, or an error if it was made too often.
 
         None: carry it out.
         """
@@ -511,17 +532,17 @@ class DuplicateCalls:
         return replace(found[0], id=call.id)
 
     def record_result(self, call: ToolCall, result: ToolResult) -> None:
-        """It was carried out. Of what may have changed, by it or meanwhile, earlier results say nothing."""
+        """Record the result of a call. Earlier results become invalid if this call may have changed something."""
         spec, name = self._specs.get(unwrap_call(call).name), call_key(call)
-        times = self._results[name][1] if name in self._results else 0
+        count = self._results[name][1] if name in self._results else 0
         if spec is None or spec.is_polling or not spec.is_parallel:
             self._results.clear()
         if spec is None or not spec.is_polling:
-            self._results[name] = (result, times + 1)
+            self._results[name] = (result, count + 1)
 
 
 def call_key(call: ToolCall) -> str:
-    """The same for calls that ask for the same."""
+    """Return a key that is equal for calls with the same effect."""
     inner = unwrap_call(call)
     try:
         arguments = json.dumps(json.loads(inner.arguments.strip() or "{}"), sort_keys=True)
@@ -531,16 +552,16 @@ def call_key(call: ToolCall) -> str:
 
 
 def format_call(call: ToolCall) -> str:
-    """A call on one line, for the list of what was asked for."""
-    said = "" if call.arguments.strip() in ("", "{}") else call.arguments
-    return to_single_line(f"{call.name[:MAX_NAME_CHARS]} {said[: 2 * MAX_CALL_CHARS]}", MAX_CALL_CHARS)
+    """Return a call on one line, for the list of calls."""
+    arguments = "" if call.arguments.strip() in ("", "{}") else call.arguments
+    return to_single_line(f"{call.name[:MAX_NAME_CHARS]} {arguments[: 2 * MAX_CALL_CHARS]}", MAX_CALL_CHARS)
 
 
 def format_call_list(calls: Sequence[str], repeated: int) -> str:
-    """What a turn has asked for so far, in the model's own words, which may be somebody else's."""
+    """Return the list of this turn's calls. It quotes the model, which may quote others."""
     listed = list(dict.fromkeys(calls))
-    left = [f"- and {len(listed) - MAX_LISTED_CALLS} more"] if len(listed) > MAX_LISTED_CALLS else []
-    again = [f"({repeated} calls were the same again: they were answered from the first result.)"] if repeated else []
+    more = [f"- and {len(listed) - MAX_LISTED_CALLS} more"] if len(listed) > MAX_LISTED_CALLS else []
+    repeats = [f"({repeated} calls were the same again: they were answered from the first result.)"] if repeated else []
     return "\n".join(
-        ["Asked for in this turn so far:", *(f"- {one}" for one in listed[-MAX_LISTED_CALLS:]), *left, *again]
+        ["Asked for in this turn so far:", *(f"- {call}" for call in listed[-MAX_LISTED_CALLS:]), *more, *repeats]
     )

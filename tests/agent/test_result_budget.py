@@ -21,7 +21,7 @@ TOKENS = st.integers(0, 8_000)
 @given(TEXTS, TOKENS, TOKENS, st.integers(-500, 8_000), st.booleans())
 @example(["a" * 40_000, "a" * 400, "a" * 40_000], 18_000, 36_000, 100_000, False)
 def test_no_more_is_told_than_there_is(texts: list[str], left: int, most: int, room: int, asked: bool) -> None:
-    shares, rest = share_budget(texts, left, most, room, asked=[asked] * len(texts))
+    shares, rest = share_budget(texts, left, most, room, is_excerpt=[asked] * len(texts))
     told = [text[: one.chars] for text, one in zip(texts, shares, strict=True)]
     sizes = [estimate_tokens(text) if text else 0 for text in told]
     assert sum(sizes) <= left - rest + RESULT_FRAME_TOKENS * len(texts)
@@ -37,14 +37,14 @@ def test_no_more_is_told_than_there_is(texts: list[str], left: int, most: int, r
 
 def test_what_fits_is_whole_and_what_does_not_leaves_half_for_what_comes_later() -> None:
     page, book = "a" * 28_000, "b" * 350_000
-    shares, left = share_budget([page, book, page], 18_000, 36_000, 100_000, asked=[False] * 3)
+    shares, left = share_budget([page, book, page], 18_000, 36_000, 100_000, is_excerpt=[False] * 3)
     assert shares[0].chars is None
     assert shares[1].chars == count_fitting_chars(book, (18_000 - 8_004) // 2)
     assert shares[1].is_oversized
     assert not shares[2].is_oversized
     assert (shares[2].chars or 0) > 8_000
     assert left > 2_000
-    (asked,), left = share_budget([page], 1_000, 36_000, 100_000, asked=[True])
+    (asked,), left = share_budget([page], 1_000, 36_000, 100_000, is_excerpt=[True])
     assert (asked.chars, left) == (count_fitting_chars(page, 1_000), 0)
 
 
