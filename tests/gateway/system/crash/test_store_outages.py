@@ -152,7 +152,7 @@ def test_whoever_waits_is_let_go_when_the_store_is_given_up(tmp_path: Path) -> N
                 await passing(clock, lambda: store.outage)
                 store.give_up()
                 results = await asyncio.gather(*waiting, return_exceptions=True)
-                assert [type(one).__name__ for one in results] == ["Closed"] * 3
+                assert [type(one).__name__ for one in results] == ["StoreClosed"] * 3
 
     run(story())
 

@@ -43,34 +43,41 @@ GATES: Final[tuple[Gate, ...]] = (
             'if role == "blocked":\n            return',
             "if False:\n            return",
         ),
-        ("administration needs an id that is vouched for", "if sender.verified or one[0] not in ADMINS]", "]"),
+        ("administration needs an id that is vouched for", "if sender.verified or one[0] not in ADMIN_ROLES]", "]"),
         (
             "links count only for whom the platform vouches",
             "sorted(known.links.get(own, ())) if sender.verified else ()",
             "sorted(known.links.get(own, ()))",
         ),
-        ("a role holds in its scope", "if covers(policy, grant.scope, at):", "if True:"),
+        ("a role holds in its scope", "if scope_covers(policy, grant.scope, at):", "if True:"),
         ("a role of a place is none everywhere", "grant.rule + via, not grant.scope", "grant.rule + via, True"),
-        ("a rank counts only if the person has it", "if rule.has in sender.ranks and", "if"),
-        ("a rank counts only on that channel", "fnmatchcase(at.channel, rule.channel) and", ""),
-        ("a rank counts only in that room", " and _in(policy, rule.room, at):", ":"),
+        (
+            "a rank counts only if the person has it",
+            "if (\n            rule.platform_role in sender.ranks\n            and",
+            "if",
+        ),
+        ("a rank counts only on that channel", "fnmatchcase(at.channel, rule.channel)\n            and", ""),
+        ("a rank counts only in that room", " and _is_in_room(policy, rule.room, at)\n        ):", ":"),
         ("a rank gives nothing everywhere", "yield rule.role, rule.rule, False", "yield rule.role, rule.rule, True"),
         (
             "ranks count only where the operator wants it",
-            "for rule in policy.mapped if sender.ranks else ():",
-            'for rule in (*policy.mapped, Mapped("*", "*", sender.ranks[0], "admin", "")) if sender.ranks else ():',
+            "for rule in policy.platform_roles if sender.ranks else ():",
+            (
+                'for rule in (*policy.platform_roles, PlatformRoleRule("*", "*", sender.ranks[0], "admin", ""))'
+                " if sender.ranks else ():"
+            ),
         ),
-        ("an agent's role is with that agent", "policy.agent_of(at) == scope.removeprefix(AGENT)", "True"),
+        ("an agent's role is with that agent", "policy.agent_of(at) == scope.removeprefix(AGENT_SCOPE_PREFIX)", "True"),
         ("a room's role is on that channel", "place.channel == at.channel and", ""),
         ("a room's role is in that room", "return room in (ANY_ROOM, at.room) or", "return True or"),
         ("a guild's role is in that guild", "(policy.space_of(at) == room)", "(policy.space_of(at) is not None)"),
         ("a guild's role is in its rooms", " or (policy.space_of(at) == room)", ""),
-        ("a mask fits only its pattern", "_pattern(key).fullmatch(one))", "True)"),
-        ("masks are patterns", 'if f":{MASK}" in one:', "if False:"),
+        ("a mask fits only its pattern", "_mask_pattern(key).fullmatch(one)\n        )", "True)"),
+        ("masks are patterns", 'if f":{MASK_PREFIX}" in one:', "if False:"),
         (
             "an account is the same in any case",
-            "sender_id.translate(_LOWER) if sender_id.startswith(_FOLDED) else sender_id",
-            "sender_id",
+            "sender_id = sender_id.translate(_ASCII_LOWER)",
+            "pass",
         ),
     ),
     *_in(
@@ -79,27 +86,35 @@ GATES: Final[tuple[Gate, ...]] = (
         ("bots without a role are not heard", 'if sender.is_bot and who.role == "guest":', "if False:"),
         ("bots with a role are heard", 'if sender.is_bot and who.role == "guest":', "if sender.is_bot:"),
         ("direct chats have their policy", "if _is_direct(event):", "if False:"),
-        ("what is edited in a direct chat is direct", "Command | Edited | Deleted | Reacted) and", "Command) and"),
-        ("dm: disabled", 'if policy.dm == "disabled":', "if False:"),
-        ("dm: open", 'if policy.dm == "open":', "if False:"),
+        (
+            "what is edited in a direct chat is direct",
+            "Command | MessageEdited | MessageDeleted | ReactionChanged) and",
+            "Command) and",
+        ),
+        ("dm: disabled", 'if policy.dm_policy == "disabled":', "if False:"),
+        ("dm: open", 'if policy.dm_policy == "open":', "if False:"),
         ("dm: allowlist lets in whoever has a role", 'if who.role != "guest":', "if False:"),
         ("dm: allowlist keeps out whoever has none", 'if who.role != "guest":', "if True:"),
-        ("only pairing shows codes", '"pair" if spoken and policy.dm == "pairing" else ""', '"pair" if spoken else ""'),
+        (
+            "only pairing shows codes",
+            '"pair" if spoken and policy.dm_policy == "pairing" else ""',
+            '"pair" if spoken else ""',
+        ),
         (
             "only who speaks is shown a code",
-            '"pair" if spoken and policy.dm == "pairing" else ""',
-            '"pair" if policy.dm == "pairing" else ""',
+            '"pair" if spoken and policy.dm_policy == "pairing" else ""',
+            '"pair" if policy.dm_policy == "pairing" else ""',
         ),
-        ("pairing shows codes", '"pair" if spoken and policy.dm == "pairing" else ""', '""'),
-        ("invited only where it is open", "if not listed(policy, place):", "if False:"),
-        ("invited only by admins", "if who.role not in ADMINS:", "if False:"),
+        ("pairing shows codes", '"pair" if spoken and policy.dm_policy == "pairing" else ""', '""'),
+        ("invited only where it is open", "if not is_room_allowed(policy, place):", "if False:"),
+        ("invited only by admins", "if who.role not in ADMIN_ROLES:", "if False:"),
         ("invitations are their own case", 'event.change == "invite":', "False:"),
-        ("rooms are closed unless opened", "    if listed(policy, place):", "    if True:"),
-        ("rooms that are listed are open", "return _configured(policy, place) or", "return"),
+        ("rooms are closed unless opened", "    if is_room_allowed(policy, place):", "    if True:"),
+        ("rooms that are listed are open", "return _is_room_configured(policy, place) or", "return"),
         (
             "rooms that were approved are open",
-            "return _configured(policy, place) or _approved(policy, place)",
-            "return _configured(policy, place)",
+            "return _is_room_configured(policy, place) or _is_room_approved(policy, place)",
+            "return _is_room_configured(policy, place)",
         ),
         (
             "only rooms that were approved are",
@@ -111,38 +126,50 @@ GATES: Final[tuple[Gate, ...]] = (
         ("a guild may be approved", "[place.room] if space is None else [place.room, space]", "[place.room]"),
         (
             "a closed room is closed to all but admins",
-            "isinstance(event, Command) and who.role in ADMINS",
+            "isinstance(event, Command) and who.role in ADMIN_ROLES",
             "isinstance(event, Command)",
         ),
         (
             "a closed room takes only an admin's commands",
-            "isinstance(event, Command) and who.role in ADMINS",
-            "who.role in ADMINS",
+            "isinstance(event, Command) and who.role in ADMIN_ROLES",
+            "who.role in ADMIN_ROLES",
         ),
-        ("a closed room takes an admin's commands", "isinstance(event, Command) and who.role in ADMINS", "False"),
+        ("a closed room takes an admin's commands", "isinstance(event, Command) and who.role in ADMIN_ROLES", "False"),
         (
             "rooms are shown codes only with approval",
-            '"room" if spoken and _asked(policy) else "")',
+            '"room" if spoken and _rooms_need_approval(policy) else ""\n    )',
             '"room" if spoken else "")',
         ),
         (
             "rooms are shown codes only when spoken to",
-            '"room" if spoken and _asked(policy) else "")',
-            '"room" if _asked(policy) else "")',
+            '"room" if spoken and _rooms_need_approval(policy) else ""\n    )',
+            '"room" if _rooms_need_approval(policy) else "")',
         ),
         ("talk among others is not to us", 'and event.kind != "room")', ")"),
         (
             "who invites is shown a code only with approval",
-            '"room" if _asked(policy) else "")\n    if who',
+            '"room" if _rooms_need_approval(policy) else "")\n    if who',
             '"room")\n    if who',
         ),
     ),
     *_in(
         "gateway.commands.table",
-        ("commands that act everywhere need a role everywhere", "self.wide and everywhere is not None", "False"),
-        ("commands need their role", "RANKS.index(has) >= RANKS.index(needs) or", "True or"),
-        ("own is for direct chats", "(self.own and direct and", "(self.own and"),
-        ("own is for everybody in direct chats", ' or (self.own and direct and role != "blocked")', ""),
+        (
+            "commands that act everywhere need a role everywhere",
+            "self.needs_global_role and everywhere is not None",
+            "False",
+        ),
+        ("commands need their role", "ROLE_ORDER.index(has) >= ROLE_ORDER.index(needs) or", "True or"),
+        (
+            "own is for direct chats",
+            "(\n            self.allowed_in_own_chat and direct and",
+            "(self.allowed_in_own_chat and",
+        ),
+        (
+            "own is for everybody in direct chats",
+            ' or (\n            self.allowed_in_own_chat and direct and role != "blocked"\n        )',
+            "",
+        ),
     ),
     *_in(
         "gateway.commands.dispatcher",
@@ -155,11 +182,15 @@ GATES: Final[tuple[Gate, ...]] = (
         ("some commands are for direct chats", "if row.direct_only and not command.direct:", "if False:"),
         ("without a prefix it must be allowed", "if read.only_if_allowed:", "if False:"),
         ("without a prefix it must be answered there", "return None if alone or", "return None if"),
-        ("what was meant a while ago is not carried out", "if age_s <= LATE_S:", "if True:"),
-        ("commands have a pace", "if not trusted and not self._pace.admits(", "if False and not self._pace.admits("),
+        ("what was meant a while ago is not carried out", "if age_s <= MAX_COMMAND_AGE_S:", "if True:"),
+        (
+            "commands have a pace",
+            "if not trusted and not self._rate_limiter.try_acquire(",
+            "if False and not self._rate_limiter.try_acquire(",
+        ),
         (
             "the pace is each person's",
-            "who, most = source(person(command.at.channel, command.sender.id)),",
+            "who, most = stable_source(person_key(command.at.channel, command.sender.id)),",
             'who, most = "all",',
         ),
         (
@@ -180,19 +211,19 @@ GATES: Final[tuple[Gate, ...]] = (
     ),
     *_in(
         "gateway.ingest.intake",
-        ("messages have limits", "or self._limited(event, judged)", "or Handled(judged=judged)"),
+        ("messages have limits", "or self._check_limit(event, judged)", "or CommandResult(judged=judged)"),
         (
             "bots are not answered for ever",
-            "return exchanges.broken(judged, now, rules.max_bot_exchanges())",
+            "return break_loop(judged, now, rules.max_bot_exchanges())",
             "return judged",
         ),
     ),
     *_in(
         "gateway.ingest.intake",
-        ("an event has a name", "conversation=place, key=key_of(event))", "conversation=place)"),
+        ("an event has a name", "conversation=place, key=dedup_key(event))", "conversation=place)"),
         (
             "what came before does nothing again",
-            "fresh = [one for one in taken if written[id(one.entries[0])].fresh]",
+            "fresh = [one for one in taken if written[id(one.entries[0])].is_new]",
             "fresh = taken",
         ),
         ("what is refused leads nowhere", 'if judged.fate == "refused":', "if False:"),
@@ -200,14 +231,22 @@ GATES: Final[tuple[Gate, ...]] = (
     *_in(
         "gateway.access.greeting",
         ("codes only for whom somebody vouches", "if not (sender.verified or named):", "if False:"),
-        ("masks are paired only where that is wanted", "named = self._policy.masks and", "named ="),
+        (
+            "masks are paired only where that is wanted",
+            "named = (\n            self._policy.allow_masks and",
+            "named =",
+        ),
         (
             "bots are told nothing",
             "or not isinstance(sender, Sender) or sender.is_bot:",
             "or not isinstance(sender, Sender):",
         ),
-        ("few codes of one person wait", ">= MOST_OF_SOURCE or", ">= 1_000 or"),
-        ("one code more ends the oldest", "if len(waiting) + self._under_way[channel] < MOST_PENDING:", "if True:"),
+        ("few codes of one person wait", ">= MAX_CODES_PER_SOURCE or", ">= 1_000 or"),
+        (
+            "one code more ends the oldest",
+            "if len(waiting) + self._codes_being_written[channel] < MAX_PENDING_CODES:",
+            "if True:",
+        ),
         (
             "there is one reminder of a code",
             "if request is None or self._reminded.get(who, (now, key))[1] != key:",
@@ -215,8 +254,8 @@ GATES: Final[tuple[Gate, ...]] = (
         ),
         (
             "nobody gets a second code",
-            "if request is not None or not self._may(",
-            "if not self._may(",
+            "if request is not None or not self._can_issue_code(",
+            "if not self._can_issue_code(",
         ),
     ),
     *_in(
@@ -224,43 +263,51 @@ GATES: Final[tuple[Gate, ...]] = (
         (
             "without the log nobody is known",
             'raise StoreError("who may do what was not read from the log")',
-            "return Known()",
+            "return RosterState()",
         ),
     ),
     *_in(
         "gateway.access.roster",
         (
             "admins make no admins",
-            'return "Only an owner makes somebody admin or owner." if wants in ADMINS else ""',
+            'return "Only an owner makes somebody admin or owner." if wants in ADMIN_ROLES else ""',
             'return ""',
         ),
-        ("admins are changed by owners", "if seen in ADMINS or strongest(policy, whom) in ADMINS:", "if False:"),
         (
-            "the configuration's owners stay",
-            'if any("owner" in given for given in _configured(policy, whom)):',
+            "admins are changed by owners",
+            "if seen in ADMIN_ROLES or find_strongest_role(policy, whom) in ADMIN_ROLES:",
             "if False:",
         ),
-        ("nobody makes a mask an admin", "if wants in ADMINS and not vouched(whom):", "if False:"),
+        (
+            "the configuration's owners stay",
+            'if any("owner" in given for given in _iter_configured_roles(policy, whom)):',
+            "if False:",
+        ),
+        ("nobody makes a mask an admin", "if wants in ADMIN_ROLES and not is_verifiable(whom):", "if False:"),
     ),
     *_in(
         "gateway.access.roles",
-        ("masks get roles only where that is wanted", "if not vouched(whom.person) and not policy.masks:", "if False:"),
+        (
+            "masks get roles only where that is wanted",
+            "if not is_verifiable(whom.person) and not policy.allow_masks:",
+            "if False:",
+        ),
     ),
     *_in(
         "gateway.commands.people",
         (
             "who administers a room acts there only",
-            'return no(f"You are {ask.role} here only. Say `here` behind it.")',
-            "return Scope(None, ask.role)",
+            'return reject(f"You are {ask.role} here only. Say `here` behind it.")',
+            "return RoleScope(None, ask.role)",
         ),
     ),
     *_in(
         "gateway.commands.people",
-        ("guesses are counted", "if not self._tries.may(ask.person, channel, now_s):", "if False:"),
+        ("guesses are counted", "if not self._attempts.is_allowed(ask.person, channel, now_s):", "if False:"),
         (
             "a code must be right",
-            'find(self._persons.roster.pending(what), ask.given["code"])',
-            "next(iter(self._persons.roster.pending(what)), None)",
+            'find_request(self._people.roster.pending_requests(what), ask.arguments["code"])',
+            "next(iter(self._people.roster.pending_requests(what)), None)",
         ),
     ),
     *_in("gateway.access.texts", ("codes end", "if now < one.until]", "]")),
@@ -268,7 +315,7 @@ GATES: Final[tuple[Gate, ...]] = (
         "gateway.access.linking",
         (
             "only whom somebody vouches for is linked",
-            "return no(_UNSURE)\n        now_s =",
+            "return reject(_UNVERIFIED_TEXT)\n        now_s =",
             "pass\n        now_s =",
         ),
         (
@@ -276,12 +323,20 @@ GATES: Final[tuple[Gate, ...]] = (
             '(request.what == "confirm" and request.other != claim.person)',
             "False",
         ),
-        ("one code links nobody", 'self._confirm(request, claim) if request.what == "link" else', ""),
+        (
+            "one code links nobody",
+            'self._request_confirmation(request, claim)\n            if request.what == "link"\n            else',
+            "",
+        ),
     ),
     *_in(
         "channels.telegram.wire",
-        ("what was forwarded is no command", "others = bool(origin(message)) or", "others ="),
-        ("what a bot sent for somebody is no command", 'bool(obj(message, "via_bot")) or', ""),
+        (
+            "what was forwarded is no command",
+            "others = (\n        bool(forward_origin_name(message))\n        or",
+            "others =",
+        ),
+        ("what a bot sent for somebody is no command", 'bool(get_object(message, "via_bot"))\n        or', ""),
         (
             "a command may be for another bot",
             "whom.casefold() == view.username.casefold() if whom else",
@@ -289,7 +344,7 @@ GATES: Final[tuple[Gate, ...]] = (
         ),
         (
             "only what Telegram marks is a command",
-            'if raw(first, "type") != "bot_command" or not where',
+            'if get_raw_str(first, "type") != "bot_command" or not where',
             "if not where",
         ),
     ),
@@ -297,7 +352,7 @@ GATES: Final[tuple[Gate, ...]] = (
         "channels.telegram.people",
         (
             "who writes for a chat is the chat",
-            "if chat_id is not None and (user_id is None or user_id in _STAND_INS):",
+            "if chat_id is not None and (user_id is None or user_id in _PLACEHOLDER_USERS):",
             "if False:",
         ),
         (
@@ -307,40 +362,40 @@ GATES: Final[tuple[Gate, ...]] = (
         ),
         (
             "what a business's bot says is the bot's",
-            'obj(event, "sender_business_bot") or obj(event, user)',
-            "obj(event, user)",
+            'get_object(event, "sender_business_bot") or get_object(event, user)',
+            "get_object(event, user)",
         ),
         ("bots are known for bots", 'is_bot=person.get("is_bot") is True,', ""),
     ),
     *_in(
         "channels.telegram.people",
-        ("a rank is that person's", "group.people.get(int(user))", "next(iter(group.people.values()), None)"),
+        ("a rank is that person's", "group.ranks.get(int(user))", "next(iter(group.ranks.values()), None)"),
     ),
     *_in(
         "channels.discord.wire",
-        ("a webhook is itself", 'if hook and hook != snowflake(data, "application_id"):', "if False:"),
+        ("a webhook is itself", 'if hook and hook != get_snowflake(data, "application_id"):', "if False:"),
         (
             "nobody vouches for a webhook's name",
             "name=display_name(author, {}) or hook, is_bot=True)",
             "name=display_name(author, {}) or hook, verified=True)",
         ),
-        ("bots are known for bots", 'is_bot = flag(author, "bot") or bool(hook)', "is_bot = False"),
-        ("what Discord says nobody said", 'return (whole(data, "type") or 0) in _SAID', "return True"),
+        ("bots are known for bots", 'is_bot = get_bool(author, "bot") or bool(hook)', "is_bot = False"),
+        ("what Discord says nobody said", 'return (get_int(data, "type") or 0) in _USER_MESSAGE_TYPES', "return True"),
         (
             "only slash commands are commands",
-            'if (whole(data, "type"), whole(asked, "type")) != _SLASH or not',
+            'if (get_int(data, "type"), get_int(asked, "type")) != _SLASH_COMMAND or not',
             "if not",
         ),
         (
             "what is in a guild is not direct",
-            'return not snowflake(data, "guild_id") and directory.direct(',
-            "return True or directory.direct(",
+            'return not get_snowflake(data, "guild_id") and directory.is_direct(',
+            "return True or directory.is_direct(",
         ),
-        ("an edit is no command", "found = edited(data, directory, now)", "found = message(data, directory)"),
+        ("an edit is no command", "found = parse_edit(data, directory, now)", "found = parse_message(data, directory)"),
     ),
     *_in(
         "channels.discord.directory",
-        ("a chat between others is not direct", 'and whole(data, "context") != _BETWEEN_OTHERS', ""),
+        ("a chat between others is not direct", 'and get_int(data, "context") != _PRIVATE_CONTEXT', ""),
     ),
     *_in(
         "channels.discord.directory", ("a thread is of its room", "if place is not None and place.parent:", "if False:")
@@ -350,7 +405,7 @@ GATES: Final[tuple[Gate, ...]] = (
         ("nobody vouches for an account that is not there", "verified=bool(account),", "verified=True,"),
         (
             "what a bridge relays is the bridge's",
-            "(tag for tag in _RELAYED if tag in line.tags)",
+            "(tag for tag in _RELAY_TAGS if tag in line.tags)",
             "(tag for tag in ())",
         ),
         (
@@ -365,7 +420,7 @@ GATES: Final[tuple[Gate, ...]] = (
         ),
         (
             "bots are known for bots",
-            "account=account or None,\n        is_bot=not _BOT.isdisjoint(line.tags),",
+            "account=account or None,\n        is_bot=not _BOT_TAGS.isdisjoint(line.tags),",
             "account=account or None,",
         ),
         (
@@ -376,12 +431,12 @@ GATES: Final[tuple[Gate, ...]] = (
     ),
     *_in(
         "channels.irc.inbound",
-        ("what was played back is the past's", "now - sent_at(line, now) < _STALE", "True"),
+        ("what was played back is the past's", "now - sent_at(line, now) < _STALE_AGE", "True"),
         ("a notice is no message", 'case "PRIVMSG":', 'case "PRIVMSG" | "NOTICE":'),
         ("CTCP is no message", 'if request and request.command != "ACTION":', "if False:"),
         (
             "our own words are nobody's",
-            "view.isupport.fold(line.source.nick) == view.isupport.fold(view.me):",
+            "view.isupport.fold(line.source.nick) == view.isupport.fold(view.own_nick):",
             "False:",
         ),
     ),
@@ -389,13 +444,13 @@ GATES: Final[tuple[Gate, ...]] = (
         "channels.irc.people",
         (
             "who quit is gone",
-            "    def _gone(self, nick: str) -> None:\n        self._accounts.pop(nick, None)",
-            "    def _gone(self, nick: str) -> None:",
+            "    def _remove_user(self, nick: str) -> None:\n        self._accounts.pop(nick, None)",
+            "    def _remove_user(self, nick: str) -> None:",
         ),
         (
             "who left is gone",
-            "        if not self._visible(nick):\n            self._accounts.pop(nick, None)",
-            "        if not self._visible(nick):",
+            "        if not self._is_visible(nick):\n            self._accounts.pop(nick, None)",
+            "        if not self._is_visible(nick):",
         ),
         (
             "a nick takes its account along",
@@ -443,7 +498,7 @@ def killer(gate: Gate | None) -> str:
     """
     index = -1 if gate is None else GATES.index(gate)
     done = subprocess.run(  # the product must be imported anew
-        [sys.executable, "-c", f"from tests.gateway import matrix_gates; matrix_gates.main({index})"],
+        [sys.executable, "-c", f"from tests.gateway.system.permission_matrix import gates; gates.main({index})"],
         cwd=ROOT,
         capture_output=True,
         text=True,

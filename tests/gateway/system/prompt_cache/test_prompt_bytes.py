@@ -84,7 +84,7 @@ def test_topic_sender_midnight_and_restart_change_no_byte_in_front_of_the_new_li
         clock = ManualClock(EVENING)
         async with fake(clock) as api, town(tmp_path, api, clock) as gateway:
             await garden(gateway, "hello")
-            await gateway.towns["irc.libera"].topic("beans", room="#garden", sender="bob")
+            await gateway.towns["irc.libera"].receive_topic("beans", room="#garden", sender="bob")
             await garden(gateway, "what is new?", sender="bob")
             clock.advance(1_200)  # past midnight
             await garden(gateway, "what day is it?", sender="eve")
