@@ -1,1 +1,20 @@
-"""The agent's hands: what its tools do, where they may, and what they cannot reach."""
+"""Tools of the agents: registration, permission, approval and execution.
+
+- `registry.py`: all tools of all agents, wired. Start here.
+- `dispatch.py`: one agent's tools, the permission gate that every call passes, calls under way.
+- `approvals.py`, `grants.py`: calls that need an admin's approval, and approvals that hold for longer than a call.
+- `agent.py`: skills and rest. `platform.py`, `read_room.py`: messages, reactions, rooms and people.
+- `files.py` on `workspace_fs.py`: the agent's files, and the only way from tools to the disk.
+- `shell.py`, `sandbox.py`, `seccomp.py`, `warden.py`: commands, their sandbox and limits.
+- `web.py`, `extract.py`, `pinned_connection.py`: pages and searches.
+- `mcp/`: tools of Model Context Protocol servers. `metrics.py`: counters.
+
+Rules:
+
+- The list of tools is the same in every turn, because it stands before everything that is cached. A tool that is not
+  allowed is refused at the call, with a reason that the model understands (`ToolCallRefused`).
+- Permission is checked for each call, by the roles of those whose words are in the request, and again after an
+  approval. Results from outside are marked as untrusted and foreign; that counts for later calls of the turn.
+- A call that may change something outside is written to the log before it begins.
+- `warden.py` and `extract.py` are programs of their own: they import nothing of this package.
+"""

@@ -1,7 +1,4 @@
-"""An agent's skills: what every prompt says of them, and the hand that reads one.
-
-The tools by which the agent rests: `rest_until` and `go_quiet`.
-"""
+"""Tools by which an agent manages itself: `rest_until`, `go_quiet` and `load_skill`."""
 
 import asyncio
 import logging
@@ -28,12 +25,12 @@ TRUSTED_ROLES: Final = frozenset({"owner", "admin"})
 
 
 class RestTools:
-    """One agent's."""
+    """`rest_until` and `go_quiet` of one agent."""
 
     def __init__(
         self, *, agent: str, store: Store, clock: Clock, timezone: Callable[[], str], send: Callable[[Directive], None]
     ) -> None:
-        """`timezone`: of times that name none, by now. `send` hands a directive to the agent's DMN."""
+        """`timezone`: the zone of times that name none. `send` passes a directive to the agent's DMN."""
         self._agent = agent
         self._store = store
         self._clock = clock
@@ -41,7 +38,7 @@ class RestTools:
         self._send_directive = send
 
     async def rest_until(self, asked: RestUntilArgs, where: ToolContext) -> str:
-        """Begin nothing unasked. Raises Refused."""
+        """Let the agent begin nothing unasked until then. Raises ToolCallRefused."""
         _require_trusted(where)
         until = self._parse_time(asked.time) if asked.time is not None else None
         await self._record_directive("store", until, where)
@@ -51,7 +48,7 @@ class RestTools:
         return f"You rest now; you are woken {', '.join([*woken, 'when somebody speaks to you'])}."
 
     async def go_quiet(self, asked: GoQuietArgs, where: ToolContext) -> str:
-        """Disturb nobody. Raises Refused."""
+        """Let the agent post nothing unasked until then. Raises ToolCallRefused."""
         _require_trusted(where)
         until = self._parse_time(asked.time)
         if until - self._clock.now() > MAX_QUIET:
@@ -72,7 +69,7 @@ class RestTools:
 
 
 def _require_trusted(where: ToolContext) -> None:
-    """The agent by itself, or an owner or admin: nobody else can put it to rest."""
+    """Allow the agent itself, owners and admins; refuse everybody else."""
     trusted = where.requesters and all(asker.verified and asker.role in TRUSTED_ROLES for asker in where.requesters)
     if not is_inner(where.at.conversation) and not trusted:
         raise ToolCallRefused(
@@ -84,14 +81,14 @@ logger = logging.getLogger("reverie.workspace")
 
 
 class SkillTools:
-    """The skills of one agent. They are the operator's words, so they are told as such."""
+    """Skills of one agent. They are the operator's text, and the model receives them as such."""
 
     def __init__(
         self, workspace: Path, allowed: Callable[[Address], Collection[str] | None], *, scripts: Callable[[], str] = str
     ) -> None:
-        """`allowed`: the names of those that are for a place; None: all. `scripts`: where the shell has them by now.
+        """`allowed`: the names of the skills for a place; None: all. `scripts`: the path of the skills in the shell.
 
-        Empty: there is no shell that has them.
+        An empty path: the agent has no shell with skills.
         """
         self._skills = SkillLibrary(workspace)
         self._allowed_names = allowed
@@ -101,9 +98,9 @@ class SkillTools:
         self.tools: Sequence[Tool] = (Tool.create(LOAD_SKILL, LoadSkillArgs, self._load, ALLOW_ANYBODY),)
 
     async def render_catalogue(self) -> str:
-        """For the prompt's block `skills`: the same bytes in every place until a skill comes, goes or changes.
+        """Render the prompt's block `skills`: the same bytes in every place until a skill comes, goes or changes.
 
-        Costs a few `stat` calls. What the operator should know of broken ones is logged, once.
+        Costs a few `stat` calls. Problems with skills are logged once, for the operator.
         """
         async with self._lock:
             known = await asyncio.to_thread(self._skills.refresh)
@@ -111,7 +108,7 @@ class SkillTools:
         return known.text
 
     async def paths(self) -> tuple[Path, ...]:
-        """The folders of all, each named as its skill: for the shell to read."""
+        """Return the folders of all skills, each named as its skill, for the shell."""
         async with self._lock:
             return await asyncio.to_thread(self._skills.paths)
 
@@ -124,7 +121,7 @@ class SkillTools:
         return ToolOutput(text=text, kind="skill", origin=f"skills/{asked.name}/{file}")
 
     def _read(self, name: str, file: str, allowed: Collection[str] | None) -> tuple[SkillCatalogue, str]:
-        """Raises Refused."""
+        """Read a file of a skill. Raises ToolCallRefused."""
         known = self._skills.refresh()
         if name not in known.skills:
             names = ", ".join(known.skills) or "none"
@@ -153,7 +150,7 @@ class SkillTools:
         return known, f"{text}\n\n(Beside it, for load_skill: {', '.join(beside)}.{shell})"
 
     def _log_notes(self, known: SkillCatalogue) -> None:
-        """Log what is new; the same at every turn would be noise."""
+        """Log new notes only; all of them at every turn would be noise."""
         for note in known.notes:
             if note not in self._logged_notes:
                 logger.warning("%s", note)

@@ -1,12 +1,11 @@
-"""Gets an admin's word for a call that needs one.
+"""Approvals: calls that wait for an admin, the notices that ask for them, and the admins' decisions.
 
-That it is asked for is durable with the notice that asks, and what is decided with the answer to whoever decides. So
-after a crash each approval is decided, or nobody waits for it any more and that is written down. One verdict counts:
-the first that is in the log.
+A request becomes durable in one transaction with its notice, and a decision in one with the answer to the admin. So
+after a crash each approval is either decided, or recorded as dropped because nobody waits for it any more. The first
+verdict in the log counts.
 
-What admins say to calls that wait, and what they take back: decided here, written down with the answer to them.
-
-Asks for approvals where they are to be given, and writes down what becomes of them.
+`ApprovalNotices` writes to the log and posts notices, `ApprovalQueue` lets calls wait, `ApprovalDecisions` serves the
+admins' commands.
 """
 
 import asyncio
@@ -65,60 +64,60 @@ from gateway.tools.mcp.review import ToolDefinitionReview
 
 _NO_SEQ: Final = Seq(0)
 ID_TRIES: Final = 8
-"""At an id that is not taken, before they get longer."""
+"""Random ids of one length that are tried before they get longer."""
 
 
 @dataclass(slots=True, kw_only=True)
 class PendingApproval:
-    """A call that waits."""
+    """Call that waits for an approval."""
 
     request: ApprovalRequest
     room: Address
-    """Where it is asked for."""
+    """Place where the approval is asked for."""
     fact: ApprovalRequested | None = None
-    """None: that is not durable yet."""
+    """Fact of the request; None: not durable yet."""
     seq: Seq = _NO_SEQ
-    """Where that stands."""
+    """Position of that fact in the log."""
     deadline_s: float = 0.0
-    """On the clock's `monotonic`."""
+    """Deadline on the clock's `monotonic`, in seconds."""
     waiters: int = 0
-    """How many wait for it. 0: nobody does any more."""
+    """Number of callers that wait for it. 0: nobody waits any more."""
     claimed: bool = False
-    """A verdict is being written down."""
+    """True while a verdict is being written."""
     granted_by: str = ""
-    """Who meanwhile approved the tool for longer. Empty: nobody."""
+    """Admin who meanwhile approved the tool for longer. Empty: nobody."""
     verdict: ApprovalVerdict | None = None
     post: PostKey | None = None
-    """Of the notice. None: it is not durable yet."""
+    """Key of the notice's post. None: not durable yet."""
     delivered: bool | None = None
-    """Whether all of the notice was shown. None: that is not known yet."""
+    """True if the whole notice was shown. None: not known yet."""
     delivery_known: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once it is known."""
+    """Set once `delivered` is known."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set with each change of these."""
+    """Set at each change of these fields."""
 
     @property
     def grant(self) -> ToolGrant:
-        """What a word that holds for longer is about."""
+        """What an approval for longer than this call would cover."""
         return ToolGrant(self.request.agent, self.request.tool, self.request.at.conversation)
 
     @property
     def provenance(self) -> CallProvenance:
-        """For calls like which."""
+        """Origin and arguments of the call, for comparison with other calls."""
         wanted = self.request
         return CallProvenance(
             wanted.least_role, wanted.foreign, digest_arguments(normalize_arguments(wanted.arguments))
         )
 
     def set_delivered(self, *, whole: bool) -> None:
-        """What became of the notice."""
+        """Record whether the whole notice was shown."""
         self.delivered = whole
         self.delivery_known.set()
         self.changed.set()
 
 
 class ApprovalNotices:
-    """For all agents."""
+    """Writes requests and verdicts to the log, and posts the notices. One for all agents."""
 
     def __init__(
         self,
@@ -130,7 +129,7 @@ class ApprovalNotices:
         *,
         named: Callable[[str], str] = str,
     ) -> None:
-        """`named` puts the titles of places into a text."""
+        """`named` adds the titles of places to a text."""
         self._add_titles = named
         self._store = store
         self._clock = clock
@@ -139,7 +138,7 @@ class ApprovalNotices:
         self._command_prefixes = prefix
 
     async def recover(self) -> None:
-        """As `Approvals.recover`."""
+        """Record requests of an earlier process as dropped."""
         left = await self._store.undecided()
         entries = [
             self._build_end_entry(one.fact, "dropped", Address.parse(one.conversation or ""), one.seq)
@@ -149,7 +148,7 @@ class ApprovalNotices:
         await self._store.append(entries)
 
     async def post_request(self, one: PendingApproval) -> ApprovalRequested:
-        """Ask, in one transaction with the fact that it is asked for."""
+        """Post the notice, in one transaction with the fact of the request."""
         wanted, now, tries, timeout_s = one.request, self._clock.now(), 0, self._timeout_s()
         shape = one.provenance
         while True:
@@ -181,7 +180,7 @@ class ApprovalNotices:
                 fact=PostQueued(post=post), at=now, conversation=one.room.conversation, key=f"post:{key}", cause=first
             )
             became, sent = await self._store.append([first, queued])
-            if became.is_new:  # else somebody had that id, at some time
+            if became.is_new:  # otherwise the id was used before
                 one.post = key
                 one.fact, one.seq, one.deadline_s = asked, became.seq, self._clock.monotonic() + timeout_s
                 self._post(OutboxPost(seq=sent.seq, at=now, post=post, parts=()))
@@ -196,7 +195,7 @@ class ApprovalNotices:
         stands = await self._store.entry_by_key(approval_ended_key(asked.approval))
         assert stands is not None
         assert isinstance(stands.fact, ApprovalEnded)
-        one.verdict = stands.fact.verdict  # what an admin said may be there though we were not told so
+        one.verdict = stands.fact.verdict  # an admin's verdict may be there although its write seemed to fail
         return one.verdict
 
     def _build_end_entry(
@@ -208,27 +207,27 @@ class ApprovalNotices:
 
 
 def approval_key(name: str) -> str:
-    """Of the entry that asks for the approval of that name."""
+    """Return the key of the entry that requests the approval with this id."""
     return f"approval:{name}"
 
 
 def approval_ended_key(name: str) -> str:
-    """Of the one entry that says what became of it."""
+    """Return the key of the one entry with the verdict on it."""
     return f"{approval_key(name)}:ended"
 
 
 logger = logging.getLogger("reverie.tools")
 
 MAX_PENDING_PER_CONVERSATION: Final = 5
-"""Open at once in one conversation: more would be approved without being read."""
+"""Limit of open approvals in one conversation: more would be approved without being read."""
 MAX_PENDING: Final = 20
-"""The same everywhere."""
+"""Limit of open approvals in all conversations."""
 MAX_REMEMBERED_REFUSALS: Final = 1_000
-"""Calls that got no word, so that nobody is asked for one again in the same turn."""
+"""Calls without approval that are remembered, so that a turn does not ask for the same call again."""
 
 
 class ApprovalCallKey(NamedTuple):
-    """What makes two calls the same."""
+    """Identity of a call: two calls with equal keys are the same."""
 
     turn: TurnId
     tool: str
@@ -236,7 +235,7 @@ class ApprovalCallKey(NamedTuple):
 
 
 class ApprovalQueue:
-    """Of all agents. It is `gateway.tools.dispatch.ApprovalRequester`; `gateway.tools.approvals` is the other side."""
+    """Waiting calls of all agents; implements `gateway.tools.dispatch.ApprovalRequester`."""
 
     def __init__(
         self,
@@ -249,9 +248,9 @@ class ApprovalQueue:
         who: AccessPolicy,
         prefix: Mapping[ChannelName, str],
     ) -> None:
-        """`post` is called with each notice, after it is durable. `prefix`: of commands, as `commands.World` has it.
+        """`post` is called with each notice, once it is durable. `prefix`: of commands, as in `CommandContext`.
 
-        Raises ValueError if `config.room` is no address.
+        Raises ValueError if `config.room` is not an address.
         """
         self._store = store
         self._clock = clock
@@ -260,7 +259,7 @@ class ApprovalQueue:
             store, clock, lambda: self._timeout_s, post, prefix, named=places.titles.add_titles
         )
         self.room = Address.parse(config.room) if config.room else None
-        """Where all approvals are asked for. None: where the turn is."""
+        """Place of all notices. None: the place of the turn."""
         self._privacy = places
         self._access_policy = who
         self._command_prefixes = prefix
@@ -270,17 +269,20 @@ class ApprovalQueue:
         self._refused_calls = OrderedDict[ApprovalCallKey, ApprovalVerdict]()
 
     def reconfigure(self, config: ApprovalsConfig) -> None:
-        """Ask so from now on; what waits waits as it was said. Returns at once. Raises ValueError as at the start."""
+        """Use this configuration for new requests. Does not block. Raises ValueError as the constructor."""
         self.room = Address.parse(config.room) if config.room else None
         self._timeout_s = config.timeout
 
     @property
     def pending(self) -> list[PendingApproval]:
-        """What waits and can be decided, oldest first."""
+        """Waiting calls that can be decided, oldest first."""
         return [one for one, _ in self._pending.values() if one.fact is not None and one.verdict is None]
 
     def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
-        """For `Store.hear`: what became of notices. What was not shown whole cannot be approved."""
+        """Listener of the store: records deliveries of notices.
+
+        A call whose notice was not shown whole cannot be approved.
+        """
         for entry, done in zip(entries, written, strict=True):
             if isinstance(entry.fact, DeliveryReport) and done.is_new:
                 for one, _ in self._pending.values():
@@ -288,18 +290,18 @@ class ApprovalQueue:
                         one.set_delivered(whole=entry.fact.state == "sent")
 
     async def recover(self) -> None:
-        """Nobody waits any more for what an earlier process asked. Call once, before the first turn."""
+        """Record the requests of an earlier process as dropped. Call once, before the first turn."""
         await self._notices.recover()
 
     async def close(self) -> None:
-        """Return once it is written down what nobody waits for any more. Call after the turns have ended."""
+        """Return once all requests are decided in the log. Call after the turns have ended."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def request_approval(self, wanted: ApprovalRequest) -> str:
-        """As `Approving.ask`.
+        """Implement `ApprovalRequester.request_approval`.
 
-        What is approved already is not asked for; the same call twice in a turn is asked for once. What cannot be asked
-        for is refused at once. The store is told of all of it.
+        Approved calls are not asked for again; the same call twice in a turn is asked for once. Calls that cannot be
+        asked for are refused at once. Everything is recorded in the store.
         """
         grant = ToolGrant(wanted.agent, wanted.tool, wanted.at.conversation)
         shape = CallProvenance(
@@ -335,7 +337,10 @@ class ApprovalQueue:
             one.changed.set()
 
     async def _process_request(self, one: PendingApproval, call: ApprovalCallKey) -> ApprovalVerdict:
-        """From the notice to the verdict. Nobody cancels it: whoever waited has gone, and that is a verdict, too."""
+        """Process a request from the notice to the verdict.
+
+        Never cancelled: that its caller has gone is a verdict, too.
+        """
         try:
             asked = await self._notices.post_request(one)
             timer = asyncio.create_task(self._wake_at_deadline(one))
@@ -354,7 +359,7 @@ class ApprovalQueue:
 
     def _on_task_done(self, task: asyncio.Task[ApprovalVerdict]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:  # whoever waits gets it, too
+        if not task.cancelled() and task.exception() is not None:  # the waiting caller gets it, too
             logger.error("an approval broke", exc_info=task.exception())
 
     async def _wake_at_deadline(self, one: PendingApproval) -> None:
@@ -384,7 +389,7 @@ class ApprovalQueue:
         return ""
 
     async def _no_approver_reason(self, room: Address, needs: str) -> str:
-        """Why nobody could ever approve anything there. Empty: somebody could."""
+        """Return the reason why nobody could ever approve it there. Empty: somebody could."""
         channel, place, may = room.channel, room.conversation, roles_that_may_approve(needs)
         if is_inner(place) or not self._command_prefixes.get(channel):
             return "nobody can be asked here"
@@ -404,21 +409,21 @@ class ApprovalQueue:
 
 
 NOTICE_DELIVERY_S: Final = 2.0
-"""A notice that an admin answers at once may be about to be confirmed; less than
+"""Seconds to wait for the confirmation that a notice was delivered, when an admin answers at once; less than
 `gateway.commands.dispatcher.ANSWER_TIMEOUT_S`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingApproval:
-    """A call that waits, for people."""
+    """Waiting call, for display to people."""
 
     request: ApprovalRequested
     remaining_s: float
-    """Until the answer is no."""
+    """Seconds until it expires."""
 
 
 class ApprovalDecisions:
-    """For all agents and admins."""
+    """Commands of admins about approvals, for all agents."""
 
     def __init__(
         self,
@@ -428,16 +433,16 @@ class ApprovalDecisions:
         clock: Clock,
         prefix: Mapping[ChannelName, str],
     ) -> None:
-        """`prefix`: of commands, as `commands.World` has it."""
+        """`prefix`: of commands, as in `CommandContext`."""
         self._approvals = approvals
         self.definitions = definitions
-        """Of MCP tools: those that wait are approved by the same command."""
+        """Definitions of MCP tools that wait for review; the same command approves them."""
         self._reader = reader
         self._clock = clock
         self._command_prefixes = prefix
 
     def list_waiting(self, approver: Approver) -> list[WaitingApproval]:
-        """What this admin may decide where they are, oldest first."""
+        """Return the calls that this admin may decide in this place, oldest first."""
         now_s = self._clock.monotonic()
         return [
             WaitingApproval(request=one.fact, remaining_s=max(0.0, one.deadline_s - now_s))
@@ -446,12 +451,12 @@ class ApprovalDecisions:
         ]
 
     async def list_grants(self, approver: Approver) -> dict[ToolGrant, str]:
-        """What is approved for longer than a call, and how long, of what this admin may take back where they are."""
+        """Return the grants that this admin may revoke in this place, each with its duration in words."""
         told = await self._approvals.grants.list_grants()
         return {one: long for one, long in told.items() if self._may_decide(approver, Address.parse(one.conversation))}
 
     async def decide(self, approver: Approver, name: str, verdict: ApprovalVerdict) -> CommandEffect:
-        """Somebody says a word on the approval of that name. It holds once it is written down and settled."""
+        """Decide the approval with this id. The decision holds once its facts are written and the effect is settled."""
         found = next((one for one in self._approvals.pending if one.fact and one.fact.approval == name), None)
         if found is None:
             change = self.definitions.approve(approver, name) if verdict != "denied" else None
@@ -478,7 +483,7 @@ class ApprovalDecisions:
             approver, wanted.at.channel, wanted.requesters, wanted.required_role
         ):
             return CommandEffect(answer="You asked for it without the right to: somebody else has to approve it.")
-        found.claimed = True  # nothing is awaited from here on: whoever is handed it has to settle it
+        found.claimed = True  # nothing is awaited from here on: the caller must settle the effect
         by, place = approver.name, wanted.at.conversation
         shape = found.provenance
         fact = ApprovalEnded(
@@ -500,7 +505,7 @@ class ApprovalDecisions:
         )
 
     async def revoke(self, approver: Approver, tool: str) -> CommandEffect:
-        """The tool is not approved for longer any more: there, or wherever this admin may decide from there."""
+        """Revoke the grants for a tool, in all places for which this admin may decide here."""
         taken = [one for one in await self.list_grants(approver) if one.tool == tool]
         for one in taken:
             self._approvals.grants.drop_session_grant(one)
@@ -513,7 +518,7 @@ class ApprovalDecisions:
         return CommandEffect(answer=f"Approved no more: {inline_code(tool)} in {places}.", facts=tuple(facts))
 
     def reset_conversation(self, conversation: ConversationId) -> None:
-        """Somebody has a conversation begin afresh, whether or not anything was in view there."""
+        """Drop the grants of a conversation that is started afresh."""
         self._approvals.grants.reset_conversation(conversation)
 
     def _may_decide(self, approver: Approver, asked_in: Address) -> bool:
@@ -536,7 +541,7 @@ class ApprovalDecisions:
         found.changed.set()
 
     async def _render_ended(self, approver: Approver, name: str) -> str:
-        """What became of what does not wait any more."""
+        """Render the outcome of an approval that does not wait any more."""
         asked = await self._reader.entry_by_key(approval_key(name))
         if asked is None or not isinstance(asked.fact, ApprovalRequested):
             return _render_unknown(name)
@@ -549,7 +554,7 @@ class ApprovalDecisions:
 
 
 async def _was_shown_whole(one: PendingApproval) -> bool:
-    """Whether all of what it would run was shown; waits a moment until that is known."""
+    """Return True if the notice was shown whole; waits a moment until that is known."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(NOTICE_DELIVERY_S):
             await one.delivery_known.wait()

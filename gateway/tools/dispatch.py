@@ -1,17 +1,10 @@
-"""The tools of a turn, carried out where it may use them.
+"""Dispatch of tool calls: the permission gate, one agent's tools, and the calls under way.
 
-The list of tools is the same in every turn, so that it never changes what is cached; what is not allowed is refused
-at the call, with a reason that the model understands.
+The list of tools is the same in every turn, so that it never changes the cached prefix. A call that is not allowed is
+refused, with a reason that the model understands.
 
-Where every call of a tool has to pass: by right, or by an admin's word.
-
-Tools whose descriptions a model's window has room for: of its own, and of those that come and go.
-
-What tools an agent has, told to people: by family, with who may have them used. Pure.
-
-What tools carry out just now, and how an operator ends it.
-
-What an agent is told of its tools for one turn: how they run, what is approved, what came and went. Pure.
+Permission comes first (`PermissionGate`), then calls under way (`RunningCalls`), dispatch (`ToolDispatcher`,
+`TurnTools`), fitting tools into a model's window, and rendering them for the model and for people.
 """
 
 import asyncio
@@ -62,7 +55,7 @@ ALREADY_BEGUN: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalRequest:
-    """A call that needs an admin's word."""
+    """Call that needs an admin's approval."""
 
     agent: str
     tool: str
@@ -70,39 +63,39 @@ class ApprovalRequest:
     """JSON text as the model wrote it: untrusted."""
     turn: TurnId
     at: Address
-    """Where the turn is."""
+    """Place of the turn."""
     requesters: Sequence[Requester]
     role: str
-    """Whose rights counted."""
+    """Role that was checked."""
     required_role: str
-    """The lowest role that could have it called without being asked: whoever approves it has that, too."""
+    """Lowest role that needs no approval for the tool; the approver must have it, too."""
     rule: str
-    """Why it is needed, for people."""
+    """Reason for the approval, for people."""
     least_role: str = ""
-    """The least role of those whose words are behind it. Empty: not known."""
+    """Lowest role of those whose words led to the call. Empty: unknown."""
     foreign: bool = False
-    """Text from outside is behind it, too."""
+    """True: text from outside led to the call, too."""
     recovered: bool = False
-    """As `ToolCall.recovered`: what was approved for other calls is not meant for it."""
+    """As `ToolCall.is_recovered`: approvals for other calls do not cover it."""
 
 
 class ApprovalRequester(Protocol):
-    """Who gets it."""
+    """Asks admins for approvals."""
 
     async def request_approval(self, wanted: ApprovalRequest) -> str:
-        """Wait for it. Empty: it is given. Else why not, for the model. Raises StoreError.
+        """Wait for an approval. Returns an empty text if it is given, else the reason for the model. Raises StoreError.
 
-        Cancelled, nobody is waited for any more, and a word that comes later does nothing.
+        When cancelled, the request is dropped, and a later answer has no effect.
         """
 
 
 class PermissionGate:
-    """Of all agents."""
+    """Permission check that every call passes. One for all agents."""
 
     def __init__(
         self, config: ToolsConfig, store: Store, clock: Clock, approving: ApprovalRequester, *, who: AccessPolicy
     ) -> None:
-        """`who`: who somebody is by now. That is asked anew for each call, and after each approval."""
+        """`who`: the current access policy. It is read anew for each call, and after each approval."""
         self._access_policy = who
         self._config = config
         self._store = store
@@ -110,17 +103,17 @@ class PermissionGate:
         self._approvals = approving
 
     def reconfigure(self, config: ToolsConfig) -> None:
-        """Go by these rules from the next call on. Returns at once."""
+        """Use these rules from the next call on. Does not block."""
         self._config = config
 
     def required_role(self, hand: Tool) -> str:
-        """The lowest role that may have it called, by the operator's rules."""
+        """Return the lowest role that may have the tool called, by the operator's rules."""
         return apply_rules(hand.spec.name, hand.permit, self._config.rules).role
 
     async def authorize(self, hand: Tool, call: ToolCall, where: ToolContext) -> str:
-        """Whether it may be carried out. Empty: it may; else why not, for the model. Raises StoreError.
+        """Return an empty text if the call may be carried out, else the reason for the model. Raises StoreError.
 
-        What is refused by right is written down; what waits for a word is written down by whoever gets it.
+        Refusals by role are recorded here; calls that wait for an approval are recorded by the approver's side.
         """
         name = hand.spec.name
         permit = apply_rules(name, hand.permit, self._config.rules)
@@ -154,15 +147,15 @@ class PermissionGate:
         now = decide_permission(
             name, apply_rules(name, hand.permit, self._config.rules), self._build_situation(where, call, "")
         )
-        if now.outcome == "refused":  # somebody was blocked, or lost a role, while it was waited for
+        if now.outcome == "refused":  # somebody was blocked or lost a role during the wait
             await self._record_refusal(name, now, where)
             return f"Refused: {now.rule}. Nothing was done."
         return await self._record_begin(hand, call, where)
 
     async def _record_begin(self, hand: Tool, call: ToolCall, where: ToolContext) -> str:
-        """Write down what may change something outside before it does, so that no crash has it done twice unawares.
+        """Record the begin of a call with side effects, so that no crash repeats it unnoticed.
 
-        Not empty: another turn had begun the same there, and did not end.
+        Returns a text for the model if another turn began the same call there and did not end it, else an empty one.
         """
         if not has_side_effects(hand):
             return ""
@@ -186,7 +179,7 @@ class PermissionGate:
         )
 
     def _effective_role(self, asker: Requester, at: Address) -> str:
-        """The weaker of what somebody was when they spoke and what they are now."""
+        """Return the lower of a person's role when they wrote and their role now."""
         return lowest_role(
             [proven_role(asker.role, verified=asker.verified), current_role(self._access_policy, at, asker)]
         )
@@ -198,19 +191,19 @@ class PermissionGate:
 
 
 def current_role(who: AccessPolicy, at: Address, asker: Requester) -> Role:
-    """What somebody who spoke there is by now. Pure."""
+    """Return the current role of a person who wrote there. Pure."""
     ranks, is_bot = asker.ranks, asker.is_bot
     sender = Sender(id=asker.id, name=asker.name, verified=asker.verified, ranks=ranks, is_bot=is_bot)
     return role_of(who, at, sender)
 
 
 def least_role_behind(now: PermissionRequest) -> str:
-    """The least role of those whose words are behind a call."""
+    """Return the lowest role of those whose words led to a call."""
     return lowest_role([*(now.roles or [now.unasked_role]), *now.overheard_roles])
 
 
 def has_side_effects(hand: Tool) -> bool:
-    """Whether it may change something outside that only an admin may have changed."""
+    """Return True if the tool may change something outside, as only admins may."""
     return hand.spec.is_task and not hand.spec.is_parallel and hand.permit.role in ("admin", "owner")
 
 
@@ -219,19 +212,19 @@ class _RunningCall:
     conversation: ConversationId
     name: str
     began_s: float
-    """As `time.monotonic` has it."""
+    """Start, as in `time.monotonic`."""
     task: asyncio.Task[ToolResult]
     killed: bool = False
 
 
 class RunningCalls:
-    """For all agents: each conversation is one agent's."""
+    """Calls under way of all agents. Each conversation belongs to one agent."""
 
     def __init__(self) -> None:
         self._calls: list[_RunningCall] = []
 
     def describe(self, conversation: ConversationId) -> list[str]:
-        """What is carried out there, in a few words each, the oldest first."""
+        """Return the calls under way there, each in a few words, oldest first."""
         now_s = time.monotonic()
         return [
             f"{one.name}, for {now_s - one.began_s:.0f} s" for one in self._calls if one.conversation == conversation
@@ -240,9 +233,9 @@ class RunningCalls:
     async def run(
         self, conversation: ConversationId, name: str, work: Coroutine[Any, Any, ToolResult]
     ) -> ToolResult | None:
-        """Carry it out there. None: it was killed, and has ended.
+        """Run the work. Returns None if it was killed, after its end.
 
-        Cancelled, it ends the work, too, and lets the cancellation through.
+        When cancelled, cancels the work, waits for its end and passes the cancellation on.
         """
         one = _RunningCall(conversation, name, time.monotonic(), asyncio.ensure_future(work))
         self._calls.append(one)
@@ -257,7 +250,7 @@ class RunningCalls:
         return None if one.killed and one.task.cancelled() else one.task.result()
 
     def kill(self, conversation: ConversationId) -> list[str]:
-        """End all that is carried out there; its names. Returns at once."""
+        """Kill all calls under way there. Returns their names, without waiting for their end."""
         there = [one for one in self._calls if one.conversation == conversation and not one.killed]
         for one in there:
             one.killed = True
@@ -266,22 +259,22 @@ class RunningCalls:
 
 
 MAX_RESULT_CHARS: Final = 1_000_000
-"""Of one result: what is more is not even kept."""
+"""Characters of one result: more is dropped, not even kept as evidence."""
 MAX_TOOL_NAME_CHARS: Final = 80
 
 
 class ToolGate(Protocol):
-    """Where every call has to pass."""
+    """Permission check that every call passes."""
 
     async def authorize(self, hand: Tool, call: ToolCall, where: ToolContext) -> str:
-        """Whether it may be carried out. Empty: it may; else why not, for the model. May wait for an admin's word.
+        """Return an empty text if the call may be carried out, else the reason for the model. May wait for an approval.
 
         Raises StoreError.
         """
 
 
 class NoApprovalGate:
-    """The gate where nobody can be asked: what needs a word is refused."""
+    """Gate without anybody to ask: calls that need an approval are refused."""
 
     async def authorize(self, hand: Tool, call: ToolCall, where: ToolContext) -> str:
         now = PermissionRequest(
@@ -302,26 +295,26 @@ class DynamicTools(Protocol):
 
     @property
     def tools(self) -> Sequence[Tool]:
-        """Those that are there now."""
+        """Tools that are there now."""
 
     def all_tools(self) -> Mapping[str, Tool]:
-        """Those that are or were there, by name: one that has gone says so itself."""
+        """Return the tools that are or were there, by name: one that is gone says so when it is called."""
 
 
 ToolCallCounter = Callable[[str, Literal["ok", "error", "refused", "timeout", "unknown"], float], None]
-"""Told of each call: its tool, what came of it, and how many seconds it took once it was allowed."""
+"""Called for each call with its tool, its outcome, and the seconds that it took once it was allowed."""
 
 
 ToolUseListener = Callable[[TurnId, ToolProgress], None]
-"""Told of each call, when it begins and when it has ended."""
+"""Called when a call begins and when it has ended."""
 KILLED_BY_OPERATOR: Final = "The operator ended it. It may have had an effect all the same."
 
 
 class ToolDispatcher:
     """All tools of an agent.
 
-    What a model is told of them is pinned: it stands in front of all that is cached. What comes and goes meanwhile can
-    be called at once all the same, and `news` tells of it.
+    The specs that the model receives are pinned, because they stand before everything that is cached. Tools that come
+    or go meanwhile can be called at once all the same; `changed_names` lists them.
     """
 
     def __init__(
@@ -336,9 +329,9 @@ class ToolDispatcher:
         redact: Redact | None = None,
         used: ToolUseListener = lambda _turn, _tool: None,
     ) -> None:
-        """`gate`: None, where nobody can be asked. `off`: globs of tools that there are not. `redact` is given results.
+        """`gate` None: nobody can be asked. `off`: globs of disabled tools. `redact` is applied to results.
 
-        `doing`: where it is noted what is carried out, if others note it there, too.
+        `doing`: the calls under way, if they are shared with other dispatchers.
         """
         self._gate = gate or NoApprovalGate()
         self._off = tuple(off)
@@ -349,34 +342,34 @@ class ToolDispatcher:
         self._redact = redact or Redactor()
         self._running = doing or RunningCalls()
         self.specs: tuple[ToolSpec, ...] = ()
-        """As the model is told of them."""
+        """Specs as the model receives them."""
         self.pin_specs()
 
     def pin_specs(self) -> None:
-        """Tell the model of those that are there now, from the next request on."""
+        """Send the specs of the current tools, from the next request on."""
         names = {name: hand.spec for name, hand in (self._tools | self._dynamic_by_name()).items()}
         self.specs = tuple([names[name] for name in sorted(names)])
 
     @property
     def changed_names(self) -> tuple[list[str], list[str]]:
-        """Names of the tools that came, and of those that went, since the model was told of them."""
+        """Names of the tools that came, and of those that went, since the specs were pinned."""
         told, now = {spec.name for spec in self.specs}, {*self._tools, *self._dynamic_by_name()}
         return sorted(now - told), sorted(told - now)
 
     def permits(self) -> dict[str, ToolPermit]:
-        """What each that is there needs, by name."""
+        """Return the permit of each current tool, by name."""
         return {name: hand.permit for name, hand in sorted((self._tools | self._dynamic_by_name()).items())}
 
     def running_calls(self, conversation: ConversationId) -> list[str]:
-        """What is carried out there just now, in a few words each, the oldest first."""
+        """Return the calls under way there, each in a few words, oldest first."""
         return self._running.describe(conversation)
 
     def for_turn(self, where: ToolContext) -> "TurnTools":
-        """For one turn."""
+        """Return the tools for one turn."""
         return TurnTools(self, where)
 
     async def call(self, call: ToolCall, where: ToolContext) -> ToolResult:
-        """Carry out one call. Raises `StoreError` and cancellation only."""
+        """Carry out one call. Raises only `StoreError`, and cancellation."""
         told = ToolProgress(call=call.id, name=call.name, arguments=call.arguments, state="started")
         self._on_use(where.turn, told)
         result = ToolResult(id=call.id, text="It was cut off.", is_error=True)
@@ -390,7 +383,7 @@ class ToolDispatcher:
     async def _call(self, call: ToolCall, where: ToolContext) -> ToolResult:
         hand = self._find_tool(call.name)
         if hand is not None and self._asks_for_schema(hand, call):
-            where.trust.add(TrustLabel(foreign=call.name))  # a server wrote it
+            where.trust.add(TrustLabel(foreign=call.name))  # an MCP server wrote the description
             said = f"{hand.spec.description}\nIt takes: {hand.spec.schema}"
             return ToolResult(
                 id=call.id, text=said, kind="text", origin="what the tool says of itself", is_untrusted=True
@@ -426,7 +419,7 @@ class ToolDispatcher:
             logger.info("%s: %s is refused: %s", where.turn, name, refused)
             return str(refused), "refused"
         except StoreError:
-            raise  # without its log the gateway cannot go on
+            raise  # the gateway cannot go on without its log
         except TimeoutError:
             logger.warning("%s: %s took longer than %g s", where.turn, name, hand.timeout_s)
             took = f"It took longer than {hand.timeout_s:g} s and was ended. It may have had an effect all the same."
@@ -442,7 +435,7 @@ class ToolDispatcher:
         return found
 
     def _asks_for_schema(self, hand: Tool, call: ToolCall) -> bool:
-        """It came after the model was told of its tools, and is asked what it takes."""
+        """Return True for a call without arguments of a tool that the model has no spec of: it asks for the schema."""
         told = any(spec.name == hand.spec.name for spec in self.specs)
         return not told and '"required"' in hand.spec.schema and call.arguments.strip() in ("", "{}")
 
@@ -472,7 +465,7 @@ class ToolDispatcher:
 
 @dataclass(frozen=True, slots=True)
 class TurnTools:
-    """`agent.turn.Toolset` for one turn."""
+    """`agent.turn.Toolset` of one turn."""
 
     dispatcher: ToolDispatcher
     context: ToolContext
@@ -486,18 +479,18 @@ class TurnTools:
 
 
 def is_off(name: str, off: Sequence[str]) -> bool:
-    """Whether one of the globs matches the tool."""
+    """Return True if one of the globs matches the tool."""
     return any(fnmatchcase(name, glob) for glob in off)
 
 
 MAX_WINDOW_SHARE = 0.25
-"""Of a model's window, for what it is told of tools; and the same again for tools of servers."""
+"""Share of a model's window for the specs of tools; the same again for the tools of MCP servers."""
 
 
 def fit_families(
     agent: str, families: Mapping[str, list[Tool]], window: int, off: Sequence[str]
 ) -> dict[str, list[Tool]]:
-    """Those whose descriptions the window has room for, the first always. `off`: globs of tools that there are not."""
+    """Return the families whose specs fit the window; the first is always kept. `off`: globs of disabled tools."""
     kept, left, tokens = dict[str, list[Tool]](), list[str](), 0
     for family, some in families.items():
         specs = [hand.spec for hand in some if not is_off(hand.spec.name, off)]
@@ -518,7 +511,7 @@ def fit_families(
 
 
 class FittedDynamicTools:
-    """`DynamicTools` for one agent: what there is no room for is not told, and said to the operator once."""
+    """`DynamicTools` for one agent: specs without room are left out, and logged once for the operator."""
 
     def __init__(self, late: DynamicTools, agent: str, most_tokens: int) -> None:
         self._dynamic = late
@@ -528,7 +521,7 @@ class FittedDynamicTools:
 
     @property
     def tools(self) -> Sequence[Tool]:
-        """Those that fit, the first by name before the others."""
+        """Tools that fit, in the order of their names."""
         kept, left, tokens = list[Tool](), list[str](), 0
         for hand in sorted(self._dynamic.tools, key=lambda one: one.spec.name):
             spec = hand.spec
@@ -551,7 +544,7 @@ class FittedDynamicTools:
         return kept
 
     def all_tools(self) -> Mapping[str, Tool]:
-        """All, by name: one that is not told can be called all the same."""
+        """Return all tools by name: one without room for its spec can be called all the same."""
         return self._dynamic.all_tools()
 
 
@@ -559,9 +552,9 @@ MAX_NAMES = 20
 
 
 def render_tool_status(shell: str, approved: Sequence[str], came: Sequence[str], went: Sequence[str]) -> str:
-    """A line each, in the operator's weight: names of tools have no characters that could be anything else.
+    """Render the state of the tools for one turn, a line each. It has the operator's weight: names are safe characters.
 
-    `shell`: empty, where nobody can have it used.
+    `shell`: empty if nobody in the request may use it.
     """
     lines = [shell] if shell else []
     if approved:
@@ -592,21 +585,21 @@ _APPROVAL_TEXTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolList:
-    """The tools of one agent."""
+    """Tools of one agent, for display to people."""
 
     families: Mapping[str, Mapping[str, ToolPermit]] = field(default_factory=dict)
-    """What each needs by its own permit, by its family (`files`, `shell`, ...) and name."""
+    """Permits by the family (`files`, `shell`, ...) and name of the tool, without the operator's rules."""
     rules: Sequence[ToolRule] = ()
-    """The operator's."""
+    """Rules of the operator."""
     off: Sequence[str] = ()
-    """Globs: tools that no agent is told of. Those that match nothing are told, too: they keep something away."""
+    """Globs of disabled tools. Globs without a match are shown, too: they keep something away."""
     running: Sequence[str] = ()
-    """What is under way in the place that is asked about, a few words each."""
+    """Calls under way in the place of the question, each in a few words."""
     status_lines: Sequence[str] = ()
-    """Of what they depend on, one line each: the shell, MCP servers. May hold anybody's words."""
+    """State of what the tools depend on, a line each: the shell, MCP servers. May hold anybody's words."""
 
     def render(self) -> str:
-        """Everything, in Markdown."""
+        """Render everything as Markdown."""
         lines = [
             f"- {family}: {told}" for family, tools in self.families.items() if (told := self._render_family(tools))
         ]

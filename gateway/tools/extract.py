@@ -1,8 +1,8 @@
-"""What a page says, as text. Run as a program of its own; see `extracting`.
+"""Text of a web page. A program of its own, started by `gateway.tools.web.extract_page`.
 
-Reading hostile HTML in C++ is nothing to do beside secrets: this runs without any, within limits of memory and time.
-Standard input: one line of JSON (`kind`, `charset`, `url`, `cut`), then the page. Standard output: JSON (`title`,
-`text`). It imports nothing of ours, so that it starts fast and can be run by its path.
+Hostile HTML is not parsed in C++ beside secrets: this process has none, and limits of memory and time. Standard input:
+one line of JSON (`kind`, `charset`, `url`, `cut`), then the page. Standard output: JSON (`title`, `text`). It imports
+nothing of ours, so that it starts fast and can be run by its path.
 """
 
 import json
@@ -21,39 +21,39 @@ from resiliparse.parse.html import DocumentNode, ElementNode, HTMLTree
 MEMORY_BYTES: Final = 1024**3
 CPU_S: Final = 8
 MAX_TEXT_CHARS: Final = 1_000_000
-"""As much as of any tool's result."""
+"""Characters of the text, as for the result of any tool."""
 MAX_TITLE_CHARS: Final = 300
 MAX_HREF_CHARS: Final = 2_000
 SHORT_TEXT_CHARS: Final = 250
-"""A text that is shorter is doubted: there may be more of it elsewhere."""
+"""Characters: for a shorter text, the rest of the page is searched for more."""
 MAX_ENTRIES: Final = 200
-"""Of a feed."""
+"""Entries of a feed."""
 MAX_MARKS: Final = 20_000
-"""Links, headings of a level and pieces of code that are marked; more are told as plain text."""
+"""Links, headings of a level and pieces of code that are marked; more become plain text."""
 HIDDEN_SELECTORS: Final = (
     *("[hidden]", '[style*="display:none"]', '[style*="display: none"]'),
     *('[style*="visibility:hidden"]', '[style*="visibility: hidden"]', "template", "dialog:not([open])"),
 )
-"""What nobody sees is where instructions to models are put."""
+"""Selectors of invisible elements, where instructions to models are often hidden."""
 BOILERPLATE_SELECTORS: Final = (
     *("nav", "footer", "aside", "[role=navigation]", "[role=banner]", "[role=contentinfo]", "[role=search]"),
     *(".nav", ".navbar", ".menu", ".sidebar", ".breadcrumb", ".breadcrumbs", ".cookie-banner", ".skip-link"),
 )
 MAIN_SELECTORS: Final = ("main", "[role=main]", "article", "#content", "#main")
 STATEFUL_ENCODINGS: Final = ("utf-16", "iso2022")
-"""Encodings whose bytes can look like UTF-8, as they begin once mapped."""
+"""Beginnings of the mapped names of encodings whose bytes can look like UTF-8."""
 _BOMS: Final = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
 _OPEN, _CLOSE = "\ufdd0", "\ufdd1"
-"""Around a link's text until all is text: they stand for no characters (Unicode, 23.7), so no page has them."""
+"""Marks around a link's text until all is text: noncharacters (Unicode, 23.7), which the page cannot have."""
 _OPENED, _CLOSED = re.compile(f"{_OPEN}\\s*"), re.compile(f"\\s*{_CLOSE}")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _BLANK = re.compile(r"\n\s*\n\s*\n+")
 
 
 def decode_body(body: bytes, charset: str, *, html: bool, cut: bool) -> str:
-    """The text of it: by its mark, else as UTF-8 if it is that, else as it is labelled, else as it looks.
+    """Decode by the byte order mark, else as UTF-8 if it is valid, else by the label, else by detection.
 
-    Labels are often wrong; what is not UTF-8 hardly ever reads as UTF-8 (RFC 3629, 1).
+    Labels are often wrong; other encodings hardly ever are valid UTF-8 (RFC 3629, 1).
     """
     for mark, encoding in _BOMS:
         if body.startswith(mark):
@@ -73,7 +73,7 @@ def decode_body(body: bytes, charset: str, *, html: bool, cut: bool) -> str:
 
 
 def extract_html(html: str, url: str) -> tuple[str, str]:
-    """Title and text of a page, with its links and headings as in Markdown."""
+    """Return the title and text of a page, with its links and headings as Markdown."""
     tree = HTMLTree.parse(html.replace(_OPEN, "").replace(_CLOSE, ""))
     document = tree.document
     if document is None:
@@ -89,9 +89,9 @@ def extract_html(html: str, url: str) -> tuple[str, str]:
 
 
 def extract_feed(body: bytes) -> tuple[str, str] | None:
-    """Title and entries of a feed. None: it is something else, or broken."""
+    """Return the title and entries of a feed. None: not a feed, or broken."""
     try:
-        root = ET.fromstring(body)  # noqa: S314 - this process has nothing to lose, and limits
+        root = ET.fromstring(body)  # noqa: S314 - this process has no secrets, and limits
     except (ET.ParseError, ValueError, LookupError):
         return None
     kind = _local_name(root)
@@ -106,18 +106,18 @@ def extract_feed(body: bytes) -> tuple[str, str] | None:
 
 
 def clean_text(text: str) -> str:
-    """Without control characters and gaps."""
+    """Remove control characters and runs of blank lines."""
     lines = _CONTROL.sub("", text.replace("\r\n", "\n").replace("\r", "\n")).split("\n")
     return _BLANK.sub("\n\n", "\n".join(line.rstrip() for line in lines)).strip("\n")
 
 
 def flatten_title(text: str) -> str:
-    """A title, on one line."""
+    """Return a title on one line."""
     return " ".join(_CONTROL.sub(" ", text).split())[:MAX_TITLE_CHARS]
 
 
 def extract_document(head: dict[str, str], body: bytes) -> tuple[str, str]:
-    """Title and text of whatever it is."""
+    """Return the title and text of a document of any kind."""
     kind = head["kind"]
     html = kind in ("text/html", "application/xhtml+xml")
     if kind in ("application/xml", "text/xml") or (kind.endswith("+xml") and not html):
@@ -132,7 +132,7 @@ def extract_document(head: dict[str, str], body: bytes) -> tuple[str, str]:
 
 
 def _main_text(tree: HTMLTree, document: DocumentNode) -> str:
-    """What the page is about, as far as that can be seen; else all of it."""
+    """Return the main part of the page if it can be found, else all of its text."""
     text = _plain_text(tree)
     for selector in MAIN_SELECTORS:
         found = document.query_selector_all(selector).values()
@@ -147,7 +147,7 @@ def _main_text(tree: HTMLTree, document: DocumentNode) -> str:
 
 
 def _insert_markdown(tree: HTMLTree, document: DocumentNode, here: str) -> None:
-    """Write links, headings and code into the text, as in Markdown."""
+    """Insert links, headings and code into the text, as Markdown."""
     page = here.partition("#")[0]
     for link in document.query_selector_all("a[href]").values()[:MAX_MARKS]:
         href = _join_url(here, _attribute(link, "href").strip())
@@ -228,7 +228,7 @@ def _limit() -> None:
 
 
 def main() -> None:
-    """Read, extract, write."""
+    """Read the page, extract its text, write the result."""
     _limit()
     head = json.loads(sys.stdin.buffer.readline())
     title, text = extract_document(head, sys.stdin.buffer.read())

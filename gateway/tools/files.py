@@ -1,12 +1,9 @@
-"""The agent's own files: read, written, changed, listed, searched and looked at.
+"""Tools for the agent's own files: read, write, edit, list, search and view.
 
-Texts in files: whether it is one, how a part of it is told, and how a piece of it is replaced. Pure.
+The order of this file: images for a model, text in files, search, then the tools.
 
-Replacing works on bytes: what is not UTF-8, a byte order mark and the line ends of a file stay as they are.
-
-Looking through what is in an agent's files. Blocks; bounded as `listing`, and in how long a pattern may take.
-
-A picture that a tool brought, made ready to be shown to a model.
+Replacing text works on bytes: invalid UTF-8, byte order marks and line ends stay as they are. Searching blocks; it is
+bounded as listing is (`workspace_fs.SearchLimits`), and in the time that a pattern may take.
 """
 
 import asyncio
@@ -60,14 +57,17 @@ logger = logging.getLogger("reverie.tools")
 
 
 class ImageStore(Protocol):
-    """Where pictures are kept: `gateway.stream.media.MediaStore`."""
+    """Storage of images: `gateway.stream.media.MediaStore`."""
 
     async def save_picture(self, data: bytes, found: ImageInfo, about: str) -> ToolImage:
-        """Raises OSError."""
+        """Save an image. Raises OSError."""
 
 
 async def prepare_image(keeps: ImageStore, data: bytes, name: str) -> tuple[ToolImage, Image]:
-    """Keep it, and show it. `name` (untrusted): what it is called. Raises Refused for what models do not take."""
+    """Save an image, ready for a model. `name` (untrusted): its name.
+
+    Raises ToolCallRefused if models do not take it.
+    """
     found = identify_image(data)
     if found is None:
         raise ToolCallRefused(f"{name} is not a picture that can be shown: PNG, JPEG, GIF and WebP can.")
@@ -94,7 +94,7 @@ async def prepare_image(keeps: ImageStore, data: bytes, name: str) -> tuple[Tool
 
 
 def _is_complete_image(data: bytes, media_type: str) -> bool:
-    """Whether its end is there: a provider refuses the whole request that has half a picture in it."""
+    """Return True if the end of the file is there: a provider refuses a whole request because of half an image."""
     if media_type == "image/webp":
         return int.from_bytes(data[4:8], "little") + 8 <= len(data)  # the length in RIFF's header leaves out 8 bytes
     if media_type == "image/gif":
@@ -103,20 +103,20 @@ def _is_complete_image(data: bytes, media_type: str) -> bool:
 
 
 MAX_READ_CHARS: Final = 200_000
-"""Told at once."""
+"""Characters that are returned at once."""
 MAX_LINE_CHARS: Final = 20_000
-"""Of one line: files that programs write have everything on one."""
+"""Characters of one line: generated files may have everything on one."""
 MAX_REPLACEMENTS: Final = 100_000
-"""Replaced at once."""
+"""Replacements in one edit."""
 MAX_OLD_BYTES: Final = 100_000
-"""Of a piece that is looked for."""
+"""Bytes of the text to replace."""
 _HEAD_BYTES: Final = 8_192
-"""Looked through for a NUL, as git does: texts have none."""
+"""Bytes that are searched for a NUL, as git does: text has none."""
 _SHOWN_PLACES: Final = 3
 _SHOWN_LINES: Final = 30
-"""Of each of them."""
+"""Lines of each place."""
 _CONTEXT_LINES: Final = 2
-"""Lines in front of it and behind it."""
+"""Lines before and behind it."""
 _BOM: Final = b"\xef\xbb\xbf"
 _REPLACEMENT_CHAR: Final = "\ufffd"
 _KINDS: Final = (
@@ -125,7 +125,7 @@ _KINDS: Final = (
     (b"\xff\xfe", "a text in UTF-16, and only UTF-8 can be read"),
     (b"\xfe\xff", "a text in UTF-16, and only UTF-8 can be read"),
 )
-"""What may have no NUL at its beginning."""
+"""Beginnings of binary files that may have no NUL there."""
 _BINARY_KINDS: Final = (
     (b"PK\x03\x04", "a ZIP archive (or an office document)"),
     (b"\x7fELF", "a program"),
@@ -134,31 +134,31 @@ _BINARY_KINDS: Final = (
     (b"\x28\xb5\x2f\xfd", "a zstd archive"),
 )
 _LINE_END: Final = rb"(?:\r\n|(?<!\r)\n)"
-"""A line's end, never half of one."""
+"""Matches a line end, never half of one."""
 _NUMBERED_LINE: Final = re.compile(r"\s*\d+\t")
 
 
 class DecodedText(NamedTuple):
-    """A file, as it is told."""
+    """Content of a text file."""
 
     lines: Sequence[str]
     """Without line ends; a line end at the end of the file begins no line."""
     notes: str
-    """What cannot be seen in the lines. Empty: nothing."""
+    """Facts that the lines do not show. Empty: none."""
 
 
 class TextEdit(NamedTuple):
-    """A file with a piece of it replaced."""
+    """A file with replacements."""
 
     data: bytes
     starts: Sequence[int]
-    """Where what was put in begins, in bytes."""
+    """Positions of the replacements, in bytes."""
     length: int
-    """Of the longest of them."""
+    """Bytes of the longest replacement."""
 
 
 def describe_binary(data: bytes) -> str:
-    """What a file is that is no text, and what can be done with it. Empty: it is a text."""
+    """Return the kind of a file that is not text, with a hint. Empty: it is text."""
     for magic, what in _KINDS:
         if data.startswith(magic):
             return what
@@ -172,7 +172,7 @@ def describe_binary(data: bytes) -> str:
 
 
 def decode_text(data: bytes) -> DecodedText:
-    """The file as text, whatever is in it."""
+    """Decode a file as text, whatever is in it."""
     bom = data.startswith(_BOM)
     text = data[len(_BOM) if bom else 0 :].decode("utf-8", "replace").replace("\0", _REPLACEMENT_CHAR)
     lost = text.count(_REPLACEMENT_CHAR) - data.count(_REPLACEMENT_CHAR.encode())
@@ -191,7 +191,10 @@ def decode_text(data: bytes) -> DecodedText:
 
 
 def render_lines(name: str, text: DecodedText, offset: int, limit: int) -> tuple[str, int]:
-    """So many lines of it, numbered, from this one on (1: the first); and the last that is told. Raises Refused."""
+    """Return `limit` numbered lines from `offset` on (1: the first), and the number of the last.
+
+    Raises ToolCallRefused.
+    """
     total = len(text.lines)
     notes = f"; {text.notes}" if text.notes else ""
     if not total:
@@ -212,14 +215,14 @@ def render_lines(name: str, text: DecodedText, offset: int, limit: int) -> tuple
 
 
 def number_line(number: int, line: str) -> str:
-    """A line as `cat -n` writes it."""
+    """Return a line in the format of `cat -n`."""
     beyond = len(line) - MAX_LINE_CHARS
     cut = f"{line[:MAX_LINE_CHARS]}... [{beyond:,} more characters in this line]" if beyond > 0 else line
     return f"{number:6}\t{cut}"
 
 
 def encode_text(text: str) -> bytes:
-    """Raises Refused for what no file in UTF-8 has."""
+    """Encode as UTF-8. Raises ToolCallRefused for lone surrogates."""
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -229,9 +232,11 @@ def encode_text(text: str) -> bytes:
 
 
 def replace_text(name: str, data: bytes, old: str, new: str, *, everywhere: bool, most: int) -> TextEdit:
-    """The file with `new` where `old` stands; a line end is as the file has it. Raises Refused, e.g. for too much.
+    """Replace `old` by `new`; line ends become those of the file.
 
-    Unless `everywhere`, `old` must stand there exactly once. What is refused quotes nothing of the file.
+    Raises ToolCallRefused, also if the file gets too large.
+
+    Unless `everywhere`, `old` must occur exactly once. The error quotes nothing of the file.
     """
     wanted = encode_text(old.replace("\r\n", "\n"))
     put = encode_text(new.replace("\r\n", "\n"))
@@ -269,7 +274,7 @@ def replace_text(name: str, data: bytes, old: str, new: str, *, everywhere: bool
 
 
 def render_edit(name: str, made: TextEdit) -> str:
-    """What became of the file: the lines that changed, with some around them."""
+    """Render the changed lines, with some around them."""
     count = len(made.starts)
     lines = decode_text(made.data).lines
     shown = [f"{name}, {len(lines)} lines; {'1 place' if count == 1 else f'{count} places'} changed:"]
@@ -326,27 +331,27 @@ def _explain_not_found(name: str, data: bytes, wanted: bytes, put: bytes) -> str
 
 
 def _format_line_numbers(data: bytes, starts: Sequence[int]) -> str:
-    """In which lines these places are."""
+    """Return the line numbers of these positions."""
     numbers = [str(data.count(b"\n", 0, start) + 1) for start in starts[:5]]
     more = " and more" if len(starts) > len(numbers) else ""
     return f"{'line' if len(starts) == 1 else 'lines'} {', '.join(numbers)}{more}"
 
 
 MAX_MATCHES: Final = 500
-"""Lines that are told."""
+"""Matching lines that are returned."""
 MAX_SHOWN_CHARS: Final = 400
-"""Of one line."""
+"""Characters of one line."""
 MAX_OUTPUT_CHARS: Final = 200_000
 MAX_SEARCHED_CHARS: Final = 100_000
-"""Of one line, from its beginning: a pattern remembers where it has been."""
+"""Characters of one line that are searched, from its beginning: a pattern takes memory for each."""
 LINE_TIMEOUT_S: Final = 0.5
-"""For one line. A pattern that takes longer would take for ever."""
+"""Seconds for one line. A pattern that takes longer would never end."""
 _TIME_CHECK_LINES: Final = 1_000
-"""After so many, the time is looked at."""
+"""Lines after which the time is checked."""
 _SPECIAL_CHARS: Final = frozenset("\\.^$*+?{}[]()|\ufffd")
-"""Without these an expression means itself, and a file without its bytes need not be looked at line by line."""
+"""A pattern without these characters matches itself only, so files without its bytes can be skipped."""
 _BEFORE_CHARS: Final = 100
-"""Shown of a long line in front of what matches."""
+"""Characters before the match, in a long line."""
 
 
 def grep(
@@ -359,10 +364,9 @@ def grep(
     ignore_case: bool = False,
     around: int = 0,
 ) -> str:
-    """Lines that match as `path:number:line`, `around` lines on each side of them as `path-number-line`.
+    """Return matching lines as `path:number:line`, and `around` lines on each side of them as `path-number-line`.
 
-    `path`: a file, or the directory that is looked through. `files`: a glob that may begin in any directory. Raises
-    Refused.
+    `path`: a file, or the directory to search. `files`: a glob that may begin in any directory. Raises ToolCallRefused.
     """
     try:
         search = _GrepSearch(compile_regex(pattern, ignore_case=ignore_case), around, bounds)
@@ -387,13 +391,13 @@ def grep(
 
 
 class _GrepSearch:
-    """One search, as it goes from file to file."""
+    """State of one search, over all files."""
 
     def __init__(self, pattern: Any, around: int, bounds: SearchLimits) -> None:  # noqa: ANN401 - the library has no types
         self.required_bytes = b""
-        """What every file that matches has in it."""
+        """Bytes that every matching file has."""
         self.is_full = False
-        """Nothing more is to be found."""
+        """True once the search must not go on."""
         self._pattern = pattern
         self._context_lines = around
         self._limits = bounds
@@ -402,7 +406,7 @@ class _GrepSearch:
         self._left_out = Counter[str]()
 
     def search_file(self, root: WorkspaceRoot, found: FoundEntry) -> None:
-        """Look into a file, if it can be opened and is a text. Raises Refused for a pattern that is too slow."""
+        """Search a file, if it can be opened and is text. Raises ToolCallRefused for a pattern that is too slow."""
         try:
             data = root.read_at(found.parent_fd, found.parts)
         except (OSError, ToolCallRefused):
@@ -416,7 +420,7 @@ class _GrepSearch:
             self.search_text(found.parts, data)
 
     def search_text(self, parts: PathParts, data: bytes) -> None:
-        """Look into what is in one."""
+        """Search the content of a file."""
         self._searched += 1
         if self.required_bytes not in data:
             return
@@ -451,7 +455,7 @@ class _GrepSearch:
         return "\n".join([what, *self._lines])
 
     def _match_span(self, name: str, number: int, line: str) -> tuple[int, int] | None:
-        """Where in the line; None: nowhere."""
+        """Return the begin and end of the match in the line; None: no match."""
         if len(line) > MAX_SEARCHED_CHARS:
             line = line[:MAX_SEARCHED_CHARS]
             self._limits.cut_reason = (
@@ -487,7 +491,7 @@ class _GrepSearch:
 
 
 def _clip_line(line: str, span: tuple[int, int]) -> str:
-    """A line, or what is around its match."""
+    """Return a line, or the part around its match."""
     if len(line) <= MAX_SHOWN_CHARS:
         return line
     start = max(0, span[0] - _BEFORE_CHARS)
@@ -501,18 +505,17 @@ def _format_count(number: int, what: str) -> str:
 
 WRITE_PERMIT: Final = ToolPermit(role="admin", approval="untrusted")
 MAX_CONCURRENT_SEARCHES: Final = 2
-"""Of an agent at once: threads are few, and others (names of hosts, images) wait for theirs."""
+"""Searches of an agent at once: threads are few, and others (host names, images) need them, too."""
 
 
 class FileTools:
-    """The hands of one agent for its files.
+    """File tools of one agent.
 
-    What comes out of a file is somebody else's words, from outside, unless the agent itself wrote them
-    (`AuthoredFiles`).
+    Content of a file is untrusted text from outside, unless the agent itself wrote it (`AuthoredFiles`).
     """
 
     def __init__(self, root: WorkspaceRoot, pictures: ImageStore, authored: "AuthoredFiles | None" = None) -> None:
-        """`authored`: knows what the agent wrote itself. None: nobody knows, so all files may be anybody's words."""
+        """`authored` None: it is not known what the agent wrote, so any file may hold anybody's words."""
         self._root = root
         self._images = pictures
         self._authored = authored
@@ -578,14 +581,14 @@ class FileTools:
     async def _is_own(self, data: bytes, where: ToolContext) -> bool:
         return self._authored is not None and await self._authored.is_known(data, where)
 
-    async def _glob(self, asked: GlobArgs, where: ToolContext) -> ToolOutput:  # noqa: ARG002 - as all hands
+    async def _glob(self, asked: GlobArgs, where: ToolContext) -> ToolOutput:  # noqa: ARG002 - as all handlers
         async with self._search_slots:
             text = await run_in_thread(lambda stopped: glob(self._root, asked.pattern, SearchLimits(stopped)))
         return ToolOutput(
             text=text, origin=f"names of files, {display_path(asked.pattern)}", is_untrusted=True, is_foreign=True
         )
 
-    async def _grep(self, asked: GrepArgs, where: ToolContext) -> ToolOutput:  # noqa: ARG002 - as all hands
+    async def _grep(self, asked: GrepArgs, where: ToolContext) -> ToolOutput:  # noqa: ARG002 - as all handlers
         def search(stopped: Callable[[], bool]) -> str:
             return grep(
                 self._root,
@@ -612,9 +615,9 @@ class FileTools:
 
 
 class AuthoredFiles:
-    """What an agent wrote into files while its requests held nobody's words but those of owners and admins.
+    """Content that an agent wrote into files while its requests held only words of owners and admins.
 
-    It is known by its bytes: so it stays its own in any file, and a file that anything else has changed is not.
+    It is recognised by its hash: so it stays the agent's own in any file, and a file with any other change is not.
     """
 
     def __init__(self, store: Store, clock: Clock) -> None:
@@ -622,7 +625,7 @@ class AuthoredFiles:
         self._clock = clock
 
     async def record(self, data: bytes, where: ToolContext) -> None:
-        """It was written just now. Raises StoreError."""
+        """Record that these bytes were just written. Raises StoreError."""
         seen = where.trust.label
         if seen.foreign or role_rank(seen.role) < role_rank("admin"):
             return
@@ -631,7 +634,7 @@ class AuthoredFiles:
         await self._store.append([NewEntry(fact=fact, at=self._clock.now(), conversation=place, key=key)])
 
     async def is_known(self, data: bytes, where: ToolContext) -> bool:
-        """Whether the agent of that turn wrote these bytes. Raises StoreError."""
+        """Return True if the agent of that turn wrote these bytes. Raises StoreError."""
         return not data or await self._store.entry_by_key(_authored_key(where.agent, data)) is not None
 
 

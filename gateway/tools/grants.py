@@ -1,4 +1,4 @@
-"""What is approved for longer than a call: one tool, of one agent, in one conversation, for calls of a shape."""
+"""Grants: approvals for longer than one call, each for one tool of one agent in one conversation."""
 
 import hashlib
 from typing import Final, NamedTuple
@@ -13,7 +13,7 @@ GRANTED_FOR_SESSION: Final = "until it begins afresh there"
 
 
 class ToolGrant(NamedTuple):
-    """What it is about."""
+    """Subject of a grant."""
 
     agent: str
     tool: str
@@ -21,26 +21,27 @@ class ToolGrant(NamedTuple):
 
 
 class CallProvenance(NamedTuple):
-    """A call, as far as a word for longer depends on it."""
+    """Properties of a call that decide whether a grant covers it."""
 
     least_role: str
-    """The least role of those whose words are behind it. Empty: not known."""
+    """Lowest role of those whose words led to it. Empty: unknown."""
     foreign: bool
-    """Text from outside is behind it, too."""
+    """True: text from outside led to it, too."""
     arguments: str
-    """As `digest_arguments`. Empty: not known."""
+    """Hash by `digest_arguments`. Empty: unknown."""
 
 
 def digest_arguments(arguments: str) -> str:
-    """Of arguments as they are taken (`gateway.access.approval_texts.normalize_arguments`)."""
+    """Return the hash of normalised arguments (`gateway.access.approval_texts.normalize_arguments`)."""
     return hashlib.sha256(arguments.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def covers(granted: CallProvenance, call: CallProvenance, needs: str) -> bool:
-    """Whether what was approved for one call covers another. Pure. `needs`: the role that the tool takes.
+    """Return True if an approval for one call covers another. Pure. `needs`: the role that the tool requires.
 
-    Never a call that weaker words are behind than were when it was approved. Beside words below the role that the tool
-    takes, or text from outside, only the same call. Where it is not known what was behind, only owners' words count.
+    It never covers a call with words of a lower role than the approved one had. With words below the required role, or
+    with text from outside, it covers only the same call. If the origin is unknown, it covers only calls by owners'
+    words.
     """
     least = _role_rank(call.least_role)
     if least < (_role_rank(granted.least_role) if granted.least_role else _role_rank("owner")):
@@ -52,19 +53,19 @@ def covers(granted: CallProvenance, call: CallProvenance, needs: str) -> bool:
 
 
 def _role_rank(role: str) -> int:
-    return ROLE_ORDER.index(role) if role in ROLE_ORDER else -1  # what is no role is below all
+    return ROLE_ORDER.index(role) if role in ROLE_ORDER else -1  # unknown roles are below all others
 
 
 class ToolGrants:
-    """All of them: those for good in the store, those of this process in memory."""
+    """Permanent grants, from the store, and grants of this process, in memory."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._session: dict[ToolGrant, list[tuple[Seq, CallProvenance]]] = {}
-        """Since when, and for calls of which shape."""
+        """Position from which each holds, and the call that was approved."""
 
     async def is_granted(self, grant: ToolGrant, call: CallProvenance, needs: str) -> bool:
-        """Whether such a call is approved there by now."""
+        """Return True if such a call is approved there now."""
         if any(covers(shape, call, needs) for shape in await self._live_session_grants(grant)):
             return True
         approved = await self._store.approved(*grant)
@@ -73,20 +74,20 @@ class ToolGrants:
         return isinstance(fact, ApprovalEnded) and covers(provenance_from_fact(fact), call, needs)
 
     def add_session_grant(self, grant: ToolGrant, since: Seq, shape: CallProvenance) -> None:
-        """Approved until the conversation begins afresh behind that position, or the process ends."""
+        """Approve until the conversation is started afresh behind that position, or the process ends."""
         self._session.setdefault(grant, []).append((since, shape))
 
     def drop_session_grant(self, grant: ToolGrant) -> None:
-        """The same no more."""
+        """Drop the session's approvals of this tool."""
         self._session.pop(grant, None)
 
     def reset_conversation(self, conversation: ConversationId) -> None:
-        """Somebody has the conversation begin afresh, whether or not anything was in view there."""
+        """Drop the grants of a conversation that is started afresh."""
         for grant in [one for one in self._session if one.conversation == conversation]:
             self.drop_session_grant(grant)
 
     async def list_grants(self) -> dict[ToolGrant, str]:
-        """Everything that is approved, and how long."""
+        """Return all grants, each with its duration in words."""
         found = {one: GRANTED_FOR_SESSION for one in [*self._session] if await self._live_session_grants(one)}
         return found | {ToolGrant(*one): GRANTED_ALWAYS for one in await self._store.approvals()}
 
@@ -103,5 +104,5 @@ class ToolGrants:
 
 
 def provenance_from_fact(ended: ApprovalEnded) -> CallProvenance:
-    """Of the call that this was about."""
+    """Return the provenance of the call that this verdict was about."""
     return CallProvenance(ended.least, ended.foreign, ended.arguments)

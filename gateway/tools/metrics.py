@@ -1,4 +1,4 @@
-"""What the agents' tools did and what was decided about them, counted since this process started. No IO, no clock."""
+"""Counters of tool calls and approvals since this process started. No IO, no clock."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -9,18 +9,18 @@ from gateway.core.metrics import Histogram, MetricFamily, MetricSample
 from gateway.store import AppendResult, NewEntry
 
 ToolOutcome = Literal["ok", "error", "refused", "timeout", "unknown"]
-"""It did what it was to do; it did not; it was not carried out; its time was over; there is no such tool."""
+"""ok: done; error: failed; refused: not carried out; timeout: took too long; unknown: there is no such tool."""
 DURATION_BUCKETS_S: Final = (0.01, 0.05, 0.25, 1.0, 5.0, 20.0, 60.0, 300.0)
 MAX_TOOLS: Final = 200
-"""Told apart. Models make up names, and so do servers of tools."""
+"""Tools with labels of their own; models make up names, and so do servers."""
 OTHER_TOOL: Final = "other"
 
 
 class ToolStats:
-    """Counts. Everything happens on the event loop, so that nothing is seen half."""
+    """Counters. Everything happens on the event loop, so the counts are consistent."""
 
     def __init__(self, waiting: Callable[[], int] = lambda: 0) -> None:
-        """`waiting`: how many calls wait for an approval; asked at each scrape."""
+        """`waiting` returns the number of calls that wait for an approval; called at each scrape."""
         self._count_waiting = waiting
         self._calls = Counter[tuple[str, ToolOutcome]]()
         self._refusals = Counter[str]()
@@ -29,14 +29,14 @@ class ToolStats:
         self._known = set[str]()
 
     def count_call(self, tool: str, outcome: ToolOutcome, took_s: float) -> None:
-        """A call has ended. `took_s`: without what it waited for an approval."""
+        """Count a call that has ended. `took_s`: seconds, without the wait for an approval."""
         name = OTHER_TOOL if outcome == "unknown" else self._find_label(tool)
         self._calls[name, outcome] += 1
         if outcome not in ("refused", "unknown"):
             self._durations.setdefault(name, Histogram(DURATION_BUCKETS_S)).observe(took_s)
 
     def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
-        """These were appended to the log: refusals by right and verdicts on approvals among them are counted."""
+        """Count refusals and verdicts; listens to the store."""
         for entry, done in zip(entries, written, strict=True):
             if done.is_new and isinstance(entry.fact, ToolRefused):
                 self._refusals[self._find_label(entry.fact.tool)] += 1
@@ -44,7 +44,7 @@ class ToolStats:
                 self._verdicts[self._find_label(entry.fact.tool), entry.fact.verdict] += 1
 
     def families(self) -> list[MetricFamily]:
-        """All of it, ready to be shown."""
+        """Return all metrics."""
         return list(self._build_families())
 
     def _build_families(self) -> Iterable[MetricFamily]:

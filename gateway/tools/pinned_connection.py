@@ -1,4 +1,4 @@
-"""Connecting to addresses that were judged, and to no others. Imported when first needed: httpcore is large."""
+"""Connections to checked addresses only. Imported at the first use: httpcore is large."""
 
 from collections.abc import Iterable, Sequence
 
@@ -7,23 +7,23 @@ from httpcore._backends.base import SOCKET_OPTION
 
 
 class PinnedNetworkBackend(AsyncNetworkBackend):
-    """Whatever host httpcore names, the connection goes to one of these: a name is never looked up again."""
+    """Backend that connects to the given addresses, whatever host httpcore names: no name is looked up again."""
 
     def __init__(self, found: Sequence[str], most_s: float) -> None:
-        """`most_s`: for each."""
+        """`most_s`: seconds for each address."""
         self._addresses = found
         self._timeout_s = most_s
         self._backend = AnyIOBackend()
 
     async def connect_tcp(
         self,
-        host: str,  # noqa: ARG002 - it is what was looked up
+        host: str,  # noqa: ARG002 - it was looked up before
         port: int,
-        timeout: float | None = None,  # noqa: ASYNC109 - httpcore calls it so
+        timeout: float | None = None,  # noqa: ASYNC109 - httpcore's own name
         local_address: str | None = None,
         socket_options: Iterable[SOCKET_OPTION] | None = None,
     ) -> AsyncNetworkStream:
-        """Raises ConnectError, ConnectTimeout: none of them takes it."""
+        """Connect to the first address that answers. Raises ConnectError or ConnectTimeout if none does."""
         most_s = self._timeout_s if timeout is None else min(self._timeout_s, timeout)
         last: ConnectError | ConnectTimeout = ConnectError("no address")
         for address in self._addresses:

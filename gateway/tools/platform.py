@@ -1,13 +1,8 @@
-"""What the agent does in other places than the one it is in: it speaks there, or puts away what is pending.
+"""Tools that act on platforms: messages in other places, reactions, edits, deletions, topics and files.
 
-What it says is written down as a turn of that place, in one transaction with its post and with what it deals with
-there: so that place's own view has it, and nothing is answered twice.
-
-What the agent does on a platform besides posting, carried out.
-
-Before it is done it is written down, and so is what came of it: what has begun and not ended may have been done.
-
-Posting one of the agent's files: durable, with its bytes, before it is sent.
+A message in another place is recorded as a turn of that place, in one transaction with its post and with the messages
+that it answers: so that place's own view has it, and nothing is answered twice. A platform action is recorded before
+and after it is done: one that has begun and not ended may have been done. A file is durable before it is posted.
 """
 
 import asyncio
@@ -59,30 +54,30 @@ from gateway.stream.routing import Bindings, PrivacyCache
 from gateway.tools.read_room import AttachmentDescriber, MessageFinder, MessageTarget, RoomReader
 
 MAX_PLACES = 20
-"""Told of by name."""
+"""Places that are listed by name."""
 
 
 class ConversationLocks:
-    """One turn at a time in a place, also of those that come from elsewhere."""
+    """Locks of conversations: one turn at a time in each, also for turns from elsewhere."""
 
     def __init__(self) -> None:
         self._locks: WeakValueDictionary[ConversationId, asyncio.Lock] = WeakValueDictionary()
 
     def lock_for(self, conversation: ConversationId) -> asyncio.Lock:
-        """Held while a turn runs there."""
+        """Return the lock of a conversation, which is held while a turn runs there."""
         lock = self._locks.get(conversation)
         if lock is None:
             self._locks[conversation] = lock = asyncio.Lock()
         return lock
 
     def is_busy(self, conversation: ConversationId) -> bool:
-        """Whether a turn runs there."""
+        """Return True if a turn runs there."""
         lock = self._locks.get(conversation)
         return lock is not None and lock.locked()
 
 
 class MessagingTools:
-    """The hands of one agent, as far as they reach."""
+    """Tools of one agent for other places: `send_message` and `mark_handled`."""
 
     def __init__(
         self,
@@ -99,7 +94,7 @@ class MessagingTools:
         post: Callable[[OutboxPost], None],
         forget: Callable[[ConversationId], None],
     ) -> None:
-        """`post` is called with what is said, after it is durable; `forget` with a place whose view has grown."""
+        """`post` is called with each post, once it is durable; `forget` with a place whose view has grown."""
         self._agent = agent
         self._store = store
         self._clock = clock
@@ -113,7 +108,7 @@ class MessagingTools:
         self._forget_view = forget
 
     async def send_message(self, asked: SendMessageArgs, where: ToolContext) -> str:
-        """Say something there. Raises Refused."""
+        """Post a message there. Raises ToolCallRefused."""
         if not asked.text.strip():
             raise ToolCallRefused("A message needs text.")
         to = await self.resolve_reachable(asked.address, where, approved=True)
@@ -165,7 +160,7 @@ class MessagingTools:
         self._post(OutboxPost(seq=waiting.seq, at=now, post=post, parts=()))
 
     async def mark_handled(self, asked: MarkHandledArgs, where: ToolContext) -> str:
-        """Put away what the newest digest showed of a place. Raises Refused."""
+        """Dismiss the messages of a place that the newest digest showed. Raises ToolCallRefused."""
         if not is_inner(where.at.conversation):
             raise ToolCallRefused("Only what you are shown when you are by yourself can be put away.")
         shown = self._digests.room_digests
@@ -183,14 +178,14 @@ class MessagingTools:
         return "It is put away."
 
     async def risk(self, asked: SendMessageArgs, where: ToolContext) -> str:
-        """Why an admin has to approve that something is said there, for people. Empty: nobody has to.
+        """Return the reason why an admin must approve a message there, for people. Empty: no approval is needed.
 
-        By itself the agent answers where it was shown that something is pending. What anybody else's words have it say
-        elsewhere, or what it was told in private, is for an admin to allow.
+        The agent itself may answer where the digest showed pending messages. An admin must approve messages elsewhere
+        that others' words may have caused, or that may contain private ones.
         """
         try:
             to = await self.resolve_reachable(asked.address, where, approved=True)
-        except ToolCallRefused:  # as its tool says then
+        except ToolCallRefused:  # the tool itself reports it then
             return ""
         return self._foreign_influence(to.conversation, where)
 
@@ -203,7 +198,10 @@ class MessagingTools:
         return f"it is done in another place, and {others} in view here, whose idea it may be"
 
     async def resolve_reachable(self, address: str, where: ToolContext, *, approved: bool = False) -> Address:
-        """Another place, where the agent may act from here. Raises Refused. `approved`: `risk` was asked before."""
+        """Return another place where the agent may act from here. Raises ToolCallRefused.
+
+        `approved`: `risk` was checked.
+        """
         if not is_inner(where.at.conversation) and not where.visibility.sees_everything:
             raise ToolCallRefused(
                 "From here only an owner alone with you can have you speak elsewhere. Answer here instead."
@@ -224,7 +222,7 @@ class MessagingTools:
         return at.channel in self._channels and bound.agent == self._agent and bound.listen != "off"
 
     async def _resolve_place(self, written: str) -> Address:
-        """The one place that is meant by an address, or by a title that is shown. Raises Refused."""
+        """Return the one place with this address or displayed title. Raises ToolCallRefused."""
         titles = self._privacy.titles
         found = titles.find_places(written, self.list_places())
         if len(found) != 1:
@@ -237,7 +235,7 @@ class MessagingTools:
         return found[0]
 
     async def _may_speak(self, to: Address) -> bool:
-        """A listed room; or the direct chat of an owner or admin."""
+        """Return True for a listed room, and for the direct chat of an owner or admin."""
         if await self._privacy.is_direct(to.conversation):
             newest = await self._privacy.newest_message(to.conversation)
             return newest is not None and self._is_trusted_sender(newest)
@@ -248,7 +246,7 @@ class MessagingTools:
         return role in ("owner", "admin") and decide(self._access_policy, message).allowed
 
     def list_places(self) -> list[Address]:
-        """The rooms that are listed by name, where the agent may speak by itself."""
+        """Return the rooms that are listed by name, where the agent may speak unasked."""
         named = [
             Address(channel=channel, room=room)
             for channel, rooms in self._access_policy.open_rooms.items()
@@ -264,14 +262,14 @@ _RECENT_POSTS: Final = 20
 
 
 class FileReader(Protocol):
-    """The agent's: `gateway.tools.workspace_fs.WorkspaceRoot`."""
+    """Files of the agent: `gateway.tools.workspace_fs.WorkspaceRoot`."""
 
     def read_bytes(self, path: str) -> bytes:
-        """All of one. Raises Refused. Blocks on the disk."""
+        """Return the whole content. Raises ToolCallRefused. Blocks on the disk."""
 
 
 class FileSender:
-    """Of one agent."""
+    """`send_file` of one agent."""
 
     def __init__(
         self,
@@ -291,7 +289,7 @@ class FileSender:
         self._post = post
 
     async def send_file(self, asked: SendFileArgs, where: ToolContext) -> str:
-        """Carry out `send_file`. Raises Refused and StoreError. Cancelled, it is posted or not, as the log says."""
+        """Post a file. Raises ToolCallRefused and StoreError. When cancelled, the log says whether it was posted."""
         most = self._max_file_bytes(where.at)
         data = await asyncio.to_thread(self._files.read_bytes, asked.path)
         if not data:
@@ -308,7 +306,7 @@ class FileSender:
         text = asked.text if asked.text.strip() else name
         if await self._was_posted_before(file, text, where):
             return "It was posted before you were interrupted: it is not posted again."
-        # On its own: what is durable must also go out now, whatever becomes of the turn.
+        # Not cancelled with the turn: what is durable must also be sent now.
         await run_to_completion(self._queue(file, data, text, where))
         return "It is posted."
 
@@ -321,7 +319,7 @@ class FileSender:
         return channel.capabilities.max_file_bytes
 
     async def _was_posted_before(self, file: PostFile, text: str, where: ToolContext) -> bool:
-        """Whether the same was posted by this turn before its process ended: see `gateway.context.history`."""
+        """Return True if this turn posted the same before its process ended: see `gateway.context.history`."""
         place = where.at.conversation
         ended = await self._store.newest_entries(1, kinds=["turn_ended"], conversation=place)
         after = ended[0].seq if ended else 0
@@ -358,12 +356,12 @@ SET_TOPIC_PERMIT: Final = ToolPermit(role="admin", approval="untrusted")
 
 PlatformActionKind = Literal["react", "unreact", "edit", "delete", "topic"]
 ResolveReachable = Callable[[str, ToolContext], Awaitable[Address]]
-"""Another place, where the agent may act from where it is: `gateway.tools.platform.MessagingTools.reachable`. Raises
-Refused."""
+"""Returns another place where the agent may act from here: `MessagingTools.resolve_reachable`. Raises ToolCallRefused.
+"""
 
 
 class PlatformTools:
-    """Of one agent."""
+    """Platform tools of one agent."""
 
     def __init__(
         self,
@@ -379,7 +377,7 @@ class PlatformTools:
         outfiles: OutgoingFiles,
         post: Callable[[OutboxPost], None],
     ) -> None:
-        """`files`: the agent's. `outfiles`: the outbox's. `post` is called with what is posted, once it is durable."""
+        """`files`: the agent's. `outfiles`: the outbox's. `post` is called with each post, once it is durable."""
         self._store = store
         self._clock = clock
         self._channels = channels
@@ -402,7 +400,7 @@ class PlatformTools:
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """The tools."""
+        """All platform tools."""
         return (
             Tool.create(REACT, ReactArgs, self.react, ALLOW_ANYBODY),
             Tool.create(EDIT_OWN, EditOwnArgs, self.edit_own, ALLOW_MEMBERS),
@@ -414,7 +412,7 @@ class PlatformTools:
         )
 
     async def react(self, asked: ReactArgs, where: ToolContext) -> str:
-        """Put a reaction on a message, or take it off. Raises Refused."""
+        """Add a reaction to a message, or remove it. Raises ToolCallRefused."""
         reaction, add = to_single_line(asked.reaction), not asked.remove
         if not reaction:
             raise ToolCallRefused("A reaction is an emoji.")
@@ -428,7 +426,7 @@ class PlatformTools:
         return "It is there." if add else "It is taken off."
 
     async def edit_own(self, asked: EditOwnArgs, where: ToolContext) -> str:
-        """Let a message of this agent read differently. Raises Refused."""
+        """Edit a message of this agent. Raises ToolCallRefused."""
         if not asked.text.strip():
             raise ToolCallRefused("A message needs text; delete_own takes one back.")
         message = await self._find_own(asked.message, where)
@@ -446,12 +444,12 @@ class PlatformTools:
         return "It reads like that now. What you are shown of this conversation still has the old words."
 
     async def delete_own(self, asked: DeleteOwnArgs, where: ToolContext) -> str:
-        """Take back a message of this agent, all pieces of it. Raises Refused."""
+        """Delete a message of this agent, all parts of it. Raises ToolCallRefused."""
         message = await self._find_own(asked.message, where)
         channel: object = self._channels.get(message.at.channel)
         if not isinstance(channel, CanDelete):
             raise ToolCallRefused(f"{self._platform_name(message.at)} lets nobody delete: what was said stays.")
-        for target in reversed(_require_ids(message)):  # if that breaks off, what is left is a beginning
+        for target in reversed(_require_ids(message)):  # last part first: if that breaks off, the beginning is left
             fact = _build_acted("delete", message.at, target, "", where)
             await self._perform(fact, self._delete_call(channel, message.at, target))
         return "It is gone there. What you are shown of this conversation still has it."
@@ -461,7 +459,7 @@ class PlatformTools:
         return lambda: channel.delete(at, target)
 
     async def set_topic(self, asked: SetTopicArgs, where: ToolContext) -> str:
-        """Change the topic of the room where the turn is. Raises Refused."""
+        """Change the topic of the turn's room. Raises ToolCallRefused."""
         at, topic = where.at, to_single_line(asked.topic, MAX_TOPIC_CHARS)
         if is_inner(at.conversation) or await self._privacy.is_direct(at.conversation) is not False:
             raise ToolCallRefused("Only a room has a topic, and only the one that you are in can be given another.")
@@ -489,7 +487,10 @@ class PlatformTools:
         return found
 
     async def _perform(self, fact: PlatformAction, does: Callable[[], Awaitable[None]]) -> None:
-        """Do it, between two facts. Raises Refused. Cancelled in between, it may have been done: so the log says."""
+        """Perform an action between two facts. Raises ToolCallRefused.
+
+        When cancelled in between, it may have been done: the log has its begin only.
+        """
         await self._record(fact)
         try:
             await does()

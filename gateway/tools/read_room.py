@@ -1,9 +1,7 @@
-"""What was said in a place, and who is there: told as far as the turn that asks may see it.
+"""Tools that read rooms, `read_room` and `who`, and the lookup of messages by handle.
 
-Which message a tool means, and what the platform calls it.
-
-It is named by its handle, `m` and where it stands in the log, or as `last` (what the turn answers) or `mine` (the
-agent's newest post). Nobody learns of one that may not be told to them whether it exists.
+A handle is `m` and the message's position in the log, or `last` (the message that the turn answers), or `mine` (the
+agent's newest post). Tools show only what the turn may see, and do not reveal whether other messages or places exist.
 """
 
 import re
@@ -49,49 +47,49 @@ _HANDLE: Final = re.compile(r"m([0-9]{1,18})")
 _QUOTES: Final = " \t\r\n\"'`()[]<>"
 _MAX_UNREAD: Final = 50
 _MAX_RECENT: Final = 20
-"""Messages or posts that are looked at for `last` or `mine`."""
+"""Messages or posts that are searched for `last` or `mine`."""
 _MAX_ACTIONS: Final = 1_000
 
 
 class ScopeLookup(Protocol):
-    """Who knows who can read what is said: `gateway.stream.routing.PrivacyCache`."""
+    """Lookup of who can read a place: `gateway.stream.routing.PrivacyCache`."""
 
     async def scope(self, conversation: ConversationId, seq: Seq | None = None) -> str:
-        """Who may be told of what stands there."""
+        """Return the scope of a place, or of one entry there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageTarget:
-    """A message, as far as something can be done to it."""
+    """Message on which a tool can act."""
 
     at: Address
     ids: tuple[MessageId, ...]
-    """What the platform calls it, part by part. Empty: it did not say."""
+    """Ids of its parts on the platform. Empty: unknown."""
     agent: str | None
-    """Which agent posted it ("": a version that did not tell). None: somebody else said it."""
+    """Agent that posted it ("": recorded by a version without this field). None: it is somebody else's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentPost:
-    """A post of an agent, as it stands on the platform."""
+    """Post of an agent, in its current state on the platform."""
 
     seq: Seq
     post: Post
     agent: str
     """As `MessageTarget.agent`."""
     state: str
-    """How it was delivered, as `DeliveryReport.state`; empty: not yet."""
+    """As `DeliveryReport.state`; empty: not delivered yet."""
     ids: tuple[MessageId, ...]
-    """Those that are still there."""
+    """Parts that still exist."""
     text: str
-    """As it reads now."""
+    """Current text."""
     edited: bool
     is_gone: bool
-    """All of it was taken away."""
+    """True: all of it was deleted."""
 
 
 class MessageFinder:
-    """Finds them."""
+    """Finds messages by handle."""
 
     def __init__(self, reader: StoreReader, places: ScopeLookup, hearing: ConversationReader) -> None:
         self._reader = reader
@@ -99,7 +97,7 @@ class MessageFinder:
         self._conversation = hearing
 
     async def find(self, message: str, where: ToolContext) -> MessageTarget:
-        """What is meant there. Raises Refused if there is none that may be told of, and StoreError."""
+        """Return the message. Raises StoreError, and ToolCallRefused if there is none that may be shown."""
         named = message.strip(_QUOTES).lower()
         if named in ("last", "mine"):
             if is_inner(where.at.conversation):
@@ -154,7 +152,7 @@ class MessageFinder:
         raise ToolCallRefused("You have posted nothing here lately that is still there.")
 
     async def current_message(self, one: LogEntry) -> Message | None:
-        """As it reads now. None: it was taken away, or was never to be told to the model."""
+        """Return the message as it reads now. None: it was deleted, or is not for the model."""
         assert isinstance(one.fact, Message)
         judged = await self._reader.find_judgement(one.seq)
         if judged is None or judged.fate not in ("due", "context"):
@@ -165,7 +163,7 @@ class MessageFinder:
         return replace(one.fact, text=newest.fact.text) if isinstance(newest.fact, MessageEdited) else None
 
     async def find_post(self, queued: LogEntry) -> AgentPost | None:
-        """None: no agent posted it, so none knows of it."""
+        """Return the post in its current state. None: no agent posted it."""
         fact = queued.fact
         if not isinstance(fact, PostQueued) or queued.cause is None or fact.post.private:
             return None
@@ -201,7 +199,7 @@ class MessageFinder:
         return [message for one in ended for message in one.ids]
 
     async def _completed_actions(self, place: ConversationId, after: int) -> Sequence[PlatformAction]:
-        """What was done there, as far as it is known to be done."""
+        """Return the platform actions there that were completed."""
         found = await self._reader.newest_entries(_MAX_ACTIONS, after=after, kinds=["acted"], conversation=place)
         return [one.fact for one in found if isinstance(one.fact, PlatformAction) and one.fact.state == "done"]
 
@@ -211,7 +209,7 @@ class MessageFinder:
         if any(act.what == "delete" and act.message == message for act in acts):
             return True
         shown = Message(id=message, at=post.to, sender=NOBODY, text="", sent=queued.at, kind="room")
-        newest = await self._reader.latest_message_change(shown, queued.seq)  # by somebody else, as the platform says
+        newest = await self._reader.latest_message_change(shown, queued.seq)  # by somebody else
         return newest is not None and isinstance(newest.fact, MessageDeleted)
 
 
@@ -229,23 +227,23 @@ BAD_BEFORE: Final = "`before` is a handle that read_room has shown, e.g. m12."
 MAX_PEOPLE: Final = 50
 _UNTRUSTED_LABEL: Final = TrustLabel(ANYBODY_ROLE)
 _MAX_LATELY: Final = 200
-"""Messages that are looked through for who spoke."""
+"""Messages that are searched for speakers."""
 _PAGE_ENTRIES: Final = 100
 _MAX_PAGES: Final = 5
-"""So many pages are looked at: what may not be told must not hide what may."""
+"""Pages that are read: entries that may not be shown must not hide others."""
 _MAX_HANDLE_DIGITS: Final = 18
 
 
 class AttachmentDescriber:
-    """What came beside words is only described, as it was told: `gateway.context.conversation.AttachmentSource`."""
+    """Describes attachments, without their content: `gateway.context.conversation.AttachmentSource`."""
 
     async def describe_attachments(
         self,
         messages: Sequence[tuple[Seq, Message]],
         *,
-        sees: bool,  # noqa: ARG002 - nothing is shown
+        sees: bool,  # noqa: ARG002 - no image is shown
     ) -> dict[Seq, tuple[DescribedAttachment, ...]]:
-        """A line for each."""
+        """Return a line for each attachment."""
         return {
             seq: tuple(DescribedAttachment(describe_attachment(one)) for one in said.attachments)
             for seq, said in messages
@@ -253,7 +251,7 @@ class AttachmentDescriber:
 
 
 class RoomReader:
-    """Looks at places."""
+    """`read_room` and `who` of one agent."""
 
     def __init__(
         self,
@@ -275,7 +273,7 @@ class RoomReader:
         self._message_finder = messages
 
     async def read_room(self, asked: ReadRoomArgs, where: ToolContext) -> ToolOutput:
-        """Carry out `read_room`. Raises Refused and StoreError."""
+        """Return messages of a room. Raises ToolCallRefused and StoreError."""
         at = await self._resolve_place(asked.address, where)
         lines, more, label = await self._collect_lines(at, _parse_before(asked.before), asked.count, where)
         await self._privacy.titles.load([at.conversation])
@@ -289,7 +287,7 @@ class RoomReader:
         return self._build_output("\n".join([head, *told]), "messages", at, where, label)
 
     async def list_people(self, asked: WhoArgs, where: ToolContext) -> ToolOutput:
-        """Carry out `who`. Raises Refused and StoreError."""
+        """Return the people of a room. Raises ToolCallRefused and StoreError."""
         at = await self._resolve_place(asked.address, where)
         await self._privacy.titles.load([at.conversation])
         note = ""
@@ -313,7 +311,7 @@ class RoomReader:
         )
 
     async def _resolve_place(self, address: str | None, where: ToolContext) -> Address:
-        """Where is meant. Nobody learns of a place that may not be told of whether it exists."""
+        """Return the place with this address. Does not reveal whether a place exists that may not be shown."""
         if not (address or "").strip():
             if is_inner(where.at.conversation):
                 raise ToolCallRefused("You are by yourself here: name the place by its address.")
@@ -328,7 +326,7 @@ class RoomReader:
         return found[0]
 
     async def _is_visible(self, at: Address, where: ToolContext) -> bool:
-        """Whether that place may be told of in this turn."""
+        """Return True if that place may be shown in this turn."""
         if at == where.at and not is_inner(at.conversation):
             return True
         bound = self._bindings.find(at)
@@ -338,7 +336,7 @@ class RoomReader:
     async def _collect_lines(
         self, at: Address, before: int | None, count: int, where: ToolContext
     ) -> tuple[list[tuple[Seq, str]], bool, TrustLabel]:
-        """The newest, whether there is something before them, and whose words they are."""
+        """Return the newest lines, whether there are more before them, and the trust label of their words."""
         found, label = list[tuple[Seq, str]](), TRUSTED_LABEL
         for _ in range(_MAX_PAGES):
             page = await self._reader.newest_entries(
@@ -357,7 +355,7 @@ class RoomReader:
         return found[::-1], True, label
 
     async def _render_entry(self, one: LogEntry, agent: str) -> tuple[str, TrustLabel] | None:
-        """Also whose words it is. None: it was taken away, taken back, or never to be told to the model."""
+        """Return a line and the trust label of its words. None: deleted, retracted, or not for the model."""
         if any(placed.is_removed for placed in await self._reader.locate_entries([one.cause or one.seq])):
             return None
         if isinstance(one.fact, Message):
@@ -383,7 +381,7 @@ class RoomReader:
         return "\n".join([head, *(_format_person(role, one) for role, one in people)])
 
     async def _render_recent_speakers(self, at: Address, where: ToolContext) -> str:
-        """Who spoke there lately, whoever was heard."""
+        """Render the recent speakers, for platforms without a list of members."""
         lately = await self._reader.newest_entries(_MAX_LATELY, kinds=MESSAGE_KINDS, conversation=at.conversation)
         spoke = dict[str, tuple[Sender, datetime]]()
         for one in reversed(lately):
@@ -428,7 +426,7 @@ def _format_handle(seq: int) -> str:
 
 
 def _parse_before(handle: str | None) -> int | None:
-    """A position: where it is from does not matter, it only bounds."""
+    """Parse the handle of a position. Its place does not matter: it is only a bound."""
     if not (handle or "").strip():
         return None
     digits = (handle or "").strip(" \t\r\n\"'`()[]<>").lower().removeprefix("m")

@@ -1,7 +1,4 @@
-"""The tools of all agents, wired: what they share, and what each has of its own.
-
-What the tools of all agents stand on.
-"""
+"""Registry of the tools of all agents: shared services, each agent's tools, their state for turns and for people."""
 
 import asyncio
 import logging
@@ -57,7 +54,7 @@ from gateway.tools.workspace_fs import WorkspaceRoot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolServices:
-    """Wired once."""
+    """Services that tools use. Wired once."""
 
     live: LiveSettings
     store: Store
@@ -72,25 +69,25 @@ class ToolServices:
     command_prefixes: Mapping[ChannelName, str]
     spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
     directory: Path | None = None
-    """Of the configuration files. None: there are none."""
+    """Directory of the configuration files. None: there are none."""
     redact: Redact = field(default_factory=Redactor)
-    """Given all that tools bring."""
+    """Applied to all results of tools."""
     notify_owners: Callable[[str, str], None] = lambda _key, _text: None
-    """Has owners told something: as `Owners.tell`."""
+    """Sends a notice to the owners, given its key and text."""
     on_tool_use: ToolUseListener = lambda _turn, _tool: None
-    """Told of each call, when it begins and when it has ended."""
+    """Called when a call begins and when it has ended."""
 
 
 logger = logging.getLogger("reverie.tooling")
 
 SERVER_SETTLE_S = 5.0
-"""So long the first turn waits at most for servers of tools that are just starting."""
+"""Longest wait of an agent's first turn for MCP servers that are starting."""
 FILES_DIRECTORY = "files"
-"""Of an agent: in the directory of what is its own, unless the operator names another."""
+"""Name of an agent's file directory, in its own directory, unless the operator configures another path."""
 
 
 class ToolRegistry:
-    """For all agents."""
+    """Tools of all agents."""
 
     def __init__(self, ground: ToolServices) -> None:
         self._services = ground
@@ -115,18 +112,18 @@ class ToolRegistry:
         )
         self._shells: dict[str, ShellTools] = {}
         self._family_by_tool: dict[str, str] = {}
-        """Of each tool, by name. Those of servers have none."""
+        """Family of each tool, by name. Tools of MCP servers have none."""
         self._families_by_agent: dict[str, Mapping[str, Callable[[], Sequence[Tool]]]] = {}
-        """Of each agent, by family, from what is made once: its shell goes on when it thinks with another model."""
+        """Tools of each agent by family. Built once: its shell goes on when the agent changes its model."""
         self._roots: list[WorkspaceRoot] = []
         self.running = RunningCalls()
         self._turn_starts = WeakKeyDictionary[ToolDispatcher, float]()
-        """When each agent's last turn began, by its hands."""
+        """Begin of the last turn, by the agent's dispatcher."""
 
         ground.live.add_listener(DerivedSettingsListener(lambda settings: settings.tools, self._reconfigure))
 
     def _reconfigure(self, said: ToolsConfig) -> None:
-        """Calls that begin from now on go by that."""
+        """Apply the new settings to calls that begin from now on."""
         self.approvals.reconfigure(said.approvals)
         self._gate.reconfigure(said)
         self._web.reconfigure(said.web)
@@ -137,20 +134,22 @@ class ToolRegistry:
 
     @property
     def has_dynamic_tools(self) -> bool:
-        """Tools may come and go."""
+        """True if tools may come and go."""
         return bool(self._services.live.settings.tools.mcp)
 
     def files_directory(self, agent: AgentConfig) -> Path:
-        """Where an agent's files are."""
+        """Return the directory of an agent's files."""
         return agent.files or agent_directory(agent.workspace, self._services.store.path, agent.id) / FILES_DIRECTORY
 
     def build_dispatcher(
         self, agent: AgentConfig, model: Model, own: Sequence[Tool], reach: ResolveReachable, skills: SkillTools
     ) -> ToolDispatcher:
-        """Everything that an agent can do. `own`: what it does with itself. `reach`: where it may act.
+        """Build the dispatcher of an agent. `own`: tools for itself. `reach`: where it may act.
 
-        `model`: what it thinks with: a small window has no room for all. `skills`: its own. Call it again for another
-        model: the tools are the same then, and `own`, `reach` and `skills` mean nothing.
+        `skills`: its skills.
+
+        `model`: the agent's model; a small window has no room for all tools. Call it again for another model: the tools
+        stay the same then, and `own`, `reach` and `skills` are ignored.
         """
         if agent.id not in self._families_by_agent:
             self._families_by_agent[agent.id] = self._build_families(agent, own, reach, skills)
@@ -210,7 +209,7 @@ class ToolRegistry:
         }
 
     def _hidden_directories(self) -> list[Path]:
-        """What no command sees, wherever it is: the configuration, what is kept, and what is each agent's own."""
+        """Return the directories that no command sees: the configuration, the store, and what is each agent's own."""
         ground = self._services
         own = [
             path
@@ -221,7 +220,7 @@ class ToolRegistry:
         return [ground.store.path.parent, *own, *([ground.directory] if ground.directory is not None else [])]
 
     def build_skill_tools(self, agent: AgentConfig) -> SkillTools:
-        """Those of its workspace."""
+        """Build the skill tools for the agent's workspace."""
         workspace, bindings = agent.workspace or default_workspace(), self._services.bindings
 
         def scripts() -> str:
@@ -231,13 +230,16 @@ class ToolRegistry:
         return SkillTools(workspace, lambda at: bindings.find(at).skills, scripts=scripts)
 
     def describe_shell(self, agent: str) -> str:
-        """How its shell runs, in one line for the agent."""
+        """Describe in one line how the agent's shell runs, for the agent."""
         return self._shells[agent].describe()
 
     async def render_status(
         self, agent: str, conversation: ConversationId, hands: ToolDispatcher, roles: Sequence[str]
     ) -> str:
-        """How they are there just now, for a turn of the agent: of the shell only to who may use it, by these roles."""
+        """Render the current state of the tools for a turn.
+
+        The shell's is shown only if one of these roles may use it.
+        """
         permits, said = hands.permits(), self._services.live.settings.tools
         needs = apply_rules(BASH.name, permits[BASH.name], said.rules).role if BASH.name in permits else None
         reached = needs is not None and any(ROLE_ORDER.index(role) >= ROLE_ORDER.index(needs) for role in roles)
@@ -246,9 +248,9 @@ class ToolRegistry:
         return render_tool_status(self.describe_shell(agent) if reached else "", approved, *hands.changed_names)
 
     async def prepare_turn(self, hands: ToolDispatcher, lasts_s: float) -> None:
-        """A turn begins. What the agent is told of its tools is renewed where nothing of it can be cached any more.
+        """Prepare a turn: renew the pinned specs once nothing of the prompt can be cached any more.
 
-        `lasts_s`: for so long it can be.
+        `lasts_s`: seconds for which it can be.
         """
         now_s, before_s = self._services.clock.monotonic(), self._turn_starts.get(hands)
         self._turn_starts[hands] = now_s
@@ -258,7 +260,7 @@ class ToolRegistry:
             hands.pin_specs()
 
     def list_tools(self, agent: str, hands: ToolDispatcher, at: Address) -> ToolList:
-        """The same for people, who ask there."""
+        """Return the tools and their state, for people who ask in this place."""
         said, families = self._services.live.settings.tools, dict[str, dict[str, ToolPermit]]()
         for name, permit in hands.permits().items():
             families.setdefault(self._family_by_tool.get(name, "MCP"), {})[name] = permit
@@ -272,19 +274,19 @@ class ToolRegistry:
         )
 
     async def start(self) -> None:
-        """Take up what an earlier process left, and start what takes long. Call once, before the first turn."""
+        """Recover the state of an earlier process, and start what takes long. Call once, before the first turn."""
         await self.approvals.recover()
         await self._services.outfiles.sweep()
         await self._definitions.load()
         self._mcp.start()
 
     async def kill_jobs(self, theirs: Callable[[BackgroundJob], bool]) -> None:
-        """End somebody's background jobs."""
+        """Kill the background jobs for which `theirs` returns True."""
         for shell in self._shells.values():
             await shell.kill_jobs(theirs)
 
     async def close(self) -> None:
-        """End all that runs for tools. Call after the turns have ended."""
+        """Stop everything that runs for tools. Call after the turns have ended."""
         await asyncio.gather(*(shell.aclose() for shell in self._shells.values()))
         await self._mcp.aclose()
         await self._web.aclose()

@@ -1,14 +1,11 @@
-"""How a command is run: in a sandbox of bubblewrap's, or as the gateway's own user. Pure.
+"""How commands run: limits and their measurement, and the arguments of bubblewrap.
 
-Inside there is the system (`/usr`, read-only), an `/etc` of our making, the agent's files at `/workspace`, skills at
-`/skills`, and a `/tmp` that is gone afterwards; own processes, own users without any capability, and no network unless
-the operator says so. Nothing else of the machine has a name there. See bwrap(1).
+The sandbox contains the system (`/usr`, read-only), a generated `/etc`, the agent's files at `/workspace`, skills at
+`/skills`, and a `/tmp` that is discarded afterwards. It has its own processes, its own users without any capability,
+and no network unless the operator allows it. Nothing else of the machine has a name there. See bwrap(1).
 
 A gateway that runs as root sets the sandbox up as root, without a user namespace, and the command runs as `nobody`.
-
-What a command's processes take, as the kernel tells it: proc(5), statvfs(3).
-
-What a command may take, and when it has taken too much. Pure.
+Usage is measured as the kernel reports it: proc(5), statvfs(3).
 """
 
 import asyncio
@@ -24,18 +21,18 @@ from typing import Final, Self
 from gateway.config.tools import BashConfig
 
 THREADS_PER_PROCESS: Final = 16
-"""How many threads there may be for each process that there may be."""
+"""Limit of threads, for each process of the limit of processes."""
 OUTPUT_FLOOD_FACTOR: Final = 100
-"""A command may write so many times what is kept of its output."""
+"""Limit of a command's output, as a multiple of what is kept of it."""
 DISK_USE_FACTOR: Final = 10
-"""Of the size that one file may have, a command may make the disk fuller by so many."""
+"""Limit of disk space that a command may take, as a multiple of the limit for one file."""
 MAX_NEW_FILES: Final = 100_000
 MB: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessUsage:
-    """What all processes of a command take together."""
+    """Resources that all processes of a command use together."""
 
     processes: int = 0
     threads: int = 0
@@ -45,7 +42,7 @@ class ProcessUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskSpace:
-    """What is free where a command writes."""
+    """Free space of the disk to which a command writes."""
 
     free_bytes: int
     free_files: int
@@ -54,7 +51,7 @@ class DiskSpace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandLimits:
-    """Of one command."""
+    """Limits of one command."""
 
     time_s: float
     output_bytes: int
@@ -64,7 +61,7 @@ class CommandLimits:
 
     @classmethod
     def from_config(cls, config: BashConfig, time_s: float) -> Self:
-        """Those that the operator set."""
+        """Return the operator's limits."""
         return cls(
             time_s=time_s,
             output_bytes=config.output_bytes,
@@ -74,11 +71,11 @@ class CommandLimits:
         )
 
     def check_processes(self, processes: int) -> str:
-        """Why it has to end for want of processes. Empty: it has not."""
+        """Return the reason to end a command with this number of processes. Empty: none."""
         return f"it had more than {self.processes} processes at once" if processes > self.processes else ""
 
     def check_usage(self, load: ProcessUsage) -> str:
-        """Why it has to end for what its processes take. Empty: it has not."""
+        """Return the reason to end a command whose processes use this much. Empty: none."""
         if load.threads > self.processes * THREADS_PER_PROCESS:
             return f"it had more than {self.processes * THREADS_PER_PROCESS} threads at once"
         if load.memory_bytes > self.memory_bytes:
@@ -86,9 +83,9 @@ class CommandLimits:
         return self.check_processes(load.processes)
 
     def check_disk(self, before: DiskSpace, now: DiskSpace) -> str:
-        """Why it has to end for what it wrote to the disk. Empty: it has not.
+        """Return the reason to end a command that wrote this much to the disk. Empty: none.
 
-        Others write there, too: so only much counts, or what is taken of the very last.
+        Others write there, too: so only large amounts count, or those that take the last free space.
         """
         taken = before.free_bytes - now.free_bytes
         if taken > DISK_USE_FACTOR * self.disk_bytes or (now.free_bytes < self.disk_bytes < DISK_USE_FACTOR * taken):
@@ -98,30 +95,30 @@ class CommandLimits:
         return ""
 
     def check_output(self, written: int) -> str:
-        """Why it has to end for what it printed. Empty: it has not."""
+        """Return the reason to end a command that printed this much. Empty: none."""
         most = OUTPUT_FLOOD_FACTOR * self.output_bytes
         return f"it printed more than {most // MB} MB; put such output into a file" if written > most else ""
 
 
 SAMPLE_INTERVAL_S: Final = 0.05
-"""Between two looks. In that time a program may take some 100 MB beyond its limit."""
+"""Seconds between two checks. In that time a program may take some 100 MB beyond its limit."""
 REST_FACTOR: Final = 20
-"""Looking takes a twentieth of the time at most, however many processes there are."""
+"""Checks take a twentieth of the time at most, however many processes there are."""
 _KIB: Final = 1024
 _STAT_BLOCK_BYTES: Final = 512
 _PROC: Final = Path("/proc")
 _TELLS_CHILDREN: Final = Path("/proc/thread-self/children").exists()
-"""Kernels without CONFIG_PROC_CHILDREN do not: then all processes are looked through, which takes longer."""
+"""False on kernels without CONFIG_PROC_CHILDREN: then all processes are scanned, which takes longer."""
 
 
 async def watch_limits(pid: int, limits: CommandLimits, folder: Path, *, keepers: int) -> str:
-    """Return why what this process started has to end, once it has to.
+    """Return the reason to end the processes that this one started, once there is one.
 
-    `folder`: where it writes. `keepers`: as in `list_descendants`.
+    `folder`: where they write. `keepers`: as in `list_descendants`.
     """
     before = measure_disk(folder)
     while True:
-        began = time.thread_time()  # not on the wall's clock: what keeps all processors busy must not be looked at less
+        began = time.thread_time()  # not wall time: busy processors must not make checks rarer
         why = _check_limits(pid, limits, keepers=keepers) or limits.check_disk(before, measure_disk(folder))
         if why:
             return why
@@ -137,9 +134,9 @@ def _check_limits(pid: int, limits: CommandLimits, *, keepers: int) -> str:
 
 
 def list_descendants(pid: int, most: int, *, keepers: int = 0) -> list[int]:
-    """Processes that come from one, itself not among them; no more than are asked for, nearest first.
+    """Return the descendants of a process, without itself; at most `most`, nearest first.
 
-    `keepers`: so many generations are left out, too.
+    `keepers`: number of generations that are left out, too.
     """
     found = list(_child_pids(pid))
     for _ in range(keepers):
@@ -152,7 +149,7 @@ def list_descendants(pid: int, most: int, *, keepers: int = 0) -> list[int]:
 
 
 def measure_usage(pids: Iterable[int], *, exact: bool = False) -> ProcessUsage:
-    """What these take. `exact`: what several share is counted once, which takes long for what is large."""
+    """Measure the usage of these processes. `exact`: count shared memory once, which takes long for large processes."""
     processes = threads = kib = 0
     files: dict[int, int] = {}
     for pid in pids:
@@ -168,7 +165,7 @@ def measure_usage(pids: Iterable[int], *, exact: bool = False) -> ProcessUsage:
 
 
 def _memory_files(pid: int) -> Iterator[tuple[int, int]]:
-    """Of the files without a name that it holds open in memory (memfd_create(2)): which, and how many bytes."""
+    """Yield the inode and bytes of the files without a name that it holds in memory (memfd_create(2))."""
     folder = _PROC / str(pid) / "fd"
     with contextlib.suppress(OSError):  # it has ended
         for name in os.listdir(folder):  # noqa: PTH208 - only names, and quickly
@@ -180,7 +177,7 @@ def _memory_files(pid: int) -> Iterator[tuple[int, int]]:
 
 
 def measure_disk(folder: Path) -> DiskSpace:
-    """What is free there; nothing if it cannot be told."""
+    """Return the free space there; none if it cannot be measured."""
     try:
         told = os.statvfs(folder)
     except OSError:
@@ -189,9 +186,9 @@ def measure_disk(folder: Path) -> DiskSpace:
 
 
 def kill_marked(mark: str) -> None:
-    """End every process that was started with this in its environment, `NAME=value`, as far as it may be seen."""
+    """Kill every visible process that was started with `mark` in its environment, `NAME=value`."""
     before = True
-    for _ in range(10):  # whoever forks meanwhile is found the next time, and who just becomes another program
+    for _ in range(10):  # processes that fork or execute another program meanwhile are found in the next round
         found = [pid for pid in _all_pids() if mark.encode() in _read_bytes(_PROC / str(pid) / "environ").split(b"\0")]
         for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -218,13 +215,13 @@ def _child_pids(pid: int) -> Iterator[int]:
 
 
 def _parent_pid(pid: int) -> int:
-    """0 if it has ended."""
+    """Return the parent's id; 0 if the process has ended."""
     told = _read_bytes(_PROC / str(pid) / "stat").rpartition(b")")[2].split()
     return int(told[1]) if told else 0
 
 
 def _read_table(path: Path) -> dict[str, int]:
-    """Of lines `Name:  123 kB` those with a number."""
+    """Parse lines `Name:  123 kB`, those with a number."""
     found = {}
     for line in _read_bytes(path).splitlines():
         name, _, value = line.partition(b":")
@@ -235,7 +232,7 @@ def _read_table(path: Path) -> dict[str, int]:
 
 
 def _read_bytes(path: Path) -> bytes:
-    """Nothing if it has ended meanwhile, or is somebody else's."""
+    """Return the content; nothing if the process has ended meanwhile, or belongs to somebody else."""
     try:
         return path.read_bytes()
     except OSError:
@@ -247,25 +244,25 @@ SKILLS_PATH: Final = "/skills"
 NICE: Final = 10
 MAX_OPEN_FILES: Final = 1024
 MARKER_VARIABLE: Final = "REVERIE_COMMAND"
-"""In the environment of what runs: by its value what was left behind is found. Inside a sandbox it is not set."""
+"""Set in the environment of each command, to find the processes it left behind. Not set inside a sandbox."""
 BWRAP_PROCESSES: Final = 2
-"""Processes of bubblewrap's own: one outside, which waits, and the first one inside."""
+"""Processes of bubblewrap itself: one outside, which waits, and the first one inside."""
 PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _UID: Final = "1000"
-"""Inside. Outside it is the gateway's own user: so what is made in /workspace is the gateway's."""
+"""User inside. Outside it is the gateway's own user: so files made in /workspace are the gateway's."""
 NOBODY: Final = 65534
-"""User and group of commands where the gateway runs as root, inside and outside."""
+"""User and group of commands of a gateway that runs as root, inside and outside."""
 _AS_NOBODY: Final = (
     *("setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups", "--inh-caps=-all"),
     *("--ambient-caps=-all", "--bounding-set=-all", "--no-new-privs", "--"),
 )
-"""setpriv(1), of util-linux."""
+"""Command line of setpriv(1), of util-linux."""
 _UNSHARED_BY_ROOT: Final = ("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try")
-"""No user namespace: root of the machine stands outside of it, whatever the command is called inside."""
+"""Without a user namespace: the machine's root is outside of it, whatever the user is called inside."""
 _CAPABILITIES_OF_ROOT: Final = tuple(
     word for one in ("SETUID", "SETGID", "SETPCAP", "DAC_READ_SEARCH") for word in ("--cap-add", f"CAP_{one}")
 )
-"""What setpriv needs, and to enter /workspace; all are given up before the command begins."""
+"""Needed by setpriv, and to enter /workspace; all are dropped before the command begins."""
 _FILTER_FD: Final = 3
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _ETC: Final = (
@@ -284,40 +281,40 @@ _ETC: Final = (
     "/etc/ssl/certs",
     "/etc/ssl/openssl.cnf",
 )
-"""What programs need there, and no more: what else is there is the operator's."""
+"""Paths that programs need; everything else there is the operator's."""
 _OURS: Final = Path(__file__).parent / "etc"
 _GENERATED_ETC: Final = ("group", "hosts", "nsswitch.conf", "passwd")
 _LAUNCH: Final = (
-    "echo 1000 2>/dev/null >/proc/self/oom_score_adj; "  # if memory ends, these end first
+    "echo 1000 2>/dev/null >/proc/self/oom_score_adj; "  # if memory runs out, these processes are killed first
     "ulimit -c 0; ulimit -n {files} 2>/dev/null; ulimit -f {blocks} || exit 126; "
     'exec nice -n {nice} "$@"'
 )
 _ULIMIT_BLOCK_BYTES: Final = 512
-"""What `ulimit -f` counts in, by POSIX."""
+"""Unit of `ulimit -f`, by POSIX."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxMounts:
-    """What of the machine a command sees beside the system. All paths are absolute and resolved."""
+    """Paths of the machine that a command sees beside the system. All are absolute and resolved."""
 
     root: Path
     skills: tuple[Path, ...] = ()
-    """Directories, shown read-only under their names."""
+    """Directories, mounted read-only under their names."""
     hidden: tuple[Path, ...] = ()
-    """Directories that it must not see even where they are below `/usr`."""
+    """Directories that it must not see even if they are below `/usr`."""
 
 
 def build_sandboxed_argv(
     command: str, box: SandboxMounts, config: BashConfig, *, bwrap: str, strict: bool, filter_file: str, root: bool
 ) -> tuple[str, ...]:
-    """Return the program and its arguments that run a command in the sandbox.
+    """Return the program and arguments that run a command in the sandbox.
 
-    `strict`: forbid new user namespaces inside, as bubblewrap can since 0.8. `filter_file`: as
-    `seccomp.filter_file` gives it. `root`: the gateway runs as root.
+    `strict`: forbid new user namespaces inside, which bubblewrap can since 0.8. `filter_file`: as `seccomp.filter_file`
+    returns it. `root`: the gateway runs as root.
     """
     return (
         *build_limited_argv(config),
-        # The file is opened here, as the descriptor that bubblewrap reads it from.
+        # The file is opened here, as the descriptor from which bubblewrap reads it.
         *("/bin/sh", "-c", f'exec "$@" {_FILTER_FD}<"$0"', filter_file),
         *(bwrap, "--seccomp", str(_FILTER_FD)),
         *(_UNSHARED_BY_ROOT if root else ("--unshare-all", "--unshare-user")),
@@ -333,18 +330,18 @@ def build_sandboxed_argv(
 
 
 def build_unsandboxed_argv(command: str, config: BashConfig, *, root: bool) -> tuple[str, ...]:
-    """Return the same without a sandbox: only what a command takes is bounded."""
+    """Return the program and arguments that run a command without a sandbox: only its resources are limited."""
     return (*build_limited_argv(config), *(_AS_NOBODY if root else ()), "/bin/bash", "-c", command)
 
 
 def build_limited_argv(config: BashConfig) -> tuple[str, ...]:
-    """Return what stands in front of a program so that it and all that it starts have limits that they cannot lift."""
+    """Return the arguments before a program that set limits which it and its children cannot lift."""
     script = _LAUNCH.format(files=MAX_OPEN_FILES, blocks=max(1, config.disk_bytes // _ULIMIT_BLOCK_BYTES), nice=NICE)
     return ("/bin/sh", "-c", script, "sh")
 
 
 def build_environment(home: str) -> dict[str, str]:
-    """Return all of a command's environment."""
+    """Return the whole environment of a command."""
     return {
         "PATH": PATH,
         "HOME": home,
@@ -358,7 +355,7 @@ def build_environment(home: str) -> dict[str, str]:
 
 
 def scratch_bytes(config: BashConfig) -> int:
-    """Of /tmp, which is memory."""
+    """Return the size of /tmp, which is memory."""
     return min(config.disk_bytes, config.memory_bytes // 4)
 
 
@@ -369,7 +366,7 @@ def _mount_arguments(box: SandboxMounts, config: BashConfig) -> Iterator[str]:
         "/etc",
         "/etc/ssl",
         *((SKILLS_PATH,) if box.skills else ()),
-    ):  # made by the way they would be closed to `nobody`
+    ):  # made implicitly, they would be closed to `nobody`
         yield from ("--perms", "0755", "--dir", path)
     for path in (*_ETC, *(("/etc/resolv.conf",) if config.network else ())):
         yield from ("--ro-bind-try", path, path)
@@ -377,14 +374,14 @@ def _mount_arguments(box: SandboxMounts, config: BashConfig) -> Iterator[str]:
         yield from ("--ro-bind", str(_OURS / name), f"/etc/{name}")
     below = [one for one in box.hidden if any(Path(path) in one.parents for path in _SYSTEM)]
     for hidden in below:
-        if not any(other in hidden.parents for other in below):  # that is empty then, and nothing can be made there
+        if not any(other in hidden.parents for other in below):  # it is empty then, and nothing can be made there
             yield from ("--size", "4096", "--tmpfs", str(hidden), "--remount-ro", str(hidden))
     yield from ("--proc", "/proc", "--dev", "/dev")
-    # Each file system in memory has a size; those that need not be written are not.
-    yield from ("--perms", "1777", "--size", str(scratch_bytes(config) // 4), "--tmpfs", "/dev/shm")  # noqa: S108 - its own
-    yield from ("--perms", "1777", "--size", str(scratch_bytes(config)), "--tmpfs", "/tmp")  # noqa: S108 - its own
+    # Each file system in memory has a size; those that need not be written are read-only.
+    yield from ("--perms", "1777", "--size", str(scratch_bytes(config) // 4), "--tmpfs", "/dev/shm")  # noqa: S108 - the sandbox's own
+    yield from ("--perms", "1777", "--size", str(scratch_bytes(config)), "--tmpfs", "/tmp")  # noqa: S108 - the sandbox's own
     yield from ("--bind", str(box.root), HOME)
     for name, skill in {skill.name: skill for skill in reversed(box.skills)}.items():
         yield from ("--ro-bind-try", str(skill), f"{SKILLS_PATH}/{name}")
-    # A gateway that runs as root is outside who owns /proc/sys and /proc/sysrq-trigger, whatever it is inside.
+    # Outside, a gateway that runs as root owns /proc/sys and /proc/sysrq-trigger, whatever user it is inside.
     yield from ("--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/")

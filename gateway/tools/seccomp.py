@@ -1,9 +1,9 @@
-"""The seccomp filter of the sandbox: which system calls a command may make.
+"""The seccomp filter of the sandbox: the system calls that a command may make.
 
-An allow-list, as container engines have one: what is not named here does not exist for a command (ENOSYS), among it
-io_uring, userfaultfd, the kernel's key rings, bpf, mounts and new namespaces. Sockets are of the families of local and
-internet traffic only, so no AF_VSOCK reaches a hypervisor. Set-user-id and set-group-id bits cannot be set, for a file
-in the agent's directory stays on the machine. Built by libseccomp (seccomp_rule_add(3), seccomp_export_bpf(3)).
+An allow-list, like that of container engines: other calls do not exist for a command (ENOSYS), among them io_uring,
+userfaultfd, the kernel's key rings, bpf, mounts and new namespaces. Sockets are of the families of local and internet
+traffic only, so no AF_VSOCK reaches a hypervisor. Set-user-id and set-group-id bits cannot be set, because a file in
+the agent's directory stays on the machine. Built by libseccomp (seccomp_rule_add(3), seccomp_export_bpf(3)).
 """
 
 import ctypes
@@ -45,9 +45,9 @@ utimensat utimes vfork vmsplice wait4 waitid write writev
 _SOCKET_FAMILIES: Final = (1, 2, 10, 16)
 """AF_UNIX, AF_INET, AF_INET6, AF_NETLINK."""
 _PERSONALITIES: Final = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
-"""PER_LINUX, PER_LINUX32, UNAME26 with both; the last one asks which it is."""
+"""PER_LINUX, PER_LINUX32, UNAME26 with both; the last one queries the current one."""
 _NEW_NAMESPACES: Final = 0x7E020000
-"""All CLONE_NEW* but CLONE_NEWTIME, which clone(2) does not take."""
+"""All CLONE_NEW* flags but CLONE_NEWTIME, which clone(2) does not take."""
 _SET_ID_BITS: Final = 0o6000
 _CREATE_FLAGS: Final = 0o20000100
 """O_CREAT and O_TMPFILE: without them open(2) takes no mode."""
@@ -69,7 +69,7 @@ class _SeccompArgument(ctypes.Structure):
 
 
 def _rules() -> Iterator[tuple[str, _SeccompArgument | None]]:
-    """Calls, and what an argument has to be. One of a call's rules is enough."""
+    """Yield the allowed calls, each with a condition on an argument. One matching rule of a call is enough."""
     yield from ((name, None) for name in _ALLOWED)
     yield from (("socket", _SeccompArgument(0, _EQUAL, family)) for family in _SOCKET_FAMILIES)
     yield from (("personality", _SeccompArgument(0, _EQUAL, one)) for one in _PERSONALITIES)
@@ -83,9 +83,9 @@ def _rules() -> Iterator[tuple[str, _SeccompArgument | None]]:
 
 @cache
 def filter_file() -> str:
-    """The path of the filter as the kernel takes it (classic BPF), readable for as long as this process lives.
+    """Return the path of the compiled filter (classic BPF), readable for as long as this process lives.
 
-    Raises OSError where it cannot be built: then no command may run in the sandbox.
+    Raises OSError if it cannot be built: then no command may run in the sandbox.
     """
     library = ctypes.CDLL(LIBRARY, use_errno=True)
     library.seccomp_init.restype = ctypes.c_void_p

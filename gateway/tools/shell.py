@@ -1,13 +1,11 @@
-"""The agent's shell: commands in its files, at once or in the background, in a sandbox unless the operator says no.
+"""Shell of an agent: commands, at once or in the background, in a sandbox unless the operator turns it off.
 
-`sandbox: off` bounds what a command takes and ends what it leaves running. It does not bound what a command sees or
-does: that is all that the gateway's own user may, also to read the configuration, and to kill the gateway.
+`sandbox: off` limits the resources of a command and ends what it leaves running. It does not limit what a command sees
+or does: that is everything that the gateway's own user may do, including reading the configuration and killing the
+gateway.
 
-What an agent's shell does in the background. It ends with the gateway, and nothing of it is in the log.
-
-One command of an agent's: started, watched and ended.
-
-What a command prints, and how it ended: kept as far as there is room, and made harmless to read. Pure.
+The order of this file: output and result of a command, running one command, background jobs, then the tools. Background
+jobs end with the gateway, and are not in the log.
 """
 
 import asyncio
@@ -69,27 +67,27 @@ _SEQUENCE: Final = re.compile(
     r"|[PX^_][^\x1b]{0,4096}(?:\x1b\\)?"
     r"|[ -/]{0,8}[0-~])"
 )
-"""Commands to a terminal (ECMA-48): CSI; OSC; other strings; the short ones."""
+"""Terminal control sequences (ECMA-48): CSI; OSC; other strings; the short ones."""
 
 
 SIGNAL_STATUS_BASE: Final = 128
-"""What shells add to the number of the signal that ended a program."""
+"""Shells add it to the number of the signal that ended a program."""
 MIN_SHOWN_S: Final = 1.0
-"""How long a command took is told from here on."""
+"""Seconds from which on a command's duration is shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShellResult:
-    """How a command ended."""
+    """Result of a command."""
 
     status: int
-    """As it exited, or 128 and the signal that ended it."""
+    """Exit status, or 128 plus the signal that ended it."""
     end_reason: str
-    """Why it was ended; empty: it ended by itself."""
+    """Reason why it was ended; empty: it ended by itself."""
     duration_s: float
 
     def render(self) -> str:
-        """In a few words."""
+        """Render the result in a few words."""
         after = f" after {self.duration_s:.0f} s" if self.duration_s >= MIN_SHOWN_S else ""
         if self.end_reason:
             return f"ended{after}: {self.end_reason}"
@@ -97,30 +95,30 @@ class ShellResult:
 
 
 class OutputBuffer:
-    """The beginning and the end of an output, each half of what may be kept."""
+    """Beginning and end of an output, each half of what may be kept."""
 
     def __init__(self, most_bytes: int) -> None:
         self._head_bytes, self._tail_bytes = most_bytes - most_bytes // 2, most_bytes // 2
         self._head, self._tail = bytearray(), bytearray()
         self.total_bytes = 0
-        """Bytes, also of what is not kept."""
+        """Bytes of the whole output, kept or not."""
 
     def append(self, piece: bytes) -> None:
-        """It printed more."""
+        """Add a piece of the output."""
         self.total_bytes += len(piece)
         room = self._head_bytes - len(self._head)
         self._head += piece[:room]
         self._tail += piece[room:]
-        if len(self._tail) > 2 * self._tail_bytes:  # not at each piece: that would copy it all each time
+        if len(self._tail) > 2 * self._tail_bytes:  # not at each piece: that would copy all of it each time
             del self._tail[: -self._tail_bytes]
 
     @property
     def dropped_bytes(self) -> int:
-        """How many bytes between the beginning and the end are not kept."""
+        """Number of bytes between the beginning and the end that are not kept."""
         return max(0, self.total_bytes - self._head_bytes - self._tail_bytes)
 
     def render(self) -> str:
-        """What is kept, to be read; where something is missing it says how much."""
+        """Return the kept output as text, with a note where something is missing."""
         if not self.dropped_bytes:
             return strip_terminal_codes(bytes(self._head + self._tail))
         head, tail = (
@@ -140,27 +138,27 @@ def _format_signal(number: int) -> str:
 
 
 def strip_terminal_codes(output: bytes) -> str:
-    """What a terminal would show in the end, in plain lines: without its commands, and without what was overwritten."""
+    """Return what a terminal would finally show, in plain lines, without control sequences and overwritten text."""
     text = _SEQUENCE.sub("", output.decode("utf-8", "replace"))
     return clean_text("\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShellCommand:
-    """What is started."""
+    """Command that is ready to start."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
     directory: Path
-    """Where it starts, and where it writes."""
+    """Working directory, to which it writes."""
     helper_processes: int = 0
-    """How many processes stand between ours and the command's, because a sandbox needs them."""
+    """Processes of a sandbox between ours and the command's."""
 
 
 async def run_command(command: ShellCommand, limits: CommandLimits, kept: OutputBuffer) -> ShellResult:
-    """Run it to its end, or to that of its limits. What it prints is put into `kept` as it comes.
+    """Run a command to its end, or until it exceeds a limit. Its output goes to `kept` as it comes.
 
-    However this ends, also cancelled, all that the command started has ended. Raises NotStarted.
+    However this ends, also when cancelled, everything that the command started has ended. Raises ProgramNotStarted.
     """
     mark = f"{MARKER_VARIABLE}={secrets.token_hex(16)}"
     watched = False
@@ -169,7 +167,7 @@ async def run_command(command: ShellCommand, limits: CommandLimits, kept: Output
             watched = True
             return await _supervise(child, command, limits, kept, mark)
     finally:
-        if not watched:  # cut off before we knew of it: only the warden was killed, and it may have been ahead
+        if not watched:  # cancelled during the start: only the warden was killed, and the command may have begun
             kill_marked(mark)
 
 
@@ -198,7 +196,7 @@ async def _supervise(
         await asyncio.wait(tasks, timeout=limits.time_s, return_when=asyncio.FIRST_COMPLETED)
         why = _end_reason(exiting, reading, watching, limits)
         await _kill_all(child, mark)
-        await reading  # what it printed last
+        await reading  # the last output
         status = child.status or 0
         return ShellResult(
             status=status,
@@ -224,7 +222,7 @@ def _end_reason(
 
 
 async def _read_output(child: ChildProcess, limits: CommandLimits, kept: OutputBuffer) -> str:
-    """Return why it has to end, if that is for what it printed; else when it has ended."""
+    """Read the output. Return the reason to end the command, if it printed too much; else empty, after its end."""
     assert child.stdout is not None
     while piece := await child.stdout.read(READ_BYTES):
         kept.append(piece)
@@ -235,10 +233,10 @@ async def _read_output(child: ChildProcess, limits: CommandLimits, kept: OutputB
 
 
 async def _kill_all(child: ChildProcess, mark: str) -> None:
-    """End it, if it has not ended, with all that it started."""
+    """End the command, if it still runs, with everything that it started."""
     try:
         if child.status is None and child.stdin is not None:
-            child.stdin.close()  # the warden knows all of them
+            child.stdin.close()  # the warden knows all processes
             await asyncio.wait((asyncio.ensure_future(child.wait()),), timeout=KILL_WAIT_S)
     finally:
         if child.status is None or child.status < 0:  # the warden hangs, or was killed
@@ -250,48 +248,51 @@ async def _kill_all(child: ChildProcess, mark: str) -> None:
 logger = logging.getLogger("reverie.tools.shell")
 
 MAX_ENDED_JOBS: Final = 8
-"""So many that have ended may still be read."""
+"""Jobs that have ended and can still be read."""
 MAX_COMMAND_CHARS: Final = 100
-"""Of a command, where it is named."""
+"""Characters of a command, where it is named."""
 
 RUNNING: Final = "running"
 
 JobFinishedListener = Callable[[str, Address, str, bool], Awaitable[None]]
-"""Is told of a job's end: whose it was, where it belongs, what came of it in one line, and whether it went well."""
+"""Called at a job's end with its agent, its place, its result in one line, and whether it succeeded."""
 
 
 @dataclass(slots=True, kw_only=True)
 class BackgroundJob:
-    """One command that runs, or ran, beside the turns."""
+    """Command that runs, or ran, beside the turns."""
 
     name: str
     command: str
     agent: str
     at: Address
     began_s: float
-    """`Clock.monotonic`."""
+    """Start on `Clock.monotonic`, in seconds."""
     output: OutputBuffer
     requesters: tuple[Requester, ...] = ()
-    """Who asked for it."""
+    """People who asked for it."""
     state: str = RUNNING
-    """In a few words."""
+    """State in a few words."""
 
     def render(self) -> str:
         return f"{self.name}: {self.state}: {to_single_line(self.command[: 4 * MAX_COMMAND_CHARS], MAX_COMMAND_CHARS)}"
 
 
 class BackgroundJobs:
-    """All of an agent's. A job belongs to the conversation that it was started in: elsewhere there is no such job."""
+    """Background jobs of one agent.
+
+    A job belongs to the conversation where it was started, and is invisible elsewhere.
+    """
 
     def __init__(self, most: int, clock: Clock, finished: JobFinishedListener | None = None) -> None:
-        """`most`: at once. `finished`: not called for those that were killed."""
+        """`most`: at once. `finished`: not called for killed jobs."""
         self.max_running = most
-        """May be another from some moment on."""
+        """Limit of running jobs. May change at any time."""
         self._clock = clock
         self._on_finished = finished
         self._jobs: dict[str, BackgroundJob] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        """Of those that run, or whose end is being told."""
+        """Tasks of jobs that run, or whose end is being reported."""
         self._count = 0
         self._closed = False
 
@@ -302,7 +303,7 @@ class BackgroundJobs:
         kept: OutputBuffer,
         where: ToolContext,
     ) -> BackgroundJob:
-        """Let a command run on. Raises Refused."""
+        """Start a command in the background. Raises ToolCallRefused."""
         if self._closed or not self.max_running:
             raise ToolCallRefused("Nothing can run in the background here; run it without `background`.")
         running = [job for job in self._jobs.values() if job.state == RUNNING]
@@ -329,19 +330,19 @@ class BackgroundJobs:
         return job
 
     def list_visible(self, where: ToolContext) -> list[tuple[BackgroundJob, float]]:
-        """Those that may be told of there, and how many seconds ago they began, oldest first."""
+        """Return the jobs that may be shown there, and the seconds since their start, oldest first."""
         now = self._clock.monotonic()
         return [(job, now - job.began_s) for job in self._jobs.values() if _is_visible(job, where)]
 
     def find(self, name: str, where: ToolContext) -> BackgroundJob:
-        """Raises Refused."""
+        """Return a visible job. Raises ToolCallRefused if there is none."""
         job = self._jobs.get(name.strip())
         if job is None or not _is_visible(job, where):
             raise ToolCallRefused("There is no such job here; `jobs` names them.")
         return job
 
     async def kill(self, job: BackgroundJob) -> bool:
-        """End it. Returns whether it was still running."""
+        """Kill a job. Return True if it was still running."""
         if job.state != RUNNING:
             return False
         task = self._tasks[job.name]
@@ -350,12 +351,12 @@ class BackgroundJobs:
         return True
 
     async def kill_matching(self, theirs: Callable[[BackgroundJob], bool]) -> None:
-        """End all of somebody's. None is reported."""
+        """Kill the jobs for which `theirs` returns True. None is reported."""
         for job in [one for one in self._jobs.values() if theirs(one)]:
             await self.kill(job)
 
     async def aclose(self) -> None:
-        """End all of them. None is reported."""
+        """Kill all jobs. None is reported."""
         self._closed = True
         tasks = tuple(self._tasks.values())
         for task in tasks:
@@ -376,7 +377,7 @@ class BackgroundJobs:
         await self._report(job, well)
 
     def _on_done(self, job: BackgroundJob) -> None:
-        """Also of one that was cancelled before it began."""
+        """Clean up after a job, also after one that was cancelled before it began."""
         del self._tasks[job.name]
         if job.state == RUNNING:
             job.state = "killed"
@@ -386,7 +387,7 @@ class BackgroundJobs:
             return
         try:
             await self._on_finished(job.agent, job.at, f"Background job {job.render()}", well)
-        except Exception:  # whoever is told may break: the shell goes on
+        except Exception:  # the listener may fail: the shell goes on
             logger.exception("the end of job %s of %s cannot be told", job.name, job.agent)
 
 
@@ -396,7 +397,7 @@ def _is_visible(job: BackgroundJob, where: ToolContext) -> bool:
 
 SHELL_PERMIT: Final = ToolPermit(role="admin", approval="untrusted")
 END_GRACE_S: Final = 30.0
-"""What a call may take beyond its command's time, until all has ended."""
+"""Seconds of a call beyond its command's time, until everything has ended."""
 PROBE_TIMEOUT_S: Final = 10.0
 MAX_ORIGIN_CHARS: Final = 200
 SANDBOX_FIX: Final = (
@@ -406,7 +407,7 @@ SANDBOX_FIX: Final = (
 
 
 class ShellTools:
-    """`bash`, `jobs`, `job_output` and `job_kill` for one agent. `aclose` it: then nothing of it runs."""
+    """`bash`, `jobs`, `job_output` and `job_kill` for one agent. After `aclose` nothing of it runs."""
 
     def __init__(
         self,
@@ -418,23 +419,23 @@ class ShellTools:
         hidden: Sequence[Path] = (),
         finished: JobFinishedListener | None = None,
     ) -> None:
-        """`root`: the agent's files; made if it is not there. `skills`: asked for each command; None: there are none.
+        """`root`: the agent's files; made if missing. `skills`: called for each command; None: there are none.
 
-        `hidden`: as in `sandbox.Box`.
+        `hidden`: as in `SandboxMounts`.
         """
         self._root = root.absolute()
         self._config = config
         self._skills, self._hidden = skills, tuple(hidden)
         self._jobs = BackgroundJobs(config.jobs, clock, finished)
         self._strict: bool | None = None
-        """Which sandbox works here; None: none that we know of."""
+        """True: the strict sandbox works; False: only the other one; None: none that is known."""
         self._sandbox_error = ""
-        """Why none works; empty: one does, or none was tried yet."""
+        """Reason why none works; empty: one does, or none was tried yet."""
         self._probe_lock = asyncio.Lock()
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """All of them, as the configuration is by now."""
+        """All tools, by the current configuration."""
         time_s = self._config.max_timeout + END_GRACE_S
         return (
             Tool.create(BASH, BashArgs, self._bash, SHELL_PERMIT, time_s=time_s, cost="cheap"),
@@ -444,12 +445,12 @@ class ShellTools:
         )
 
     def reconfigure(self, config: BashConfig) -> None:
-        """Commands that begin from now on run so; those that run go on as they began. Returns at once."""
+        """Use this configuration for new commands; running ones go on as they began. Does not block."""
         self._config = config
         self._jobs.max_running = config.jobs
 
     def describe(self) -> str:
-        """How commands run, in one line for the agent."""
+        """Describe in one line how commands run, for the agent."""
         config = self._config
         if self._sandbox_error:
             return f"bash: no command can be run here ({self._sandbox_error})"
@@ -462,7 +463,7 @@ class ShellTools:
         return f"bash: {where}, {config.timeout:g} s (at most {config.max_timeout:g} s)"
 
     async def check(self) -> str:
-        """Return why no command can run here, for the operator. Empty: they can."""
+        """Return the reason why no command can run here, for the operator. Empty: they can."""
         try:
             await self._build_command("true", self._config)
         except ToolCallRefused as reason:
@@ -470,11 +471,11 @@ class ShellTools:
         return ""
 
     async def kill_jobs(self, theirs: Callable[[BackgroundJob], bool]) -> None:
-        """End somebody's background jobs."""
+        """Kill the background jobs for which `theirs` returns True."""
         await self._jobs.kill_matching(theirs)
 
     async def aclose(self) -> None:
-        """End all jobs. Commands of turns end with these."""
+        """Kill all jobs. Commands of turns end with their turns."""
         await self._jobs.aclose()
 
     async def _bash(self, args: BashArgs, where: ToolContext) -> str | ToolOutput:
@@ -518,7 +519,7 @@ class ShellTools:
         return f"{job.name} is ended." if await self._jobs.kill(job) else f"{job.name} had ended already: {job.state}."
 
     async def _build_command(self, command: str, config: BashConfig) -> ShellCommand:
-        """Raises Refused."""
+        """Prepare a command. Raises ToolCallRefused."""
         try:
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
             root = self._root.resolve()
@@ -560,7 +561,10 @@ class ShellTools:
         return ShellCommand(argv=argv, env={"PATH": PATH}, directory=root, helper_processes=BWRAP_PROCESSES)
 
     async def _probe_sandbox(self, root: Path, config: BashConfig) -> tuple[str, bool | None]:
-        """Return why no sandbox works, or whether the strict one does. What does not work is tried anew each time."""
+        """Return why no sandbox works, or else if the strict one does.
+
+        A failed probe is repeated at the next command.
+        """
         if _find_bwrap() is None:
             return "bubblewrap (bwrap) is not installed", None
         try:
@@ -589,9 +593,9 @@ def _command_runner(
 
 
 def _chown_to_nobody(root: Path) -> None:
-    """Let commands of a gateway that runs as root, which run as `nobody`, write what root has made in there.
+    """Give the files of root to `nobody`, as whom commands of a gateway that runs as root run.
 
-    Links are not followed, and what another user owns stays theirs.
+    Links are not followed, and files of other users stay theirs.
     """
     for _, _, files, folder in os.fwalk(root, follow_symlinks=False):
         for name in (".", *files):

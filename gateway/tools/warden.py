@@ -1,9 +1,9 @@
-"""A program of its own: runs a command, and ends all that the command started, once it or the gateway has ended.
+"""Program that runs a command, and ends everything that the command started, once it or the gateway has ended.
 
-`python -I -S warden.py PROGRAM [ARGUMENT]...`, with a pipe as its standard input that ends when the command has to.
-Whoever loses its parent below this program becomes its child (PR_SET_CHILD_SUBREAPER, prctl(2)), so a process can
-neither leave it by a new session nor by a double fork, and when this program has ended nobody is left. It has the
-gateway's own priority, which the command has not. The exit status is the command's, or 128 and its signal.
+`python -I -S warden.py PROGRAM [ARGUMENT]...`, with a pipe as standard input that is closed to end the command. A
+process below this program that loses its parent becomes its child (PR_SET_CHILD_SUBREAPER, prctl(2)), so none can
+escape by a new session or a double fork, and when this program has ended none is left. It has the gateway's own
+priority, unlike the command. The exit status is the command's, or 128 and its signal.
 """
 
 import contextlib
@@ -17,14 +17,14 @@ from pathlib import Path
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219}
-"""The number of keyctl(2), by processor."""
+"""Number of keyctl(2), by processor."""
 KEYCTL_JOIN_SESSION_KEYRING = 1
 CANNOT_START = 126
 KILL_ROUND_S = 0.005
 
 
 def main() -> int:
-    """Run it to its end."""
+    """Run the command to its end. Return the exit status."""
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     woken, wakes = os.pipe()
@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def _exec_command(argv: list[str], warden: int, libc: ctypes.CDLL) -> None:
-    """The command, which ends if the warden is killed."""
+    """Become the command, which is killed if the warden is."""
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != warden:
         os._exit(CANNOT_START)
@@ -61,13 +61,13 @@ def _exec_command(argv: list[str], warden: int, libc: ctypes.CDLL) -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores these two
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     try:
-        os.execv(argv[0], argv)  # noqa: S606 - that is what it is for
+        os.execv(argv[0], argv)  # noqa: S606 - the purpose of this program
     except OSError:
         os._exit(CANNOT_START)
 
 
 def _reap_children(child: int) -> int | None:
-    """Whoever has ended is let go. Returns the command's status, once it has."""
+    """Reap all ended children. Return the command's status, once it has ended."""
     code = None
     while True:
         try:
@@ -82,7 +82,10 @@ def _reap_children(child: int) -> int | None:
 
 
 def _kill_tree(child: int) -> None:
-    """Kill until nobody is left. First whole groups, at once: so they cannot fork faster than they are killed."""
+    """Kill until no process is left.
+
+    First whole groups, at once, so that they cannot fork faster than they are killed.
+    """
     for pid in (child, *_child_pids(child)):
         _kill(pid, group=True)
     while True:
@@ -102,7 +105,7 @@ def _kill(pid: int, *, group: bool = False) -> None:
 
 
 def _child_pids(pid: int) -> list[int]:
-    """Of its first thread: those of a sandbox's outer process are there."""
+    """Return the children of its first thread: a sandbox's outer process has all of its children there."""
     try:
         return [int(one) for one in Path("/proc", str(pid), "task", str(pid), "children").read_bytes().split()]
     except OSError:
@@ -110,9 +113,9 @@ def _child_pids(pid: int) -> list[int]:
 
 
 def _descendants(top: int) -> set[int]:
-    """All that come from it, as far as they can be seen."""
+    """Return all visible descendants."""
     parents = {}
-    for name in os.listdir("/proc"):  # noqa: PTH208 - names are all that is needed, and quickly
+    for name in os.listdir("/proc"):  # noqa: PTH208 - only names, and quickly
         if name.isdigit():
             try:
                 stat = Path("/proc", name, "stat").read_text(encoding="utf-8", errors="replace")

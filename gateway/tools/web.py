@@ -1,21 +1,14 @@
-"""`web_fetch` and `web_search`, carried out.
+"""Web tools, `web_fetch` and `web_search`.
 
-Getting one page from the web: looked up once, judged, connected to as judged, and read within limits.
+The order of this file: extraction of text in a child process, decompression, requests and responses, `WebFetcher`,
+search services, then the tools.
 
-No cookies, no logins, no proxies and no redirects that were not judged again: httpcore has none of them.
+A host is looked up once, its addresses are checked, and connections go to these addresses only. There are no cookies,
+no logins, no proxies, and no redirects without a new check: httpcore has none of them. A few kilobytes can unpack to
+gigabytes (CWE-409), so the limit holds during decompression, not afterwards.
 
-Asking a search service, and reading its answer. Pure.
-
-Sources: docs.searxng.org (dev/search_api), api-dashboard.search.brave.com (api-reference/web/search/get),
+Search services: docs.searxng.org (dev/search_api), api-dashboard.search.brave.com (api-reference/web/search/get),
 docs.tavily.com (api-reference/endpoint/search).
-
-Undoing what a server packed, without ever holding more than is wanted. Pure.
-
-A few kilobytes can unpack to gigabytes (CWE-409), so the limit holds while it is unpacked, not afterwards.
-
-Having a page read in a process that has nothing to lose.
-
-What is asked of a web server, and what it says. Pure.
 """
 
 import asyncio
@@ -59,23 +52,26 @@ if TYPE_CHECKING:
 EXTRACT_PROGRAM: Final = Path(__file__).with_name("extract.py")
 EXTRACT_TIMEOUT_S: Final = 15.0
 MAX_EXTRACT_BYTES: Final = 14_000_000
-"""A million characters, each twelve bytes at most as JSON writes them, and a title."""
+"""A million characters of twelve bytes at most in JSON, and a title."""
 
 
 class ExtractedPage(BaseModel):
-    """What a page says."""
+    """Text of a page."""
 
     model_config = ConfigDict(frozen=True)
 
     title: str
-    """On one line. Empty: it has none."""
+    """One line. Empty: it has none."""
     text: str
     cut: bool
-    """There was more text."""
+    """True: there was more text."""
 
 
 async def extract_page(body: bytes, *, kind: str, charset: str, url: str, cut: bool) -> ExtractedPage:
-    """Read a page of a kind that `is_text_type` names. `cut`: only its beginning is there. Raises Refused."""
+    """Extract the text of a page of a kind that `is_text_type` accepts, in a process without secrets.
+
+    `cut`: only its beginning is there. Raises ToolCallRefused.
+    """
     head = json.dumps({"kind": kind, "charset": charset, "url": url, "cut": "yes" if cut else ""}).encode()
     try:
         ran = await run_program(
@@ -91,12 +87,12 @@ async def extract_page(body: bytes, *, kind: str, charset: str, url: str, cut: b
     except ProgramNotStarted:
         raise ToolCallRefused("Pages cannot be read now: the program that does it cannot be started.") from None
     except ValidationError:
-        pass  # as if it had crashed, which it may have been made to
+        pass  # treated like a crash: the page may have caused it
     raise ToolCallRefused("This page cannot be read: it is broken, or too much for one.")
 
 
 def is_text_type(kind: str) -> bool:
-    """Whether a media type is text of some sort. Not said: perhaps."""
+    """Return True if a media type is text of some sort. Empty: it may be."""
     return (
         not kind
         or kind.startswith("text/")
@@ -107,18 +103,18 @@ def is_text_type(kind: str) -> bool:
 
 
 ACCEPTED_ENCODINGS: Final = "gzip, deflate"
-"""For Accept-Encoding."""
+"""Value of Accept-Encoding."""
 
 
 class ContentDecodeError(Exception):
-    """It is packed in a way that was not asked for, or is broken."""
+    """The body has an encoding that was not requested, or is broken."""
 
 
 class ContentDecoder:
-    """The bytes of one body, at most `most` of them. Feed it until `full`."""
+    """Decoder of one body, up to `most` bytes. Feed it until `is_full`."""
 
     def __init__(self, encoding: str, most: int) -> None:
-        """`encoding`: the header Content-Encoding. Raises Unreadable."""
+        """`encoding`: the header Content-Encoding. Raises ContentDecodeError."""
         self._encoding = encoding.strip().lower().removeprefix("x-")
         if self._encoding not in ("", "identity", "gzip", "deflate"):
             raise ContentDecodeError("packed in a way that was not asked for")
@@ -126,15 +122,15 @@ class ContentDecoder:
         self._decompressor: zlib._Decompress | None = None
         self._body = bytearray()
         self.is_full = False
-        """There was more."""
+        """True: there was more."""
 
     @property
     def body(self) -> bytes:
-        """All so far."""
+        """All bytes so far."""
         return bytes(self._body)
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes. Raises Unreadable."""
+        """Decode the next bytes. Raises ContentDecodeError."""
         if self._encoding in ("", "identity"):
             self._append(data)
             return
@@ -142,7 +138,7 @@ class ContentDecoder:
             data = self._inflate(data)
 
     def _inflate(self, data: bytes) -> bytes:
-        """What is left of `data`: another member of the same gzip file (RFC 1952, 2.2)."""
+        """Return the rest of `data`: another member of the same gzip file (RFC 1952, 2.2)."""
         if self._decompressor is None:
             self._decompressor = zlib.decompressobj(self._window_bits(data))
         try:
@@ -155,7 +151,10 @@ class ContentDecoder:
         return left if self._encoding == "gzip" and left.startswith(b"\x1f\x8b") else b""
 
     def _window_bits(self, data: bytes) -> int:
-        """Deflate means zlib's format (RFC 9110, 8.4.1.2), but some servers send the bare one."""
+        """Return zlib's `wbits`.
+
+        Deflate means zlib's format (RFC 9110, 8.4.1.2), but some servers send the bare one.
+        """
         if self._encoding == "gzip":
             return 16 + zlib.MAX_WBITS
         return zlib.MAX_WBITS if data[0] & 0x0F == zlib.DEFLATED else -zlib.MAX_WBITS
@@ -168,7 +167,7 @@ class ContentDecoder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebRequest:
-    """What to ask a server for."""
+    """Request to a server."""
 
     target: FetchTarget
     method: str = "GET"
@@ -179,52 +178,55 @@ class WebRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebResponse:
-    """What a server said."""
+    """Response of a server."""
 
     target: FetchTarget
-    """Where it was, after all redirects."""
+    """Final target, after all redirects."""
     status: int
     media_type: str
-    """The media type, in lower case and without parameters. Empty: the server did not say."""
+    """In lower case and without parameters. Empty: the server did not state it."""
     charset: str
     declared_bytes: int | None
-    """Of the body in bytes, as the server said. None: it did not."""
+    """Bytes of the body, as the server stated it. None: it did not."""
     body: bytes
-    """Unpacked. Empty if its kind is not to be read."""
+    """Decoded. Empty if its kind is not wanted."""
     is_truncated: bool
-    """There was more of it."""
+    """True: there was more of it."""
 
 
 CONNECT_TIMEOUT_S: Final = 5.0
-"""For one address; then the next is tried."""
+"""Seconds for one address; then the next is tried."""
 MAX_ADDRESSES: Final = 4
-"""Of one host that are tried."""
+"""Addresses of one host that are tried."""
 MAX_CONCURRENT_FETCHES: Final = 16
-"""Fetches under way; more wait, within their time."""
+"""Fetches at once; more wait, within their time."""
 MAX_CONCURRENT_LOOKUPS: Final = 2
-"""At once. A lookup cannot be stopped, and a server that never answers holds one for half a minute."""
+"""Lookups at once. A lookup cannot be stopped, and a server that never answers blocks one for half a minute."""
 MAX_LENGTH_DIGITS: Final = 18
-"""Of a length that a server states."""
+"""Digits of a length that a server states."""
 USER_AGENT: Final = "Mozilla/5.0 (compatible; Reverie)"
 REDIRECT_STATUSES: Final = frozenset({301, 302, 303, 307, 308})
 
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
-"""All addresses of a host for a TCP port. Empty, or OSError: it has none."""
+"""Returns all addresses of a host for a TCP port. Empty, or OSError: it has none."""
 
 
 def is_own_address(address: str) -> bool:
-    """Whether it is this machine's: then a connection would come from inside of its firewall. Sends nothing."""
+    """Return True for an address of this machine: a connection to it comes from behind the firewall. Sends nothing."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((address, 9))
             return bool(ip_address(probe.getsockname()[0]) == ip_address(address))
-        except OSError:  # there is no way there
+        except OSError:  # there is no route
             return False
 
 
 class WebFetcher:
-    """Everything raises Refused, whose text names no address and holds nothing that the server said."""
+    """HTTP client for pages.
+
+    All methods raise ToolCallRefused, whose text has no address and nothing that a server sent.
+    """
 
     def __init__(
         self,
@@ -234,7 +236,7 @@ class WebFetcher:
         context: ssl.SSLContext | None = None,
         own: Callable[[str], bool] = is_own_address,
     ) -> None:
-        """`resolve`: None, the system's. `context`: None, public certificates. Raises ValueError for the settings."""
+        """`resolve` None: the system's. `context` None: public certificates. Raises ValueError for the settings."""
         self._config = config
         self._allowed = AllowedHosts.parse(config.allow_private)
         self._lookups: ThreadPoolExecutor | None = None
@@ -244,11 +246,11 @@ class WebFetcher:
         self._slots = asyncio.Semaphore(MAX_CONCURRENT_FETCHES)
 
     def reconfigure(self, config: WebConfig) -> None:
-        """Go by that from now on. Returns at once. Raises ValueError as at the start."""
+        """Use these settings from now on. Does not block. Raises ValueError as the constructor."""
         self._allowed, self._config = AllowedHosts.parse(config.allow_private), config
 
     async def fetch(self, url: str, wants: Callable[[str], bool]) -> WebResponse:
-        """The page at `url`, wherever it has moved to. `wants`: whether a body of that kind is read."""
+        """Return the page at `url`, after redirects. `wants`: returns True for media types whose body is read."""
         target = addresses.parse_url(url)
         seen = {target.url}
         async with self._slots:
@@ -267,24 +269,24 @@ class WebFetcher:
                 seen.add(target.url)
 
     async def request(self, question: WebRequest) -> WebResponse:
-        """What a server of the operator's choice answers: it may be anywhere. Redirects are not followed."""
+        """Return the answer of a server that the operator chose: it may be anywhere. Redirects are not followed."""
         found = await self._resolve_target(question.target)
         async with self._slots, self._send(question, found) as response:
             return await self._read_response(question.target, response, lambda _: True)
 
     def close(self) -> None:
-        """End what waits to be looked up."""
+        """Cancel waiting lookups."""
         if self._lookups is not None:
             self._lookups.shutdown(wait=False, cancel_futures=True)
 
     async def _resolve_allowed(self, target: FetchTarget) -> list[str]:
-        """The addresses to connect to."""
+        """Return the addresses to connect to."""
         addresses.check_target(target, self._allowed)
         found = addresses.check_addresses(target, await self._resolve_target(target), self._allowed)
         if not self._allowed.allows_host(target):
             for one in found:
                 if self._is_own(one) and not self._allowed.allows_address(ip_address(one), target.port):
-                    return addresses.check_addresses(target, [], self._allowed)  # a reason like any other
+                    return addresses.check_addresses(target, [], self._allowed)  # refused like other addresses
         return found
 
     async def _resolve_target(self, target: FetchTarget) -> list[str]:
@@ -296,7 +298,7 @@ class WebFetcher:
             return []
 
     async def _look_up(self, host: str, port: int) -> Sequence[str]:
-        """On threads of its own: lookups that hang must not hold up the rest of the program."""
+        """Look up on threads of its own: lookups that hang must not block the rest of the program."""
         if self._lookups is None:
             self._lookups = ThreadPoolExecutor(MAX_CONCURRENT_LOOKUPS, "web-lookup")
         found = await asyncio.get_running_loop().run_in_executor(
@@ -340,7 +342,7 @@ class WebFetcher:
 
     def _tls_context(self) -> ssl.SSLContext:
         if self._context is None:
-            import httpx  # noqa: PLC0415 - the same; brings the certificates that all other requests here trust
+            import httpx  # noqa: PLC0415 - the same; has the certificates that all other requests here trust
 
             self._context = httpx.create_ssl_context()
         return self._context
@@ -395,7 +397,7 @@ def _parse_charset(parameters: str) -> str:
 
 
 def _explain_error(target: FetchTarget, error: Exception) -> str:
-    import httpcore  # noqa: PLC0415 - it is there by now
+    import httpcore  # noqa: PLC0415 - it is imported by now
 
     host = display_host(target)
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
@@ -423,9 +425,9 @@ class _WebSearchHit(BaseModel):
     title: str | None = None
     url: str | None = None
     content: str | None = None
-    """SearXNG and Tavily."""
+    """By SearXNG and Tavily."""
     description: str | None = None
-    """Brave."""
+    """By Brave."""
 
 
 class _WebSearchHits(BaseModel):
@@ -436,11 +438,11 @@ class _WebSearchHits(BaseModel):
 
 class _WebSearchResponse(_WebSearchHits):
     web: _WebSearchHits | None = None
-    """Brave. Left out by it where nothing is found."""
+    """By Brave; missing if nothing is found."""
 
 
 def build_search_request(config: SearchConfig, query: str, count: int) -> WebRequest:
-    """What to ask the service that the operator chose. Raises Refused; no reason holds the key."""
+    """Build the request for the configured service. Raises ToolCallRefused; no reason holds the key."""
     provider = config.provider
     if provider == "none":
         raise ToolCallRefused(
@@ -465,7 +467,7 @@ def build_search_request(config: SearchConfig, query: str, count: int) -> WebReq
         url += "?" + urlencode({"q": query, "count": count, "text_decorations": "false"}, errors="replace")
     else:
         if key:
-            headers["authorization"] = f"Bearer {key}"  # of a proxy in front of it: SearXNG itself has no keys
+            headers["authorization"] = f"Bearer {key}"  # for a proxy in front of it: SearXNG itself has no keys
         url += "?" + urlencode({"q": query, "format": "json"}, errors="replace")
     try:
         target = addresses.parse_url(url)
@@ -478,7 +480,7 @@ def build_search_request(config: SearchConfig, query: str, count: int) -> WebReq
 
 
 def render_search_results(config: SearchConfig, answer: WebResponse, count: int) -> str:
-    """The results, for the model. Raises Refused."""
+    """Render the results for the model. Raises ToolCallRefused."""
     provider = config.provider
     if answer.status in (401, 403):
         hint = " (its settings may not allow the format json)" if provider == "searxng" else ""
@@ -520,15 +522,15 @@ def _strip_markup(text: str | None, most: int) -> str:
 
 
 CALL_GRACE_S: Final = 10.0
-"""After a call's own time is over, and before it is cancelled as hanging."""
+"""Seconds after a call's own time until it is cancelled as hanging."""
 _SCHEME: Final = re.compile(r"\Ahttps?://", re.IGNORECASE)
 MAX_CONCURRENT_EXTRACTIONS: Final = 2
-"""Pages. Each takes a processor, and up to a gigabyte of memory if it is made for that."""
+"""Pages at once. Each takes a processor, and up to a gigabyte of memory if it is hostile."""
 WebResultT = TypeVar("WebResultT")
 
 
 class WebTools:
-    """Both fetch what anybody may have written, so all that they give is untrusted and foreign."""
+    """`web_fetch` and `web_search`. Anybody may have written what they return: it is untrusted and foreign."""
 
     def __init__(
         self,
@@ -538,20 +540,20 @@ class WebTools:
         resolve: Resolver | None = None,
         context: ssl.SSLContext | None = None,
     ) -> None:
-        """`resolve`, `context`: as in Fetcher. Raises ValueError for settings that cannot be read."""
+        """`resolve`, `context`: as in WebFetcher. Raises ValueError for invalid settings."""
         self._config = config
         self._clock = clock
         self._fetcher = WebFetcher(config, resolve=resolve, context=context)
         self._extraction_slots = asyncio.Semaphore(MAX_CONCURRENT_EXTRACTIONS)
 
     def reconfigure(self, config: WebConfig) -> None:
-        """Calls that begin from now on go by that. Returns at once. Raises ValueError as at the start."""
+        """Use these settings for new calls. Does not block. Raises ValueError as the constructor."""
         self._fetcher.reconfigure(config)
         self._config = config
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """All of them."""
+        """Both tools."""
         time_s = self._config.timeout + CALL_GRACE_S
         return (
             Tool.create(
@@ -561,15 +563,15 @@ class WebTools:
         )
 
     async def fetch(self, asked: WebFetchArgs, _: ToolContext) -> ToolOutput:
-        """What a page says, behind a line on what it is. Raises Refused."""
+        """Return the text of a page, behind a line with its status and type. Raises ToolCallRefused."""
         return await self._within_timeout(self._fetch_page(asked.url))
 
     async def search(self, asked: WebSearchArgs, _: ToolContext) -> ToolOutput:
-        """What a search service finds. Raises Refused."""
+        """Return the results of a search service. Raises ToolCallRefused."""
         return await self._within_timeout(self._search_web(asked))
 
     async def aclose(self) -> None:
-        """Calls under way are the caller's to cancel."""
+        """Close the fetcher. The caller must cancel calls under way."""
         self._fetcher.close()
 
     async def _fetch_page(self, url: str) -> ToolOutput:
@@ -615,10 +617,10 @@ class WebTools:
 
 
 async def exfiltration_risk(asked: WebFetchArgs, where: ToolContext) -> str:
-    """Why this address may carry private words to whoever wrote what is in view; empty: it does not.
+    """Return the reason why this address may carry private text to an outsider; empty: it does not.
 
-    An address is a message to its host. Where nothing private is in the request, or nobody but those who may use the
-    agent wrote any of it, that tells nothing. Neither does an address that one of them wrote.
+    An address is a message to its host. That reveals nothing if nothing private is in the request, or if only people
+    who may use the agent wrote the request or this address.
     """
     seen = where.trust.label
     others = f"text from outside, by {seen.foreign}, is" if seen.foreign else ""
@@ -634,7 +636,7 @@ async def exfiltration_risk(asked: WebFetchArgs, where: ToolContext) -> str:
 
 
 def _describe_status(answer: WebResponse) -> str:
-    """In our words: what the server says there is anybody's."""
+    """Describe status and type in our words: the server's own phrase is untrusted."""
     try:
         phrase = f" {HTTPStatus(answer.status).phrase}"
     except ValueError:

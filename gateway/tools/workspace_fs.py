@@ -1,23 +1,17 @@
-"""The directory that an agent works in, and the only way from its tools to the disk. Blocks; safe in threads.
+"""The directory of an agent's files, and the only way from its tools to the disk. Blocks; safe in threads.
 
-Its shell changes the same files meanwhile, and may mean harm. So nothing is looked at by a name of several parts: each
-directory is opened from the one above it, by one name and never through a link, and what is done to a file is done from
-the directory that was opened (openat(2), section "Rationale for openat() and other directory file descriptor APIs").
-A directory that becomes a link meanwhile changes nothing that was opened before, and is refused if it is opened after.
+The agent's shell changes the same files meanwhile, and may be hostile. So no path of several parts is ever opened: each
+directory is opened from the one above it, by one name and never through a link, and a file is accessed from its opened
+directory (openat(2), section "Rationale for openat() and other directory file descriptor APIs"). A directory that
+becomes a link meanwhile changes nothing that was opened before, and is refused if it is opened after.
 
-Looking through an agent's files by name. Blocks; bounded in names, time and output.
+Paths of the model are parsed into parts, and never joined again. Glob patterns have `*`, `?`, `[a-z]`, `{a,b}`, and
+`**` for any number of directories. A pattern is matched name by name on the way down, so directories in which nothing
+can match are never opened. No name can make it slow: `fnmatch` does not backtrack.
 
-Hidden files count. What is in a `.git` directory does not, unless it is named: nobody looks for anything in there.
-Links are listed, and never followed. The order is that of the names, so the same files are told in the same way.
-
-Patterns for paths, as shells write them: `*`, `?`, `[a-z]`, `{a,b}`, and `**` for any number of directories. Pure.
-
-A pattern is followed down a tree name by name, so that directories in which nothing can match are never opened. Names
-that begin with a dot match as all others do. No name can make it slow: `fnmatch` never goes back.
-
-Names of files as a model writes them, and as they are told to it. Pure.
-
-A path is taken apart here and never put together again: whoever opens files walks its parts one by one.
+Listing and searching are limited in names, time and output. Hidden files are included. The content of a `.git`
+directory is not, unless the pattern names it. Links are listed, and never followed. Names are sorted, so the same files
+give the same output.
 """
 
 import contextlib
@@ -38,10 +32,10 @@ from typing import Final, Literal, NamedTuple
 from gateway.core.tool_spec import ToolCallRefused
 
 PathParts = tuple[str, ...]
-"""The names on the way down from the root, none of which is `.`, `..` or empty. No names: the root itself."""
+"""Names from the root down, none of which is `.`, `..` or empty. No names: the root itself."""
 
 ROOT_PREFIX: Final = "/workspace"
-"""What the root is called in the shell."""
+"""Path of the root in the shell."""
 MAX_PATH_CHARS: Final = 2_000
 MAX_PATH_PARTS: Final = 40
 MAX_NAME_BYTES: Final = 255
@@ -49,7 +43,7 @@ MAX_NAME_BYTES: Final = 255
 
 
 def parse_path(written: str) -> PathParts:
-    """Where in the root that is. Raises Refused for whatever cannot be a place there."""
+    """Parse a path below the root. Raises ToolCallRefused if it cannot be one."""
     if len(written) > MAX_PATH_CHARS:
         raise ToolCallRefused(f"A path has at most {MAX_PATH_CHARS:,} characters.")
     if not all(map(_is_visible_char, written)):
@@ -77,7 +71,7 @@ def parse_path(written: str) -> PathParts:
 
 
 def parse_file_path(written: str) -> PathParts:
-    """The same, of what can be a file. Raises Refused."""
+    """Parse the path of a file. Raises ToolCallRefused, also for the root itself."""
     parts = parse_path(written)
     if not parts:
         raise ToolCallRefused("Say which file: write its path from the top, e.g. notes/today.md.")
@@ -85,30 +79,33 @@ def parse_file_path(written: str) -> PathParts:
 
 
 def display_path(path: str | PathParts) -> str:
-    """On one line, as a model reads it. What nobody sees in a name is shown as `?`."""
+    """Return a path on one line, for a model, with `?` for invisible characters."""
     name = path if isinstance(path, str) else "/".join(path) or "."
     return "".join(one if _is_visible_char(one) else "?" for one in name)
 
 
 def _is_visible_char(one: str) -> bool:
-    """Blanks of other widths count: file names of people have them (macOS puts U+202F into those of screenshots)."""
+    """Return True if it is visible, or a space of another width (macOS puts U+202F into names of screenshots)."""
     return one.isprintable() or unicodedata.category(one) == "Zs"
 
 
 MAX_ALTERNATIVES: Final = 64
-"""Patterns that the braces of one make."""
+"""Patterns that the braces of one expand to."""
 _DOUBLE_STAR: Final = "**"
 _BRACES: Final = re.compile(r"\{([^{}]*,[^{}]*)\}")
 
 GlobState = frozenset[tuple[int, int]]
-"""How far the choices of a pattern have come: which, and how many of its names. Empty: nothing below can match."""
+"""Progress of the alternatives of a pattern: index, and number of matched names. Empty: nothing below can match."""
 
 
 class GlobPattern:
-    """One pattern."""
+    """Glob pattern for paths."""
 
     def __init__(self, written: str, *, anywhere: bool = False) -> None:
-        """Raises Refused for what can match nothing. `anywhere`: it may begin in any directory, not only at the top."""
+        """Raises ToolCallRefused for a pattern without matches.
+
+        `anywhere`: it may begin in any directory, not only at the top.
+        """
         pattern = written.strip()
         if pattern.startswith("/") and not pattern.startswith(f"{ROOT_PREFIX}/"):
             raise ToolCallRefused(
@@ -128,11 +125,11 @@ class GlobPattern:
             raise ToolCallRefused("A pattern names files, e.g. `*` or `**/*.md`.")
         self._names = {name: re.compile(translate(name)) for names in self._alternatives for name in names}
         self.names = frozenset(self._names)
-        """What stands between its slashes."""
+        """Patterns of single names, between its slashes."""
         self.initial_state = self._expand_double_stars({(number, 0) for number in range(len(self._alternatives))})
 
     def advance(self, place: GlobState, name: str) -> GlobState:
-        """Where it stands behind this name."""
+        """Return the state behind this name."""
         found = set[tuple[int, int]]()
         for choice, at in place:
             names = self._alternatives[choice]
@@ -145,15 +142,15 @@ class GlobPattern:
         return self._expand_double_stars(found)
 
     def is_match(self, place: GlobState) -> bool:
-        """The names that led here match as a whole."""
+        """Return True if the names so far match the whole pattern."""
         return any(at == len(self._alternatives[choice]) for choice, at in place)
 
     def can_match_below(self, place: GlobState) -> bool:
-        """Something below can match."""
+        """Return True if something below can match."""
         return any(at < len(self._alternatives[choice]) for choice, at in place)
 
     def _expand_double_stars(self, found: set[tuple[int, int]]) -> GlobState:
-        """With those that are reached because `**` stands for no directory, too."""
+        """Add the states reached because `**` may stand for no directory."""
         left = list(found)
         while left:
             choice, at = left.pop()
@@ -168,7 +165,7 @@ class GlobPattern:
 
 
 def _expand_braces(pattern: str) -> list[str]:
-    """What its braces stand for. Raises Refused if that is too much."""
+    """Expand the braces. Raises ToolCallRefused for too many patterns."""
     done, left = list[str](), [pattern]
     while left:
         one = left.pop()
@@ -183,7 +180,7 @@ def _expand_braces(pattern: str) -> list[str]:
 
 
 def _expand_first_brace(pattern: str) -> Iterator[str]:
-    """With its first innermost braces replaced by each of what is in them."""
+    """Yield the pattern with each alternative of its first innermost braces; nothing if it has none."""
     found = _BRACES.search(pattern)
     if found:
         for choice in found[1].split(","):
@@ -191,13 +188,13 @@ def _expand_first_brace(pattern: str) -> Iterator[str]:
 
 
 RESERVED_DISK_BYTES: Final = 268_435_456
-"""What files leave of the disk, or a twentieth of a smaller one: the gateway keeps its own records there."""
+"""Bytes that files leave free on the disk, or a twentieth of a smaller one: the gateway's store is there, too."""
 PARTIAL_MAX_AGE_S: Final = 3_600.0
-"""Then half a file of a crash is removed, when its directory is written to."""
+"""Seconds after which a partial file of a crash is removed, when its directory is written to."""
 
 OPEN_DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_FILE_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-"""A link that was put there is not followed, and a pipe must not make us wait."""
+"""A link that was put there is not followed, and a pipe must not block."""
 _PARTIAL_NAME: Final = re.compile(r"\.reverie-[0-9a-f]{16}\.half")
 _ERROR_REASONS: Final = {
     errno.ENOENT: "there is no such file or directory; glob lists what there is",
@@ -215,36 +212,36 @@ _ERROR_REASONS: Final = {
 
 
 class WriteResult(NamedTuple):
-    """What a write did."""
+    """Result of a write."""
 
     previous_bytes: int | None
-    """Bytes that the file had. None: there was none."""
+    """Size before. None: there was no such file."""
     size_bytes: int
 
 
 class WorkspaceRoot:
-    """One agent's files. All methods raise Refused, with a sentence for the model that names no path of the machine."""
+    """Files of one agent. All methods raise ToolCallRefused, with a text for the model without paths of the machine."""
 
     def __init__(self, path: Path, max_bytes: int) -> None:
         """`path` is the operator's: links on the way to it are followed. `max_bytes`: of a file, read or written.
 
-        It is made when it is first needed, for its owner only.
+        The directory is made at the first use, for its owner only.
         """
         self._path = path
         self.max_bytes = max_bytes
         self._write_lock = threading.Lock()
 
     def read_bytes(self, path: str) -> bytes:
-        """All of a file, as the model names it."""
+        """Return the content of a file, by the model's path."""
         parts = parse_file_path(path)
         with self.open_directory(parts[:-1]) as above, _refuse_os_errors(parts):
             return self.read_at(above, parts)
 
     def read_at(self, above: int, parts: PathParts) -> bytes:
-        """The same, of the last part in a directory that is open. Raises OSError, too."""
+        """Return the content of the last part, in an open directory. Raises OSError, too."""
         _require_regular(
             os.stat(parts[-1], dir_fd=above, follow_symlinks=False), parts
-        )  # opening a device can do something
+        )  # opening a device can have effects
         handle = os.open(parts[-1], _OPEN_FILE_FLAGS, dir_fd=above)
         with os.fdopen(handle, "rb") as file:
             size = _require_regular(os.fstat(handle), parts).st_size
@@ -258,29 +255,31 @@ class WorkspaceRoot:
         return content
 
     def is_directory(self, parts: PathParts) -> bool:
-        """Whether this, which is not the root itself, is one now."""
+        """Return True if the path, which is not the root itself, is a directory now."""
         with self.open_directory(parts[:-1]) as above, _refuse_os_errors(parts):
             return stat.S_ISDIR(os.stat(parts[-1], dir_fd=above, follow_symlinks=False).st_mode)
 
     def write(self, path: str, data: bytes) -> WriteResult:
-        """Make a file, or replace all of it, with the directories above it.
+        """Create or replace a file, with the directories above it.
 
-        It is done whole or not at all, also in a crash, and what is done is on the disk.
+        The file is written whole or not at all, also in a crash, and is on the disk afterwards.
         """
         parts = parse_file_path(path)
         self._check_size(parts, data)
         return self._replace_content(parts, lambda _: data, make=True)
 
     def edit(self, path: str, change: Callable[[bytes], bytes]) -> WriteResult:
-        """Replace a file by what `change` makes of it, which may raise Refused; as `write`, and never makes one.
+        """Replace the content of a file by the result of `change`, which may raise ToolCallRefused.
 
-        No other write of ours comes between; if another program's does, it is refused.
+        Never creates a file.
+
+        As safe as `write`. No other write of ours comes between; a change by another program meanwhile is refused.
         """
         return self._replace_content(parse_file_path(path), change, make=False)
 
     @contextlib.contextmanager
     def open_directory(self, parts: PathParts, *, make: bool = False) -> Iterator[int]:
-        """A directory, open: the handle is good as long as this is not left. `make`: those that are not there."""
+        """Open a directory; the descriptor is valid inside the `with` block. `make`: create missing ones."""
         with contextlib.ExitStack() as stack:
             handle = self._open_root()
             stack.callback(os.close, handle)
@@ -330,12 +329,12 @@ def _make_directories(directory: Path) -> None:
 
 
 def is_partial_file(name: str) -> bool:
-    """It is a file of ours that is not whole yet, or never will be."""
+    """Return True for a file of ours that is not whole yet, or was left by a crash."""
     return _PARTIAL_NAME.fullmatch(name) is not None
 
 
 def _stat_existing(above: int, parts: PathParts) -> os.stat_result | None:
-    """What is to be written over. None: nothing is there."""
+    """Return the status of the file to replace. None: there is none."""
     try:
         seen = _require_regular(os.stat(parts[-1], dir_fd=above, follow_symlinks=False), parts)
     except FileNotFoundError:
@@ -370,7 +369,7 @@ def _replace_atomically(above: int, parts: PathParts, data: bytes, before: os.st
 
 
 def _check_unchanged(above: int, parts: PathParts, before: os.stat_result | None) -> None:
-    """Raises Refused, also for what it has become."""
+    """Raise ToolCallRefused if the file has changed or disappeared."""
     now = _stat_existing(above, parts)
     if (before and _file_identity(before)) != (now and _file_identity(now)):
         raise ToolCallRefused(f"{display_path(parts)} was changed by another program just now: read it again.")
@@ -390,7 +389,7 @@ def _check_disk_space(above: int, wanted: int) -> None:
 
 
 def _remove_stale_partials(above: int) -> None:
-    """Half files of a crash. Those of another agent that writes here now are younger."""
+    """Remove partial files of a crash. Those that another agent is writing now are younger."""
     with os.scandir(above) as entries:
         for entry in entries:
             if is_partial_file(entry.name):
@@ -400,7 +399,7 @@ def _remove_stale_partials(above: int) -> None:
 
 
 def _require_regular(seen: os.stat_result, parts: PathParts) -> os.stat_result:
-    """The same. Raises Refused for what is no file."""
+    """Return `seen`. Raises ToolCallRefused if it is not a regular file."""
     if stat.S_ISREG(seen.st_mode):
         return seen
     kinds = (
@@ -423,7 +422,7 @@ def _refuse_os_errors(parts: PathParts) -> Iterator[None]:
 
 
 MAX_LISTED: Final = 1_000
-"""Paths that are told."""
+"""Paths in one listing."""
 _SKIPPED_DIRECTORY: Final = ".git"
 
 EntryKind = Literal["file", "directory", "link", "other"]
@@ -431,45 +430,45 @@ _KIND_SUFFIXES: Final[dict[EntryKind, str]] = {"file": "", "directory": "/", "li
 
 
 class FoundEntry(NamedTuple):
-    """Something in a directory."""
+    """Entry of a directory."""
 
     parts: PathParts
     kind: EntryKind
     parent_fd: int
-    """That directory, open until the next one is asked for."""
+    """Descriptor of its directory, valid until the next entry is requested."""
 
 
 @dataclass(slots=True)
 class SearchLimits:
-    """What one search may cost."""
+    """Limits of one search, and what it has used."""
 
     is_stopped: Callable[[], bool] = lambda: False
-    """Nobody waits for it any more. Asked from another thread than it is told in."""
+    """Returns True once nobody waits for the search. Called from another thread."""
     now: Callable[[], float] = time.monotonic
-    """In seconds."""
+    """Clock, in seconds."""
     seconds: float = 10.0
     names: int = 100_000
-    """Looked at."""
+    """Names that may still be read."""
     read_bytes: int = 500_000_000
-    """Of all files together."""
+    """Bytes of files that may still be read."""
     unopened: int = 0
     """Directories that could not be opened."""
     cut_reason: str = ""
-    """Something was not looked at, because of this."""
+    """Reason why something was skipped. Empty: nothing was."""
     _deadline: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
         self._deadline = self.now() + self.seconds
 
     def is_late(self) -> bool:
-        """Whether it is to end now."""
+        """Return True if the search must end now."""
         if self.is_stopped() or self.now() >= self._deadline:
             self.cut_reason = self.cut_reason or f"it took {self.seconds:g} s"
             return True
         return False
 
     def spend(self, *, names: int = 0, read: int = 0) -> bool:
-        """Whether so much more may be looked at; then it is counted."""
+        """Take this much from the limits. Return False if there is not enough left."""
         if self.names < names or self.read_bytes < read:
             self.cut_reason = self.cut_reason or "there are so many files"
             return False
@@ -479,7 +478,7 @@ class SearchLimits:
 
 
 def glob(root: WorkspaceRoot, pattern: str, bounds: SearchLimits) -> str:
-    """Paths that match, one a line; directories end with a slash. Raises Refused."""
+    """Return matching paths, one a line; directories end with a slash. Raises ToolCallRefused."""
     wanted = GlobPattern(pattern)
     lines = list[str]()
     with contextlib.closing(walk(root, (), wanted, bounds)) as found:
@@ -497,7 +496,10 @@ def glob(root: WorkspaceRoot, pattern: str, bounds: SearchLimits) -> str:
 
 
 def walk(root: WorkspaceRoot, top: PathParts, wanted: GlobPattern, bounds: SearchLimits) -> Generator[FoundEntry]:
-    """What matches below a directory, sorted. Raises Refused if that cannot be opened. To be closed."""
+    """Yield matching entries below a directory, sorted. Must be closed.
+
+    Raises ToolCallRefused if it cannot be opened.
+    """
     place = wanted.initial_state
     for name in top:
         place = wanted.advance(place, name)
@@ -538,7 +540,7 @@ def _open_directory(handle: int, name: str) -> int | None:
 
 
 def _scan_directory(handle: int, bounds: SearchLimits) -> list[tuple[str, EntryKind]]:
-    """The names in a directory, sorted, with what they are; as many as may be looked at."""
+    """Return the names in a directory with their kinds, sorted; as many as the limits allow."""
     names = list[tuple[str, EntryKind]]()
     with contextlib.suppress(OSError), os.scandir(handle) as entries:
         for entry in entries:

@@ -1,1 +1,13 @@
-"""Tools of Model Context Protocol servers: programs of ours, or addresses, each supervised, none of them trusted."""
+"""Tools of Model Context Protocol servers: local programs or HTTP addresses, each supervised, none trusted.
+
+- `client.py`: `McpServers` for all servers, `McpServerClient` for one: started, restarted, called, closed.
+- `connection.py`: one connection by the library `mcp`. Only loaded where servers are configured.
+- `transports.py`: stdio and HTTP for that library, with limits.
+- `convert.py`: names, schemas, descriptions and results, from the server's form to ours. Pure.
+- `review.py`: changed definitions of tools, which are off until an admin approves them.
+- `errors.py`: reasons why a call has no answer.
+
+Rules: nothing waits for a server except a call to it. Texts of a server are untrusted: descriptions are cut and
+cleaned, results are marked as foreign, log lines quote nothing but at the level debug. Secrets of the configuration are
+removed from everything that a server sends.
+"""

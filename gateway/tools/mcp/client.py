@@ -1,9 +1,4 @@
-"""One server, supervised: started, and started again.
-
-All servers of the operator's, and what they can do now.
-
-Tools of a server as hands.
-"""
+"""Clients of MCP servers: supervised connections, and their tools as ours."""
 
 import asyncio
 import contextlib
@@ -41,34 +36,35 @@ if TYPE_CHECKING:
 logger = logging.getLogger("reverie.mcp")
 
 MAX_RESTART_DELAY_S: Final = 60.0
-"""Between two attempts to start a server."""
+"""Longest wait between two attempts to start a server."""
 START_TIMEOUT_S: Final = 60.0
-"""For a server to come up: it may have to be fetched first (`npx`, `uvx`)."""
+"""Seconds for a server to come up: it may have to be downloaded first (`npx`, `uvx`)."""
 DOWN_WAIT_S: Final = 5.0
-"""How long a call waits for a server that is down."""
+"""Seconds that a call waits for a server that is down."""
 PACKAGE_MISSING: Final = "the package mcp is not installed: pip install 'reverie-gateway[mcp]'"
 
 McpToolMap = dict[str, tuple[str, ToolSpec]]
-"""By the name that the model is told: the server's own name, and what is told."""
+"""By our name: the server's own name, and the spec for the model."""
 ToolsChangedListener = Callable[[str, Sequence[str], Sequence[str]], None]
-"""Told of a server which tools came and which went, by the names that the model is told. What is described in another
-way is in both. Must not block."""
+"""Called with a server and the names of the tools that came and went. A tool with a new description is in both. Must
+not block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpServerState:
-    """How a server is, for people."""
+    """State of a server, for people."""
 
     name: str
     state: Literal["starting", "up", "down", "off"]
-    """off: it is not tried."""
+    """off: it is not started."""
     tools: int
     why: str
-    """It is not up. Empty: it is, or nothing is known yet. Without secrets, and none of the server's words."""
+    """Reason why it is not up. Empty: it is up, or nothing is known yet. Without secrets and without the server's
+    texts."""
 
 
 class McpServerClient:
-    """One of the operator's."""
+    """Supervised client of one server."""
 
     def __init__(
         self,
@@ -81,24 +77,24 @@ class McpServerClient:
         told: ToolsChangedListener,
         definitions: ToolDefinitionReview | None = None,
     ) -> None:
-        """`servers`: the names of all. `told` is called with each list of tools that is another than before.
+        """`servers`: the names of all. `told` is called when the tools have changed.
 
-        `definitions`: which tools may be used. None: all of them.
+        `definitions`: decides which tools may be used. None: all of them.
         """
         self.name = name
         self.config = config
         self.secret_filter = McpSecretFilter(_collect_secrets(config))
         self.tools: McpToolMap = {}
-        """As they were told last: they stay while it is down."""
+        """Tools as last listed: they stay while the server is down."""
         self.settled = asyncio.Event()
-        """It was up once, or failed once."""
+        """Set once it was up or has failed."""
         self._servers = servers
         self._clock = clock
         self._random = chance
         self._on_changed = told
         self._definitions = definitions
         self._offered_tools: McpToolMap = {}
-        """What it offers, approved or not."""
+        """All tools that it offers, approved or not."""
         self._state: Literal["starting", "up", "down", "off"] = "starting"
         self._reason = ""
         self._omitted = 0
@@ -110,7 +106,7 @@ class McpServerClient:
         return McpServerState(name=self.name, state=self._state, tools=len(self.tools), why=self._reason)
 
     async def run(self) -> None:
-        """Keep it going until cancelled. Never raises."""
+        """Keep the server running until cancelled. Never raises."""
         try:
             connection_type = await asyncio.to_thread(_import_connection)  # half a second of imports
         except ImportError:
@@ -126,7 +122,7 @@ class McpServerClient:
             await self._clock.sleep(delay_s)
 
     async def call(self, tool: str, arguments: dict[str, object]) -> McpResult:
-        """Have a tool called, by the server's own name for it. Raises Refused."""
+        """Call a tool by the server's own name for it. Raises ToolCallRefused."""
         for _ in range(2):
             connection = await self._get_connection()
             if tool not in (own for own, _ in self.tools.values()):
@@ -159,7 +155,7 @@ class McpServerClient:
         )
 
     async def _run_connection(self, connection_type: "type[McpConnection]") -> float:
-        """One connection, to its end. How long it was up, in seconds; 0: never."""
+        """Run one connection to its end. Return how long it was up, in seconds; 0: never."""
         connection = connection_type(
             self.name, self.config, self._clock, veil=self.secret_filter, mode=self._mode, told=self._on_tools_listed
         )
@@ -175,7 +171,7 @@ class McpServerClient:
                 await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
             why = f"it did not come up within {START_TIMEOUT_S:g} s"
             if any(one.done() for one in over):
-                why = connection.failure_reason(life.exception() if life.done() else None)  # before its end says more
+                why = connection.failure_reason(life.exception() if life.done() else None)  # its end changes it
         finally:
             self._drop_connection(connection)
             await _cancel_and_wait(rising, life)
@@ -209,7 +205,7 @@ class McpServerClient:
         self.update_admitted()
 
     def update_admitted(self) -> None:
-        """Have those tools used that may be by now."""
+        """Update the tools to those that may be used now."""
         tools = (
             self._offered_tools
             if self._definitions is None
@@ -223,7 +219,7 @@ class McpServerClient:
 
 
 async def _cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel them and see them gone, even if cancelled meanwhile: a few seconds at most, and nothing is left behind."""
+    """Cancel the tasks and wait for their end, a few seconds at most, even if cancelled meanwhile."""
     again = False
     for task in tasks:
         task.cancel()
@@ -232,19 +228,19 @@ async def _cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
             await asyncio.wait(tasks)
         except asyncio.CancelledError:
             again = True
-    await asyncio.gather(*tasks, return_exceptions=True)  # what they raised has been told
+    await asyncio.gather(*tasks, return_exceptions=True)  # their errors are logged already
     if again:
         raise asyncio.CancelledError
 
 
 def _import_connection() -> "type[McpConnection]":
-    from gateway.tools.mcp import connection  # noqa: PLC0415 - who has no servers does not pay for it
+    from gateway.tools.mcp import connection  # noqa: PLC0415 - without servers it is not imported
 
     return connection.McpConnection
 
 
 def _collect_secrets(config: McpServerConfig) -> list[str]:
-    """What nobody else may read: the operator's secrets, and those that stand in an address."""
+    """Return the texts that must be hidden: the operator's secrets, and those in an address."""
     given = [value.get_secret_value() for value in (*config.env.values(), *config.headers.values())]
     if not config.url:
         return given
@@ -256,16 +252,16 @@ def _collect_secrets(config: McpServerConfig) -> list[str]:
 
 
 KeepImage = Callable[[bytes, str], Awaitable[tuple[ToolImage, Image] | None]]
-"""Keeps an image, with a line about it, so that a model may be shown it. None: it cannot be shown."""
+"""Saves an image with a description, ready for a model. None: it cannot be shown."""
 
 CALL_GRACE_S: Final = 4 * DOWN_WAIT_S
-"""Beside the time of the call itself: to wait for a server, to have it told that nobody waits any more."""
+"""Seconds beside the time of the call itself: for waiting for a server, and for telling it of a cancellation."""
 
 
 def build_mcp_tool(server: McpServerClient, tool: str, spec: ToolSpec, keep: KeepImage | None) -> Tool:
-    """One tool. `tool` is the server's own name of it."""
+    """Build our tool for a tool of a server. `tool` is the server's own name for it."""
 
-    async def does(asked: str, where: ToolContext) -> ToolOutput:  # noqa: ARG001 - where does not matter
+    async def does(asked: str, where: ToolContext) -> ToolOutput:  # noqa: ARG001 - the context does not matter
         answer = await server.call(tool, _parse_arguments(asked))
         origin = f"mcp {server.name} {tool}"
         shown, kept = [], []
@@ -297,11 +293,11 @@ def _reject_constant(name: str) -> None:
 
 
 MAX_GONE_TOOLS: Final = 256
-"""Tools that are remembered although they are gone, of each server."""
+"""Removed tools that are remembered, for each server."""
 
 
 class McpServers:
-    """Wired once. Nothing runs before `start`, and nothing waits for a server but a call to it."""
+    """All configured servers. Nothing runs before `start`."""
 
     def __init__(
         self,
@@ -314,9 +310,9 @@ class McpServers:
         definitions: ToolDefinitionReview | None = None,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        """`changed`: told whenever `hands` is another. `keep`: None, where images are told of in words only.
+        """`changed`: called when `tools` has changed. `keep` None: images are only described in words.
 
-        `definitions`: which tools may be used. None: all of them.
+        `definitions`: decides which tools may be used. None: all of them.
         """
         self._clock = clock
         self._spawn = spawn
@@ -334,11 +330,11 @@ class McpServers:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begin to start them, and return at once."""
+        """Start all servers in the background."""
         self._tasks = [self._spawn(server.run()) for server in self._servers.values()]
 
     async def wait_settled(self, most_s: float) -> None:
-        """Return once each has been up or has failed, but after so long at the latest."""
+        """Return once each server was up or has failed, after `most_s` seconds at the latest."""
         try:
             await with_timeout(self._clock, most_s, self._wait_all_settled())
         except TimeoutError:
@@ -346,20 +342,20 @@ class McpServers:
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """What can be done now, by name. What a server that is down could do is among it: it may be back soon."""
+        """Tools that can be called now, by name. Those of a server that is down stay: it may be back soon."""
         found = [self._known_tools[server.name][name] for server in self._servers.values() for name in server.tools]
         return tuple(sorted(found, key=lambda one: one.spec.name))
 
     def all_tools(self) -> Mapping[str, Tool]:
-        """By name, with those that are gone: called, they say so."""
+        """Return all tools by name, with removed ones: these say so when they are called."""
         return {name: one for known in self._known_tools.values() for name, one in known.items()}
 
     def describe(self) -> Sequence[McpServerState]:
-        """How each of them is, by name."""
+        """Return the state of each server, by name."""
         return [server.describe() for server in self._servers.values()]
 
     async def aclose(self) -> None:
-        """End all of them. Nothing of theirs is left behind."""
+        """Stop all servers. Nothing of theirs is left behind."""
         await cancel_and_wait(*self._tasks)
 
     def _on_approved(self, name: str) -> None:

@@ -1,8 +1,6 @@
-"""One connection to a server, from its beginning to its end, by the protocol's own library.
+"""One connection to a server, by the protocol's own library.
 
-Only who has servers loads this: the library brings a web server along (about 36 MB and half a second).
-
-From the library's types to ours.
+Only loaded where servers are configured: the library includes a web server (about 36 MB and half a second).
 """
 
 import asyncio
@@ -40,7 +38,7 @@ INPUT_REQUIRED: Final = "(It wants to know more before it goes on, and nobody he
 
 
 def convert_tool(tool: types.Tool) -> McpToolOffer:
-    """A tool, as its server describes it."""
+    """Convert a tool's description."""
     annotated = tool.annotations.title if tool.annotations is not None else None
     return McpToolOffer(
         name=tool.name,
@@ -51,7 +49,7 @@ def convert_tool(tool: types.Tool) -> McpToolOffer:
 
 
 def convert_result(result: types.CallToolResult | types.InputRequiredResult) -> McpResult:
-    """What came of a call. Links are not followed."""
+    """Convert the result of a call. Links are not followed."""
     if isinstance(result, types.InputRequiredResult):
         return McpResult(blocks=[McpText(text=INPUT_REQUIRED)], error=True)
     return McpResult(
@@ -86,29 +84,33 @@ def _convert_bytes(what: str, media_type: str, data: str) -> McpText | McpBinary
 logger = logging.getLogger("reverie.mcp")
 
 HandshakeMode = Literal["auto", "legacy"]
-"""How to begin: ask what it speaks (2026-07-28), or shake hands as before that. Some end when they are asked."""
+"""First message: a request for the version (2026-07-28), or the handshake used before. Some servers end at the request.
+"""
 
 MAX_LISTED_TOOLS: Final = 5_000
-"""Tools of one server that are looked at."""
+"""Tools of one server that are listed."""
 MAX_PAGES: Final = 100
 MAX_LOG_CHARS: Final = 300
-"""Of one line of a server's in our log."""
+"""Characters of one line of a server in our log."""
 MAX_RELIST_PAUSE_S: Final = 60.0
-"""The longest wait for a new list, with a server that says all the time that there is one."""
+"""Longest wait before a new list, for a server that announces changes all the time."""
 SEND_GRACE_S: Final = 2.0
-"""So long after its time is over a request that cannot even be sent is given up."""
+"""Seconds beyond its timeout after which a request that cannot even be sent is given up."""
 
 _RESULT: Final[TypeAdapter[types.CallToolResult | types.InputRequiredResult]] = TypeAdapter(
     types.CallToolResult | types.InputRequiredResult
 )
 
 for _name in ("mcp", "client", "httpx2", "httpcore2"):
-    # They log whole messages, with what servers say in them. What an operator has to know we say ourselves.
+    # They log whole messages with the texts of servers. We log what an operator must know.
     logging.getLogger(_name).setLevel(logging.CRITICAL + 1)
 
 
 class McpConnection:
-    """Begins with `run`, serves calls once `up` is set, and is over when `lost` is done or `run` has returned."""
+    """One connection.
+
+    It begins with `run`, serves calls once `up` is set, and is over when `lost` is done or `run` returns.
+    """
 
     def __init__(
         self,
@@ -135,7 +137,7 @@ class McpConnection:
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
-        """To its end. Raises what ends it; `reason` says what that is."""
+        """Run to the end of the connection. Raises its error; `failure_reason` describes it."""
         client = Client(
             self._stdio_transport() if self._config.command else self._http_transport(),
             mode=self._mode,
@@ -145,7 +147,7 @@ class McpConnection:
             client_info=types.Implementation(name="reverie", version="1"),
         )
         often = Backoff(MAX_RELIST_PAUSE_S)
-        limit_s = None  # until it is up it is somebody else's: see `Server`
+        limit_s = None  # `McpServerClient` limits the time until it is up
         async with client:
             self._client = client
             listening = asyncio.create_task(self._listen_for_changes(client))
@@ -166,18 +168,18 @@ class McpConnection:
                 await cancel_and_wait(listening)
 
     async def call(self, tool: str, arguments: dict[str, object]) -> McpResult:
-        """Have a tool called. What the server says against it is an answer, too.
+        """Call a tool. An error that the server reports is a result, too.
 
-        Raises Lost, Unheard and Slow. Cancelled, the server is told so.
+        Raises McpConnectionLost, McpNotSent and McpTimeout. When cancelled, notifies the server.
         """
         if self._client is None or self.lost.done():
             raise McpNotSent
         asked = types.CallToolRequest(params=types.CallToolRequestParams(name=tool, arguments=arguments))
-        fate = McpRequestState(sent=bool(self._config.command))  # what was written to a pipe may have been read
+        fate = McpRequestState(sent=bool(self._config.command))  # a message in a pipe may have been read
         token = REQUEST_STATE.set(fate)
         try:
             async with asyncio.timeout(self._config.timeout + SEND_GRACE_S):
-                # Not `call_tool`: it holds results against a schema of the server's, whose patterns may take forever.
+                # Not `call_tool`: it validates results by a schema of the server, whose patterns may never end.
                 return convert_result(await self._client.session.send_request(asked, _RESULT, self._config.timeout))
         except MCPError as error:
             if not fate.sent or (fate.is_session_unknown and not await self._is_session_known()):
@@ -199,7 +201,7 @@ class McpConnection:
             REQUEST_STATE.reset(token)
 
     def failure_reason(self, error: BaseException | None) -> str:
-        """Why it ended, without what a server said and without secrets."""
+        """Return the reason of its end, without texts of the server and without secrets."""
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         if isinstance(error, ProgramNotStarted):
@@ -246,7 +248,7 @@ class McpConnection:
         return found[:MAX_LISTED_TOOLS]
 
     async def _listen_for_changes(self, client: Client) -> None:
-        """Hear of changed lists, where that has to be asked for; before 2026-07-28 they are notifications."""
+        """Subscribe to changed lists, if the protocol needs that; before 2026-07-28 changes are notifications."""
         backoff = Backoff(MAX_RELIST_PAUSE_S)
         while True:
             since = self._clock.monotonic()
@@ -275,7 +277,7 @@ class McpConnection:
             logger.debug("%s says: %s", self._name, said)
 
     def _suspect(self, why: str) -> None:
-        """Have a look whether it is still there."""
+        """Check soon whether the server still answers."""
         self._reason = why
         self._recheck_wanted.set()
         self._relist_wanted.set()
@@ -285,7 +287,7 @@ class McpConnection:
             self.lost.set_result(why)
 
     async def _is_session_known(self) -> bool:
-        """Whether it would answer something else. If not, the connection is over."""
+        """Return True if the server still answers other requests. If not, the connection is over."""
         assert self._client is not None
         try:
             async with asyncio.timeout(self._config.timeout):

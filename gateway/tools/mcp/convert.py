@@ -1,20 +1,12 @@
-"""What a tool takes, as far as every model's provider understands it. Pure.
+"""Conversion of a server's tools and results into ours: names, schemas, descriptions, texts. Pure.
 
-A provider refuses a whole request because of one schema that it does not like, so a server could silence the agent with
-one. Only keywords that mean the same everywhere stay, each in the shape that JSON Schema 2020-12 asks of it; nothing
-stands beside `properties` at the root that Anthropic refuses there (`anyOf`, `oneOf`, `allOf`), and the names are
-as it wants them (`^[a-zA-Z0-9_.-]{1,64}$`). The server still judges what it is sent by its own schema.
+Names depend on the operator's configuration and on the tool's own name only, never on other tools: so they stay the
+same whatever comes and goes, and no server can take the name of another's tool.
 
-What a tool of a server brought, as the model is told of it. Pure.
-
-What a server offers, and what of it the agent is told. Pure.
-
-What a server's tool is called here. Pure.
-
-A name depends on the operator's configuration and on the tool's own name only, never on what else a server offers: so
-it stays the same whatever comes and goes, and no server can take the name of another's tool.
-
-What a server says, without what only it and we may know, and without what nobody sees. Pure.
+Schemas are reduced, because a provider refuses a whole request for one schema that it does not accept, and a server
+could silence the agent with one. Only keywords with the same meaning everywhere stay, each in the shape that JSON
+Schema 2020-12 requires. The root has no keywords that Anthropic refuses there (`anyOf`, `oneOf`, `allOf`), and the
+names of properties match its pattern (`^[a-zA-Z0-9_.-]{1,64}$`). The server still checks arguments by its own schema.
 """
 
 import hashlib
@@ -33,48 +25,48 @@ from gateway.core.tool_spec import ToolSpec, canonical_json
 
 MAX_RESULT_BLOCKS: Final = 1_000
 MAX_IMAGES: Final = 4
-"""Of one result; more are told in words."""
+"""Images of one result; more are described in words."""
 FAILED: Final = "It did not work. The server says:"
 NO_OUTPUT: Final = "It was done; the server says nothing about it."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpText:
-    """Text."""
+    """Text of a result."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpBinary:
-    """Anything else."""
+    """Binary part of a result."""
 
     kind: str
     """`image`, `sound` or `file`."""
     media_type: str
-    """As the server says: untrusted."""
+    """As the server states it: untrusted."""
     data: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpResult:
-    """Of one call."""
+    """Result of one call."""
 
     blocks: Sequence[McpText | McpBinary]
     structured: object = None
     """JSON of any shape. None: there is none."""
     error: bool = False
-    """The server says that it did not work."""
+    """True: the server reports a failure."""
 
 
 def find_images(answer: McpResult) -> list[McpBinary]:
-    """Those that a model can be shown, by what they are and not by what is said of them."""
+    """Return the images that a model can be shown, by their content and not by the declared type."""
     found = [one for one in answer.blocks if isinstance(one, McpBinary) and identify_image(one.data) is not None]
     return found[:MAX_IMAGES]
 
 
 def render_result(answer: McpResult, shown: Sequence[McpBinary]) -> str:
-    """The whole as a text; what is in `shown` is said to be shown."""
+    """Render the whole result as text; parts in `shown` are described as shown."""
     told = [_render_block(one, shown) for one in answer.blocks[:MAX_RESULT_BLOCKS]]
     if answer.structured is not None and not _is_repeated_in_text(answer.structured, answer.blocks):
         told.append(json.dumps(answer.structured, ensure_ascii=False, sort_keys=True))
@@ -97,9 +89,9 @@ def _render_block(block: McpText | McpBinary, shown: Sequence[McpBinary]) -> str
 
 
 def _is_repeated_in_text(structured: object, blocks: Sequence[McpText | McpBinary]) -> bool:
-    """Servers say what is structured as text, too (specification 2025-11-25, server/tools, structured content).
+    """Return True if the text repeats the structured content (2025-11-25, server/tools, structured content).
 
-    Those made with the Python library wrap what is no object as `{"result": ...}`, and say a list item by item.
+    Servers made with the Python library wrap other values than objects as `{"result": ...}`, and list items one by one.
     """
     values = [structured]
     if isinstance(structured, dict) and structured.keys() == {"result"}:
@@ -121,15 +113,15 @@ def _is_same_value(text: str, value: object) -> bool:
 
 
 MAX_TOOL_NAME_CHARS: Final = 64
-"""Of a tool's name, with Anthropic and OpenAI alike (`^[a-zA-Z0-9_-]{1,64}$`)."""
+"""Characters of a tool's name, the same for Anthropic and OpenAI (`^[a-zA-Z0-9_-]{1,64}$`)."""
 _DIGEST_CHARS: Final = 8
 _INVALID_CHARS: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def build_tool_name(server: str, tool: str, servers: Collection[str]) -> str:
-    """`mcp_<server>_<tool>`, with a digest of the tool's own name where that cannot stand there as it is.
+    """Return `mcp_<server>_<tool>`, with a digest of the tool's own name if that is not valid there.
 
-    `server` is one of `servers`, whose names are as the settings have them.
+    `server` is one of `servers`, whose names are those of the settings.
     """
     told = _INVALID_CHARS.sub("_", tool)
     others = [other[len(server) + 1 :] + "_" for other in servers if other.startswith(f"{server}_")]
@@ -144,14 +136,14 @@ def build_tool_name(server: str, tool: str, servers: Collection[str]) -> str:
 
 REDACTED: Final = "[secret]"
 _MIN_SECRET_CHARS: Final = 6
-"""What is shorter would be found in words that are no secrets."""
+"""Shorter secrets are not removed: they would match in ordinary words."""
 
 
 class McpSecretFilter:
-    """Takes secrets out of texts."""
+    """Removes secrets from texts."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        """Each is taken out whole, and so is each of its words: a header's value may be `Bearer ...`."""
+        """Each secret is removed whole, and so is each of its words: a header's value may be `Bearer ...`."""
         words = {word for secret in secrets for word in (secret, *secret.split()) if len(word) >= _MIN_SECRET_CHARS}
         self._words = sorted(words, key=lambda word: (-len(word), word))
 
@@ -162,7 +154,7 @@ class McpSecretFilter:
 
 
 def sanitize_text(text: str, most: int) -> str:
-    """`normalize_text`, without characters that nobody sees or that turn lines around, at most so long."""
+    """Normalise the text, remove invisible characters and those that change its direction, and cut it at `most`."""
     lines = normalize_text(text[: 4 * most])
     seen = normalize_text("".join(char for char in lines if char in "\n\t" or unicodedata.category(char)[0] != "C"))
     return seen if len(seen) <= most else f"{seen[: most - 1].rstrip()}…"
@@ -170,13 +162,13 @@ def sanitize_text(text: str, most: int) -> str:
 
 MAX_SCHEMA_BYTES: Final = 8_192
 MAX_NODES: Final = 1_000
-"""Subschemas; what is beyond them may be anything."""
+"""Subschemas; those beyond it accept anything."""
 MAX_DEPTH: Final = 10
 MAX_ARGUMENT_TEXT_CHARS: Final = 300
-"""Of the description of one argument."""
+"""Characters of the description of one argument."""
 MAX_CHOICES: Final = 100
 MAX_NUMBER: Final = 2**53
-"""What is beyond is not the same number everywhere (RFC 8259, 6)."""
+"""Larger numbers are not the same everywhere (RFC 8259, 6)."""
 ANY_OBJECT_SCHEMA: Final = canonical_json({"type": "object", "properties": {}, "additionalProperties": True})
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
@@ -187,7 +179,7 @@ _ROOT_KEYWORDS: Final = frozenset({"type", "properties", "required", "additional
 
 
 def simplify_schema(schema: Mapping[str, object]) -> tuple[str, str]:
-    """The schema as canonical JSON of at most MAX_BYTES, and what to tell the model of what it leaves out."""
+    """Return the schema as canonical JSON of at most MAX_SCHEMA_BYTES, and a note on what is left out."""
     if schema.get("type", "object") != "object":
         return ANY_OBJECT_SCHEMA, "What it takes is not described."
     reading = _SchemaSimplifier(schema, told=True)
@@ -204,17 +196,17 @@ def simplify_schema(schema: Mapping[str, object]) -> tuple[str, str]:
 
 
 class _SchemaSimplifier:
-    """Of one schema."""
+    """Reduces one schema."""
 
     def __init__(self, schema: Mapping[str, object], *, told: bool) -> None:
-        """`told`: with the descriptions of arguments."""
+        """`told`: keep the descriptions of arguments."""
         self._schema = schema
         self._with_descriptions = told
         self._nodes_left = MAX_NODES
         given = [schema.get(key) for key in ("definitions", "$defs")]
         self._defs = {name: one for defs in given for name, one in _as_mapping(defs).items() if _NAME.fullmatch(name)}
         self.is_incomplete = False
-        """Something that says which arguments there are is not in it."""
+        """True if something that defines arguments was left out."""
 
     def simplify(self) -> dict[str, object]:
         whole = self._simplify_node(self._schema, 0)
@@ -295,7 +287,7 @@ def _filter_enum(given: object) -> object:
 
 
 def _filter_scalar(given: object) -> object:
-    """As it is, if it is a value that a model may be shown."""
+    """Return the value if a model may be shown it; None: it may not."""
     if isinstance(given, str):
         return given if sanitize_text(given, MAX_ARGUMENT_TEXT_CHARS) == given else None
     return given if isinstance(given, bool) else _filter_number(given)
@@ -310,19 +302,19 @@ _KEYWORD_FILTERS: Final[Mapping[str, Any]] = {
     "minimum": _filter_number,
     "maximum": _filter_number,
 }
-"""Keywords whose values are no schemas, and what of a value stays. None: nothing."""
+"""For each keyword whose value is not a schema: what remains of the value. None: nothing."""
 
 
 MAX_TOOLS: Final = 64
-"""Of one server: each costs tokens in every prompt."""
+"""Tools of one server: each costs tokens in every prompt."""
 MAX_DESCRIPTION_CHARS: Final = 1_000
 MAX_OWN_NAME_CHARS: Final = 128
-"""Of a tool, as its server calls it: what the specification allows (2025-11-25, server/tools, tool names)."""
+"""Characters of a tool's own name, as in the specification (2025-11-25, server/tools, tool names)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpToolOffer:
-    """A tool as its server describes it: untrusted."""
+    """Tool as its server describes it: untrusted."""
 
     name: str
     title: str
@@ -332,21 +324,21 @@ class McpToolOffer:
 
 
 class SelectedTools(NamedTuple):
-    """What of that is used."""
+    """Tools of a server that are used."""
 
     tools: dict[str, tuple[str, ToolSpec]]
-    """By the name that the model is told, in its order: the server's own name, and what is told."""
+    """By our name, in its order: the server's own name, and the spec for the model."""
     omitted: int
-    """How many tools that the operator wants were left, because they are too many or their names cannot be."""
+    """Number of wanted tools that were left out, because of their number or their names."""
 
 
 def select_tools(
     server: str, offered: Iterable[McpToolOffer], globs: Sequence[str], servers: Collection[str]
 ) -> SelectedTools:
-    """The tools that match one of `globs`. Of two with the same name the first counts."""
+    """Return the tools that match one of `globs`. Of two with the same name the first counts."""
     wanted = [one for one in offered if any(fnmatchcase(one.name, glob) for glob in globs)]
     tools: dict[str, tuple[str, ToolSpec]] = {}
-    for one in sorted(wanted, key=lambda one: one.name):  # so that the same ones are left each time
+    for one in sorted(wanted, key=lambda one: one.name):  # so that the same ones are left out each time
         name = build_tool_name(server, one.name, servers)
         if len(tools) < MAX_TOOLS and name not in tools and 0 < len(one.name) <= MAX_OWN_NAME_CHARS:
             tools[name] = one.name, _build_spec(name, server, one)
@@ -357,5 +349,5 @@ def _build_spec(name: str, server: str, offered: McpToolOffer) -> ToolSpec:
     schema, note = simplify_schema(offered.schema)
     told = sanitize_text(offered.description or offered.title, MAX_DESCRIPTION_CHARS - len(note) - 1)
     told = told or f"A tool of the MCP server {server}."
-    # It may bring something else each time, and whether it changes anything only the server knows.
+    # Results may differ each time, and only the server knows whether the tool changes anything.
     return ToolSpec(name=name, description=f"{told} {note}".strip(), schema=schema, is_task=True, is_polling=True)

@@ -1,23 +1,23 @@
-"""Why a call brought no answer. Pure.
+"""Errors of calls without an answer.
 
-Unanswered
-+-- Unheard   it surely was not carried out: connect anew, and call again
-+-- Lost      whether it was, nobody knows: tell so
-+-- Slow      the same, and the server was told that nobody waits any more
+McpCallError
++-- McpNotSent          certainly not carried out: connect anew, and call again
++-- McpConnectionLost   perhaps carried out: report that
++-- McpTimeout          perhaps carried out, and the server was told of the cancellation
 """
 
 
 class McpCallError(Exception):
-    """There is no answer to a call. The subclass says what to do."""
+    """A call has no answer. The subclass says what to do."""
 
 
 class McpNotSent(McpCallError):
-    """The connection has ended, and the call surely was not carried out."""
+    """The connection has ended, and the call was certainly not carried out."""
 
 
 class McpConnectionLost(McpCallError):
-    """The connection has ended, and what became of the call is not known."""
+    """The connection has ended, and the outcome of the call is unknown."""
 
 
 class McpTimeout(McpCallError):
-    """The time is over."""
+    """The call took longer than its timeout."""

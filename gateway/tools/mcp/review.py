@@ -1,8 +1,8 @@
-"""Definitions of MCP tools that models may be told: those of a server's first list, and those that an admin approved.
+"""Review of MCP tool definitions: models get those of a server's first list, and those that an admin approved.
 
-What a server says of a tool stands in every request, as the operator's words do. So a tool that is described in another
-way than when it was approved, or that a known server offers for the first time, stays off until an admin has seen what
-it says, and approved just that.
+A tool's description stands in every request, like the operator's text. So a tool with another description than the
+approved one, or a new tool of a known server, stays off until an admin has seen exactly this description and approved
+it.
 """
 
 import asyncio
@@ -24,31 +24,31 @@ from gateway.store.effects import CommandEffect, EffectFact
 logger = logging.getLogger("reverie.mcp")
 
 CODE_CHARS: Final = 8
-"""Of a definition's digest: what an admin types who has seen it."""
+"""Digits of a definition's digest that an admin types to approve it."""
 ADMINS: Final = ("admin", "owner")
 
 ReviewedTools = Mapping[str, tuple[str, ToolSpec]]
-"""By the name that models are told: the server's own name, and what models are told."""
+"""By our name: the server's own name, and the spec for the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingDefinition:
-    """A definition that an admin has to see."""
+    """Definition that waits for review."""
 
     server: str
     tool: str
-    """As models are told it."""
+    """Our name for it."""
     definition: str
     approved_definition: str
-    """The definition that was approved before. Empty: the tool is new."""
+    """Definition that was approved before. Empty: the tool is new."""
 
     @property
     def code(self) -> str:
-        """Names just this definition of this tool."""
+        """Code of exactly this definition of this tool."""
         return hashlib.sha256(f"{self.server}\n{self.tool}\n{self.definition}".encode()).hexdigest()[:CODE_CHARS]
 
     def describe(self) -> str:
-        """The whole difference, in Markdown, for who decides."""
+        """Render the whole difference as Markdown, for the admin."""
         before, now = (
             (self.approved_definition.split("\n") if self.approved_definition else []),
             self.definition.split("\n"),
@@ -69,7 +69,7 @@ class PendingDefinition:
 
 
 class ToolDefinitionReview:
-    """Of all servers. `begin` it before the first server starts."""
+    """Review for all servers. Call `load` before the first server starts."""
 
     def __init__(
         self,
@@ -78,25 +78,25 @@ class ToolDefinitionReview:
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
         tell: Callable[[str, str], None],
     ) -> None:
-        """`tell`: as `Owners.tell`."""
+        """`tell`: sends a notice to the owners, given its key and text."""
         self._store = store
         self._clock = clock
         self._spawn = spawn
         self._notify_owners = tell
         self._approved_definitions: dict[str, dict[str, str]] = {}
-        """Definitions by server and tool."""
+        """Approved definitions by server and tool."""
         self._pending: dict[tuple[str, str], PendingDefinition] = {}
         self.on_approved: Callable[[str], None] = lambda _: None
-        """Called with the name of a server when one more of its tools may be used."""
+        """Called with the name of a server when one more of its tools is approved."""
 
     async def load(self) -> None:
-        """Learn from the log what was approved."""
+        """Read the approved definitions from the log."""
         for one in await self._store.current_facts("mcp_tool_approved"):
             if isinstance(one.fact, McpToolApproved):
                 self._approved_definitions.setdefault(one.fact.server, {})[one.fact.tool] = one.fact.definition
 
     def admit(self, server: str, tools: ReviewedTools) -> dict[str, tuple[str, ToolSpec]]:
-        """Those of a server's tools that may be used. All of the first list that it ever sends are."""
+        """Return the tools of a server that may be used. All tools of its very first list may."""
         approved = self._approved_definitions.setdefault(server, {})
         first = not approved
         for key in [key for key in self._pending if key[0] == server]:
@@ -120,13 +120,13 @@ class ToolDefinitionReview:
         return admitted
 
     def list_pending(self) -> list[PendingDefinition]:
-        """Definitions that an admin has to see, by server and tool."""
+        """Return the definitions that wait for review, by server and tool."""
         return [one for _, one in sorted(self._pending.items())]
 
     def approve(self, approver: Approver, code: str) -> CommandEffect | None:
-        """An admin has seen the definition of that code. Models are told of it once this is written down and settled.
+        """Approve the definition with this code. Models get it once the fact is written and the effect is settled.
 
-        None: no definition that waits has this code.
+        None: no waiting definition has this code.
         """
         found = next((one for one in self._pending.values() if one.code == code), None)
         if found is None:
@@ -159,5 +159,5 @@ class ToolDefinitionReview:
 
 
 def render_definition(spec: ToolSpec) -> str:
-    """What models are told of a tool, a line for each value."""
+    """Render the definition of a tool as models get it, a line for each value."""
     return f"{spec.description}\n{json.dumps(json.loads(spec.schema), indent=1, sort_keys=True, ensure_ascii=False)}"

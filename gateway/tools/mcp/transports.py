@@ -1,13 +1,11 @@
-"""A server that is a program of ours, spoken to on its standard input and output.
+"""Transports for the MCP library: stdio of a child process, and HTTP.
 
-As the specification has it (2025-11-25, basic/transports, stdio; basic/lifecycle, shutdown): one JSON-RPC message is a
-line; to end, close its input, wait, then SIGTERM, then SIGKILL. The library's own transport passes on more of the
-environment, holds lines of any length, leaves children behind and logs what it cannot read.
+stdio obeys the specification (2025-11-25, basic/transports, stdio; basic/lifecycle, shutdown): one JSON-RPC message is
+a line; to stop the server, close its input, wait, then SIGTERM, then SIGKILL. The library's own transport passes on
+more of the environment, holds lines of any length, leaves children behind and logs lines that it cannot read.
 
-A server that is an address: an HTTP client for the library's transport, with limits and with an eye on what fails.
-
-The library gives up listening to a server after two failures, and says neither that nor what HTTP said
-(mcp 2.3, client/streamable_http.py). So all of its requests pass here.
+The library stops listening to an HTTP server after two failures, and reports neither that nor the HTTP status (mcp 2.3,
+client/streamable_http.py). So all of its requests pass through `McpHttpClient`, which has limits and reports failures.
 """
 
 import asyncio
@@ -33,15 +31,15 @@ from gateway.core.process import READ_BYTES, ChildProcess, select_environment, s
 logger = logging.getLogger("reverie.mcp")
 
 MAX_MESSAGE_BYTES: Final = 16_777_216
-"""Of one message: a picture of a whole screen is a few MB as base64."""
+"""Bytes of one message: a picture of a whole screen is a few MB as base64."""
 MAX_UNSENT_BYTES: Final = 16_777_216
-"""Of what was said to a server that does not listen."""
+"""Bytes waiting for a server that does not read."""
 PASSED_ENVIRONMENT: Final = ("PATH", "HOME", "LANG")
-"""Of the environment: a server gets none of our secrets but its own."""
+"""Environment variables that a server gets: none of our secrets but its own."""
 CLOSE_WAIT_S: Final = 2.0
-"""After its input was closed, as the library has it."""
+"""Seconds after closing its input, as in the library."""
 TERMINATE_WAIT_S: Final = 1.0
-"""After SIGTERM."""
+"""Seconds after SIGTERM."""
 
 _IncomingMessage = SessionMessage | Exception
 StdioStreams = tuple[MemoryObjectReceiveStream[_IncomingMessage], MemoryObjectSendStream[SessionMessage]]
@@ -51,10 +49,12 @@ StdioStreams = tuple[MemoryObjectReceiveStream[_IncomingMessage], MemoryObjectSe
 async def stdio_transport(
     command: Sequence[str], env: Mapping[str, str], *, lost: Callable[[str], None], heard: Callable[[str], None]
 ) -> AsyncIterator[StdioStreams]:
-    """Start it, and speak with it. However this ends, it and all in its group have ended.
+    """Start the server, and exchange messages with it.
 
-    `lost` is called with the reason when it can say nothing more, `heard` with each line of its standard error.
-    Raises NotStarted.
+    However this ends, the server and its process group have ended.
+
+    `lost` is called with the reason when the server can send nothing more, `heard` with each line of its standard
+    error. Raises ProgramNotStarted.
     """
     async with start_process(
         command, env=select_environment(*PASSED_ENVIRONMENT) | dict(env), listens=True, stderr="pipe"
@@ -80,14 +80,14 @@ async def stdio_transport(
 async def _read_messages(
     child: ChildProcess, into: MemoryObjectSendStream[_IncomingMessage], lost: Callable[[str], None]
 ) -> None:
-    """Hand on all it says, to its end."""
+    """Pass on all messages of the server, to its end."""
     assert child.stdout is not None
     try:
         async for line in _read_lines(child.stdout):
             try:
                 message = jsonrpc_message_adapter.validate_json(line, by_name=False)
             except ValueError:
-                logger.debug("a server said %d bytes that are no message", len(line))  # some print what they do
+                logger.debug("a server said %d bytes that are no message", len(line))  # some servers print other things
                 continue
             await into.send(SessionMessage(message))
     except OverflowError:
@@ -100,7 +100,7 @@ async def _read_messages(
 
 
 async def _read_lines(output: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """Raises OverflowError for one that is too long."""
+    """Yield the lines. Raises OverflowError for one that is too long."""
     held, looked = bytearray(), 0
     while piece := await output.read(READ_BYTES):
         held += piece
@@ -116,7 +116,7 @@ async def _read_lines(output: asyncio.StreamReader) -> AsyncIterator[bytes]:
 async def _write_messages(
     child: ChildProcess, to_say: MemoryObjectReceiveStream[SessionMessage], lost: Callable[[str], None]
 ) -> None:
-    """Never waits for a server that does not read, so nobody who speaks to it does."""
+    """Write messages. Never waits for a server that does not read, so no caller does."""
     assert child.stdin is not None
     async for one in to_say:
         line = one.message.model_dump_json(by_alias=True, exclude_unset=True)
@@ -126,7 +126,7 @@ async def _write_messages(
 
 
 async def _read_stderr(child: ChildProcess, heard: Callable[[str], None]) -> None:
-    """Its standard error, so that it never waits for a reader."""
+    """Read its standard error, so that it never blocks on it."""
     assert child.stderr is not None
     while piece := await child.stderr.read(READ_BYTES):
         for line in piece.splitlines():
@@ -134,7 +134,10 @@ async def _read_stderr(child: ChildProcess, heard: Callable[[str], None]) -> Non
 
 
 async def _stop_process(child: ChildProcess) -> None:
-    """As the specification has it; whoever started it does the last step. Cancelled, that comes at once."""
+    """Stop the server as the specification says, up to SIGTERM.
+
+    `start_process` does the last step, at once if this is cancelled.
+    """
     assert child.stdin is not None
     child.stdin.close()
     for wait_s, then in ((CLOSE_WAIT_S, signal.SIGTERM), (TERMINATE_WAIT_S, None)):
@@ -149,29 +152,29 @@ async def _stop_process(child: ChildProcess) -> None:
 
 CONNECT_TIMEOUT_S: Final = 10.0
 CLOSE_SESSION_S: Final = 2.0
-"""For a server to take that a session has ended."""
+"""Seconds for a server to accept the end of a session."""
 MAX_STREAM_BREAKS: Final = 2
-"""Of what is listened to: after so many the library listens no more."""
+"""Broken event streams: after so many the library does not listen any more."""
 _METHOD_NOT_ALLOWED: Final = 405
-"""To listen, as the specification has it (2025-11-25, basic/transports, listening for messages)."""
+"""Answer to a GET without listening (2025-11-25, basic/transports, listening for messages)."""
 
 
 @dataclass(slots=True)
 class McpRequestState:
-    """What became of the HTTP request that carried a call."""
+    """State of the HTTP request that carried a call."""
 
     sent: bool = False
-    """Somebody may have taken it."""
+    """True: a server may have received it."""
     is_session_unknown: bool = False
-    """It was refused, perhaps because the session that it belongs to is none any more."""
+    """True: it was refused, perhaps because its session does not exist any more."""
 
 
 REQUEST_STATE: Final[ContextVar[McpRequestState | None]] = ContextVar("fate", default=None)
-"""Of the call that is made in this context; the library carries it along."""
+"""State of the call that is made in this context; the library keeps the context."""
 
 
 class McpHttpClient(httpx2.AsyncClient):
-    """One server's."""
+    """HTTP client of one server."""
 
     def __init__(
         self,
@@ -182,7 +185,7 @@ class McpHttpClient(httpx2.AsyncClient):
         doubt: Callable[[str], None],
         lost: Callable[[str], None],
     ) -> None:
-        """`env`: proxies of the environment are used. `doubt` and `lost` are told why."""
+        """`env`: use the proxies of the environment. `doubt` and `lost` are called with a reason."""
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=4)
         super().__init__(
             headers={**headers, "accept-encoding": "identity"},
@@ -194,7 +197,7 @@ class McpHttpClient(httpx2.AsyncClient):
         self._on_lost = lost
         self._stream_breaks = 0
 
-    async def send(self, request: httpx2.Request, **how: Any) -> httpx2.Response:  # noqa: ANN401 - as it is declared
+    async def send(self, request: httpx2.Request, **how: Any) -> httpx2.Response:  # noqa: ANN401 - as the library declares it
         fate = REQUEST_STATE.get() or McpRequestState()
         fate.sent = True
         listens = request.method == "GET" or request.headers.get(MCP_METHOD_HEADER) == "subscriptions/listen"
@@ -211,7 +214,7 @@ class McpHttpClient(httpx2.AsyncClient):
         except httpx2.TransportError:
             self._on_suspect("its connection broke")
             raise
-        if response.headers.get("content-encoding", "identity") != "identity":  # nobody knows how much it unpacks to
+        if response.headers.get("content-encoding", "identity") != "identity":  # its unpacked size is unknown
             await response.aclose()
             raise httpx2.RemoteProtocolError("it answers in a form that was not asked for")
         self._check_status(request, response, fate)
@@ -229,7 +232,7 @@ class McpHttpClient(httpx2.AsyncClient):
             or (request.method == "GET" and status == _METHOD_NOT_ALLOWED)
         ):
             return
-        # 404 as the specification has it (session management); 400 as many servers do.
+        # 404 is the specification's (session management); many servers answer 400.
         fate.is_session_unknown = status in (400, 404) and "mcp-session-id" in request.headers
         self._on_suspect(f"HTTP {status}")
 
@@ -242,7 +245,7 @@ class McpHttpClient(httpx2.AsyncClient):
 
 
 class _LimitedStream(httpx2.AsyncByteStream):
-    """A body with a limit, or with somebody who is told when it breaks."""
+    """Body with a limit, or with a callback when it breaks."""
 
     def __init__(self, inner: httpx2.AsyncByteStream, most: int | None, broke: Callable[[], None] | None) -> None:
         self._inner = inner
