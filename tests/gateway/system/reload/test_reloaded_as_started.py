@@ -26,9 +26,9 @@ LEAVE = frozenset(
         # not of the settings: the clock, tasks, the store
         *("clock", "_clock", "spawn", "_spawn", "store", "_store", "reader", "_reader"),
         # what came of the reading, and what it has set going
-        *("_warned", "_later", "_read", "_stretch", "_saving", "_told", "presence"),
+        *("_warned", "_later", "_read", "_trace", "_state_saver", "_reported_level", "presence"),
         # what was secret once stays so
-        *("redact", "_redact", "_learn", "(clean)"),
+        *("redact", "_redact", "_secret_listeners", "(clean)"),
     }
 )
 ADAPTERS = "channels.*."
