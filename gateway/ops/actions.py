@@ -1,6 +1,6 @@
-"""What whoever runs the gateway does from outside: ends a turn, or the tool that runs in it; has it read its settings.
+"""Orders of the operator from outside: stop a turn, kill its running tools, reload the configuration.
 
-Each act is written into the audit with what it does.
+Each order is recorded in the audit log together with its result.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -23,7 +23,7 @@ _OperatorOrder = StopTurnRequest | KillToolRequest | ReloadRequest
 
 
 class OperatorActions:
-    """Carries out `StopTurnRequest`s, `KillToolRequest`s and `ReloadRequest`s."""
+    """Carries out `StopTurnRequest`, `KillToolRequest` and `ReloadRequest`."""
 
     def __init__(
         self,
@@ -35,12 +35,12 @@ class OperatorActions:
         reload: Callable[[], Awaitable[ReloadResult]],
         redact: Redact,
     ) -> None:
-        """`kill` ends the tools that run somewhere, and returns their names. `reload`: `Live.reload`."""
+        """`kill` ends the tools that run in a conversation and returns their names. `reload`: `LiveSettings.reload`."""
         self._store, self._clock, self._stopping, self._kill, self._redact = store, clock, stopping, kill, redact
         self._reload_settings = reload
 
     async def carry_out(self, order: _OperatorOrder) -> ControlResponse:
-        """Do it, and say what came of it. Raises StoreError."""
+        """Carry out the order and return its result. Raises StoreError."""
         if isinstance(order, ReloadRequest):
             return await self._reload(order)
         try:

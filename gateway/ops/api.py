@@ -1,14 +1,8 @@
-"""The API in OpenAPI 3.1 (https://spec.openapis.org/oas/v3.1.1), made of the table. Pure.
+"""HTTP API of a running gateway: one row for each path (`ROUTES`), their router, and their OpenAPI document.
 
-The API as it is asked over HTTP: finds the row, reads what is asked, writes the answer.
-
-Every path of the API: a row each. The routes, what they are checked by, and `/openapi.json` are made of it.
-
-What is asked of the gateway: orders, and words of the operator.
-
-The operator's API: what can be asked about a running gateway and of it, over HTTP, for whoever bears its token.
-
-`table` has a row for each path; `shapes` and `events` say what is answered and told. Loaded when somebody first asks.
+Routes, input validation and `/openapi.json` (OpenAPI 3.1, https://spec.openapis.org/oas/v3.1.1) are made of the rows.
+`api_schemas` has the models of answers, `live_events` those of events. Every path needs the token. The module is
+imported at the first request for the API.
 """
 
 import json
@@ -78,14 +72,14 @@ from gateway.ops.live_events import EVENT_NAMES, ApiEvent, EventBroadcaster, Sse
 from gateway.store import StoreError
 
 
-async def carry_out_order(desk: ApiBackend, asked: ControlRequest) -> ControlResponse:
-    """Carry out an order."""
-    return await desk.services.carry_out_order(asked)
+async def carry_out_order(backend: ApiBackend, request: ControlRequest) -> ControlResponse:
+    """Forward an order to the gateway."""
+    return await backend.services.carry_out_order(request)
 
 
-async def say_as_operator(desk: ApiBackend, said: SayRequest) -> SayReceipt:
-    """Say something as the operator."""
-    return SayReceipt(seq=await desk.services.say_as_operator(said.text))
+async def say_as_operator(backend: ApiBackend, request: SayRequest) -> SayReceipt:
+    """Post a text as the operator."""
+    return SayReceipt(seq=await backend.services.say_as_operator(request.text))
 
 
 EVENTS_PATH: Final = "/api/events"
@@ -98,27 +92,32 @@ class ApiRoute:
 
     path: str
     summary: str
-    """What it is for, in one sentence."""
+    """One sentence for the OpenAPI document."""
     input_type: TypeAdapter[Any]
-    """The query; of a `POST`, the body."""
+    """Validator of the query; of a `POST`, of the body."""
     response_model: type[BaseModel]
     handler: Callable[[ApiBackend, Any], Awaitable[BaseModel]]
     method: Literal["GET", "POST"] = "GET"
     max_text_chars: int = MAX_TEXT_CHARS
-    """Of each text of the answer."""
+    """Longest text of the answer."""
 
 
 def _get_route(
     path: str,
-    takes: type[ApiQuery],
-    does: Callable[[ApiBackend, Any], Awaitable[BaseModel]],
-    gives: type[BaseModel],
-    told: str,
+    query: type[ApiQuery],
+    handler: Callable[[ApiBackend, Any], Awaitable[BaseModel]],
+    response: type[BaseModel],
+    summary: str,
     *,
     chars: int = MAX_TEXT_CHARS,
 ) -> ApiRoute:
     return ApiRoute(
-        path=path, summary=told, input_type=TypeAdapter(takes), response_model=gives, handler=does, max_text_chars=chars
+        path=path,
+        summary=summary,
+        input_type=TypeAdapter(query),
+        response_model=response,
+        handler=handler,
+        max_text_chars=chars,
     )
 
 
@@ -182,10 +181,10 @@ ROUTES: Final[tuple[ApiRoute, ...]] = (
         handler=say_as_operator,
     ),
 )
-"""Beside `EVENTS_PATH`, whose answer flows on, and `SPEC_PATH`."""
+"""All paths except `EVENTS_PATH`, whose response is a stream, and `SPEC_PATH`."""
 
 EVENT_MODELS: Final[dict[str, type[ApiEvent]]] = {name: kind for kind, name in EVENT_NAMES.items()}
-"""By name, what is told on `EVENTS_PATH`."""
+"""Models of the events on `EVENTS_PATH`, by name."""
 
 
 _REF = "#/components/schemas/{model}"
@@ -202,10 +201,10 @@ _REFUSALS = {
 
 
 def build_openapi(version: str) -> dict[str, Any]:
-    """The document, ready to be written as JSON."""
-    gives = [(row.response_model, "serialization") for row in ROUTES]
-    told: list[tuple[type[BaseModel], JsonSchemaMode]] = [(kind, "serialization") for kind in EVENT_MODELS.values()]
-    refs, definitions = models_json_schema([*_unique_models(gives), *told], ref_template=_REF)
+    """Build the OpenAPI document, ready for JSON."""
+    responses = [(row.response_model, "serialization") for row in ROUTES]
+    events: list[tuple[type[BaseModel], JsonSchemaMode]] = [(kind, "serialization") for kind in EVENT_MODELS.values()]
+    refs, definitions = models_json_schema([*_unique_models(responses), *events], ref_template=_REF)
     schemas: dict[str, Any] = dict(definitions.get("$defs", {}))
     paths: dict[str, Any] = {}
     for row in ROUTES:
@@ -243,7 +242,7 @@ def _unique_models(
     return [(kind, "serialization") for kind in dict.fromkeys(kind for kind, _ in kinds)]
 
 
-def _build_operation(row: ApiRoute, gives: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
+def _build_operation(row: ApiRoute, response: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {"summary": row.summary}
     if row.method == "GET":
         operation["parameters"] = _build_parameters(row.input_type)
@@ -253,7 +252,7 @@ def _build_operation(row: ApiRoute, gives: dict[str, Any], schemas: dict[str, An
             "content": {"application/json": {"schema": _build_body_schema(row.input_type, schemas)}},
         }
     operation["responses"] = {
-        "200": {"description": row.summary, "content": {"application/json": {"schema": gives}}},
+        "200": {"description": row.summary, "content": {"application/json": {"schema": response}}},
         **_build_refusals(),
     }
     return operation
@@ -284,21 +283,21 @@ def _build_events_operation(schemas: dict[str, Any], kinds: list[dict[str, Any]]
 
 def _build_refusals() -> dict[str, Any]:
     problem = {"application/problem+json": {"schema": {"$ref": _REF.format(model="Problem")}}}
-    return {status: {"description": told, "content": problem} for status, told in _REFUSALS.items()}
+    return {status: {"description": description, "content": problem} for status, description in _REFUSALS.items()}
 
 
-def _build_parameters(takes: TypeAdapter[Any]) -> list[dict[str, Any]]:
-    schema = takes.json_schema(mode="validation")
+def _build_parameters(query: TypeAdapter[Any]) -> list[dict[str, Any]]:
+    schema = query.json_schema(mode="validation")
     required = schema.get("required", [])
     return [
-        {"name": name, "in": "query", "required": name in required, "schema": said}
-        for name, said in schema.get("properties", {}).items()
+        {"name": name, "in": "query", "required": name in required, "schema": field}
+        for name, field in schema.get("properties", {}).items()
     ]
 
 
-def _build_body_schema(takes: TypeAdapter[Any], schemas: dict[str, Any]) -> dict[str, Any]:
-    """The body's, with what it refers to among the others."""
-    schema = takes.json_schema(mode="validation", ref_template=_REF)
+def _build_body_schema(body: TypeAdapter[Any], schemas: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of the body; add the schemas that it refers to."""
+    schema = body.json_schema(mode="validation", ref_template=_REF)
     schemas.update(schema.pop("$defs", {}))
     return schema
 
@@ -310,11 +309,11 @@ ALLOWED_METHODS = {
     SPEC_PATH: "GET, HEAD",
     **{row.path: "POST" if row.method == "POST" else "GET, HEAD" for row in ROUTES},
 }
-"""By path, what may be asked of it."""
+"""Allowed methods by path."""
 
 
 class ApiRouter:
-    """One for each server. Close it."""
+    """Router of the API of one server. Close it."""
 
     def __init__(self, house: ApiServices) -> None:
         self._services = house
@@ -323,7 +322,7 @@ class ApiRouter:
     async def respond(
         self, head: HttpRequestHead, body: bytes, stream: EventBroadcaster
     ) -> HttpResponse | StreamingHttpResponse:
-        """The answer to a request of whoever bears the token, for a path and a method that are there."""
+        """Answer a request with a valid token, for an existing path and an allowed method."""
         try:
             if head.path == EVENTS_PATH:
                 after = _parse_after(head)
@@ -332,11 +331,11 @@ class ApiRouter:
                 return HttpResponse(body=json.dumps(build_openapi(self._services.version)), content_type=JSON_TYPE)
             row = _ROUTES_BY_PATH["GET" if head.method == "HEAD" else head.method, head.path]
             answer = await row.handler(self._backend, _parse_input(row, head, body))
-            told, titles = answer.model_dump(mode="json"), self._services.titles
-            await titles.load([ConversationId(named) for _, named in find_untitled(told)])
-            add_titles(told, titles.title)
+            dumped, titles = answer.model_dump(mode="json"), self._services.titles
+            await titles.load([ConversationId(named) for _, named in find_untitled(dumped)])
+            add_titles(dumped, titles.title)
             return HttpResponse(
-                body=serialize_answer(told, self._services.redact, chars=row.max_text_chars), content_type=JSON_TYPE
+                body=serialize_answer(dumped, self._services.redact, chars=row.max_text_chars), content_type=JSON_TYPE
             )
         except HttpProblem as refused:
             return refused.response
@@ -344,16 +343,16 @@ class ApiRouter:
             return problem_response(HTTPStatus.SERVICE_UNAVAILABLE, f"the store cannot be read: {error}")
 
     def create_encoder(self) -> SseEncoder:
-        """What makes events of what happens, from now on."""
+        """Return an encoder of the events from now on."""
         return SseEncoder(self._backend)
 
     async def close(self) -> None:
-        """Let go of the store."""
+        """Close the connection to the store."""
         await self._backend.close()
 
 
-def _parse_input(row: ApiRoute, head: HttpRequestHead, body: bytes) -> Any:  # noqa: ANN401 - each row takes something else
-    """What is asked. Raises Refused."""
+def _parse_input(row: ApiRoute, head: HttpRequestHead, body: bytes) -> Any:  # noqa: ANN401 - the input type depends on the row
+    """Return the validated input. Raises HttpProblem."""
     try:
         if row.method == "GET":
             return row.input_type.validate_python(dict(head.query))
@@ -363,18 +362,18 @@ def _parse_input(row: ApiRoute, head: HttpRequestHead, body: bytes) -> Any:  # n
 
 
 def _parse_after(head: HttpRequestHead) -> int | None:
-    said = dict(head.query)
+    query = dict(head.query)
     last = head.headers.get("last-event-id", "")
-    if last and "after" not in said:
-        said["after"] = last
+    if last and "after" not in query:
+        query["after"] = last
     try:
-        return _EVENTS_QUERY.validate_python(said).after
+        return _EVENTS_QUERY.validate_python(query).after
     except ValidationError as error:
         raise HttpProblem(problem_response(HTTPStatus.BAD_REQUEST, _format_error(error))) from None
 
 
 def _format_error(error: ValidationError) -> str:
-    """The first mistake in words, without what was sent."""
+    """Render the first validation error, without the input."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     where = ".".join(str(part) for part in first["loc"])
     return f"{where or 'the body'}: {first['msg']}"

@@ -1,16 +1,7 @@
-"""What the API answers: one model for each answer, and of what it is made. Pure.
+"""Models of the API's queries and answers, the gateway services behind them, and their way to JSON.
 
-Texts in them are redacted and cut where they are written out (`gateway.ops.api_schemas`), not here. Times are UTC.
-
-What facts say, for whoever looks on: who did it, and in which words. Pure. One-time codes are not in it.
-
-From answers to bytes: every text in them is redacted, then cut. Pure.
-
-What can be asked of the API with a path: one model for each query. Pure.
-
-What the API looks at, and what it hands on. Wired once.
-
-Where the API's questions are answered: the house, and a connection of its own to the store.
+Texts in the models are redacted and cut when they are serialized (`serialize_answer`), not before. Times are UTC.
+One-time codes are removed from the texts of facts.
 """
 
 import asyncio
@@ -55,7 +46,7 @@ if TYPE_CHECKING:
 
 
 MAX_LIMIT = 200
-"""Entries of one answer."""
+"""Most entries of one answer."""
 MAX_HOURS = 24 * 31
 
 Limit = Annotated[int, Field(ge=1, le=MAX_LIMIT)]
@@ -64,65 +55,65 @@ ConversationParam = Annotated[str, Field(max_length=2_000)]
 
 
 class ApiQuery(BaseModel):
-    """Nothing is asked."""
+    """Query without parameters."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class LimitQuery(ApiQuery):
-    """How many."""
+    """Query with a number of entries."""
 
     limit: Limit = 50
 
 
 class ConversationQuery(ApiQuery):
-    """Which conversation."""
+    """Query for one conversation."""
 
     id: ConversationParam
     limit: Limit = 50
 
 
 class PageQuery(LimitQuery):
-    """A page of the log."""
+    """Query for a page of the log."""
 
     before: Position | None = None
-    """Only what stands in front of this."""
+    """Only entries before this position."""
 
 
 class ConversationPageQuery(PageQuery):
-    """The same of one conversation."""
+    """Query for a page of the log, of one conversation or of all."""
 
     conversation: ConversationParam | None = None
 
 
 class NotificationQuery(ConversationPageQuery):
-    """The same, or forward."""
+    """Query for a page of notifications, backward or forward."""
 
     after: Position | None = None
-    """Only what stands behind this, the oldest first."""
+    """Only entries behind this position, oldest first."""
 
 
 class HoursQuery(ApiQuery):
-    """How far back."""
+    """Query for a period up to now."""
 
     hours: Annotated[int, Field(ge=1, le=MAX_HOURS)] = 24
 
 
 class SpendingQuery(HoursQuery):
-    """And by what."""
+    """Query for costs over a period, with the key to group by."""
 
     by: Literal["channel", "conversation", "agent", "model"] = "channel"
 
 
 class EventsQuery(ApiQuery):
-    """Where events begin."""
+    """Query for the event stream."""
 
     after: Position | None = None
-    """Behind this position of the log; None: now."""
+    """Begin behind this position of the log; None: now."""
 
 
 class SayRequest(BaseModel):
-    """What the operator says."""
+    """Text that the operator posts."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -131,12 +122,12 @@ class SayRequest(BaseModel):
 
 OrderHandler = Callable[[ControlRequest], Awaitable[ControlResponse]]
 LastRequestLookup = Callable[[ConversationId], "PlannedRequest | None"]
-"""The last request of a conversation. None: there was none since the start, or it is not kept any more."""
+"""Returns the last request of a conversation. None: there was none since the start, or it is no longer kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiServices:
-    """A running gateway, as whoever looks on sees it."""
+    """Services of a running gateway that the API reads and calls."""
 
     store: Store
     clock: Clock
@@ -146,19 +137,19 @@ class ApiServices:
     redact: Redact
     list_minds: Callable[[], Sequence[DmnStatus]]
     list_platforms: Callable[[], Mapping[ChannelName, str]]
-    """What each channel is called."""
+    """Platform name of each channel."""
     describe_model: Callable[[], str]
     find_agent: Callable[[Address], str]
-    """Whose conversation it is. Empty: nobody's."""
+    """Returns the agent of a conversation. Empty: none."""
     find_last_request: LastRequestLookup
     titles: PlaceTitles
     carry_out_order: OrderHandler
     say_as_operator: Callable[[str], Awaitable[Seq]]
-    """Says something as the operator; where it then stands in the log. Waits until that is durable."""
+    """Posts a text as the operator. Returns its position in the log once it is durable."""
 
 
 class ApiBackend:
-    """Opens its connection when it is first asked for. Close it."""
+    """Services of the gateway and a connection to its store, opened at the first use. Close it."""
 
     def __init__(self, house: ApiServices) -> None:
         self.services = house
@@ -166,14 +157,14 @@ class ApiBackend:
         self._opening = asyncio.Lock()
 
     async def open_reader(self) -> OverviewReader:
-        """What reads the store. Raises StoreError."""
+        """Return the reader of the store; open it at the first call. Raises StoreError."""
         async with self._opening:
             if self._reader is None:
                 self._reader = await OverviewReader.open(self.services.store.path)
             return self._reader
 
     async def close(self) -> None:
-        """Let go of it. More than once is as good as once."""
+        """Close the reader. May be called more than once."""
         async with self._opening:
             if self._reader is not None:
                 reader, self._reader = self._reader, None
@@ -182,66 +173,66 @@ class ApiBackend:
 
 Share = Annotated[float, Field(ge=0, le=1)]
 UrgencyLevel = Literal[0, 1, 2, 3]
-"""Ambient, low, normal, urgent."""
+"""0 ambient, 1 low, 2 normal, 3 urgent."""
 
 
 class ApiModel(BaseModel):
-    """Part of an answer."""
+    """Base of all models of answers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class BilledTokens(ApiModel):
-    """What model requests were billed as. The three kinds of input do not overlap."""
+    """Billed tokens and cost of model requests. The three kinds of input do not overlap."""
 
     input_tokens: int
-    """Neither read from a cache nor written to one."""
+    """Tokens neither read from a cache nor written to one."""
     read_tokens: int
     written_tokens: int
     output_tokens: int
     cost_usd: float
-    """Of what has a known price."""
+    """Cost of the requests whose price is known."""
 
 
 class UsageTotals(BilledTokens):
-    """The same of many."""
+    """Billed tokens and cost of several requests."""
 
     requests: int
     read_share: Share | None
-    """Of all input, what was read from the cache. None: there was no input."""
+    """Share of all input tokens that was read from the cache. None: there was no input."""
 
 
 class TurnInProgress(ApiModel):
-    """A turn under way."""
+    """A running turn."""
 
     turn: str
     agent: str
     conversation: str
     title: str = ""
-    """What people call that conversation. Empty: there is none."""
+    """Display title of the conversation. Empty: none."""
     since: Time
     tool: str
-    """What is carried out just now. Empty: nothing."""
+    """Name of the running tool. Empty: none."""
 
 
 class GatewayStatus(ApiModel):
-    """Of the gateway as a whole."""
+    """State of the gateway as a whole."""
 
     version: str
     started: Time
     now: Time
     ready: bool
-    """Every channel that may be connected is."""
+    """True if every channel that may be connected is connected."""
     model: str
-    """What the agents think with, for people."""
+    """Description of the agents' model, for people."""
     agents: tuple[DmnStatus, ...]
     today: UsageTotals
-    """Since midnight UTC."""
+    """Usage since midnight UTC."""
     activity: tuple[TurnInProgress, ...]
 
 
 class ChannelStatus(ApiModel):
-    """One account's connection."""
+    """Connection of one account."""
 
     channel: str
     platform: str
@@ -249,45 +240,45 @@ class ChannelStatus(ApiModel):
     since: Time
     reason: str
     last_event: Time | None
-    """None: nothing has come since the start."""
+    """Time of the last event. None: none since the start."""
     events: dict[str, int]
-    """How many came, by kind."""
+    """Number of events received, by kind."""
     reconnects: int
 
 
 class ChannelList(ApiModel):
-    """All of them."""
+    """Connections of all accounts."""
 
     channels: tuple[ChannelStatus, ...]
 
 
 class ConversationSummary(ApiModel):
-    """A place where something was said."""
+    """A conversation in a list, with its last message."""
 
     conversation: str
     title: str = ""
-    """What people call that conversation. Empty: there is none."""
+    """Display title of the conversation. Empty: none."""
     agent: str
     platform: str
-    """Empty: it has no channel any more."""
+    """Platform of its channel. Empty: the channel no longer exists."""
     last_at: Time
     last_seq: int
     last_text: str
     last_who: str
-    """Empty: we did."""
+    """Display name of the last sender. Empty: we sent it."""
     unread: int
     running: bool
-    """A turn is under way there."""
+    """True while a turn is running there."""
 
 
 class ConversationList(ApiModel):
-    """Those with the newest words, the newest first."""
+    """Conversations, the most recently active first."""
 
     conversations: tuple[ConversationSummary, ...]
 
 
 class ConversationMessage(ApiModel):
-    """Something that was said, by us or to us."""
+    """A message received or sent."""
 
     seq: int
     at: Time
@@ -295,86 +286,86 @@ class ConversationMessage(ApiModel):
     ours: bool
     text: str
     kind: str
-    """Of a message its own kind; `post` for ours."""
+    """Kind of a received message; `post` for ours."""
     fate: str
-    """Of theirs as in notifications; of ours `sent`, `uncertain`, `failed` or `waiting`."""
+    """Of received messages as in notifications; of ours `sent`, `uncertain`, `failed` or `waiting`."""
 
 
 class PromptBlock(ApiModel):
-    """A piece of a request that changes as a whole."""
+    """A block of a request, the smallest unit that the cache plan reads or writes."""
 
     name: str
     lifetime: CacheTtl | None
-    """Of the mark behind it. None: what it writes is written by none."""
+    """Lifetime of the cache mark behind it. None: no mark, so nothing is written here."""
     marked: bool
-    """A cache mark stands at its end, or in it."""
+    """True if a cache mark stands at its end, or in it."""
     tokens: int
     read_tokens: int
-    """Expected to be read from the cache."""
+    """Tokens expected to be read from the cache."""
     written_tokens: int
-    """Expected to be written to it."""
+    """Tokens expected to be written to the cache."""
     text: str
 
 
 class RequestBill(BilledTokens):
-    """What a request turned out to cost."""
+    """Billed usage and cost of one request."""
 
     missed: str
-    """What was expected to be read from the cache and was not, and why. Empty: nothing."""
+    """Tokens expected from the cache but not read, with the reason. Empty: none."""
 
 
 class PromptSnapshot(ApiModel):
-    """The last request of a conversation, as the model was sent it, and how it was billed."""
+    """The last request of a conversation as it was sent to the model, and its bill."""
 
     at: Time
     model: str
     blocks: tuple[PromptBlock, ...]
-    """In the order of the request."""
+    """Blocks in the order of the request."""
     tools: tuple[str, ...]
     marks: int
-    """Cache marks in it."""
+    """Number of cache marks."""
     bill: RequestBill | None
 
 
 class ConversationDetail(ApiModel):
-    """One conversation."""
+    """One conversation with its newest messages and its last request."""
 
     conversation: str
     title: str = ""
-    """What people call that conversation. Empty: there is none."""
+    """Display title of the conversation. Empty: none."""
     agent: str
     messages: tuple[ConversationMessage, ...]
-    """The newest, oldest first."""
+    """The newest messages, oldest first."""
     prompt: PromptSnapshot | None
-    """None: the model was not asked there since the start."""
+    """The last request. None: none since the start."""
 
 
 class NotificationRecord(ApiModel):
-    """A notification, and what became of it."""
+    """A notification and its outcome."""
 
     seq: int
     at: Time
     type: str
-    """Dotted, e.g. `irc.libera.mention.#python`."""
+    """Dotted type, e.g. `irc.libera.mention.#python`."""
     kind: str
     conversation: str | None
     title: str = ""
-    """What people call that conversation. Empty: there is none."""
+    """Display title of the conversation. Empty: none."""
     who: str
     text: str
     urgency: UrgencyLevel
     fate: str
-    """See `gateway.stream.trace`."""
+    """Outcome; see `gateway.stream.trace`."""
     rule: str
-    """Which one decided."""
+    """Rule that decided."""
 
 
 class NotificationPage(ApiModel):
-    """A page of them, the newest first; with `after` the oldest first."""
+    """A page of notifications, newest first; with `after` oldest first."""
 
     notifications: tuple[NotificationRecord, ...]
     next: int | None
-    """To be given as `before` (or `after`) for the next page. None: there is none."""
+    """Value of `before` (or `after`) for the next page. None: this is the last page."""
 
 
 class TurnSummary(BilledTokens):
@@ -386,35 +377,35 @@ class TurnSummary(BilledTokens):
     agent: str
     conversation: str
     title: str = ""
-    """What people call that conversation. Empty: there is none."""
+    """Display title of the conversation. Empty: none."""
     cause: str
     outcome: str
     model: str
     requests: int
     tools: tuple[str, ...]
-    """That it used, in their order."""
+    """Tools that it used, in order."""
     seconds: float | None
-    """From its beginning. None: that is not known."""
+    """Duration. None: not known."""
 
 
 class TurnPage(ApiModel):
-    """A page of them, the newest first."""
+    """A page of turns, newest first."""
 
     turns: tuple[TurnSummary, ...]
     next: int | None
 
 
 class UsageBucket(BilledTokens):
-    """What was spent in one stretch of time."""
+    """Usage and cost of one time bucket."""
 
     at: Time
-    """Its beginning."""
+    """Start of the bucket."""
     key: str
     read_share: Share | None
 
 
 class UsageTotal(BilledTokens):
-    """The same over the whole time."""
+    """Usage and cost of the whole period."""
 
     key: str
     requests: int
@@ -422,23 +413,23 @@ class UsageTotal(BilledTokens):
 
 
 class CacheReport(ApiModel):
-    """What requests cost, and what the cache spared."""
+    """Costs of model requests and the share read from the cache."""
 
     by: str
     buckets: tuple[UsageBucket, ...]
-    """By time, oldest first; those in which nothing was asked are left out."""
+    """Buckets in order of time; empty ones are left out."""
     totals: tuple[UsageTotal, ...]
-    """The dearest first."""
+    """Totals, the highest cost first."""
 
 
 class DmnStatusList(ApiModel):
-    """The agents' Default Mode Networks as they stand."""
+    """DMN status of all agents."""
 
     agents: tuple[DmnStatus, ...]
 
 
 class DmnModeChange(ApiModel):
-    """An agent entered a mode."""
+    """A change of an agent's DMN mode."""
 
     at: Time
     agent: str
@@ -446,13 +437,13 @@ class DmnModeChange(ApiModel):
 
 
 class DmnHistory(ApiModel):
-    """When which agent entered which mode, oldest first."""
+    """Changes of DMN modes, oldest first."""
 
     states: tuple[DmnModeChange, ...]
 
 
 class PendingPart(ApiModel):
-    """A part of a post."""
+    """One part of a post."""
 
     index: int
     state: str
@@ -461,62 +452,62 @@ class PendingPart(ApiModel):
 
 
 class PendingPost(ApiModel):
-    """A post whose delivery has not ended."""
+    """A post that is not delivered yet."""
 
     seq: int
     at: Time
     to: str
     title: str = ""
-    """What people call that conversation. Empty: there is none."""
+    """Display title of the conversation. Empty: none."""
     text: str
     parts: tuple[PendingPart, ...]
 
 
 class DeliveryRecord(ApiModel):
-    """How a post ended."""
+    """Result of a post's delivery."""
 
     seq: int
     at: Time
     to: str
     title: str = ""
-    """What people call that conversation. Empty: there is none."""
+    """Display title of the conversation. Empty: none."""
     outcome: Literal["sent", "uncertain", "failed"]
     reason: str
 
 
 class OutboxStatus(ApiModel):
-    """What is to be delivered, and what was lately, the newest first."""
+    """Posts that wait for delivery, and the newest deliveries, newest first."""
 
     waiting: tuple[PendingPost, ...]
     deliveries: tuple[DeliveryRecord, ...]
 
 
 class AuditEntry(ApiModel):
-    """An act of administration."""
+    """An administrative act in the audit log."""
 
     seq: int
     at: Time
     actor: str
     place: str
-    """Empty: on the command line, or over the API."""
+    """Conversation in which it was given. Empty: on the command line or over the API."""
     title: str = ""
-    """What people call that conversation. Empty: there is none."""
+    """Display title of the conversation. Empty: none."""
     command: str
     arguments: str
     result: str
     ok: bool
-    """False: it was refused or did not work."""
+    """False: it was refused or failed."""
 
 
 class AuditPage(ApiModel):
-    """A page of them, the newest first."""
+    """A page of the audit log, newest first."""
 
     audit: tuple[AuditEntry, ...]
     next: int | None
 
 
 class SayReceipt(ApiModel):
-    """What the operator said is durable."""
+    """Position of the operator's durable post in the log."""
 
     seq: int
 
@@ -531,7 +522,7 @@ _TURN_OUTCOMES = {
 
 
 def find_actor(fact: Fact) -> str:
-    """The display name of who did it. Untrusted. Empty: nobody, or it is not told."""
+    """Return the display name of the sender. Untrusted. Empty: there is none, or it is not recorded."""
     match fact:
         case Message() | MessageEdited() | ReactionChanged() | MembershipChanged() | Command():
             return fact.sender.name
@@ -544,34 +535,34 @@ def find_actor(fact: Fact) -> str:
 
 
 def render_fact_text(fact: Fact) -> str:  # noqa: C901 - a table of kinds reads best in one piece
-    """What it says, without who did it. Untrusted."""
+    """Render the contents of a fact, without its sender. Untrusted."""
     match without_code(fact):
-        case Message() | MessageEdited() as said:
-            return hide_codes(said.text)
-        case Command() as said:
-            return hide_codes(f"{said.name} {said.args}".rstrip())
-        case MembershipChanged() as said:
-            return " ".join(filter(None, [said.change, said.subject, said.text]))
-        case MessageDeleted() as said:
-            return f"deleted {said.message}"
-        case ReactionChanged() as said:
-            return f"{'+' if said.added else '-'}{said.reaction}"
-        case ConnectionChanged() as said:
-            return f"{'up' if said.up else 'down'}{f': {said.reason}' if said.reason else ''}"
-        case Alarm() as said:
-            return said.text
-        case TaskFinished() as said:
-            return f"{said.what} {'is done' if said.ok else 'failed'}: {said.text}"
-        case DeliveryReport() as said:
-            return f"{said.state}{f': {said.reason}' if said.reason else ''}"
-        case PostQueued() as said:
-            return hide_codes(said.post.text)
-        case said:
-            return hide_codes(describe_fact(said))
+        case Message() | MessageEdited() as shown:
+            return hide_codes(shown.text)
+        case Command() as shown:
+            return hide_codes(f"{shown.name} {shown.args}".rstrip())
+        case MembershipChanged() as shown:
+            return " ".join(filter(None, [shown.change, shown.subject, shown.text]))
+        case MessageDeleted() as shown:
+            return f"deleted {shown.message}"
+        case ReactionChanged() as shown:
+            return f"{'+' if shown.added else '-'}{shown.reaction}"
+        case ConnectionChanged() as shown:
+            return f"{'up' if shown.up else 'down'}{f': {shown.reason}' if shown.reason else ''}"
+        case Alarm() as shown:
+            return shown.text
+        case TaskFinished() as shown:
+            return f"{shown.what} {'is done' if shown.ok else 'failed'}: {shown.text}"
+        case DeliveryReport() as shown:
+            return f"{shown.state}{f': {shown.reason}' if shown.reason else ''}"
+        case PostQueued() as shown:
+            return hide_codes(shown.post.text)
+        case shown:
+            return hide_codes(describe_fact(shown))
 
 
 def find_outcome(event: NotificationRow) -> EventOutcome:
-    """What became of it: as `gateway.stream.trace` has it, which reads the whole log for that."""
+    """Return the outcome of a notification, as `gateway.stream.trace` derives it from the whole log."""
     judged = event.judged.fate
     if judged == "refused":
         return EventOutcome.REFUSED
@@ -608,22 +599,22 @@ def _find_turn_outcome(event: NotificationRow, outcome: str, *, within: bool) ->
 
 
 MAX_TEXT_CHARS: Final = 16_000
-"""Of a text, unless it is part of a prompt."""
+"""Longest text of an answer, except prompts."""
 MAX_PROMPT_CHARS: Final = 2_000_000
-"""Of a prompt's block: larger than any window."""
+"""Longest text of a prompt block: more than any context window."""
 ELLIPSIS: Final = "…"
 _CONVERSATION_KEYS: Final = ("conversation", "to", "place")
-"""Keys that name one."""
+"""Keys whose value is a conversation."""
 
 
 def serialize_answer(tree: object, redact: Redact, *, chars: int = MAX_TEXT_CHARS) -> bytes:
-    """As JSON in UTF-8. `tree`: an answer, dumped."""
-    told = redact_tree(tree, redact, chars)
-    return json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    """Serialize a dumped answer to JSON in UTF-8, redacted and cut."""
+    redacted = redact_tree(tree, redact, chars)
+    return json.dumps(redacted, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 def find_untitled(tree: object) -> Iterator[tuple[dict[str, object], str]]:
-    """Every part of a dumped answer that names a conversation and has room for its title, with that conversation."""
+    """Yield each part of a dumped answer that has a conversation and an empty title, with that conversation."""
     if isinstance(tree, dict):
         named = next((tree[key] for key in _CONVERSATION_KEYS if tree.get(key)), None)
         if isinstance(named, str) and tree.get("title") == "":
@@ -636,22 +627,22 @@ def find_untitled(tree: object) -> Iterator[tuple[dict[str, object], str]]:
 
 
 def add_titles(tree: object, title: Callable[[str], str]) -> None:
-    """Write what people call each conversation beside it."""
+    """Fill in the display title of each conversation."""
     for part, conversation in find_untitled(tree):
         part["title"] = title(conversation)
 
 
-def redact_tree(told: object, redact: Redact, chars: int = MAX_TEXT_CHARS) -> object:
-    """The same tree with its texts redacted and cut. Keys that stand for somebody's words are looked at, too."""
-    if isinstance(told, str):
-        return clip_text(redact(told), chars) if told else told
-    if isinstance(told, dict):
-        return {key: redact_tree(value, redact, chars) for key, value in told.items()}
-    if isinstance(told, list):
-        return [redact_tree(value, redact, chars) for value in told]
-    return told
+def redact_tree(tree: object, redact: Redact, chars: int = MAX_TEXT_CHARS) -> object:
+    """Return the tree with its texts redacted and cut. Keys of mappings are not changed."""
+    if isinstance(tree, str):
+        return clip_text(redact(tree), chars) if tree else tree
+    if isinstance(tree, dict):
+        return {key: redact_tree(value, redact, chars) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [redact_tree(value, redact, chars) for value in tree]
+    return tree
 
 
 def clip_text(text: str, chars: int = MAX_TEXT_CHARS) -> str:
-    """The text, cut if it is longer than that."""
+    """Return the text, cut to at most `chars` characters."""
     return text if len(text) <= chars else f"{text[: chars - len(ELLIPSIS)]}{ELLIPSIS}"

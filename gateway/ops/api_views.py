@@ -1,10 +1,6 @@
-"""Pages of the log: what was noticed, the turns, what they cost, what is delivered, who administered what.
+"""Answers of the API: status, conversations with their last request, pages of the log, costs, outbox and audit.
 
-The last request of a conversation, told block by block, with its cache marks. Pure.
-
-Conversations: which there are, what was said in one, and what the model was last asked there.
-
-What the gateway is doing just now: its standing, its channels, the agents' networks.
+Each view takes the `ApiBackend` and its query and returns one model of `api_schemas`. `ROUTES` in `api` lists them.
 """
 
 import json
@@ -70,11 +66,11 @@ from gateway.store.ledger import prompt_tokens, read_share
 from gateway.store.overview import ConversationRow, NotificationRow, SpokenRow, TurnRow
 
 MAX_MODES = 2_000
-"""Of one answer, the newest."""
+"""Most mode changes of one answer; the newest are kept."""
 
 
 def token_fields(usage: Usage, cost_usd: float) -> dict[str, float]:
-    """As `Tokens` has them."""
+    """Return the fields of `BilledTokens`."""
     return {
         "input_tokens": usage.input_tokens,
         "read_tokens": usage.cache_read_tokens,
@@ -84,19 +80,19 @@ def token_fields(usage: Usage, cost_usd: float) -> dict[str, float]:
     }
 
 
-async def get_status(desk: ApiBackend, _query: ApiQuery) -> GatewayStatus:
-    """The gateway as a whole."""
-    house, now = desk.services, desk.services.clock.now().astimezone(UTC)
-    seen = house.stats.snapshot()
-    spent = await (await desk.open_reader()).spending_sums("all", since=now.date().isoformat())
+async def get_status(backend: ApiBackend, _query: ApiQuery) -> GatewayStatus:
+    """Return the state of the gateway."""
+    services, now = backend.services, backend.services.clock.now().astimezone(UTC)
+    seen = services.stats.snapshot()
+    spent = await (await backend.open_reader()).spending_sums("all", since=now.date().isoformat())
     usage = sum((one.usage for one in spent), Usage())
     return GatewayStatus(
-        version=house.version,
+        version=services.version,
         started=seen.started,
         now=now,
         ready=seen.is_ready,
-        model=house.describe_model(),
-        agents=tuple(house.list_minds()),
+        model=services.describe_model(),
+        agents=tuple(services.list_minds()),
         today=UsageTotals(
             requests=sum(one.requests for one in spent),
             read_share=read_share(usage),
@@ -110,26 +106,28 @@ async def get_status(desk: ApiBackend, _query: ApiQuery) -> GatewayStatus:
                 since=one.since,
                 tool=next(reversed(one.tools.values()), ""),
             )
-            for one in house.turn_tracker.running
+            for one in services.turn_tracker.running
         ),
     )
 
 
-async def list_channels(desk: ApiBackend, _query: ApiQuery) -> ChannelList:
-    """Every account's connection."""
-    return ChannelList(channels=tuple(ChannelStatus(**asdict(one)) for one in desk.services.stats.snapshot().channels))
+async def list_channels(backend: ApiBackend, _query: ApiQuery) -> ChannelList:
+    """Return the connections of all accounts."""
+    return ChannelList(
+        channels=tuple(ChannelStatus(**asdict(one)) for one in backend.services.stats.snapshot().channels)
+    )
 
 
-async def list_minds(desk: ApiBackend, _query: ApiQuery) -> DmnStatusList:
-    """Each agent's Default Mode Network."""
-    return DmnStatusList(agents=tuple(desk.services.list_minds()))
+async def list_minds(backend: ApiBackend, _query: ApiQuery) -> DmnStatusList:
+    """Return the DMN status of all agents."""
+    return DmnStatusList(agents=tuple(backend.services.list_minds()))
 
 
-async def get_dmn_history(desk: ApiBackend, query: HoursQuery) -> DmnHistory:
-    """When which agent entered which mode."""
-    since = desk.services.clock.now() - timedelta(hours=query.hours)
+async def get_dmn_history(backend: ApiBackend, query: HoursQuery) -> DmnHistory:
+    """Return the changes of DMN modes, oldest first."""
+    since = backend.services.clock.now() - timedelta(hours=query.hours)
     modes, states = dict[str, str](), list[DmnModeChange]()
-    for at, agent, mode in await (await desk.open_reader()).dmn_modes(since):
+    for at, agent, mode in await (await backend.open_reader()).dmn_modes(since):
         if modes.get(agent) != mode:
             states.append(DmnModeChange(at=at, agent=agent, mode=mode))
         modes[agent] = mode
@@ -139,13 +137,13 @@ async def get_dmn_history(desk: ApiBackend, query: HoursQuery) -> DmnHistory:
 NOW_BLOCK: Final = "now"
 
 
-def build_prompt_snapshot(ask: PlannedRequest) -> PromptSnapshot:
-    """As the model was sent it. Of images their line stands there."""
-    request, account = ask.request, ask.account
+def build_prompt_snapshot(planned: PlannedRequest) -> PromptSnapshot:
+    """Return the request as it was sent to the model. Images are replaced by their description."""
+    request, account = planned.request, planned.account
     return PromptSnapshot(
-        at=datetime.fromtimestamp(ask.sent_at_s, UTC),
+        at=datetime.fromtimestamp(planned.sent_at_s, UTC),
         model=account.model if account is not None else "",
-        blocks=tuple(_build_blocks(ask)),
+        blocks=tuple(_build_blocks(planned)),
         tools=tuple(spec.name for spec in request.tools),
         marks=len(request.breakpoints),
         bill=None
@@ -161,35 +159,35 @@ def build_prompt_snapshot(ask: PlannedRequest) -> PromptSnapshot:
     )
 
 
-def _build_blocks(ask: PlannedRequest) -> Iterator[PromptBlock]:
-    marks = {(mark.behind, mark.index): mark.lifetime for mark in ask.request.breakpoints}
+def _build_blocks(planned: PlannedRequest) -> Iterator[PromptBlock]:
+    marks = {(mark.behind, mark.index): mark.lifetime for mark in planned.request.breakpoints}
     marked: list[CacheTtl | None] = [
-        marks.get((unit.behind, unit.number)) if unit.takes_breakpoint else None for unit in ask.segments
+        marks.get((unit.behind, unit.number)) if unit.takes_breakpoint else None for unit in planned.segments
     ]
-    numbered = list(enumerate(ask.segments))
+    numbered = list(enumerate(planned.segments))
     for name, group in groupby(numbered, key=lambda one: one[1].name):
         units = list(group)
         while units:
             upto = next((place for place, (index, _) in enumerate(units) if marked[index] is not None), len(units) - 1)
             part, units = units[: upto + 1], units[upto + 1 :]
-            yield _build_block(ask, name, part, marked[part[-1][0]])
-    last = "\n\n".join(filter(str.strip, [ask.request.aside, ask.request.now]))
+            yield _build_block(planned, name, part, marked[part[-1][0]])
+    last = "\n\n".join(filter(str.strip, [planned.request.aside, planned.request.now]))
     if last:
-        tokens = ask.estimate.correct(ask.estimate.size.now)
+        tokens = planned.estimate.correct(planned.estimate.size.now)
         yield PromptBlock(
             name=NOW_BLOCK, lifetime=None, marked=False, tokens=tokens, read_tokens=0, written_tokens=0, text=last
         )
 
 
 def _build_block(
-    ask: PlannedRequest, name: str, part: Sequence[tuple[int, PromptSegment]], mark: CacheTtl | None
+    planned: PlannedRequest, name: str, part: Sequence[tuple[int, PromptSegment]], mark: CacheTtl | None
 ) -> PromptBlock:
     tokens, read, written = 0, 0, 0
-    writes = max([index for index, _ in ask.plan.writes], default=-1)
+    writes = max([index for index, _ in planned.plan.writes], default=-1)
     for index, unit in part:
-        size = ask.estimate.correct(unit.tokens)
+        size = planned.estimate.correct(unit.tokens)
         tokens += size
-        if index < ask.plan.read_segments:
+        if index < planned.plan.read_segments:
             read += size
         elif index <= writes:
             written += size
@@ -200,7 +198,7 @@ def _build_block(
         tokens=tokens,
         read_tokens=read,
         written_tokens=written,
-        text=_render_units(ask.request, ask.segments, [index for index, _ in part]),
+        text=_render_units(planned.request, planned.segments, [index for index, _ in part]),
     )
 
 
@@ -214,15 +212,15 @@ def _render_units(request: ModelRequest, laid: Sequence[PromptSegment], part: Se
     lines = list[str]()
     for index in part:
         unit = laid[index]
-        said, place = request.conversation[unit.number], _find_piece_index(laid, index)
+        message, place = request.conversation[unit.number], _find_piece_index(laid, index)
         if place == 0:
-            lines.append(f"[{said.role}]")
-        lines.append(_render_piece(said.parts[place]) if place < len(said.parts) else "")
+            lines.append(f"[{message.role}]")
+        lines.append(_render_piece(message.parts[place]) if place < len(message.parts) else "")
     return "\n".join(lines)
 
 
 def _find_piece_index(laid: Sequence[PromptSegment], index: int) -> int:
-    """Which piece of its `Said` a unit is."""
+    """Return the index of the message part that a segment stands for."""
     first = index
     while first > 0 and (laid[first - 1].behind, laid[first - 1].number) == ("said", laid[index].number):
         first -= 1
@@ -242,23 +240,23 @@ def _render_piece(piece: MessagePart) -> str:
 
 
 MAX_LAST_TEXT_CHARS = 300
-"""Of what was said last, in a list."""
+"""Longest text of the last message in a list of conversations."""
 
 
-async def list_conversations(desk: ApiBackend, query: LimitQuery) -> ConversationList:
-    """The conversations in which something happened last."""
-    found = await (await desk.open_reader()).recent_conversations(query.limit)
-    running = {one.conversation for one in desk.services.turn_tracker.running}
-    return ConversationList(conversations=tuple(_build_summary(desk, one, running) for one in found))
+async def list_conversations(backend: ApiBackend, query: LimitQuery) -> ConversationList:
+    """Return the most recently active conversations."""
+    found = await (await backend.open_reader()).recent_conversations(query.limit)
+    running = {one.conversation for one in backend.services.turn_tracker.running}
+    return ConversationList(conversations=tuple(_build_summary(backend, one, running) for one in found))
 
 
-def _build_summary(desk: ApiBackend, one: ConversationRow, running: set[ConversationId]) -> ConversationSummary:
+def _build_summary(backend: ApiBackend, one: ConversationRow, running: set[ConversationId]) -> ConversationSummary:
     place, last = Address.parse(one.conversation), one.last
-    redact = desk.services.redact
+    redact = backend.services.redact
     return ConversationSummary(
         conversation=one.conversation,
-        agent=find_agent(desk, one.conversation),
-        platform=desk.services.list_platforms().get(ChannelName(place.channel), ""),
+        agent=find_agent(backend, one.conversation),
+        platform=backend.services.list_platforms().get(ChannelName(place.channel), ""),
         last_at=last.at if last is not None else one.at,
         last_seq=last.seq if last is not None else one.seq,
         last_text=clip_text(redact(render_fact_text(last.fact)), MAX_LAST_TEXT_CHARS) if last is not None else "",
@@ -268,16 +266,16 @@ def _build_summary(desk: ApiBackend, one: ConversationRow, running: set[Conversa
     )
 
 
-def find_agent(desk: ApiBackend, conversation: ConversationId) -> str:
-    """Whose it is."""
+def find_agent(backend: ApiBackend, conversation: ConversationId) -> str:
+    """Return the agent of a conversation."""
     place = Address.parse(conversation)
-    return place.room if is_inner(conversation) else desk.services.find_agent(place)
+    return place.room if is_inner(conversation) else backend.services.find_agent(place)
 
 
-def parse_conversation(said: str) -> ConversationId:
-    """What somebody asked about. Raises Refused."""
+def parse_conversation(text: str) -> ConversationId:
+    """Parse a conversation of a query. Raises HttpProblem."""
     try:
-        return Address.parse(said).conversation
+        return Address.parse(text).conversation
     except ValueError:
         raise HttpProblem(
             problem_response(
@@ -286,14 +284,14 @@ def parse_conversation(said: str) -> ConversationId:
         ) from None
 
 
-async def get_conversation(desk: ApiBackend, query: ConversationQuery) -> ConversationDetail:
-    """One conversation, with the last request that was made for it."""
+async def get_conversation(backend: ApiBackend, query: ConversationQuery) -> ConversationDetail:
+    """Return one conversation with its last request."""
     conversation = parse_conversation(query.id)
-    reader = await desk.open_reader()
+    reader = await backend.open_reader()
     said = await reader.spoken_entries(conversation, query.limit)
     events = {event.seq: event for event in await reader.notifications_at([one.seq for one in said])}
-    agent = find_agent(desk, conversation)
-    ask = desk.services.find_last_request(conversation)
+    agent = find_agent(backend, conversation)
+    planned = backend.services.find_last_request(conversation)
     return ConversationDetail(
         conversation=conversation,
         agent=agent,
@@ -303,7 +301,7 @@ async def get_conversation(desk: ApiBackend, query: ConversationQuery) -> Conver
             )
             for one in said
         ),
-        prompt=build_prompt_snapshot(ask) if ask is not None else None,
+        prompt=build_prompt_snapshot(planned) if planned is not None else None,
     )
 
 
@@ -320,19 +318,19 @@ def _build_message(one: SpokenRow, became: str) -> ConversationMessage:
 
 
 MAX_HOURLY_BUCKETS = 72
-"""Hours that are told hour by hour; of more, days are."""
+"""Hours up to which buckets are hours; beyond, buckets are days."""
 MAX_WAITING = 200
 MAX_DELIVERIES = 100
 
 
-async def list_notifications(desk: ApiBackend, query: NotificationQuery) -> NotificationPage:
-    """What was noticed, and what became of it."""
-    there = parse_conversation(query.conversation) if query.conversation is not None else None
-    found = await (await desk.open_reader()).notifications(
+async def list_notifications(backend: ApiBackend, query: NotificationQuery) -> NotificationPage:
+    """Return a page of notifications with their outcomes."""
+    conversation = parse_conversation(query.conversation) if query.conversation is not None else None
+    found = await (await backend.open_reader()).notifications(
         query.limit,
         before=query.before,
         after=query.after or 0,
-        conversation=there,
+        conversation=conversation,
         oldest=query.after is not None,
     )
     return NotificationPage(
@@ -342,7 +340,7 @@ async def list_notifications(desk: ApiBackend, query: NotificationQuery) -> Noti
 
 
 def build_notification(event: NotificationRow) -> NotificationRecord:
-    """One notification."""
+    """Convert a stored notification."""
     return NotificationRecord(
         seq=event.seq,
         at=event.at,
@@ -357,10 +355,12 @@ def build_notification(event: NotificationRow) -> NotificationRecord:
     )
 
 
-async def list_turns(desk: ApiBackend, query: ConversationPageQuery) -> TurnPage:
-    """The turns that were taken."""
-    there = parse_conversation(query.conversation) if query.conversation is not None else None
-    found = await (await desk.open_reader()).recent_turns(query.limit, before=query.before, conversation=there)
+async def list_turns(backend: ApiBackend, query: ConversationPageQuery) -> TurnPage:
+    """Return a page of turns."""
+    conversation = parse_conversation(query.conversation) if query.conversation is not None else None
+    found = await (await backend.open_reader()).recent_turns(
+        query.limit, before=query.before, conversation=conversation
+    )
     return TurnPage(
         turns=tuple(_build_turn(one) for one in found), next=found[-1].seq if len(found) == query.limit else None
     )
@@ -384,10 +384,10 @@ def _build_turn(one: TurnRow) -> TurnSummary:
     )
 
 
-async def get_cache_report(desk: ApiBackend, query: SpendingQuery) -> CacheReport:
-    """What was spent, hour by hour or day by day, and what came from the cache."""
-    since, daily = desk.services.clock.now() - timedelta(hours=query.hours), query.hours > MAX_HOURLY_BUCKETS
-    found = await (await desk.open_reader()).spending_over_time(query.by, since, daily=daily)
+async def get_cache_report(backend: ApiBackend, query: SpendingQuery) -> CacheReport:
+    """Return usage and cost, by hour or by day, and the share read from the cache."""
+    since, daily = backend.services.clock.now() - timedelta(hours=query.hours), query.hours > MAX_HOURLY_BUCKETS
+    found = await (await backend.open_reader()).spending_over_time(query.by, since, daily=daily)
     sums = dict[str, tuple[int, Usage, float]]()
     for one in found:
         requests, usage, cost = sums.get(one.key, (0, Usage(), 0.0))
@@ -408,9 +408,9 @@ async def get_cache_report(desk: ApiBackend, query: SpendingQuery) -> CacheRepor
     )
 
 
-async def get_outbox(desk: ApiBackend, _query: ApiQuery) -> OutboxStatus:
-    """What is to be delivered, and how the newest deliveries ended."""
-    reader = await desk.open_reader()
+async def get_outbox(backend: ApiBackend, _query: ApiQuery) -> OutboxStatus:
+    """Return the posts that wait for delivery, and the newest deliveries."""
+    reader = await backend.open_reader()
     waiting = await reader.undelivered_posts()
     ended = await reader.newest_entries(MAX_DELIVERIES, kinds=["delivery"])
     return OutboxStatus(
@@ -437,9 +437,9 @@ async def get_outbox(desk: ApiBackend, _query: ApiQuery) -> OutboxStatus:
     )
 
 
-async def list_audit(desk: ApiBackend, query: PageQuery) -> AuditPage:
-    """Acts of administration."""
-    found = await (await desk.open_reader()).newest_entries(query.limit, before=query.before, kinds=["audited"])
+async def list_audit(backend: ApiBackend, query: PageQuery) -> AuditPage:
+    """Return a page of the audit log."""
+    found = await (await backend.open_reader()).newest_entries(query.limit, before=query.before, kinds=["audited"])
     return AuditPage(
         audit=tuple(
             AuditEntry(

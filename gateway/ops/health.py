@@ -1,17 +1,14 @@
-"""Is the gateway alive and connected, seen from outside its process.
+"""Health of a gateway, seen from outside its process, and outages that a channel's link does not show.
 
-The running gateway writes its channels' states to a file beside its store every few seconds. Whoever asks
-looks at how long ago that was, and at the last link state of each channel in the store: no port is needed,
-and a process that hangs is found out.
+The running gateway writes a `GatewaySnapshot` to a file beside its store every few seconds (the heartbeat). `reverie
+health` and `reverie channels` look at the age of this file and at the last link state of each channel in the store. No
+port is needed, and a process that hangs is detected.
 
-The channels of a gateway, running or stopped, seen from outside its process.
+`OutageMonitor` reports configured rooms that cannot be entered and models that do not answer as problems in
+`GatewayStats`, so `/ready`, `reverie health` and `reverie channels` show them. Owners are notified once when an outage
+begins, and when a model answers again.
 
-What shows the outside that the gateway lives: signs of life beside the store, and the HTTP server.
-
-Outages that no channel's link tells of: configured rooms that cannot be entered, and models that do not answer.
-
-Each is a problem in `GatewayStats`, so `/ready`, `reverie health` and `reverie channels` show it. Owners are told once
-when it begins, and when a model answers again.
+`OpsService` runs the heartbeat and the HTTP server of one gateway.
 """
 
 import asyncio
@@ -53,12 +50,12 @@ if TYPE_CHECKING:
 
 
 MODEL_FAILURES: Final = ("overloaded", "unreachable", "misconfigured", "budget")
-"""Causes of a failed turn that are the provider's, whatever was asked."""
+"""Failures of a turn that are caused by the provider, not by the request."""
 _ROOM_PREFIX: Final = "room:"
 
 
 class OutageMonitor:
-    """Of one gateway. `wrote` is to be told of all that the store writes."""
+    """Reports outages of rooms and models of one gateway. `on_appended` listens to the store."""
 
     def __init__(
         self,
@@ -70,7 +67,7 @@ class OutageMonitor:
         tell: Callable[[str, str], None],
         title: Callable[[Address], str],
     ) -> None:
-        """`tell`: as `Owners.tell`. `title`: what people call a place."""
+        """`tell`: `OwnerNotifier.notify`. `title`: returns the display name of a conversation."""
         self._live_settings = live
         self._channels = channels
         self._stats = stats
@@ -79,7 +76,7 @@ class OutageMonitor:
         self._find_title = title
 
     def check_rooms(self) -> None:
-        """Note which configured rooms cannot be entered by now. Call it every few seconds."""
+        """Update the configured rooms that cannot be entered. Call it every few seconds."""
         refused = {
             f"{_ROOM_PREFIX}{at.conversation}": (at, why)
             for name, channel in list(self._channels.items())
@@ -97,7 +94,7 @@ class OutageMonitor:
                 self._stats.clear_problem(what)
 
     def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
-        """These were appended to the log: the end of a turn says whether a model answered."""
+        """Update the state of the models from the turns that ended. A listener of the store."""
         for entry, done in zip(entries, written, strict=True):
             if isinstance(entry.fact, TurnRecord) and done.is_new:
                 self._on_turn_ended(entry.fact)
@@ -120,38 +117,38 @@ class OutageMonitor:
 
 HEARTBEAT_INTERVAL_S = 5.0
 BLOCK_BYTES = 4096
-"""The sign is filled up with blanks, a block or two of a disk, so that the next one has room in its place."""
+"""The heartbeat is padded to a disk block or two, so that the next one fits into the same space."""
 STALE_HEARTBEAT_S = 30.0
-"""Six missed beats: longer than any pause of a healthy process, shorter than people's patience."""
+"""Seconds: six missed heartbeats. Longer than any pause of a healthy process, short enough for people to wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthReport:
-    """What was found."""
+    """Result of a health check."""
 
     ok: bool
     findings: tuple[str, ...]
-    """One line each: the bad ones if not ok, and in any case what works in part only."""
+    """One line each: the problems if not ok, and in any case what works only in part."""
 
 
 def heartbeat_file(store: Path) -> Path:
-    """The file whose time of change is the last sign of life; a `GatewaySnapshot` as JSON."""
+    """Return the path of the heartbeat file, a `GatewaySnapshot` as JSON. Its mtime is the time of the heartbeat."""
     return store.with_name(f"{store.name}.alive")
 
 
 async def run_heartbeat(
     store: Path, clock: Clock, stats: GatewayStats, news: asyncio.Event, look: Callable[[], None]
 ) -> None:
-    """Give signs of life until cancelled; then none is left to be mistaken for one.
+    """Write heartbeats until cancelled, then remove the file.
 
-    `news`: set when a channel's state has changed, which is then told at once. `look`: called before each sign.
+    `news`: set when a channel's state has changed, which is then written at once. `look`: called before each heartbeat.
     """
     file = heartbeat_file(store)
     try:
         while True:
             look()
             news.clear()
-            with contextlib.suppress(OSError):  # read-only: then the sign is missing, and that is seen
+            with contextlib.suppress(OSError):  # read-only file system: the missing heartbeat is noticed from outside
                 _write_heartbeat(file, SNAPSHOT.dump_json(stats.snapshot()), clock.now().timestamp())
             waits = [asyncio.ensure_future(clock.sleep(HEARTBEAT_INTERVAL_S)), asyncio.ensure_future(news.wait())]
             try:
@@ -161,12 +158,12 @@ async def run_heartbeat(
                     one.cancel()
                 await asyncio.gather(*waits, return_exceptions=True)
     finally:
-        with contextlib.suppress(OSError):  # the same
+        with contextlib.suppress(OSError):  # as above
             file.unlink(missing_ok=True)
 
 
 def _write_heartbeat(file: Path, text: bytes, now_s: float) -> None:
-    """Whole or not at all for whoever reads it meanwhile; on a full disk over the last one, which needs no room."""
+    """Replace the file atomically; on a full disk overwrite the last heartbeat, which needs no new space."""
     text = text.ljust((len(text) // BLOCK_BYTES + 2) * BLOCK_BYTES)
     fresh = file.with_name(f"{file.name}.new")
     try:
@@ -177,7 +174,7 @@ def _write_heartbeat(file: Path, text: bytes, now_s: float) -> None:
     except OSError:
         with contextlib.suppress(OSError):
             fresh.unlink()
-        if len(text) > file.stat().st_size:  # half of it would be no sign at all
+        if len(text) > file.stat().st_size:  # a partial heartbeat would be unreadable
             raise
         with file.open("r+b", buffering=0) as opened:
             opened.write(text)
@@ -187,14 +184,14 @@ def _write_heartbeat(file: Path, text: bytes, now_s: float) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """The last sign of life."""
+    """The newest heartbeat of a gateway."""
 
     snapshot: GatewaySnapshot
     age_s: float
 
 
 def read_heartbeat(store: Path, now: datetime) -> Heartbeat | None:
-    """What the gateway that uses this store said last; None: none is running."""
+    """Read the newest heartbeat of the gateway that uses this store; None: no gateway is running."""
     file = heartbeat_file(store)
     try:
         return Heartbeat(
@@ -205,7 +202,7 @@ def read_heartbeat(store: Path, now: datetime) -> Heartbeat | None:
 
 
 async def check_health(store: Path, channels: Collection[str], now: datetime) -> HealthReport:
-    """Ask about the gateway that uses this store and is configured with these channels."""
+    """Check the gateway that uses this store and is configured with these channels."""
     sign = read_heartbeat(store, now)
     if sign is None:
         return HealthReport(ok=False, findings=(f"no gateway is running with the store {store}",))
@@ -232,19 +229,19 @@ async def check_health(store: Path, channels: Collection[str], now: datetime) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayReport:
-    """What was found."""
+    """State of a gateway and its channels, running or stopped."""
 
     running: bool
     finding: str
-    """In one sentence."""
+    """One sentence about the gateway."""
     snapshot: GatewaySnapshot | None
-    """What the gateway said of itself last; None: it is not there to say anything."""
+    """Contents of the newest heartbeat; None: there is none."""
     links: tuple[ConnectionState, ...]
-    """The last link states in the store, where there is no snapshot."""
+    """Last link states in the store; empty if there is a snapshot."""
     platforms: Mapping[ChannelName, str]
 
     def render_lines(self, now: datetime) -> list[str]:
-        """For people. Untrusted text is in it as it came."""
+        """Render for people. Contains untrusted text unchanged."""
         if self.snapshot is not None:
             problems = [describe_problem(one) for one in self.snapshot.problems]
             return [self.finding, *problems, *format_table([CHANNEL_COLUMNS, *channel_rows(self.snapshot, now)])]
@@ -264,10 +261,10 @@ class GatewayReport:
         ]
 
     def to_json(self, now: datetime) -> str:
-        """For programs: `running`, `finding`, `problems`, `channels`. ASCII, one line. Absent there: null."""
-        told: list[dict[str, object]]
+        """Render as JSON: `running`, `finding`, `problems`, `channels`. ASCII, one line. Missing values are null."""
+        channels: list[dict[str, object]]
         if self.snapshot is not None:
-            told = [
+            channels = [
                 {
                     "channel": one.channel,
                     "platform": one.platform,
@@ -281,7 +278,7 @@ class GatewayReport:
                 for one in self.snapshot.channels
             ]
         else:
-            told = [
+            channels = [
                 {
                     "channel": one.channel,
                     "platform": self.platforms.get(one.channel),
@@ -292,17 +289,19 @@ class GatewayReport:
                 for one in self.links
             ]
         problems = [describe_problem(one) for one in self.snapshot.problems] if self.snapshot is not None else []
-        return json.dumps({"running": self.running, "finding": self.finding, "problems": problems, "channels": told})
+        return json.dumps(
+            {"running": self.running, "finding": self.finding, "problems": problems, "channels": channels}
+        )
 
 
 async def read_gateway_report(store: Path, platforms: Mapping[ChannelName, str], now: datetime) -> GatewayReport:
-    """Look at the gateway that uses this store. `platforms`: of the channels that are configured."""
+    """Read the state of the gateway that uses this store. `platforms`: those of the configured channels."""
     sign = read_heartbeat(store, now)
     if sign is not None:
         running = sign.age_s <= STALE_HEARTBEAT_S
-        told = f"running since {format_time(sign.snapshot.started)}"
+        started = f"running since {format_time(sign.snapshot.started)}"
         finding = (
-            told
+            started
             if running
             else f"no sign of life for {format_duration(sign.age_s)}: stopped, or it hangs; then it was:"
         )
@@ -322,7 +321,7 @@ def _format_link_state(link: ConnectionState) -> str:
 
 
 class OpsService:
-    """Both, for as long as the gateway runs."""
+    """Heartbeat, outage checks and HTTP server of a running gateway."""
 
     def __init__(
         self,
@@ -344,11 +343,11 @@ class OpsService:
         onlookers: TurnTracker | None = None,
         look: Callable[[], None] = lambda: None,
     ) -> None:
-        """`llm`, `minds`, `tools`, `limits`: None: there are no metrics of models, agents, tools or limits.
+        """`llm`, `minds`, `tools`, `limits`: sources of metrics; None: these metrics are left out.
 
-        `minds` and `tools` are told what the store writes. `redact` is given what metrics are labelled with. `names`,
-        `token`: as `OpsSite` has them. `house`: what the API shows, asked for when somebody first asks it.
-        `look`: called every few seconds.
+        `minds` and `tools` listen to the store. `redact` is applied to the labels of metrics. `names`, `token`: see
+        `OpsSite`. `house`: creates the services of the API at its first request; None: there is no API. `look`: called
+        every few seconds.
         """
         self._store = store
         self._clock = clock
@@ -374,7 +373,7 @@ class OpsService:
             store.add_listener(hear)
 
     async def run(self) -> None:
-        """Until cancelled. A port that is taken is only a warning."""
+        """Run until cancelled. A port in use is logged as a warning only."""
         try:
             await self._server.start()
             await run_heartbeat(self._store.path, self._clock, self._stats, self._status_changed, self._check_outages)
@@ -384,7 +383,7 @@ class OpsService:
             await self._site.close()
 
     def _create_router(self) -> "ApiRouter":
-        from gateway.ops.api import ApiRouter  # noqa: PLC0415 - loaded when somebody first asks
+        from gateway.ops.api import ApiRouter  # noqa: PLC0415 - loaded at the first request
 
         assert self._create_services is not None
         return ApiRouter(self._create_services())

@@ -1,10 +1,8 @@
-"""What is asked of the operator's HTTP server, and what it answers. Pure.
+"""Requests and responses of the operator's HTTP server, and the checks of host name and token. Pure.
 
-Who may ask the operator's HTTP server. Pure.
-
-A browser lets any page that somebody looks at send requests to this machine, under any name that its owner has made
-mean this machine (DNS rebinding). So only names count that are known to be ours, and data is given to nobody without
-the token, which no browser sends by itself.
+A browser lets every page that a user visits send requests to this machine, under any host name whose owner points it at
+this machine (DNS rebinding). So only known host names are accepted, and data requires the token, which no browser sends
+on its own.
 """
 
 import hmac
@@ -21,26 +19,26 @@ JSON_TYPE = "application/json"
 PROBLEM_TYPE = "application/problem+json"
 """https://www.rfc-editor.org/rfc/rfc9457"""
 MAX_FIELDS = 32
-"""Of one query."""
+"""Query parameters of one request."""
 
 Headers = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpRequestHead:
-    """A request without its body."""
+    """An HTTP request without its body."""
 
     method: str
     path: str
-    """As it was sent, decoded, without the query."""
+    """Path as sent, decoded, without the query."""
     query: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
-    """By name in lower case; of a name that came twice the last one. `host` comes once: h11 sees to that."""
+    """Header values by lower-case name; the last value of a repeated name. `host` occurs once: h11 checks that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpResponse:
-    """An answer."""
+    """A complete HTTP response."""
 
     body: str | bytes
     status: HTTPStatus = HTTPStatus.OK
@@ -50,25 +48,25 @@ class HttpResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamingHttpResponse:
-    """An answer that goes on until whoever reads it goes, or the server ends."""
+    """A response that continues until the client disconnects or the server stops."""
 
     content_type: str
     chunks: Callable[[], AsyncGenerator[bytes]]
-    """Begins it. Each chunk is written as it is; the generator is closed when nobody reads any more."""
+    """Start the stream. Each chunk is written unchanged; the generator is closed when the client is gone."""
 
 
 class HttpHandler(Protocol):
-    """What a server serves. Called on the event loop."""
+    """The site that a server serves. Called on the event loop."""
 
     async def check_request(self, head: HttpRequestHead) -> HttpResponse | None:
-        """What a request is answered before its body is read; None: read it, and ask `answer`."""
+        """Return the response to a request that is decided without its body; None: read the body and call `respond`."""
 
     async def respond(self, head: HttpRequestHead, body: bytes) -> HttpResponse | StreamingHttpResponse:
-        """The answer. What it raises ends that request only."""
+        """Return the response. An exception ends this request only."""
 
 
 class HttpProblem(Exception):
-    """A request gets a problem as its answer."""
+    """An error that is answered with a problem response."""
 
     def __init__(self, page: HttpResponse) -> None:
         super().__init__(page.status.phrase)
@@ -76,13 +74,13 @@ class HttpProblem(Exception):
 
 
 def problem_response(status: HTTPStatus, detail: str, *, headers: Headers = ()) -> HttpResponse:
-    """What is wrong, and how to do it right, in words. Never quotes what was sent."""
+    """Build a problem document (RFC 9457): what is wrong and how to correct it. It never quotes the request."""
     body = {"title": status.phrase, "status": status.value, "detail": detail}
     return HttpResponse(body=json.dumps(body) + "\n", status=status, content_type=PROBLEM_TYPE, headers=headers)
 
 
 def parse_request_head(method: bytes, target: bytes, headers: Mapping[str, str]) -> HttpRequestHead:
-    """Read a request line. Raises ValueError for a query that is none, or that has too many fields."""
+    """Parse a request line. Raises ValueError for a malformed query or one with more than `MAX_FIELDS` fields."""
     path, _, query = target.decode("ascii", "replace").partition("?")
     fields = parse_qsl(query, keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="replace")
     return HttpRequestHead(
@@ -100,7 +98,7 @@ OPS_DISABLED_HINT = "there is no API without a token: set ops.token, at least 16
 
 
 def is_loopback(host: str) -> bool:
-    """Whether whatever listens there is reached from this machine alone."""
+    """Return whether a listener on this host can be reached from this machine only."""
     if host == "localhost":
         return True
     try:
@@ -109,13 +107,13 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def is_known_host(said: str, host: str, names: Collection[str]) -> bool:
-    """Whether a `Host` header names us: by a loopback name, by the address that we listen on, or one of the names.
+def is_known_host(header: str, host: str, names: Collection[str]) -> bool:
+    """Return whether a `Host` header names us: a loopback name, the address that we listen on, or one of `names`.
 
-    `host`: what we listen on. An address as such was made by nobody's name server, so it counts where we listen on one
-    that others reach.
+    `host`: the address that we listen on. A numeric address does not come from a foreign name server, so it is accepted
+    when we listen on an address that others can reach.
     """
-    found = _HOST.fullmatch(said)
+    found = _HOST.fullmatch(header)
     if found is None:
         return False
     name = found["name"].strip("[]").rstrip(".").lower()
@@ -129,7 +127,7 @@ def is_known_host(said: str, host: str, names: Collection[str]) -> bool:
 
 
 def reject_unknown_host(head: HttpRequestHead, host: str, names: Collection[str]) -> HttpResponse | None:
-    """The answer to a request for another host. None: it is for us."""
+    """Return the response to a request for an unknown host. None: the host is known."""
     if is_known_host(head.headers.get("host", ""), host, names):
         return None
     return problem_response(
@@ -138,19 +136,19 @@ def reject_unknown_host(head: HttpRequestHead, host: str, names: Collection[str]
 
 
 def has_token(head: HttpRequestHead, token: str) -> bool:
-    """Whether a request comes with the token. Takes as long for every wrong one."""
-    said = _BEARER.fullmatch(head.headers.get("authorization", ""))
-    given = said["token"].strip() if said is not None else ""
+    """Return whether a request carries the token. The comparison takes the same time for every wrong token."""
+    match = _BEARER.fullmatch(head.headers.get("authorization", ""))
+    given = match["token"].strip() if match is not None else ""
     return hmac.compare_digest(given.encode("utf-8", "replace"), token.encode()) and bool(given)
 
 
 def unauthorized_response() -> HttpResponse:
-    """The answer to whoever does not bear it."""
+    """Build the response to a request without the right token."""
     return problem_response(
         HTTPStatus.UNAUTHORIZED, "send `Authorization: Bearer TOKEN` with the value of ops.token", headers=CHALLENGE
     )
 
 
 def missing_token_response() -> HttpResponse:
-    """The answer where there is none."""
+    """Build the response to an API request when no token is configured."""
     return problem_response(HTTPStatus.FORBIDDEN, OPS_DISABLED_HINT)

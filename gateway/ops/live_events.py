@@ -1,19 +1,13 @@
-"""From what happens to frames of server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html).
+"""Live events of a running gateway as server-sent events.
 
-Events as they happen, for everybody who listens: written in batches, serialised once for all.
+Format: https://html.spec.whatwg.org/multipage/server-sent-events.html.
 
-While nobody listens nothing is kept and nothing is looked at. Each listener has a bounded buffer; what does not fit is
-counted, and the listener is told how much that was.
+`EventBroadcaster` collects what happens (`GatewayEvent`) while at least one client listens. Every `BATCH_INTERVAL_S` it
+has the collected events encoded once (`SseEncoder`) and offers the frames to every `EventSubscriber`. A subscriber's
+buffer is bounded; events that do not fit are counted, and the client receives that number as a `LostEvent`.
 
-From what is in the log to the events that are told of it. Pure.
-
-What is told of a running gateway as it happens: one model for each kind of event. Pure.
-
-The name of an event is its class's in `EVENT_NAMES`. `at` is when it happened, UTC.
-
-One of those who listen to what happens, and the ear for warnings.
-
-What happens, as it is noted for whoever listens, and what becomes of it on the wire. Pure.
+The models of the events are named in `EVENT_NAMES`; `at` is the UTC time of what happened. A client that connects again
+with the last position it received first gets the events behind it from the log.
 """
 
 import asyncio
@@ -52,48 +46,48 @@ from gateway.store.overview import NotificationRow, TurnRow
 
 
 class ApiEvent(ApiModel):
-    """Something happened."""
+    """Base of all events."""
 
     at: Time
 
 
 class NotificationEvent(ApiEvent):
-    """Something was noticed."""
+    """A new notification."""
 
     seq: int
     type: str
     kind: str
     conversation: str | None
     title: str = ""
-    """What people call that conversation. Empty: there is none."""
+    """Display title of the conversation. Empty: none."""
     who: str
     text: str
     urgency: UrgencyLevel
 
 
 class FateEvent(ApiEvent):
-    """What became of it, by now."""
+    """The current outcome of a notification."""
 
     seq: int
-    """Of the notification."""
+    """Position of the notification."""
     conversation: str | None
     fate: str
     rule: str
 
 
 class TurnEvent(ApiEvent, BilledTokens):
-    """A turn began (then nothing is known of what it costs) or ended."""
+    """Start or end of a turn. At the start tokens and cost are 0."""
 
     turn: str
     agent: str
     conversation: str
     title: str = ""
-    """What people call that conversation. Empty: there is none."""
+    """Display title of the conversation. Empty: none."""
     state: Literal["started", "ended"]
     autonomous: bool
     cause: str
     outcome: str
-    """Empty: it has only begun, or it ended without a trace."""
+    """Empty: it has only started, or it ended without a record."""
     model: str
 
 
@@ -102,27 +96,27 @@ class _TurnPartEvent(ApiEvent):
     agent: str
     conversation: str
     title: str = ""
-    """What people call that conversation. Empty: there is none."""
+    """Display title of the conversation. Empty: none."""
 
 
 class TextEvent(_TurnPartEvent):
-    """The answer has grown."""
+    """Text added to the answer of a turn."""
 
     autonomous: bool
     delta: str
     begins: bool
-    """What was told of this turn before is over: another answer begins, or the same one anew."""
+    """True if the text sent before is void: another answer begins, or the same one again."""
 
 
 class ThinkingEvent(_TurnPartEvent):
-    """So much more was thought."""
+    """Text added to the thinking of a turn."""
 
     autonomous: bool
     delta: str
 
 
 class ToolEvent(_TurnPartEvent):
-    """A tool is carried out."""
+    """Start or end of a tool call."""
 
     call: str
     name: str
@@ -133,36 +127,36 @@ class ToolEvent(_TurnPartEvent):
 
 
 class PostEvent(ApiEvent):
-    """Something is to be said."""
+    """A post that is to be delivered."""
 
     seq: int
     conversation: str
     title: str = ""
-    """What people call that conversation. Empty: there is none."""
+    """Display title of the conversation. Empty: none."""
     text: str
 
 
 class DeliveryEvent(ApiEvent):
-    """How a post ended."""
+    """Result of a post's delivery."""
 
     seq: int
     conversation: str
     title: str = ""
-    """What people call that conversation. Empty: there is none."""
+    """Display title of the conversation. Empty: none."""
     outcome: Literal["sent", "uncertain", "failed"]
     reason: str
 
 
 class DmnEvent(ApiEvent, DmnStatus):
-    """An agent's network has changed."""
+    """A change of an agent's DMN status."""
 
 
 class ChannelEvent(ApiEvent, ChannelStatus):
-    """A connection has changed."""
+    """A change of a connection."""
 
 
 class ReloadedEvent(ApiEvent):
-    """The configuration was read again. Keys, never values."""
+    """A reload of the configuration. Keys only, never values."""
 
     taken: tuple[str, ...]
     later: tuple[str, ...]
@@ -170,7 +164,7 @@ class ReloadedEvent(ApiEvent):
 
 
 class LogEvent(ApiEvent):
-    """A warning, or worse."""
+    """A logged warning or error."""
 
     level: str
     logger: str
@@ -178,7 +172,7 @@ class LogEvent(ApiEvent):
 
 
 class LostEvent(ApiEvent):
-    """So many events were not told: there were too many for whoever reads."""
+    """Number of events that were dropped because the client read too slowly."""
 
     count: int
 
@@ -201,17 +195,17 @@ EVENT_NAMES: Final[dict[type[ApiEvent], str]] = {
 
 
 PositionedEvents = tuple[Seq, Sequence[ApiEvent]]
-"""What is told of the entries up to a position of the log."""
+"""Events of the entries up to a position of the log."""
 
 
 def build_append_events(entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> list[PositionedEvents]:
-    """What is told of an append."""
+    """Return the events of one append to the log."""
     seqs = {id(entry): done.seq for entry, done in zip(entries, written, strict=True)}
-    told = list[PositionedEvents]()
+    found = list[PositionedEvents]()
     for entry, done in zip(entries, written, strict=True):
         if done.is_new and (events := list(_build_entry_events(entry, done.seq, seqs))):
-            told.append((done.seq, events))
-    return told
+            found.append((done.seq, events))
+    return found
 
 
 def _build_entry_events(entry: NewEntry, seq: Seq, seqs: dict[int, Seq]) -> Iterator[ApiEvent]:
@@ -232,7 +226,7 @@ def _build_entry_events(entry: NewEntry, seq: Seq, seqs: dict[int, Seq]) -> Iter
 
 
 def build_notification_events(event: NotificationRow) -> list[ApiEvent]:
-    """What is told of a notification that is in the log already."""
+    """Return the events of a notification read from the log."""
     return list(_notification_events(event))
 
 
@@ -251,7 +245,7 @@ def _notification_events(event: NotificationRow) -> Iterator[ApiEvent]:
 
 
 def build_fate_event(event: NotificationRow, at: datetime | None = None) -> FateEvent:
-    """What became of it. `at`: when that was seen; None: at once."""
+    """Return the event of a notification's outcome. `at`: None: the time of the notification."""
     return FateEvent(
         at=at or event.at,
         seq=event.seq,
@@ -262,7 +256,7 @@ def build_fate_event(event: NotificationRow, at: datetime | None = None) -> Fate
 
 
 def build_fact_events(fact: Fact, seq: Seq, at: datetime, conversation: str) -> Iterator[ApiEvent]:
-    """What is told of everything else."""
+    """Yield the events of a fact other than a notification."""
     match fact:
         case TurnRecord():
             yield TurnEvent(
@@ -288,7 +282,7 @@ def build_fact_events(fact: Fact, seq: Seq, at: datetime, conversation: str) -> 
 
 
 def build_recorded_turn_event(one: TurnRow) -> TurnEvent:
-    """What is told of a turn that is in the log already."""
+    """Return the event of a turn read from the log."""
     return TurnEvent(
         at=one.at,
         turn=one.turn,
@@ -304,7 +298,7 @@ def build_recorded_turn_event(one: TurnRow) -> TurnEvent:
 
 
 def build_live_turn_event(running: RunningTurn, at: datetime, state: Literal["started", "ended"]) -> TurnEvent:
-    """A turn began, or ended without a record."""
+    """Return the event of a turn that began, or ended without a record."""
     return TurnEvent(
         at=at,
         turn=running.turn,
@@ -321,7 +315,7 @@ def build_live_turn_event(running: RunningTurn, at: datetime, state: Literal["st
 
 @dataclass(frozen=True, slots=True)
 class LogAppended:
-    """This was appended to the log."""
+    """Entries were appended to the log."""
 
     entries: Sequence[NewEntry]
     written: Sequence[AppendResult]
@@ -329,7 +323,7 @@ class LogAppended:
 
 @dataclass(frozen=True, slots=True)
 class TurnStateChanged:
-    """A turn began or is over."""
+    """A turn began or ended."""
 
     running: RunningTurn
     state: Literal["started", "ended"]
@@ -338,7 +332,7 @@ class TurnStateChanged:
 
 @dataclass(slots=True)
 class AnswerGrown:
-    """An answer has grown to this, and so much more was thought."""
+    """An answer or its thinking has grown. `text`: the whole answer; `thinking`: the new part."""
 
     running: RunningTurn
     at: datetime
@@ -348,7 +342,7 @@ class AnswerGrown:
 
 @dataclass(frozen=True, slots=True)
 class ToolStateChanged:
-    """A tool began or ended."""
+    """A tool call began or ended."""
 
     running: RunningTurn
     tool: ToolProgress
@@ -357,7 +351,7 @@ class ToolStateChanged:
 
 @dataclass(frozen=True, slots=True)
 class WarningLogged:
-    """A warning, or worse, was logged."""
+    """A warning or an error was logged."""
 
     at: datetime
     level: str
@@ -367,7 +361,7 @@ class WarningLogged:
 
 @dataclass(frozen=True, slots=True)
 class ConfigReloaded:
-    """The configuration was read again: keys that count, keys that count later, what is wrong with it."""
+    """The configuration was reloaded: keys in effect, keys in effect later, problems."""
 
     at: datetime
     taken: tuple[str, ...]
@@ -377,7 +371,7 @@ class ConfigReloaded:
 
 @dataclass(frozen=True, slots=True)
 class StatusChanged:
-    """Something has changed that is looked at when it is told: connections, the agents' networks."""
+    """Connections or DMN status may have changed; the encoder compares them with the last ones it sent."""
 
 
 GatewayEvent = (
@@ -386,53 +380,53 @@ GatewayEvent = (
 
 
 class SseFrame(NamedTuple):
-    """Events as they go over the wire."""
+    """Events serialized for the wire."""
 
     seq: int
-    """The position of the log up to which this tells. 0: it is not in the log."""
+    """Position of the log up to which the events go. 0: they are not in the log."""
     data: bytes
     event_count: int
 
 
 class EventEncoder(Protocol):
-    """Makes frames."""
+    """Serializes events to frames."""
 
     async def encode(self, happened: Sequence[GatewayEvent]) -> list[SseFrame]:
-        """Of what happened."""
+        """Serialize what happened."""
 
     async def encode_backlog(self, after: int) -> tuple[int, list[SseFrame]]:
-        """Of what is in the log behind `after`; and the last position of the log."""
+        """Return the last position of the log, and frames of the events behind `after`."""
 
     def encode_lost(self, count: int) -> bytes:
-        """That so many events are missing."""
+        """Serialize a `LostEvent`."""
 
 
 MAX_BACKLOG_EVENTS = 1_000
-"""Events that are told of what is in the log already."""
+"""Most events sent from the log when a client connects."""
 MAX_EVENT_TEXT_CHARS = 4_000
-"""Of a text in an event."""
+"""Longest text in an event."""
 MAX_LONG_TEXT_CHARS = 32_000
-"""Of what a tool is given, and gives, and of what grows: whoever looks on wants to see what the model sees and says."""
+"""Longest arguments and results of tools, answers and thinking: clients want to see what the model sees and writes."""
 MAX_FATES_REVISITED = 200
-"""Notifications of a place whose fates are looked at when a turn there has ended."""
+"""Most notifications of a conversation whose outcomes are updated when a turn there has ended."""
 _LAST_WORD = re.compile(r"[!-~]+\Z")
-"""The last word. It may become a secret, and until it is whole nothing takes it out."""
+"""Last word of a growing text. It may be the beginning of a secret, which is redacted only when it is complete."""
 
 
 class SseEncoder:
-    """Knows what was told last. Implements `gateway.ops.stream.Teller`."""
+    """Encoder that knows what was sent last. Implements `EventEncoder`."""
 
     def __init__(self, desk: ApiBackend) -> None:
         self._backend = desk
         self._services = desk.services
         self._sent_text: dict[TurnId, str] = {}
-        """By turn: what was told of the answer that grows."""
+        """Redacted text sent of each growing answer, by turn."""
         self._growing: dict[TurnId, tuple[RunningTurn, str]] = {}
-        """By turn: all that is there of it."""
+        """Whole text of each growing answer, by turn."""
         self._thinking: dict[TurnId, tuple[RunningTurn, str]] = {}
-        """By turn: the last word that was thought, which may go on."""
+        """Last word of the thinking, held back because it may continue; by turn."""
         self._recorded: set[TurnId] = set()
-        """Turns whose end was told from the log, and which are still under way."""
+        """Running turns whose end was already sent from the log."""
         self._minds = {one.agent: _without_countdown(one) for one in self._services.list_minds()}
         self._channels = {one.channel: one for one in self._services.stats.snapshot().channels}
 
@@ -465,28 +459,31 @@ class SseEncoder:
         reader, most = await self._backend.open_reader(), MAX_BACKLOG_EVENTS
         newest = await reader.newest_entries(1)
         last = newest[-1].seq if newest else 0
-        end = last + 1  # what is written meanwhile is told as it happens
+        end = last + 1  # later entries are sent as live events
         missed = await reader.count_missed(after, last)
-        told = [
+        backlog = [
             (one.seq, build_notification_events(one))
             for one in await reader.notifications(most, after=after, before=end)
         ]
-        told += [
+        backlog += [
             (one.seq, [build_recorded_turn_event(one)])
             for one in await reader.recent_turns(most, after=after, before=end)
         ]
         for kept in await reader.newest_entries(most, after=after, before=end, kinds=["post", "delivery"]):
-            told.append((kept.seq, [*build_fact_events(kept.fact, kept.seq, kept.at, kept.conversation or "")]))
-        newest_told = sorted(told, key=lambda one: one[0])[-most:]
-        lost = missed - len(newest_told)
+            backlog.append((kept.seq, [*build_fact_events(kept.fact, kept.seq, kept.at, kept.conversation or "")]))
+        newest = sorted(backlog, key=lambda one: one[0])[-most:]
+        lost = missed - len(newest)
         first = [SseFrame(seq=0, data=self.encode_lost(lost), event_count=1)] if lost > 0 else []
-        return last, [*first, *(self._encode_frame(events, seq) for seq, events in newest_told)]
+        return last, [*first, *(self._encode_frame(events, seq) for seq, events in newest)]
 
     def encode_lost(self, count: int) -> bytes:
         return self._encode_frame([LostEvent(at=self._services.clock.now(), count=count)]).data
 
     def _encode_frame(self, events: Sequence[ApiEvent], seq: int = 0) -> SseFrame:
-        """As they go over the wire. Whoever goes on from a position has been told all of it."""
+        """Serialize events.
+
+        The position stands at the last event only, so a client that resumes from it misses none.
+        """
         lines = list[str]()
         for place, event in enumerate(events, start=1):
             if seq and place == len(events):
@@ -498,8 +495,8 @@ class SseEncoder:
             )
             dumped = event.model_dump(mode="json")
             add_titles(dumped, self._services.titles.title)
-            told = redact_tree(dumped, self._services.redact, chars)
-            data = json.dumps(told, ensure_ascii=False, separators=(",", ":"))  # one line: JSON escapes line ends
+            redacted = redact_tree(dumped, self._services.redact, chars)
+            data = json.dumps(redacted, ensure_ascii=False, separators=(",", ":"))  # one line: JSON escapes line ends
             lines.append(f"event: {EVENT_NAMES[type(event)]}\ndata: {data}\n\n")
         return SseFrame(seq=seq, data="".join(lines).encode("utf-8", "replace"), event_count=len(events))
 
@@ -522,17 +519,17 @@ class SseEncoder:
                 pass
 
     def _forget_ended_turns(self) -> None:
-        """Nothing of turns that are over: their ends were told above, or there was too much to tell of."""
+        """Forget turns that are over. Their end was sent before, or its event was lost."""
         running = {one.turn for one in self._services.turn_tracker.running}
         self._recorded &= running
-        for told in (self._sent_text, self._growing, self._thinking):
-            for turn in told.keys() - running:
-                del told[turn]
+        for texts in (self._sent_text, self._growing, self._thinking):
+            for turn in texts.keys() - running:
+                del texts[turn]
 
     def _build_turn_events(self, one: TurnStateChanged) -> Iterator[ApiEvent]:
         running = one.running
         yield from self._flush_turn(running.turn, one.at)
-        if one.state == "ended" and running.turn in self._recorded:  # the log has told it, with what it cost
+        if one.state == "ended" and running.turn in self._recorded:  # already sent from the log, with its cost
             self._recorded.discard(running.turn)
             return
         yield build_live_turn_event(running, one.at, one.state)
@@ -550,13 +547,13 @@ class SseEncoder:
             yield from self._build_text_events(running, one.at, self._services.redact(text))
 
     def _build_closing_events(self, one: LogAppended) -> Iterator[ApiEvent]:
-        """What is to be told before the end of the turns that are written down."""
+        """Yield the last text of the turns that end in these entries."""
         for entry in one.entries:
             if isinstance(entry.fact, TurnRecord):
                 yield from self._flush_turn(entry.fact.turn, entry.at)
 
     def _flush_turn(self, turn: TurnId, at: datetime) -> Iterator[ApiEvent]:
-        """The last words of an answer that does not grow any more, and of what was thought."""
+        """Yield the held back end of an answer and of its thinking."""
         running, word = self._thinking.pop(turn, (None, ""))
         if running is not None:
             yield from _build_thinking_events(running, at, word)
@@ -576,21 +573,21 @@ class SseEncoder:
     async def _encode_fates(
         self, ended: Sequence[tuple[Seq, ConversationId, TurnRecord | UnreadDismissed]]
     ) -> list[SseFrame]:
-        """What became of what a turn or a decision dealt with, or looked at."""
+        """Return the current outcomes of the notifications that these turns or decisions handled or looked at."""
         try:
             reader = await self._backend.open_reader()
-            told = dict[int, ApiEvent]()
+            changed = dict[int, ApiEvent]()
             for seq, place, fact in ended:
                 for event in await reader.notifications(MAX_FATES_REVISITED, before=fact.upto + 1, conversation=place):
                     if seq in (event.dealt_seq, event.after_seq):
-                        told[event.seq] = build_fate_event(event, self._services.clock.now())
+                        changed[event.seq] = build_fate_event(event, self._services.clock.now())
                 for where, upto in fact.looked if isinstance(fact, TurnRecord) else ():
                     for event in await reader.notifications(MAX_FATES_REVISITED, before=upto + 1, conversation=where):
                         if event.unread is not None and event.unread < event.judged.urgency:
-                            told[event.seq] = build_fate_event(event, self._services.clock.now())
+                            changed[event.seq] = build_fate_event(event, self._services.clock.now())
         except StoreError:
-            return []  # whoever asks for the notifications is told
-        return [self._encode_frame([*told.values()])] if told else []
+            return []  # a client that queries the notifications gets the error
+        return [self._encode_frame([*changed.values()])] if changed else []
 
     def _build_mind_events(self) -> Iterator[ApiEvent]:
         now: datetime | None = None
@@ -615,33 +612,33 @@ def _build_thinking_events(running: RunningTurn, at: datetime, words: str) -> It
 
 
 def _turn_fields(running: RunningTurn, at: datetime) -> dict[str, Any]:
-    """What every event of a turn says."""
+    """Return the fields that all events of a turn share."""
     return {"at": at, "turn": running.turn, "agent": running.agent, "conversation": running.conversation}
 
 
 def _without_countdown(one: DmnStatus) -> DmnStatus:
-    """Without what changes by itself."""
+    """Return the status without the countdown, which changes all the time."""
     return one.model_copy(update={"next_tick_s": None})
 
 
 MAX_BUFFER_BYTES: Final = 1_000_000
-"""Of one listener, beyond what is handed to its connection."""
+"""Buffer of one subscriber, in addition to that of its connection."""
 ENCODING_FAILED: Final = "what happened could not be told"
 
 
 class EventSubscriber:
-    """One of those who listen."""
+    """Bounded frame buffer of one client."""
 
     def __init__(self) -> None:
         self.replayed_up_to = 0
-        """What is told of the log up to here was told already."""
+        """Frames up to this position are skipped: they were sent from the log."""
         self._frames: deque[SseFrame] = deque()
         self._bytes = 0
         self._lost_count = 0
         self._has_news = asyncio.Event()
 
     def offer(self, frames: Sequence[SseFrame], lost: int) -> None:
-        """Take as much as there is room for."""
+        """Add the frames that fit; count the events of the others. `lost`: events lost earlier."""
         self._lost_count += lost
         for frame in frames:
             if self._bytes + len(frame.data) > MAX_BUFFER_BYTES:
@@ -651,36 +648,36 @@ class EventSubscriber:
                 self._bytes += len(frame.data)
         self._has_news.set()
 
-    async def next_chunk(self, teller: EventEncoder, patience_s: float) -> bytes:
-        """What has come meanwhile. Empty: nothing, for so long."""
+    async def next_chunk(self, encoder: EventEncoder, patience_s: float) -> bytes:
+        """Return the buffered bytes; empty if nothing came within `patience_s` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience_s):
                 await self._has_news.wait()
         self._has_news.clear()
-        told = [frame.data for frame in self._frames if not 0 < frame.seq <= self.replayed_up_to]
+        chunks = [frame.data for frame in self._frames if not 0 < frame.seq <= self.replayed_up_to]
         if self._lost_count:
-            told.append(teller.encode_lost(self._lost_count))
+            chunks.append(encoder.encode_lost(self._lost_count))
         self._frames.clear()
         self._bytes, self._lost_count = 0, 0
-        return b"".join(told)
+        return b"".join(chunks)
 
 
 class WarningLogHandler(logging.Handler):
-    """Hears warnings, from any thread, while somebody listens."""
+    """Log handler that passes on warnings of any thread while a client listens."""
 
     def __init__(self, logged: Callable[[str, str, str], None]) -> None:
-        """`logged` is called on the event loop with the level, the logger's name and the message."""
+        """`logged` is called on the event loop with level, logger name and message."""
         super().__init__(logging.WARNING)
         self._on_warning = logged
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
-        """Hear from now on."""
+        """Start to pass on warnings."""
         self._loop = asyncio.get_running_loop()
         logging.getLogger("reverie").addHandler(self)
 
     def stop(self) -> None:
-        """Hear nothing more. More than once is as good as once."""
+        """Stop. May be called more than once."""
         logging.getLogger("reverie").removeHandler(self)
         self._loop = None
 
@@ -690,42 +687,42 @@ class WarningLogHandler(logging.Handler):
             return
         try:
             message = record.getMessage()
-        except (TypeError, ValueError):  # a bug in whoever logs
+        except (TypeError, ValueError):  # a bug in the code that logs
             message = str(record.msg)
-        with contextlib.suppress(RuntimeError):  # it is just being closed
+        with contextlib.suppress(RuntimeError):  # the loop is being closed
             loop.call_soon_threadsafe(self._on_warning, record.levelname.lower(), record.name, message)
 
 
 logger = logging.getLogger("reverie.ops")
 
 BATCH_INTERVAL_S: Final = 0.1
-"""Between two batches."""
+"""Seconds between two batches."""
 KEEPALIVE_S: Final = 15.0
-"""So often something is written while nothing happens, so that whoever has gone is found out."""
+"""Seconds of silence after which a comment is sent, to detect clients that are gone."""
 MAX_PENDING: Final = 5_000
-"""Things that happen within one batch."""
+"""Most events of one batch; the rest is counted as lost."""
 SSE_RETRY: Final = b"retry: 2000\n\n"
 SSE_KEEPALIVE: Final = b": nothing happens\n\n"
 
 
 class EventBroadcaster:
-    """Where it all comes together. Implements `gateway.context.observer.TurnObserver`, and hears the store."""
+    """Distributes events to all subscribers. Implements `gateway.context.observer.TurnObserver`."""
 
-    def __init__(self, clock: Clock, onlookers: TurnTracker, teller: Callable[[], EventEncoder]) -> None:
-        """`teller` is made anew whenever somebody begins to listen while nobody did."""
-        self._clock, self._onlookers, self._make = clock, onlookers, teller
+    def __init__(self, clock: Clock, onlookers: TurnTracker, encoder: Callable[[], EventEncoder]) -> None:
+        """`teller` creates an encoder when the first client connects."""
+        self._clock, self._onlookers, self._make = clock, onlookers, encoder
         self._encoder: EventEncoder | None = None
         self._subscribers: set[EventSubscriber] = set()
         self._pending: list[GatewayEvent] = []
         self._growing: dict[TurnId, AnswerGrown] = {}
-        """What of `pending` goes on growing."""
+        """Pending `AnswerGrown` that may still be extended, by turn."""
         self._lost_count = 0
         self._has_news = asyncio.Event()
         self._flushing: asyncio.Task[None] | None = None
         self._log_handler = WarningLogHandler(self.on_warning)
 
     def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
-        """For `Store.hear`."""
+        """Queue appended entries. A listener of the store."""
         if self._subscribers:
             self._enqueue(LogAppended(entries, written))
 
@@ -744,41 +741,41 @@ class EventBroadcaster:
         self._enqueue(ToolStateChanged(running, tool, self._clock.now()))
 
     def on_status_changed(self) -> None:
-        """A connection has changed."""
+        """Queue a check of connections and DMN status."""
         if self._subscribers:
             self._enqueue(StatusChanged())
 
     def on_reloaded(self, taken: Sequence[str], later: Sequence[str], problems: Sequence[str]) -> None:
-        """The configuration was read again."""
+        """Queue a reload of the configuration."""
         if self._subscribers:
             self._enqueue(ConfigReloaded(self._clock.now(), tuple(taken), tuple(later), tuple(filter(None, problems))))
 
     def on_warning(self, level: str, name: str, message: str) -> None:
-        """Something was logged."""
+        """Queue a logged warning."""
         if self._subscribers:
             self._enqueue(WarningLogged(self._clock.now(), level, name, message))
 
     async def subscribe(self, after: int | None = None) -> AsyncGenerator[bytes]:
-        """All that happens from now on, or what stands in the log behind `after` first."""
-        listener = EventSubscriber()
-        self._subscribers.add(listener)
-        teller = self._start()
+        """Yield chunks from now on; with `after`, first the events behind that position of the log."""
+        subscriber = EventSubscriber()
+        self._subscribers.add(subscriber)
+        encoder = self._start()
         try:
             yield SSE_RETRY
             if after is not None:
-                listener.replayed_up_to, frames = await teller.encode_backlog(after)
+                subscriber.replayed_up_to, frames = await encoder.encode_backlog(after)
                 for frame in frames:
                     yield frame.data
             while True:
-                data = await listener.next_chunk(teller, KEEPALIVE_S)
+                data = await subscriber.next_chunk(encoder, KEEPALIVE_S)
                 yield data or SSE_KEEPALIVE
         finally:
-            self._subscribers.discard(listener)
+            self._subscribers.discard(subscriber)
             if not self._subscribers:
                 self._stop()
 
     async def close(self) -> None:
-        """Tell nothing more."""
+        """Stop sending events."""
         self._stop()
 
     def _start(self) -> EventEncoder:
@@ -813,7 +810,7 @@ class EventBroadcaster:
             self._enqueue(found)
         return found
 
-    async def _flush(self, teller: EventEncoder) -> None:
+    async def _flush(self, encoder: EventEncoder) -> None:
         while True:
             await self._has_news.wait()
             self._has_news.clear()
@@ -821,10 +818,10 @@ class EventBroadcaster:
             self._growing.clear()
             frames = list[SseFrame]()
             try:
-                frames = await teller.encode(happened)
-            except Exception:  # a bug, or a store that cannot be read just now: who listens is told that it is missing
+                frames = await encoder.encode(happened)
+            except Exception:  # a bug or an unreadable store: clients are sent the number of lost events
                 logger.exception(ENCODING_FAILED)
                 lost += len(happened)
-            for listener in self._subscribers:
-                listener.offer(frames, lost)
+            for subscriber in self._subscribers:
+                subscriber.offer(frames, lost)
             await asyncio.sleep(BATCH_INTERVAL_S)

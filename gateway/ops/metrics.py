@@ -1,4 +1,4 @@
-"""What the agents do by themselves and what came of everything, counted since this process started. No IO, no clock."""
+"""Counters of models and agents since the process started, as Prometheus metric families. No IO, no clock."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,16 +27,17 @@ COMPACTION_S = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
 
 
 DRIFT_PERCENT = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 50.0, 100.0)
-"""An offline tokenizer is 5 to 15 % off, and beyond 20 % it is the wrong one: the bounds are close there."""
+"""Histogram bounds. An offline tokenizer is 5 to 15 % off and wrong beyond 20 %, so the bounds are close there."""
 
 
 MAX_MODELS = 100
-"""Told apart. A server that makes up names for its models must not fill the memory, here and in the database."""
+"""Models with labels of their own. A server that invents model names must not fill the memory, here or in Prometheus.
+"""
 OTHER_MODELS = "other"
 
 
 class RequestLabels(NamedTuple):
-    """Who asked whom."""
+    """Labels of one model of one agent."""
 
     agent: str
     provider: str
@@ -44,7 +45,7 @@ class RequestLabels(NamedTuple):
 
 
 TIMED_OUTCOMES: Final[tuple[CompactionOutcome, ...]] = ("ok", "failed")
-"""Outcomes of a compaction that asked a model, and so took a time worth knowing."""
+"""Outcomes of a compaction that called a model and therefore has a duration worth measuring."""
 
 
 WorkspaceCounts = Mapping[str, tuple[int, int, int]]
@@ -66,10 +67,10 @@ def _prompt_tokens(usage: Usage) -> int:
 
 
 class LlmStats:
-    """Counts. Everything happens on the event loop, so that nothing is seen half."""
+    """Counters of model requests and compactions. Used on the event loop only, so a scrape is consistent."""
 
     def __init__(self, agents: Iterable[str], workspace: Callable[[], WorkspaceCounts] = dict) -> None:
-        """`agents`: every id. `workspace` is asked at each scrape."""
+        """`agents`: all agent ids. `workspace` is called at each scrape."""
         self._workspace = workspace
         self._requests: dict[RequestLabels, _RequestCounters] = {}
         self._compactions = Counter({(agent, outcome): 0 for agent in agents for outcome in COMPACTION_OUTCOMES})
@@ -78,29 +79,29 @@ class LlmStats:
         }
 
     def count_request(self, agent: str, account: RequestUsage) -> None:
-        """A model request was answered, and this is what came of it."""
-        asked = RequestLabels(agent, account.provider, account.model)
-        if asked not in self._requests and len(self._requests) >= MAX_MODELS:
-            asked = RequestLabels(agent, OTHER_MODELS, OTHER_MODELS)
-        of = self._requests.setdefault(asked, _RequestCounters())
-        of.requests += 1
-        of.usage += account.usage
+        """Count a model request that was answered, with its usage and cost."""
+        labels = RequestLabels(agent, account.provider, account.model)
+        if labels not in self._requests and len(self._requests) >= MAX_MODELS:
+            labels = RequestLabels(agent, OTHER_MODELS, OTHER_MODELS)
+        counters = self._requests.setdefault(labels, _RequestCounters())
+        counters.requests += 1
+        counters.usage += account.usage
         if account.cost_usd is not None:
-            of.cost_usd, of.priced = of.cost_usd + account.cost_usd, True
+            counters.cost_usd, counters.priced = counters.cost_usd + account.cost_usd, True
         estimated, billed = sum(block.tokens for block in account.blocks), _prompt_tokens(account.usage)
         if estimated > 0:
-            of.estimated = estimated
+            counters.estimated = estimated
             if billed > 0:
-                of.drift.observe(drift_percent(estimated, billed))
+                counters.drift.observe(drift_percent(estimated, billed))
 
     def count_compaction(self, agent: str, outcome: CompactionOutcome, took_s: float | None = None) -> None:
-        """History was to be folded, and that is how it ended. `took_s`: None where no model was asked."""
+        """Count a compaction by its outcome. `took_s`: duration; None: no model was called."""
         self._compactions[agent, outcome] += 1
         if took_s is not None and outcome in TIMED_OUTCOMES:
             self._durations_s.setdefault((agent, outcome), Histogram(COMPACTION_S)).observe(took_s)
 
     def families(self) -> list[MetricFamily]:
-        """All of it, ready to be shown."""
+        """Return all metric families."""
         return [
             *self._cache_families(),
             *self._estimate_families(),
@@ -189,14 +190,14 @@ class LlmStats:
             yield MetricFamily(name=f"workspace_cache_{what}_total", kind="counter", help_text=told, samples=samples)
 
     def _samples(self, value: Callable[[_RequestCounters], float | None]) -> Sequence[MetricSample]:
-        """One sample for each that has a value."""
-        found = ((asked, value(of)) for asked, of in self._requests.items())
-        return [MetricSample(asked._asdict(), number) for asked, number in found if number is not None]
+        """Return one sample for each model for which `value` returns a number."""
+        found = ((labels, value(of)) for labels, of in self._requests.items())
+        return [MetricSample(labels._asdict(), number) for labels, number in found if number is not None]
 
     def _ratios(self) -> Sequence[MetricSample]:
         usage: dict[str, Usage] = {}
-        for asked, of in self._requests.items():
-            usage[asked.agent] = usage.get(asked.agent, Usage()) + of.usage
+        for labels, of in self._requests.items():
+            usage[labels.agent] = usage.get(labels.agent, Usage()) + of.usage
         billed = {agent: one for agent, one in usage.items() if _prompt_tokens(one) > 0}
         return [
             MetricSample({"agent": agent}, one.cache_read_tokens / _prompt_tokens(one)) for agent, one in billed.items()
@@ -204,35 +205,36 @@ class LlmStats:
 
 
 class AgentStats:
-    """Counts. Everything happens on the event loop, so that nothing is seen half."""
+    """Counters of turns and notifications, and gauges of the DMN. Used on the event loop only."""
 
     def __init__(self, minds: Callable[[], Sequence[DmnStatus]] = tuple) -> None:
-        """`minds`: every agent's network as it stands; asked at each scrape."""
+        """`minds`: lists the DMN status of every agent; called at each scrape."""
         self._list_minds = minds
         self._turns = Counter[tuple[str, str, str]]()
         self._notifications = Counter[tuple[str, str, str]]()
 
     def count_turn(self, agent: str, cause: str, outcome: str) -> None:
-        """A turn ended, as its `TurnRecord` says."""
+        """Count a turn that ended, by the fields of its `TurnRecord`."""
         self._turns[agent, cause, outcome] += 1
 
     def count_notification(self, channel: str, kind: str, fate: str) -> None:
-        """A notification was new, and this was decided about it (`Judgement.fate`)."""
+        """Count a new notification by the decision about it (`Judgement.fate`)."""
         self._notifications[channel, kind, fate] += 1
 
     def on_appended(self, entries: Sequence[NewEntry], written: Sequence[AppendResult]) -> None:
-        """These were appended to the log: the turns and the judgements among them are counted."""
+        """Count the turns and judgements among the appended entries."""
         for entry, done in zip(entries, written, strict=True):
             if not done.is_new:
                 continue
             if isinstance(entry.fact, Judgement) and isinstance(entry.cause, NewEntry):
                 event = entry.cause.fact
                 self.count_notification(_find_channel(event), event.kind, entry.fact.fate)
-            elif isinstance(entry.fact, TurnRecord) and entry.fact.within is None:  # else it is part of that one
+            # a turn within another one is counted with it
+            elif isinstance(entry.fact, TurnRecord) and entry.fact.within is None:
                 self.count_turn(entry.fact.agent, entry.fact.cause, entry.fact.outcome)
 
     def families(self) -> list[MetricFamily]:
-        """All of it, ready to be shown."""
+        """Return all metric families."""
         return [*self._build_dmn_families(list(self._list_minds())), *self._build_counter_families()]
 
     @staticmethod
@@ -275,7 +277,7 @@ _GAUGES: tuple[tuple[str, str, Callable[[DmnStatus], float]], ...] = (
     ("autonomous_turns_today", "Turns that nobody asked for, on this UTC day.", lambda one: one.turns_today),
     ("autonomous_cost_usd_today", "What these cost in US dollars.", lambda one: one.spent_today_usd),
 )
-"""A name, what it is, and where it stands."""
+"""Name, help text and value of each gauge."""
 
 
 def _find_channel(event: Fact) -> str:

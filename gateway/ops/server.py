@@ -1,16 +1,10 @@
-"""The operator's HTTP server: carries requests to a `HttpHandler` and its answers back, for whoever reaches the port.
+"""HTTP server of the operator: serves pages and the dashboard to everybody, and the API to clients with the token.
 
-Small and suspicious: one request per connection, bounded in size, time and number. h11 reads what comes in, so nothing
-here parses HTTP. An answer that flows on is no request any more: it is bounded in number alone, and dropped when its
-reader does not read.
+Every connection carries one request and is bounded in size, time and number. h11 parses HTTP. A streaming response no
+longer counts as a request: streams are bounded in number only, and a stream is dropped when its client stops reading.
 
-What the operator's HTTP server serves, and to whom: pages for everybody, the API for whoever bears the token.
-
-What the operator's HTTP server shows.
-
-The dashboard's files, as they are served: from the package, without a token, for there is no data in them.
-
-The page may run and show only what comes from here: no other address, no script or style in the markup.
+The dashboard's files contain no data, so they need no token. Their content security policy allows nothing from other
+addresses, and no script or style in the markup.
 """
 
 import asyncio
@@ -69,7 +63,7 @@ INDEX_FILE: Final = "index.html"
 
 @cache
 def load_assets() -> MappingProxyType[str, HttpResponse]:
-    """By path: `/` and `/page/...`. Read once, when the page is asked for first."""
+    """Return the dashboard's files by path (`/` and `/page/...`). They are read once, at the first request."""
     found = dict[str, HttpResponse]()
     for file in files("gateway.ops").joinpath("page").iterdir():
         kind = ASSET_TYPES.get(file.name[file.name.rfind(".") :])
@@ -85,17 +79,17 @@ def load_assets() -> MappingProxyType[str, HttpResponse]:
 logger = logging.getLogger("reverie.ops")
 
 PageFactories = Mapping[str, Callable[[], HttpResponse]]
-"""By path. Each is made anew for every request, on the event loop."""
+"""Page builders by path. Each is called for every request, on the event loop."""
 
 DENIAL_DELAY_S: Final = 1.0
-"""A wrong token is told so late: whoever tries many has few tries a second, for connections are few."""
+"""Seconds before a wrong token is refused: connections are few, so this limits how many tokens can be tried."""
 _PUBLIC_PATHS: Final = frozenset({"/health", "/ready"})
-"""Nothing in them is worth hiding, and whoever watches over processes calls them by any name."""
+"""Paths that accept every host name: they contain no secrets, and process monitors call them by any name."""
 METRICS_PATH: Final = "/metrics"
 
 
 class OpsSite:
-    """Implements `gateway.ops.http.HttpHandler`."""
+    """Pages, dashboard and API under one host. Implements `gateway.ops.http.HttpHandler`."""
 
     def __init__(
         self,
@@ -108,9 +102,9 @@ class OpsSite:
         stream: "EventBroadcaster | None" = None,
         clock: Clock | None = None,
     ) -> None:
-        """`host`: what is listened on. `names`: other names for us. `token`: None: there is no API.
+        """`host`: the address that we listen on. `names`: our other host names. `token`: None: there is no API.
 
-        `door` makes the API, which is loaded when somebody first asks for it.
+        `door` creates the API, which is loaded at the first request for it.
         """
         self._pages = pages
         self._host, self._names = host, frozenset(name.lower() for name in names)
@@ -119,7 +113,7 @@ class OpsSite:
         self._router: ApiRouter | None = None
         self._clock = clock or SystemClock()
         self.denied_requests = 0
-        """Requests with a wrong token, or none where one is needed."""
+        """Requests with a wrong token, or without one where it is needed."""
 
     async def check_request(self, head: HttpRequestHead) -> HttpResponse | None:
         path = head.path
@@ -132,7 +126,7 @@ class OpsSite:
             return problem_response(HTTPStatus.NOT_FOUND, f"there is {there}")
         if (refused := await self._check_token(head)) is not None:
             return refused
-        from gateway.ops.api import ALLOWED_METHODS  # noqa: PLC0415 - loaded when somebody first asks
+        from gateway.ops.api import ALLOWED_METHODS  # noqa: PLC0415 - loaded at the first request
 
         if path not in ALLOWED_METHODS:
             return problem_response(HTTPStatus.NOT_FOUND, "/openapi.json says what there is")
@@ -152,14 +146,14 @@ class OpsSite:
         return await self.open_router().respond(head, body, self._stream)
 
     def open_router(self) -> "ApiRouter":
-        """The API."""
+        """Return the API router; create it at the first call."""
         assert self._make is not None
         if self._router is None:
             self._router = self._make()
         return self._router
 
     async def close(self) -> None:
-        """Let go of what the API holds."""
+        """Close the API's connection to the store."""
         if self._router is not None:
             await self._router.close()
 
@@ -197,10 +191,10 @@ def build_pages(
     limits: LimitStats | None = None,
     redact: Redact | None = None,
 ) -> PageFactories:
-    """`/health`: this process lives. `/ready`: it is connected. `/metrics`: for Prometheus.
+    """Build `/health` (the process lives), `/ready` (it is connected) and `/metrics` (for Prometheus).
 
-    `llm`, `minds`, `tools`, `limits`: what the metrics of models, agents, tools and of limits that were reached are
-    taken from; None: there are none. `redact` is given the labels of metrics.
+    `llm`, `minds`, `tools`, `limits`: sources of the metrics of models, agents, tools and reached limits; None: these
+    metrics are left out. `redact` is applied to the labels of metrics.
     """
     clean = redact or Redactor()
 
@@ -229,7 +223,7 @@ def build_pages(
 
 
 def _format_channel_problem(one: ChannelStats) -> str:
-    """Why a channel is not up, in one line. Untrusted: perhaps the platform's words."""
+    """Return why a channel is not up, in one line. Untrusted: it may quote the platform."""
     why = " ".join(one.reason.split())
     return f"{one.channel} is {one.state}{f': {why}' if why else ''}"
 
@@ -237,19 +231,19 @@ def _format_channel_problem(one: ChannelStats) -> str:
 MAX_HEAD_BYTES = 16_384
 MAX_BODY_BYTES = 65_536
 REQUEST_TIMEOUT_S = 5.0
-"""For a client to say what it wants, and again for it to take the answer: programs do that in milliseconds."""
+"""Seconds for a client to send its request, and again to read the response. Programs need milliseconds."""
 RESPONSE_TIMEOUT_S = 20.0
-"""For the gateway to make one; orders wait for what they do."""
+"""Seconds for the gateway to build a response. Orders wait until they are carried out."""
 STALLED_READER_S = 30.0
-"""Whoever takes nothing of a flow for so long is gone."""
+"""Seconds without reading after which the client of a stream is considered gone."""
 LINGER_S, LINGER_BYTES = 1.0, 4_194_304
-"""For a client that still sends what is refused."""
+"""Seconds and bytes that are still read from a client whose request was refused, so that it sees the response."""
 MAX_CONNECTIONS = 32
 MAX_STREAMS = 16
-"""Beside these."""
+"""Streaming responses, in addition to `MAX_CONNECTIONS`."""
 _READ_BYTES = 4_096
 _BUFFER_BYTES = 65_536
-"""Of a flow, what is handed over before its reader has taken it."""
+"""Bytes of a stream that may wait in the transport until the client reads them."""
 _DEFAULT_HEADERS: Headers = (
     ("Cache-Control", "no-store"),
     ("X-Content-Type-Options", "nosniff"),
@@ -262,10 +256,10 @@ _DEFAULT_CSP = ("Content-Security-Policy", "default-src 'none'; frame-ancestors 
 
 
 class OpsServer:
-    """Serves a site on one port."""
+    """HTTP server of one site on one port."""
 
     def __init__(self, host: str, port: int, site: HttpHandler) -> None:
-        """`port` 0: any free one; `port` then tells which."""
+        """`port` 0: any free port; `port` holds its number after `start`."""
         self._host = host
         self.port = port
         self._handler = site
@@ -274,7 +268,7 @@ class OpsServer:
         self._streams: set[asyncio.Task[None]] = set()
 
     async def start(self) -> bool:
-        """Begin to serve; False after a warning that says what to change, for the gateway can do without."""
+        """Start to listen. False after a logged warning that says what to change: the gateway can run without it."""
         try:
             self._server = await asyncio.start_server(self._accept, self._host, self.port, limit=_READ_BYTES)
         except (OSError, UnicodeError) as error:
@@ -292,7 +286,7 @@ class OpsServer:
         return True
 
     async def close(self) -> None:
-        """End every connection and let go of the port. More than once is as good as once."""
+        """End every connection and close the port. May be called more than once."""
         if self._server is None:
             return
         self._server.close()
@@ -315,7 +309,7 @@ class OpsServer:
                     self._streams.add(task)
                     await _stream_chunks(http, flow, reader, writer)
         except (OSError, TimeoutError, asyncio.CancelledError):
-            writer.transport.abort()  # nobody waits for an answer, or nobody will get one
+            writer.transport.abort()  # the client does not wait, or cannot be answered
         except Exception:
             logger.exception("a request broke")
             writer.transport.abort()
@@ -329,7 +323,7 @@ class OpsServer:
     async def _exchange(
         self, http: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> AsyncGenerator[bytes] | None:
-        """Hear a request and answer it. What is returned flows on."""
+        """Read a request and answer it. Return the chunks of a streaming response, else None."""
         bare, answer = False, None
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
@@ -375,7 +369,10 @@ async def _next_event(http: h11.Connection, reader: asyncio.StreamReader) -> obj
 
 
 async def _drain_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Let who still sends see the answer: closed with something unread, a connection takes it back (RFC 9112, 9.6)."""
+    """Read on until the client has seen the response.
+
+    Closing with unread data would reset the connection (RFC 9112, 9.6).
+    """
     writer.write_eof()
     left = LINGER_BYTES
     with contextlib.suppress(TimeoutError):
@@ -393,12 +390,12 @@ def _parse_head(request: h11.Request) -> HttpRequestHead:
 
 
 async def _read_body(http: h11.Connection, reader: asyncio.StreamReader, head: HttpRequestHead) -> bytes:
-    """All of it. Nothing of one that says that it is too long is read. Raises Refused."""
+    """Read the whole body. A body that declares itself too long is not read at all. Raises HttpProblem."""
     long = HttpProblem(
         problem_response(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {MAX_BODY_BYTES} bytes are taken")
     )
-    said = head.headers.get("content-length", "0")
-    if len(said) > len(str(MAX_BODY_BYTES)) or int(said) > MAX_BODY_BYTES:
+    declared = head.headers.get("content-length", "0")
+    if len(declared) > len(str(MAX_BODY_BYTES)) or int(declared) > MAX_BODY_BYTES:
         raise long
     found = bytearray()
     while isinstance(event := await _next_event(http, reader), h11.Data):
@@ -409,7 +406,7 @@ async def _read_body(http: h11.Connection, reader: asyncio.StreamReader, head: H
 
 
 def _serialize_response(http: h11.Connection, answer: HttpResponse | StreamingHttpResponse, *, bare: bool) -> bytes:
-    """The answer as it goes over the wire; of a flow its beginning. `bare`: without its body."""
+    """Serialize a response; of a streaming response its head. `bare`: without the body."""
     body = (
         b""
         if isinstance(answer, StreamingHttpResponse)
@@ -433,9 +430,9 @@ async def _stream_chunks(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
 ) -> None:
-    """Write them until there are no more, or nobody reads them. Returns soon after the reader has gone."""
+    """Write the chunks until they end or the client has gone. Returns soon after the client disconnects."""
     writer.transport.set_write_buffer_limits(high=_BUFFER_BYTES)
-    gone = asyncio.ensure_future(reader.read(1))  # who listens says nothing more: whatever comes is the end
+    gone = asyncio.ensure_future(reader.read(1))  # a client of a stream sends nothing more: any byte means the end
     coming: asyncio.Future[bytes | None] | None = None
     try:
         while True:

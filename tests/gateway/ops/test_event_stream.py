@@ -140,7 +140,7 @@ def test_listeners_are_bounded_and_each_leaves_room_again(tmp_path: Path, monkey
 
 
 def test_listeners_do_not_count_as_requests_and_live_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("REQUEST_S", "ANSWER_S"):
+    for name in ("REQUEST_TIMEOUT_S", "RESPONSE_TIMEOUT_S"):
         monkeypatch.setattr(server, name, 0.5)
 
     async def story() -> None:
