@@ -471,10 +471,10 @@ class SseEncoder:
         ]
         for kept in await reader.newest_entries(most, after=after, before=end, kinds=["post", "delivery"]):
             backlog.append((kept.seq, [*build_fact_events(kept.fact, kept.seq, kept.at, kept.conversation or "")]))
-        newest = sorted(backlog, key=lambda one: one[0])[-most:]
-        lost = missed - len(newest)
+        recent = sorted(backlog, key=lambda one: one[0])[-most:]
+        lost = missed - len(recent)
         first = [SseFrame(seq=0, data=self.encode_lost(lost), event_count=1)] if lost > 0 else []
-        return last, [*first, *(self._encode_frame(events, seq) for seq, events in newest)]
+        return last, [*first, *(self._encode_frame(events, seq) for seq, events in recent)]
 
     def encode_lost(self, count: int) -> bytes:
         return self._encode_frame([LostEvent(at=self._services.clock.now(), count=count)]).data

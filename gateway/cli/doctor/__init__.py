@@ -1,10 +1,12 @@
-"""`reverie doctor`: everything that can be reached is looked at, and for each finding the remedy is said.
+"""`reverie doctor`: checks everything that can be reached, and states a remedy with each finding.
 
-`rules/` decide, pure: from what was seen to findings. `checks/` look, one area each, and only read: neither the store's
-lock nor a place at a platform is taken, so that a running gateway is not disturbed. `examine` runs them side by side.
-`report` is what people and programs are shown.
+`doctor` runs all checks side by side within time bounds (`examine`) and renders the report for people and programs.
+`base` has what checks receive (`DoctorContext`) and their types. The other files hold one area each: `configuration`,
+`instance` (the gateway process and its port), `models`, `services` (platforms, MCP servers, certificates), `store`, and
+`system` (clock, files and modes, machine, sandbox, versions).
 
-Looking at the world, area by area. Each check reads only, and its rules decide about what it saw.
-
-From what was seen to findings, area by area. Pure.
+Rules: functions `judge_*` and `find_*` decide and are pure; functions `check_*` look at the world and hand them what
+they found. Checks only read: they take neither the store's lock nor a session on a platform that a running gateway
+uses, so a running gateway is not disturbed. A finding is about one thing and has a stable code whose first word is its
+area (`AREAS`); docs/troubleshooting.md has an entry for each code.
 """

@@ -1,4 +1,4 @@
-"""What checks are handed, and what they are."""
+"""Inputs and types of doctor checks."""
 
 import asyncio
 import threading
@@ -15,20 +15,20 @@ from gateway.config.models import Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayState:
-    """Whether a gateway uses the store just now."""
+    """State of the gateway that uses the store."""
 
     kind: Literal["running", "starting", "hangs", "died", "stopped"]
-    """hangs: it holds its store and gives no sign of life; died: it left things behind that it takes along else."""
+    """hangs: it holds the store without a heartbeat; died: it left files behind that a clean exit removes."""
     pid: int | None = None
-    """None: not known."""
+    """Process id. None: not known."""
     silent_s: float = 0.0
-    """Since the last sign of life; 0 if there is none."""
+    """Seconds since the last heartbeat; 0: there is none."""
     started: str = ""
-    """When that process began, as it says; empty if it does not."""
+    """Start time of the process as it recorded it; empty: not recorded."""
 
     @property
     def is_alive(self) -> bool:
-        """Some process may be at work with this store."""
+        """True if a process may be using the store."""
         return self.kind in ("running", "starting", "hangs")
 
 
@@ -37,25 +37,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorEnvironment:
-    """Where doctor looks, whatever the configuration says."""
+    """Where doctor looks, independent of the configuration."""
 
     directory: Path
-    """Of the configuration."""
+    """Configuration directory."""
     env: Mapping[str, str]
     offline: bool = False
-    """Nothing beyond this machine is asked."""
+    """True: no other machine is contacted."""
     root: Path = Path("/")
-    """Where `proc`, `sys`, `etc` and `run` are."""
+    """Directory that contains `proc`, `sys`, `etc` and `run`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorContext:
-    """What is examined, once its configuration could be read."""
+    """Input of the checks, once the configuration could be read."""
 
     environment: DoctorEnvironment
     config: LoadedConfig
     gateway_state: GatewayState
-    """Of its gateway."""
+    """State of the gateway that uses the store of this configuration."""
 
     @property
     def settings(self) -> Settings:
@@ -67,13 +67,13 @@ class DoctorContext:
 
 
 ConfiglessCheck = Callable[[DoctorEnvironment], Awaitable[Sequence[Finding]]]
-"""Looks at something that needs no configuration."""
+"""A check that needs no configuration."""
 DoctorCheck = Callable[[DoctorContext], Awaitable[Sequence[Finding]]]
-"""Looks at one thing. May raise whatever goes wrong: that is told as a finding of its own."""
+"""A check. It may raise any exception; that becomes a finding."""
 
 
 async def run_in_thread(function: Callable[[], T]) -> T:
-    """Run what blocks in a thread that nobody has to wait for: also not the end of the process."""
+    """Run a blocking function in a daemon thread: neither the caller nor the end of the process has to wait for it."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
@@ -84,7 +84,7 @@ async def run_in_thread(function: Callable[[], T]) -> T:
     def work() -> None:
         try:
             result = function()
-        except Exception as error:  # noqa: BLE001 - whoever waits is told
+        except Exception as error:  # noqa: BLE001 - passed to the caller
             _notify_loop(loop, tell, partial(done.set_exception, error))
         else:
             _notify_loop(loop, tell, partial(done.set_result, result))
@@ -98,5 +98,5 @@ def _notify_loop(
 ) -> None:
     try:
         loop.call_soon_threadsafe(tell, end)
-    except RuntimeError:  # nobody waits any more: the loop is closed
+    except RuntimeError:  # the loop is closed: nobody waits any more
         return

@@ -1,7 +1,4 @@
-"""What is wrong and what is unwise in the configuration. Pure.
-
-Looks at the configuration beyond what it takes to read it.
-"""
+"""Checks of the configuration, beyond what is needed to read it."""
 
 import shlex
 import sqlite3
@@ -23,17 +20,17 @@ from gateway.store import StoreError
 
 _EXAMPLES: Final = ("who runs this bot, reachable", "-1001234567890", "123456789012345678")
 _EXAMPLE_PEOPLE: Final = ("telegram.main:1001", "irc.libera:account:someone")
-"""Values of reverie.example.yaml. Whoever the people are, they are not the operator."""
+"""Values of reverie.example.yaml that cannot be the operator's own."""
 _REMEDIES: Final = {"access.masks": "set access.masks: false, and have people log in to the network's services"}
-"""Where a warning says why, and not what to do."""
+"""Remedies of warnings that state only a reason."""
 _OPEN_FIX: Final = "make it readable for the user that runs this: chown, chmod 600"
 _CONFIG_SUFFIXES: Final = (".yaml", ".yml", ".json", ".toml", ".ini", ".conf")
 _IGNORED_SUFFIXES: Final = frozenset({".pem", ".crt", ".key", ".md", ".txt", ".db", ".sql", ".sh", ".service"})
-"""Files that people keep beside a configuration and that nobody takes for one."""
+"""Suffixes of files that people keep beside a configuration without mistaking them for one."""
 
 
 def missing_config(problem: ConfigProblem) -> Finding:
-    """There is nothing to examine."""
+    """Build the finding for a directory without a configuration."""
     return Finding(
         code="config.none",
         level="bad",
@@ -44,7 +41,10 @@ def missing_config(problem: ConfigProblem) -> Finding:
 
 
 def judge_problems(problems: Iterable[ConfigProblem]) -> list[Finding]:
-    """What keeps the configuration from being used. The remedy stands behind the semicolon of most."""
+    """Return findings for the problems that prevent the configuration from being used.
+
+    Most messages have their remedy behind a semicolon.
+    """
     found = []
     for one in problems:
         what, _, fix = one.message.partition("; ")
@@ -55,7 +55,10 @@ def judge_problems(problems: Iterable[ConfigProblem]) -> list[Finding]:
 
 
 def judge_warnings(warnings: Iterable[ConfigProblem]) -> Iterator[Finding]:
-    """What works and lets more happen than is meant. The remedy stands behind the semicolon of each warning."""
+    """Return findings for settings that work but permit more than is meant.
+
+    Each message has its remedy behind a semicolon.
+    """
     for one in warnings:
         what, _, fix = one.message.partition("; ")
         if not one.key:
@@ -71,7 +74,7 @@ def judge_warnings(warnings: Iterable[ConfigProblem]) -> Iterator[Finding]:
 
 
 def find_unread_files(names: Iterable[str], read: Collection[str]) -> Iterator[Finding]:
-    """Files of the directory that look as if they counted, and do not. `read`: those that do, or are referred to."""
+    """Find files that look like configuration but are not read. `read`: files that are read, or referred to."""
     for name in sorted(names):
         path = PurePath(name)
         if (
@@ -93,7 +96,7 @@ def find_unread_files(names: Iterable[str], read: Collection[str]) -> Iterator[F
 
 
 def find_example_values(settings: Settings) -> Iterator[Finding]:
-    """Values of the example that nobody replaced."""
+    """Find values that were copied from the example."""
     for role, people_of in settings.access.roles:
         copied = [one for one in people_of if one in _EXAMPLE_PEOPLE]
         if copied:
@@ -106,8 +109,8 @@ def find_example_values(settings: Settings) -> Iterator[Finding]:
             )
     for name, channel in settings.channels.items():
         rooms = channel.rooms
-        said = [*rooms, *([channel.contact] if channel.platform == "irc" and channel.contact else [])]
-        copied = [value for value in said if value in _EXAMPLES]
+        values = [*rooms, *([channel.contact] if channel.platform == "irc" and channel.contact else [])]
+        copied = [value for value in values if value in _EXAMPLES]
         if copied:
             yield Finding(
                 code="config.example",
@@ -119,7 +122,10 @@ def find_example_values(settings: Settings) -> Iterator[Finding]:
 
 
 def judge_owners(settings: Settings, *, paired_owners: int, costs: bool) -> Iterator[Finding]:
-    """Who may do what. `paired_owners`: how many were made owners while the gateway ran. `costs`: answers do."""
+    """Judge who is an owner and who may write.
+
+    `paired_owners`: owners added at run time. `costs`: answers cost money.
+    """
     access = settings.access
     if not access.roles.owner and not paired_owners and not any(one.role == "owner" for one in access.grants):
         yield Finding(
@@ -140,7 +146,7 @@ def judge_owners(settings: Settings, *, paired_owners: int, costs: bool) -> Iter
 
 
 def judge_channels(settings: Settings) -> Iterator[Finding]:
-    """Channels that this version cannot run, and none at all."""
+    """Judge channels that this version cannot run, and a configuration without channels."""
     for name, channel in settings.channels.items():
         if channel.platform == "console":
             yield Finding(
@@ -161,7 +167,7 @@ def judge_channels(settings: Settings) -> Iterator[Finding]:
 
 
 def find_unbound_channels(settings: Settings) -> Iterator[Finding]:
-    """Channels that no binding of any agent listens to."""
+    """Find channels that no binding of any agent listens to."""
     globs = [one.match.channel for agent in settings.agents for one in agent.bindings if one.listen != "off"]
     for name in settings.channels:
         if not any(fnmatchcase(name, glob) for glob in globs):
@@ -180,30 +186,30 @@ def _format_location(problem: ConfigProblem) -> str:
     return " ".join(part for part in (at, problem.key) if part)
 
 
-async def check_configuration(subject: DoctorContext) -> Sequence[Finding]:
-    """What is unwise, unread, or left as it was in the example."""
-    settings, directory = subject.settings, subject.environment.directory
+async def check_configuration(context: DoctorContext) -> Sequence[Finding]:
+    """Check for settings that are unwise, files that are not read, and values from the example."""
+    settings, directory = context.settings, context.environment.directory
     found = [
-        *judge_warnings(subject.config.warnings),
+        *judge_warnings(context.config.warnings),
         *judge_channels(settings),
         *find_unbound_channels(settings),
     ]
     found += find_example_values(settings)
     names = await run_in_thread(lambda: _list_files(directory))
-    referred = {path.name for path in subject.config.referenced_files if path.parent.resolve() == directory.resolve()}
+    referred = {path.name for path in context.config.referenced_files if path.parent.resolve() == directory.resolve()}
     read = {name for name in names if name.endswith((".yaml", ".yml"))}
     found += find_unread_files(names, read | referred)
-    owners = await _count_paired_owners(settings.store.path, alive=subject.gateway_state.is_alive)
-    found += judge_owners(settings, paired_owners=owners, costs=_costs_money(subject))
+    owners = await _count_paired_owners(settings.store.path, alive=context.gateway_state.is_alive)
+    found += judge_owners(settings, paired_owners=owners, costs=_costs_money(context))
     agents, channels = len(settings.agents), len(settings.channels)
-    told = f"{channels} channel{'s' * (channels != 1)} and {agents} agent{'s' * (agents != 1)} are configured"
-    return [Finding(code="config.read", level="ok", what=told, where=str(directory)), *found]
+    summary = f"{channels} channel{'s' * (channels != 1)} and {agents} agent{'s' * (agents != 1)} are configured"
+    return [Finding(code="config.read", level="ok", what=summary, where=str(directory)), *found]
 
 
-async def check_prices(subject: DoctorContext) -> Sequence[Finding]:
-    """Whether the price table can be read."""
+async def check_prices(context: DoctorContext) -> Sequence[Finding]:
+    """Check whether the price table can be read."""
     try:
-        await run_in_thread(lambda: load_price_table(subject.environment.directory))
+        await run_in_thread(lambda: load_price_table(context.environment.directory))
     except PriceTableError as error:
         return [price_table_finding(str(error))]
     return []
@@ -214,23 +220,23 @@ def _list_files(directory: Path) -> list[str]:
 
 
 async def _count_paired_owners(store: Path, *, alive: bool) -> int:
-    """How many were made owners while the gateway ran."""
+    """Count the owners that were added at run time."""
     try:
         async with await open_reader(store, alive=alive) as reader:
             held = await reader.current_facts("role_given")
-    except (StoreError, sqlite3.Error, OSError):  # the store's own check says why
+    except (StoreError, sqlite3.Error, OSError):  # the check of the store reports the reason
         return 0
     return sum(1 for one in held if isinstance(one.fact, RoleAssigned) and one.fact.role == "owner")
 
 
-def _costs_money(subject: DoctorContext) -> bool:
-    """Whether answers cost something, or may."""
-    llm = subject.settings.llm
+def _costs_money(context: DoctorContext) -> bool:
+    """Return whether answers cost money, or may."""
+    llm = context.settings.llm
     try:
-        prices = load_price_table(subject.environment.directory)
+        prices = load_price_table(context.environment.directory)
     except PriceTableError:
         return True
-    for agent in subject.settings.agents:
+    for agent in context.settings.agents:
         for key in fallback_chain(agent.model, llm.models):
             model, provider = llm.models[key], llm.providers[llm.models[key].provider]
             if provider.kind == "scripted":

