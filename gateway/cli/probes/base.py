@@ -1,11 +1,7 @@
-"""What asking the world found. Pure.
+"""Findings of probes, and the probe of a server's address: DNS, TCP and TLS handshake, without sending anything.
 
-Is there a server at an address, and does it speak TLS as it should? DNS, TCP and the handshake; nothing is said.
-
-The codes are `net.name`, `net.refused`, `net.route`, `net.timeout`, `net.lost`, `net.proxy`, `net.tls.expired`,
+Codes: `net.name`, `net.refused`, `net.route`, `net.timeout`, `net.lost`, `net.proxy`, `net.tls.expired`,
 `net.tls.clock`, `net.tls.issuer`, `net.tls.host`, `net.tls.none`, `net.tls`, and `net.ok`.
-
-Collects what one probe finds, without secrets and fit for any terminal. Pure.
 """
 
 import asyncio
@@ -23,62 +19,62 @@ from gateway.core.redaction import REDACTED, Redactor
 from gateway.core.text_safety import escape_unprintable
 
 Severity = Literal["ok", "warning", "bad"]
-"""`warning`: it works, and something will surprise somebody; `bad`: it does not work."""
+"""`warning`: it works, but will surprise somebody; `bad`: it does not work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was looked at."""
+    """Result of one check."""
 
     code: str
-    """What was looked at, for programs: dotted, lower case, e.g. `telegram.token`. It stays the same over versions."""
+    """Stable code of the check, for programs: dotted, lower case, e.g. `telegram.token`."""
     level: Severity
     what: str
-    """What is so, in one sentence without secrets. Quoted words of servers are printable."""
+    """The state in one sentence without secrets. Quotes of servers are printable."""
     fix: str = ""
-    """What the operator can do about it: one sentence. Never empty unless the level is `ok`."""
+    """One sentence that tells the operator what to do. Never empty unless the level is `ok`."""
     where: str = ""
-    """The key of the configuration, the file, or the channel that it is about. Empty: the machine."""
+    """Key of the configuration, file or channel. Empty: the machine."""
 
 
 _MAX_SENTENCE_CHARS = 400
-"""Characters of a sentence that quotes a server."""
+"""Longest sentence; sentences may quote a server."""
 
 
 class FindingCollector:
-    """Findings in the order in which they were made."""
+    """Collects the findings of one probe, in order, without secrets and safe for any terminal."""
 
     def __init__(self, where: str = "", secrets: Iterable[str] = ()) -> None:
-        """`where`: as `Finding.where`. `secrets`: what never stands in a finding, whoever says it."""
+        """`where`: see `Finding.where`. `secrets`: texts that never appear in a finding."""
         known = [secret for secret in secrets if secret]
         self._where, self._redact = where, Redactor(known)
         self._short_secrets = [secret for secret in known if len(secret) > 2]  # noqa: PLR2004 - less is in any word
         self.findings: list[Finding] = []
 
     def ok(self, code: str, what: str) -> None:
-        """It is as it should be."""
+        """Add a finding of level `ok`."""
         self._add(code, "ok", what, "")
 
     def warn(self, code: str, what: str, fix: str) -> None:
-        """It works, and something will surprise somebody."""
+        """Add a finding of level `warning`."""
         self._add(code, "warning", what, fix)
 
     def bad(self, code: str, what: str, fix: str) -> None:
-        """It does not work."""
+        """Add a finding of level `bad`."""
         self._add(code, "bad", what, fix)
 
     @property
     def has_failed(self) -> bool:
-        """Something does not work."""
+        """True if a finding is bad."""
         return any(finding.level == "bad" for finding in self.findings)
 
     def clean(self, text: object) -> str:
-        """What somebody else said: one line, limited, without secrets."""
-        said = self._redact(" ".join(str(text).split()))
-        for secret in self._short_secrets:  # shorter ones than a redactor takes out: here they may be quoted back
-            said = said.replace(secret, REDACTED)
-        said = escape_unprintable(said)
-        return said if len(said) <= _MAX_SENTENCE_CHARS else said[: _MAX_SENTENCE_CHARS - 1] + "…"
+        """Return foreign text as one printable line, limited in length, without secrets."""
+        line = self._redact(" ".join(str(text).split()))
+        for secret in self._short_secrets:  # secrets too short for the redactor: a server may quote them
+            line = line.replace(secret, REDACTED)
+        line = escape_unprintable(line)
+        return line if len(line) <= _MAX_SENTENCE_CHARS else line[: _MAX_SENTENCE_CHARS - 1] + "…"
 
     def _add(self, code: str, level: Severity, what: str, fix: str) -> None:
         made = Finding(code=code, level=level, what=self.clean(what), fix=self.clean(fix), where=self._where)
@@ -86,16 +82,16 @@ class FindingCollector:
 
 
 PROBE_TIMEOUT_S: Final = 10.0
-"""For one probe as a whole."""
+"""Seconds for one probe as a whole."""
 _EXPIRED, _NOT_YET, _SELF_SIGNED, _WRONG_HOST = 10, 9, frozenset({18, 19, 20, 21}), frozenset({62, 64})
-"""OpenSSL's X509_V_ERR_*: x509_vfy.h."""
+"""Codes of OpenSSL, X509_V_ERR_*: x509_vfy.h."""
 _UNREACHABLE = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EADDRNOTAVAIL})
 _PORTS = {"https": 443, "wss": 443, "http": 80, "ws": 80}
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionProblem:
-    """Why a connection did not come about."""
+    """Why a connection could not be established, and what to do about it."""
 
     code: str
     what: str
@@ -103,9 +99,9 @@ class ConnectionProblem:
 
 
 def explain_connection_error(error: BaseException, host: str, port: int, *, ca_key: str = "") -> ConnectionProblem:
-    """Name what an error of a connection means, and what to do about it. Pure.
+    """Explain a connection error and state a remedy. Pure.
 
-    `ca_key`: the key that names another root, where the configuration has one.
+    `ca_key`: the configuration key for another root certificate, where there is one.
     """
     there = f"{host}:{port}"
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -165,9 +161,9 @@ def _explain_certificate_error(
 async def probe_net(
     host: str, port: int, *, tls: bool | ssl.SSLContext = True, where: str = "", ca_key: str = ""
 ) -> list[Finding]:
-    """Connect, shake hands, hang up. One finding. Never raises but for cancellation; takes 10 s at most.
+    """Connect, shake hands and close. Returns one finding. Takes 10 s at most; raises nothing but CancelledError.
 
-    `tls` True: with the system's roots.
+    `tls` True: with the system's root certificates.
     """
     found = FindingCollector(where)
     context = (ssl.create_default_context() if tls else None) if isinstance(tls, bool) else tls
@@ -178,30 +174,30 @@ async def probe_net(
             with contextlib.suppress(OSError, TimeoutError):
                 await asyncio.wait_for(writer.wait_closed(), 0.5)
     except (OSError, UnicodeError, ValueError) as error:
-        told = (
+        problem = (
             _invalid_host_problem(host)
             if isinstance(error, UnicodeError | ValueError)
             else explain_connection_error(error, host, port, ca_key=ca_key)
         )
-        found.bad(told.code, told.what, told.fix)
+        found.bad(problem.code, problem.what, problem.fix)
     else:
         found.ok("net.ok", f"{host}:{port} can be reached{' over TLS' if context else ''}")
     return found.findings
 
 
 async def probe_url(url: str, *, where: str = "") -> list[Finding]:
-    """The same for where a URL of http, https, ws or wss leads; of it only host and port are told.
+    """Probe the host and port of an http, https, ws or wss URL. Only host and port are quoted.
 
-    Where the environment names a proxy for it, what is looked at is whether that is why: one finding `net.proxy`.
+    If the environment configures a proxy for it, the result is one finding `net.proxy`: a failure may be the proxy's.
     """
     scheme, host, port = "", "", 0
     with contextlib.suppress(ValueError):
         parts = urlsplit(url)
         scheme, host, port = parts.scheme, parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 443)
     if not host:
-        told = _invalid_host_problem("")
+        problem = _invalid_host_problem("")
         found = FindingCollector(where)
-        found.bad(told.code, told.what, told.fix)
+        found.bad(problem.code, problem.what, problem.fix)
         return found.findings
     if uses_proxy(scheme, host):
         found = FindingCollector(where)
@@ -212,7 +208,7 @@ async def probe_url(url: str, *, where: str = "") -> list[Finding]:
 
 
 def uses_proxy(scheme: str, host: str) -> bool:
-    """Whether HTTP libraries go to `host` through a proxy of the environment's."""
+    """Return whether HTTP libraries use a proxy of the environment for this host."""
     if host == "localhost" or host.startswith("127.") or host == "::1":
         return False
     proxies = urllib.request.getproxies_environment()

@@ -1,7 +1,7 @@
-"""Whether a Discord bot's token is good, what it may read, and where it is.
+"""Probe of a Discord bot: its token, its intents, its guilds and rooms.
 
-Codes: `discord.token`, `discord.intents`, `discord.sessions`, `discord.guilds`, `discord.rooms`, `discord.answer`,
-and those of `probes.net`. https://discord.com/developers/docs/resources/application
+Codes: `discord.token`, `discord.intents`, `discord.sessions`, `discord.guilds`, `discord.rooms`, `discord.answer`, and
+those of `probes.base`. https://discord.com/developers/docs/resources/application
 """
 
 import asyncio
@@ -22,57 +22,57 @@ _PORTAL_URL: Final = "https://discord.com/developers/applications"
 INTENT_FIX: Final = f"open {_PORTAL_URL}, choose the application, Bot, switch on MESSAGE CONTENT INTENT, Save Changes"
 _COPY_WHOLE_FIX: Final = f"open {_PORTAL_URL}, choose the application, Bot, Reset Token, and copy what it shows"
 _FULL, _LIMITED = 1 << 18, 1 << 19
-"""Application flags: the message content intent of a bot that Discord has verified, and of any other."""
+"""Application flags of the message content intent: of a verified bot, and of any other."""
 PERMISSIONS: Final = 1 << 6 | 1 << 10 | 1 << 11 | 1 << 14 | 1 << 15 | 1 << 16 | 1 << 38
 """ADD_REACTIONS, VIEW_CHANNEL, SEND_MESSAGES, EMBED_LINKS, ATTACH_FILES, READ_MESSAGE_HISTORY,
 SEND_MESSAGES_IN_THREADS: https://discord.com/developers/docs/topics/permissions"""
 _MIN_SESSIONS: Final = 20
 _MAX_ROOMS: Final = 10
-"""Looked at, at most."""
+"""Most rooms that are checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscordProbeResult:
-    """What was found, and whose the token is."""
+    """Findings, and what is known about the bot."""
 
     findings: list[Finding] = field(default_factory=list)
     id: str = ""
-    """Of the bot's user. Empty: not known."""
+    """Id of the bot's user. Empty: not known."""
     application: str = ""
-    """Its id: the bot's, but for very old ones. Empty: not known."""
+    """Id of the application, which equals `id` except for very old bots. Empty: not known."""
     name: str = ""
     reads_messages: bool | None = None
-    """Whether it is shown what is written in rooms. None: not known."""
+    """True if it receives the contents of messages. None: not known."""
     guilds: tuple[tuple[str, str], ...] = ()
-    """Id and name of where it is: at most 200."""
+    """Id and name of its guilds, at most 200."""
     owner: tuple[str, str] = ("", "")
-    """Id and name of who owns the application, or leads its team. Empty: not known."""
+    """Id and name of the owner of the application, or of its team's. Empty: not known."""
 
     @property
     def invitation_url(self) -> str:
-        """The address with which somebody takes the bot into a guild. Empty: not known."""
+        """URL for adding the bot to a guild. Empty: not known."""
         return build_invitation_url(self.application or self.id) if self.application or self.id else ""
 
 
 def build_invitation_url(application: str) -> str:
-    """As https://discord.com/developers/docs/topics/oauth2#bot-authorization-flow says."""
-    asked = {"client_id": application, "scope": "bot applications.commands", "permissions": PERMISSIONS}
-    return f"https://discord.com/oauth2/authorize?{urlencode(asked)}"
+    """Build the URL (https://discord.com/developers/docs/topics/oauth2#bot-authorization-flow)."""
+    parameters = {"client_id": application, "scope": "bot applications.commands", "permissions": PERMISSIONS}
+    return f"https://discord.com/oauth2/authorize?{urlencode(parameters)}"
 
 
 async def probe_discord(config: "DiscordConfig", *, where: str = "") -> DiscordProbeResult:
-    """Ask the HTTP API; no session is begun. Never raises but for cancellation; takes 10 s at most."""
+    """Query the HTTP API without a gateway session. Takes 10 s at most; raises nothing but CancelledError."""
     import aiohttp  # noqa: PLC0415 - the libraries take half a second
-    import discord  # noqa: PLC0415 - the same
+    import discord  # noqa: PLC0415 - as above
 
-    from channels.discord.rest import DiscordClient  # noqa: PLC0415 - the same
+    from channels.discord.rest import DiscordClient  # noqa: PLC0415 - as above
 
-    found, seen = FindingCollector(where, [config.token.get_secret_value().strip()]), _DiscordProbeState()
+    found, state = FindingCollector(where, [config.token.get_secret_value().strip()]), _DiscordProbeState()
     client = DiscordClient(config, lambda *_: None)
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
             me = await client.log_in(config.token.get_secret_value().strip())
-            await _probe_account(client, found, seen, config, me)
+            await _probe_account(client, found, state, config, me)
     except discord.LoginFailure:
         found.bad("discord.token", "Discord does not know this token", _COPY_WHOLE_FIX)
     except TimeoutError:
@@ -89,7 +89,7 @@ async def probe_discord(config: "DiscordConfig", *, where: str = "") -> DiscordP
         found.bad("discord.answer", "the answer is not Discord's", "look at api_url")
     finally:
         await client.http.close()
-    return seen.to_result(found)
+    return state.to_result(found)
 
 
 class _DiscordProbeState:
@@ -111,42 +111,42 @@ class _DiscordProbeState:
 
 
 async def _probe_account(
-    client: "DiscordClient", found: FindingCollector, seen: _DiscordProbeState, config: "DiscordConfig", me: str
+    client: "DiscordClient", found: FindingCollector, state: _DiscordProbeState, config: "DiscordConfig", me: str
 ) -> None:
-    """What there is to say of a bot that is let in."""
+    """Add the findings on a bot whose token is valid."""
     from channels.discord.rest import DiscordRestClient  # noqa: PLC0415 - the library takes half a second
 
     api = DiscordRestClient()
     api.client = client
-    seen.id, seen.name = me, await _read_name(api)
+    state.id, state.name = me, await _read_name(api)
     if not me:
         found.bad("discord.answer", "the answer is not Discord's", "look at api_url")
         return
-    found.ok("discord.token", f"the token is that of {seen.name or 'a bot'} (id {me})")
+    found.ok("discord.token", f"the token is that of {state.name or 'a bot'} (id {me})")
     for look in (_probe_intents, _probe_sessions, _probe_guilds):
         try:
-            await look(api, found, seen)
+            await look(api, found, state)
         except Denied:
-            raise TypeError from None  # it was let in a moment ago
+            raise TypeError from None  # the token was valid a moment ago
         except SendError as error:
             found.warn("discord.answer", f"Discord did not tell all: {error.reason}", "try again later")
-    await _probe_rooms(api, found, seen, config)
+    await _probe_rooms(api, found, state, config)
 
 
 async def _read_name(api: "DiscordRestClient") -> str:
     try:
-        told = await api.call("GET", "/users/@me", again=False)
+        user = await api.call("GET", "/users/@me", again=False)
     except SendError:
         return ""
-    return get_str(told, "global_name") or get_str(told, "username")
+    return get_str(user, "global_name") or get_str(user, "username")
 
 
-async def _probe_intents(api: "DiscordRestClient", found: FindingCollector, seen: _DiscordProbeState) -> None:
-    told = await api.call("GET", "/applications/@me", again=False)
-    flags, seen.application = get_int(told, "flags") or 0, get_str(told, "id")
-    seen.owner = _find_owner(told, seen.id)
-    seen.reads_messages = bool(flags & (_FULL | _LIMITED))
-    if not seen.reads_messages:
+async def _probe_intents(api: "DiscordRestClient", found: FindingCollector, state: _DiscordProbeState) -> None:
+    application = await api.call("GET", "/applications/@me", again=False)
+    flags, state.application = get_int(application, "flags") or 0, get_str(application, "id")
+    state.owner = _find_owner(application, state.id)
+    state.reads_messages = bool(flags & (_FULL | _LIMITED))
+    if not state.reads_messages:
         what = "the message content intent is off: Discord would end the connection (4014)"
         found.bad("discord.intents", what, INTENT_FIX)
     else:
@@ -154,21 +154,21 @@ async def _probe_intents(api: "DiscordRestClient", found: FindingCollector, seen
         found.ok("discord.intents", f"the message content intent is on ({how}); others are not needed")
 
 
-def _find_owner(told: object, me: str) -> tuple[str, str]:
-    """A team's owner has a name only among its members."""
-    team = get_object(told, "team")
+def _find_owner(application: object, me: str) -> tuple[str, str]:
+    """Return id and name of the owner. A team's owner has a name only among its members."""
+    team = get_object(application, "team")
     members = [get_object(member, "user") for member in get_objects(team, "members")]
     leader = next((one for one in members if get_str(one, "id") == get_str(team, "owner_user_id")), {})
-    person = leader or get_object(told, "owner")
+    person = leader or get_object(application, "owner")
     if not get_str(person, "id") or get_str(person, "id") == me or person.get("bot") is True:
         return ("", "")
     return get_str(person, "id"), get_str(person, "global_name") or get_str(person, "username")
 
 
-async def _probe_sessions(api: "DiscordRestClient", found: FindingCollector, seen: _DiscordProbeState) -> None:
-    del seen
-    told = await api.call("GET", "/gateway/bot", again=False)
-    limit, shards = get_object(told, "session_start_limit"), get_int(told, "shards") or 1
+async def _probe_sessions(api: "DiscordRestClient", found: FindingCollector, state: _DiscordProbeState) -> None:
+    del state
+    gateway = await api.call("GET", "/gateway/bot", again=False)
+    limit, shards = get_object(gateway, "session_start_limit"), get_int(gateway, "shards") or 1
     left, total, reset_ms = (
         get_int(limit, "remaining"),
         get_int(limit, "total"),
@@ -184,28 +184,28 @@ async def _probe_sessions(api: "DiscordRestClient", found: FindingCollector, see
         found.warn("discord.sessions", what, "write `shards: auto` at the channel")
 
 
-async def _probe_guilds(api: "DiscordRestClient", found: FindingCollector, seen: _DiscordProbeState) -> None:
-    told = await api.call("GET", "/users/@me/guilds", again=False)
-    listed = [get_object({"g": one}, "g") for one in told] if isinstance(told, list) else []
-    seen.guilds = tuple((get_str(one, "id"), get_str(one, "name")) for one in listed if get_str(one, "id"))
-    if seen.guilds:
-        names = ", ".join(name or number for number, name in seen.guilds[:5])
-        found.ok("discord.guilds", f"it is in {len(seen.guilds)} guild(s): {names}")
+async def _probe_guilds(api: "DiscordRestClient", found: FindingCollector, state: _DiscordProbeState) -> None:
+    answer = await api.call("GET", "/users/@me/guilds", again=False)
+    listed = [get_object({"g": one}, "g") for one in answer] if isinstance(answer, list) else []
+    state.guilds = tuple((get_str(one, "id"), get_str(one, "name")) for one in listed if get_str(one, "id"))
+    if state.guilds:
+        names = ", ".join(name or number for number, name in state.guilds[:5])
+        found.ok("discord.guilds", f"it is in {len(state.guilds)} guild(s): {names}")
     else:
         what = "it is in no guild: only people who share one with it can write to it"
         found.warn(
-            "discord.guilds", what, f"open {build_invitation_url(seen.application or seen.id)} and choose a guild"
+            "discord.guilds", what, f"open {build_invitation_url(state.application or state.id)} and choose a guild"
         )
 
 
 async def _probe_rooms(
-    api: "DiscordRestClient", found: FindingCollector, seen: _DiscordProbeState, config: "DiscordConfig"
+    api: "DiscordRestClient", found: FindingCollector, state: _DiscordProbeState, config: "DiscordConfig"
 ) -> None:
-    """Whether the channels and guilds that are named are there for it."""
-    known = {number for number, _ in seen.guilds}
+    """Add findings on whether the bot sees the configured channels and guilds."""
+    known = {number for number, _ in state.guilds}
     for room in [room for room in config.rooms if room != "*" and room not in known][:_MAX_ROOMS]:
         try:
-            told = await api.call("GET", "/channels/{channel_id}", again=False, channel_id=room)
+            channel = await api.call("GET", "/channels/{channel_id}", again=False, channel_id=room)
         except RateLimited:
             return
         except Rejected:
@@ -214,25 +214,25 @@ async def _probe_rooms(
         except SendError:
             return
         else:
-            found.ok("discord.rooms", f"it sees #{get_str(told, 'name') or room} ({room})")
+            found.ok("discord.rooms", f"it sees #{get_str(channel, 'name') or room} ({room})")
 
 
 async def find_discord_name(config: "DiscordConfig", number: str) -> str:
-    """The same; Discord tells of anybody."""
+    """Return the display name of a user; empty if there is none, or on any error. Discord shows every user to bots."""
     import aiohttp  # noqa: PLC0415 - the libraries take half a second
-    import discord  # noqa: PLC0415 - the same
+    import discord  # noqa: PLC0415 - as above
 
-    from channels.base import SendError  # noqa: PLC0415 - the same
-    from channels.discord.rest import DiscordClient, DiscordRestClient  # noqa: PLC0415 - the same
+    from channels.base import SendError  # noqa: PLC0415 - as above
+    from channels.discord.rest import DiscordClient, DiscordRestClient  # noqa: PLC0415 - as above
 
     client, api = DiscordClient(config, lambda *_: None), DiscordRestClient()
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
             await client.log_in(config.token.get_secret_value().strip())
             api.client = client
-            told = await api.call("GET", "/users/{user_id}", again=False, user_id=number)
+            user = await api.call("GET", "/users/{user_id}", again=False, user_id=number)
     except (discord.DiscordException, aiohttp.ClientError, SendError, OSError, ValueError, KeyError, TypeError):
         return ""
     finally:
         await client.http.close()
-    return clean_person_name(get_str(told, "global_name") or get_str(told, "username"))
+    return clean_person_name(get_str(user, "global_name") or get_str(user, "username"))

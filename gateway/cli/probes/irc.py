@@ -1,11 +1,10 @@
-"""Whether an IRC network lets us in as the configuration says; nothing is joined and nobody is spoken to.
+"""Probe of an IRC network: login as configured, without joining rooms or sending messages.
 
 Codes: `irc.tls`, `irc.sts`, `irc.password`, `irc.banned`, `irc.nick`, `irc.sasl`, `irc.network`, `irc.login`,
-`irc.rooms`, and those of `probes.net`. https://modern.ircdocs.horse/#connection-registration
+`irc.rooms`, and those of `probes.base`. https://modern.ircdocs.horse/#connection-registration
 
-What can be told of IRC rooms without going into them: a server says the modes of most to whoever asks. Pure.
-
-Numerics: https://modern.ircdocs.horse/#rplchannelmodeis-324, https://modern.ircdocs.horse/#errnosuchchannel-403
+Rooms are checked by their modes, which most servers send to everybody
+(https://modern.ircdocs.horse/#rplchannelmodeis-324, https://modern.ircdocs.horse/#errnosuchchannel-403).
 """
 
 import asyncio
@@ -21,12 +20,12 @@ from channels.irc.wire import IrcLine, format_line, parse_line
 from gateway.cli.probes.base import PROBE_TIMEOUT_S, Finding, FindingCollector, explain_connection_error, probe_net
 
 MAX_ROOMS: Final = 10
-"""Rooms that are asked about."""
+"""Most rooms that are queried."""
 _END_OF_REPLIES: Final = "rooms-are-asked"
 
 
 class IrcRoomProbe:
-    """Asks about each, and follows what the server says."""
+    """Queries the modes of rooms and collects the replies. Pure."""
 
     def __init__(self, rooms: Iterable[str]) -> None:
         self._rooms = list(rooms)[:MAX_ROOMS]
@@ -34,21 +33,21 @@ class IrcRoomProbe:
         self._missing: set[str] = set()
 
     def build_queries(self) -> list[str]:
-        """The lines that ask; none, where there is nothing to ask about."""
+        """Return the lines of the query; empty without rooms."""
         if not self._rooms:
             return []
         return [*(format_line("MODE", room) for room in self._rooms), format_line("PING", _END_OF_REPLIES)]
 
-    def feed(self, said: IrcLine) -> bool:
-        """Take in a line of the server's; whether it was the last one that answers."""
-        if said.command == "324":
-            self._modes[said.param(1).lower()] = said.param(2)
-        elif said.command in ("401", "403"):  # ngIRCd says that there is no such nick or channel
-            self._missing.add(said.param(1).lower())
-        return said.command == "PONG" and said.param(-1) == _END_OF_REPLIES
+    def feed(self, line: IrcLine) -> bool:
+        """Process a line of the server. Return whether it was the last reply."""
+        if line.command == "324":
+            self._modes[line.param(1).lower()] = line.param(2)
+        elif line.command in ("401", "403"):  # ngIRCd answers 401, no such nick or channel
+            self._missing.add(line.param(1).lower())
+        return line.command == "PONG" and line.param(-1) == _END_OF_REPLIES
 
     def report(self, found: FindingCollector) -> None:
-        """Of rooms that the server says nothing of nothing is told: it may keep them to itself."""
+        """Add a finding for each room. A room without a reply gets none: the server may conceal it."""
         for room in self._rooms:
             modes = self._modes.get(room.lower())
             if room.lower() in self._missing:
@@ -65,78 +64,80 @@ class IrcRoomProbe:
 
 
 _LOGIN_PATIENCE_S: Final = 4.0
-"""What has been asked by then and not answered, is not waited for."""
+"""Seconds after which unanswered steps of the login are given up."""
 _ROOM_REPLIES_S: Final = 2.0
-"""For what a server says of rooms: some say nothing."""
+"""Seconds for the replies about rooms: some servers send none."""
 _LOOPBACK_PREFIXES = ("127.", "localhost", "::1")
 _NICK_ERRORS = {"433": "taken", "436": "taken", "437": "held by the services", "432": "not allowed"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IrcProbeResult:
-    """What was found, and how the network is."""
+    """Findings, and what is known about the network."""
 
     findings: list[Finding] = field(default_factory=list)
     network: str = ""
-    """As it calls itself. Empty: it does not say, or we were not let in."""
+    """Its own name. Empty: not stated, or the login failed."""
     nick: str = ""
-    """Under which we were welcomed. Empty: we were not."""
+    """Nick after the welcome. Empty: the login failed."""
     account: str = ""
-    """Of the services, that we were logged in to. Empty: none."""
+    """Services account that we are logged in to. Empty: none."""
     mechanisms: tuple[str, ...] | None = None
-    """Offered for SASL; empty: SASL, without saying how. None: no SASL."""
+    """Offered SASL mechanisms; empty: SASL without a list. None: no SASL."""
 
 
 async def probe_irc(config: IrcConfig, *, where: str = "") -> IrcProbeResult:
-    """Connect, log in, say goodbye. Never raises but for cancellation; takes 10 s at most."""
+    """Connect, log in and quit. Takes 10 s at most; raises nothing but CancelledError."""
     from channels.irc.tls import create_ssl_context  # noqa: PLC0415 - with the library
 
-    given = [config.password, config.sasl.password if config.sasl else None]
-    found = FindingCollector(where, [secret.get_secret_value() for secret in given if secret])
+    configured = [config.password, config.sasl.password if config.sasl else None]
+    found = FindingCollector(where, [secret.get_secret_value() for secret in configured if secret])
     try:
         tls = create_ssl_context(config.tls)
     except Denied as denied:
         found.bad("irc.tls", denied.reason, "correct the names of the files under tls")
         return IrcProbeResult(findings=found.findings)
-    talk = _IrcProbeSession(config, found, secure=tls is not None)
+    session = _IrcProbeSession(config, found, secure=tls is not None)
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
-            await _run_session(config, talk, tls)
+            await _run_session(config, session, tls)
     except TimeoutError:
-        told = explain_connection_error(TimeoutError(), config.host, config.port)
-        if talk.has_spoken:
+        problem = explain_connection_error(TimeoutError(), config.host, config.port)
+        if session.has_spoken:
             found.bad("irc.login", f"{config.host} did not let us in within {PROBE_TIMEOUT_S:.0f} s", "try again later")
         else:
-            found.bad(told.code, told.what, "look at the port, and whether it takes TLS (6697 does, 6667 does not)")
+            found.bad(
+                problem.code, problem.what, "look at the port, and whether it takes TLS (6697 does, 6667 does not)"
+            )
     except (OSError, UnicodeError) as error:
         ca_key = f"channels.{where}.tls.ca_file" if where else "tls: {ca_file: FILE}"
         if isinstance(error, OSError) and error.errno is not None and not str(error).startswith("[SSL"):
-            # asyncio tells several addresses' errors as one: ask anew, which names it.
+            # asyncio merges the errors of several addresses into one: probe again for the exact one.
             found.findings += await probe_net(config.host, config.port, tls=tls or False, where=where, ca_key=ca_key)
         if not found.has_failed:
-            told = explain_connection_error(error, config.host, config.port, ca_key=ca_key)
-            found.bad(told.code, told.what, told.fix)
-    _warn_unwise(config, talk, found)
-    return talk.build_result()
+            problem = explain_connection_error(error, config.host, config.port, ca_key=ca_key)
+            found.bad(problem.code, problem.what, problem.fix)
+    _warn_unwise(config, session, found)
+    return session.build_result()
 
 
-async def _run_session(config: IrcConfig, talk: "_IrcProbeSession", tls: object) -> None:
-    """Talk until all is known, or there is nothing more to hope for. Raises OSError."""
+async def _run_session(config: IrcConfig, session: "_IrcProbeSession", tls: object) -> None:
+    """Run the session until everything is known or it failed. Raises OSError."""
     from channels.irc.connection import create_connection  # noqa: PLC0415 - takes a fifth of a second
 
-    connection = create_connection(talk.on_line, talk.on_lost)
-    talk.write = connection.send_raw
+    connection = create_connection(session.on_line, session.on_lost)
+    session.write = connection.send_raw
     try:
         await connection.open(config.host, config.port, tls)  # type: ignore[arg-type] # `context`'s own
-        talk.start()
-        await talk.wait(_LOGIN_PATIENCE_S)
+        session.start()
+        await session.wait(_LOGIN_PATIENCE_S)
     finally:
-        talk.stop()
+        session.stop()
         await connection.close_gracefully(format_line("QUIT", trailing="just looking"))
 
 
 class _IrcProbeSession:
-    """One login, followed."""
+    """State of one login."""
 
     def __init__(self, config: IrcConfig, found: FindingCollector, *, secure: bool) -> None:
         self._config, self._found = config, found
@@ -145,18 +146,18 @@ class _IrcProbeSession:
         self._room_probe = IrcRoomProbe(config.rooms)
         self._last_words = self._network = ""
         self._nick_refusal: tuple[str, str] | None = None
-        """Numeric and words of the first refusal of our nick."""
+        """Numeric and text of the first refusal of our nick."""
         self.has_spoken = False
-        """The server has said something that reads like IRC."""
+        """True once the server has sent a line of IRC."""
         self.write: Callable[[str], None] = lambda _: None
 
     def start(self) -> None:
-        """Say the first lines."""
+        """Send the first lines."""
         for raw in self._login.start():
             self.write(raw)
 
     async def wait(self, hurry_s: float) -> None:
-        """Until all is known."""
+        """Wait until everything is known. After `hurry_s` seconds without an answer the login is hurried on."""
         try:
             await asyncio.wait_for(self._done.wait(), hurry_s)
         except TimeoutError:
@@ -165,15 +166,15 @@ class _IrcProbeSession:
             await self._done.wait()
 
     def on_line(self, raw: str) -> None:
-        """One line of the server's."""
-        said = parse_line(raw)
-        if said is None or self._done.is_set():
+        """Process a line of the server."""
+        line = parse_line(raw)
+        if line is None or self._done.is_set():
             return
         self.has_spoken = True
-        if said.command in _NICK_ERRORS and not self._login.is_welcomed and self._nick_refusal is None:
-            self._nick_refusal = (said.command, said.param(-1))
+        if line.command in _NICK_ERRORS and not self._login.is_welcomed and self._nick_refusal is None:
+            self._nick_refusal = (line.command, line.param(-1))
         try:
-            for answer in self._login.feed(said):
+            for answer in self._login.feed(line):
                 self.write(answer)
         except StsUpgrade as upgrade:
             what = f"{self._config.host} wants to be spoken to over TLS on port {upgrade.port}"
@@ -181,16 +182,16 @@ class _IrcProbeSession:
         except SendError as error:
             self._fail(*_explain_refusal(error.reason, self._config))
         else:
-            self._handle(said)
+            self._handle(line)
 
-    def _handle(self, said: IrcLine) -> None:
-        match said.command:
+    def _handle(self, line: IrcLine) -> None:
+        match line.command:
             case "PING":
-                self.write(format_line("PONG", trailing=said.param(-1)))
+                self.write(format_line("PONG", trailing=line.param(-1)))
             case "ERROR":
-                self._last_words = said.param(-1)
+                self._last_words = line.param(-1)
             case "005":
-                tokens = dict(token.partition("=")[::2] for token in said.params[1:-1])
+                tokens = dict(token.partition("=")[::2] for token in line.params[1:-1])
                 self._network = self._found.clean(tokens.get("NETWORK", ""))[:60] or self._network
             case "376" | "422":
                 asking = self._room_probe.build_queries()
@@ -200,11 +201,11 @@ class _IrcProbeSession:
                     asyncio.get_running_loop().call_later(_ROOM_REPLIES_S, self._done.set)
                 else:
                     self._done.set()
-            case _ if self._room_probe.feed(said):
+            case _ if self._room_probe.feed(line):
                 self._done.set()
 
     def on_lost(self, reason: str) -> None:
-        """The connection has ended."""
+        """Process the end of the connection."""
         if self._done.is_set():
             return
         if not self._login.is_welcomed:
@@ -216,7 +217,7 @@ class _IrcProbeSession:
         self._done.set()
 
     def stop(self) -> None:
-        """What is said from now on counts no more."""
+        """Ignore further lines."""
         self._done.set()
 
     def _fail(self, code: str, what: str, fix: str, *, warning: bool = False) -> None:
@@ -224,7 +225,7 @@ class _IrcProbeSession:
         self._done.set()
 
     def build_result(self) -> IrcProbeResult:
-        """What is known by now; adds what a login that succeeded tells."""
+        """Return what is known; add the findings of a successful login."""
         login, found, config = self._login, self._found, self._config
         offered = login.offered_value("sasl")
         mechanisms = None if offered is None else tuple(one for one in offered.upper().split(",") if one)
@@ -255,7 +256,7 @@ class _IrcProbeSession:
 
 
 def _explain_refusal(reason: str, config: IrcConfig) -> tuple[str, str, str]:
-    """Code, what and fix of why we are not let in."""
+    """Return code, text and remedy for a refused login."""
     if "does not offer SASL" in reason or "without the SASL login" in reason or "sasl capability" in reason:
         return "irc.sasl", reason, "choose another mechanism, or leave sasl out"
     if reason.startswith("SASL"):
@@ -271,10 +272,10 @@ def _explain_refusal(reason: str, config: IrcConfig) -> tuple[str, str, str]:
     return "irc.login", reason, "try again later, or ask the network"
 
 
-def _warn_unwise(config: IrcConfig, talk: _IrcProbeSession, found: FindingCollector) -> None:
-    """What is unwise though it works."""
+def _warn_unwise(config: IrcConfig, session: _IrcProbeSession, found: FindingCollector) -> None:
+    """Add warnings on settings that work but are unwise."""
     local = config.host.startswith(_LOOPBACK_PREFIXES)
-    if not talk.has_spoken:
+    if not session.has_spoken:
         return
     if config.tls is False and not local:
         what = "everything, passwords too, goes over the network in the clear"

@@ -1,10 +1,8 @@
-"""Whether a model answers: its key, its name, its address; asked for one token.
+"""Probe of a model: key, name and address, tested by asking for one token; and the list of a provider's models.
 
 Codes: `model.key`, `model.name`, `model.credit`, `model.busy`, `model.answer`, `model.cache`, `model.context`,
-`model.price`, and those of `probes.net`. platform.claude.com/docs/en/api/models-list,
+`model.price`, and those of `probes.base`. Sources: platform.claude.com/docs/en/api/models-list,
 platform.openai.com/docs/api-reference/models, llama.cpp tools/server/README.md (`/v1/models`, `/props`).
-
-What models a provider has, as far as it says so, and whether its key and its address are good.
 """
 
 import asyncio
@@ -44,26 +42,26 @@ from gateway.core.clock import SystemClock
 
 _VERSION_HEADERS: Final = {"anthropic-version": "2023-06-01"}
 _WINDOW_KEYS: Final = ("max_input_tokens", "max_model_len", "context_length", "context_window")
-"""What servers call the window in their lists: Anthropic, vLLM, OpenRouter, Groq."""
+"""Names of the context window in lists of models: Anthropic, vLLM, OpenRouter, Groq."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelListing:
-    """What a provider says it has."""
+    """Models that a provider lists."""
 
     findings: list[Finding] = field(default_factory=list)
     names: tuple[str, ...] = ()
-    """In the provider's order, newest first with most. Empty: it does not list them."""
+    """In the provider's order, mostly newest first. Empty: it does not list them."""
     context_tokens: Mapping[str, int] = field(default_factory=dict)
-    """Name -> tokens, where it says so."""
+    """Context window by name, where the provider states it."""
     has_answered: bool = True
-    """It has answered something, if only that there is no list."""
+    """True if the provider answered at all, even without a list."""
 
 
 async def list_models(provider: ProviderConfig, *, where: str = "") -> ModelListing:
-    """Ask a provider what it has. Never raises but for cancellation; takes 10 s at most.
+    """Fetch a provider's models. Takes 10 s at most; raises nothing but CancelledError.
 
-    Servers that keep no such list are no fault; a key that is refused is.
+    A server without such a list is no problem; a refused key is.
     """
     found = create_collector(provider, where)
     offered = ModelListing(has_answered=False)
@@ -76,21 +74,21 @@ async def list_models(provider: ProviderConfig, *, where: str = "") -> ModelList
 
 
 def report_no_answer(provider: ProviderConfig, found: FindingCollector) -> None:
-    """Tell that no answer came in time."""
+    """Add the finding that no answer came in time."""
     if not isinstance(provider, LocalConfig | ScriptedConfig):
         fix = "look at base_url, and at firewalls between here and there; then try again"
         found.bad("net.timeout", f"{format_host(provider.base_url)} does not answer", fix)
 
 
 def find_nearest_models(name: str, names: tuple[str, ...], most: int = 3) -> list[str]:
-    """Of `names` those that read most like `name`. Pure."""
+    """Return those of `names` that are most similar to `name`. Pure."""
     low = {one.lower(): one for one in names}
     close = [low[one] for one in difflib.get_close_matches(name.lower(), list(low), n=most, cutoff=0.5)]
     return close or [one for one in names if name.lower() in one.lower()][:most]
 
 
 def create_collector(provider: ProviderConfig, where: str) -> FindingCollector:
-    """Where findings about it are collected: never with its key."""
+    """Return a collector whose findings never contain the provider's key."""
     return FindingCollector(where, [_read_key(provider)])
 
 
@@ -101,7 +99,7 @@ def _read_key(provider: ProviderConfig) -> str:
 
 
 async def fetch_model_list(provider: ProviderConfig, found: FindingCollector, limit_s: float) -> ModelListing:
-    """What it has, without findings: these go to `found`."""
+    """Fetch the models. Problems are added to `found`."""
     if isinstance(provider, LocalConfig | ScriptedConfig):
         return ModelListing()
     key = _read_key(provider)
@@ -114,7 +112,7 @@ async def fetch_model_list(provider: ProviderConfig, found: FindingCollector, li
     )
     try:
         async with asyncio.timeout(limit_s):
-            told: object = json.loads(await api.get())
+            answer: object = json.loads(await api.get())
     except ModelError as error:
         if error.status in {401, 403}:
             report_refused_key(provider, found, error)
@@ -128,36 +126,36 @@ async def fetch_model_list(provider: ProviderConfig, found: FindingCollector, li
         return ModelListing()
     finally:
         await api.aclose()
-    return _parse_model_list(told)
+    return _parse_model_list(answer)
 
 
-def _parse_model_list(told: object) -> ModelListing:
-    """A list of models in the form of Anthropic or OpenAI; llama.cpp's has the window in `meta`. Pure."""
-    rows = [row for row in get_objects(told, "data") if get_str(row, "id")]
+def _parse_model_list(answer: object) -> ModelListing:
+    """Parse a list of models as Anthropic or OpenAI send it; llama.cpp has the window in `meta`. Pure."""
+    rows = [row for row in get_objects(answer, "data") if get_str(row, "id")]
     windows: dict[str, int] = {}
     for row in rows:
-        said = [get_number(row, key) for key in _WINDOW_KEYS] + [get_number(get_object(row, "meta"), "n_ctx")]
-        window = next((one for one in said if one), None)
+        sizes = [get_number(row, key) for key in _WINDOW_KEYS] + [get_number(get_object(row, "meta"), "n_ctx")]
+        window = next((one for one in sizes if one), None)
         if window:
             windows[get_str(row, "id")] = int(window)
     return ModelListing(names=tuple(get_str(row, "id") for row in rows), context_tokens=windows)
 
 
 def report_refused_key(provider: ProviderConfig, found: FindingCollector, error: ModelError) -> None:
-    """Tell that the key is not taken."""
+    """Add the finding that the key is refused."""
     what = "the key is refused" if _read_key(provider) else "the server wants a key, and none is given"
     found.bad("model.key", f"{what}: {error.reason}", f"make or copy the key at {find_account_site(provider)}")
 
 
 def find_account_site(provider: ProviderConfig) -> str:
-    """Where keys and credit are to be had."""
+    """Return the site that issues keys and credit."""
     base = "" if isinstance(provider, LocalConfig | ScriptedConfig) else format_host(provider.base_url)
     known = {"api.anthropic.com": "console.anthropic.com", "api.openai.com": "platform.openai.com"}
     return known.get(base, base or "the provider")
 
 
 async def report_unreachable(provider: ProviderConfig, found: FindingCollector, error: ModelError) -> None:
-    """Tell why there was no answer, as far as looking at its address tells."""
+    """Add findings on why there was no answer, from probing the address."""
     if isinstance(provider, LocalConfig | ScriptedConfig):
         return
     lost = [one for one in await probe_url(strip_version(provider.base_url)) if one.level == "bad"]
@@ -177,22 +175,22 @@ _NO_MODEL: Final = {
         re.IGNORECASE,
     ),
 }
-"""How servers say, by status, that they have no such model. Other refusals with 400 name the model, too."""
+"""How servers report an unknown model, by HTTP status. Other refusals with 400 name the model, too."""
 _OUTPUT_LIMIT_REACHED: Final = re.compile(r"max_tokens or model output limit was reached", re.IGNORECASE)
-"""OpenAI's reasoning models say this where one token is not enough: key and name are good."""
+"""Message of OpenAI's reasoning models when one token is not enough: key and name are valid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelProbeResult:
-    """What was found of one model."""
+    """Result of probing one model."""
 
     findings: list[Finding] = field(default_factory=list)
     names: tuple[str, ...] = ()
-    """As `ModelListing.names`."""
+    """See `ModelListing.names`."""
     context_tokens: int | None = None
-    """As the provider says. None: it does not."""
+    """Context window that the provider states. None: it does not."""
     minimum_tokens: int = 0
-    """The shortest prefix that it caches."""
+    """Shortest prefix that the model caches."""
 
 
 async def probe_model(
@@ -203,10 +201,9 @@ async def probe_model(
     where: str = "",
     keys: tuple[str, str] = ("", ""),
 ) -> ModelProbeResult:
-    """Ask the model for one token. Never raises but for cancellation; takes 10 s at most.
+    """Ask the model for one token. Takes 10 s at most; raises nothing but CancelledError.
 
-    It costs what a prompt of ten tokens costs. `keys`: what the model and its provider are called in the
-    configuration.
+    It costs as much as a prompt of ten tokens. `keys`: names of the model and of its provider in the configuration.
     """
     found, listed = create_collector(provider, where), ModelListing(has_answered=False)
     price = prices.find(config.name or "", provider=provider.kind)
@@ -234,7 +231,7 @@ async def probe_model(
 async def _ask_one_token(
     config: ModelConfig, provider: ProviderConfig, found: FindingCollector, listed: ModelListing, keys: tuple[str, str]
 ) -> None:
-    """One token, by the same code that will answer people."""
+    """Ask for one token through the same code that answers people."""
     key, source = keys[0] or "model", keys[1] or "provider"
     single = config.model_copy(update={"provider": source, "fallbacks": ()})
     made: dict[str, Model] = {}
@@ -244,8 +241,8 @@ async def _ask_one_token(
         found.bad("model.answer", str(error), "correct the entry")
         return
     model, name = made[key], config.name or provider.kind
-    said = (ModelMessage(role="user", parts=(TextPart(text="Say OK."),)),)
-    request = ModelRequest(blocks=(), conversation=said, max_output_tokens=1, shared_key="probe")
+    conversation = (ModelMessage(role="user", parts=(TextPart(text="Say OK."),)),)
+    request = ModelRequest(blocks=(), conversation=conversation, max_output_tokens=1, shared_key="probe")
     try:
         async with contextlib.aclosing(model.stream(request)) as chunks:
             async for chunk in chunks:
@@ -260,7 +257,7 @@ async def _ask_one_token(
 async def _explain_failure(
     error: ModelError, name: str, provider: ProviderConfig, found: FindingCollector, listed: ModelListing
 ) -> None:
-    """Name what is wrong."""
+    """Add the finding that explains the failure."""
     if _OUTPUT_LIMIT_REACHED.search(error.reason):
         found.ok("model.answer", f"{name} answers")
     elif _is_without_credit(error):
@@ -268,7 +265,7 @@ async def _explain_failure(
         found.bad("model.credit", f"the account has no credit: {error.reason}", fix)
     elif error.status in {401, 403}:
         report_refused_key(provider, found, error)
-    elif name not in listed.names and (said := _NO_MODEL.get(error.status or 0)) and said.search(error.reason):
+    elif name not in listed.names and (pattern := _NO_MODEL.get(error.status or 0)) and pattern.search(error.reason):
         close = find_nearest_models(name, listed.names)
         fix = f"it has {', '.join(close)}" if close else "look at the name in the provider's list of models"
         found.bad("model.name", f"there is no model {name}: {error.reason}", fix)
@@ -285,15 +282,15 @@ async def _explain_failure(
 
 
 def _is_without_credit(error: ModelError) -> bool:
-    """Too many requests that no waiting helps are those of a limit on money."""
+    """Return whether the error is a money limit: 429 responses that no waiting helps are, too."""
     spent = isinstance(error, ModelUnusable) and error.status == 429  # noqa: PLR2004 - HTTP's own number
-    return spent or error.status == 402 or _NO_CREDIT.search(error.reason) is not None  # noqa: PLR2004 - the same
+    return spent or error.status == 402 or _NO_CREDIT.search(error.reason) is not None  # noqa: PLR2004 - as above
 
 
 def _report_configuration(
     config: ModelConfig, provider: ProviderConfig, price: Price, found: FindingCollector, listed: ModelListing
 ) -> None:
-    """What will surprise somebody, though it works."""
+    """Add findings on configuration that works but will surprise somebody."""
     name, written = config.name or provider.kind, context_tokens_of(config, provider)
     window = listed.context_tokens.get(config.name or "") or _find_only_window(listed, provider)
     if window is not None and written > window:
@@ -311,7 +308,7 @@ def _report_configuration(
 
 
 def _find_only_window(listed: ModelListing, provider: ProviderConfig) -> int | None:
-    """llama.cpp has one model, whatever it is called."""
+    """Return the window of the only model of a llama.cpp server, whatever its name."""
     return (
         next(iter(listed.context_tokens.values()))
         if provider.kind == "llamacpp" and len(listed.context_tokens) == 1

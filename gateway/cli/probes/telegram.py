@@ -1,14 +1,10 @@
-"""Whether a Telegram bot's token is good, and what will surprise its operator.
+"""Probe of a Telegram bot: its token, settings and groups; and who has written to it, so that setup can offer the ids.
 
 Codes: `telegram.token`, `telegram.privacy`, `telegram.webhook`, `telegram.poller`, `telegram.commands`,
-`telegram.rooms`, `telegram.answer`, and those of `probes.net`. https://core.telegram.org/bots/api
+`telegram.rooms`, `telegram.answer`, and those of `probes.base`. https://core.telegram.org/bots/api
 
-Who has written to a Telegram bot and was not answered yet: so that nobody needs to look up an id.
-
-Updates are asked for without an offset, which confirms none (core.telegram.org/bots/api#getupdates), so whoever runs
-the bot next is told all of it again. A program that polls for the bot at the same moment is interrupted once.
-
-Who has an id, as far as a platform tells its bots.
+Updates are requested without an offset, which confirms none (core.telegram.org/bots/api#getupdates): the next poller
+receives all of them again. A program that polls for the bot at the same time is interrupted once.
 """
 
 import asyncio
@@ -26,10 +22,13 @@ if TYPE_CHECKING:
 
 
 async def find_telegram_name(config: "TelegramConfig", number: str) -> str:
-    """The name; empty if the bot has never met them, or it cannot be asked. Never raises but for cancellation."""
+    """Return the name of a person.
+
+    Empty if the bot has never met them, or on any error. Raises nothing but CancelledError.
+    """
     from telegram.error import TelegramError  # noqa: PLC0415 - the library takes half a second
 
-    from channels.telegram.api import TelegramApi  # noqa: PLC0415 - the same
+    from channels.telegram.api import TelegramApi  # noqa: PLC0415 - as above
 
     try:
         api = TelegramApi(config)
@@ -39,12 +38,12 @@ async def find_telegram_name(config: "TelegramConfig", number: str) -> str:
         with api.redact_logs():
             async with asyncio.timeout(PROBE_TIMEOUT_S):
                 url = f"{api.bot.base_url}/getChat?chat_id={int(number)}"
-                told = await api.await_call(api.bot.request.post(url))
+                chat = await api.await_call(api.bot.request.post(url))
     except (TelegramError, TimeoutError, ValueError):
         return ""
     finally:
         await api.close()
-    return clean_person_name(get_str(told, "first_name") if get_str(told, "type") == "private" else "")
+    return clean_person_name(get_str(chat, "first_name") if get_str(chat, "type") == "private" else "")
 
 
 PRIVACY_FIX: Final = (
@@ -53,51 +52,52 @@ PRIVACY_FIX: Final = (
 )
 _COPY_WHOLE_FIX: Final = "talk to @BotFather, send /mybots, choose the bot, API Token, and copy it whole"
 _POLLER_WAIT_S: Final = 2
-"""How long another poller has to show itself."""
+"""Seconds to wait for the conflict with another poller."""
 _MAX_ROOMS: Final = 10
-"""Looked at, at most."""
+"""Most groups that are checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TelegramProbeResult:
-    """What was found, and whose the token is."""
+    """Findings, and what is known about the bot."""
 
     findings: list[Finding] = field(default_factory=list)
     id: str = ""
-    """Empty: not known."""
+    """Id of the bot. Empty: not known."""
     username: str = ""
-    """Without `@`."""
+    """Username without `@`."""
     name: str = ""
     reads_whole_groups: bool | None = None
-    """Whether groups show it everything that is said. None: not known."""
+    """True if it receives all messages of its groups. None: not known."""
 
 
 async def probe_telegram(config: "TelegramConfig", *, where: str = "", listen: bool = False) -> TelegramProbeResult:
-    """Ask the Bot API. Confirms no update, changes nothing; never raises but for cancellation; takes 10 s at most.
+    """Query the Bot API. Takes 10 s at most; raises nothing but CancelledError.
 
-    `listen`: also find out, in two seconds, whether another program polls for this bot. That interrupts it once, so
-    it must not be asked for while a gateway of ours may run with this token.
+    No update is confirmed and nothing is changed. `listen`: also find out, in two seconds, whether another program
+    polls for this bot. That interrupts the program once, so do not use it while a gateway of ours may run with this
+    token.
     """
     from channels.telegram.api import TelegramApi  # noqa: PLC0415 - the library takes half a second
 
     hook = config.webhook
     secrets = [config.token.get_secret_value(), *([hook.secret.get_secret_value()] if hook else [])]
-    found, seen = FindingCollector(where, secrets), _TelegramProbeState()
+    found, state = FindingCollector(where, secrets), _TelegramProbeState()
     try:
         api = TelegramApi(config)
     except (RuntimeError, ValueError, OSError) as error:
         found.bad("net.proxy", f"the HTTP client cannot be set up: {error}", "look at the proxies in the environment")
-        return seen.to_result(found)
+        return state.to_result(found)
     try:
         with api.redact_logs():
             async with asyncio.timeout(PROBE_TIMEOUT_S):
-                if await _probe_token(api, found, seen, config.base_url, where):
+                if await _probe_token(api, found, state, config.base_url, where):
                     await _probe_account(api, found, config, listen=listen)
     except TimeoutError:
         found.bad("telegram.answer", "the Bot API did not answer in time", "try again; look at the network")
     finally:
         await api.close()
-    return seen.to_result(found)
+    return state.to_result(found)
 
 
 class _TelegramProbeState:
@@ -115,18 +115,21 @@ class _TelegramProbeState:
 
 
 async def _call_method(api: "TelegramApi", method: str, **parameters: str | int) -> object:
-    """The result as it came: the library insists on fields that are nothing to us. Raises TelegramError."""
+    """Call a method and return its raw result: the library insists on fields that we do not need.
+
+    Raises TelegramError.
+    """
     query = f"?{urlencode(parameters)}" if parameters else ""
     return await api.await_call(api.bot.request.post(f"{api.bot.base_url}/{method}{query}"))
 
 
 async def _probe_token(
-    api: "TelegramApi", found: FindingCollector, seen: _TelegramProbeState, base_url: str, where: str
+    api: "TelegramApi", found: FindingCollector, state: _TelegramProbeState, base_url: str, where: str
 ) -> bool:
-    """Learn whose token it is; whether there is more to ask."""
-    from telegram.error import InvalidToken, NetworkError, TelegramError  # noqa: PLC0415 - the same
+    """Find out whose token it is. Return whether the probe can go on."""
+    from telegram.error import InvalidToken, NetworkError, TelegramError  # noqa: PLC0415 - as above
 
-    from channels.telegram.api import FloodWait  # noqa: PLC0415 - the same
+    from channels.telegram.api import FloodWait  # noqa: PLC0415 - as above
 
     try:
         me = await _call_method(api, "getMe")
@@ -150,16 +153,16 @@ async def _probe_token(
     if number is None:
         found.bad("telegram.answer", "the answer is not the Bot API's", "look at base_url")
         return False
-    seen.id, seen.username, seen.name = str(number), get_str(me, "username"), get_str(me, "first_name")
-    found.ok("telegram.token", f"the token is that of @{seen.username} ({seen.name}, id {seen.id})")
-    seen.reads_whole_groups = get_object({"me": me}, "me").get("can_read_all_group_messages") is not False
+    state.id, state.username, state.name = str(number), get_str(me, "username"), get_str(me, "first_name")
+    found.ok("telegram.token", f"the token is that of @{state.username} ({state.name}, id {state.id})")
+    state.reads_whole_groups = get_object({"me": me}, "me").get("can_read_all_group_messages") is not False
     return True
 
 
 async def _probe_account(
     api: "TelegramApi", found: FindingCollector, config: "TelegramConfig", *, listen: bool
 ) -> None:
-    """What else there is to say of a bot that is known."""
+    """Add the findings on a bot whose token is valid."""
     from telegram.error import TelegramError  # noqa: PLC0415 - the library takes half a second
 
     try:
@@ -169,8 +172,10 @@ async def _probe_account(
             await _probe_poller(api, found)
         await _probe_rooms(api, found, config)
         commands = await _call_method(api, "getMyCommands")
-        told = len(commands) if isinstance(commands, list) else 0
-        found.ok("telegram.commands", f"{told} commands stand in its menu" if told else "its menu is set at the start")
+        count = len(commands) if isinstance(commands, list) else 0
+        found.ok(
+            "telegram.commands", f"{count} commands stand in its menu" if count else "its menu is set at the start"
+        )
     except TelegramError as error:
         found.warn("telegram.answer", f"Telegram did not tell all: {api.redact(error)}", "try again")
 
@@ -180,19 +185,19 @@ async def _probe_privacy(api: "TelegramApi", found: FindingCollector, config: "T
     if get_object({"me": me}, "me").get("can_read_all_group_messages") is not False:
         found.ok("telegram.privacy", "privacy mode is off: groups show it all that is said")
     elif config.rooms:
-        told = "privacy mode is on: groups show it only commands, mentions and replies to it"
-        found.warn("telegram.privacy", told, PRIVACY_FIX)
+        what = "privacy mode is on: groups show it only commands, mentions and replies to it"
+        found.warn("telegram.privacy", what, PRIVACY_FIX)
     else:
         found.ok("telegram.privacy", "privacy mode is on, which means nothing in private chats")
 
 
 async def _probe_webhook(api: "TelegramApi", found: FindingCollector, config: "TelegramConfig") -> bool:
-    """Whether updates go to a webhook that is not the configured one."""
-    told = await _call_method(api, "getWebhookInfo")
-    url = get_str(told, "url")
+    """Return whether updates go to a webhook other than the configured one."""
+    webhook = await _call_method(api, "getWebhookInfo")
+    url = get_str(webhook, "url")
     if not url or (config.webhook is not None and url == config.webhook.url):
         return False
-    # Its path is often a secret, so the host alone is told.
+    # Its path is often a secret, so only the host is shown.
     host = url.split("/")[2] if url.count("/") > 1 else "somewhere"
     if config.webhook is None:
         what = f"a webhook at {host} gets this bot's messages; the gateway takes it away when it starts"
@@ -205,7 +210,7 @@ async def _probe_webhook(api: "TelegramApi", found: FindingCollector, config: "T
 
 
 async def _probe_poller(api: "TelegramApi", found: FindingCollector) -> None:
-    """A poll without an offset confirms nothing, and another's next poll ends it with 409."""
+    """Poll without an offset, which confirms nothing. The next poll of another program ends it with 409."""
     from telegram.error import Conflict  # noqa: PLC0415 - the library takes half a second
 
     try:
@@ -218,7 +223,7 @@ async def _probe_poller(api: "TelegramApi", found: FindingCollector) -> None:
 
 
 async def _probe_rooms(api: "TelegramApi", found: FindingCollector, config: "TelegramConfig") -> None:
-    """Whether the bot is in the groups that are named."""
+    """Add findings on whether the bot is in the configured groups."""
     from telegram.error import BadRequest, ChatMigrated, Forbidden  # noqa: PLC0415 - the library takes half a second
 
     for room in [room for room in config.rooms if room != "*"][:_MAX_ROOMS]:
@@ -238,20 +243,20 @@ _UPDATE_KINDS = ("message", "edited_message", "my_chat_member")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TelegramContacts:
-    """What waits for the bot. Newest first."""
+    """People and groups whose updates wait for the bot, newest first."""
 
     findings: list[Finding] = field(default_factory=list)
     people: tuple[tuple[str, str], ...] = ()
-    """Id, and how they call themselves, of who wrote in private."""
+    """Id and name of people who wrote in private."""
     groups: tuple[tuple[str, str], ...] = ()
-    """Id and title of groups in which something was said to it, or which it was taken into."""
+    """Id and title of groups that mentioned the bot or added it."""
 
 
 async def find_contacts(config: "TelegramConfig", *, where: str = "") -> TelegramContacts:
-    """Look. Never raises but for cancellation; takes 10 s at most."""
+    """Fetch the pending updates. Takes 10 s at most; raises nothing but CancelledError."""
     from telegram.error import Conflict, TelegramError  # noqa: PLC0415 - the library takes half a second
 
-    from channels.telegram.api import TelegramApi  # noqa: PLC0415 - the same
+    from channels.telegram.api import TelegramApi  # noqa: PLC0415 - as above
 
     found, updates = FindingCollector(where, [config.token.get_secret_value()]), []
     try:
@@ -262,8 +267,10 @@ async def find_contacts(config: "TelegramConfig", *, where: str = "") -> Telegra
     try:
         with api.redact_logs():
             async with asyncio.timeout(PROBE_TIMEOUT_S):
-                told = await api.await_call(api.bot.request.post(f"{api.bot.base_url}/getUpdates?limit=100&timeout=0"))
-                updates = told if isinstance(told, list) else []
+                answer = await api.await_call(
+                    api.bot.request.post(f"{api.bot.base_url}/getUpdates?limit=100&timeout=0")
+                )
+                updates = answer if isinstance(answer, list) else []
     except Conflict:
         what = "a webhook or another program takes this bot's messages"
         found.warn("telegram.poller", what, "stop the other program, and look again")
@@ -275,11 +282,11 @@ async def find_contacts(config: "TelegramConfig", *, where: str = "") -> Telegra
 
 
 def parse_contacts(updates: Sequence[object], found: FindingCollector) -> TelegramContacts:
-    """Of raw updates, who wrote and where. Pure."""
+    """Extract people and groups from raw updates. Pure."""
     people: dict[str, str] = {}
     groups: dict[str, str] = {}
     for update in reversed(updates):
-        event = next((told for kind in _UPDATE_KINDS if (told := get_object(update, kind))), {})
+        event = next((found_event for kind in _UPDATE_KINDS if (found_event := get_object(update, kind))), {})
         chat, sender = get_object(event, "chat"), get_object(event, "from")
         number, by = get_int(chat, "id"), get_int(sender, "id")
         if number is None:

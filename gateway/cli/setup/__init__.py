@@ -1,7 +1,10 @@
-"""`reverie setup`: asks what matters, looks whether it works, and writes the configuration.
+"""`reverie setup`: asks for what matters, tests the answers, and writes the configuration.
 
-`interview` is the whole conversation as a generator: it yields what is to be asked, told and looked at (`dialog`), and
-is sent the answers, so it knows neither terminals nor networks. `terminal` and `unattended` answer it, `looking` looks
-with the probes. What comes out (`answers`) becomes entries of the configuration (`entries`), a new file (`rendering`)
-or changes of those that are there (`editing`), and is put in place as a whole (`placing`).
+`program` is the command: it runs the interview in a terminal or unattended with flags, runs probes, and puts the files
+in place as a whole. `interview` is the whole conversation as a generator, with `platforms` and `model` for its parts:
+it yields steps and receives replies (`dialog`), so it knows neither terminals nor networks. `config_edit` turns the
+answers (`SetupAnswers`) into entries of the configuration, renders a new file, or edits an existing one in place.
+
+Rules: only `program` has side effects. An existing file keeps its comments and its order. Secrets go to files of their
+own below `secrets/`, or stay in environment variables; the configuration only refers to them.
 """

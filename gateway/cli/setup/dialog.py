@@ -1,9 +1,10 @@
-"""What an interview asks for, step by step, and the questions that are the same everywhere. Pure.
+"""Steps of the setup dialog and their replies, the answers they add up to, and the questions that all parts share.
 
-A `DialogFlow` yields steps and is sent one reply for each: a text for `SetupQuestion`, a `SecretReference` for
-`SecretQuestion`, True or False for `ConfirmQuestion`, what was seen for `ProbeRequest`, None for `SetupNotice`.
+Pure.
 
-What was answered, in the configuration's own terms. Pure.
+A `DialogFlow` is a generator that yields steps and is sent one reply for each: a text for `SetupQuestion`, a
+`SecretReference` for `SecretQuestion`, True or False for `ConfirmQuestion`, the result for `ProbeRequest`, None for
+`SetupNotice`.
 """
 
 from collections.abc import Callable, Generator, Iterable
@@ -25,65 +26,67 @@ ProviderKind = Literal["anthropic", "openai", "llamacpp", "local"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretReference:
-    """A value that never stands in the configuration itself."""
+    """A secret that the configuration refers to."""
 
     reference: str = field(repr=False)
-    """As the configuration has it: `${NAME}` or `${file:PATH}`; or itself, where somebody wrote it there by hand."""
+    """Text in the configuration: `${NAME}`, `${file:PATH}`, or the secret itself where somebody wrote it there by hand.
+    """
     value: str | None = field(default=None, repr=False)
-    """What it stands for. None: not known here, e.g. because the variable is not set."""
+    """The secret. None: not known here, e.g. because the variable is not set."""
     is_new: bool = False
-    """The file that `reference` names is to be written with `value`."""
+    """True if `value` is to be written to the file of `reference`."""
 
     @property
     def path(self) -> str:
-        """Of the file; empty: it is a variable's."""
+        """Path of the file; empty: the secret is in a variable."""
         return self.reference[7:-1].strip() if self.reference.startswith("${file:") else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TelegramAnswers:
-    """One bot."""
+    """A Telegram bot."""
 
     channel: str
     token: SecretReference
     rooms: tuple[str, ...] = ()
     base_url: str | None = None
-    """None: Telegram's own."""
+    """Base URL of the Bot API. None: Telegram's own."""
     username: str = ""
-    """Without `@`; for the last words. Empty: not known."""
+    """Username without `@`, for the farewell. Empty: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscordAnswers:
-    """One bot."""
+    """A Discord bot."""
 
     channel: str
     token: SecretReference
     rooms: tuple[str, ...] = ()
     api_url: str | None = None
-    """None: Discord's own; as the next."""
+    """URL of the HTTP API. None: Discord's own."""
     gateway_url: str | None = None
+    """URL of the gateway. None: Discord's own."""
     name: str = ""
-    """For the last words, as the next; empty: not known."""
+    """Name of the bot, for the farewell. Empty: not known."""
     invitation: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IrcAnswers:
-    """One account on one network."""
+    """An account on an IRC network."""
 
     channel: str
     host: str
     port: int = 6697
     tls: bool = True
     ca_file: str | None = None
-    """Of a server of one's own, with `tls`. None: the system's roots."""
+    """File with the root certificate of a private server, with `tls`. None: the system's roots."""
     nick: str
     account: str | None = None
-    """Of the network's services. None: no login."""
+    """Account with the network's services. None: no login."""
     account_password: SecretReference | None = None
     mechanism: str = "plain"
-    """How it logs in. `external`: by a certificate, so nothing is asked."""
+    """SASL mechanism. `external`: by a certificate, so nothing is asked."""
     server_password: SecretReference | None = None
     contact: str | None = None
     rooms: tuple[str, ...] = ()
@@ -91,44 +94,44 @@ class IrcAnswers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelAnswers:
-    """What it thinks with."""
+    """The model of the agents."""
 
     model_key: str = "main"
-    """The model's key in the configuration."""
+    """Key of the model in the configuration."""
     provider: str
-    """The provider's."""
+    """Key of the provider in the configuration."""
     kind: ProviderKind
     base_url: str | None = None
-    """None: the default of its kind."""
+    """Address of the provider. None: the default of its kind."""
     api_key: SecretReference | None = None
-    """None: none is needed."""
+    """None: no key is needed."""
     name: str | None = None
-    """As the provider calls the model. None: it has one only."""
+    """Name of the model at the provider. None: the provider has only one."""
     context_tokens: int | None = None
-    """None: the default of its kind."""
+    """Context window. None: the default of its kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetupAnswers:
-    """All of it. What is None or empty was not asked for and stays as it is."""
+    """All answers. Fields that are None or empty were not asked for and stay unchanged."""
 
     telegram: TelegramAnswers | None = None
     discord: DiscordAnswers | None = None
     irc: IrcAnswers | None = None
     model: ModelAnswers | None = None
     owners: tuple[str, ...] = ()
-    """`<channel>:<id>`, all that there are to be."""
+    """`<channel>:<id>` of all owners."""
     agent_id: str = "reverie"
-    """The agent's id."""
+    """Id of the agent."""
     workspace: str | None = None
-    """Where its persona is. None: the one that comes with the product."""
+    """Directory of the persona. None: the one that comes with the product."""
     identity: str | None = None
-    """The text of IDENTITY.md there, if it is to be written."""
+    """New text of IDENTITY.md there. None: unchanged."""
     ops_token: SecretReference | None = None
 
     @property
     def secrets(self) -> tuple[SecretReference, ...]:
-        """All that are named."""
+        """All secrets in the answers."""
         irc, thinking = self.irc, self.model
         found = (
             self.telegram.token if self.telegram else None,
@@ -146,47 +149,48 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetupQuestion:
-    """One question. The reply is what `read` makes of the words."""
+    """A question. The reply is what `parse` makes of the text."""
 
     key: str
-    """Also the name of its flag, `--` in front and `-` for dots. Empty: it has none."""
+    """Key of the answer, also its flag (`--` in front, `-` for dots). Empty: no flag."""
     text: str
     default: str | None = None
-    """What an empty answer means. None: it must be answered."""
+    """Answer for empty input. None: an answer is required."""
     noninteractive_default: str | None = None
-    """What is taken where nobody can be asked and no flag is given. None: the default."""
+    """Answer when unattended and without a flag. None: `default`."""
     secret_key: str = ""
-    """The key of a secret: where nobody can be asked and its flag is given, the answer is `yes`. Empty: not so."""
+    """Key of a secret: when unattended and the secret's flag is given, the answer is `yes`. Empty: none."""
     choices: tuple[str, ...] = ()
-    """If not empty: these, a number counted from 1, or the beginning of just one."""
+    """If not empty: one of these, its number from 1, or an unambiguous prefix."""
     allows_other: bool = False
     """With choices: any other word is an answer as well."""
     parse: Callable[[str], str] = str.strip
-    """Raises ValueError, whose text says how to write it."""
+    """Raises ValueError with a hint on the correct form."""
     is_optional: bool = False
-    """A flag may answer it; else it is not asked, and its default is the answer."""
+    """True: asked only through its flag; otherwise the default is the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretQuestion:
-    """A question whose answer is not shown. The reply is a `SecretReference`."""
+    """A question with hidden input. The reply is a `SecretReference`."""
 
     key: str
-    """Its flags end in `-env` and `-file`."""
+    """Key of the answer; its flags end in `-env` and `-file`."""
     text: str
     file: str
-    """Where it is kept, below the configuration directory."""
+    """File of the secret, below the configuration directory."""
     existing: SecretReference | None = None
-    """What is there already, and what an empty answer means. None: it must be answered."""
+    """Existing secret, the answer for empty input. None: an answer is required."""
     parse: Callable[[str], str] = str.strip
     is_optional: bool = False
-    """A flag may answer it; else it is not asked, and the answer is `before`, or a `SecretReference` without a
-    reference."""
+    """True: asked only through its flags; otherwise the answer is `existing`, or a `SecretReference` without a
+    reference.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfirmQuestion:
-    """Yes or no."""
+    """A yes or no question."""
 
     text: str
     default: bool = True
@@ -194,48 +198,48 @@ class ConfirmQuestion:
 
 @dataclass(frozen=True, slots=True)
 class SetupNotice:
-    """Words for the person."""
+    """Text for the person."""
 
     lines: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SetupFindings:
-    """What a look found, for the person."""
+    """Findings of a probe, for the person."""
 
     findings: tuple[Finding, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProblemQuestion:
-    """Something does not work: what is to be done? The reply is one of `ProblemChoice`, from `ways`."""
+    """A question about something that does not work. The reply is one of `choices`."""
 
     choices: tuple["ProblemChoice", ...]
-    """The first is what an empty answer means."""
+    """Offered choices; the first is the answer for empty input."""
     findings: tuple[Finding, ...]
 
 
 ProblemChoice = Literal["correct", "again", "go on", "skip"]
-"""Answer the question anew; look again; leave it as it is; leave the whole platform out."""
+"""correct: answer the question again; again: probe again; go on: accept; skip: leave the platform out."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeRequest:
-    """A question to the world."""
+    """A request to run a probe."""
 
     target: "_ProbeTarget"
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingProbeRequest:
-    """Who has written to a Telegram bot and was not answered yet."""
+    """Request for the people and groups whose messages wait for a Telegram bot."""
 
     config: TelegramConfig
 
 
 @dataclass(frozen=True, slots=True)
 class PersonProbeRequest:
-    """Who has this id. The reply is the name, or an empty text."""
+    """Request for the name of the person with this id. The reply is the name, or an empty text."""
 
     config: TelegramConfig | DiscordConfig
     id: str
@@ -243,7 +247,7 @@ class PersonProbeRequest:
 
 @dataclass(frozen=True, slots=True)
 class ModelProbeRequest:
-    """Whether it answers."""
+    """Request to test a model."""
 
     config: ModelConfig
     provider: ProviderConfig
@@ -258,7 +262,7 @@ _ProbeTarget = (
     | ModelProbeRequest
     | PersonProbeRequest
 )
-"""What is probed: an account, a provider, or one of the requests above."""
+"""Target of a probe: an account, a provider, or one of the requests above."""
 
 
 ProbeReply = (
@@ -276,33 +280,33 @@ class PlatformSkipped(Exception):
 
 
 def ask(question: SetupQuestion) -> DialogFlow[str]:
-    """The answer."""
+    """Yield a question and return the answer."""
     reply = yield question
     assert isinstance(reply, str)
     return reply
 
 
 def ask_secret(question: SecretQuestion) -> DialogFlow[SecretReference]:
-    """The secret."""
+    """Yield a question for a secret and return it."""
     reply = yield question
     assert isinstance(reply, SecretReference)
     return reply
 
 
 def confirm(text: str, *, default: bool = True) -> DialogFlow[bool]:
-    """Whether they agree."""
+    """Yield a yes or no question and return whether the person agrees."""
     reply = yield ConfirmQuestion(text=text, default=default)
     return reply is True
 
 
 def tell(*lines: str) -> DialogFlow[None]:
-    """Say it."""
+    """Yield lines for the person."""
     yield SetupNotice(lines)
 
 
-def request_probe(at: ProbeRequest, kind: type[T]) -> DialogFlow[T]:
-    """What is there."""
-    reply = yield at
+def request_probe(request: ProbeRequest, kind: type[T]) -> DialogFlow[T]:
+    """Yield a request for a probe and return its result."""
+    reply = yield request
     assert isinstance(reply, kind)
     return reply
 
@@ -317,15 +321,15 @@ _RETRY_FIRST_CODES = (
     "net.timeout",
     "telegram.poller",
 )
-"""What is mended elsewhere, so that it is looked at again first of all."""
+"""Codes of problems that are solved elsewhere, so that probing again is the first choice."""
 
 
 def review_findings(
     findings: Iterable[Finding], *, skip: bool = True, also: tuple[str, ...] = ()
 ) -> DialogFlow[ProblemChoice]:
-    """Show what was found; where something does not work, what to do about it. Raises Skipped.
+    """Show findings. Where something does not work, ask what to do about it. Raises PlatformSkipped.
 
-    `also`: codes of warnings that are worth asking about.
+    `also`: codes of warnings that are asked about, too.
     """
     found = tuple(findings)
     yield SetupFindings(found)
@@ -342,5 +346,5 @@ def review_findings(
 
 
 def split_words(words: str) -> tuple[str, ...]:
-    """The words of an answer that names several things."""
+    """Return the words of an answer that names several things."""
     return tuple(word for word in words.replace(",", " ").split() if word)

@@ -1,6 +1,6 @@
-"""The whole conversation. Pure: questions out, answers in, at the end what is to be configured.
+"""The whole setup interview: yields questions, receives answers, and returns what is to be configured. Pure.
 
-The last words: what to do next, and how to talk to the bot. Pure.
+The farewell at its end tells what to do next and how to reach the bot.
 """
 
 import re
@@ -23,12 +23,12 @@ from gateway.cli.setup.platforms import ask_discord, ask_irc, ask_telegram
 
 
 def build_farewell(answers: SetupAnswers, directory: str, *, running: bool) -> list[str]:
-    """Lines for people. `running`: a gateway runs with this configuration already."""
+    """Return the farewell. `running`: a gateway already runs with this configuration."""
     return list(_farewell_lines(answers, directory, running=running))
 
 
 def next_commands(directory: str) -> list[str]:
-    """The next two, as they can be copied into a shell."""
+    """Return the next two commands, ready to be copied into a shell."""
     quoted = shlex.quote(directory)
     return [f"reverie doctor --config {quoted}", f"reverie run --config {quoted}"]
 
@@ -82,43 +82,43 @@ WORKSPACE = "./workspace"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetupSituation:
-    """What is known before the first question."""
+    """State before the first question."""
 
     existing: SetupAnswers | None = None
-    """What the configuration says now. None: there is none."""
+    """Answers in the existing configuration. None: there is none."""
     identity: str = ""
-    """The persona that comes with the product: the text of its IDENTITY.md."""
+    """Text of the IDENTITY.md that comes with the product."""
     is_running: bool = False
-    """A gateway runs with this configuration."""
+    """True if a gateway runs with this configuration."""
     fresh_token: str = field(default="", repr=False)
-    """A token for the operator's own page, made by chance, if one is needed."""
+    """Random token for the operator's HTTP server, in case one is needed."""
     telegram_url: str | None = None
-    """Of another server than the platform's own, as the next ones."""
+    """URL of another Bot API server. None: Telegram's own."""
     discord_urls: tuple[str | None, str | None] = (None, None)
-    """For HTTP and for the gateway."""
+    """URLs of another server, for HTTP and for the gateway."""
     model_url: str | None = None
 
 
 def run_interview(situation: SetupSituation) -> DialogFlow[SetupAnswers]:
-    """Ask everything."""
+    """Ask all questions."""
     before = situation.existing or SetupAnswers()
-    made = replace(before, telegram=None, discord=None, irc=None)
+    answers = replace(before, telegram=None, discord=None, irc=None)
     while True:
         for platform in (yield from _ask_platforms(before)):
             try:
-                made = yield from _ask_platform(platform, made, before, situation)
+                answers = yield from _ask_platform(platform, answers, before, situation)
             except PlatformSkipped:
                 yield from tell(f"  {platform} is left out.")
-        if any(getattr(one, name) for one in (made, before) for name in PLATFORMS):
+        if any(getattr(one, name) for one in (answers, before) for name in PLATFORMS):
             break
         yield from tell("  At least one platform is needed.", "")
-    thinking = yield from ask_model(before.model, situation.model_url)
-    made = replace(made, model=thinking)
-    made = yield from _ask_persona(made, situation)
-    if made.ops_token is None:
+    model = yield from ask_model(before.model, situation.model_url)
+    answers = replace(answers, model=model)
+    answers = yield from _ask_persona(answers, situation)
+    if answers.ops_token is None:
         token = SecretReference(reference="${file:secrets/ops.token}", value=situation.fresh_token, is_new=True)
-        made = replace(made, ops_token=token)
-    return made
+        answers = replace(answers, ops_token=token)
+    return answers
 
 
 def _ask_platforms(before: SetupAnswers) -> DialogFlow[tuple[str, ...]]:
@@ -139,65 +139,65 @@ def _ask_platforms(before: SetupAnswers) -> DialogFlow[tuple[str, ...]]:
 
 
 def _ask_platform(
-    platform: str, made: SetupAnswers, before: SetupAnswers, situation: SetupSituation
+    platform: str, answers: SetupAnswers, before: SetupAnswers, situation: SetupSituation
 ) -> DialogFlow[SetupAnswers]:
-    """With the answers about one platform, and its owner among the owners. Raises Skipped."""
+    """Ask about one platform; return the answers with it and its owner. Raises PlatformSkipped."""
     if platform == "telegram":
         name = before.telegram.channel if before.telegram else "telegram.main"
-        owner = _find_owner(made, name)
-        told = yield from ask_telegram(
+        owner = _find_owner(answers, name)
+        telegram = yield from ask_telegram(
             before.telegram, owner, name, polled=situation.is_running, url=situation.telegram_url
         )
-        return _with_owner(replace(made, telegram=told.channel), name, owner, told.owner)
+        return _with_owner(replace(answers, telegram=telegram.channel), name, owner, telegram.owner)
     if platform == "discord":
         name = before.discord.channel if before.discord else "discord.main"
-        owner = _find_owner(made, name)
-        answered = yield from ask_discord(before.discord, owner, name, situation.discord_urls)
-        return _with_owner(replace(made, discord=answered.channel), name, owner, answered.owner)
+        owner = _find_owner(answers, name)
+        discord = yield from ask_discord(before.discord, owner, name, situation.discord_urls)
+        return _with_owner(replace(answers, discord=discord.channel), name, owner, discord.owner)
     known = before.irc.channel if before.irc else ""
-    owner = _find_owner(made, known) if known else None
-    said = yield from ask_irc(before.irc, owner)
-    return _with_owner(replace(made, irc=said.channel), said.channel.channel, owner, said.owner)
+    owner = _find_owner(answers, known) if known else None
+    irc = yield from ask_irc(before.irc, owner)
+    return _with_owner(replace(answers, irc=irc.channel), irc.channel.channel, owner, irc.owner)
 
 
-def _find_owner(made: SetupAnswers, channel: str) -> str | None:
-    """The first one's id on that channel."""
-    return next((one.partition(":")[2] for one in made.owners if one.startswith(f"{channel}:")), None)
+def _find_owner(answers: SetupAnswers, channel: str) -> str | None:
+    """Return the id of the first owner on a channel."""
+    return next((one.partition(":")[2] for one in answers.owners if one.startswith(f"{channel}:")), None)
 
 
-def _with_owner(made: SetupAnswers, channel: str, old: str | None, new: str | None) -> SetupAnswers:
-    """With the first owner on that channel replaced."""
-    owners = [one for one in made.owners if old is None or one != f"{channel}:{old}"]
+def _with_owner(answers: SetupAnswers, channel: str, old: str | None, new: str | None) -> SetupAnswers:
+    """Return the answers with the first owner on a channel replaced."""
+    owners = [one for one in answers.owners if old is None or one != f"{channel}:{old}"]
     if new is not None and f"{channel}:{new}" not in owners:
         owners.append(f"{channel}:{new}")
-    return replace(made, owners=made.owners if old == new else tuple(owners))
+    return replace(answers, owners=answers.owners if old == new else tuple(owners))
 
 
-def _ask_persona(made: SetupAnswers, situation: SetupSituation) -> DialogFlow[SetupAnswers]:
+def _ask_persona(answers: SetupAnswers, situation: SetupSituation) -> DialogFlow[SetupAnswers]:
     yield from tell("", "Who it is")
     if situation.existing is None:
         name = yield from ask(
             SetupQuestion(key="persona.name", text="Its name", default=_DEFAULT_NAME, parse=_parse_name)
         )
-        made = replace(made, agent_id=slug(name))
+        answers = replace(answers, agent_id=slug(name))
     else:
-        name = made.agent_id
+        name = answers.agent_id
     words = yield from ask(
         SetupQuestion(key="persona.text", text="Its character, in a paragraph", default=_UNCHANGED, parse=str.strip)
     )
     if words == _UNCHANGED and (situation.existing is not None or name == _DEFAULT_NAME):
-        return made
+        return answers
     text = situation.identity.replace(_DEFAULT_NAME, name) if words == _UNCHANGED else render_identity(name, words)
-    return replace(made, workspace=made.workspace or WORKSPACE, identity=text)
+    return replace(answers, workspace=answers.workspace or WORKSPACE, identity=text)
 
 
 def render_identity(name: str, words: str) -> str:
-    """IDENTITY.md for a name and a paragraph."""
+    """Render IDENTITY.md."""
     return f"You are {name}. {words}\n\nYou are software and say so when it matters or when somebody asks.\n"
 
 
 def slug(name: str) -> str:
-    """A name as an agent's id: letters, digits, dots, hyphens."""
+    """Return a name as an agent id: letters, digits, dots, hyphens."""
     return re.sub(r"[^a-z0-9.-]+", "-", name.lower()).strip("-.") or "reverie"
 
 

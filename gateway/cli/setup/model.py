@@ -1,4 +1,4 @@
-"""What is asked about the model. Pure."""
+"""Questions about the model. Pure."""
 
 from dataclasses import replace
 
@@ -45,45 +45,51 @@ _KEYLESS = "none"
 
 
 def ask_model(before: ModelAnswers | None, url: str | None = None) -> DialogFlow[ModelAnswers]:
-    """One that answers, or that the person wants all the same. `url`: of the provider, in place of its kind's own."""
+    """Ask for a model until it answers, or the person accepts that it does not.
+
+    `url`: address of the provider, instead of the default of its kind.
+    """
     yield from tell(*_MODEL_INTRO)
     kept = before.api_key if before else None
     while True:
-        made = yield from _ask_provider(before, url)
+        answers = yield from _ask_provider(before, url)
         way = "again"
         while way == "again":
-            if made.api_key is not None and made.api_key.value is None:
-                yield from tell(f"  {made.api_key.reference} is not set here, so the model cannot be asked now.")
-                return (yield from _ask_model_name(made, ModelListing()))
+            if answers.api_key is not None and answers.api_key.value is None:
+                yield from tell(f"  {answers.api_key.reference} is not set here, so the model cannot be asked now.")
+                return (yield from _ask_model_name(answers, ModelListing()))
             offered = ModelListing()
-            if made.kind in {"anthropic", "openai"}:
+            if answers.kind in {"anthropic", "openai"}:
                 yield from tell("  Asking which models there are ...")
-                offered = yield from request_probe(ProbeRequest(build_provider_config(made)), ModelListing)
+                offered = yield from request_probe(ProbeRequest(build_provider_config(answers)), ModelListing)
                 way = yield from review_findings(offered.findings, skip=False)
                 if way != "go on":
                     continue
-            made = yield from _ask_model_name(made, offered)
+            answers = yield from _ask_model_name(answers, offered)
             yield from tell("  Asking it for one word ...")
             seen = yield from request_probe(
-                ProbeRequest(ModelProbeRequest(build_model_config(made), build_provider_config(made))), ModelProbeResult
+                ProbeRequest(ModelProbeRequest(build_model_config(answers), build_provider_config(answers))),
+                ModelProbeResult,
             )
             way = yield from review_findings(seen.findings, skip=False)
-            made = _with_context_limit(made, seen)
+            answers = _with_context_limit(answers, seen)
             if way == "correct" and _is_only_name_wrong(seen):
                 way = "again"
         if way == "go on":
-            return made
-        before = replace(made, api_key=made.api_key if made.api_key is None or not made.api_key.is_new else kept)
+            return answers
+        before = replace(
+            answers, api_key=answers.api_key if answers.api_key is None or not answers.api_key.is_new else kept
+        )
 
 
-def _is_only_name_wrong(seen: ModelProbeResult) -> bool:
-    return all(one.code == "model.name" for one in seen.findings if one.level == "bad")
+def _is_only_name_wrong(result: ModelProbeResult) -> bool:
+    return all(one.code == "model.name" for one in result.findings if one.level == "bad")
 
 
-def _with_context_limit(made: ModelAnswers, seen: ModelProbeResult) -> ModelAnswers:
-    """With the provider's own word on the window, where it is smaller than what would be taken."""
-    small = any(one.code == "model.context" and one.level == "warning" for one in seen.findings)
-    return replace(made, context_tokens=seen.context_tokens) if small and seen.context_tokens else made
+def _with_context_limit(answers: ModelAnswers, result: ModelProbeResult) -> ModelAnswers:
+    """Return the answers with the provider's window, where it is smaller than the default."""
+    small = any(one.code == "model.context" and one.level == "warning" for one in result.findings)
+    return replace(answers, context_tokens=result.context_tokens) if small and result.context_tokens else answers
 
 
 def _ask_provider(before: ModelAnswers | None, other: str | None) -> DialogFlow[ModelAnswers]:
@@ -96,48 +102,48 @@ def _ask_provider(before: ModelAnswers | None, other: str | None) -> DialogFlow[
     kind, address = _PROVIDERS[choice]
     same = before if before is not None and known == choice else None
     name = same.provider if same else choice.replace("llama.cpp", "llamacpp")
-    made = same or ModelAnswers(provider=name, kind=kind, base_url=None)
+    answers = same or ModelAnswers(provider=name, kind=kind, base_url=None)
     if other is not None and kind != "local":
-        made = replace(made, base_url=_parse_url(other))
+        answers = replace(answers, base_url=_parse_url(other))
     elif choice in {"compatible", "llama.cpp"} or (same and same.base_url):
         default = (same.base_url if same else None) or address
         url = yield from ask(SetupQuestion(key="model.url", text="Its address", default=default, parse=_parse_url))
-        made = replace(made, base_url=url)
+        answers = replace(answers, base_url=url)
     if kind == "local":
-        return replace(made, api_key=None, base_url=None)
-    return (yield from _ask_key(made, needed=address is None))
+        return replace(answers, api_key=None, base_url=None)
+    return (yield from _ask_key(answers, needed=address is None))
 
 
-def _ask_key(made: ModelAnswers, *, needed: bool) -> DialogFlow[ModelAnswers]:
+def _ask_key(answers: ModelAnswers, *, needed: bool) -> DialogFlow[ModelAnswers]:
     if not needed:
         wants = yield from ask(
             SetupQuestion(
                 key="model.keyed",
                 text="Does it want a key",
-                default="yes" if made.api_key else "no",
+                default="yes" if answers.api_key else "no",
                 choices=("no", "yes"),
                 secret_key="model.key",  # noqa: S106 - the name of an answer
             )
         )
         if wants == "no":
-            return replace(made, api_key=None)
+            return replace(answers, api_key=None)
     key = yield from ask_secret(
         SecretQuestion(
-            key="model.key", text="Key", file=f"{made.provider}.key", existing=made.api_key, parse=_parse_key
+            key="model.key", text="Key", file=f"{answers.provider}.key", existing=answers.api_key, parse=_parse_key
         )
     )
-    return replace(made, api_key=None if key.value == _KEYLESS else key)
+    return replace(answers, api_key=None if key.value == _KEYLESS else key)
 
 
-def _ask_model_name(made: ModelAnswers, offered: ModelListing) -> DialogFlow[ModelAnswers]:
-    if made.kind in {"llamacpp", "local"}:
-        return made
+def _ask_model_name(answers: ModelAnswers, offered: ModelListing) -> DialogFlow[ModelAnswers]:
+    if answers.kind in {"llamacpp", "local"}:
+        return answers
     names = offered.names
     if names:
         lines = [f"  {number:>2}  {name}" for number, name in enumerate(names[:_MAX_LISTED], 1)]
         more = [f"      and {len(names) - _MAX_LISTED} more"] if len(names) > _MAX_LISTED else []
         yield from tell(*lines, *more)
-    default = made.name or _DEFAULTS.get(made.provider)
+    default = answers.name or _DEFAULTS.get(answers.provider)
     if names and default not in names:
         default = names[0]
     name = yield from ask(
@@ -145,14 +151,14 @@ def _ask_model_name(made: ModelAnswers, offered: ModelListing) -> DialogFlow[Mod
             key="model.name", text="Model", default=default, choices=names, allows_other=True, parse=_parse_model_name
         )
     )
-    return replace(made, name=name, context_tokens=made.context_tokens if name == made.name else None)
+    return replace(answers, name=name, context_tokens=answers.context_tokens if name == answers.name else None)
 
 
-def build_provider_config(made: ModelAnswers) -> ProviderConfig:
-    """As the configuration will have it."""
-    base = {"base_url": made.base_url} if made.base_url else {}
-    key = {"api_key": SecretStr(made.api_key.value or "")} if made.api_key else {}
-    match made.kind:
+def build_provider_config(answers: ModelAnswers) -> ProviderConfig:
+    """Build the provider as the configuration will have it."""
+    base = {"base_url": answers.base_url} if answers.base_url else {}
+    key = {"api_key": SecretStr(answers.api_key.value or "")} if answers.api_key else {}
+    match answers.kind:
         case "anthropic":
             return AnthropicConfig.model_validate({"kind": "anthropic"} | base | key)
         case "openai":
@@ -163,13 +169,13 @@ def build_provider_config(made: ModelAnswers) -> ProviderConfig:
             return LocalConfig(kind="local")
 
 
-def build_model_config(made: ModelAnswers) -> ModelConfig:
-    """The same."""
-    return ModelConfig(provider=made.provider, name=made.name, context_tokens=made.context_tokens)
+def build_model_config(answers: ModelAnswers) -> ModelConfig:
+    """Build the model as the configuration will have it."""
+    return ModelConfig(provider=answers.provider, name=answers.name, context_tokens=answers.context_tokens)
 
 
 def api_key_variable(provider: str) -> str:
-    """The environment variable that its key is looked for in; empty: none."""
+    """Return the environment variable that may hold its key; empty: none."""
     return _KEY_VARIABLES.get(provider, "")
 
 

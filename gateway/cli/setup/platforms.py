@@ -1,12 +1,6 @@
-"""What is asked about an IRC account. Pure.
+"""Questions about Telegram, Discord and IRC. Pure.
 
-What is asked about a Telegram bot. Pure.
-
-What is asked about a Discord bot. Pure.
-
-What is asked about every bot that has a token: the token, who it is, and whose it is. Pure.
-
-How what is answered about IRC is written. Pure; each raises ValueError, whose text says how.
+Parsers of answers raise ValueError with a hint on the correct form.
 """
 
 import re
@@ -59,9 +53,12 @@ def ask_token(
     name: Callable[[BotReplyT], str],
     later: str,
 ) -> DialogFlow[tuple[SecretReference, BotReplyT]]:
-    """A token, and what was seen with it: `unseen` where it is not known here. Raises Skipped.
+    """Ask for a token and probe it.
 
-    `config`: with a token. `name`: empty: not known. `later`: the code of what is told with another question.
+    Return it with the result, `unseen` if its value is not known. Raises PlatformSkipped.
+
+    `config`: builds the channel's configuration with a token. `name`: returns the bot's name; empty: not known.
+    `later`: code of a finding that is shown with another question.
     """
     kept = question.existing
     while True:
@@ -70,9 +67,9 @@ def ask_token(
         if token.value is None:
             yield from tell(f"  {token.reference} is not set here, so the token cannot be looked at now.")
             return token, unseen
-        seen = yield from _check_token(platform, type(unseen), config(token), name, later)
-        if seen is not None:
-            return token, seen
+        result = yield from _check_token(platform, type(unseen), config(token), name, later)
+        if result is not None:
+            return token, result
 
 
 def _check_token(
@@ -82,18 +79,18 @@ def _check_token(
     name: Callable[[BotReplyT], str],
     later: str,
 ) -> DialogFlow[BotReplyT | None]:
-    """None: another token is to be asked for."""
+    """Probe a token. None: another token is to be asked for."""
     while True:
         yield from tell(f"  Asking {platform} ...")
-        seen = yield from request_probe(ProbeRequest(config), kind)
-        way = yield from review_findings(one for one in seen.findings if one.code != later)
+        result = yield from request_probe(ProbeRequest(config), kind)
+        way = yield from review_findings(one for one in result.findings if one.code != later)
         if way == "correct":
             return None
         if way == "again":
             continue
-        if name(seen) and not (yield from confirm(f"Is {name(seen)} the one?")):
+        if name(result) and not (yield from confirm(f"Is {name(result)} the one?")):
             return None
-        return seen
+        return result
 
 
 def ask_owner(
@@ -104,10 +101,10 @@ def ask_owner(
     known: tuple[str | None, ...],
     found: Callable[[], DialogFlow[str | None]] | None = None,
 ) -> DialogFlow[str | None]:
-    """The owner's id; None: told later.
+    """Ask for the owner's id; None: later.
 
-    `config`: to look somebody up with; None: nobody can be. `unknown`: whether to take an id that nobody there has.
-    `known`: ids that need no look. `found`: what an empty answer means; its None: ask again.
+    `config`: used to look up a person; None: nobody can be looked up. `unknown`: asks whether to accept an id that
+    nobody has. `known`: ids that are not looked up. `found`: yields the id for empty input; its None: ask again.
     """
     while True:
         answer = yield from ask(question)
@@ -136,37 +133,37 @@ _DISCORD_INTRO = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscordSetup:
-    """What came out."""
+    """Answers about a Discord bot."""
 
     channel: DiscordAnswers
     owner: str | None
-    """The owner's id. None: not told."""
+    """Id of the owner. None: not given."""
 
 
 def ask_discord(
     before: DiscordAnswers | None, owner: str | None, channel: str, urls: tuple[str | None, str | None] = (None, None)
 ) -> DialogFlow[DiscordSetup]:
-    """Raises Skipped. `urls`: of another server, for HTTP and for the gateway."""
+    """Ask about a Discord bot. `urls`: of another server, for HTTP and for the gateway. Raises PlatformSkipped."""
     yield from tell(*_DISCORD_INTRO)
-    made = before or DiscordAnswers(channel=channel, token=SecretReference(reference=""))
-    made = replace(made, api_url=urls[0] or made.api_url, gateway_url=urls[1] or made.gateway_url)
+    answers = before or DiscordAnswers(channel=channel, token=SecretReference(reference=""))
+    answers = replace(answers, api_url=urls[0] or answers.api_url, gateway_url=urls[1] or answers.gateway_url)
     token, seen = yield from ask_token(
         SecretQuestion(
             key="discord.token", text="Token", file=f"{channel}.token", existing=before.token if before else None
         ),
         "Discord",
         DiscordProbeResult(),
-        config=lambda token: build_discord_config(replace(made, token=token, rooms=())),
+        config=lambda token: build_discord_config(replace(answers, token=token, rooms=())),
         name=lambda seen: seen.name,
         later="discord.guilds",
     )
-    made = replace(made, token=token, name=seen.name, invitation=seen.invitation_url)
-    rooms = yield from _ask_discord_rooms(made, seen)
-    told = yield from _ask_discord_owner(made, owner, seen)
-    return DiscordSetup(channel=replace(made, rooms=rooms), owner=told)
+    answers = replace(answers, token=token, name=seen.name, invitation=seen.invitation_url)
+    rooms = yield from _ask_discord_rooms(answers, seen)
+    owner_id = yield from _ask_discord_owner(answers, owner, seen)
+    return DiscordSetup(channel=replace(answers, rooms=rooms), owner=owner_id)
 
 
-def _ask_discord_rooms(made: DiscordAnswers, seen: DiscordProbeResult) -> DialogFlow[tuple[str, ...]]:
+def _ask_discord_rooms(answers: DiscordAnswers, seen: DiscordProbeResult) -> DialogFlow[tuple[str, ...]]:
     while not seen.guilds and seen.id:
         yield from tell("", "  It is in no guild yet. Open this address, and choose where it is to be:", "")
         yield from tell(f"  {seen.invitation_url}", "")
@@ -180,9 +177,9 @@ def _ask_discord_rooms(made: DiscordAnswers, seen: DiscordProbeResult) -> Dialog
         )
         if answer:
             break
-        seen = yield from request_probe(ProbeRequest(build_discord_config(made)), DiscordProbeResult)
+        seen = yield from request_probe(ProbeRequest(build_discord_config(answers)), DiscordProbeResult)
     yield from tell("", *(f"  {number}  {name}" for number, name in seen.guilds[:10]))
-    default = " ".join(made.rooms) or (seen.guilds[0][0] if len(seen.guilds) == 1 else "none")
+    default = " ".join(answers.rooms) or (seen.guilds[0][0] if len(seen.guilds) == 1 else "none")
     while True:
         answer = yield from ask(
             SetupQuestion(
@@ -194,10 +191,10 @@ def _ask_discord_rooms(made: DiscordAnswers, seen: DiscordProbeResult) -> Dialog
         )
         rooms = () if answer == "none" else split_words(answer)
         wanted = [room for room in rooms if room != "*" and room not in {number for number, _ in seen.guilds}]
-        if made.token.value is None or not wanted:
+        if answers.token.value is None or not wanted:
             return rooms
         checked = yield from request_probe(
-            ProbeRequest(build_discord_config(replace(made, rooms=tuple(wanted)))), DiscordProbeResult
+            ProbeRequest(build_discord_config(replace(answers, rooms=tuple(wanted)))), DiscordProbeResult
         )
         way = yield from review_findings(
             [one for one in checked.findings if one.code == "discord.rooms"], skip=False, also=("discord.rooms",)
@@ -206,7 +203,7 @@ def _ask_discord_rooms(made: DiscordAnswers, seen: DiscordProbeResult) -> Dialog
             return rooms
 
 
-def _ask_discord_owner(made: DiscordAnswers, before: str | None, seen: DiscordProbeResult) -> DialogFlow[str | None]:
+def _ask_discord_owner(answers: DiscordAnswers, before: str | None, seen: DiscordProbeResult) -> DialogFlow[str | None]:
     number, name = seen.owner
     yield from tell("", "  The owner may do everything, and is known by an id of Discord's.")
     if before is None and number:
@@ -221,18 +218,18 @@ def _ask_discord_owner(made: DiscordAnswers, before: str | None, seen: DiscordPr
                 default=before or number or LATER,
                 parse=_parse_discord_id,
             ),
-            build_discord_config(made) if made.token.value is not None else None,
+            build_discord_config(answers) if answers.token.value is not None else None,
             lambda answer: confirm(f"Discord knows nobody with the id {answer}. Take it all the same?", default=False),
             known=(before, number),
         )
     )
 
 
-def build_discord_config(made: DiscordAnswers) -> DiscordConfig:
-    """As the configuration will have it."""
-    more = {"api_url": made.api_url, "gateway_url": made.gateway_url}
-    token = SecretStr(made.token.value or "")
-    base = {"platform": "discord", "token": token, "rooms": made.rooms}
+def build_discord_config(answers: DiscordAnswers) -> DiscordConfig:
+    """Build the channel as the configuration will have it."""
+    more = {"api_url": answers.api_url, "gateway_url": answers.gateway_url}
+    token = SecretStr(answers.token.value or "")
+    base = {"platform": "discord", "token": token, "rooms": answers.rooms}
     return DiscordConfig.model_validate(base | {key: value for key, value in more.items() if value})
 
 
@@ -255,11 +252,11 @@ def _parse_discord_rooms(words: str) -> str:
 
 NONE: Final = "none"
 TLS_PORT: Final = 6697
-"""RFC 7194."""
+"""Port for TLS: RFC 7194."""
 
 
 def irc_channel_name(host: str) -> str:
-    """The name of its channel: `irc.libera` for irc.libera.chat."""
+    """Return a channel name for a host: `irc.libera` for irc.libera.chat."""
     if is_local_host(host) or re.fullmatch(r"[0-9.:]+", host):
         return "irc.local" if is_local_host(host) else "irc.main"
     labels = host.lower().split(".")
@@ -268,12 +265,12 @@ def irc_channel_name(host: str) -> str:
 
 
 def is_local_host(host: str) -> bool:
-    """Whether it is this machine."""
+    """Return whether the host is this machine."""
     return host == "localhost" or host.startswith("127.") or host == "::1"
 
 
 def parse_irc_address(words: str) -> str:
-    """`host:port`; the port for TLS where none is written."""
+    """Parse `host` or `host:port` to `host:port`; the default port is that of TLS."""
     words = words.strip()
     host, colon, port = words.rpartition(":")
     bare = ":" in host and not host.endswith("]")  # IPv6 without a port
@@ -287,13 +284,13 @@ def parse_irc_address(words: str) -> str:
 
 
 def parse_irc_nick(words: str) -> str:
-    """A nick."""
+    """Parse a nick."""
     _validate_irc(nick=words.strip())
     return words.strip()
 
 
 def parse_irc_rooms(words: str) -> str:
-    """Rooms with spaces between them, or `none`."""
+    """Parse rooms separated by spaces, or `none`."""
     if words.strip().lower() in {"", NONE}:
         return NONE
     rooms = [f"#{room}" if room[0].isalnum() else room for room in split_words(words)]
@@ -302,7 +299,7 @@ def parse_irc_rooms(words: str) -> str:
 
 
 def parse_irc_account(words: str) -> str:
-    """The name of an account, or `later`."""
+    """Parse an account name, or `later`."""
     words = words.strip()
     if words.lower() == LATER:
         return LATER
@@ -313,14 +310,14 @@ def parse_irc_account(words: str) -> str:
 
 
 def parse_irc_contact(words: str) -> str:
-    """Anything but nothing."""
+    """Parse a contact: any text that is not blank."""
     if not words.strip():
         raise ValueError("networks want to be able to reach whoever runs a bot: a name, and an address or a nick")
     return words.strip()
 
 
 def _validate_irc(**given: object) -> None:
-    """As the adapter's settings have it. Raises ValueError with their words."""
+    """Validate values with the model of the channel's configuration. Raises ValueError with its message."""
     try:
         IrcConfig.model_validate({"host": "127.0.0.1", "nick": "reverie", "contact": "x"} | given)
     except ValidationError as error:
@@ -328,7 +325,7 @@ def _validate_irc(**given: object) -> None:
 
 
 _PLAIN_PORT = 6667
-"""Where servers listen without TLS: RFC 1459 8.11.1."""
+"""Port of servers without TLS: RFC 1459, 8.11.1."""
 _IRC_INTRO = (
     "",
     "IRC",
@@ -337,7 +334,7 @@ _IRC_INTRO = (
 )
 _ALL_QUESTIONS = ("server", "given", "nick", "account", "contact", "rooms")
 _REVIEWED_WARNINGS = ("irc.nick", "irc.sts")
-"""What is worth a question though it works."""
+"""Codes of warnings that are asked about."""
 _QUESTION_BY_CODE = {
     "irc.nick": "nick",
     "irc.sasl": "account",
@@ -346,43 +343,48 @@ _QUESTION_BY_CODE = {
     "irc.tls": "server",
     "net.": "server",
 }
-"""Which questions a finding asks anew."""
+"""Question to repeat, by the beginning of a finding's code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IrcSetup:
-    """What came out."""
+    """Answers about an IRC account."""
 
     channel: IrcAnswers
     owner: str | None
-    """`account:NAME`. None: not told."""
+    """`account:NAME` of the owner. None: not given."""
 
 
 def ask_irc(before: IrcAnswers | None, owner: str | None) -> DialogFlow[IrcSetup]:
-    """Raises Skipped."""
+    """Ask about an IRC account. Raises PlatformSkipped."""
     yield from tell(*_IRC_INTRO)
-    made = before or IrcAnswers(channel="", host="", nick="")
+    answers = before or IrcAnswers(channel="", host="", nick="")
     wanted: tuple[str, ...] = _ALL_QUESTIONS
     while True:
         for one in wanted:
-            made = yield from _IRC_QUESTIONS[one](made)
-        made = replace(made, channel=before.channel if before else irc_channel_name(made.host))
-        if not _are_passwords_known(made):
+            answers = yield from _IRC_QUESTIONS[one](answers)
+        answers = replace(answers, channel=before.channel if before else irc_channel_name(answers.host))
+        if not _are_passwords_known(answers):
             yield from tell("  A password is not set here, so this cannot be tried now.")
             break
-        yield from tell(f"  Connecting to {made.host}:{made.port} ...")
-        seen = yield from request_probe(ProbeRequest(build_irc_config(made)), IrcProbeResult)
-        way = yield from review_findings(seen.findings, also=_REVIEWED_WARNINGS)
+        yield from tell(f"  Connecting to {answers.host}:{answers.port} ...")
+        result = yield from request_probe(ProbeRequest(build_irc_config(answers)), IrcProbeResult)
+        way = yield from review_findings(result.findings, also=_REVIEWED_WARNINGS)
         if way == "go on":
             break
-        wanted = _questions_to_repeat(seen.findings) if way == "correct" else ()
-        # What was refused is not proposed again, if it was typed just now.
-        if "account" in wanted and wanted != _ALL_QUESTIONS and made.account_password and made.account_password.is_new:
-            made = replace(made, account_password=None)
-        if "password" in wanted and made.server_password and made.server_password.is_new:
-            made = replace(made, server_password=None)
-    told = yield from _ask_irc_owner(made, owner)
-    return IrcSetup(channel=made, owner=told)
+        wanted = _questions_to_repeat(result.findings) if way == "correct" else ()
+        # A refused secret is not proposed again if it was just typed.
+        if (
+            "account" in wanted
+            and wanted != _ALL_QUESTIONS
+            and answers.account_password
+            and answers.account_password.is_new
+        ):
+            answers = replace(answers, account_password=None)
+        if "password" in wanted and answers.server_password and answers.server_password.is_new:
+            answers = replace(answers, server_password=None)
+    owner_account = yield from _ask_irc_owner(answers, owner)
+    return IrcSetup(channel=answers, owner=owner_account)
 
 
 def _questions_to_repeat(findings: Iterable[Finding]) -> tuple[str, ...]:
@@ -395,14 +397,14 @@ def _questions_to_repeat(findings: Iterable[Finding]) -> tuple[str, ...]:
     return tuple(one for one in ("server", "nick", "account", "password") if one in found) or _ALL_QUESTIONS
 
 
-def _ask_irc_server(made: IrcAnswers) -> DialogFlow[IrcAnswers]:
-    there = f"{made.host}:{made.port}" if made.host else "irc.libera.chat:6697"
+def _ask_irc_server(answers: IrcAnswers) -> DialogFlow[IrcAnswers]:
+    there = f"{answers.host}:{answers.port}" if answers.host else "irc.libera.chat:6697"
     words = yield from ask(SetupQuestion(key="irc.server", text="Server", default=there, parse=parse_irc_address))
     host, _, port = words.rpartition(":")
     number = int(port)
-    same = made.host == host and made.port == number
-    default = made.tls if same else number != _PLAIN_PORT and not is_local_host(host)
-    ca_file = made.ca_file if same else None
+    same = answers.host == host and answers.port == number
+    default = answers.tls if same else number != _PLAIN_PORT and not is_local_host(host)
+    ca_file = answers.ca_file if same else None
     answer = yield from ask(
         SetupQuestion(
             key="irc.tls",
@@ -413,84 +415,87 @@ def _ask_irc_server(made: IrcAnswers) -> DialogFlow[IrcAnswers]:
     )
     tls = answer.lower() not in {"no", "n", "off", "false"}
     ca_file = None if answer.lower() in {"yes", "y", "no", "n", "on", "off", "true", "false"} else answer
-    return replace(made, host=host, port=number, tls=tls, ca_file=ca_file)
+    return replace(answers, host=host, port=number, tls=tls, ca_file=ca_file)
 
 
-def _ask_irc_nick(made: IrcAnswers) -> DialogFlow[IrcAnswers]:
+def _ask_irc_nick(answers: IrcAnswers) -> DialogFlow[IrcAnswers]:
     nick = yield from ask(
-        SetupQuestion(key="irc.nick", text="Nick", default=made.nick or "reverie", parse=parse_irc_nick)
+        SetupQuestion(key="irc.nick", text="Nick", default=answers.nick or "reverie", parse=parse_irc_nick)
     )
-    return replace(made, nick=nick)
+    return replace(answers, nick=nick)
 
 
-def _ask_irc_account(made: IrcAnswers) -> DialogFlow[IrcAnswers]:
-    if made.mechanism == "external":
-        return made
-    if _is_password_exposed(made):
+def _ask_irc_account(answers: IrcAnswers) -> DialogFlow[IrcAnswers]:
+    if answers.mechanism == "external":
+        return answers
+    if _is_password_exposed(answers):
         yield from tell("  Without TLS no password is sent to another machine, so it has no account there.")
-        return replace(made, account=None, account_password=None)
-    # Who has no services on a server of their own has no account there.
-    default = made.account or (NONE if is_local_host(made.host) else made.nick)
+        return replace(answers, account=None, account_password=None)
+    # A private server mostly has no services, so the default there is no account.
+    default = answers.account or (NONE if is_local_host(answers.host) else answers.nick)
     account = yield from ask(
         SetupQuestion(
             key="irc.account",
             text="Its account with the services, or `none`",
             default=default,
-            noninteractive_default=made.account or NONE,
+            noninteractive_default=answers.account or NONE,
         )
     )
     if account.lower() == NONE:
-        return replace(made, account=None, account_password=None)
-    kept = made.account_password if account == made.account else None
-    channel = made.channel or irc_channel_name(made.host)
+        return replace(answers, account=None, account_password=None)
+    kept = answers.account_password if account == answers.account else None
+    channel = answers.channel or irc_channel_name(answers.host)
     password = yield from ask_secret(
         SecretQuestion(key="irc.password", text="Password of that account", file=f"{channel}.password", existing=kept)
     )
-    return replace(made, account=account, account_password=password)
+    return replace(answers, account=account, account_password=password)
 
 
-def _ask_irc_password(made: IrcAnswers, *, quiet: bool = False) -> DialogFlow[IrcAnswers]:
-    if _is_password_exposed(made):
-        return replace(made, server_password=None)
-    channel = made.channel or irc_channel_name(made.host)
+def _ask_irc_password(answers: IrcAnswers, *, quiet: bool = False) -> DialogFlow[IrcAnswers]:
+    if _is_password_exposed(answers):
+        return replace(answers, server_password=None)
+    channel = answers.channel or irc_channel_name(answers.host)
     password = yield from ask_secret(
         SecretQuestion(
             key="irc.server.password",
             text="Password of the server, not of the services",
             file=f"{channel}.server-password",
-            existing=made.server_password,
+            existing=answers.server_password,
             is_optional=quiet,
         )
     )
-    return replace(made, server_password=password if password.reference else None)
+    return replace(answers, server_password=password if password.reference else None)
 
 
-def _is_password_exposed(made: IrcAnswers) -> bool:
-    """Whether others could read a password on its way."""
-    return not made.tls and not is_loopback(made.host)
+def _is_password_exposed(answers: IrcAnswers) -> bool:
+    """Return whether others could read a password in transit."""
+    return not answers.tls and not is_loopback(answers.host)
 
 
-def _ask_irc_contact(made: IrcAnswers) -> DialogFlow[IrcAnswers]:
-    if is_local_host(made.host):
-        return made
+def _ask_irc_contact(answers: IrcAnswers) -> DialogFlow[IrcAnswers]:
+    if is_local_host(answers.host):
+        return answers
     contact = yield from ask(
         SetupQuestion(
-            key="irc.contact", text="Who runs it, and how to reach them", default=made.contact, parse=parse_irc_contact
+            key="irc.contact",
+            text="Who runs it, and how to reach them",
+            default=answers.contact,
+            parse=parse_irc_contact,
         )
     )
-    return replace(made, contact=contact)
+    return replace(answers, contact=contact)
 
 
-def _ask_irc_rooms(made: IrcAnswers) -> DialogFlow[IrcAnswers]:
+def _ask_irc_rooms(answers: IrcAnswers) -> DialogFlow[IrcAnswers]:
     words = yield from ask(
         SetupQuestion(
             key="irc.rooms",
             text="Rooms that it joins, or `none`",
-            default=" ".join(made.rooms) or NONE,
+            default=" ".join(answers.rooms) or NONE,
             parse=parse_irc_rooms,
         )
     )
-    return replace(made, rooms=() if words == NONE else split_words(words))
+    return replace(answers, rooms=() if words == NONE else split_words(words))
 
 
 _IRC_QUESTIONS: Mapping[str, Callable[[IrcAnswers], DialogFlow[IrcAnswers]]] = {
@@ -498,13 +503,13 @@ _IRC_QUESTIONS: Mapping[str, Callable[[IrcAnswers], DialogFlow[IrcAnswers]]] = {
     "nick": _ask_irc_nick,
     "account": _ask_irc_account,
     "password": _ask_irc_password,
-    "given": partial(_ask_irc_password, quiet=True),  # few servers have one, so it is asked for once it is missed
+    "given": partial(_ask_irc_password, quiet=True),  # few servers have a password, so it is only asked for when missed
     "contact": _ask_irc_contact,
     "rooms": _ask_irc_rooms,
 }
 
 
-def _ask_irc_owner(made: IrcAnswers, before: str | None) -> DialogFlow[str | None]:
+def _ask_irc_owner(answers: IrcAnswers, before: str | None) -> DialogFlow[str | None]:
     yield from tell(
         "",
         "  The owner may do everything, and is known by an account with the services, never by a nick.",
@@ -521,31 +526,33 @@ def _ask_irc_owner(made: IrcAnswers, before: str | None) -> DialogFlow[str | Non
         )
         if name == LATER:
             return None
-        same = made.account is not None and name.lower() == made.account.lower()
+        same = answers.account is not None and name.lower() == answers.account.lower()
         if not same or (yield from confirm("That is the bot's own account. Is it yours, too?", default=False)):
             return f"account:{name}"
 
 
-def build_irc_config(made: IrcAnswers) -> IrcConfig:
-    """As the configuration will have it; without rooms, which a look does not need."""
+def build_irc_config(answers: IrcAnswers) -> IrcConfig:
+    """Build the channel as the configuration will have it, without rooms, which a probe does not need."""
     sasl = None
-    if made.account and made.account_password:
-        password = SecretStr(made.account_password.value or "")
-        sasl = SaslConfig.model_validate({"mechanism": made.mechanism, "account": made.account, "password": password})
-    secret = made.server_password
+    if answers.account and answers.account_password:
+        password = SecretStr(answers.account_password.value or "")
+        sasl = SaslConfig.model_validate(
+            {"mechanism": answers.mechanism, "account": answers.account, "password": password}
+        )
+    secret = answers.server_password
     return IrcConfig(
-        host=made.host,
-        port=made.port,
-        tls=TlsConfig(ca_file=made.ca_file) if made.tls and made.ca_file else made.tls,
-        nick=made.nick,
+        host=answers.host,
+        port=answers.port,
+        tls=TlsConfig(ca_file=answers.ca_file) if answers.tls and answers.ca_file else answers.tls,
+        nick=answers.nick,
         sasl=sasl,
         password=SecretStr(secret.value or "") if secret else None,
-        contact=made.contact or ("setup" if not is_local_host(made.host) else None),
+        contact=answers.contact or ("setup" if not is_local_host(answers.host) else None),
     )
 
 
-def _are_passwords_known(made: IrcAnswers) -> bool:
-    return all(secret.value is not None for secret in (made.account_password, made.server_password) if secret)
+def _are_passwords_known(answers: IrcAnswers) -> bool:
+    return all(secret.value is not None for secret in (answers.account_password, answers.server_password) if secret)
 
 
 _TELEGRAM_INTRO = (
@@ -557,23 +564,24 @@ _TELEGRAM_INTRO = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TelegramSetup:
-    """What came out."""
+    """Answers about a Telegram bot."""
 
     channel: TelegramAnswers
     owner: str | None
-    """The owner's id. None: not told."""
+    """Id of the owner. None: not given."""
 
 
 def ask_telegram(
     before: TelegramAnswers | None, owner: str | None, channel: str, *, polled: bool, url: str | None = None
 ) -> DialogFlow[TelegramSetup]:
-    """Raises Skipped. `polled`: a gateway of ours runs with this bot, so its messages are not to be asked for.
+    """Ask about a Telegram bot. Raises PlatformSkipped.
 
-    `url`: of another Bot API server.
+    `polled`: a gateway of ours runs with this bot, so its updates must not be requested. `url`: of another Bot API
+    server.
     """
     yield from tell(*_TELEGRAM_INTRO)
     base = url or (before.base_url if before else None)
-    made = replace(before or TelegramAnswers(channel=channel, token=SecretReference(reference="")), base_url=base)
+    answers = replace(before or TelegramAnswers(channel=channel, token=SecretReference(reference="")), base_url=base)
     question = SecretQuestion(
         key="telegram.token",
         text="Token",
@@ -585,28 +593,28 @@ def ask_telegram(
         question,
         "Telegram",
         TelegramProbeResult(),
-        config=lambda token: build_telegram_config(replace(made, token=token, rooms=())),
+        config=lambda token: build_telegram_config(replace(answers, token=token, rooms=())),
         name=lambda seen: f"@{seen.username}" if seen.username else "",
         later="telegram.commands",
     )
-    made = replace(made, token=token, username=seen.username)
-    told = yield from _ask_telegram_owner(made, owner, polled=polled)
-    rooms = yield from _ask_telegram_rooms(made, polled=polled)
-    made = replace(made, rooms=rooms)
+    answers = replace(answers, token=token, username=seen.username)
+    owner_id = yield from _ask_telegram_owner(answers, owner, polled=polled)
+    rooms = yield from _ask_telegram_rooms(answers, polled=polled)
+    answers = replace(answers, rooms=rooms)
     if rooms and seen.reads_whole_groups is False:
-        yield from _ask_privacy(made)
-    return TelegramSetup(channel=made, owner=told)
+        yield from _ask_privacy(answers)
+    return TelegramSetup(channel=answers, owner=owner_id)
 
 
-def _ask_telegram_owner(made: TelegramAnswers, before: str | None, *, polled: bool) -> DialogFlow[str | None]:
-    name = f"@{made.username}" if made.username else "the bot"
+def _ask_telegram_owner(answers: TelegramAnswers, before: str | None, *, polled: bool) -> DialogFlow[str | None]:
+    name = f"@{answers.username}" if answers.username else "the bot"
     lines = ["", "  The owner may do everything, and is known by an id of Telegram's."]
-    if before is None and not polled and made.token.value is not None:
+    if before is None and not polled and answers.token.value is not None:
         lines.append(f"  Write anything to {name} in Telegram now, then press Enter here: the id is read from it.")
     elif before is None:
         lines.append(f"  To see yours, say /whoami to {name} once it runs.")
     yield from tell(*lines)
-    readable = before is None and not polled and made.token.value is not None
+    readable = before is None and not polled and answers.token.value is not None
     default = before or ("" if readable else LATER)
     question = SetupQuestion(
         key="telegram.owner",
@@ -618,17 +626,19 @@ def _ask_telegram_owner(made: TelegramAnswers, before: str | None, *, polled: bo
     return (
         yield from ask_owner(
             question,
-            build_telegram_config(made) if made.token.value is not None else None,
+            build_telegram_config(answers) if answers.token.value is not None else None,
             lambda answer: confirm(f"{name} has never met anybody with the id {answer}. Take it all the same?"),
             known=(before,),
-            found=lambda: _ask_who_wrote(made),
+            found=lambda: _ask_who_wrote(answers),
         )
     )
 
 
-def _ask_who_wrote(made: TelegramAnswers) -> DialogFlow[str | None]:
-    """Who has written to the bot; None: nobody, or not the owner."""
-    waiting = yield from request_probe(ProbeRequest(WaitingProbeRequest(build_telegram_config(made))), TelegramContacts)
+def _ask_who_wrote(answers: TelegramAnswers) -> DialogFlow[str | None]:
+    """Ask which of the people who wrote to the bot is the owner; None: nobody wrote, or none of them."""
+    waiting = yield from request_probe(
+        ProbeRequest(WaitingProbeRequest(build_telegram_config(answers))), TelegramContacts
+    )
     yield from review_findings(waiting.findings)
     if not waiting.people:
         yield from tell("  Nothing has come yet.")
@@ -638,8 +648,8 @@ def _ask_who_wrote(made: TelegramAnswers) -> DialogFlow[str | None]:
     return None
 
 
-def _ask_telegram_rooms(made: TelegramAnswers, *, polled: bool) -> DialogFlow[tuple[str, ...]]:
-    findable = made.token.value is not None and not polled
+def _ask_telegram_rooms(answers: TelegramAnswers, *, polled: bool) -> DialogFlow[tuple[str, ...]]:
+    findable = answers.token.value is not None and not polled
     yield from tell(
         "",
         "  Private chats always work. Groups are optional"
@@ -650,23 +660,23 @@ def _ask_telegram_rooms(made: TelegramAnswers, *, polled: bool) -> DialogFlow[tu
             SetupQuestion(
                 key="telegram.groups",
                 text="Groups where it may act: ids, `*`, `none`",
-                default=" ".join(made.rooms) or "none",
+                default=" ".join(answers.rooms) or "none",
                 parse=_parse_telegram_groups,
             )
         )
         if answer != "look":
             return () if answer == "none" else split_words(answer)
         waiting = yield from request_probe(
-            ProbeRequest(WaitingProbeRequest(build_telegram_config(made))), TelegramContacts
+            ProbeRequest(WaitingProbeRequest(build_telegram_config(answers))), TelegramContacts
         )
         lines = [f"  {number}  {title}" for number, title in waiting.groups]
         yield from tell(*(lines or ["  No group was seen. Add the bot to one, and say something to it there."]))
         if waiting.groups:
-            made = replace(made, rooms=tuple(number for number, _ in waiting.groups))
+            answers = replace(answers, rooms=tuple(number for number, _ in waiting.groups))
 
 
-def _ask_privacy(made: TelegramAnswers) -> DialogFlow[None]:
-    """Privacy mode hides from it what is not said to it: that may be meant so."""
+def _ask_privacy(answers: TelegramAnswers) -> DialogFlow[None]:
+    """Explain privacy mode until it is off or accepted: with it the bot does not receive all messages of groups."""
     while True:
         yield from tell("", f"  In groups it is shown only what is said to it. That may be meant so; {PRIVACY_FIX}.")
         answer = yield from ask(
@@ -679,17 +689,17 @@ def _ask_privacy(made: TelegramAnswers) -> DialogFlow[None]:
         )
         if answer:
             return
-        seen = yield from request_probe(ProbeRequest(build_telegram_config(made)), TelegramProbeResult)
-        yield from review_findings(one for one in seen.findings if one.code in {"telegram.privacy", "telegram.rooms"})
-        if seen.reads_whole_groups is not False:
+        result = yield from request_probe(ProbeRequest(build_telegram_config(answers)), TelegramProbeResult)
+        yield from review_findings(one for one in result.findings if one.code in {"telegram.privacy", "telegram.rooms"})
+        if result.reads_whole_groups is not False:
             return
 
 
-def build_telegram_config(made: TelegramAnswers) -> TelegramConfig:
-    """As the configuration will have it."""
-    more = {"base_url": made.base_url} if made.base_url else {}
-    token = SecretStr(made.token.value or "")
-    return TelegramConfig.model_validate({"platform": "telegram", "token": token, "rooms": made.rooms} | more)
+def build_telegram_config(answers: TelegramAnswers) -> TelegramConfig:
+    """Build the channel as the configuration will have it."""
+    more = {"base_url": answers.base_url} if answers.base_url else {}
+    token = SecretStr(answers.token.value or "")
+    return TelegramConfig.model_validate({"platform": "telegram", "token": token, "rooms": answers.rooms} | more)
 
 
 def _parse_telegram_token(words: str) -> str:
