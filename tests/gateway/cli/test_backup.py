@@ -342,8 +342,8 @@ def test_an_interrupted_command_leaves_nothing_half(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gateway.cli.backup._examine_copy", interrupted)
-    monkeypatch.setattr("gateway.cli.restore._examine_copy", interrupted)
+    monkeypatch.setattr("gateway.cli.backup.check_store", interrupted)
+    monkeypatch.setattr("gateway.cli.restore.check_store", interrupted)
     arguments = {
         "backup": ["backup", "--config", str(config), "-o", str(tmp_path / "c.tar")],
         "restore": ["restore", str(tmp_path / "b.tar"), "--config", str(config), "--replace"],

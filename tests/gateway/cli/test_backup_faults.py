@@ -94,7 +94,7 @@ made(configured(Path(sys.argv[1])), Path(sys.argv[2]))
 RESTORE = """
 import os, signal, sys
 from pathlib import Path
-from gateway.store import moves
+from gateway.store import files
 from tests.kits.backup import configured, put
 
 left, step = int(sys.argv[3]), [0]

@@ -84,18 +84,18 @@ class Panes(RuleBasedStateMachine):
 
     @invariant()
     def holds(self) -> None:
-        pane = getattr(self, "pane", None)
+        pane: Pane | None = getattr(self, "pane", None)
         if pane is None:
             return
-        last = max(0, pane.total - self.height)
+        last = max(0, pane.row_count - self.height)
         assert 0 <= pane.top <= last
-        assert pane.following == (pane.top == last)
-        assert pane.missed == 0 or not pane.following
+        assert pane.is_following == (pane.top == last)
+        assert pane.missed_count == 0 or not pane.is_following
         assert len(pane.lines) <= self.most
-        rows = pane.rows(0, pane.total)
-        assert len(rows) == pane.total
-        assert rows == [pane.row(at) for at in range(pane.total)]
-        assert pane.row(pane.total) is None
+        rows = pane.rows(0, pane.row_count)
+        assert len(rows) == pane.row_count
+        assert rows == [pane.row(at) for at in range(pane.row_count)]
+        assert pane.row(pane.row_count) is None
         for row in rows:
             cells = [cell_width(char) for _, said in row for char in said]
             assert sum(cells) <= self.width or sum(1 for one in cells if one) == 1

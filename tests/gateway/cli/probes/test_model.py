@@ -142,7 +142,7 @@ async def test_llamacpp_and_the_embedded_model_and_a_script_answer() -> None:
 
 @story
 async def test_a_server_that_says_nothing_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.cli.probes.model.LIMIT_S", 0.4)
+    monkeypatch.setattr("gateway.cli.probes.model.PROBE_TIMEOUT_S", 0.4)
     monkeypatch.setattr("gateway.cli.probes.model._LIST_TIMEOUT_S", 0.2)
     never = asyncio.Event()
 

@@ -253,7 +253,7 @@ async def test_a_bug_is_told_without_what_was_typed(tmp_path: Path) -> None:
     sabotage = (
         "import gateway.cli.setup.program as p\n"
         "def broken(answers, *rest): raise RuntimeError(f'broken at {answers.telegram.token.value}')\n"
-        f"p.draft = broken\n{MAIN}"
+        f"p.draft_config = broken\n{MAIN}"
     )
     async with world() as (api, fake):
         code, out, err = await piped(*flags(tmp_path / "bot", api, fake), code=sabotage, TG=api.token, KEY=KEY)
