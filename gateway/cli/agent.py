@@ -1,32 +1,11 @@
-"""`reverie journal [search|export]`: what an agent wrote down, and what people wrote into its journal.
+"""Commands about the agents: context, dmn, journal, memory, notifications, reminders.
 
-Reads beside a running gateway. Exit codes: 0 done, 1 nothing was found, 2 nothing could be done (the reason stands on
-stderr).
+Exit codes: 0 done; 2 nothing could be done (the reason is on stderr). 1 for `context` and `dmn`: not carried out (the
+answer says why); for `journal`: nothing was found; for `memory undo`: nothing was changed (the reason is on stderr).
 
-`reverie dmn status|pause|wake|sleep|quiet|rest|off|presence|debug`: the Default Mode Networks, seen and steered.
-
-Asks the running gateway. Where none runs, `status` and `debug` tell what was saved, and the others change that, so that
-it holds from the next start on. Exit codes: 0 done, 1 it was not carried out (the answer says why), 2 nothing could be
-done (the reason stands on stderr).
-
-`reverie memory show|diff|undo`: what an agent knows for good, what the last dream changed, and how to take it back.
-
-Works beside a running gateway. Exit codes: 0 done, 1 `memory_undo_command` changed nothing (the reason stands on
-stderr), 2 nothing could be done (the same).
-
-`reverie notifications types|threshold|rules|pending`: what was noticed, what may interrupt, and what waits.
-
-Reads beside a running gateway. Exit codes: 0 done, 2 nothing could be done (the reason stands on stderr).
-
-`reverie context new|retry|rewind|compact CONVERSATION`: what an agent sees of a conversation, changed from outside.
-
-Asks the running gateway. Where none runs, the log is written by the same function, so that it holds from the next start
-on; only `compact` needs a running one, whose model may be asked. Exit codes: 0 done, 1 it was not carried out (the
-answer says why), 2 nothing could be done (the reason stands on stderr).
-
-`reverie reminders list`: what is still to come, everywhere.
-
-Reads beside a running gateway. Exit codes: 0 done, 2 nothing could be done (the reason stands on stderr).
+`context` and `dmn` ask the running gateway. Without one they change the store through the same functions, effective
+from the next start; `dmn status` and `dmn debug` then show the saved state, and `context compact` needs a running
+gateway, because it calls the model. The other commands work beside a running gateway.
 """
 
 import argparse
@@ -130,14 +109,14 @@ def add_context_parser(subparsers: Any, resolve_settings: ResolveSettings) -> No
 
 
 def context_command(args: argparse.Namespace) -> int:
-    """Handler of all of them."""
+    """Handle the subcommands of `context`."""
     settings: Settings = args.resolve_settings(args.config)
     count = parse_count(getattr(args, "count", "1"))
     if count is None:
         return report_failure("context", ValueError(f"N is a number from 1 to {MOST_EXCHANGES}"))
     place = ConversationId(args.conversation)
     try:
-        if not settings.store.path.exists():  # or one would be made
+        if not settings.store.path.exists():  # opening would create one
             return report_failure("context", FileNotFoundError(f"there is no store at {settings.store.path}"))
         order = ContextRequest(
             what=args.what, conversation=place, by=f"{current_user()} at the command line", count=count
@@ -159,8 +138,8 @@ async def _send_context_order(store: Path, order: ContextRequest) -> ControlResp
 
 
 async def _apply_context_order(path: Path, order: ContextRequest) -> ControlResponse:
-    """Write it down under the store's lock."""
-    from gateway.runtime.rewind import Rewinder  # noqa: PLC0415 - the same
+    """Apply the order to the store, under its lock."""
+    from gateway.runtime.rewind import Rewinder  # noqa: PLC0415 - as below
     from gateway.tools.platform import ConversationLocks  # noqa: PLC0415 - the other commands start faster without it
 
     async with await Store.open(path, SystemClock()) as store:
@@ -179,13 +158,13 @@ async def _apply_context_order(path: Path, order: ContextRequest) -> ControlResp
 
 
 class _NoRunningAgents:
-    """No agent runs: the next start reads the log, and takes up what is unread."""
+    """Stand-in for the running agents: the next start reads the log and handles what is unread."""
 
     def forget_view(self, conversation: ConversationId) -> None:
-        """Nothing is kept."""
+        """Do nothing: no view is kept."""
 
     def notice(self, arrival: object) -> None:
-        """The next start does."""
+        """Do nothing: the next start notices it."""
 
     async def compact(self, conversation: ConversationId) -> str:
         raise NotImplementedError(conversation)
@@ -226,7 +205,7 @@ def add_dmn_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None: 
 
 
 def dmn_command(args: argparse.Namespace) -> int:
-    """Handler of all of them."""
+    """Handle the subcommands of `dmn`."""
     settings: Settings = args.resolve_settings(args.config)
     now = datetime.now(UTC)
     try:
@@ -260,7 +239,7 @@ async def _send_dmn_order(settings: Settings, order: DmnRequest, now: datetime) 
 
 
 async def _read_dmn_states(settings: Settings, order: DmnRequest, now: datetime) -> ControlResponse:
-    """As the store has it. What waits is not part of it: the next start notices that anew."""
+    """Answer from the saved states. Waiting turns are not saved: the next start determines them again."""
     path = settings.store.path
     try:
         async with await Store.open_readonly(path) as reader:
@@ -269,28 +248,31 @@ async def _read_dmn_states(settings: Settings, order: DmnRequest, now: datetime)
     except StoreMissing:
         minds, waits = await _load_dmn_states(settings, None, now), []
     answer, _ = answer_order(order, minds, now)
-    sign, head = read_heartbeat(path, now), f"no gateway is running with the store {path}; this was saved"
-    if sign is not None and sign.age_s < STALE_HEARTBEAT_S:  # it was killed just now, or it could not make its socket
-        head = f"no gateway answers, though one gave a sign of life {format_duration(sign.age_s)} ago; this was saved"
+    heartbeat, head = read_heartbeat(path, now), f"no gateway is running with the store {path}; this was saved"
+    # it was killed just now, or it could not create its socket
+    if heartbeat is not None and heartbeat.age_s < STALE_HEARTBEAT_S:
+        head = (
+            f"no gateway answers, though one gave a sign of life {format_duration(heartbeat.age_s)} ago; this was saved"
+        )
     unread = [f"unread, for the next start: {', '.join(waits)}"] if waits else []
     lines = (head, *answer.lines, *unread) if answer.ok else answer.lines
     return answer.model_copy(update={"lines": lines})
 
 
 async def _apply_dmn_order(settings: Settings, order: DmnRequest, now: datetime) -> ControlResponse:
-    """Change what was saved, by the same function as a running gateway, under the store's lock."""
+    """Change the saved states under the store's lock, with the function that a running gateway uses."""
     async with await Store.open(settings.store.path, SystemClock()) as store:
         minds = {mind.agent: mind for mind in await _load_dmn_states(settings, store, now)}
-        answer, told = answer_order(order, list(minds.values()), now)
+        answer, directives = answer_order(order, list(minds.values()), now)
         entries = list[NewEntry]()
-        for agent, directive, directed in told:
+        for agent, directive, directed in directives:
             record, saved = build_directive_facts(minds[agent], directive, directed)
             entries += [
                 NewEntry(fact=record, at=now, conversation=inner_conversation(agent)),
                 NewEntry(fact=saved, at=now),
             ]
         await store.append(entries)
-    if not told:
+    if not directives:
         return answer
     return answer.model_copy(update={"lines": (*answer.lines, "no gateway is running: this holds from its next start")})
 
@@ -308,11 +290,11 @@ async def _load_dmn_states(settings: Settings, reader: StoreReader | None, now: 
 
 DONE, NOTHING = 0, 1
 OWNER_SCOPE: Final = "owner"
-"""The scope, in words, of what says none."""
+"""Name of the scope of entries without one."""
 _DEFAULT_ENTRIES: Final = 20
 _JOURNAL_PAGE: Final = 500
 _MAX_JOURNAL_BYTES: Final = 64_000_000
-"""Of the journal's end."""
+"""Bytes that are read from the end of the journal."""
 
 
 def add_journal_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
@@ -344,7 +326,7 @@ def add_journal_parser(subparsers: Any, resolve_settings: ResolveSettings) -> No
 
 
 def _add_journal_options(parser: argparse.ArgumentParser, default: str | None) -> None:
-    """What can stand in front of a command, and behind it."""
+    """Add the options that may stand before or after a subcommand."""
     parser.add_argument("--config", type=Path, default=default, metavar="DIR", help="the configuration directory")
     parser.add_argument("--agent", default=default, metavar="ID", help="which agent (default: the first)")
     text = f"only what is of this: public, {OWNER_SCOPE}, or a private place, e.g. irc.libera/nick"
@@ -352,7 +334,7 @@ def _add_journal_options(parser: argparse.ArgumentParser, default: str | None) -
 
 
 def journal_show_command(args: argparse.Namespace) -> int:
-    """Handler of `journal`."""
+    """Handle `journal`."""
 
     async def run(reader: StoreReader, agent: AgentConfig) -> bool:
         _print_entries(await _read_newest_entries(reader, agent, args.scope, args.n, ()), "(there is nothing yet)")
@@ -362,7 +344,7 @@ def journal_show_command(args: argparse.Namespace) -> int:
 
 
 def journal_search_command(args: argparse.Namespace) -> int:
-    """Handler of `journal search`."""
+    """Handle `journal search`."""
 
     async def run(reader: StoreReader, agent: AgentConfig) -> bool:
         terms = [term for word in args.words for term in word.split() if split_words(term)]
@@ -374,7 +356,7 @@ def journal_search_command(args: argparse.Namespace) -> int:
 
 
 def journal_export_command(args: argparse.Namespace) -> int:
-    """Handler of `journal export`. A file is made readable by its owner alone, and never replaces one."""
+    """Handle `journal export`. A file is readable by its owner only, and never replaces another."""
 
     async def run(reader: StoreReader, agent: AgentConfig) -> bool:
         entries = await _read_newest_entries(reader, agent, args.scope, sys.maxsize, ())
@@ -397,7 +379,10 @@ def journal_export_command(args: argparse.Namespace) -> int:
 async def _read_newest_entries(
     reader: StoreReader, agent: AgentConfig, scope: str | None, most: int, terms: Sequence[str]
 ) -> list[JournalEntry]:
-    """At most so many, the newest last: notes of the log, and what people wrote into the file. Raises OSError."""
+    """Return at most `most` entries, newest last: notes of the log, and entries that people wrote into the file.
+
+    Raises OSError.
+    """
     words = [word for term in terms for word in split_words(term)]
     file = agent_directory(agent.workspace, reader.path, agent.id) / JOURNAL_FILE
     text = await asyncio.to_thread(read_tail, file, most=_MAX_JOURNAL_BYTES)
@@ -410,13 +395,13 @@ async def _read_newest_entries(
     async for one in _iter_noted(reader, agent, match_all_terms(terms) or None):
         if len(noted) >= most:
             break
-        if _matches_entry(one, scope, ()):  # the index has found the words
+        if _matches_entry(one, scope, ()):  # the index has matched the words
             noted.append(one)
     return sorted([*reversed(noted), *by_hand], key=lambda one: one.at)[max(0, len(noted) + len(by_hand) - most) :]
 
 
 async def _iter_noted(reader: StoreReader, agent: AgentConfig, match: str | None) -> AsyncIterator[JournalEntry]:
-    """Notes of the log, the newest first."""
+    """Yield the notes of the log, newest first."""
     before = None
     while page := await reader.newest_entries(_JOURNAL_PAGE, before=before, kinds=["noted"], match=match):
         for one in reversed(page):
@@ -430,7 +415,7 @@ def _matches_entry(one: JournalEntry, scope: str | None, words: Sequence[str]) -
 
 
 def _print_entries(entries: Sequence[JournalEntry], nothing: str) -> None:
-    """For people: a line of what each is, then what it says."""
+    """Print for people: a heading for each entry, then its text."""
     lines = [] if entries else [nothing]
     for one in entries:
         by = "" if one.note_id else " (by hand)"
@@ -440,16 +425,22 @@ def _print_entries(entries: Sequence[JournalEntry], nothing: str) -> None:
 
 
 def _entries_as_json(entries: Sequence[JournalEntry]) -> Iterator[str]:
-    """One array; ASCII, hence safe on every terminal."""
+    """Yield the lines of a JSON array; ASCII, hence safe on every terminal."""
     yield "["
     for place, one in enumerate(entries):
-        told = {"at": one.at.isoformat(), "scope": one.scope, "title": one.title, "text": one.text, "note": one.note_id}
-        yield json.dumps(told) + ("," if place < len(entries) - 1 else "")
+        fields = {
+            "at": one.at.isoformat(),
+            "scope": one.scope,
+            "title": one.title,
+            "text": one.text,
+            "note": one.note_id,
+        }
+        yield json.dumps(fields) + ("," if place < len(entries) - 1 else "")
     yield "]"
 
 
 def _run_journal_command(args: argparse.Namespace, run: Callable[[StoreReader, AgentConfig], Awaitable[bool]]) -> int:
-    """Turn what a person can cause into exit codes."""
+    """Run a subcommand; turn errors that a person can cause into exit codes."""
     if args.config is None:
         args.wrong("the following arguments are required: --config")
     settings: Settings = args.resolve_settings(args.config)
@@ -471,7 +462,7 @@ _FILE_ONLY_NOTICE: Final = "The gateway is running, so only the file was changed
 
 
 class _MemoryUnchanged(Exception):
-    """Nothing was done; the message says why."""
+    """Nothing was changed; the message says why."""
 
 
 def add_memory_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
@@ -493,7 +484,7 @@ def add_memory_parser(subparsers: Any, resolve_settings: ResolveSettings) -> Non
 
 
 def memory_show_command(args: argparse.Namespace) -> int:
-    """Handler of `memory show`."""
+    """Handle `memory show`."""
 
     def run(settings: Settings, agent: AgentConfig) -> None:
         text = _memory_file(settings, agent).read()
@@ -503,7 +494,7 @@ def memory_show_command(args: argparse.Namespace) -> int:
 
 
 def memory_diff_command(args: argparse.Namespace) -> int:
-    """Handler of `memory diff`."""
+    """Handle `memory diff`."""
 
     def run(settings: Settings, agent: AgentConfig) -> None:
         last = find_last_effective_dream(asyncio.run(_read_dreams(settings, agent)))
@@ -518,7 +509,7 @@ def memory_diff_command(args: argparse.Namespace) -> int:
 
 
 def memory_undo_command(args: argparse.Namespace) -> int:
-    """Handler of `memory undo`. Again and again, it goes back dream by dream."""
+    """Handle `memory undo`. Repeated, it goes back dream by dream."""
 
     def run(settings: Settings, agent: AgentConfig) -> None:
         _print_lines(asyncio.run(_undo_dream(settings, agent, force=args.force)))
@@ -539,7 +530,7 @@ async def _undo_dream(settings: Settings, agent: AgentConfig, *, force: bool) ->
         await memory.finish_write(agent.id)
         before = await memory.read(agent.id)
         last = _find_undoable_dream(found, before, force=force)
-        upto = found[0].fact.upto  # what was noted is not dreamt of again: it was not wanted like that
+        upto = found[0].fact.upto  # the notes are not dreamt of again: their result was rejected
         await memory.rewrite(agent.id, before=before, after=last.fact.before, upto=upto, reason=UNDONE)
     return [f"{file.path} says again what it said before {last.at:%Y-%m-%d %H:%M} UTC."]
 
@@ -566,7 +557,7 @@ def _memory_file(settings: Settings, agent: AgentConfig) -> MemoryFile:
 
 
 def _run_memory_command(args: argparse.Namespace, run: Callable[[Settings, AgentConfig], None]) -> int:
-    """Turn what a person can cause into exit codes."""
+    """Run a subcommand; turn errors that a person can cause into exit codes."""
     settings: Settings = args.resolve_settings(args.config)
     agents = {agent.id: agent for agent in settings.agents}
     name = args.agent or settings.agents[0].id
@@ -587,7 +578,7 @@ def _print_lines(lines: Iterable[str]) -> None:
 
 
 DEFAULT_NOTIFICATIONS: Final = 1_000
-"""Notifications that `notification_rules_command` counts, if nobody says how many."""
+"""Notifications that `notifications rules` counts by default."""
 
 _NOTIFICATION_ROWS: TypeAdapter[
     Sequence[NotificationTypeCount] | Sequence[TypeThreshold] | Sequence[RuleStatistics] | Sequence[PendingCounts]
@@ -633,7 +624,7 @@ def add_notifications_parser(subparsers: Any, resolve_settings: ResolveSettings)
 
 
 def notification_types_command(args: argparse.Namespace) -> int:
-    """Handler of `notifications types`."""
+    """Handle `notifications types`."""
 
     async def run(reader: StoreReader) -> None:
         found = await reader.notification_types()
@@ -643,28 +634,28 @@ def notification_types_command(args: argparse.Namespace) -> int:
 
 
 def notification_threshold_command(args: argparse.Namespace) -> int:
-    """Handler of `notifications threshold`. Types that are named need no store."""
+    """Handle `notifications threshold`. Named types need no store."""
     settings: Settings = args.resolve_settings(args.config)
     policy = build_attention_policy(settings)
 
-    def told(policy: attention.AttentionPolicy, named: Sequence[str]) -> None:
+    def print_thresholds(policy: attention.AttentionPolicy, named: Sequence[str]) -> None:
         found = notifications.list_thresholds(policy, named)
         _print_rows(args, found, notifications.render_thresholds(found))
 
     async def run(reader: StoreReader) -> None:
-        told(
+        print_thresholds(
             await _with_overrides(policy, reader), args.types or [one.type for one in await reader.notification_types()]
         )
 
     args.store = settings.store.path
     if args.types and not args.store.exists():
-        told(policy, args.types)
+        print_thresholds(policy, args.types)
         return 0
     return run_with_reader("notifications", args, run)
 
 
 def notification_rules_command(args: argparse.Namespace) -> int:
-    """Handler of `notifications rules`."""
+    """Handle `notifications rules`."""
     policy: attention.AttentionPolicy | None = None
     if args.config is not None:
         settings: Settings = args.resolve_settings(args.config)
@@ -680,7 +671,7 @@ def notification_rules_command(args: argparse.Namespace) -> int:
 
 
 def notification_pending_command(args: argparse.Namespace) -> int:
-    """Handler of `notifications pending`."""
+    """Handle `notifications pending`."""
 
     async def run(reader: StoreReader) -> None:
         found = await reader.pending_counts()
@@ -690,7 +681,7 @@ def notification_pending_command(args: argparse.Namespace) -> int:
 
 
 async def _with_overrides(policy: attention.AttentionPolicy, reader: StoreReader) -> attention.AttentionPolicy:
-    """With what administrators set while gateways ran."""
+    """Return the policy with the overrides that administrators set at run time."""
     overrides = AttentionOverrideStore(reader)
     await overrides.load()
     return replace(policy, overrides=overrides.current)
@@ -725,7 +716,7 @@ def add_reminders_parser(subparsers: Any, resolve_store: ResolveStore) -> None: 
 
 
 def reminders_list_command(args: argparse.Namespace) -> int:
-    """Handler of `reminders list`."""
+    """Handle `reminders list`."""
 
     async def run(reader: StoreReader) -> None:
         found = await reader.pending_reminders()
@@ -738,7 +729,7 @@ def reminders_list_command(args: argparse.Namespace) -> int:
 
 
 def format_reminders(found: Sequence[PendingReminder]) -> list[str]:
-    """For people: a table, or a sentence that says that there are none."""
+    """Render for people: a table, or a sentence if there are none."""
     if not found:
         return ["there are no reminders"]
     lines: list[tuple[str, ...]] = [("id", "next (UTC)", "again", "where", "asked for by", "text")]

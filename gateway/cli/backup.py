@@ -1,23 +1,13 @@
-"""Writes a backup, beside a running gateway or without one. Blocks.
+"""Backups: everything of a gateway that cannot be made again, in one file. Blocks.
 
-What is half stands in a directory of its own beside the backup, locked while it is used: the next backup there removes
-what a kill has left. The backup itself appears when it is whole, under a name that nothing had.
+A backup is a tar file (POSIX.1-2001 pax) of plain files. Its last member is the manifest, so a truncated file has none.
+The same files copied at the same time give the same bytes. It contains the store, the files of the agents, and
+attachments of waiting posts; not the configuration, which is the operator's and may contain secrets, and not `media`,
+which is a cache.
 
-Which files a backup holds besides the store, and where these belong. Blocks on the disk.
-
-Not in it: the configuration, which is the operator's and may hold secrets, and `media`, which is a cache.
-
-What a backup says of itself. Pure.
-
-A backup is a tar file (POSIX.1-2001 pax) of plain files alone. The last of them is the manifest: a file that was cut
-off has none. The same files, copied at the same time, are the same bytes.
-
-Everything of a gateway that cannot be made again, in one file, and back.
-
-`manifest` says what stands in one (pure); `kept` which files these are; `making` writes an archive beside a running
-gateway; `reading` takes one apart and believes nothing that it says; `placing` puts what was taken apart where it
-belongs; `settling` tells the restored store what can no longer be known. The store itself is `gateway.store.files`'s,
-and what a kill leaves half is `gateway.store.files`'s.
+A backup can be made beside a running gateway. The archive is built in a locked staging directory beside the target,
+which the next backup removes after a kill. It appears under its name when it is complete, and never replaces a file.
+`restore` has the other direction; `gateway.store.files` copies and checks the store.
 """
 
 import contextlib
@@ -48,59 +38,59 @@ from gateway.store.rebuild import rebuild_blocking
 MANIFEST_NAME: Final = "manifest.json"
 STORE_NAME: Final = "store/reverie.db"
 OUTFILES_NAME: Final = "outfiles"
-"""What goes with posts that wait."""
+"""Attachments of waiting posts."""
 ROOT_KINDS: Final = ("mind", "workspace", "files")
-"""Of an agent: what belongs to it and to the store, its persona with what it writes there, what its tools work in."""
+"""Directories of an agent: its state, its persona with its notes, and the working directory of its tools."""
 
 
 class InvalidBackup(Exception):
-    """This is no backup that can be used. The message says why, and what to do."""
+    """The file is not a usable backup. The message says why and what to do."""
 
 
 class BackupMember(BaseModel):
-    """One file."""
+    """One file of a backup."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     size_bytes: int
     sha256: str
-    """In lower-case hex."""
+    """Lower-case hex."""
 
 
 class BackupManifest(BaseModel):
-    """All of it."""
+    """Contents of a backup."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: Literal[1] = 1
     made: datetime
-    """When the store was copied, UTC."""
+    """Time of the store's copy, UTC."""
     version: str
-    """Of the reverie that made it."""
+    """Version of the program that made it."""
     schema_version: int
-    """Of the store."""
+    """Schema of the store."""
     entries: int
-    """In the log."""
+    """Number of entries in the log."""
     last: int
-    """The log's last position. 0: it is empty."""
+    """Last position of the log. 0: it is empty."""
     replayed: bool
-    """Whether every table was compared with the log."""
+    """True if every table was compared with the log."""
     roots: tuple[str, ...]
-    """Directories that are in it, empty ones too."""
+    """Directories in the backup, including empty ones."""
     left_out: tuple[str, ...]
-    """What is no plain file, or has a name that is no text: not in it."""
+    """Files that are not in it: not plain, or with a name that is not UTF-8."""
     members: tuple[BackupMember, ...]
-    """Every other file, in its order."""
+    """All other files, in order."""
 
 
 def dump_manifest(manifest: BackupManifest) -> bytes:
-    """As it is written."""
+    """Serialize the manifest."""
     return manifest.model_dump_json(indent=1).encode() + b"\n"
 
 
 def parse_manifest(text: bytes) -> BackupManifest:
-    """Reverse `dump_manifest`. Raises BadBackup."""
+    """Parse a manifest. Raises InvalidBackup."""
     try:
         found = BackupManifest.model_validate_json(text)
     except ValidationError:
@@ -114,7 +104,7 @@ def parse_manifest(text: bytes) -> BackupManifest:
 
 
 def is_safe_name(name: str) -> bool:
-    """Whether it names a place inside, and nothing but one that a backup has."""
+    """Return whether the name is a relative path that a backup may contain."""
     parts = name.split("/")
     if "\0" in name or "\\" in name or any(part in ("", ".", "..") for part in parts):
         return False
@@ -124,7 +114,7 @@ def is_safe_name(name: str) -> bool:
 
 
 def root_name(name: str) -> str:
-    """The directory, as `BackupManifest.roots` has it, in which a member of that name is; itself for the store."""
+    """Return the root directory of a member, as in `BackupManifest.roots`; for the store, its own name."""
     parts = name.split("/")
     return name if name == STORE_NAME else OUTFILES_NAME if parts[0] == OUTFILES_NAME else "/".join(parts[:2])
 
@@ -133,23 +123,23 @@ _MARK_SUFFIX: Final = ".mark"
 
 
 class BackupRoot(NamedTuple):
-    """A directory."""
+    """A directory of a backup."""
 
     name: str
-    """In a backup."""
+    """Name in the backup."""
     path: Path
 
 
 class BackupFile(NamedTuple):
-    """A file."""
+    """A file of a backup."""
 
     name: str
-    """In a backup."""
+    """Name in the backup."""
     path: Path
 
 
 def backup_roots(settings: Settings) -> list[BackupRoot]:
-    """Every directory that there may be, in the order in which they are copied; none stands in another."""
+    """Return all directories that may exist, in the order of copying; none is inside another."""
     store = settings.store.path
     found = [BackupRoot(f"mind/{agent.id}", agent_state_directory(store, agent.id)) for agent in settings.agents]
     found += [BackupRoot(f"workspace/{agent.id}", agent.workspace) for agent in settings.agents if agent.workspace]
@@ -163,10 +153,11 @@ def backup_roots(settings: Settings) -> list[BackupRoot]:
 
 
 def list_files(root: BackupRoot, left_out: list[str]) -> Iterator[BackupFile]:
-    """Its files, in the order in which they are copied.
+    """Yield the files of a directory in the order of copying.
 
-    Marks come first: they say what has reached the other files, and one that is older than these is mended at the next
-    start. What is no plain file, or has a name that is no text, is told by `left_out`; links are not followed.
+    Marks come first: they record what the other files contain, and one that is older than these is corrected at the
+    next start. Symbolic links are not followed. Files that are not plain, or whose name is not UTF-8, are added to
+    `left_out`.
     """
     found = list[BackupFile]()
     for here, below, names in os.walk(root.path, onerror=_raise_unless_missing):
@@ -175,15 +166,15 @@ def list_files(root: BackupRoot, left_out: list[str]) -> Iterator[BackupFile]:
         for path in (place / name for name in (*names, *below)):
             if path.name in below and not path.is_symlink():
                 continue
-            told = "/".join((root.name, *inside.parts, path.name))
+            name_in_backup = "/".join((root.name, *inside.parts, path.name))
             try:
                 plain = stat.S_ISREG(path.lstat().st_mode)
-            except FileNotFoundError:  # it was taken away just now
+            except FileNotFoundError:  # it was removed just now
                 continue
-            if plain and is_safe_name(told) and _is_encodable(told):
-                found.append(BackupFile(told, path))
+            if plain and is_safe_name(name_in_backup) and _is_encodable(name_in_backup):
+                found.append(BackupFile(name_in_backup, path))
             else:
-                left_out.append(told.encode(errors="backslashreplace").decode())
+                left_out.append(name_in_backup.encode(errors="backslashreplace").decode())
     yield from sorted(found, key=lambda one: (not one.name.endswith(_MARK_SUFFIX), one.name))
 
 
@@ -205,33 +196,33 @@ def _is_inside(path: Path, other: Path) -> bool:
 
 
 AUTO_REPLAY_ENTRIES: Final = 200_000
-"""A log of so many is replayed without being asked: some seconds."""
+"""Logs up to this size are replayed by default, which takes some seconds."""
 _STAGING_PREFIX: Final = ".reverie-backup-"
 _CHUNK_BYTES: Final = 1 << 20
 _SPACE_FACTOR: Final = 2.1
-"""The store is there twice meanwhile: as a file, and in the archive."""
+"""Free space needed, in store sizes: the store exists twice for a while, as a file and in the archive."""
 
 BackupProgress = Callable[[str, int, int], None]
-"""Called now and then with what is being done, and how much of how much is."""
+"""Called now and then with the step, the amount done, and the whole amount."""
 
 
 class BackupReport(NamedTuple):
-    """A backup that is there."""
+    """A finished backup."""
 
     path: Path
     size_bytes: int
     manifest: BackupManifest
     differences: tuple[TableDifference, ...]
-    """Tables of the running store that are not what its log says; in the backup they are."""
+    """Tables of the running store that differ from its log; in the backup they are corrected."""
 
 
 def create_backup(
     settings: Settings, target: Path, now: datetime, *, whole: bool, progress: BackupProgress
 ) -> BackupReport:
-    """Write a backup to a new file, for its owner alone.
+    """Write a backup to a new file, readable by its owner only.
 
-    `whole`: compare every table with the log, however long that takes; else as far as it is cheap. Raises OSError
-    (FileExistsError: the file is there), StoreError. On failure nothing is left.
+    `whole`: compare every table with the log, however long it takes; otherwise only short logs. Raises OSError
+    (FileExistsError: the file exists) and StoreError. On failure nothing is left.
     """
     if os.path.lexists(target):
         raise FileExistsError(errno.EEXIST, "it is there already, and no backup replaces a file", str(target))
@@ -243,7 +234,8 @@ def create_backup(
         with os.fdopen(os.open(archive, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "w+b") as file:
             with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
                 there = [root for root in backup_roots(settings) if root.path.is_dir()]
-                # Before the store: what a file lacks then is mended from the log, what it has beyond it would stay.
+                # Before the store: what a file lacks is later added from the log; what it had beyond the log would
+                # stay.
                 members = [
                     added
                     for root in there
@@ -275,7 +267,7 @@ def create_backup(
 def _examine_copy(
     copied: Path, *, whole: bool, progress: BackupProgress
 ) -> tuple[StoreSummary, list[TableDifference] | None]:
-    """What it holds, and what was mended in it; None: that was not looked for."""
+    """Check the copy and rebuild its tables. Return its summary and the differences; None: not compared."""
     found = check_store(copied)
     if found.schema != newest_schema() or not (whole or found.entries <= AUTO_REPLAY_ENTRIES):
         return found, None
@@ -285,7 +277,7 @@ def _examine_copy(
 
 
 def _add_member(tar: tarfile.TarFile, one: BackupFile) -> BackupMember | None:
-    """Put a file into the archive as it is now. None: it is gone. One that grows meanwhile is cut where it ended."""
+    """Add a file to the archive as it is now. None: it is gone. A file that grows meanwhile is cut at its old size."""
     try:
         opened = os.open(one.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -300,7 +292,7 @@ def _add_member(tar: tarfile.TarFile, one: BackupFile) -> BackupMember | None:
 
 
 class _HashingReader(io.RawIOBase):
-    """Exactly so many bytes of a file, which are told as they are read."""
+    """Reads a fixed number of bytes of a file and passes them to `tell`."""
 
     def __init__(self, file: io.BufferedReader, size: int, tell: Callable[[bytes], object]) -> None:
         super().__init__()
@@ -323,7 +315,7 @@ def _tar_header(name: str, size: int, *, runs: bool = False) -> tarfile.TarInfo:
 
 @contextlib.contextmanager
 def _staging_directory(directory: Path) -> Iterator[Path]:
-    """A directory for what is not whole yet. What an earlier process left of one is removed."""
+    """Create a temporary directory; remove those that earlier processes left."""
     for stale in directory.glob(f"{_STAGING_PREFIX}*"):
         with contextlib.suppress(OSError), _lock_directory(stale):
             shutil.rmtree(stale)
@@ -337,7 +329,7 @@ def _staging_directory(directory: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _lock_directory(directory: Path) -> Iterator[None]:
-    """Raises BlockingIOError if another process holds it."""
+    """Hold a lock on the directory. Raises BlockingIOError if another process holds it."""
     opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -350,19 +342,19 @@ def _check_disk_space(store: Path, half: Path) -> None:
     size = store.stat().st_size if store.exists() else 0
     free = shutil.disk_usage(half).free
     if free < size * _SPACE_FACTOR:
-        told = (
+        shortage = (
             f"{half.parent} has {free // 1_000_000} MB left, and {int(size * _SPACE_FACTOR) // 1_000_000} MB are needed"
         )
-        raise OSError(errno.ENOSPC, f"{told}: make room there, or name another place with --output")
+        raise OSError(errno.ENOSPC, f"{shortage}: make room there, or name another place with --output")
 
 
 def _publish(archive: Path, target: Path) -> None:
-    """Under its name, if nothing has that: link() refuses where rename() would replace."""
+    """Give the archive its name, if no file has it: link() fails where rename() would replace."""
     try:
         os.link(archive, target)
     except FileExistsError:
         raise
-    except OSError:  # a file system without links
+    except OSError:  # a file system without hard links
         if os.path.lexists(target):
             raise
         archive.rename(target)

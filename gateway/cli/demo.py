@@ -1,10 +1,8 @@
-"""`reverie demo`: the whole way of a message, here and now, with nothing set up.
+"""`reverie demo`: the path of a message through a real gateway, without any setup.
 
-A loopback IRC server, a gateway with embedded defaults in `#lobby`, and a person at the keyboard. The
-typed line travels over real IRC to the adapter, through the stream, the DMN, a turn and the outbox, and
-the answer comes back the same way.
-
-The demo's own IRC network: a small loopback server, and the client behind the demo's keyboard.
+A loopback IRC server, a gateway with an embedded configuration in `#lobby`, and an IRC client behind the keyboard. A
+typed line goes over IRC to the channel, through stream, DMN, turn and outbox, and the answer comes back the same way.
+With `--console` the terminal itself is the channel.
 """
 
 import asyncio
@@ -37,11 +35,11 @@ from gateway.store import Store, StoreOpenError
 logger = logging.getLogger("reverie.demo.irc")
 
 RELAY_POLL_S = 0.02
-"""How long a relayed line may wait in the server."""
+"""Longest time in seconds that a relayed line waits in the server."""
 
 
 class _DemoServerClient(irc.server.IRCClient):  # type: ignore[misc]  # the library ships no types
-    """`irc.server`'s client, with what everyday clients (irssi, WeeChat) ask for when they connect and join."""
+    """Client of `irc.server` with the commands that common clients (irssi, WeeChat) send when they connect and join."""
 
     def _handle_one(self) -> None:
         # The library polls for writability, which is always given: that would be a busy loop.
@@ -52,21 +50,21 @@ class _DemoServerClient(irc.server.IRCClient):  # type: ignore[misc]  # the libr
             self._handle_incoming()
 
     def handle_cap(self, params: str) -> str | None:
-        """No capabilities, said as https://ircv3.net/specs/extensions/capability-negotiation asks."""
+        """Answer that there are no capabilities (https://ircv3.net/specs/extensions/capability-negotiation)."""
         subcommand, _, asked = params.partition(" ")
         answer = {"LS": "LS :", "LIST": "LIST :", "REQ": f"NAK {asked}"}.get(subcommand.upper())
         return f":{self.server.servername} CAP {self.nick or '*'} {answer}" if answer else None
 
     def handle_join(self, params: str) -> None:
-        """As the library does, but also for a name behind a colon."""
+        """Join, accepting a name behind a colon as well."""
         super().handle_join(params.lstrip(":"))
 
     def handle_mode(self, params: str) -> str:
-        """Rooms have no modes."""
+        """Answer that the room has no modes."""
         return f":{self.server.servername} 324 {self.nick} {params.split(' ', maxsplit=1)[0]} +"
 
     def handle_who(self, params: str) -> str:
-        """The names that came with the join are all there is to know."""
+        """Answer with an empty list: the names sent at the join are all."""
         return f":{self.server.servername} 315 {self.nick} {params.split(' ', maxsplit=1)[0]} :End of WHO list"
 
 
@@ -74,7 +72,7 @@ class DemoIrcServer(irc.server.IRCServer):  # type: ignore[misc]  # the library 
     """`irc.server` of the irc package, on loopback, in a thread. Any IRC client can join."""
 
     def __init__(self, port: int) -> None:
-        """Listen on `port`, or on any free one if that is taken."""
+        """Listen on `port`, or on any free port if it is taken."""
         try:
             super().__init__(("127.0.0.1", port), _DemoServerClient)
         except OSError:
@@ -84,16 +82,16 @@ class DemoIrcServer(irc.server.IRCServer):  # type: ignore[misc]  # the library 
 
     def start(self) -> None:
         """Serve until `stop`."""
-        logging.getLogger("irc.server").setLevel(logging.CRITICAL)  # it warns of every unknown command
+        logging.getLogger("irc.server").setLevel(logging.CRITICAL)  # it logs every unknown command
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop listening. Clients that are still there lose their connection with the process."""
+        """Stop listening. Connected clients are disconnected when the process ends."""
         self.shutdown()
         self.server_close()
 
     def handle_error(self, _request: object, client_address: object) -> None:
-        """A client sent what the library cannot read: that client alone is gone."""
+        """Log what the library cannot read. Only that client is disconnected."""
         logger.debug("client %s broke off: %s", client_address, sys.exc_info()[1])
 
 
@@ -101,7 +99,7 @@ class DemoIrcClient:
     """An IRC client for one person in one room."""
 
     def __init__(self, nick: str, room: str, heard: Callable[[str, str], None]) -> None:
-        """`heard(nick, text)` is called for every line that somebody else says in the room."""
+        """`heard(nick, text)` is called for every message of others in the room."""
         self.nick = nick
         self.room = room
         self._on_message = heard
@@ -109,7 +107,7 @@ class DemoIrcClient:
         self._writer: asyncio.StreamWriter | None = None
 
     async def run(self, port: int) -> None:
-        """Join and listen until cancelled or cut off."""
+        """Join and listen until cancelled or disconnected."""
         reader, self._writer = await asyncio.open_connection("127.0.0.1", port, limit=2**16)
         self._write(format_line("NICK", self.nick), format_line("USER", self.nick, "0", "*", trailing=self.nick))
         try:
@@ -120,12 +118,12 @@ class DemoIrcClient:
             self._writer.close()
 
     async def wait_until_joined(self, nick: str) -> None:
-        """Return once both this person and `nick` are in the room."""
+        """Wait until both this client and `nick` are in the room."""
         await self._joined_event(self.nick).wait()
         await self._joined_event(nick).wait()
 
     def say(self, text: str) -> None:
-        """Say one line in the room."""
+        """Send one line to the room."""
         self._write(format_line("PRIVMSG", self.room, trailing=text))
 
     def _joined_event(self, nick: str) -> asyncio.Event:
@@ -157,7 +155,7 @@ class DemoIrcClient:
 
 ROOM, NICK = "#lobby", "reverie"
 ANSWER_TIMEOUT_S = 180.0
-"""How long `--once` waits: the embedded model on a slow machine, with its weights to be read first."""
+"""Seconds that `--once` waits: enough for the embedded model on a slow machine, including loading its weights."""
 STOP_TIMEOUT_S = 15.0
 SCRIPTED_REPLIES = [
     {"match": r"(?i)\b(hello|hi|hey)\b", "reply": "Hello! I am Reverie. Your line came to me over real IRC."},
@@ -167,7 +165,7 @@ SCRIPTED_REPLIES = [
     },
     {"match": "", "reply": "I have heard you. These answers are scripted: give me a model, and I will think about it."},
 ]
-"""Answers of the scripted model, the first that matches."""
+"""Replies of the scripted model; the first match counts."""
 
 
 def run_demo(*, once: str | None, console: bool, port: int, data: Path, env: Mapping[str, str]) -> int:
@@ -186,9 +184,9 @@ def run_demo(*, once: str | None, console: bool, port: int, data: Path, env: Map
 
 
 def build_demo_settings(env: Mapping[str, str], *, store: Path, channel: dict[str, object]) -> Settings:
-    """The demo's configuration.
+    """Build the demo's configuration.
 
-    The model is the one that the environment has a key for, else the embedded one where it is installed, else scripted.
+    The model is the one whose key is in the environment; else the embedded one if it is installed; else scripted.
     """
     named = {"name": env["REVERIE_MODEL"]} if env.get("REVERIE_MODEL") else {}
     if key := env.get("ANTHROPIC_API_KEY"):
@@ -214,7 +212,7 @@ def build_demo_settings(env: Mapping[str, str], *, store: Path, channel: dict[st
 
 
 def _model_without_key() -> dict[str, object]:
-    """The embedded model, or scripted answers where it is not installed."""
+    """Return the embedded model, or scripted replies if it is not installed."""
     try:
         find_weights()
     except ModelUnusable:
@@ -231,11 +229,11 @@ def _print_line(text: str) -> None:
 
 
 SayLine = Callable[[str], Awaitable[None]]
-"""Says one line as the person at the keyboard."""
+"""Sends one line as the person at the keyboard."""
 
 
 class _DemoRun:
-    """One run."""
+    """One run of the demo."""
 
     def __init__(self, *, once: str | None, console: bool, port: int, data: Path, env: Mapping[str, str]) -> None:
         self._once = once
@@ -249,7 +247,7 @@ class _DemoRun:
         self._stop = asyncio.Event()
 
     async def run(self) -> int:
-        """Set the scene, play, and clear up."""
+        """Start server and gateway, exchange messages, and stop everything."""
         async with contextlib.AsyncExitStack() as stack:
             say = await (self._start_console(stack) if self._console else self._start_irc(stack))
             if self._once is not None:
@@ -259,12 +257,12 @@ class _DemoRun:
                 if typed.strip():
                     self._answered.clear()
                     await say(typed)
-            if not os.isatty(0):  # a pipe ends at once; a person who ends it has seen enough
+            if not os.isatty(0):  # a pipe ends at once; a person who ends the input does not wait
                 await self._wait_for_answer()
         return 0
 
     async def _wait_for_answer(self) -> bool:
-        """Wait for an answer to what was said last; False after saying that none came."""
+        """Wait for an answer to the last line. False after printing that none came."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 await self._answered.wait()
@@ -286,7 +284,7 @@ class _DemoRun:
         return 1
 
     async def _start_console(self, stack: contextlib.AsyncExitStack) -> SayLine:
-        """The gateway with this terminal as its only channel."""
+        """Start the gateway with this terminal as its only channel."""
         terminal = ConsoleChannel(ChannelName("demo"), lambda part: self._print_message(NICK, part.body))
         settings = build_demo_settings(self._env, store=self._store, channel={"platform": "console"})
         model = await self._start_model(settings)
@@ -300,7 +298,7 @@ class _DemoRun:
         return say
 
     async def _start_irc(self, stack: contextlib.AsyncExitStack) -> SayLine:
-        """A server, the gateway as one of its clients, and the person at the keyboard as another."""
+        """Start a server, the gateway as one of its clients, and the person at the keyboard as another."""
         server = DemoIrcServer(self._port)
         server.start()
         stack.callback(server.stop)
@@ -322,7 +320,7 @@ class _DemoRun:
         return say
 
     async def _start_model(self, settings: Settings) -> Model:
-        """The model that answers, made ready; says which one it is."""
+        """Load the model and print which one it is."""
         model = build_model("main", settings.llm.models, settings.llm.providers, SystemClock())
         _print_line(f"Model: {model.label}.")
         if model.family == "local":
@@ -344,7 +342,7 @@ class _DemoRun:
             self._answered.set()
 
     async def _run_in_background(self, stack: contextlib.AsyncExitStack, work: Coroutine[None, None, None]) -> None:
-        """Run beside us. When the demo ends it is asked to stop, and what it raised comes out."""
+        """Run a task in the background. At the end of the demo it is stopped, and its exception is raised."""
         task = asyncio.create_task(work)
 
         async def end() -> None:
@@ -358,7 +356,7 @@ class _DemoRun:
 
 
 async def _read_keyboard() -> AsyncIterator[str]:
-    """Lines from standard input until its end. Read in a thread: a terminal, pipe or file all block there."""
+    """Yield lines of standard input until its end. Read in a thread: a terminal, pipe or file all block there."""
     loop, lines = asyncio.get_running_loop(), asyncio.Queue[str | None]()
 
     def read() -> None:

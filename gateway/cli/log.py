@@ -1,20 +1,9 @@
-"""`reverie log show|tail|why|export|rebuild`: the log for people and for programs.
+"""Commands that read the log: log, why, audit, cache, replay.
 
-Everything but `rebuild` reads beside a running gateway. Exit codes: 0 done, 1 `rebuild` found and mended a
-difference, 2 nothing could be done (the reason stands on stderr).
+All of them except `log rebuild` read beside a running gateway.
 
-`reverie audit`: every act of administration, by whom, and what came of it.
-
-Reads beside a running gateway. Exit codes: 0 done, 2 nothing could be done (the reason stands on stderr).
-
-`reverie cache`: what each model request was expected to read from the provider's cache, what was billed, and sums.
-
-Reads beside a running gateway. Exit codes: 0 done, 2 nothing could be done (the reason stands on stderr).
-
-`reverie replay FILE|--since WHEN`: has a stretch of the log decided again, and compares.
-
-Exit codes: 0 nothing differs, 1 something does, 2 nothing could be done (the reason stands on stderr). Reads beside a
-running gateway.
+Exit codes: 0 done; 2 nothing could be done (the reason is on stderr). In addition 1 for `log rebuild`: a difference was
+found and corrected; for `replay`: something differs.
 """
 
 import argparse
@@ -55,9 +44,9 @@ from gateway.stream import policies
 from gateway.stream.trace import explain_event
 
 DEFAULT_AUDIT_ROWS: Final = 50
-"""Shown, if nobody says how many."""
+"""Entries shown by default."""
 _AUDIT_PAGE: Final = 500
-"""Read at once."""
+"""Entries read at once."""
 _AUDIT_DURATION: TypeAdapter[float] = TypeAdapter(Duration)
 _AUDITED: TypeAdapter[AuditRecord] = TypeAdapter(AuditRecord)
 
@@ -65,7 +54,7 @@ AuditRow = tuple[Seq, datetime, AuditRecord]
 
 
 def add_audit_parser(subparsers: Any, resolve_store: ResolveStore) -> None:  # noqa: ANN401 - argparse's type has no public name
-    """Add `audit_command` to a command line. The parsed namespace carries its handler as `handler(args) -> int`."""
+    """Add `audit` to a command line. The parsed namespace carries its handler as `handler(args) -> int`."""
     text = "acts of administration: who, where, what, and what came of it; the newest last"
     parser: argparse.ArgumentParser = subparsers.add_parser("audit", help=text, description=text)
     add_store_options(parser, resolve_store)
@@ -83,7 +72,7 @@ def add_audit_parser(subparsers: Any, resolve_store: ResolveStore) -> None:  # n
 
 
 def audit_command(args: argparse.Namespace) -> int:
-    """Handler of `audit_command`."""
+    """Handle `audit`."""
     try:
         since = None if args.since is None else parse_since(args.since, datetime.now(UTC))
     except ValueError as error:
@@ -102,7 +91,7 @@ def audit_command(args: argparse.Namespace) -> int:
 
 
 async def read_audit_rows(reader: StoreReader, *, since: datetime | None, by: str | None, limit: int) -> list[AuditRow]:
-    """The newest of them, oldest first. Reads no further back than it must."""
+    """Return the newest matching entries, oldest first. Reads back no further than needed."""
     wanted = None if by is None else normalize_person_key(by) if ":" in by else by
     found, before = list[AuditRow](), None
     while len(found) < limit:
@@ -119,7 +108,7 @@ async def read_audit_rows(reader: StoreReader, *, since: datetime | None, by: st
 
 
 def format_audit(found: Sequence[AuditRow]) -> list[str]:
-    """For people: a table, or a sentence that says that there are none."""
+    """Render for people: a table, or a sentence if there are none."""
     if not found:
         return ["nobody administered anything"]
     redact = Redactor()
@@ -141,9 +130,9 @@ def format_audit(found: Sequence[AuditRow]) -> list[str]:
     return format_table(lines)
 
 
-def parse_since(said: str, now: datetime) -> datetime:
-    """A span before now, or a date. Raises ValueError, in words."""
-    text = said.strip()
+def parse_since(text_or_date: str, now: datetime) -> datetime:
+    """Parse a duration before now, or a date. Raises ValueError with a message for people."""
+    text = text_or_date.strip()
     try:
         if "-" in text or "T" in text:
             at = datetime.fromisoformat(text)
@@ -164,14 +153,14 @@ DEFAULT_REQUESTS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheUsageReport:
-    """All that the command tells, as it is told to programs."""
+    """Output of `cache`, as printed for programs."""
 
     requests: list[LedgerRequest]
     expected: list[Usage]
-    """Of each request, as its blocks add up."""
+    """Expected usage of each request, from its blocks."""
     total: SpendingSum
     by: SpendingKey | None
-    """What `sums` are told apart by; None: there are none."""
+    """Key of `sums`; None: there are none."""
     sums: list[SpendingSum]
 
 
@@ -179,7 +168,7 @@ _CACHE_USAGE_REPORT = TypeAdapter(CacheUsageReport)
 
 
 def add_cache_parser(subparsers: Any, resolve_store: ResolveStore) -> None:  # noqa: ANN401 - argparse's type has no public name
-    """Add `cache_command` to a command line. Each parsed namespace carries its handler as `handler(args) -> int`."""
+    """Add `cache` to a command line. The parsed namespace carries its handler as `handler(args) -> int`."""
     text = "what the models' caches were expected to do, what was billed, and what it cost"
     parser: argparse.ArgumentParser = subparsers.add_parser("cache", help=text, description=text)
     add_store_options(parser, resolve_store)
@@ -194,14 +183,16 @@ def add_cache_parser(subparsers: Any, resolve_store: ResolveStore) -> None:  # n
 
 
 def cache_command(args: argparse.Namespace) -> int:
-    """Handler of `cache_command`."""
+    """Handle `cache`."""
 
     async def run(reader: StoreReader) -> None:
-        shown = await _collect_cache_usage(reader, args)
+        usage_report = await _collect_cache_usage(reader, args)
         if args.json:
-            print(json.dumps(_CACHE_USAGE_REPORT.dump_python(shown, mode="json")))  # ASCII: safe on every terminal
+            print(
+                json.dumps(_CACHE_USAGE_REPORT.dump_python(usage_report, mode="json"))
+            )  # ASCII: safe on every terminal
             return
-        for line in _format_cache_usage(shown, args):
+        for line in _format_cache_usage(usage_report, args):
             sys.stdout.write(escape_unprintable(line) + "\n")
 
     return run_with_reader("cache", args, run)
@@ -210,29 +201,29 @@ def cache_command(args: argparse.Namespace) -> int:
 async def _collect_cache_usage(reader: StoreReader, args: argparse.Namespace) -> CacheUsageReport:
     by: SpendingKey | None = args.by
     last = args.last if args.last is not None else 0 if by else DEFAULT_REQUESTS
-    asked = await ledger.newest_requests(reader, max(0, last), args.conversation)
+    requests = await ledger.newest_requests(reader, max(0, last), args.conversation)
     total = await reader.spending_sums("all", since=args.since or "", conversation=args.conversation)
     nothing = SpendingSum(key="", requests=0, unpriced=0, usage=Usage(), cost_usd=0.0)
     return CacheUsageReport(
-        requests=asked,
-        expected=[ledger.expected_usage(one.account.blocks) for one in asked],
+        requests=requests,
+        expected=[ledger.expected_usage(one.account.blocks) for one in requests],
         total=total[0] if total else nothing,
         by=by,
         sums=await reader.spending_sums(by, since=args.since or "", conversation=args.conversation) if by else [],
     )
 
 
-def _format_cache_usage(shown: CacheUsageReport, args: argparse.Namespace) -> list[str]:
+def _format_cache_usage(usage_report: CacheUsageReport, args: argparse.Namespace) -> list[str]:
     lines = []
-    for one in shown.requests:
+    for one in usage_report.requests:
         lines += [*ledger.format_request(one), ""]
-    if shown.by and shown.sums:
-        lines += [*ledger.format_spending_table(shown.by, shown.sums), ""]
-        if shown.by == "sender":
+    if usage_report.by and usage_report.sums:
+        lines += [*ledger.format_spending_table(usage_report.by, usage_report.sums), ""]
+        if usage_report.by == "sender":
             lines += [f"({ledger.SHARING_RULE})", ""]
     place = args.conversation or "all conversations"
     when = f"since {args.since}" if args.since else "since the log began"
-    return [*lines, f"{place}, {when}: {ledger.format_spending(shown.total)}"]
+    return [*lines, f"{place}, {when}: {ledger.format_spending(usage_report.total)}"]
 
 
 def _parse_day(text: str) -> str:
@@ -243,12 +234,12 @@ def _parse_day(text: str) -> str:
 
 
 ResolveRedactor = Callable[[Path], Redactor]
-"""From a configuration directory to what knows its secrets. What people read is without them; as JSON the log is told
-as it stands."""
+"""Returns a redactor that knows the secrets of a configuration directory. Output for people is redacted; JSON is not.
+"""
 _LOG_PAGE = 1_000
 """Entries in memory at once."""
 _TAIL_POLL_S = 0.25
-"""How often `tail -f` looks; a look that finds nothing costs one index probe."""
+"""Seconds between two looks of `tail -f`; a look that finds nothing costs one index probe."""
 
 
 def add_log_parser(
@@ -290,7 +281,7 @@ def add_why_parser(
     resolve_store: ResolveStore,
     secrets: ResolveRedactor = lambda _: Redactor(),
 ) -> None:
-    """Add `explain_event`, which stands under `log` and by itself."""
+    """Add `why`, a command of its own and also a subcommand of `log`."""
     text = "tell what happened to an event, and which rule decided"
     parser: argparse.ArgumentParser = subparsers.add_parser("why", help=text, description=text)
     add_store_options(parser, resolve_store)
@@ -299,13 +290,13 @@ def add_why_parser(
 
 
 def fact_kinds() -> list[str]:
-    """Every kind of entry there is."""
+    """Return all kinds of entries."""
     tags = (get_args(fact.__annotations__["kind"]) for fact in get_args(Fact))
     return sorted({tag for group in tags for tag in group})
 
 
 def log_show_command(args: argparse.Namespace) -> int:
-    """Handler of `log show`."""
+    """Handle `log show`."""
 
     async def run(reader: StoreReader) -> None:
         redact = _log_redactor(args)
@@ -329,7 +320,7 @@ def log_show_command(args: argparse.Namespace) -> int:
 
 
 def log_tail_command(args: argparse.Namespace) -> int:
-    """Handler of `log tail`."""
+    """Handle `log tail`."""
 
     async def run(reader: StoreReader) -> None:
         redact = _log_redactor(args)
@@ -348,7 +339,7 @@ def log_tail_command(args: argparse.Namespace) -> int:
 
 
 def log_export_command(args: argparse.Namespace) -> int:
-    """Handler of `log export`. A file is made readable by its owner alone, and never replaces one."""
+    """Handle `log export`. A file is readable by its owner only, and never replaces another."""
 
     async def run(reader: StoreReader) -> None:
         if args.output is None:
@@ -362,20 +353,20 @@ def log_export_command(args: argparse.Namespace) -> int:
 
 
 def why_command(args: argparse.Namespace) -> int:
-    """Handler of `explain_event` and `log why`."""
+    """Handle `why` and `log why`."""
     found = True
 
     async def run(reader: StoreReader) -> None:
         nonlocal found
         redact, story = _log_redactor(args), await explain_event(reader, args.seq)
         found = story is not None
-        sys.stdout.writelines(f"{redact(told)}\n" for told in story or [f"there is no entry {args.seq}"])
+        sys.stdout.writelines(f"{redact(line)}\n" for line in story or [f"there is no entry {args.seq}"])
 
     return run_with_reader("why", args, run) or (0 if found else 2)
 
 
 def log_rebuild_command(args: argparse.Namespace) -> int:
-    """Handler of `log rebuild`."""
+    """Handle `log rebuild`."""
     try:
         with show_progress("replaying the log", "entries") as tell:
             differences = asyncio.run(rebuild(resolve_store_path(args), progress=tell))
@@ -396,7 +387,7 @@ def _row_as_json(row: LogRow) -> str:
 
 
 def _log_redactor(args: argparse.Namespace) -> Redactor:
-    """What knows as much as was named."""
+    """Return a redactor that knows the secrets of the given configuration."""
     made: Redactor = args.secrets(args.config) if args.config is not None else Redactor()
     return made
 
@@ -416,7 +407,7 @@ async def _export_log(reader: StoreReader, out: TextIO, tell: ReportProgress) ->
 
 
 def _no_progress(_done: int, _whole: int) -> None:
-    """What is written to the terminal itself shows how far it is."""
+    """Show no progress: the output itself does on a terminal."""
 
 
 async def _iter_pages(
@@ -442,7 +433,7 @@ _REPLAY_DURATION: TypeAdapter[float] = TypeAdapter(Duration)
 
 
 def add_replay_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
-    """Add `replay` to a command line. Its parsed namespace carries its handler as `handler(args) -> int`."""
+    """Add `replay` to a command line. The parsed namespace carries its handler as `handler(args) -> int`."""
     text = "decide again what the log says was decided, and compare effects and bytes"
     parser: argparse.ArgumentParser = subparsers.add_parser("replay", help=text, description=text)
     parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="a store, or what `log export` has written")
@@ -453,12 +444,12 @@ def add_replay_parser(subparsers: Any, resolve_settings: ResolveSettings) -> Non
 
 
 def replay_command(args: argparse.Namespace) -> int:
-    """Handler of `replay`."""
+    """Handle `replay`."""
     try:
         settings: Settings | None = args.resolve_settings(args.config) if args.config is not None else None
         path = args.file if args.file is not None else settings.store.path if settings is not None else None
         if path is None:
-            raise ValueError("say which: a file, or --config with a directory whose store it is")  # noqa: TRY301 - told as the others
+            raise ValueError("say which: a file, or --config with a directory whose store it is")  # noqa: TRY301 - reported like the others
         since = _parse_replay_since(args.since, datetime.now(UTC)) if args.since is not None else None
         report = asyncio.run(_replay_file(path, since))
     except (StoreError, OSError, ValueError) as error:
@@ -481,14 +472,14 @@ async def _replay_file(path: Path, since: datetime | None) -> ReplayReport:
             return await replay_log(reader, since=since, progress=tell)
 
 
-def _parse_replay_since(said: str, now: datetime) -> datetime:
-    """A time, or so long before now. Raises ValueError, in words."""
+def _parse_replay_since(text: str, now: datetime) -> datetime:
+    """Parse a time, or a duration before now. Raises ValueError with a message for people."""
     try:
-        if "-" in said:
-            at = datetime.fromisoformat(said)
+        if "-" in text:
+            at = datetime.fromisoformat(text)
             return at if at.tzinfo else at.replace(tzinfo=UTC)
-        if said.endswith("d"):
-            return now - timedelta(days=float(said[:-1]))
-        return now - timedelta(seconds=_REPLAY_DURATION.validate_python(said))
+        if text.endswith("d"):
+            return now - timedelta(days=float(text[:-1]))
+        return now - timedelta(seconds=_REPLAY_DURATION.validate_python(text))
     except (ValidationError, ValueError, OverflowError) as error:
-        raise ValueError(f"not a time or a duration: {said!r}; write 2026-03-04T07:00, 2h or 7d") from error
+        raise ValueError(f"not a time or a duration: {text!r}; write 2026-03-04T07:00, 2h or 7d") from error

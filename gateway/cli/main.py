@@ -1,4 +1,7 @@
-"""The `reverie` command."""
+"""The `reverie` command: its argument parser, and `run`, `check-config`, `health`, `channels` and `demo`.
+
+The other commands are in `agent`, `log` and `operate`.
+"""
 
 import argparse
 import asyncio
@@ -42,7 +45,7 @@ DONE, FAILED, BAD_USAGE = 0, 1, 2
 """Exit codes: done; failed while running; bad usage or configuration."""
 
 STARTUP_S = 3.0
-"""After a start everything that stays is there: libraries, settings, connections."""
+"""Seconds after the start when everything permanent is in memory: libraries, settings, connections."""
 
 logger = logging.getLogger("reverie")
 
@@ -99,7 +102,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _load(directory: Path) -> Settings | None:
-    """The settings, or None after saying on standard error all that is wrong."""
+    """Load the settings. None after all problems were printed to standard error."""
     try:
         settings, warnings = check_config(directory, os.environ)
     except ConfigError as error:
@@ -129,7 +132,7 @@ def _redactor(settings: Settings, directory: Path) -> Redactor:
 
 
 def _load_redactor(directory: Path) -> Redactor:
-    """What knows them, of a configuration that was found good before."""
+    """Return a redactor for a configuration that is known to be valid."""
     return _redactor(check_config(directory, os.environ)[0], directory)
 
 
@@ -156,15 +159,15 @@ def _run(args: argparse.Namespace) -> int:
         return BAD_USAGE
     redact = _redactor(settings, args.config)
     start_logging(logging.DEBUG if args.verbose else logging.INFO, redact, form=args.log)
-    # Until `_freeze_garbage`: looking through what a start makes, again and again, takes a fifth of its time.
+    # Until `_freeze_garbage`: collections during the start take a fifth of its time.
     gc.disable()
     return asyncio.run(_serve(settings, args.config, redact))
 
 
 async def _serve(settings: Settings, directory: Path, redact: Redactor) -> int:
     from gateway import app  # noqa: PLC0415 - the other commands start faster without it
-    from gateway.config.reload import LiveSettings  # noqa: PLC0415 - the same
-    from gateway.config.secrets import PriceTableError  # noqa: PLC0415 - the same
+    from gateway.config.reload import LiveSettings  # noqa: PLC0415 - as above
+    from gateway.config.secrets import PriceTableError  # noqa: PLC0415 - as above
     from gateway.ingest.factory import ChannelUnavailable  # noqa: PLC0415 - the same
 
     stop = asyncio.Event()
@@ -176,10 +179,10 @@ async def _serve(settings: Settings, directory: Path, redact: Redactor) -> int:
     try:
         await app.run(settings, stop, live=live, redact=redact)
     except (ChannelUnavailable, PriceTableError) as error:
-        logger.error("%s", error)  # noqa: TRY400 - the operator's to mend, a traceback tells nothing
+        logger.error("%s", error)  # noqa: TRY400 - the operator can fix it; a traceback does not help
         return BAD_USAGE
     except (StoreError, app.NoChannelsLeft) as error:
-        logger.error("%s", error)  # noqa: TRY400 - the same
+        logger.error("%s", error)  # noqa: TRY400 - as above
         return FAILED
     finally:
         settled.cancel()
@@ -187,9 +190,9 @@ async def _serve(settings: Settings, directory: Path, redact: Redactor) -> int:
 
 
 async def _freeze_garbage() -> None:
-    """Take what a start leaves in memory, for good, out of the garbage collector's way.
+    """Exclude everything created during the start from garbage collection.
 
-    Walking through it took 45 ms about once in a hundred messages, while somebody waited (bench_gateway).
+    Traversing it took 45 ms about once in a hundred messages, while somebody waited (bench_gateway).
     """
     await asyncio.sleep(STARTUP_S)
     gc.collect()
@@ -217,7 +220,7 @@ def _channels(args: argparse.Namespace) -> int:
     platforms = {ChannelName(name): channel.platform for name, channel in settings.channels.items()}
     now = datetime.now(UTC)
     found = asyncio.run(read_gateway_report(settings.store.path, platforms, now))
-    redact = _redactor(settings, args.config)  # reasons are what servers said
+    redact = _redactor(settings, args.config)  # reasons quote servers
     print(
         redact(found.to_json(now))
         if args.json

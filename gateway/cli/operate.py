@@ -1,36 +1,19 @@
-"""`reverie backup`, `reverie restore`. Exit codes: 0 done; 1 interrupted, or something is to be mended; 2 refused.
+"""Commands that set up and operate a gateway: setup, doctor, backup, restore, pair, console, dashboard, reload.
 
-A backup is made beside a running gateway; for a restore there must be none.
+Each has an `add_*_parser` function and a handler that returns the exit code. Answers go to stdout, reasons for failures
+to stderr.
 
-`reverie pair list|approve|revoke|seed`: who may speak to the agents.
-
-Asks the running gateway. Where none runs, it works on the store itself, so that it holds from the next start on. Exit
-codes: 0 done, 1 it was not carried out (the answer says why), 2 nothing could be done (the reason stands on stderr).
-
-`reverie setup`: asks what matters and writes the configuration.
-
-Exit codes: 0 done, 1 something does not work or was not agreed to, 2 bad usage. Nothing is written unless it is 0.
-
-`reverie doctor`: what is wrong, what will surprise somebody, and what to do about it.
-
-Only reads, also beside a running gateway. Exit codes: 0 nothing is bad, 1 something is, 2 bad usage, or there is no
-configuration.
-
-`reverie dashboard`: where the page is that shows the running gateway.
-
-On a terminal the address holds the token behind `#`, which no browser sends to any server, so one click opens the page.
-Elsewhere the token is left out: what is printed there may be kept; and so it is where another gateway answers. Exit
-codes: 0 it is there, 1 nobody answers there, or another (said on stderr), 2 there is no such page as it is configured
-(the reason stands on stderr).
-
-`reverie console`: four panes in the terminal, on a running gateway or on one that it runs itself.
-
-Exit codes: 0 it was left; 1 the gateway that it ran ended by itself; 2 no console could be opened (the reason stands
-on stderr).
-
-`reverie reload`: has the running gateway read its configuration again.
-
-Exit codes: 0 it counts, 1 it does not (the answer says why), 2 nobody could be asked (the reason stands on stderr).
+Exit codes:
+- `backup`, `restore`: 0 done; 1 interrupted, or something is to be mended; 2 refused. A backup can be made beside a
+  running gateway, a restore cannot.
+- `pair`: 0 done; 1 not carried out (the answer says why); 2 nothing could be done. The running gateway is asked;
+  without one the store is changed directly, effective from the next start.
+- `setup`: 0 done; 1 something does not work or was not confirmed; 2 bad usage. Nothing is written unless it is 0.
+- `doctor`: 0 nothing is bad; 1 something is; 2 bad usage or no configuration. It only reads, also beside a running
+  gateway.
+- `dashboard`: 0 the page is there; 1 nobody answers, or another gateway does; 2 the configuration has no such page.
+- `console`: 0 it was left; 1 the gateway that it ran ended by itself; 2 it could not be opened.
+- `reload`: 0 the configuration is in effect; 1 it is not (the answer says why); 2 the gateway could not be asked.
 """
 
 import argparse
@@ -76,11 +59,11 @@ _BACKUP_STEPS: Final = {
     "read": ("reading the backup", "MB", 1_000_000),
     "replayed": ("comparing with the log", "entries", 1),
 }
-"""What is said of each step, counted in what, of how many of its own units."""
+"""Text of each step, its unit, and the size of the unit."""
 
 
 def add_backup_parsers(subparsers: Any, settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
-    """Add both to a command line."""
+    """Add `backup` and `restore` to a command line."""
     text = "copy the store and the agents' files into one archive, beside the running gateway"
     made = subparsers.add_parser("backup", help=text, description=text)
     made.add_argument("--config", type=Path, required=True, metavar="DIR", help="the configuration directory")
@@ -102,7 +85,7 @@ def add_backup_parsers(subparsers: Any, settings: ResolveSettings) -> None:  # n
 
 
 def backup_command(args: argparse.Namespace) -> int:
-    """Handler of `backup_command`."""
+    """Handle `backup`."""
     from gateway.cli.backup import create_backup  # noqa: PLC0415 - the other commands start faster without it
 
     settings: Settings = args.settings(args.config)
@@ -111,8 +94,8 @@ def backup_command(args: argparse.Namespace) -> int:
     if target.is_dir():
         target /= f"reverie-{now:%Y%m%dT%H%M%SZ}.tar"
     try:
-        with _step_progress() as told:
-            made = create_backup(settings, target, now, whole=args.whole, progress=told)
+        with _step_progress() as progress:
+            made = create_backup(settings, target, now, whole=args.whole, progress=progress)
     except (StoreError, OSError) as error:
         return report_failure("backup", error)
     except KeyboardInterrupt:
@@ -122,7 +105,7 @@ def backup_command(args: argparse.Namespace) -> int:
 
 
 def restore_command(args: argparse.Namespace) -> int:
-    """Handler of `restore_command`."""
+    """Handle `restore`."""
     from gateway.cli.backup import InvalidBackup  # noqa: PLC0415 - the other commands start faster without it
 
     try:
@@ -131,12 +114,14 @@ def restore_command(args: argparse.Namespace) -> int:
             return 0
         if args.config is None:
             return report_failure("restore", ValueError("say where it goes: --config DIR (or --verify)"))
-        from gateway.cli.restore import restore_backup as put  # noqa: PLC0415 - the same
+        from gateway.cli.restore import restore_backup as put  # noqa: PLC0415 - as above
 
         settings: Settings = args.settings(args.config)
         now, exact = datetime.now(UTC), args.nothing_since
-        with _step_progress() as told:
-            done = put(args.file, settings, now, replace=args.replace, exact=exact, by=current_user(), progress=told)
+        with _step_progress() as progress:
+            done = put(
+                args.file, settings, now, replace=args.replace, exact=exact, by=current_user(), progress=progress
+            )
     except InvalidBackup as error:
         return report_failure("restore", ValueError(f"{args.file} cannot be restored: {error}"))
     except (StoreError, OSError) as error:
@@ -149,12 +134,12 @@ def restore_command(args: argparse.Namespace) -> int:
 
 
 def _verify_archive(file: Path) -> "VerifiedBackup":
-    import tempfile  # noqa: PLC0415 - the same
+    import tempfile  # noqa: PLC0415 - as above
 
-    from gateway.cli.restore import verify_backup  # noqa: PLC0415 - the same
+    from gateway.cli.restore import verify_backup  # noqa: PLC0415 - as above
 
-    with tempfile.TemporaryDirectory(prefix=".reverie-verify-", dir=file.parent) as half, _step_progress() as told:
-        return verify_backup(file, Path(half) / "all", told)
+    with tempfile.TemporaryDirectory(prefix=".reverie-verify-", dir=file.parent) as half, _step_progress() as progress:
+        return verify_backup(file, Path(half) / "all", progress)
 
 
 def _print_backup(made: "BackupReport") -> int:
@@ -207,11 +192,11 @@ def _describe_manifest(manifest: "BackupManifest") -> str:
 
 @contextlib.contextmanager
 def _step_progress() -> Iterator[Callable[[str, int, int], None]]:
-    """How far the step is that is being done; each takes the place of the one before."""
+    """Show the progress of the current step; each replaces the one before."""
     with contextlib.ExitStack() as shown:
         step, tell = "", None
 
-        def told(what: str, done: int, whole: int) -> None:
+        def report(what: str, done: int, whole: int) -> None:
             nonlocal step, tell
             words, unit, size = _BACKUP_STEPS[what]
             if what != step or tell is None:
@@ -219,7 +204,7 @@ def _step_progress() -> Iterator[Callable[[str, int, int], None]]:
                 step, tell = what, shown.enter_context(show_progress(words, unit))
             tell(done // size, whole // size)
 
-        yield told
+        yield report
 
 
 def add_console_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
@@ -234,10 +219,10 @@ def add_console_parser(subparsers: Any, resolve_settings: ResolveSettings) -> No
 
 
 def console_command(args: argparse.Namespace) -> int:
-    """The handler."""
+    """Handle `console`."""
     from gateway.cli.console.launch import ConsoleUnavailable, find_target  # noqa: PLC0415 - the other commands start faster without it
 
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):  # where Textual reads, and where it draws
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):  # Textual reads from stdin and draws on stderr
         return report_failure("console", ValueError("it needs a terminal; `reverie log tail -f` can be piped"))
     settings = args.resolve_settings(args.config) if args.config is not None else None
     try:
@@ -251,8 +236,8 @@ def console_command(args: argparse.Namespace) -> int:
 
 async def _run_console(target: "ConsoleTarget", settings: Settings | None, directory: Path | None) -> int:
     from gateway.cli.console.app import ConsoleApp  # noqa: PLC0415 - nothing else imports Textual
-    from gateway.cli.console.client import GatewayApiClient  # noqa: PLC0415 - the same
-    from gateway.cli.console.launch import GatewayProcess  # noqa: PLC0415 - the same
+    from gateway.cli.console.client import GatewayApiClient  # noqa: PLC0415 - as above
+    from gateway.cli.console.launch import GatewayProcess  # noqa: PLC0415 - as above
 
     child = None
     if target.is_own:
@@ -268,19 +253,19 @@ async def _run_console(target: "ConsoleTarget", settings: Settings | None, direc
         await api.close()
         if child is not None:
             broke = child.has_exited
-            with contextlib.suppress(OSError):  # a terminal that is gone
+            with contextlib.suppress(OSError):  # the terminal is gone
                 sys.stderr.write("" if broke else "stopping the gateway ...\n")
                 sys.stderr.flush()
             await child.stop()
     return 1 if broke else app.return_code or 0
 
 
-WILDCARD_HOSTS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what listens there is reached here
+WILDCARD_HOSTS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - such a listener is reached here
 DASHBOARD_TIMEOUT_S = 3.0
 
 
 def add_dashboard_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
-    """Add `dashboard` to a command line. Its parsed namespace carries its handler as `handler(args) -> int`."""
+    """Add `dashboard` to a command line. The parsed namespace carries its handler as `handler(args) -> int`."""
     text = "the address of the page that shows the running gateway"
     parser: argparse.ArgumentParser = subparsers.add_parser("dashboard", help=text, description=text)
     parser.add_argument("--config", type=Path, required=True, metavar="DIR", help="the configuration directory")
@@ -288,7 +273,11 @@ def add_dashboard_parser(subparsers: Any, resolve_settings: ResolveSettings) -> 
 
 
 def dashboard_command(args: argparse.Namespace) -> int:
-    """Its handler."""
+    """Handle `dashboard`.
+
+    On a terminal the URL contains the token behind `#`, which no browser sends to a server, so one click opens the
+    page. Elsewhere the token is left out, because the output may be stored; and also where another gateway answers.
+    """
     settings: Settings = args.resolve_settings(args.config)
     try:
         address = dashboard_url(settings.ops)
@@ -296,8 +285,8 @@ def dashboard_command(args: argparse.Namespace) -> int:
         return report_failure("dashboard", error)
     token = settings.ops.token.get_secret_value() if settings.ops.token is not None else ""
     answers, ended = _is_answering(f"{address}health"), _is_gateway_stopped(settings.store.path, time.time())
-    told = f"#token={quote(token, safe='')}" if sys.stdout.isatty() and not (answers and ended) else ""
-    sys.stdout.write(f"{address}{told}\n")
+    fragment = f"#token={quote(token, safe='')}" if sys.stdout.isatty() and not (answers and ended) else ""
+    sys.stdout.write(f"{address}{fragment}\n")
     if answers and not ended:
         return 0
     why = "what answers there is another gateway's, or no gateway" if answers else "nobody answers there"
@@ -307,7 +296,7 @@ def dashboard_command(args: argparse.Namespace) -> int:
 
 
 def dashboard_url(ops: OpsConfig) -> str:
-    """Where the page is, without the token. Raises ValueError where there is none, or where nobody can know."""
+    """Return the URL of the page, without the token. Raises ValueError if there is none, or its port is not known."""
     if ops.token is None:
         raise ValueError("there is no page without a token: set ops.token, at least 16 characters")
     if not ops.port:
@@ -317,7 +306,10 @@ def dashboard_url(ops: OpsConfig) -> str:
 
 
 def _is_gateway_stopped(store: Path, now_s: float) -> bool:
-    """Nobody runs with this store. False also where that cannot be seen, as from outside a container."""
+    """Return whether no gateway runs with this store.
+
+    False also where that cannot be seen, as from outside a container.
+    """
     try:
         return now_s - heartbeat_file(store).stat().st_mtime > STALE_HEARTBEAT_S
     except FileNotFoundError:
@@ -336,7 +328,7 @@ def _is_answering(url: str) -> bool:
 
 
 INTERRUPTED_CODE = 1
-"""The exit code of somebody who did not wait."""
+"""Exit code after Ctrl-C or a closed pipe."""
 
 
 def add_doctor_parser(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has no public name
@@ -350,18 +342,18 @@ def add_doctor_parser(subparsers: Any) -> None:  # noqa: ANN401 - argparse's typ
 
 
 def doctor_command(args: argparse.Namespace) -> int:
-    """Handler of `doctor`."""
+    """Handle `doctor`."""
     import logging  # noqa: PLC0415 - only here
 
     from gateway.cli.doctor.base import DoctorEnvironment  # noqa: PLC0415 - the other commands start faster without it
-    from gateway.cli.doctor.doctor import ReportStyle, examine  # noqa: PLC0415 - the same
+    from gateway.cli.doctor.doctor import ReportStyle, examine  # noqa: PLC0415 - as above
 
-    logging.disable(logging.CRITICAL)  # libraries and adapters log what the findings say
+    logging.disable(logging.CRITICAL)  # libraries and adapters log what the findings report
     progress = _DoctorProgress(sys.stderr) if sys.stderr.isatty() and not args.json else None
     where = DoctorEnvironment(directory=args.config, env=os.environ, offline=args.offline)
 
-    async def shown() -> int:
-        """What was found is shown before the loop's end, which waits for a name server that does not answer."""
+    async def examine_and_print() -> int:
+        """Print before the event loop ends, which waits for name servers that do not answer."""
         report = await examine(where, progress.show if progress else lambda *_: None)
         if progress:
             progress.clear()
@@ -374,8 +366,8 @@ def doctor_command(args: argparse.Namespace) -> int:
         return report.exit_code
 
     try:
-        return asyncio.run(shown())
-    except BrokenPipeError:  # whoever read us has seen enough (https://docs.python.org/3/library/signal.html)
+        return asyncio.run(examine_and_print())
+    except BrokenPipeError:  # the reader closed the pipe (https://docs.python.org/3/library/signal.html)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return INTERRUPTED_CODE
     except KeyboardInterrupt:
@@ -385,12 +377,12 @@ def doctor_command(args: argparse.Namespace) -> int:
 
 
 def supports_colour(stream: TextIO, env: Mapping[str, str]) -> bool:
-    """On a terminal, unless somebody said no (https://no-color.org)."""
+    """Return whether to use colours: on a terminal, unless the environment forbids it (https://no-color.org)."""
     return stream.isatty() and not env.get("NO_COLOR") and env.get("TERM") != "dumb"
 
 
 def _can_encode_signs(stream: TextIO) -> bool:
-    """Whether the signs can be written there."""
+    """Return whether the stream can encode the signs."""
     try:
         "✓✗".encode(stream.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -399,16 +391,16 @@ def _can_encode_signs(stream: TextIO) -> bool:
 
 
 class _DoctorProgress:
-    """One line on a terminal that says what is still looked at."""
+    """Progress line on a terminal with the checks that still run."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._width = 0
-        columns = os.get_terminal_size(stream.fileno()).columns or 80  # 0: it does not say
-        self._max_width = min(columns - 1, 78)  # what the terminal folds would stay when the rest is taken away
+        columns = os.get_terminal_size(stream.fileno()).columns or 80  # 0: the size is not known
+        self._max_width = min(columns - 1, 78)  # a wrapped line could not be cleared
 
     def show(self, done: int, of: int, left: Sequence[str]) -> None:
-        """Show it in place of what was shown before."""
+        """Replace the line."""
         names = ", ".join(left[:3]) + (", ..." if len(left) > 3 else "")  # noqa: PLR2004 - what a line has room for
         line = f"looking: {done} of {of} ({names})"[: self._max_width] if left else ""
         self._stream.write(f"\r{line:<{self._width}}")
@@ -416,7 +408,7 @@ class _DoctorProgress:
         self._width = len(line)
 
     def clear(self) -> None:
-        """Leave the line empty."""
+        """Clear the line."""
         self._stream.write(f"\r{'':<{self._width}}\r")
         self._stream.flush()
 
@@ -444,7 +436,7 @@ def add_pair_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:
 
 
 def pair_command(args: argparse.Namespace) -> int:
-    """Handler of all of them."""
+    """Handle the subcommands of `pair`."""
     settings: Settings = args.resolve_settings(args.config)
     if args.what == "seed" and (wrong := _invalid_person_reason(settings, args.who)):
         return report_failure("pair", ValueError(wrong))
@@ -462,7 +454,7 @@ def pair_command(args: argparse.Namespace) -> int:
 
 
 def _invalid_person_reason(settings: Settings, who: str) -> str:
-    """Why that is nobody by the configuration; empty: it may be somebody."""
+    """Return why this cannot be a person of the configuration; empty: it can."""
     name = who.partition(":")[0]
     channel = settings.channels.get(ChannelName(name))
     if channel is not None:
@@ -486,7 +478,7 @@ async def _send_pair_order(path: Path, order: PairingRequest) -> ControlResponse
 
 
 async def _list_from_store(path: Path) -> ControlResponse:
-    """Reads only: also where nothing may be written, and where a gateway runs that has no socket."""
+    """List from the store, read-only: works without write permission, and beside a gateway without a socket."""
     try:
         async with await Store.open_readonly(path) as reader:
             lines = await list_access(reader, datetime.now(UTC))
@@ -496,7 +488,7 @@ async def _list_from_store(path: Path) -> ControlResponse:
 
 
 def add_reload_parser(subparsers: Any, resolve_settings: ResolveSettings) -> None:  # noqa: ANN401 - argparse's type has no public name
-    """Add `reload` to a command line. Its parsed namespace carries its handler as `handler(args) -> int`."""
+    """Add `reload` to a command line. The parsed namespace carries its handler as `handler(args) -> int`."""
     text = "have the running gateway read its configuration again, as SIGHUP does"
     parser: argparse.ArgumentParser = subparsers.add_parser("reload", help=text, description=text)
     parser.add_argument("--config", type=Path, required=True, metavar="DIR", help="the configuration directory")
@@ -504,7 +496,7 @@ def add_reload_parser(subparsers: Any, resolve_settings: ResolveSettings) -> Non
 
 
 def reload_command(args: argparse.Namespace) -> int:
-    """Its handler."""
+    """Handle `reload`."""
     settings: Settings = args.resolve_settings(args.config)
     try:
         order = ReloadRequest(by=f"{current_user()} at the command line")
@@ -532,7 +524,7 @@ _TEXT_FLAGS = {
     "persona.name": "what the bot is called",
     "persona.text": "who it is, in a paragraph",
 }
-"""Flags for answers: the question's key, and help."""
+"""Flags for answers: key of the question, and help."""
 _SECRET_FLAGS = {
     "telegram.token": "the bot's token",
     "discord.token": "the bot's token",
@@ -540,7 +532,7 @@ _SECRET_FLAGS = {
     "irc.server.password": "the server's own password",
     "model.key": "the provider's key",
 }
-"""Questions whose answers are named, never given."""
+"""Questions for secrets; their flags name a variable or a file."""
 _URL_FLAGS = {
     "telegram-url": "another Bot API server",
     "discord-api-url": "another server with Discord's HTTP API",
@@ -550,7 +542,7 @@ _URL_FLAGS = {
 
 
 def add_setup_parser(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has no public name
-    """Add `setup` to a command line. Each parsed namespace carries its handler as `handler(args) -> int`."""
+    """Add `setup` to a command line. The parsed namespace carries its handler as `handler(args) -> int`."""
     text = "ask what matters, look whether it works, and write the configuration"
     usage = "%(prog)s [--config DIR] [--non-interactive] [an answer by its flag ...]"
     parser = subparsers.add_parser("setup", help=text, description=text, usage=usage)
@@ -560,21 +552,21 @@ def add_setup_parser(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type
     parser.add_argument("--force", action="store_true", help="the same, and write what does not work, too")
     parser.add_argument("--json", action="store_true", help="for programs; implies --non-interactive")
     answers = parser.add_argument_group("answers, each to one question")
-    for key, told in _TEXT_FLAGS.items():
-        answers.add_argument(f"--{key.replace('.', '-')}", metavar="TEXT", help=told)
+    for key, help_text in _TEXT_FLAGS.items():
+        answers.add_argument(f"--{key.replace('.', '-')}", metavar="TEXT", help=help_text)
     hidden = parser.add_argument_group("secrets, by the name of an environment variable or a file")
-    for key, told in _SECRET_FLAGS.items():
+    for key, help_text in _SECRET_FLAGS.items():
         either = hidden.add_mutually_exclusive_group()
-        either.add_argument(f"--{key.replace('.', '-')}-env", metavar="NAME", help=told)
+        either.add_argument(f"--{key.replace('.', '-')}-env", metavar="NAME", help=help_text)
         either.add_argument(f"--{key.replace('.', '-')}-file", type=Path, metavar="PATH", help="the same")
     others = parser.add_argument_group("other servers than the platforms' own")
-    for name, told in _URL_FLAGS.items():
-        others.add_argument(f"--{name}", metavar="URL", help=told)
+    for name, help_text in _URL_FLAGS.items():
+        others.add_argument(f"--{name}", metavar="URL", help=help_text)
     parser.set_defaults(handler=setup_command)
 
 
 def setup_command(args: argparse.Namespace) -> int:
-    """Handler."""
+    """Handle `setup`."""
     from gateway.cli.setup.program import AnswerFlags, SetupOptions, run_setup  # noqa: PLC0415 - the other commands start faster without it
 
     given = vars(args)

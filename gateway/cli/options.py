@@ -1,4 +1,4 @@
-"""What the commands have in common: which store or configuration is meant, and how they answer."""
+"""Shared parts of the commands: options for store and configuration, and how answers and failures are printed."""
 
 import argparse
 import asyncio
@@ -17,13 +17,13 @@ from gateway.core.text_safety import escape_unprintable
 from gateway.store import Store, StoreError, StoreReader
 
 ResolveStore = Callable[[Path], Path]
-"""From a configuration directory to the store's file. What it raises is the caller's to answer."""
+"""Returns the store's path for a configuration directory. The caller handles its exceptions."""
 ResolveSettings = Callable[[Path], Settings]
-"""From a configuration directory to what it says. What it raises is the caller's to answer."""
+"""Returns the settings of a configuration directory. The caller handles its exceptions."""
 
 
 def add_store_options(parser: argparse.ArgumentParser, resolve_store: ResolveStore) -> None:
-    """Let a command be told which store, in one of two ways."""
+    """Add `--store` and `--config`, of which one is required."""
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--store", type=Path, metavar="PATH", help="the store's file")
     where.add_argument("--config", type=Path, metavar="DIR", help="the configuration that names it")
@@ -31,7 +31,7 @@ def add_store_options(parser: argparse.ArgumentParser, resolve_store: ResolveSto
 
 
 def resolve_store_path(args: argparse.Namespace) -> Path:
-    """Which store was meant. Raises what the command's `ResolveStore` raises."""
+    """Return the path of the store. Raises what the command's `ResolveStore` raises."""
     path: Path = args.store if args.store is not None else args.resolve_store(args.config)
     return path
 
@@ -39,7 +39,7 @@ def resolve_store_path(args: argparse.Namespace) -> Path:
 def run_with_reader(
     command: str, args: argparse.Namespace, run: Callable[[StoreReader], Coroutine[Any, Any, None]]
 ) -> int:
-    """Open, run, and turn what a person can cause into exit codes: 0, or 2 with the reason on stderr."""
+    """Run a command with a reader of the store. Return 0, or 2 after printing the reason to stderr."""
 
     async def opened() -> None:
         async with await Store.open_readonly(resolve_store_path(args)) as reader:
@@ -48,10 +48,10 @@ def run_with_reader(
 
     try:
         asyncio.run(opened())
-    except BrokenPipeError:  # whoever read us has seen enough (https://docs.python.org/3/library/signal.html)
+    except BrokenPipeError:  # the reader closed the pipe (https://docs.python.org/3/library/signal.html)
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except KeyboardInterrupt:  # the way out of `tail -f`
+    except KeyboardInterrupt:  # the usual end of `tail -f`
         pass
     except (StoreError, OSError) as error:
         return report_failure(command, error)
@@ -59,13 +59,13 @@ def run_with_reader(
 
 
 def report_failure(command: str, error: Exception) -> int:
-    """Say why nothing could be done; the exit code."""
+    """Print why nothing could be done; return exit code 2."""
     sys.stderr.write(f"reverie {command}: {escape_unprintable(str(error))}\n")
     return 2
 
 
 def print_answer(answer: ControlResponse, *, as_json: bool = False) -> int:
-    """Print what came of an order, on stderr where it was not carried out; the exit code, 0 or 1."""
+    """Print the answer to an order, on stderr if it was not carried out. Return exit code 0 or 1."""
     if as_json:
         sys.stdout.write(
             json.dumps(CONTROL_RESPONSE.dump_python(answer, mode="json")) + "\n"
@@ -77,8 +77,8 @@ def print_answer(answer: ControlResponse, *, as_json: bool = False) -> int:
 
 
 def current_user() -> str:
-    """Who runs this command, for people: nobody vouches for it."""
+    """Return the name of the user who runs this command. It is not verified."""
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # nobody gave this user a name
+    except (KeyError, OSError):  # this user has no name
         return f"user {os.getuid()}"

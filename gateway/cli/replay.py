@@ -1,17 +1,10 @@
-"""A stretch of the log, decided again: what is compared, and what is told of it. Pure.
+"""Replay of a part of the log: decisions are made again from what the log records, and compared.
 
-Four sorts of things are compared. `replay_dmn`: what a Default Mode Network was told gives the same states and effects.
-`planner`: what a fold was decided by gives the same verdict. `view`: what stands in front of a turn, with folds and
-rewinds, gives the history that it was shown, byte for byte. `heard`: the messages that it was told of read the same.
+Checks: `dmn`: the recorded signals of a Default Mode Network give the same states and effects. `planner`: the recorded
+inputs of a fold give the same verdict. `view`: the history before a turn, with folds and rewinds, has the same digest.
+`heard`: the messages of a turn render to the same text.
 
-Reads a stretch of a log and has it decided again: beside a running gateway, or from an export.
-
-What a conversation's turns were shown of the past, made again, with what the planner said of it. Pure.
-
-Whether the model took tools is not in the log, and what is shown depends on it: both are made, until one of them proves
-to be the right one.
-
-What a turn was told as new, told again from the log: by the code that told it, with the log as it was then.
+Reads beside a running gateway, or from an export (`open_log`).
 """
 
 import contextlib
@@ -44,69 +37,69 @@ from gateway.stream.media import DescribedAttachment
 ReplayCheck = Literal["dmn", "planner", "view", "heard"]
 REPLAY_CHECKS: Final[tuple[ReplayCheck, ...]] = get_args(ReplayCheck)
 MAX_DIFFERENCES: Final = 1_000
-"""That are kept, and told; more are counted."""
+"""Differences that are kept and printed; more are only counted."""
 NO_SEQ: Final = Seq(0)
 EXCERPT_CHARS: Final = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayDifference:
-    """Something that does not come out as it was written down."""
+    """A decision that differs from the recorded one."""
 
     seq: Seq
-    """The entry that says otherwise."""
+    """Position of the recorded entry."""
     check: ReplayCheck
     conversation: ConversationId | None
     what: str
-    """In words, for people. Untrusted text may be in it."""
+    """Description for people. May contain untrusted text."""
 
 
 @dataclass(slots=True)
 class ReplayTally:
-    """Of one sort."""
+    """Counters of one check."""
 
     compared: int = 0
     agree: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
-    """What could not be compared, by the reason."""
+    """Number of items that could not be compared, by reason."""
 
 
 @dataclass(slots=True)
 class ReplayReport:
-    """What came of it, so far."""
+    """Result of a replay so far."""
 
     first: Seq = NO_SEQ
     last: Seq = NO_SEQ
-    """The stretch; both 0: nothing of it was seen yet."""
+    """Range of positions; both 0: nothing was read."""
     since: datetime | None = None
     until: datetime | None = None
     signals: int = 0
     quiet_signals: int = 0
-    """Signals of the networks that were decided again, and that were only counted."""
+    """Signals that were decided again, and signals that were only counted."""
     tallies: dict[ReplayCheck, ReplayTally] = field(
         default_factory=lambda: {sort: ReplayTally() for sort in REPLAY_CHECKS}
     )
     differences: list[ReplayDifference] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     policies: dict[str, DmnPolicy] = field(default_factory=dict)
-    """By which each agent decided last, as far as the log tells."""
+    """Last DMN policy of each agent, as far as the log records it."""
 
     @property
     def is_identical(self) -> bool:
-        """Nothing differs."""
+        """True if nothing differs."""
         return all(tally.agree == tally.compared for tally in self.tallies.values())
 
     def add_match(self, sort: ReplayCheck) -> None:
-        """One more came out as it was."""
+        """Count an item that is equal."""
         self.tallies[sort].compared += 1
         self.tallies[sort].agree += 1
 
     def add_skipped(self, sort: ReplayCheck, reason: str) -> None:
-        """One cannot be compared."""
+        """Count an item that cannot be compared."""
         self.tallies[sort].skipped[reason] += 1
 
     def add_differences(self, sort: ReplayCheck, seq: Seq, conversation: ConversationId | None, *what: str) -> None:
-        """One did not come out as it was, in these ways."""
+        """Count an item that differs, with its differences."""
         self.tallies[sort].compared += 1
         room = MAX_DIFFERENCES - len(self.differences)
         made = (
@@ -115,13 +108,13 @@ class ReplayReport:
         self.differences += made
 
     def add_entry(self, seq: Seq, at: datetime) -> None:
-        """This entry is part of the stretch."""
+        """Extend the range by this entry."""
         self.first, self.since = self.first or seq, self.since or at
         self.last, self.until = seq, at
 
 
 def replay_dmn(report: ReplayReport, seq: Seq, saved: DmnStateSaved) -> None:
-    """Decide again what an agent's network was told up to this save."""
+    """Replay the signals of a DMN up to this saved state."""
     if not saved.signals:
         report.add_skipped("dmn", "nothing is written down of what it was told")
         return
@@ -140,7 +133,7 @@ def replay_dmn(report: ReplayReport, seq: Seq, saved: DmnStateSaved) -> None:
 
 
 def add_policy_remarks(report: ReplayReport, now: Mapping[str, DmnPolicy]) -> None:
-    """Say of which agents the configuration has another policy than the log."""
+    """Add a remark for each agent whose configured policy differs from the recorded one."""
     report.remarks += [
         f"{agent}: the configuration says another policy for the DMN than the log, which was decided again by its own"
         for agent, policy in sorted(report.policies.items())
@@ -149,7 +142,7 @@ def add_policy_remarks(report: ReplayReport, now: Mapping[str, DmnPolicy]) -> No
 
 
 def describe_text_difference(was: str, now: str) -> str:
-    """Where two texts part, in words."""
+    """Describe where two texts begin to differ."""
     place = next((i for i, (one, other) in enumerate(zip(was, now, strict=False)) if one != other), None)
     place = min(len(was), len(now)) if place is None else place
     begin = max(0, place - EXCERPT_CHARS // 3)
@@ -158,23 +151,23 @@ def describe_text_difference(was: str, now: str) -> str:
 
 
 def format_replay_report(report: ReplayReport) -> list[str]:
-    """For people. Untrusted text may be in it: not safe on a terminal as it is."""
+    """Render for people. May contain untrusted text, so it is not safe for a terminal as it is."""
     if not report.last or report.since is None or report.until is None:
         return ["nothing of the log is in this stretch that could be decided again"]
-    told = [f"entries {report.first} to {report.last}, {_format_time(report.since)} to {_format_time(report.until)}"]
+    lines = [f"entries {report.first} to {report.last}, {_format_time(report.since)} to {_format_time(report.until)}"]
     for sort, tally in report.tallies.items():
         more = f" ({report.signals} signals; {report.quiet_signals} changed nothing)" if sort == "dmn" else ""
-        told.append(f"{_CHECK_LABELS[sort]}: {tally.compared} compared{more}, {tally.agree} agree")
-        told += [f"  not compared: {count}, {reason}" for reason, count in tally.skipped.most_common()]
-    told += report.remarks
-    told += [f"{one.seq:>8}  {one.check:<7}  {one.conversation or '-'}  {one.what}" for one in report.differences]
+        lines.append(f"{_CHECK_LABELS[sort]}: {tally.compared} compared{more}, {tally.agree} agree")
+        lines += [f"  not compared: {count}, {reason}" for reason, count in tally.skipped.most_common()]
+    lines += report.remarks
+    lines += [f"{one.seq:>8}  {one.check:<7}  {one.conversation or '-'}  {one.what}" for one in report.differences]
     differ = sum(tally.compared - tally.agree for tally in report.tallies.values())
-    told.append(f"{differ} differ" if differ else "nothing differs")
-    return told
+    lines.append(f"{differ} differ" if differ else "nothing differs")
+    return lines
 
 
 def replay_report_as_json(report: ReplayReport) -> dict[str, object]:
-    """For programs."""
+    """Return the report for JSON."""
     return {
         "first": report.first,
         "last": report.last,
@@ -210,16 +203,16 @@ _OMITTED_LINE: Final = re.compile(r"\A\(\d+ earlier lines are not shown\)\n?")
 
 
 class InputComparison(NamedTuple):
-    """What came of it. Both empty: it reads the same."""
+    """Result of a comparison. Both empty: the texts are equal."""
 
     skipped: str = ""
-    """Why it cannot be compared, in words."""
+    """Reason why it cannot be compared."""
     difference: str = ""
-    """The same."""
+    """Description of the difference."""
 
 
 async def compare_input(reader: StoreReader, place: ConversationId, seq: Seq, ended: TurnRecord) -> InputComparison:
-    """Tell the messages that this turn covers, and compare. Roles are those with which they were judged."""
+    """Render the messages of a turn again and compare. Roles are those of the recorded judgements."""
     if reason := _skip_reason(place, ended):
         return InputComparison(skipped=reason)
     covered = [one for cover in ended.covers if (one := await reader.entry(cover)) is not None]
@@ -227,18 +220,19 @@ async def compare_input(reader: StoreReader, place: ConversationId, seq: Seq, en
         return InputComparison(skipped="not all that it covers is there")
     if any(isinstance(one.fact, Message) and one.fact.attachments for one in covered):
         return InputComparison(skipped="something came with attachments, which are kept for a while only")
-    told = ""
-    for before in dict.fromkeys((seq, Seq(ended.upto + 1))):  # what was edited while it ran may have been heard or not
+    rendered = ""
+    # an edit made while the turn ran may have been rendered or not
+    for before in dict.fromkeys((seq, Seq(ended.upto + 1))):
         known = _ReaderBefore(reader, before)
         for plain in (False, True):
-            told = await _render_input(known, covered, ended, plain=plain)
-            if told == ended.heard:
+            rendered = await _render_input(known, covered, ended, plain=plain)
+            if rendered == ended.heard:
                 return InputComparison()
-            if _OMITTED_LINE.sub("", told) == _OMITTED_LINE.sub("", ended.heard):
+            if _OMITTED_LINE.sub("", rendered) == _OMITTED_LINE.sub("", ended.heard):
                 return InputComparison(
                     skipped="only the number of lines that it left out differs, in which deleted ones count"
                 )
-    return InputComparison(difference=describe_text_difference(ended.heard, told))
+    return InputComparison(difference=describe_text_difference(ended.heard, rendered))
 
 
 def _skip_reason(place: ConversationId, ended: TurnRecord) -> str:
@@ -270,10 +264,10 @@ async def _render_input(known: "_ReaderBefore", covered: Sequence[LogEntry], end
 
 
 class _ReaderBefore(StoreReader):
-    """The log as it was before this position, as far as a turn asks for it."""
+    """The log as it was before a position, for the queries that a turn makes."""
 
     def __init__(self, reader: StoreReader, before: Seq) -> None:
-        super().__init__(reader.path, reader._reading)  # noqa: SLF001 - the same questions over the same connection
+        super().__init__(reader.path, reader._reading)  # noqa: SLF001 - the same queries over the same connection
         self._before = before
 
     async def message_changes(self, conversation: ConversationId, *, after: int, newest: int) -> list[LogEntry]:
@@ -286,14 +280,14 @@ class _ReaderBefore(StoreReader):
         found = await super().entry_by_key(key)
         if found is None or found.seq >= self._before:
             return None
-        if isinstance(found.fact, Message):  # whoever was refused is quoted to nobody
+        if isinstance(found.fact, Message):  # a refused message is not quoted
             judged = await self.find_judgement(found.seq)
             return None if judged is not None and judged.fate == "refused" else found
         return found
 
 
 class _NoMedia:
-    """No attachments: what has some is not compared."""
+    """Attachments of nothing: turns with attachments are not compared."""
 
     async def describe_attachments(
         self, messages: Sequence[tuple[Seq, Message]], *, sees: bool
@@ -305,18 +299,22 @@ _KNOWN_ROLES: Final[dict[str, Role]] = {role: role for role in ("owner", "admin"
 
 
 IMAGES_REASON = "more images than one request takes"
-"""What else a fold may be for, which the planner does not know: what was new is not all in the log."""
+"""Another reason for a fold, unknown to the planner: new input is not completely in the log."""
 
 
 class ViewReplay:
-    """One conversation."""
+    """Replay of one conversation's history views.
+
+    The log does not record whether the model took tools, and the view depends on it: both variants are kept until one
+    of them matches.
+    """
 
     def __init__(self) -> None:
         self._views = {False: HistoryView(), True: HistoryView()}
-        """By whether the model takes no tools."""
+        """Views by whether they are without tools."""
 
     def apply_entry(self, entry: LogEntry, report: ReplayReport | None) -> None:
-        """The next entry of that conversation that changes its view. `report`: None, if it is not to be compared."""
+        """Apply the next entry that changes the view. `report`: None: the entry is not compared."""
         match entry.fact:
             case TurnRecord():
                 if report is not None:
@@ -352,11 +350,11 @@ class ViewReplay:
             report.add_skipped("view", "a dream, or of a version that did not tell what it was shown")
         if ended.weighed is not None:
             found = {simple: self._plan_again(simple, ended.weighed) for simple in self._views}
-            said = [_verdict_difference(decision, ended.weighed) for decision in found.values()]
-            self._record_verdict(entry, said, report)
+            verdicts = [_verdict_difference(decision, ended.weighed) for decision in found.values()]
+            self._record_verdict(entry, verdicts, report)
 
     def _compare_fold(self, entry: LogEntry, folded: ViewFolded, weighed: FoldDecision, report: ReplayReport) -> None:
-        said = []
+        verdicts = []
         for simple, view in self._views.items():
             decision = self._plan_again(simple, weighed)
             unlike = _verdict_difference(decision, weighed)
@@ -368,16 +366,16 @@ class ViewReplay:
                         for kinds, at in ((folded.kinds, folded.start), (decision.kinds, start))
                     )
                     unlike = f"it was folded by {was}, and is by {now}"
-            said.append(unlike)
-        self._record_verdict(entry, said, report)
+            verdicts.append(unlike)
+        self._record_verdict(entry, verdicts, report)
 
-    def _record_verdict(self, entry: LogEntry, said: list[str], report: ReplayReport) -> None:
-        if "" in said:
+    def _record_verdict(self, entry: LogEntry, verdicts: list[str], report: ReplayReport) -> None:
+        if "" in verdicts:
             report.add_match("planner")
-        elif OTHER_VERSION in said:
+        elif OTHER_VERSION in verdicts:
             report.add_skipped("planner", OTHER_VERSION)
         else:
-            report.add_differences("planner", entry.seq, entry.conversation, said[0])
+            report.add_differences("planner", entry.seq, entry.conversation, verdicts[0])
 
     def _plan_again(self, simple: bool, weighed: FoldDecision) -> CompactionPlan | None:
         view = self._views[simple]
@@ -402,47 +400,47 @@ def _verdict_difference(decision: CompactionPlan | None, weighed: FoldDecision) 
 
 
 def _restore_whole(turns: list[HistoryTurn]) -> list[HistoryTurn]:
-    """As the log has them, whatever form they were told in."""
+    """Return the turns in their full form, whatever form they had in the view."""
     return [
         turn if turn.form is TurnForm.WHOLE else replace(turn, exchange=turn.raw, form=TurnForm.WHOLE) for turn in turns
     ]
 
 
 ReplayProgress = Callable[[int, int], None]
-"""Called now and then with the position that was reached, and the last one."""
+"""Called now and then with the position reached and the last one."""
 
 _REPLAYED_KINDS: Final = ("dmn", "folded", "rewound", "turn_ended")
 _REPLAY_PAGE: Final = 500
-"""Entries in memory at once, besides what is in view."""
+"""Most entries in memory at once, apart from the views."""
 _LOG_COLUMNS: Final = ("seq", "at", "kind", "conversation", "key", "cause", "body")
 
 
 class InvalidLog(StoreError):
-    """The file is no export of a log."""
+    """The file is not an export of a log."""
 
 
 async def replay_log(
     reader: StoreReader, *, since: datetime | None, progress: ReplayProgress = lambda _done, _last: None
 ) -> ReplayReport:
-    """Decide again all that stands in the log since then (None: from its beginning), and compare.
+    """Replay all entries since `since` (None: from the beginning) and compare.
 
-    What was in view at the beginning is read, too. What comes while this reads is part of it, or not.
+    The history in view at the beginning is read as well. Entries appended meanwhile may or may not be included.
     """
-    report, seen = ReplayReport(), dict[ConversationId, ViewReplay]()
+    report, views = ReplayReport(), dict[ConversationId, ViewReplay]()
     newest = await reader.newest_entries(1)
     last = newest[-1].seq if newest else 0
     after = await _find_position(reader, since, last) if since is not None else 0
     begin = Seq(after + 1)
     while page := await reader.entries(after=after, before=last + 1, kinds=_REPLAYED_KINDS, limit=_REPLAY_PAGE):
         for entry in page:
-            await _replay_entry(reader, entry, begin, seen, report)
+            await _replay_entry(reader, entry, begin, views, report)
         after = page[-1].seq
         progress(after, last)
     return report
 
 
 async def _replay_entry(
-    reader: StoreReader, entry: LogEntry, begin: Seq, seen: dict[ConversationId, ViewReplay], report: ReplayReport
+    reader: StoreReader, entry: LogEntry, begin: Seq, views: dict[ConversationId, ViewReplay], report: ReplayReport
 ) -> None:
     report.add_entry(entry.seq, entry.at)
     fact, place = entry.fact, entry.conversation
@@ -451,9 +449,9 @@ async def _replay_entry(
         return
     if place is None:
         return
-    if place not in seen:
-        seen[place] = await _load_view(reader, place, begin)
-    seen[place].apply_entry(entry, report)
+    if place not in views:
+        views[place] = await _load_view(reader, place, begin)
+    views[place].apply_entry(entry, report)
     if isinstance(fact, TurnRecord):
         found = await compare_input(reader, place, entry.seq, fact)
         if found.skipped:
@@ -465,22 +463,25 @@ async def _replay_entry(
 
 
 async def _load_view(reader: StoreReader, place: ConversationId, begin: Seq) -> ViewReplay:
-    """What was in view there when the stretch began."""
-    seen, start = ViewReplay(), 0
+    """Load the view of a conversation as it was when the range began."""
+    view, start = ViewReplay(), 0
     for fold in await reader.newest_entries(1, before=begin, kinds=["folded"], conversation=place):
         start = fold.fact.start if isinstance(fold.fact, ViewFolded) else 0
     after, kinds = start - 1, ["turn_ended", "folded", "rewound"]
     while page := await reader.entries(after=after, before=begin, kinds=kinds, conversation=place, limit=_REPLAY_PAGE):
         for entry in page:
-            seen.apply_entry(entry, None)
+            view.apply_entry(entry, None)
         after = page[-1].seq
     for fold in await reader.newest_entries(1, before=begin, kinds=["folded"], conversation=place):
-        seen.apply_entry(fold, None)
-    return seen
+        view.apply_entry(fold, None)
+    return view
 
 
 async def _find_position(reader: StoreReader, since: datetime, last: int) -> int:
-    """The position behind which entries are as new as that: times grow with positions, but for a clock set back."""
+    """Return the position behind which entries are not older than `since`.
+
+    Times grow with positions unless the clock was set back.
+    """
     low, high = 0, last
     while low < high:
         middle = (low + high) // 2
@@ -494,7 +495,7 @@ async def _find_position(reader: StoreReader, since: datetime, last: int) -> int
 
 @contextlib.asynccontextmanager
 async def open_log(path: Path) -> AsyncIterator[StoreReader]:
-    """A store as it is, or one that is made of an export. Raises StoreError."""
+    """Open a store, or import an export into a temporary one. Raises StoreError."""
     try:
         with path.open("rb") as file:
             head = file.read(16)
@@ -518,12 +519,12 @@ async def open_log(path: Path) -> AsyncIterator[StoreReader]:
 
 
 def _read_export(path: Path) -> Iterator[tuple[object, ...]]:
-    """The rows of an export, as `reverie log export` writes it."""
+    """Yield the rows of an export by `reverie log export`."""
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, start=1):
             try:
-                said = json.loads(line)
-                *head, body = (said[name] for name in _LOG_COLUMNS)
+                row = json.loads(line)
+                *head, body = (row[name] for name in _LOG_COLUMNS)
             except (ValueError, KeyError, TypeError) as error:
                 raise InvalidLog(f"line {number} of {path} is no entry of a log: {type(error).__name__}") from error
             yield (*head, json.dumps(body, ensure_ascii=False))

@@ -1,15 +1,11 @@
-"""Puts a backup where it belongs. Blocks on the disk, and runs the store's own loop to settle it.
+"""Restoring a backup: extract, verify, and put in place. Blocks.
 
-All is taken apart, verified and made ready beside the places where it goes; until then nothing is touched. Then it is
-moved there as one (`gateway.store.files`).
+Nothing in the archive is trusted. Everything is extracted, verified and prepared beside its target; only then it is
+moved into place, all at once (`gateway.store.files`). Until then nothing is changed.
 
-What a restored store is told of the time since its backup: that nobody knows what was said in it.
-
-The gateway that the backup was taken from may have gone on. What waited then may have been sent, what was unread may
-have been answered, and what a platform's history tells may have been heard. To do any of it again could show people
-something twice; so it is recorded as uncertain, or becomes context, and the operator is told how much there was.
-
-Takes a backup apart, and believes nothing that it says. Blocks on the disk.
+The gateway may have gone on after the backup: waiting posts may have been sent, unread messages answered, and events in
+a platform's history processed. Repeating any of it could show people something twice. So `reconcile_restored` records
+posts as uncertain, turns unread messages into context, resets history cursors, and reports how much there was.
 """
 
 import asyncio
@@ -67,18 +63,18 @@ from gateway.store.schema import StoreLock, migrate_schema
 
 _READ_BYTES: Final = 1 << 20
 _MAX_MANIFEST_BYTES: Final = 64 << 20
-"""About 400,000 files."""
+"""Enough for about 400,000 files."""
 _DAMAGED: Final = "it is cut off or damaged: copy it again, or take an earlier one"
 
 ReadProgress = Callable[[int, int], None]
-"""Called now and then with the bytes that are read, and how many there are."""
+"""Called now and then with the bytes read, and all bytes."""
 
 
 def extract_backup(archive: Path, into: Path, progress: ReadProgress = lambda _done, _whole: None) -> BackupManifest:
-    """Write all that is in it under `into`, a new directory, and compare it with the manifest.
+    """Extract a backup into the new directory `into` and compare it with its manifest.
 
-    Files are plain ones, for their owner alone. Raises BadBackup, whatever the archive holds, and OSError; what was
-    written until then stays.
+    Files become plain and private to their owner. Raises InvalidBackup, whatever the archive contains, and OSError;
+    what was written until then stays.
     """
     into.mkdir(mode=0o700)
     whole, found = archive.stat().st_size, dict[str, BackupMember]()
@@ -139,25 +135,25 @@ def _extract_member(data: IO[bytes], header: tarfile.TarInfo, into: Path) -> Bac
 
 
 def _make_private_directory(directory: Path) -> None:
-    """And those above it, for their owner alone, too: `parents` of mkdir() would not."""
+    """Create a directory and its parents, all private: `parents` of mkdir() would not make the parents private."""
     if not directory.is_dir():
         _make_private_directory(directory.parent)
         directory.mkdir(mode=0o700)
 
 
 def _compare_members(manifest: BackupManifest, there: Mapping[str, BackupMember]) -> None:
-    told = {one.name: one for one in manifest.members}
-    for name in sorted(told.keys() | there.keys()):
+    listed = {one.name: one for one in manifest.members}
+    for name in sorted(listed.keys() | there.keys()):
         if name not in there:
             raise InvalidBackup(f"{name!r} is missing in it: {_DAMAGED}")
-        if told.get(name) != there[name]:
+        if listed.get(name) != there[name]:
             raise InvalidBackup(f"{name!r} in it is not what was put there: {_DAMAGED}")
         if name != root_name(name) and root_name(name) not in manifest.roots:
             raise InvalidBackup(f"{name!r} in it belongs nowhere: no reverie made this; do not use it")
 
 
 def is_same_tree(root: Path, here: Path) -> bool:
-    """Whether two directories hold the same files, and these the same bytes."""
+    """Return whether two directories contain the same files with the same bytes."""
     return _digest_tree(root) == _digest_tree(here)
 
 
@@ -177,29 +173,30 @@ def _digest_file(path: Path) -> str:
 
 
 HISTORY_PLATFORMS: Final = frozenset({"irc", "discord"})
-"""Platforms whose history is read from where the cursor stands. Telegram hands over only what nobody has confirmed."""
+"""Platforms whose history is read from a cursor. Telegram only delivers updates that were not confirmed."""
 _MAX_TURNS: Final = 50
-"""Turns that are looked at for one that was interrupted: as `gateway.runtime.agents` does at a start."""
+"""Turns that are searched for an interrupted one, as `gateway.runtime.agents` does at start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconcileReport:
-    """How much there was."""
+    """Numbers of what was reconciled."""
 
     uncertain_posts: int
-    """They waited, and are uncertain now."""
+    """Posts that were waiting and are uncertain now."""
     unread_conversations: int
-    """Conversations in which something was due; it is context now."""
+    """Conversations with unanswered messages, which are context now."""
     reset_channels: tuple[str, ...]
-    """Channels that begin anew where the restore was."""
+    """Channels whose history cursor was reset."""
 
 
 async def reconcile_restored(
     path: Path, settings: Settings, clock: Clock, *, made: datetime, by: str, exact: bool
 ) -> ReconcileReport:
-    """Write it into the restored store at `path`, in one transaction. `exact`: no gateway went on, so nothing changed.
+    """Reconcile the restored store at `path`, in one transaction. Raises StoreError.
 
-    `made`: when the backup was. `by`: who restores it, for people. Raises StoreError.
+    `exact`: no gateway ran since the backup, so only the audit entry is written. `made`: time of the backup. `by`: who
+    restores, for people.
     """
     async with await Store.open(path, clock) as store:
         now, why = clock.now(), f"restored from a backup of {made:%Y-%m-%d %H:%M:%S} UTC"
@@ -208,7 +205,7 @@ async def reconcile_restored(
         owed = () if exact else await _find_interrupted(store)
         cursors = () if exact else [name for name in _channels_with_history(settings) if await store.saved_cursor(name)]
         last = Seq(max([one.seq for one in await store.newest_entries(1)], default=0))
-        told = f"{why}: it may have been answered since"
+        unanswered = f"{why}: it may have been answered since"
         entries = [_audit_entry(now, by, why, exact=exact)]
         for item in posts:
             ended = DeliveryReport(
@@ -224,10 +221,14 @@ async def reconcile_restored(
             looked = tuple((place, last) for place in due)
             entries.append(
                 _closing_turn_entry(
-                    now, inner_conversation(settings.agents[0].id), told, agent=settings.agents[0].id, looked=looked
+                    now,
+                    inner_conversation(settings.agents[0].id),
+                    unanswered,
+                    agent=settings.agents[0].id,
+                    looked=looked,
                 )
             )
-        entries += [_closing_turn_entry(now, place, told) for place in owed]
+        entries += [_closing_turn_entry(now, place, unanswered) for place in owed]
         entries += [NewEntry(fact=CursorMoved(channel=name, value=""), at=now) for name in cursors]
         await store.append(entries)
     return ReconcileReport(
@@ -240,7 +241,7 @@ def _channels_with_history(settings: Settings) -> list[ChannelName]:
 
 
 async def _find_interrupted(store: Store) -> list[ConversationId]:
-    """Where the last turn was interrupted: what it heard would be answered at the next start."""
+    """Return conversations whose last turn was interrupted: the next start would answer them again."""
     last = dict[ConversationId, Fact]()
     for one in await store.newest_entries(_MAX_TURNS, kinds=["turn_ended"]):
         compacted = isinstance(one.fact, TurnRecord) and one.fact.cause == "compact"
@@ -257,7 +258,7 @@ def _closing_turn_entry(
     agent: str = "",
     looked: tuple[tuple[ConversationId, Seq], ...] = (),
 ) -> NewEntry:
-    """A turn in which nothing happened but that what was due is due no more. It deals with nothing that is unread."""
+    """Build a turn without output that marks due messages as looked at. It consumes no unread messages."""
     turn = TurnId(new_id(now))
     fact = TurnRecord(
         turn=turn,
@@ -296,34 +297,38 @@ def _audit_entry(now: datetime, by: str, why: str, *, exact: bool) -> NewEntry:
 
 _STAGING_SUFFIX: Final = ".restoring"
 _SQLITE_SUFFIXES: Final = ("-wal", "-shm", "-journal")
-"""Files of SQLite's: what stands there of another store would be taken for a part of this one
-(https://www.sqlite.org/howtocorrupt.html)."""
+"""Files of SQLite beside the store. Those of another store would be taken for this one's
+(https://www.sqlite.org/howtocorrupt.html).
+"""
 
 RestoreProgress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedBackup:
-    """What was found in a backup that can be used."""
+    """Findings on a usable backup."""
 
     manifest: BackupManifest
     differences: tuple[TableDifference, ...]
-    """Tables that were not what the log says; restored they are. Of an older schema this is not looked for."""
+    """Tables that differed from the log and are corrected. Not compared for an older schema."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreReport:
-    """What came of it."""
+    """Result of a restore."""
 
     verified: VerifiedBackup
     reconciled: ReconcileReport
     restored_paths: tuple[Path, ...]
     kept_paths: tuple[Path, ...]
-    """Where what was there before is now."""
+    """New paths of what was there before."""
 
 
 def verify_backup(archive: Path, into: Path, progress: RestoreProgress) -> VerifiedBackup:
-    """Take it apart under `into`, a new directory, and look through it. Raises BadBackup, OSError, StoreError."""
+    """Extract the backup into the new directory `into` and check its store.
+
+    Raises InvalidBackup, OSError, StoreError.
+    """
     manifest = extract_backup(archive, into, lambda done, whole: progress("read", done, whole))
     if manifest.schema_version > newest_schema():
         raise InvalidBackup(
@@ -337,21 +342,21 @@ def verify_backup(archive: Path, into: Path, progress: RestoreProgress) -> Verif
     if (found.schema, found.entries, found.last) != (manifest.schema_version, manifest.entries, manifest.last):
         raise InvalidBackup("its store is not the one that its manifest tells of: do not use it")
     current = found.schema == newest_schema()
-    told = (
+    differences = (
         rebuild_blocking(store, lambda done, whole: progress("replayed", done, whole), SystemClock()) if current else []
     )
     seal_store(store)
-    return VerifiedBackup(manifest=manifest, differences=tuple(told))
+    return VerifiedBackup(manifest=manifest, differences=tuple(differences))
 
 
 def restore_backup(
     archive: Path, settings: Settings, now: datetime, *, replace: bool, exact: bool, by: str, progress: RestoreProgress
 ) -> RestoreReport:
-    """Verify, make ready, and put in place. `exact`, `by`: as `gateway.cli.restore.reconcile_restored` takes them.
+    """Verify a backup, prepare it, and put it in place. `exact`, `by`: see `reconcile_restored`.
 
-    `replace`: what is there and differs is kept beside, under a name with the time; without it that is refused. The
-    gateway must not run: raises InUse; also BadBackup, FileExistsError, OSError, StoreError. Before the last step
-    nothing that was there is changed.
+    `replace`: what is there and differs is renamed, with the time in its name; without it that is an error. The gateway
+    must not run: raises StoreInUse; also InvalidBackup, FileExistsError, OSError, StoreError. Until the last step
+    nothing existing is changed.
     """
     store = settings.store.path
     _make_owned_directory(store.parent)
@@ -368,9 +373,11 @@ def restore_backup(
             }
             taken = [place for place in places.values() if _is_occupied(place)]
             if taken and not replace:
-                told = ", ".join(map(str, taken))
-                raise FileExistsError(f"there is something else at {told}: --replace keeps it beside, as *.before-...")
-            migrate_schema(half / "all" / STORE_NAME)  # as it was it stands in the backup
+                occupied = ", ".join(map(str, taken))
+                raise FileExistsError(
+                    f"there is something else at {occupied}: --replace keeps it beside, as *.before-..."
+                )
+            migrate_schema(half / "all" / STORE_NAME)  # the backup still has the old schema
             made = verified.manifest.made
             settled = asyncio.run(
                 reconcile_restored(half / "all" / STORE_NAME, settings, SystemClock(), made=made, by=by, exact=exact)
@@ -390,7 +397,7 @@ def restore_backup(
 
 @contextlib.contextmanager
 def _restore_staging(directory: Path) -> Iterator[Path]:
-    """A directory for what is not in its place yet; what a kill left of one is removed. The store's lock is held."""
+    """Create a temporary directory; remove what a kill left of one. The store's lock is held."""
     for stale in directory.glob(f"{_STAGING_SUFFIX}-*"):
         shutil.rmtree(stale, ignore_errors=True)
     half = Path(tempfile.mkdtemp(prefix=f"{_STAGING_SUFFIX}-", dir=directory))
@@ -401,7 +408,7 @@ def _restore_staging(directory: Path) -> Iterator[Path]:
 
 
 def _target_paths(manifest: BackupManifest, settings: Settings) -> dict[str, Path]:
-    """Where each root goes, and the store. Raises BadBackup for one that goes nowhere."""
+    """Return the target of each root and of the store. Raises InvalidBackup for a root without a target."""
     known = {root.name: root.path for root in backup_roots(settings)} | {STORE_NAME: settings.store.path}
     for name in manifest.roots:
         if name not in known and any(one.name.startswith(f"{name}/") for one in manifest.members):
@@ -414,7 +421,7 @@ def _target_paths(manifest: BackupManifest, settings: Settings) -> dict[str, Pat
 
 
 def _is_in_place(half: Path, name: str, place: Path) -> bool:
-    """Whether what is to go there stands there already."""
+    """Return whether the same files are there already."""
     return place.is_dir() and not place.is_symlink() and is_same_tree(half / "all" / name, place)
 
 
@@ -428,9 +435,9 @@ def _is_occupied(place: Path) -> bool:
 
 @contextlib.contextmanager
 def _staged_targets(all_: Path, places: dict[str, Path], store: Path) -> Iterator[dict[str, Path]]:
-    """Each of them on the file system of its place, under a name of its own.
+    """Move each root beside its target, on the same file system, under a temporary name.
 
-    They stay if moving them was cut off: whoever opens the store next goes on with it.
+    If the final move was interrupted they stay: whoever opens the store next completes it.
     """
     ready = dict[str, Path]()
     try:
@@ -441,7 +448,7 @@ def _staged_targets(all_: Path, places: dict[str, Path], store: Path) -> Iterato
             ready[name] = beside
             try:
                 (all_ / name).rename(beside)
-            except OSError:  # of another file system
+            except OSError:  # another file system
                 _copy_durably(all_ / name, beside)
             _chown_like(beside, place.parent)
         yield ready
@@ -471,7 +478,7 @@ def _make_owned_directory(directory: Path) -> None:
 
 
 def _chown_like(path: Path, like: Path) -> None:
-    """Root's own files would be closed to the user as whom the gateway runs: they are whose the directory is."""
+    """As root, give files to the owner of the directory: the gateway runs as that user."""
     if os.geteuid() == 0:
         owner = like.stat()
         for one in [path, *path.rglob("*")]:
@@ -479,7 +486,7 @@ def _chown_like(path: Path, like: Path) -> None:
 
 
 def _plan_moves(ready: dict[str, Path], places: dict[str, Path], store: Path, suffix: str) -> list[FileMove]:
-    """The store last: what SQLite keeps beside the old one goes with that."""
+    """Plan the moves, the store last: SQLite's files of the old store move with it."""
 
     def old(place: Path) -> Path | None:
         return place.with_name(f"{place.name}{suffix}").absolute() if os.path.lexists(place) else None

@@ -1,20 +1,12 @@
-"""The Textual application: four panes and a line to type in, on what `model` decides.
+"""The Textual application: widgets, key bindings, orders to the gateway, help screen and style.
 
-Rows on the screen: the panes with their scroll bars, and single rows that stand still.
+`ConsoleLayout` has the parts of the screen: three panes (`PaneView` draws a `Pane`), the input (`Prompt`), the status
+rows and the key row. `ConsoleActions` sends what the operator types and orders; results and refusals are shown in the
+panes. `ConsoleApp` connects them with the event stream.
 
-Texts come here as they are to be drawn, in `Segment`s: nothing reads them as markup. Colours are the terminal's own
-sixteen on its own background, without blue and yellow, so that they can be read on dark and on light ones; what they
-say is also said by words or signs.
-
-What the operator has the gateway do, and what came of it, told in the panes. So is what it refuses.
-
-What stands on the screen: three panes, a line to type in, two rows of status, a row of keys.
-
-The help screen: keys, the console's own commands, and the gateway's by what they are about.
-
-Where the operator types: a text of one line or more, with a history and completed commands.
-
-How the console looks: where its parts stand, and in which colours.
+Texts arrive as rows of styled spans and become `Segment` objects, so nothing is interpreted as markup. Colours are the
+terminal's own sixteen on its own background, without blue and yellow, so that they are readable on dark and light ones;
+whatever a colour says is also said by words or signs.
 """
 
 import asyncio
@@ -79,7 +71,7 @@ MAX_PROMPT_ROWS: Final = 5
 
 
 class Prompt(TextArea):
-    """Enter says it; Ctrl+J begins a new line in it, and what is pasted stays in one piece."""
+    """Input of one or more lines, with history and completion. Enter sends, Ctrl+J inserts a line break."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "say", show=False),
@@ -88,15 +80,15 @@ class Prompt(TextArea):
         Binding("down", "newer", show=False),
     ]
 
-    class Said(Message):
-        """A line, or more, is to be said."""
+    class Submitted(Message):
+        """The input was sent."""
 
         def __init__(self, text: str) -> None:
             super().__init__()
             self.text = text
 
     def __init__(self, places: Callable[[], Iterable[str]]) -> None:
-        """`places`: the conversations that may be meant."""
+        """`places`: returns the known conversations."""
         super().__init__(
             id="prompt",
             compact=True,
@@ -107,13 +99,13 @@ class Prompt(TextArea):
         self._list_conversations = places
 
     def hint(self) -> str:
-        """What may stand here next, or what the command is for."""
+        """Return possible completions, or the usage of the command."""
         found = find_completions(self.text, self._list_conversations())
         words = "  ".join(found[:30]) if found and self.text != "/" else ""
         return words or format_usage(self.text)
 
     def complete(self) -> bool:
-        """As Tab has it; False: there is nothing to complete."""
+        """Complete the input for Tab; False: there is nothing to complete."""
         if not self.text.startswith("/") or self.cursor_location != self.document.end:
             return False
         found = find_completions(self.text, self._list_conversations())
@@ -122,33 +114,31 @@ class Prompt(TextArea):
         return True
 
     def action_say(self) -> None:
-        """Enter."""
         said = self.text.strip()
         if said:
             self._input_history.add(said)
             self._set_text("")
-            self.post_message(self.Said(said))
+            self.post_message(self.Submitted(said))
 
     def action_line(self) -> None:
-        """Another line of the same."""
         self.insert("\n")
 
     def action_older(self) -> None:
-        """Up: in the text, then in the history."""
+        """Move up in the text, then in the history."""
         if not self.cursor_at_first_line:
             self.action_cursor_up()
         elif (found := self._input_history.older(self.text)) is not None:
             self._set_text(found)
 
     def action_newer(self) -> None:
-        """Down, likewise."""
+        """Move down in the text, then in the history."""
         if not self.cursor_at_last_line:
             self.action_cursor_down()
         elif (found := self._input_history.newer()) is not None:
             self._set_text(found)
 
     async def _on_key(self, event: events.Key) -> None:
-        if event.key == "enter":  # which would begin a new line
+        if event.key == "enter":  # the base class would insert a line break
             event.stop()
             event.prevent_default()
             self.action_say()
@@ -156,13 +146,13 @@ class Prompt(TextArea):
         await super()._on_key(event)
 
     async def _on_paste(self, event: events.Paste) -> None:
-        """In one piece, and with everything in it to be seen by whoever sends it."""
+        """Insert pasted text as one piece, with invisible characters made visible."""
         event.stop()
         event.prevent_default()
         self.insert(reveal_hidden(clean_text(event.text)).expandtabs(4))
 
-    def _set_text(self, said: str) -> None:
-        self.text = said
+    def _set_text(self, text: str) -> None:
+        self.text = text
         self.move_cursor(self.document.end)
 
 
@@ -180,38 +170,37 @@ TONE_STYLES: Final[dict[Tone, Style]] = {
     "note": Style(italic=True),
 }
 QUICK_RESIZE_LINES: Final = 1_000
-"""So many lines are laid out anew within a frame or so; ten thousand take some tenths of a second."""
+"""Lines that are wrapped again within about a frame; ten thousand take some tenths of a second."""
 RESIZE_DELAY_S: Final = 0.15
 
 
 @lru_cache(maxsize=4_096)
 def render_strip(row: StyledRow, cells: int, base: Style, over: Style | None = None) -> Strip:
-    """One row, exactly so wide."""
+    """Render a row with exactly this width."""
     segments = [Segment(said, base + TONE_STYLES[tone] + over) for tone, said in row]
     return Strip(segments).adjust_cell_length(cells, base + over if over else base)
 
 
 class Rows(Widget):
-    """A few rows that are set from outside."""
+    """A few fixed rows."""
 
     def __init__(self, rows: Sequence[StyledRow] = (), *, id: str) -> None:  # noqa: A002 - Textual's name
         super().__init__(id=id)
         self._rows: Sequence[StyledRow] = rows
 
     def show(self, rows: Sequence[StyledRow]) -> None:
-        """These, from now on."""
+        """Replace the rows."""
         if rows != self._rows:
             self._rows = rows
             self.refresh()
 
     def render_line(self, y: int) -> Strip:
-        """Textual asks for one."""
         row = self._rows[y] if y < len(self._rows) else ()
         return render_strip(row, self.size.width, self.rich_style)
 
 
 class Title(Widget):
-    """What a pane is called, and how much came that it does not show. Marked where the keys go to that pane."""
+    """Title of a pane with the number of missed lines, highlighted while the pane has the focus."""
 
     def __init__(self, words: str = "", *, id: str) -> None:  # noqa: A002 - Textual's name
         super().__init__(id=id)
@@ -220,14 +209,13 @@ class Title(Widget):
         self._focused = False
 
     def show(self, words: str, missed: int, *, following: bool, focused: bool) -> None:
-        """Told by whoever knows the pane."""
+        """Update the title."""
         sign = "" if following else (f"↓ {missed} new, End" if missed else "↓ End")
         if (words, sign, focused) != (self._title_text, self._missed_sign, self._focused):
             self._title_text, self._missed_sign, self._focused = words, sign, focused
             self.refresh()
 
-    def render_line(self, y: int) -> Strip:  # noqa: ARG002 - it has one
-        """Textual asks for it."""
+    def render_line(self, y: int) -> Strip:  # noqa: ARG002 - there is one line only
         room = self.size.width
         sign = f" {self._missed_sign} " if self._missed_sign else ""
         words = truncate_cells(f"{'▸' if self._focused else '─'} {self._title_text} ", max(0, room - cell_width(sign)))
@@ -237,22 +225,22 @@ class Title(Widget):
 
 
 class PaneView(ScrollView, can_focus=True):
-    """A `Pane`, drawn. What Textual scrolls, it is told; where it stands, Textual is told."""
+    """Widget that draws a `Pane` and keeps the scroll positions of Textual and the pane equal."""
 
     class Moved(Message):
-        """Somebody scrolled."""
+        """The person scrolled."""
 
     def __init__(self, pane: Pane, *, id: str) -> None:  # noqa: A002 - Textual's name
         super().__init__(id=id)
         self.pane = pane
         self._is_syncing = False
         self._resize_timer: Timer | None = None
-        """Until the size is settled."""
+        """Delays wrapping until the size is settled."""
         self._cell_style: Style | None = None
-        """Of all cells. None: it is to be asked for, which takes as long as drawing some rows."""
+        """Base style of all cells. None: to be read again, which takes as long as drawing some rows."""
 
     def sync(self) -> None:
-        """The pane changed."""
+        """Update after a change of the pane."""
         size = Size(self.scrollable_content_region.width, self.pane.row_count)
         self._is_syncing = True
         try:
@@ -264,8 +252,8 @@ class PaneView(ScrollView, can_focus=True):
             self._is_syncing = False
         self.refresh()
 
-    def on_resize(self, event: events.Resize) -> None:  # noqa: ARG002 - its size is asked for
-        """Textual says so: with each step while somebody drags the corner of a window."""
+    def on_resize(self, event: events.Resize) -> None:  # noqa: ARG002 - the size is read from the widget
+        """Adapt to a new size. While a window is dragged this is called at each step."""
         if self._resize_timer is not None:
             self._resize_timer.stop()
             self._resize_timer = None
@@ -282,14 +270,14 @@ class PaneView(ScrollView, can_focus=True):
             self.post_message(self.Moved())
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """By wheel, bar or keys, or by ourselves."""
+        """Follow wheel, scroll bar and keys."""
         super().watch_scroll_y(old_value, new_value)
         if not self._is_syncing:
             self.pane.scroll_to(round(new_value))
             self.post_message(self.Moved())
 
     def scroll_by_key(self, how: str) -> None:
-        """As a key says: `up`, `down`, `pageup`, `pagedown`, `home`, `end`."""
+        """Scroll by a key: `up`, `down`, `pageup`, `pagedown`, `home`, `end`."""
         match how:
             case "up" | "down":
                 self.pane.scroll(1 if how == "down" else -1)
@@ -303,13 +291,11 @@ class PaneView(ScrollView, can_focus=True):
         self.post_message(self.Moved())
 
     def render_line(self, y: int) -> Strip:
-        """Textual asks for one."""
         if self._cell_style is None:
             self._cell_style = self.rich_style
         return render_strip(self.pane.row(self.pane.top + y) or (), self.size.width, self._cell_style)
 
     def notify_style_update(self) -> None:
-        """Textual says that it may look otherwise now."""
         super().notify_style_update()
         self._cell_style = None
 
@@ -329,7 +315,7 @@ KEY_ROW: Final[StyledRow] = tuple(
 
 
 class ConsoleLayout(Vertical):
-    """All of it."""
+    """All widgets of the main screen."""
 
     def __init__(self, model: ConsoleModel) -> None:
         super().__init__(id="board")
@@ -341,7 +327,6 @@ class ConsoleLayout(Vertical):
         self.prompt = Prompt(lambda: [one.conversation for one in self._model.conversations])
 
     def compose(self) -> ComposeResult:
-        """Textual asks for its parts."""
         with Horizontal(id="body"):
             with Vertical(id="left"):
                 with Vertical(id="alone-box"):
@@ -362,24 +347,24 @@ class ConsoleLayout(Vertical):
         yield self._pane_views[name]
 
     def draw_panes(self, *, thinking: bool) -> None:
-        """Show what the panes have. `thinking`: it is shown."""
+        """Draw the panes. `thinking`: thinking is shown."""
         for name, view in self._pane_views.items():
             view.sync()
             words, pane = self._pane_title(name, thinking=thinking), view.pane
             self._titles[name].show(words, pane.missed_count, following=pane.is_following, focused=view.has_focus)
 
     def draw_status(self, connection: ConsoleConnection, now: datetime, beats: int) -> None:
-        """Show how everything stands."""
+        """Draw the status rows."""
         width = max(1, self._status.size.width)
         self._status.show(render_status(self._model, connection, now, width, beats))
 
     def active_pane(self) -> PaneView:
-        """The pane that keys are for: while somebody types, the conversation."""
+        """Return the pane that keys apply to: the focused one, or the conversation while typing."""
         focused = self.screen.focused
         return focused if isinstance(focused, PaneView) else self._pane_views["talk"]
 
     def on_text_area_changed(self, event: TextArea.Changed) -> None:
-        """Somebody types."""
+        """Show the hint for the input."""
         if isinstance(event.text_area, Prompt):
             words = event.text_area.hint()
             self._hint.display = bool(words)
@@ -401,53 +386,53 @@ class ConsoleLayout(Vertical):
 
 
 class ConsoleActions:
-    """One operator's."""
+    """Messages and orders of the operator."""
 
     def __init__(self, api: GatewayApiClient, model: ConsoleModel, by: str) -> None:
-        """`by`: who that is, for people."""
+        """`by`: name of the operator, for people."""
         self._api, self._model, self._by = api, model, by
         self._is_connected = False
         self._queued: list[str] = []
 
     async def send_queued(self) -> None:
-        """The gateway is there, for the first time: it is told what was typed before."""
+        """Send what was typed before the first connection."""
         self._is_connected = True
         while self._queued:
             await self.say(self._queued.pop(0))
 
-    async def say(self, said: str) -> bool:
-        """In the operator's own conversation. False: it was not taken, and the pane says why."""
+    async def say(self, text: str) -> bool:
+        """Post a text in the operator's own conversation. False: refused; the pane shows why."""
         self._model.conversation_pane.scroll_to_end()
-        if len(said) > MAX_MESSAGE_CHARS:
+        if len(text) > MAX_MESSAGE_CHARS:
             self._model.add_remark(
-                f"that has {len(said)} characters, and {MAX_MESSAGE_CHARS} can be said at once", bad=True
+                f"that has {len(text)} characters, and {MAX_MESSAGE_CHARS} can be said at once", bad=True
             )
             return False
         if not self._is_connected:
-            self._queued.append(said)
-            self._model.add_remark(f"is said when the gateway is there: {one_line(said)}")
+            self._queued.append(text)
+            self._model.add_remark(f"is said when the gateway is there: {one_line(text)}")
             return True
         try:
-            await self._api.say(said)
+            await self._api.say(text)
         except ConsoleApiError as error:
             self._model.add_remark(f"not said: {error}", bad=True)
             return False
         return True
 
     async def kill(self, call: ConsoleActiveCall) -> None:
-        """End a tool; its turn goes on."""
+        """End a tool call; its turn goes on."""
         await self._send_order(
             "kill", call.conversation, f"killing {call.name} in {self._model.title(call.conversation)}"
         )
 
     async def stop(self, turn: ConsoleActiveTurn) -> None:
-        """Interrupt a turn."""
+        """Stop a turn."""
         await self._send_order(
             "stop", turn.conversation, f"stopping the turn in {self._model.title(turn.conversation)}"
         )
 
     async def follow(self, wanted: str) -> None:
-        """Show another conversation: `own`, `all`, its title or its address."""
+        """Follow another conversation: `own`, `all`, its title or its address."""
         conversation = {"": OPERATOR_CONVERSATION, "own": OPERATOR_CONVERSATION, "all": ALL_CONVERSATIONS}.get(
             wanted
         ) or self._model.find_conversation(wanted)
@@ -467,7 +452,7 @@ class ConsoleActions:
             self._model.add_remark("nothing was said here yet")
 
     async def refresh_model(self, *, places: bool) -> None:
-        """Have the sums, and perhaps which conversations there are. What fails is told by the connection."""
+        """Fetch the status, and with `places` the conversations. Failures show up as a lost connection."""
         try:
             self._model.update_status(await self._api.get_status())
             if places:
@@ -504,21 +489,21 @@ HELP_KEYS: Final = (
 
 
 def build_help_lines(about: str) -> list[PaneLine]:
-    """All of it. `about`: which gateway this is."""
-    told = [
+    """Build the help. `about`: description of the gateway."""
+    lines = [
         _heading_line("This console"),
         _text_line((("plain", f"  {about}"),)),
         _text_line(()),
         _heading_line("Keys"),
     ]
-    told += [_entry_line(key, what) for key, what in HELP_KEYS]
-    told += [_text_line(()), _heading_line("Commands of the console")]
-    told += [_entry_line(f"/{name}", what) for name, what in LOCAL_COMMANDS.items()]
-    told += [_text_line(()), _heading_line("Commands of the gateway: said in your own conversation, answered there")]
+    lines += [_entry_line(key, what) for key, what in HELP_KEYS]
+    lines += [_text_line(()), _heading_line("Commands of the console")]
+    lines += [_entry_line(f"/{name}", what) for name, what in LOCAL_COMMANDS.items()]
+    lines += [_text_line(()), _heading_line("Commands of the gateway: said in your own conversation, answered there")]
     for group in COMMAND_GROUPS:
-        told.append(_text_line((("note", f"  {group}"),)))
-        told += [_entry_line(f"/{row.name}", row.summary) for row in COMMANDS if row.group == group]
-    return told
+        lines.append(_text_line((("note", f"  {group}"),)))
+        lines += [_entry_line(f"/{row.name}", row.summary) for row in COMMANDS if row.group == group]
+    return lines
 
 
 def _heading_line(words: str) -> PaneLine:
@@ -534,7 +519,7 @@ def _text_line(spans: tuple[StyledSpan, ...]) -> PaneLine:
 
 
 class HelpScreen(ModalScreen[None]):
-    """Over everything, until Esc, F1 or q."""
+    """Help over the main screen, until Esc, F1 or q."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,f1,q,enter,ctrl+c", "dismiss", "Back"),
@@ -549,22 +534,20 @@ class HelpScreen(ModalScreen[None]):
         self._pane.scroll_to_start()
 
     def compose(self) -> ComposeResult:
-        """Textual asks for its parts."""
         with Vertical(id="help"):
             yield Title("help: Esc goes back", id="help-title")
             yield PaneView(self._pane, id="help-pane")
 
     def on_mount(self) -> None:
-        """It is there."""
         self.query_one(PaneView).focus()
 
     def on_pane_view_moved(self) -> None:
-        """Somebody scrolled."""
+        """Update the title after scrolling."""
         pane = self._pane
         self.query_one(Title).show("help: Esc goes back", 0, following=pane.is_following, focused=False)
 
     def action_move(self, how: str) -> None:
-        """A key that scrolls."""
+        """Scroll by a key."""
         self.query_one(PaneView).scroll_by_key(how)
 
 
@@ -609,7 +592,7 @@ THEME: Final = Theme(
         "scrollbar-corner-color": "ansi_default",
     },
 )
-"""The terminal's own colours: readable wherever the terminal is."""
+"""Only the terminal's own colours, so the text is readable on every terminal."""
 
 CSS: Final = """
 Screen { layout: vertical; }
@@ -634,16 +617,16 @@ HelpScreen { align: center middle; }
 
 
 DRAW_DELAY_S: Final = 0.05
-"""Events are drawn together that come within this time."""
+"""Seconds within which events are drawn together."""
 TICK_S: Final = 0.5
 POLL_S: Final = 5.0
-"""The gateway is asked for its sums so often, and behind turns, but not each second."""
+"""Seconds between two status requests; also after turns, but at most once a second."""
 CONFIRM_S: Final = 2.0
-"""In which a key must be pressed again."""
+"""Seconds within which a key must be pressed again."""
 
 
 class ConsoleApp(App[int]):
-    """Ends with the exit code of the command."""
+    """The application. Its return value is the exit code of the command."""
 
     ENABLE_COMMAND_PALETTE = False
     CSS = CSS
@@ -662,7 +645,7 @@ class ConsoleApp(App[int]):
     ]
 
     def __init__(self, api: GatewayApiClient, by: str, child: GatewayProcess | None = None) -> None:
-        """`by`: who gives orders, for people. `child`: the gateway that is started with this, and ended."""
+        """`by`: name of the operator, for people. `child`: the gateway that this console runs and stops."""
         super().__init__(ansi_color=True)
         self.model = ConsoleModel()
         self._console_layout = ConsoleLayout(self.model)
@@ -682,10 +665,10 @@ class ConsoleApp(App[int]):
         yield self._console_layout
 
     async def on_mount(self) -> None:
-        """Begin."""
+        """Start the timers and the connection."""
         self._console_layout.prompt.focus()
         for number in (signal.SIGTERM, signal.SIGHUP):
-            with contextlib.suppress(ValueError, RuntimeError):  # another thread's: then it is not ours to decide
+            with contextlib.suppress(ValueError, RuntimeError):  # in another thread signals are not ours
                 asyncio.get_running_loop().add_signal_handler(number, self.exit, 0)
         self.set_interval(TICK_S, self._tick)
         self.set_interval(POLL_S, self._poll)
@@ -695,7 +678,6 @@ class ConsoleApp(App[int]):
         self.schedule_draw()
 
     def handle_connected(self, status: ConsoleStatus, past: ConsoleHistory | None) -> None:
-        """The connection stands."""
         if self._connection.state == "down":
             self.model.add_gateway_note("attached again", at=status.now)
         self._connection = replace(self._connection, state="up", detail="")
@@ -707,7 +689,6 @@ class ConsoleApp(App[int]):
         self.schedule_draw()
 
     def handle_events(self, events: Sequence[ConsoleApiModel]) -> None:
-        """These happened."""
         for event in events:
             self.model.apply_event(event)
         self._is_status_stale |= any(
@@ -716,7 +697,6 @@ class ConsoleApp(App[int]):
         self.schedule_draw()
 
     def handle_disconnected(self, error: ConsoleApiError, seconds: float) -> None:
-        """The connection is gone, or does not come."""
         before = self._connection.state
         if before == "up":
             self.model.add_gateway_note(
@@ -729,7 +709,7 @@ class ConsoleApp(App[int]):
         self.schedule_draw()
 
     def schedule_draw(self) -> None:
-        """Draw, with whatever else happens in the next moment."""
+        """Draw soon, together with other changes."""
         if not self._draw_pending:
             self._draw_pending = True
             self.set_timer(DRAW_DELAY_S, self._draw_panes)
@@ -755,16 +735,16 @@ class ConsoleApp(App[int]):
             self._run_in_background(partial(self._console_actions.refresh_model, places=places))
 
     def _run_in_background(self, do: Callable[[], Awaitable[object]]) -> None:
-        """Carry it out beside everything else."""
+        """Run a task in the background and draw after it."""
 
         async def then() -> None:
             await do()
             self.schedule_draw()
 
-        self.run_worker(then)  # type: ignore[arg-type]  # a result that nobody takes has no type for mypy
+        self.run_worker(then)  # type: ignore[arg-type]  # mypy has no type for the ignored result
 
     async def _watch_gateway(self, child: GatewayProcess) -> None:
-        code = await child.wait()  # it should not
+        code = await child.wait()  # it runs until it is stopped, so an end is an error
         self._connection = replace(self._connection, state="gone", detail=f"the gateway ended with code {code}")
         self.model.add_gateway_note(
             f"the gateway ended with code {code}; its log is {child.log_path}:\n{child.read_log_tail()}", bad=True
@@ -777,8 +757,8 @@ class ConsoleApp(App[int]):
     def on_descendant_focus(self) -> None:
         self.schedule_draw()
 
-    def on_prompt_said(self, event: Prompt.Said) -> None:
-        """A line is typed."""
+    def on_prompt_submitted(self, event: Prompt.Submitted) -> None:
+        """Run a command of the console, or send the text."""
         match parse_input(event.text):
             case LocalCommand(name="quit"):
                 self.exit(0)
@@ -793,13 +773,13 @@ class ConsoleApp(App[int]):
         self.schedule_draw()
 
     def action_thinking(self) -> None:
-        """Ctrl+R."""
+        """Show or hide thinking (Ctrl+R)."""
         self._shows_thinking = not self._shows_thinking
         self.model.autonomous_pane.hide("thinking", not self._shows_thinking)
         self.schedule_draw()
 
     def action_kill(self) -> None:
-        """Ctrl+K."""
+        """Kill the running tool (Ctrl+K)."""
         call = self.model.find_call_to_kill()
         if call is None:
             self.model.add_remark("no tool is running")
@@ -808,7 +788,7 @@ class ConsoleApp(App[int]):
         self.schedule_draw()
 
     def action_stop(self) -> None:
-        """Esc."""
+        """Stop the running turn (Esc)."""
         turn = self.model.find_turn_to_stop()
         if turn is None:
             self.model.add_remark("no turn is running")
@@ -819,7 +799,7 @@ class ConsoleApp(App[int]):
         self.schedule_draw()
 
     def action_pane(self, by: int) -> None:
-        """Tab and Shift+Tab."""
+        """Complete the input, or move the focus (Tab and Shift+Tab)."""
         prompt = self._console_layout.prompt
         if by > 0 and prompt.has_focus and prompt.complete():
             return
@@ -829,16 +809,16 @@ class ConsoleApp(App[int]):
             self.screen.focus_previous()
 
     def action_empty(self) -> None:
-        """Ctrl+L."""
+        """Clear the active pane (Ctrl+L)."""
         self._console_layout.active_pane().pane.clear()
         self.schedule_draw()
 
     def action_move(self, how: str) -> None:
-        """A key that scrolls."""
+        """Scroll the active pane."""
         self._console_layout.active_pane().scroll_by_key(how)
 
     def action_help(self) -> None:
-        """F1."""
+        """Open the help screen (F1)."""
         own = f"runs here; its log is {self._child.log_path}" if self._child else "runs without this console"
         self._is_help_open = True
         self.push_screen(HelpScreen(f"The gateway at {self._api.address} {own}."), self._help_closed)
@@ -847,11 +827,11 @@ class ConsoleApp(App[int]):
         self._is_help_open = False
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - Textual's names
-        """Textual asks what may be done now. In front of everything else, keys are for the help alone."""
+        """Disable all actions but quitting while the help screen is open."""
         return not self._is_help_open or not hasattr(self, f"action_{action}") or action in ("quit", "leave_twice")
 
     def action_leave_twice(self) -> None:
-        """Ctrl+C."""
+        """Quit at the second press (Ctrl+C)."""
         if self._is_confirmed("leave"):
             self.exit(0)
         else:
@@ -859,7 +839,7 @@ class ConsoleApp(App[int]):
         self.schedule_draw()
 
     def _is_confirmed(self, what: str) -> bool:
-        """Whether this was asked for a moment ago, too."""
+        """Return whether the same key was pressed a moment ago."""
         now = asyncio.get_running_loop().time()
         again = self._confirmation[0] == what and now < self._confirmation[1]
         self._confirmation = ("", 0.0) if again else (what, now + CONFIRM_S)

@@ -1,15 +1,13 @@
-"""A running gateway's API, asked: plain HTTP to this machine, or HTTPS.
+"""HTTP client of a running gateway's API, its models, and the event stream with reconnects.
 
-ApiError
-├── Away     wait: nobody answers there, or the answer broke off
-├── Denied   tell: it answers, and wants another token
-└── Refused  tell: it was asked, and said no
+Plain HTTP is accepted for this machine only, else HTTPS. The models accept older and newer gateways: a missing field is
+empty, an unknown one is ignored.
 
-What the gateway's API says, as far as the console shows it. Parsed once, here; what is not known is left aside.
-
-Reads an older or newer gateway too: a field that is missing is empty, one that is new is not looked at.
-
-Staying attached: the stream of events, begun again with a growing wait whenever it ends, from where it ended.
+Errors:
+- `ConsoleApiError`: no usable answer.
+- `ApiUnavailable`: wait; nothing answers there, or the answer broke off.
+- `ApiUnauthorized`: tell the person; the token is not accepted.
+- `ApiRejected`: tell the person; the request was refused.
 """
 
 import asyncio
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def _as_text(value: object) -> object:
-    """Some texts are null where there is nothing to say; arguments and results may be any JSON."""
+    """Accept null as an empty text, and any JSON as text: arguments and results may be anything."""
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
@@ -42,17 +40,17 @@ ApiText = Annotated[str, BeforeValidator(_as_text)]
 
 
 class ConsoleApiModel(BaseModel):
-    """An event, or an answer."""
+    """Base of events and answers."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     at: datetime | None = None
     title: ApiText = ""
-    """What people call the conversation that it is about. Empty: there is none."""
+    """Display title of the conversation. Empty: none."""
 
 
 class ConsoleNotification(ConsoleApiModel):
-    """Something came in: `notification`."""
+    """`notification`: a new notification."""
 
     seq: int = 0
     type: ApiText = ""
@@ -64,7 +62,7 @@ class ConsoleNotification(ConsoleApiModel):
 
 
 class ConsoleFate(ConsoleApiModel):
-    """What became of it: `fate`."""
+    """`fate`: the outcome of a notification."""
 
     seq: int = 0
     conversation: ApiText = ""
@@ -73,7 +71,7 @@ class ConsoleFate(ConsoleApiModel):
 
 
 class ConsoleTurnEvent(ConsoleApiModel):
-    """One began or ended: `turn`."""
+    """`turn`: start or end of a turn."""
 
     turn: ApiText = ""
     agent: ApiText = ""
@@ -91,7 +89,7 @@ class ConsoleTurnEvent(ConsoleApiModel):
 
 
 class ConsoleTextDelta(ConsoleApiModel):
-    """What it is writing: `text` and `thinking`."""
+    """`text`: an answer has grown."""
 
     turn: ApiText = ""
     agent: ApiText = ""
@@ -99,15 +97,15 @@ class ConsoleTextDelta(ConsoleApiModel):
     autonomous: bool = False
     delta: ApiText = ""
     begins: bool = False
-    """What was written before in this turn is over, or is replaced by this."""
+    """True if earlier text of the turn is finished, or replaced by this."""
 
 
 class ConsoleThinkingDelta(ConsoleTextDelta):
-    """`thinking`."""
+    """`thinking`: thinking has grown."""
 
 
 class ConsoleToolEvent(ConsoleApiModel):
-    """A call began or ended: `tool`."""
+    """`tool`: start or end of a tool call."""
 
     turn: ApiText = ""
     agent: ApiText = ""
@@ -116,13 +114,13 @@ class ConsoleToolEvent(ConsoleApiModel):
     name: ApiText = ""
     state: ApiText = ""
     arguments: ApiText = ""
-    """As JSON, if it was not cut."""
+    """JSON, unless it was cut."""
     result: ApiText = ""
     error: bool = False
 
 
 class ConsolePost(ConsoleApiModel):
-    """The gateway says something: `post`."""
+    """`post`: the gateway posts a message."""
 
     seq: int = 0
     conversation: ApiText = ""
@@ -130,7 +128,7 @@ class ConsolePost(ConsoleApiModel):
 
 
 class ConsoleDelivery(ConsoleApiModel):
-    """What came of that: `delivery`."""
+    """`delivery`: result of a post."""
 
     seq: int = 0
     conversation: ApiText = ""
@@ -139,7 +137,7 @@ class ConsoleDelivery(ConsoleApiModel):
 
 
 class ConsoleDmnState(ConsoleApiModel):
-    """An agent's Default Mode Network: `dmn`."""
+    """`dmn`: state of an agent's Default Mode Network."""
 
     agent: ApiText = ""
     mode: ApiText = ""
@@ -154,7 +152,7 @@ class ConsoleDmnState(ConsoleApiModel):
 
 
 class ConsoleChannelState(ConsoleApiModel):
-    """A channel: `channel`."""
+    """`channel`: state of a channel."""
 
     channel: ApiText = ""
     platform: ApiText = ""
@@ -163,7 +161,7 @@ class ConsoleChannelState(ConsoleApiModel):
 
 
 class ConsoleReload(ConsoleApiModel):
-    """The configuration was read again: `reloaded`."""
+    """`reloaded`: the configuration was reloaded."""
 
     taken: tuple[str, ...] = ()
     later: tuple[str, ...] = ()
@@ -171,7 +169,7 @@ class ConsoleReload(ConsoleApiModel):
 
 
 class ConsoleLogRecord(ConsoleApiModel):
-    """A warning, or worse: `log`."""
+    """`log`: a logged warning or error."""
 
     level: ApiText = ""
     logger: ApiText = ""
@@ -179,13 +177,13 @@ class ConsoleLogRecord(ConsoleApiModel):
 
 
 class ConsoleEventsLost(ConsoleApiModel):
-    """We were too slow: `lost`."""
+    """`lost`: number of events that were dropped because we read too slowly."""
 
     count: int = 0
 
 
 class ConsoleUsageToday(ConsoleApiModel):
-    """What was used since midnight, UTC."""
+    """Usage since midnight UTC."""
 
     requests: int = 0
     input_tokens: int = 0
@@ -197,7 +195,7 @@ class ConsoleUsageToday(ConsoleApiModel):
 
 
 class ConsoleRunningTurn(ConsoleApiModel):
-    """A turn that runs."""
+    """A running turn."""
 
     turn: ApiText = ""
     agent: ApiText = ""
@@ -238,7 +236,7 @@ class ConsoleHistory(ConsoleApiModel):
 
 
 class ConsoleConversation(ConsoleApiModel):
-    """One of `GET /api/conversations`."""
+    """An item of `GET /api/conversations`."""
 
     conversation: ApiText = ""
     agent: ApiText = ""
@@ -256,7 +254,7 @@ class ConsoleConversationList(ConsoleApiModel):
 
 
 class ConsoleOrderResult(ConsoleApiModel):
-    """What became of an order."""
+    """Result of an order."""
 
     ok: bool = False
     lines: tuple[ApiText, ...] = ()
@@ -277,11 +275,11 @@ EVENT_MODELS: Final[dict[str, type[ConsoleApiModel]]] = {
     "log": ConsoleLogRecord,
     "lost": ConsoleEventsLost,
 }
-"""By the name of the event."""
+"""Models by event name."""
 
 
 def parse_event(name: str, data: str) -> ConsoleApiModel | None:
-    """An event of the stream; None: it is of no kind that is shown, or not as it should be."""
+    """Parse an event of the stream; None: its kind is unknown, or it is malformed."""
     kind = EVENT_MODELS.get(name)
     if kind is None:
         return None
@@ -294,34 +292,37 @@ def parse_event(name: str, data: str) -> ConsoleApiModel | None:
 ApiModelT = TypeVar("ApiModelT", bound=ConsoleApiModel)
 REQUEST_TIMEOUT_S = 10.0
 STREAM_TIMEOUT_S = 40.0
-"""A stream says something each 15 s (a comment, if nothing else)."""
+"""Seconds: a stream sends something every 15 s, at least a comment."""
 _NO, _UNAUTHORIZED, _FORBIDDEN, _BROKEN = 400, 401, 403, 500
 
 
 class ConsoleApiError(Exception):
-    """It was not answered. The message is one sentence for a person."""
+    """No usable answer. The message is one sentence for people."""
 
 
 class ApiUnavailable(ConsoleApiError):
-    """Nobody answers there just now."""
+    """Nothing answers there at the moment."""
 
 
 class ApiUnauthorized(ConsoleApiError):
-    """Whoever answers there does not take the token."""
+    """The token is not accepted."""
 
 
 class ApiRejected(ConsoleApiError):
-    """It was not done."""
+    """The request was refused."""
 
 
 class ApiEventStream:
-    """Events as they come, from one connection."""
+    """Events of one connection."""
 
     def __init__(self, response: "httpx.Response") -> None:
         self._response = response
 
     async def batches(self) -> AsyncGenerator[tuple[str, list[ConsoleApiModel]]]:
-        """What came at once: the last position of the log in it (empty: none), and events. Raises Away at its end."""
+        """Yield what arrived together: the last position of the log in it (empty: none), and events.
+
+        Raises ApiUnavailable at the end of the connection.
+        """
         import httpx  # noqa: PLC0415 - as below
 
         parser = SseParser()
@@ -336,10 +337,10 @@ class ApiEventStream:
 
 
 class GatewayApiClient:
-    """One gateway."""
+    """Client of one gateway."""
 
     def __init__(self, url: str, token: str) -> None:
-        """Raises ValueError for an address or a token that cannot be used."""
+        """Raises ValueError for an unusable address or token."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{url} is no address: write http://127.0.0.1:9090")
@@ -348,40 +349,40 @@ class GatewayApiClient:
         if not (token.isascii() and token.isprintable() and token.strip()):
             raise ValueError("the token is empty, or holds what no header can")
         self.address = parts.netloc.rpartition("@")[2]
-        """For people: host and port."""
+        """Host and port, for people."""
         self._url = f"{parts.scheme}://{self.address}"
         self._headers = {"authorization": f"Bearer {token}"}
         self._client: httpx.AsyncClient | None = None
 
     async def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         if self._client is not None:
             await self._client.aclose()
 
     async def get_status(self) -> ConsoleStatus:
-        """Where everything stands."""
+        """Return the state of the gateway."""
         return await self._get("/api/status", ConsoleStatus)
 
     async def get_history(self, conversation: str, limit: int = 100) -> ConsoleHistory:
-        """The newest messages of a conversation, the oldest first."""
+        """Return the newest messages of a conversation, oldest first."""
         return await self._get("/api/conversation", ConsoleHistory, {"id": conversation, "limit": str(limit)})
 
     async def list_conversations(self, limit: int = 50) -> ConsoleConversationList:
-        """Conversations, those with the newest words first."""
+        """Return conversations, the most recently active first."""
         return await self._get("/api/conversations", ConsoleConversationList, {"limit": str(limit)})
 
-    async def say(self, said: str) -> None:
-        """Said by the operator; returns when it is durable."""
-        await self._request("POST", "/api/say", body={"text": said})
+    async def say(self, text: str) -> None:
+        """Post a text as the operator; return when it is durable."""
+        await self._request("POST", "/api/say", body={"text": text})
 
     async def send_order(self, kind: str, conversation: str, by: str) -> ConsoleOrderResult:
-        """`stop` or `kill` what runs in a conversation."""
+        """Send an order, `stop` or `kill`, for a conversation."""
         body = {"kind": kind, "conversation": conversation, "by": by}
         return _parse_answer(ConsoleOrderResult, await self._request("POST", "/api/orders", body=body))
 
     @asynccontextmanager
     async def open_stream(self, last: str) -> AsyncGenerator[ApiEventStream]:
-        """All events from now on; `last`: from behind that position of the log on."""
+        """Open the event stream. `last`: continue behind this position of the log; empty: from now on."""
         import httpx  # noqa: PLC0415 - as below
 
         headers = {"accept": "text/event-stream", **({"last-event-id": last} if last else {})}
@@ -397,7 +398,7 @@ class GatewayApiClient:
 
     def _http_client(self) -> "httpx.AsyncClient":
         if self._client is None:
-            import httpx  # noqa: PLC0415 - it takes 200 ms, which `reverie --help` need not
+            import httpx  # noqa: PLC0415 - takes 200 ms, which `reverie --help` does not need
 
             self._client = httpx.AsyncClient(
                 base_url=self._url,
@@ -425,17 +426,17 @@ class GatewayApiClient:
 
 
 def _raise_for_status(response: "httpx.Response") -> None:
-    """Raise what the status says, with the sentence that came with it."""
+    """Raise the error for the status, with the message of the response."""
     status = response.status_code
     if status < _NO:
         return
     try:
-        said = json.loads(response.content)
+        detail = json.loads(response.content)
     except ValueError:
-        said = response.text
-    if isinstance(said, dict):
-        said = said.get("detail") or ""
-    sentence = f"{str(said).strip()[:500] or response.reason_phrase} ({status})"
+        detail = response.text
+    if isinstance(detail, dict):
+        detail = detail.get("detail") or ""
+    sentence = f"{str(detail).strip()[:500] or response.reason_phrase} ({status})"
     if status in (_UNAUTHORIZED, _FORBIDDEN):
         raise ApiUnauthorized(sentence)
     raise (ApiUnavailable if status >= _BROKEN else ApiRejected)(sentence)
@@ -455,39 +456,42 @@ def _describe_http_error(error: Exception) -> str:
 
 
 MAX_RECONNECT_S: Final = 10.0
-"""Between two attempts: somebody sits in front of it."""
+"""Longest wait between two attempts; short, because a person watches."""
 
 
 class ApiListener(Protocol):
-    """Who is told. Each call returns at once."""
+    """Receiver of what happens. Its methods must not block."""
 
     def handle_connected(self, status: ConsoleStatus, past: ConsoleHistory | None) -> None:
-        """A connection stands. `past`: of the conversation that is followed, at the first time only."""
+        """Handle a new connection. `past`: messages of the followed conversation, at the first connection only."""
 
     def handle_events(self, events: Sequence[ConsoleApiModel]) -> None:
-        """These happened."""
+        """Handle events."""
 
     def handle_disconnected(self, error: ConsoleApiError, seconds: float) -> None:
-        """It stands no longer, or could not be made; the next attempt comes after so many seconds."""
+        """Handle the loss of the connection, or a failed attempt; `seconds`: until the next attempt."""
 
 
 async def listen_with_reconnect(
-    api: GatewayApiClient, hearer: ApiListener, conversation: str, *, chance: Callable[[], float] = random.random
+    api: GatewayApiClient, listener: ApiListener, conversation: str, *, chance: Callable[[], float] = random.random
 ) -> None:
-    """Tell `hearer` what happens there, until cancelled."""
+    """Pass on everything that happens to `hearer`, until cancelled.
+
+    Reconnects with growing waits and continues behind the last position.
+    """
     backoff, last, known = Backoff(MAX_RECONNECT_S), "", False
     while True:
         try:
             async with api.open_stream(last) as stream:
                 status = await api.get_status()
                 past = None if known else await api.get_history(conversation)
-                hearer.handle_connected(status, past)
+                listener.handle_connected(status, past)
                 known = True
                 backoff.reset()
                 async for position, events in stream.batches():
                     last = position or last
-                    hearer.handle_events(events)
+                    listener.handle_events(events)
         except ConsoleApiError as error:
             wait_s = backoff.next_delay_s(0, chance())
-            hearer.handle_disconnected(error, wait_s)
+            listener.handle_disconnected(error, wait_s)
             await asyncio.sleep(wait_s)

@@ -1,7 +1,4 @@
-"""Which gateway a console is for: one that runs, or one that it runs itself. Looks, and starts nothing.
-
-The gateway that this console runs, as a process: started, watched, and ended as by SIGTERM.
-"""
+"""Selection of the gateway for a console: one that runs, or a child process (`GatewayProcess`)."""
 
 import asyncio
 import contextlib
@@ -21,27 +18,27 @@ from gateway.config.models import Settings
 from gateway.ops.health import STALE_HEARTBEAT_S, read_heartbeat
 
 CHILD_STOP_S: Final = 15.0
-"""A gateway that is told to stop ends within 10 s."""
+"""Seconds: a gateway that is asked to stop ends within 10 s."""
 _TAIL_BYTES: Final = 4_096
 
 
 def child_log_path(store: Path) -> Path:
-    """Where its log goes, beside the store."""
+    """Return the path of the child's log, beside the store."""
     return store.with_name(f"{store.name}.log")
 
 
 class GatewayProcess:
-    """A gateway that runs for as long as we do, at most."""
+    """A gateway as a child process. It ends at the latest when we end."""
 
     def __init__(self, directory: Path, store: Path, port: int, token: str) -> None:
-        """`directory`: of its configuration."""
+        """`directory`: configuration directory."""
         self.log_path = child_log_path(store)
         self._directory, self._port, self._token = directory, port, token
         self._process: asyncio.subprocess.Process | None = None
         self._log_start = 0
 
     async def start(self) -> None:
-        """Begin; it takes a second or two until it answers. Raises OSError."""
+        """Start the process; it takes a second or two until it answers. Raises OSError."""
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with open(self.log_path, "ab", opener=_open_private) as log:  # noqa: ASYNC230 - a moment; a Path takes no opener
             self._log_start = log.tell()
@@ -54,25 +51,25 @@ class GatewayProcess:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # what the terminal sends to its programs is not for it
+                start_new_session=True,  # signals of the terminal do not reach it
             )
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"port": self._port, "token": self._token}).encode() + b"\n")
-        with contextlib.suppress(ConnectionError):  # it ended at once: `wait` tells
+        with contextlib.suppress(ConnectionError):  # it ended at once: `wait` reports it
             await self._process.stdin.drain()
 
     @property
     def has_exited(self) -> bool:
-        """It runs no more."""
+        """True if the process is not running."""
         return self._process is None or self._process.returncode is not None
 
     async def wait(self) -> int:
-        """Its exit code, once it has ended."""
+        """Wait for the end of the process; return its exit code."""
         assert self._process is not None
         return await self._process.wait()
 
     def read_log_tail(self) -> str:
-        """The end of what it logged this time."""
+        """Return the end of the log of this run."""
         try:
             with self.log_path.open("rb") as log:
                 size = log.seek(0, os.SEEK_END)
@@ -82,7 +79,7 @@ class GatewayProcess:
             return ""
 
     async def stop(self) -> int:
-        """End it, and return its exit code.
+        """Stop the process and return its exit code.
 
         It finishes or parks what is in flight; after `CHILD_STOP_S` it is killed.
         """
@@ -114,34 +111,40 @@ OPS_DISABLED_FIX: Final = (
 
 
 class ConsoleUnavailable(Exception):
-    """No console can be opened. The message says why, and what to do."""
+    """The console cannot be opened. The message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleTarget:
-    """The gateway that is meant."""
+    """The gateway of a console."""
 
     url: str
     token: str = field(repr=False)
     is_own: bool
-    """The console runs it."""
+    """True if the console runs it."""
     port: int = 0
-    """Of one's own."""
+    """Port of an own gateway; 0: another's."""
 
 
 async def find_target(
     settings: Settings | None, directory: Path | None, env: Mapping[str, str], now: datetime, *, url: str, run: bool
 ) -> ConsoleTarget:
-    """`url`: the one that is meant. Empty: the one with the store of `settings`, if one runs. Raises Unfit."""
-    said = settings.ops.token.get_secret_value() if settings is not None and settings.ops.token is not None else ""
+    """Select the gateway. Raises ConsoleUnavailable.
+
+    `url`: address of the gateway. Empty: the one that runs with the store of `settings`, else an own one. `run`: an own
+    one is required.
+    """
+    configured_token = (
+        settings.ops.token.get_secret_value() if settings is not None and settings.ops.token is not None else ""
+    )
     if url:
         return await _check_target(
-            ConsoleTarget(url=url, token=env.get(TOKEN_VARIABLE) or said, is_own=False), settings, directory
+            ConsoleTarget(url=url, token=env.get(TOKEN_VARIABLE) or configured_token, is_own=False), settings, directory
         )
     if settings is None or directory is None:
         raise ConsoleUnavailable("name a configuration with --config, or a gateway with --url")
-    sign = read_heartbeat(settings.store.path, now)
-    running = sign is not None and sign.age_s < STALE_HEARTBEAT_S
+    heartbeat = read_heartbeat(settings.store.path, now)
+    running = heartbeat is not None and heartbeat.age_s < STALE_HEARTBEAT_S
     if running and run:
         raise ConsoleUnavailable(
             f"a gateway runs with the store {settings.store.path}: leave out --run to attach to it"
@@ -155,21 +158,23 @@ async def find_target(
         there = f"[{host}]" if ":" in host else host
         with contextlib.suppress(_GatewayNotAnswering):
             target = ConsoleTarget(
-                url=f"http://{there}:{settings.ops.port}", token=said or env.get(TOKEN_VARIABLE, ""), is_own=False
+                url=f"http://{there}:{settings.ops.port}",
+                token=configured_token or env.get(TOKEN_VARIABLE, ""),
+                is_own=False,
             )
             return await _check_target(target, settings, directory)
     port = _find_free_port(settings.ops.port)
     return ConsoleTarget(
-        url=f"http://127.0.0.1:{port}", token=said or secrets.token_urlsafe(24), is_own=True, port=port
+        url=f"http://127.0.0.1:{port}", token=configured_token or secrets.token_urlsafe(24), is_own=True, port=port
     )
 
 
 class _GatewayNotAnswering(ConsoleUnavailable):
-    """Nobody answers there."""
+    """No gateway answers at the address."""
 
 
 async def _check_target(target: ConsoleTarget, settings: Settings | None, directory: Path | None) -> ConsoleTarget:
-    """The same, if it answers. Raises Unfit."""
+    """Return the target if it answers and accepts the token. Raises ConsoleUnavailable."""
     place = str(directory) if directory is not None else "its configuration"
     if not target.token:
         has = "has no ops.token" if settings is not None else f"is not known to us: there is no {TOKEN_VARIABLE}"
@@ -196,7 +201,7 @@ async def _check_target(target: ConsoleTarget, settings: Settings | None, direct
 
 
 def _find_free_port(port: int) -> int:
-    """This one if nobody has it, else any."""
+    """Return this port if it is free, else any free one."""
     for wanted in (port, 0):
         with contextlib.suppress(OSError), socket.socket() as made:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does

@@ -1,15 +1,9 @@
-"""From what the API tells to what stands in the panes. Pure: times come with the events.
+"""Contents of the console: what the panes, the status rows and the input line show.
 
-Above on the left: what the agents do by themselves, and what any of them thinks while it thinks it. Below: the
-conversation that is followed. On the right: every call of a tool, whole.
+Pure: times come with the events.
 
-How each thing that happens is told, as lines of a pane. Pure.
-
-What is typed: its history, which commands there are, what a line means, and how one that is begun goes on. Pure.
-
-The two rows at the bottom: the connection, the minds and what goes on; the model and what was used today. Pure.
-
-What goes on: turns and tools under way. Pure.
+The upper left pane shows autonomous turns, and the thinking of all agents; the lower left pane the followed
+conversation; the right pane every tool call in full. `ConsoleModel` applies the events of the API to them.
 """
 
 import json
@@ -63,19 +57,19 @@ LOCAL_COMMANDS: Final[dict[LocalCommandName, str]] = {
 """Commands of the console itself."""
 MAX_HISTORY: Final = 500
 MAX_MESSAGE_CHARS: Final = 16_000
-"""What the API takes at once, in characters."""
+"""Longest text that the API accepts, in characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalCommand:
-    """A command of the console."""
+    """A command of the console itself."""
 
     name: LocalCommandName
     args: str
 
 
 def parse_input(typed: str) -> LocalCommand | str:
-    """A command of ours, or what is to be said to the gateway as it is (its own commands are said, too)."""
+    """Parse the input: a command of the console, or text for the gateway, including the gateway's own commands."""
     name, _, args = typed.strip().partition(" ")
     args = args.strip()
     match name:
@@ -89,7 +83,7 @@ def parse_input(typed: str) -> LocalCommand | str:
 
 
 class InputHistory:
-    """What was said before, gone through with up and down."""
+    """Earlier inputs, for the up and down keys."""
 
     def __init__(self) -> None:
         self._messages: list[str] = []
@@ -97,14 +91,14 @@ class InputHistory:
         self._draft = ""
 
     def add(self, line: str) -> None:
-        """It is the newest now."""
+        """Add the newest input."""
         if line and self._messages[-1:] != [line]:
             self._messages.append(line)
             del self._messages[:-MAX_HISTORY]
         self._index, self._draft = len(self._messages), ""
 
     def older(self, now: str) -> str | None:
-        """The one before; `now`: what stands there, which is kept. None: there is none."""
+        """Return the previous input; `now`, the current text, is kept. None: there is none."""
         if self._index == 0:
             return None
         if self._index == len(self._messages):
@@ -113,7 +107,7 @@ class InputHistory:
         return self._messages[self._index]
 
     def newer(self) -> str | None:
-        """The one behind, at last what stood there at first. None: there is none."""
+        """Return the next input, at the end the current text. None: there is none."""
         if self._index == len(self._messages):
             return None
         self._index += 1
@@ -121,7 +115,7 @@ class InputHistory:
 
 
 def find_completions(typed: str, conversations: Iterable[str] = ()) -> list[str]:
-    """How the last word of a command may go on, whole words; empty: it is no command, or nothing is known of it."""
+    """Return possible completions of the last word of a command; empty: no command, or nothing to complete."""
     if not typed.startswith("/") or "\n" in typed:
         return []
     *before, word = typed[1:].split(" ")
@@ -130,7 +124,7 @@ def find_completions(typed: str, conversations: Iterable[str] = ()) -> list[str]
 
 
 def complete_input(typed: str, found: Sequence[str]) -> str:
-    """As far as all of `found` agree; one alone is whole, and a space behind it."""
+    """Complete the input as far as all of `found` agree; a single one is completed with a space."""
     head, space, word = typed.rpartition(" ")
     if not space:
         head, word = "", typed.removeprefix("/")
@@ -140,13 +134,14 @@ def complete_input(typed: str, found: Sequence[str]) -> str:
 
 
 def _common_prefix(found: Sequence[str]) -> str:
-    """What all of them begin with."""
-    first, last = min(found, default=""), max(found, default="")  # whatever these two share, those between them have
+    """Return the common prefix."""
+    # the words between these two share their common prefix
+    first, last = min(found, default=""), max(found, default="")
     return first[: next((at for at, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))]
 
 
 def format_usage(typed: str) -> str:
-    """What a command that is typed is for, and how it is written. Empty: it is none."""
+    """Return the usage and summary of the command in the input. Empty: not a command."""
     name, *words = typed.removeprefix("/").split(" ")
     row = _find_command(name)
     if not typed.startswith("/") or row is None:
@@ -183,19 +178,19 @@ T = TypeVar("T")
 
 @dataclass(slots=True, kw_only=True)
 class ConsoleActiveTurn:
-    """One under way."""
+    """A running turn."""
 
     agent: str
     conversation: str
     since: datetime | None
     autonomous: bool
     written_text: str = ""
-    """So far, in a conversation."""
+    """Text of the answer so far, in a followed conversation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleActiveCall:
-    """A tool under way."""
+    """A running tool call."""
 
     turn: str
     name: str
@@ -204,7 +199,10 @@ class ConsoleActiveCall:
 
 
 def find_newest(found: Iterable[T], *wishes: Callable[[T], bool]) -> T | None:
-    """The last one for which the first wish holds, else the second, and so on, else the last of all. None: no one."""
+    """Return the last item that fulfils the first wish, else the second, and so on, else the last of all.
+
+    None: there are no items.
+    """
     known = [*found]
     for wish in wishes:
         fits = [one for one in known if wish(one)]
@@ -214,36 +212,36 @@ def find_newest(found: Iterable[T], *wishes: Callable[[T], bool]) -> T | None:
 
 
 def is_same_text(written: str, posted: str) -> bool:
-    """Whether what grew is what was said then."""
+    """Return whether a streamed answer and a post are the same text."""
     grown, whole = "".join(written.split()), "".join(posted.split())
     return bool(grown) and (whole.startswith(grown) or grown.endswith(whole))
 
 
 def seconds_between(start: datetime | None, end: datetime | None) -> float | None:
-    """Seconds from one to the other. None: one of them is not known."""
+    """Return the seconds between two times. None: one of them is not known."""
     return (end - start).total_seconds() if start is not None and end is not None else None
 
 
 _MESSAGE_KINDS = frozenset({"", "direct", "mention", "room", "post", "command", "message"})
-"""Kinds of notifications that are somebody's words."""
+"""Kinds of notifications that are messages."""
 _INDENT = 4
 
 
 def format_clock(at: datetime | None, zone: tzinfo | None) -> str:
-    """The time of day, there. Empty: it is not known."""
+    """Return the time of day in the time zone. Empty: not known."""
     return at.astimezone(zone).strftime("%H:%M:%S") if at is not None else ""
 
 
 def render_remark(time: str, what: str, tone: Tone = "note") -> list[PaneLine]:
-    """A remark of one paragraph or more."""
+    """Render a remark; later lines are indented."""
     first, *rest = safe_lines(what)
     lead: tuple[StyledSpan, ...] = (("time", f"{time} "),) if time else ()
     return [PaneLine((*lead, (tone, first)), 2), *(PaneLine((("plain", "  "), (tone, one)), 2) for one in rest)]
 
 
-def render_message(time: str, who: str, said: str, *, ours: bool, place: str = "", kind: str = "") -> list[PaneLine]:
-    """Somebody says something. `place`: where, if it is to be told; `describe_kind`: what it is, if not words."""
-    first, *rest = safe_lines(said.strip("\n"))
+def render_message(time: str, who: str, text: str, *, ours: bool, place: str = "", kind: str = "") -> list[PaneLine]:
+    """Render a message. `place`: conversation to show; `kind`: kind of notification, if it is not a message."""
+    first, *rest = safe_lines(text.strip("\n"))
     spans: list[StyledSpan] = [("time", f"{time} ")] if time else []
     if place:
         spans.append(("time", f"{one_line(place, 40)} "))
@@ -256,28 +254,28 @@ def render_message(time: str, who: str, said: str, *, ours: bool, place: str = "
     ]
 
 
-def describe_kind(said: str) -> str:
-    """What to say of the kind of a notification. Empty: it is somebody's words."""
-    return "" if said in _MESSAGE_KINDS else said
+def describe_kind(kind: str) -> str:
+    """Return the kind of a notification to show. Empty: it is a message."""
+    return "" if kind in _MESSAGE_KINDS else kind
 
 
 def message_text(one: ConsoleNotification | ConsoleMessage) -> str:
-    """What somebody said; a command as it is written."""
+    """Return the text of a message; a command as it is typed."""
     return f"/{one.text}" if one.kind == "command" else one.text
 
 
 def render_heading(time: str, what: str, where: str) -> PaneLine:
-    """What somebody begins, and where."""
+    """Render the heading of something that begins in a conversation."""
     return PaneLine((("time", f"{time} "), ("head", what), ("time", f"  {one_line(where, 60)}")), 2)
 
 
 def render_text(words: str) -> list[PaneLine]:
-    """The end of something, on lines of their own."""
+    """Render the rest of a text on lines of its own."""
     return [PaneLine((*_padding(), ("plain", one)), 2) for one in safe_lines(words.strip("\n")) if one.strip()]
 
 
 def render_tool_call(time: str, tool: ConsoleToolEvent, where: str) -> list[PaneLine]:
-    """A tool begins, with all that it was given."""
+    """Render the start of a tool call with all its arguments."""
     spans: list[StyledSpan] = [("time", f"{time} ")] if time else []
     spans += [("tool", f"▶ {one_line(tool.name, 60)}"), ("time", f"  {one_line(where, 60)}")]
     return [
@@ -287,7 +285,7 @@ def render_tool_call(time: str, tool: ConsoleToolEvent, where: str) -> list[Pane
 
 
 def render_tool_result(time: str, tool: ConsoleToolEvent, seconds: float | None) -> list[PaneLine]:
-    """It ended, with all that it gave."""
+    """Render the end of a tool call with its whole result."""
     spans: list[StyledSpan] = [("time", f"{time} ")] if time else []
     mark: StyledSpan = ("bad", "✗ ") if tool.error else ("good", "✓ ")
     took = f"  {format_duration(seconds)}" if seconds is not None else ""
@@ -301,7 +299,7 @@ def render_tool_result(time: str, tool: ConsoleToolEvent, seconds: float | None)
 
 
 def describe_turn_end(turn: ConsoleTurnEvent, seconds: float | None) -> str:
-    """How a turn ended, in a sentence without an end."""
+    """Describe how a turn ended, without a full stop."""
     parts = [turn.outcome or "ended"]
     if seconds is not None:
         parts.append(format_duration(seconds))
@@ -316,7 +314,7 @@ def describe_turn_end(turn: ConsoleTurnEvent, seconds: float | None) -> str:
 
 
 def describe_dmn(mind: ConsoleDmnState) -> str:
-    """Where an agent's network stands."""
+    """Describe the state of an agent's DMN."""
     parts = [f"{mind.agent} is {mind.mode}"]
     if mind.quiet:
         parts.append("quiet")
@@ -328,7 +326,7 @@ def describe_dmn(mind: ConsoleDmnState) -> str:
 
 
 def describe_reload(read: ConsoleReload) -> str:
-    """The configuration was read again."""
+    """Describe a reload of the configuration."""
     parts = [f"{len(read.problems)} problems: {'; '.join(read.problems)}" if read.problems else ""]
     parts.append(f"now in force: {', '.join(read.taken)}" if read.taken else "")
     parts.append(f"after a restart: {', '.join(read.later)}" if read.later else "")
@@ -336,8 +334,8 @@ def describe_reload(read: ConsoleReload) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """A span of time, short."""
-    if seconds < 10:  # noqa: PLR2004 - tenths tell something up to here
+    """Format a duration briefly."""
+    if seconds < 10:  # noqa: PLR2004 - tenths are informative up to here
         return f"{max(0.0, seconds):.1f}".removesuffix(".0") + " s"
     if seconds < 120:  # noqa: PLR2004 - two minutes
         return f"{seconds:.0f} s"
@@ -345,7 +343,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_tokens(number: int) -> str:
-    """A number of tokens, in three digits or a little more."""
+    """Format a number of tokens with about three digits."""
     for size, unit in ((1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")):
         if number >= size:
             return f"{number / size:.1f}{unit}" if number < 100 * size else f"{number / size:.0f}{unit}"
@@ -353,12 +351,12 @@ def format_tokens(number: int) -> str:
 
 
 def format_percent(part: float) -> str:
-    """Per cent."""
+    """Format a share in percent."""
     return f"{part * 100:.0f} %"
 
 
 def format_usd(usd: float) -> str:
-    """US dollars: cents, and what is less to two digits that tell something."""
+    """Format US dollars with cents; small amounts with four decimals."""
     return f"${usd:.2f}" if usd >= 1 or usd == 0 else f"${usd:.4f}"
 
 
@@ -366,14 +364,14 @@ def _padding() -> tuple[StyledSpan, ...]:
     return (("plain", "  "),)
 
 
-def _argument_spans(said: str) -> Iterator[tuple[StyledSpan, ...]]:
-    """A line for each, and one for each further line of a text."""
+def _argument_spans(arguments: str) -> Iterator[tuple[StyledSpan, ...]]:
+    """Yield the spans of each argument, and of each further line of a text."""
     try:
-        found = json.loads(said)
+        found = json.loads(arguments)
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        yield from ((("plain", one),) for one in safe_lines(said) if said)
+        yield from ((("plain", one),) for one in safe_lines(arguments) if arguments)
         return
     for name, value in found.items():
         written = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -385,16 +383,16 @@ def _argument_spans(said: str) -> Iterator[tuple[StyledSpan, ...]]:
 OPERATOR_CONVERSATION: Final = "console/operator"
 """The operator's own direct conversation."""
 ALL_CONVERSATIONS: Final = "*"
-"""Follows every conversation."""
+"""Follow every conversation."""
 _NORMAL_OUTCOMES: Final = frozenset({"replied", "silent", "yielded"})
 _FAILED_DELIVERIES: Final = frozenset({"failed", "uncertain"})
 
 
 class ConsoleModel:
-    """All that is shown."""
+    """Contents of all panes, and the state behind them."""
 
     def __init__(self, *, zone: tzinfo | None = None, follows: str = OPERATOR_CONVERSATION) -> None:
-        """`zone`: in which times are told. None: that of the system."""
+        """`zone`: time zone of shown times. None: that of the system."""
         self.autonomous_pane, self.conversation_pane, self.tools_pane = Pane(), Pane(), Pane()
         self.followed = follows
         self.turns: dict[str, ConsoleActiveTurn] = {}
@@ -402,19 +400,19 @@ class ConsoleModel:
         self.dmn_states: dict[str, ConsoleDmnState] = {}
         self.status: ConsoleStatus | None = None
         self.conversations: tuple[ConsoleConversation, ...] = ()
-        """Conversations that are known, the newest first."""
+        """Known conversations, the most recently active first."""
         self._titles: dict[str, str] = {}
-        """What people call conversations."""
+        """Display titles of conversations."""
         self._zone = zone
-        self._agent_names: dict[str, str] = {}  # who answers where
+        self._agent_names: dict[str, str] = {}  # agent by conversation
         self._ended_turns: deque[str] = deque(maxlen=200)
-        """Turns that are over, the last ones."""
+        """Recently ended turns."""
         self._missing_turns: set[str] = set()
-        """Turns that ran no more when the status was asked for last, and whose end was not told yet."""
-        self._history_seq = 0  # up to here the conversation was filled from the log
+        """Turns that the last status no longer listed, and whose end event has not come."""
+        self._history_seq = 0  # the conversation pane was filled from the log up to this position
 
     def apply_event(self, event: ConsoleApiModel) -> None:  # noqa: C901, PLR0912 - a table of kinds reads best in one piece
-        """Something happened."""
+        """Apply an event."""
         self.learn_titles([event])
         time = format_clock(event.at, self._zone)
         match event:
@@ -457,32 +455,32 @@ class ConsoleModel:
             case _:
                 pass
 
-    def learn_titles(self, told: Iterable[ConsoleApiModel]) -> None:
-        """What conversations are called."""
-        for one in told:
+    def learn_titles(self, models: Iterable[ConsoleApiModel]) -> None:
+        """Remember the display titles in these models."""
+        for one in models:
             conversation = getattr(one, "conversation", "")
             if one.title and conversation:
                 self._titles[conversation] = one.title
 
     def title(self, conversation: str) -> str:
-        """What people call that conversation."""
+        """Return the display title of a conversation."""
         return self._titles.get(conversation, conversation)
 
     def find_conversation(self, wanted: str) -> str:
-        """The conversation that somebody names: by its title if only one is called so, else as it is written."""
+        """Return the conversation with this title if it is unambiguous, else the name as given."""
         named = [one for one, title in self._titles.items() if title.casefold() == wanted.strip().casefold()]
         return named[0] if len(named) == 1 else wanted
 
     def add_remark(self, what: str, *, bad: bool = False, at: datetime | None = None) -> None:
-        """The console itself says something, where the operator looks."""
+        """Add a remark of the console to the conversation pane."""
         self.conversation_pane.add(render_remark(format_clock(at, self._zone), what, "bad" if bad else "note"))
 
     def add_gateway_note(self, what: str, *, bad: bool = False, at: datetime | None = None) -> None:
-        """The same about the gateway."""
+        """Add a remark about the gateway to the autonomous pane."""
         self.autonomous_pane.add(render_remark(format_clock(at, self._zone), what, "bad" if bad else "note"))
 
     def handle_connected(self, status: ConsoleStatus) -> None:
-        """A connection stands, at first or again: what is said not to run any more ended meanwhile."""
+        """Handle a new connection: turns that the status does not list have ended meanwhile."""
         for turn in self.turns.keys() - {one.turn for one in status.activity}:
             self._end_turn(turn)
         self.tool_calls = {call: one for call, one in self.tool_calls.items() if one.turn in self.turns}
@@ -491,11 +489,11 @@ class ConsoleModel:
             self._update_dmn(mind, format_clock(status.now, self._zone))
 
     def update_status(self, status: ConsoleStatus) -> None:
-        """The gateway's state as it is now."""
+        """Update the state of the gateway."""
         self.status = status
         self.learn_titles(status.activity)
         gone = self.turns.keys() - {one.turn for one in status.activity}
-        for turn in gone & self._missing_turns:  # twice in a row: its end was lost
+        for turn in gone & self._missing_turns:  # missing twice in a row: its end event was lost
             self._end_turn(turn)
         self._missing_turns = gone - self._missing_turns
         for one in status.activity:
@@ -506,7 +504,7 @@ class ConsoleModel:
             )
 
     def follow(self, conversation: str, past: ConsoleHistory | None) -> None:
-        """Show another conversation, from its newest messages on; None: from now on."""
+        """Follow another conversation. `past`: its newest messages; None: start empty."""
         self.followed, self._history_seq = conversation, 0
         for turn in self.turns:
             self.conversation_pane.drop_block(f"talk {turn}")
@@ -523,7 +521,7 @@ class ConsoleModel:
         self.conversation_pane.scroll_to_end()
 
     def add_summary(self, place: ConsoleConversation) -> None:
-        """What was said last somewhere."""
+        """Show the last message of a conversation."""
         if not place.last_text:
             return
         who = place.last_who or place.agent or "agent"
@@ -533,20 +531,20 @@ class ConsoleModel:
         )
 
     def find_call_to_kill(self) -> ConsoleActiveCall | None:
-        """The tool that is meant by killing one: the newest, if possible in the conversation that is followed."""
+        """Return the tool call that `kill` applies to: the newest, preferably in the followed conversation."""
         return find_newest(self.tool_calls.values(), lambda call: self._is_followed(call.conversation))
 
     def find_turn_to_stop(self) -> ConsoleActiveTurn | None:
-        """The turn that is meant by stopping one: likewise, then one that nobody asked for."""
+        """Return the turn that `stop` applies to: preferably in the followed conversation, then an autonomous one."""
         turns = self.turns.values()
         return find_newest(turns, lambda turn: self._is_followed(turn.conversation), lambda turn: turn.autonomous)
 
     def needs_confirmation(self, turn: ConsoleActiveTurn) -> bool:
-        """Whether stopping it takes something from people who are not looked at."""
+        """Return whether stopping the turn affects people in a conversation that is not followed."""
         return not turn.autonomous and not self._is_followed(turn.conversation)
 
     def _agent_name(self, conversation: str) -> str:
-        """Which agent speaks there."""
+        """Return the agent of a conversation."""
         return self._agent_names.get(conversation) or (
             next(iter(self.dmn_states)) if len(self.dmn_states) == 1 else "agent"
         )
@@ -560,9 +558,9 @@ class ConsoleModel:
     def _add_notification(self, event: ConsoleNotification, time: str) -> None:
         if not self._is_followed(event.conversation) or 0 < event.seq <= self._history_seq:
             return
-        said, kind = message_text(event), describe_kind(event.kind)
+        text, kind = message_text(event), describe_kind(event.kind)
         self.conversation_pane.add(
-            render_message(time, event.who, said, ours=False, place=self._place_title(event.conversation), kind=kind)
+            render_message(time, event.who, text, ours=False, place=self._place_title(event.conversation), kind=kind)
         )
 
     def _add_post(self, event: ConsolePost, time: str) -> None:
@@ -605,7 +603,7 @@ class ConsoleModel:
         self._ended_turns.append(key)
         self.autonomous_pane.finish_block(f"think {key}")
         self.autonomous_pane.finish_block(f"write {key}")
-        self.conversation_pane.drop_block(f"talk {key}")  # what was to be said of it was posted
+        self.conversation_pane.drop_block(f"talk {key}")  # its answer was posted
         if turn is not None:
             self.tool_calls = {call: one for call, one in self.tool_calls.items() if one.turn != key}
 
@@ -619,7 +617,7 @@ class ConsoleModel:
             self._ensure_turn(event)
 
     def _append_text(self, event: ConsoleTextDelta, time: str) -> None:
-        if event.turn in self._ended_turns:  # the log told the end before its last words were gathered
+        if event.turn in self._ended_turns:  # the log reported the end before the last text was flushed
             if event.autonomous:
                 self.autonomous_pane.add(render_text(event.delta))
             return
@@ -640,7 +638,7 @@ class ConsoleModel:
             )
 
     def _ensure_turn(self, event: ConsoleTextDelta) -> ConsoleActiveTurn:
-        """The turn in which that is written; its beginning may not have been told."""
+        """Return the turn of this text; its start event may be missing."""
         made = ConsoleActiveTurn(
             agent=event.agent, conversation=event.conversation, since=event.at, autonomous=event.autonomous
         )
@@ -673,16 +671,16 @@ _SPAN_GAP: Final[StyledSpan] = ("time", " │ ")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleConnection:
-    """With the gateway."""
+    """Connection to the gateway."""
 
     state: Literal["up", "down", "starting", "gone"]
-    """gone: there will be none any more."""
+    """gone: it will not come back."""
     address: str
     """Host and port."""
     is_own: bool = False
-    """It is run by this console."""
+    """True if this console runs the gateway."""
     detail: str = ""
-    """Why it is not up, and what comes next."""
+    """Reason why it is not up, and what happens next."""
 
 
 _CONNECTION_SIGNS: Final[dict[str, tuple[Tone, str]]] = {
@@ -696,7 +694,7 @@ _CONNECTION_SIGNS: Final[dict[str, tuple[Tone, str]]] = {
 def render_status(
     console: ConsoleModel, connection: ConsoleConnection, now: datetime, width: int, beat: int = 0
 ) -> tuple[StyledRow, StyledRow]:
-    """Both, neither of them wider than `width`. `beat` turns the sign of activity."""
+    """Render the two status rows, not wider than `width`. `beat` animates the activity sign."""
     first = [_connection_spans(connection), *_dmn_spans(console), *_activity_spans(console, now, beat)]
     return _join_spans(first, width), _join_spans(_usage_spans(console), width)
 
@@ -704,21 +702,21 @@ def render_status(
 def _connection_spans(one: ConsoleConnection) -> list[StyledSpan]:
     tone, sign = _CONNECTION_SIGNS[one.state]
     how = "runs here" if one.is_own else "attached"
-    said = how if one.state == "up" else one.detail or one.state
+    status = how if one.state == "up" else one.detail or one.state
     where = f" {one.address}" if one.state == "up" else ""
-    return [(tone, f"{sign} "), ("plain", one_line(f"{said}{where}", 100))]
+    return [(tone, f"{sign} "), ("plain", one_line(f"{status}{where}", 100))]
 
 
 def _dmn_spans(console: ConsoleModel) -> list[list[StyledSpan]]:
     shown: list[list[StyledSpan]] = []
     for mind in console.dmn_states.values():
-        said: list[StyledSpan] = [
+        spans: list[StyledSpan] = [
             ("head", one_line(mind.agent, 20)),
             ("plain", f" {one_line(mind.mode, 20)}"),
         ]
         if mind.quiet:
-            said.append(("note", " quiet"))
-        shown.append(said)
+            spans.append(("note", " quiet"))
+        shown.append(spans)
     return shown
 
 
@@ -764,14 +762,14 @@ def _usage_spans(console: ConsoleModel) -> list[list[StyledSpan]]:
 
 
 def _join_spans(parts: list[list[StyledSpan]], width: int) -> StyledRow:
-    """Parts with gaps between them, cut where there is no more room."""
+    """Join parts with gaps, cut at `width`."""
     row, room = list[StyledSpan](), width
     for number, part in enumerate(parts):
-        for tone, said in ([_SPAN_GAP] if number else []) + part:
-            fits = truncate_cells(said, room)
+        for tone, text in ([_SPAN_GAP] if number else []) + part:
+            fits = truncate_cells(text, room)
             if fits:
                 row.append((tone, fits))
             room -= cell_width(fits)
-            if fits != said:
+            if fits != text:
                 return tuple(row)
     return tuple(row)

@@ -1,18 +1,13 @@
-"""One pane: lines, what grows behind them, what of both is on the screen. Pure.
+"""One pane: its lines, their wrapping into rows, growing blocks behind them, and the scroll position. Pure.
 
-Lines are added at the end, and beyond `MAX_LINES` the oldest leave. Text that is still being written stands behind all
-lines, one block for each writer, and becomes lines as it ends. The screen shows the end until somebody scrolls up; then
-it stays where it is, whatever is added or leaves, until they come back to the end.
+Lines are added at the end; beyond `MAX_LINES` the oldest are removed. Text that is still being written stands behind
+all lines, one block for each writer, and becomes lines when it ends. The window follows the end until somebody scrolls
+up; then it stays where it is, whatever is added or removed, until they scroll back to the end.
 
-Other people's text, fit for a grid of cells: nothing in it is markup, hidden, or an order to the terminal. Pure.
-
-Widths are those that Textual counts with (`rich.cells`). Where terminals disagree about a width, what they disagree
-about is left out: joiners and selectors of emoji, and colours of skin. An emoji family is shown as its members, so that
-it takes the same cells everywhere (https://www.unicode.org/reports/tr51/#Emoji_Sequences).
-
-Text that somebody is still writing. Pure.
-
-Lines of a pane, and the rows that they take on the screen. Pure.
+Foreign text is made safe for a grid of cells: nothing in it is markup, invisible, or a control sequence. Widths are
+those of Textual (`rich.cells`). Characters on whose width terminals disagree are removed: joiners and selectors of
+emoji, and skin tones. An emoji family is shown as its members, so it takes the same cells everywhere
+(https://www.unicode.org/reports/tr51/#Emoji_Sequences).
 """
 
 import re
@@ -26,7 +21,7 @@ from gateway.core.text_safety import escape_unprintable
 
 TAB_CELLS: Final = 4
 MAX_LINE_CHARS: Final = 2_000
-"""Of one line of a pane: a longer one goes on in the next, so that wrapping one has a bound."""
+"""Longest line of a pane; longer ones continue in the next line, which bounds the cost of wrapping."""
 _LINE_ENDS: Final = re.compile("\r\n?|[\x0b\x0c\x85\u2028\u2029]")
 _PICTOGRAPHS: Final = "#*0-9\u00a9\u00ae\u203c-\u3299\U0001f000-\U0001faff"
 _JOINING_SCRIPTS: Final = "\u0600-\u18ff"
@@ -35,19 +30,19 @@ _AMBIGUOUS_WIDTH: Final = re.compile(
     f"(?<=[{_PICTOGRAPHS}])[\ufe0e\ufe0f]|(?<=[{_PICTOGRAPHS}\ufe0f{_JOINING_SCRIPTS}])\u200d"
     "|(?<=[\u2600-\u27bf\U0001f000-\U0001faff])[\U0001f3fb-\U0001f3ff]"
 )
-"""Where they belong: selectors and joiners, and colours of skin behind what they colour."""
+"""Selectors and joiners of emoji, and skin tones behind what they modify."""
 _HIDDEN: Final = re.compile(
     f"(?<![{_JOINING_SCRIPTS}])\u200c|[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200d\u3164\ufe00-\ufe0f\uffa0"
     "\U0001f3fb-\U0001f3ff\U000e0100-\U000e01ef]"
 )
-"""What `escape_unprintable` leaves as it is although nobody sees it, or sees it as wide as `rich.cells` says."""
+"""Characters that `escape_unprintable` keeps although they are invisible or have another width than in `rich.cells`."""
 _MARKS: Final = "[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]"
 _STACKED_MARKS: Final = re.compile(f"({_MARKS}{{4}}){_MARKS}+")
-"""More marks on one letter than any language has: they would cover the rows above."""
+"""More combining marks on one letter than any language has: they would cover the rows above."""
 
 
 def safe_lines(text: str) -> list[str]:
-    """The lines of any text, each safe to draw; an empty text is one empty line."""
+    """Return the lines of any text, each safe to draw. An empty text is one empty line."""
     shown = []
     for line in _LINE_ENDS.sub("\n", text).split("\n"):
         safe = line if line.isascii() and line.isprintable() else _escape_line(line)
@@ -56,7 +51,7 @@ def safe_lines(text: str) -> list[str]:
 
 
 def one_line(text: str, chars: int = MAX_LINE_CHARS) -> str:
-    """The same on one line of at most so many characters, the last of them `…` where something was left out."""
+    """Return the text as one safe line of at most `chars` characters, with `…` at the end if it was cut."""
     whole = " ".join(part for part in (" ".join(safe_lines(text[: chars * 2]))).split(" ") if part)
     return whole if len(whole) <= chars else f"{whole[: chars - 1]}…"
 
@@ -67,12 +62,12 @@ def _escape_line(line: str) -> str:
 
 
 def cell_width(text: str) -> int:
-    """Cells of a text that `safe_lines` made."""
+    """Return the number of cells of a text from `safe_lines`."""
     return len(text) if text.isascii() else sum(map(get_character_cell_size, text))
 
 
 def truncate_cells(text: str, cells: int) -> str:
-    """As much of its beginning as fits, with `…` where something was left out. Never wider than `cells`."""
+    """Return the longest prefix that fits, with `…` if it was cut. Never wider than `cells`."""
     if cell_width(text) <= cells:
         return text
     taken, used = 0, 1
@@ -85,10 +80,10 @@ def truncate_cells(text: str, cells: int) -> str:
 
 
 def wrap_cells(text: str, cells: int, indent: int = 0) -> list[tuple[int, int]]:
-    """Where the rows of a line begin and end; rows after the first have `indent` cells less.
+    """Return start and end of each row of a line. Rows after the first have `indent` cells less.
 
-    At least one row. No row is wider than it may be, unless one character alone is. Only spaces at a row's end are in
-    no row.
+    There is at least one row. No row is too wide, unless a single character is. Only spaces at the end of a row belong
+    to no row.
     """
     if text.isascii():
         return _wrap_ascii(text, cells, indent)
@@ -96,7 +91,7 @@ def wrap_cells(text: str, cells: int, indent: int = 0) -> list[tuple[int, int]]:
 
 
 def _wrap_ascii(text: str, cells: int, indent: int) -> list[tuple[int, int]]:
-    """Where each character is one cell wide."""
+    """Wrap a text in which every character is one cell wide."""
     rows: list[tuple[int, int]] = []
     start, room, size = 0, max(1, cells), len(text)
     while size - start > room:
@@ -124,11 +119,11 @@ def _wrap_wide(text: str, widths: list[int], cells: int, indent: int) -> list[tu
 
 
 def _word_end(text: str, start: int, end: int) -> int:
-    """The last end of a word in a row that would go on behind `end`; `end` itself where there is none."""
+    """Return the last end of a word before `end`; `end` itself if there is none."""
     if text[end] == " ":
         return end
     cut = text.rfind(" ", start, end)
-    if cut < 0 or text[start:cut].isspace() or cut == start:  # what a line begins with is its indentation
+    if cut < 0 or text[start:cut].isspace() or cut == start:  # leading spaces are indentation
         return end
     return cut
 
@@ -140,24 +135,24 @@ def _skip_spaces(text: str, at: int) -> int:
 
 
 Tone = Literal["plain", "time", "who", "ours", "head", "thinking", "tool", "result", "good", "bad", "note"]
-"""What a piece of text is; the shell knows how that looks."""
+"""Role of a piece of text; `app` maps it to a style."""
 StyledSpan = tuple[Tone, str]
 StyledRow = tuple[StyledSpan, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PaneLine:
-    """One line, as wide as it is. Its texts come from `text.lines`."""
+    """One line, not wrapped. Its texts come from `safe_lines`."""
 
     spans: StyledRow
     indent: int = 0
-    """Cells in front of its second and later rows."""
+    """Cells in front of the second and later rows."""
     tone: Tone = "plain"
-    """By which it can be hidden."""
+    """Tone by which the line can be hidden."""
 
 
 def wrap_line(line: PaneLine, width: int) -> list[StyledRow]:
-    """A line in rows of at most `width` cells."""
+    """Wrap a line into rows of at most `width` cells."""
     whole = "".join(said for _, said in line.spans)
     if len(whole) <= width and (whole.isascii() or cell_width(whole) <= width):
         return [line.spans]
@@ -181,23 +176,23 @@ _LINE_BREAK: Final = re.compile("(?<=\n)|(?<=[\x0b\x0c\x85\u2028\u2029])|(?<=\r)
 
 
 class StreamingBlock:
-    """What one of them has written."""
+    """Text of one writer that is not finished."""
 
     def __init__(self, head: Sequence[PaneLine], tone: Tone, indent: int, held: bool) -> None:
         self.finished_lines: list[PaneLine] = list(head)
         self.finished_rows: list[StyledRow] = []
-        """Of what ended, as far as they were made."""
+        """Rows of the finished lines, as far as rendered."""
         self.rendered_count = 0
-        """Of how many lines."""
+        """Number of finished lines that are rendered."""
         self.tail_rows: list[StyledRow] | None = None
-        """Rows of what has not ended. None: to be made."""
+        """Rows of the unfinished tail. None: to be rendered."""
         self.tail_text = ""
         self.is_droppable = held
         self._tone: Tone = tone
         self._indent = indent
 
     def append(self, delta: str) -> None:
-        """So much more."""
+        """Append text."""
         self.tail_rows = None
         *ended, self.tail_text = _LINE_BREAK.split(self.tail_text + delta)
         for one in ended:
@@ -207,30 +202,30 @@ class StreamingBlock:
             self.tail_text = self.tail_text[MAX_LINE_CHARS:]
 
     def tail_lines(self) -> list[PaneLine]:
-        """What has not ended."""
+        """Return the unfinished tail as lines."""
         rest = self.tail_text.removesuffix("\r")  # a line feed may follow
         return self._make_lines(rest) if rest else []
 
     def take_finished(self) -> list[PaneLine]:
-        """What ended, which is its no longer."""
+        """Return the finished lines and remove them from the block."""
         ended, self.finished_lines, self.finished_rows, self.rendered_count = self.finished_lines, [], [], 0
         return ended
 
     def invalidate_rows(self) -> None:
-        """All rows are to be made again."""
+        """Discard all rows, e.g. after a change of the width."""
         self.finished_rows, self.rendered_count, self.tail_rows = [], 0, None
 
-    def _make_lines(self, said: str) -> list[PaneLine]:
+    def _make_lines(self, text: str) -> list[PaneLine]:
         pad: StyledRow = (("plain", " " * self._indent),) if self._indent else ()
-        return [PaneLine((*pad, (self._tone, one)), self._indent, self._tone) for one in safe_lines(said)]
+        return [PaneLine((*pad, (self._tone, one)), self._indent, self._tone) for one in safe_lines(text)]
 
 
 MAX_LINES: Final = 10_000
 MAX_BLOCK_LINES: Final = 500
-"""Lines of a block behind another: more become lines of the pane before it ends."""
+"""Lines of a block that is not the first; beyond, they become lines of the pane before the block ends."""
 
 MAX_BLOCKS: Final = 32
-"""Who write at once: more, and the first is taken for done."""
+"""Blocks at once; beyond, the oldest is finished."""
 
 
 class Pane:
@@ -240,7 +235,7 @@ class Pane:
         self._max_lines = max_lines
         self._lines: list[PaneLine] = []
         self._row_counts: list[int] = []
-        """Rows of each line."""
+        """Number of rows of each line."""
         self._rows: list[StyledRow] = []
         self._blocks: dict[str, StreamingBlock] = {}
         self._block_rows: list[StyledRow] = []
@@ -249,39 +244,39 @@ class Pane:
         self._width, self._height = 80, 24
         self._top = 0
         self.is_following = True
-        """Whether the screen shows the end."""
+        """True while the window shows the end."""
         self.missed_count = 0
-        """Lines that came since it does not."""
+        """Lines added since it does not."""
 
     @property
     def row_count(self) -> int:
-        """Rows there are."""
+        """Number of rows."""
         return len(self._rows) + len(self._block_rows)
 
     @property
     def top(self) -> int:
-        """The first row on the screen."""
+        """Index of the first row in the window."""
         return self._top
 
     @property
     def lines(self) -> Sequence[PaneLine]:
-        """Those that ended, also the hidden ones."""
+        """All finished lines, including hidden ones."""
         return self._lines
 
     def rows(self, start: int, end: int) -> list[StyledRow]:
-        """These rows; fewer where there are fewer."""
+        """Return the rows from `start` to `end`, as far as they exist."""
         split = len(self._rows)
         return [*self._rows[start:end], *self._block_rows[max(0, start - split) : max(0, end - split)]]
 
     def row(self, at: int) -> StyledRow | None:
-        """One row; None: there is no such row."""
+        """Return one row; None: it does not exist."""
         split = len(self._rows)
         if at < split:
             return self._rows[at] if at >= 0 else None
         return self._block_rows[at - split] if at - split < len(self._block_rows) else None
 
     def add(self, lines: Iterable[PaneLine]) -> None:
-        """These came."""
+        """Add lines."""
         self._append(lines)
         self._update_scroll()
 
@@ -295,7 +290,10 @@ class Pane:
         indent: int = 0,
         held: bool = False,
     ) -> None:
-        """Somebody goes on writing. All but `delta` counts when they begin; `held`: it may be dropped whole."""
+        """Append to the block of `key`, creating it if needed.
+
+        `head`, `tone`, `indent` and `held` count at its creation. `held`: the block may be dropped as a whole.
+        """
         block = self._blocks.get(key)
         if block is None:
             if len(self._blocks) >= MAX_BLOCKS:
@@ -306,11 +304,11 @@ class Pane:
         self._update_scroll()
 
     def is_streaming(self, key: str) -> bool:
-        """Whether this one is writing."""
+        """Return whether there is a block of this key."""
         return key in self._blocks
 
     def finish_block(self, key: str) -> None:
-        """They are done: what they wrote becomes lines. Nothing where nothing was written."""
+        """End a block: its text becomes lines. Does nothing without a block."""
         block = self._blocks.pop(key, None)
         if block is not None:
             self._append([*block.finished_lines, *block.tail_lines()])
@@ -318,13 +316,13 @@ class Pane:
             self._update_scroll()
 
     def drop_block(self, key: str) -> None:
-        """What they wrote and is no line of the pane goes away."""
+        """Remove a block with its text, except what became lines already."""
         if self._blocks.pop(key, None) is not None:
             self._update_blocks()
             self._update_scroll()
 
     def clear(self) -> None:
-        """Take away all lines; who writes goes on."""
+        """Remove all lines; blocks continue."""
         self._lines, self._row_counts, self._rows = [], [], []
         for block in self._blocks.values():
             block.take_finished()
@@ -332,7 +330,7 @@ class Pane:
         self.scroll_to_end()
 
     def resize(self, width: int, height: int) -> None:
-        """The window is so many cells wide and rows high, each at least 1."""
+        """Set the window to that many cells and rows, each at least 1."""
         self._height = max(1, height)
         if width != self._width:
             self._width = max(1, width)
@@ -340,22 +338,22 @@ class Pane:
         self._update_scroll()
 
     def hide(self, tone: Tone, hidden: bool) -> None:
-        """Leave out, or show again, all lines of that tone."""
+        """Hide or show all lines of a tone."""
         if hidden != (tone in self._hidden):
             self._hidden ^= {tone}
             self._relayout()
             self._update_scroll()
 
     def scroll(self, by: int) -> None:
-        """So many rows down; negative: up."""
+        """Scroll down by rows; negative: up."""
         self.scroll_to(self._top + by)
 
     def scroll_page(self, direction: Literal[-1, 1]) -> None:
-        """A screen up or down; one row stays."""
+        """Scroll a page up or down; one row remains visible."""
         self.scroll(direction * max(1, self._height - 1))
 
     def scroll_to(self, top: int) -> None:
-        """That row becomes the first one on the screen, or the nearest that can."""
+        """Make a row the first one in the window, or the nearest possible one."""
         last = max(0, self.row_count - self._height)
         self._top = min(max(0, top), last)
         self.is_following = self._top >= last
@@ -363,11 +361,11 @@ class Pane:
             self.missed_count = 0
 
     def scroll_to_start(self) -> None:
-        """To the oldest."""
+        """Scroll to the oldest row."""
         self.scroll_to(0)
 
     def scroll_to_end(self) -> None:
-        """To the newest, and stay there."""
+        """Scroll to the newest row and follow."""
         self.scroll_to(self.row_count)
 
     def _append(self, lines: Iterable[PaneLine]) -> None:
@@ -380,7 +378,7 @@ class Pane:
             shown += bool(rows)
         if not self.is_following:
             self.missed_count += shown
-            if self._top > before:  # it stands in what is being written, which moved down
+            if self._top > before:  # the window is inside a block, which moved down
                 self._top += len(self._rows) - before
         self._evict()
 
@@ -392,7 +390,7 @@ class Pane:
             self._top = max(0, self._top - gone)
 
     def _update_blocks(self) -> None:
-        """Make lines of what ended, and rows of what did not."""
+        """Turn finished lines of blocks into lines of the pane, and render the rest."""
         for number, block in enumerate(self._blocks.values()):
             if (
                 block.finished_lines
@@ -414,7 +412,7 @@ class Pane:
         return [] if line.tone in self._hidden else wrap_line(line, self._width)
 
     def _relayout(self) -> None:
-        """Make all rows anew; the line at the top stays there."""
+        """Render all rows again; the line at the top stays there."""
         at, rows = 0, 0
         while at < len(self._row_counts) and rows + self._row_counts[at] <= self._top:
             rows += self._row_counts[at]

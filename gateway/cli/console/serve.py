@@ -1,7 +1,7 @@
-"""The gateway that a console runs: `reverie run` in a process of its own, with an API for that console.
+"""The gateway process of a console: `reverie run` with an API for that console.
 
-Reads one line of JSON from standard input: a port and a token. Ends as on SIGTERM when standard input ends, for then
-whoever runs it is gone.
+Reads one line of JSON with a port and a token from standard input. Ends as on SIGTERM when standard input is closed,
+because then the console is gone.
 """
 
 import argparse
@@ -30,21 +30,21 @@ logger = logging.getLogger("reverie")
 
 
 def main() -> int:
-    """Exit codes as of `reverie run`."""
+    """Run the gateway; exit codes as for `reverie run`."""
     parser = argparse.ArgumentParser(prog="python -m gateway.cli.console.serve")
     parser.add_argument("--config", type=Path, required=True, metavar="DIR")
     directory: Path = parser.parse_args().config
-    said = json.loads(sys.stdin.buffer.readline())
+    parameters = json.loads(sys.stdin.buffer.readline())
     try:
         settings, warnings = check_config(directory, os.environ)
-        redact = Redactor([*collect_secrets(settings, referenced_values(directory, os.environ)), said["token"]])
+        redact = Redactor([*collect_secrets(settings, referenced_values(directory, os.environ)), parameters["token"]])
     except ConfigError as error:
         sys.stderr.writelines(f"{problem}\n" for problem in error.problems)
         return 2
     start_logging(logging.INFO, redact, form="text")
     for warning in warnings:
         logger.warning("%s", warning)
-    return asyncio.run(_serve(settings, directory, redact, said["port"], said["token"]))
+    return asyncio.run(_serve(settings, directory, redact, parameters["port"], parameters["token"]))
 
 
 async def _serve(settings: Settings, directory: Path, redact: Redactor, port: int, token: str) -> int:
@@ -61,10 +61,10 @@ async def _serve(settings: Settings, directory: Path, redact: Redactor, port: in
     try:
         await app.run(settings, stop, live=live, redact=redact)
     except (ChannelUnavailable, PriceTableError) as error:
-        logger.error("%s", error)  # noqa: TRY400 - the operator's to mend, a traceback tells nothing
+        logger.error("%s", error)  # noqa: TRY400 - the operator can fix it; a traceback does not help
         return 2
     except (StoreError, app.NoChannelsLeft) as error:
-        logger.error("%s", error)  # noqa: TRY400 - the same
+        logger.error("%s", error)  # noqa: TRY400 - as above
         return 1
     finally:
         watching.cancel()
@@ -73,18 +73,17 @@ async def _serve(settings: Settings, directory: Path, redact: Redactor, port: in
 
 
 class _ConsoleConfigFiles(ConfigFiles):
-    """What is written, but for where the API is and who may use it: that is this console's, also when it is reread."""
+    """Configuration files with the console's address and token for the API, also after a reload."""
 
     def __init__(self, directory: Path, port: int, token: str) -> None:
         super().__init__(directory, os.environ)
         self._ops_update = {"host": "127.0.0.1", "port": port, "token": SecretStr(token)}
 
     def with_console_ops(self, settings: Settings) -> Settings:
-        """As it counts here."""
+        """Return the settings with the console's `ops` section."""
         return settings.model_copy(update={"ops": settings.ops.model_copy(update=self._ops_update)})
 
     def read(self) -> LoadedConfig:
-        """As `ConfigFiles.read`."""
         found = super().read()
         return replace(found, settings=self.with_console_ops(found.settings))
 

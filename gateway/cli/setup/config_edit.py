@@ -1,15 +1,11 @@
-"""Answers as entries of the configuration, and the configuration as answers. Pure.
+"""Setup answers as configuration: as entries, as a new file, and as changes of existing files.
 
-Changes of a configuration that somebody wrote: in the words of the file, so that all else stays as it is. Pure.
+An existing file is edited in its own text, so that everything else stays as it is: positions are read with PyYAML, each
+change is made in the text, and the result is parsed again. If it does not say exactly what was meant, `CannotEdit` is
+raised and nothing is changed.
 
-A file is read for where things stand, each change is made in its text, and the result is read again: if it does not
-say exactly what was meant, `CannotEdit` is raised and nothing is changed.
-
-Puts a configuration in place: looked at as a whole beside it, and then all at once.
-
-From answers to the files that are to be, and what is shown of them. Pure but for the persona's files.
-
-Entries as a new configuration file, for people to read on. Pure.
+Files are checked as a whole in a directory beside the configuration and then put in place together. Everything up to
+`ConfigDraft` is pure except for that.
 """
 
 import contextlib
@@ -45,24 +41,24 @@ from gateway.config.source import Keys, Tree, format_key, parse_scalar, value_at
 from gateway.core.redaction import Redactor
 
 ConfigValue = str | int | bool | tuple[str, ...] | None
-"""None: the key is to be left out."""
+"""None: the key is left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigReference:
-    """A text that holds a `${...}` which is meant as one."""
+    """A text with a `${...}` reference that must stay a reference."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One value, and where it stands."""
+    """One value and its keys."""
 
     keys: Keys
     value: ConfigValue | ConfigReference
     comment: str = ""
-    """For a new file."""
+    """Comment in a new file."""
 
 
 _SECTIONS: Final[Mapping[str, str]] = {
@@ -72,16 +68,16 @@ _SECTIONS: Final[Mapping[str, str]] = {
     "access": "who may do what",
     "ops": "the page and the console of the operator",
 }
-"""Top-level keys in the order of a new file, and what they are for."""
+"""Top-level keys in the order of a new file, with their comments."""
 
 
 def section_comment(section: str) -> str:
-    """What a top-level key is for."""
+    """Return the comment of a top-level key."""
     return _SECTIONS.get(section, "")
 
 
 def build_entries(answers: SetupAnswers) -> tuple[ConfigEntry, ...]:
-    """All that is to be so."""
+    """Return all entries for the answers."""
     return tuple(_iter_entries(answers))
 
 
@@ -94,78 +90,78 @@ def _iter_entries(answers: SetupAnswers) -> Iterator[ConfigEntry]:
         yield from _irc_entries(answers.irc)
     yield ConfigEntry(("agents", 0, "id"), answers.agent_id)
     if answers.workspace:
-        told = "IDENTITY.md, SOUL.md, AGENTS.md: read anew when they change"
-        yield ConfigEntry(("agents", 0, "workspace"), answers.workspace, told)
+        comment = "IDENTITY.md, SOUL.md, AGENTS.md: read anew when they change"
+        yield ConfigEntry(("agents", 0, "workspace"), answers.workspace, comment)
     if answers.model:
         yield from _model_entries(answers.model)
     if answers.owners:
-        told = "<channel>:<id>, as /whoami shows it"
-        yield ConfigEntry(("access", "roles", "owner"), answers.owners, told)
+        comment = "<channel>:<id>, as /whoami shows it"
+        yield ConfigEntry(("access", "roles", "owner"), answers.owners, comment)
     if answers.ops_token:
-        told = "what the page at 127.0.0.1:9090 asks for"
-        yield ConfigEntry(("ops", "token"), ConfigReference(answers.ops_token.reference), told)
+        comment = "what the page at 127.0.0.1:9090 asks for"
+        yield ConfigEntry(("ops", "token"), ConfigReference(answers.ops_token.reference), comment)
 
 
-def _telegram_entries(said: TelegramAnswers) -> Iterator[ConfigEntry]:
-    at_: Keys = ("channels", said.channel)
+def _telegram_entries(answers: TelegramAnswers) -> Iterator[ConfigEntry]:
+    at_: Keys = ("channels", answers.channel)
     yield ConfigEntry((*at_, "platform"), "telegram")
-    yield ConfigEntry((*at_, "token"), ConfigReference(said.token.reference), "from @BotFather")
-    yield ConfigEntry((*at_, "base_url"), said.base_url)
-    yield ConfigEntry((*at_, "rooms"), said.rooms, 'groups where it may act: ids in quotes, or "*"')
+    yield ConfigEntry((*at_, "token"), ConfigReference(answers.token.reference), "from @BotFather")
+    yield ConfigEntry((*at_, "base_url"), answers.base_url)
+    yield ConfigEntry((*at_, "rooms"), answers.rooms, 'groups where it may act: ids in quotes, or "*"')
 
 
-def _discord_entries(said: DiscordAnswers) -> Iterator[ConfigEntry]:
-    at_: Keys = ("channels", said.channel)
+def _discord_entries(answers: DiscordAnswers) -> Iterator[ConfigEntry]:
+    at_: Keys = ("channels", answers.channel)
     yield ConfigEntry((*at_, "platform"), "discord")
-    yield ConfigEntry((*at_, "token"), ConfigReference(said.token.reference), "from the developer portal")
-    yield ConfigEntry((*at_, "api_url"), said.api_url)
-    yield ConfigEntry((*at_, "gateway_url"), said.gateway_url)
-    yield ConfigEntry((*at_, "rooms"), said.rooms, 'guilds or channels where it may act: ids in quotes, or "*"')
+    yield ConfigEntry((*at_, "token"), ConfigReference(answers.token.reference), "from the developer portal")
+    yield ConfigEntry((*at_, "api_url"), answers.api_url)
+    yield ConfigEntry((*at_, "gateway_url"), answers.gateway_url)
+    yield ConfigEntry((*at_, "rooms"), answers.rooms, 'guilds or channels where it may act: ids in quotes, or "*"')
 
 
-def _irc_entries(said: IrcAnswers) -> Iterator[ConfigEntry]:
-    at_: Keys = ("channels", said.channel)
+def _irc_entries(answers: IrcAnswers) -> Iterator[ConfigEntry]:
+    at_: Keys = ("channels", answers.channel)
     yield ConfigEntry((*at_, "platform"), "irc")
-    yield ConfigEntry((*at_, "host"), said.host)
-    yield ConfigEntry((*at_, "port"), said.port)
-    yield ConfigEntry((*at_, "tls", "ca_file") if said.ca_file else (*at_, "tls"), said.ca_file or said.tls)
-    yield ConfigEntry((*at_, "nick"), said.nick)
-    password = said.server_password
+    yield ConfigEntry((*at_, "host"), answers.host)
+    yield ConfigEntry((*at_, "port"), answers.port)
+    yield ConfigEntry((*at_, "tls", "ca_file") if answers.ca_file else (*at_, "tls"), answers.ca_file or answers.tls)
+    yield ConfigEntry((*at_, "nick"), answers.nick)
+    password = answers.server_password
     yield ConfigEntry((*at_, "password"), ConfigReference(password.reference) if password else None, "of the server")
-    if said.mechanism == "external":
+    if answers.mechanism == "external":
         pass  # nothing was asked
-    elif said.account and said.account_password:
-        yield ConfigEntry((*at_, "sasl", "mechanism"), said.mechanism)
-        yield ConfigEntry((*at_, "sasl", "account"), said.account)
-        yield ConfigEntry((*at_, "sasl", "password"), ConfigReference(said.account_password.reference))
+    elif answers.account and answers.account_password:
+        yield ConfigEntry((*at_, "sasl", "mechanism"), answers.mechanism)
+        yield ConfigEntry((*at_, "sasl", "account"), answers.account)
+        yield ConfigEntry((*at_, "sasl", "password"), ConfigReference(answers.account_password.reference))
     else:
         yield ConfigEntry((*at_, "sasl"), None)
-    yield ConfigEntry((*at_, "contact"), said.contact, "shown to whoever asks who runs it")
-    yield ConfigEntry((*at_, "rooms"), said.rooms)
+    yield ConfigEntry((*at_, "contact"), answers.contact, "shown to whoever asks who runs it")
+    yield ConfigEntry((*at_, "rooms"), answers.rooms)
 
 
-def _model_entries(said: ModelAnswers) -> Iterator[ConfigEntry]:
-    at_: Keys = ("llm", "providers", said.provider)
-    yield ConfigEntry((*at_, "kind"), said.kind)
-    yield ConfigEntry((*at_, "base_url"), said.base_url)
-    yield ConfigEntry((*at_, "api_key"), ConfigReference(said.api_key.reference) if said.api_key else None)
-    main: Keys = ("llm", "models", said.model_key)
-    yield ConfigEntry((*main, "provider"), said.provider)
-    yield ConfigEntry((*main, "name"), said.name)
-    yield ConfigEntry((*main, "context_tokens"), said.context_tokens)
+def _model_entries(answers: ModelAnswers) -> Iterator[ConfigEntry]:
+    at_: Keys = ("llm", "providers", answers.provider)
+    yield ConfigEntry((*at_, "kind"), answers.kind)
+    yield ConfigEntry((*at_, "base_url"), answers.base_url)
+    yield ConfigEntry((*at_, "api_key"), ConfigReference(answers.api_key.reference) if answers.api_key else None)
+    main: Keys = ("llm", "models", answers.model_key)
+    yield ConfigEntry((*main, "provider"), answers.provider)
+    yield ConfigEntry((*main, "name"), answers.name)
+    yield ConfigEntry((*main, "context_tokens"), answers.context_tokens)
 
 
 def read_answers(data: Mapping[str, Tree], values: Mapping[str, str]) -> SetupAnswers:
-    """What a configuration says of what is asked; its texts are as written, so references are.
+    """Read the answers back from a configuration. Texts are as written, so references stay references.
 
-    `values`: what references stand for, as far as that is known. What is not as setup would write it is left out.
+    `values`: values of references as far as known. What setup would not write like that is left out.
     """
     tree: Tree = dict(data)
     channels = value_at(tree, "channels")
     named: Mapping[str, Tree] = channels if isinstance(channels, dict) else {}
 
     def first(platform: str) -> str | None:
-        return next((name for name, said in named.items() if value_at(said, "platform") == platform), None)
+        return next((name for name, channel in named.items() if value_at(channel, "platform") == platform), None)
 
     def secret(*keys: str | int) -> SecretReference | None:
         text = _as_text(value_at(tree, *keys))
@@ -261,10 +257,10 @@ def _as_texts(value: Tree) -> tuple[str, ...]:
 
 
 WRITTEN_BY: Final = "# Written by `reverie setup`"
-"""How a file begins that is setup's own."""
+"""First line of a file that setup wrote."""
 _PLAIN_SCALAR = re.compile(r"(?:\./)?[A-Za-z][A-Za-z0-9_./-]*\Z")
 _YAML_1_1_BOOLEANS = {"y", "n", "yes", "no", "on", "off"}
-"""Truths of YAML 1.1, in case another program reads the file."""
+"""Booleans of YAML 1.1, in case another program reads the file."""
 _COMMENT_COLUMN = 44
 _MAX_LINE_CHARS = 100
 
@@ -273,7 +269,7 @@ RenderLeaf = ConfigEntry
 
 
 def render_config(entries: Iterable[ConfigEntry], today: str) -> str:
-    """A file whose every line was asked for. `today`: as it is to be shown."""
+    """Render a new file. `today`: the date for its first line."""
     wanted = [entry for entry in entries if entry.value is not None]
     lines = [
         f"{WRITTEN_BY} on {today}. It is yours to edit; setup run again changes only what is answered anew.",
@@ -287,7 +283,7 @@ def render_config(entries: Iterable[ConfigEntry], today: str) -> str:
 
 
 def _render_block(entries: list[ConfigEntry], depth: int, indent: int) -> Iterator[str]:
-    """The lines of what stands below one key; `depth` is how many keys are above."""
+    """Yield the lines below one key; `depth` is the number of keys above."""
     pad, dashed = "  " * indent, False
     for key in dict.fromkeys(entry.keys[depth] for entry in entries):
         below = [entry for entry in entries if entry.keys[depth] == key]
@@ -305,7 +301,7 @@ def _render_block(entries: list[ConfigEntry], depth: int, indent: int) -> Iterat
 
 
 def _with_comment(line: str, comment: str) -> str:
-    """The line with a comment, if it stays readable."""
+    """Return the line with the comment, if it does not become too long."""
     if not comment:
         return line
     full = f"{line.ljust(_COMMENT_COLUMN)}  # {comment}" if len(line) <= _COMMENT_COLUMN else f"{line}  # {comment}"
@@ -313,7 +309,7 @@ def _with_comment(line: str, comment: str) -> str:
 
 
 def format_value(value: ConfigValue | ConfigReference) -> str:
-    """A value as YAML on one line."""
+    """Render a value as YAML on one line."""
     match value:
         case ConfigReference():
             return json.dumps(value.text, ensure_ascii=False)
@@ -335,7 +331,7 @@ def format_value(value: ConfigValue | ConfigReference) -> str:
 
 
 def to_tree(value: ConfigValue | ConfigReference) -> Tree:
-    """A value as it is read, references as they are written."""
+    """Return the value as parsing would return it, with references unresolved."""
     match value:
         case ConfigReference():
             return value.text
@@ -346,7 +342,7 @@ def to_tree(value: ConfigValue | ConfigReference) -> Tree:
 
 
 def format_flow(tree: Tree) -> str:
-    """Anything as YAML on one line."""
+    """Render any tree as YAML on one line."""
     if isinstance(tree, dict):
         return "{" + ", ".join(f"{key}: {format_flow(below)}" for key, below in tree.items()) + "}"
     if isinstance(tree, list):
@@ -356,37 +352,37 @@ def format_flow(tree: Tree) -> str:
 
 
 def nest(keys: Keys, value: Tree) -> Tree:
-    """`value` below `keys`."""
+    """Return `value` nested below `keys`."""
     for key in reversed(keys):
         value = {key: value} if isinstance(key, str) else [value]
     return value
 
 
 _IMPLICIT_VALUES: Final = {"port": 6697, "tls": True}
-"""What need not be written where it is not."""
+"""Values that need not be written where the key is missing."""
 
 
 class CannotEdit(Exception):
-    """The file is written in a way that this does not know. The text says where."""
+    """The file is written in a way that cannot be edited. The message says where."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """One value that is to be another."""
+    """A change of one value."""
 
     keys: Keys
     value: Tree
-    """None: the key is to go."""
+    """New value. None: the key is removed."""
 
 
 def parse_yaml(text: str) -> Tree:
-    """What a file says, its texts as written. Raises yaml.YAMLError."""
+    """Parse a file with its texts as written. Raises yaml.YAMLError."""
     node = _compose_yaml(text)
     return _node_value(node) if node is not None else {}
 
 
 def find_changes(tree: Tree, entries: Iterable[ConfigEntry]) -> tuple[ConfigChange, ...]:
-    """What of the entries is not so yet."""
+    """Return the entries that differ from the tree, as changes."""
     found = []
     for entry in entries:
         now, wanted = value_at(tree, *entry.keys), to_tree(entry.value)
@@ -396,13 +392,13 @@ def find_changes(tree: Tree, entries: Iterable[ConfigEntry]) -> tuple[ConfigChan
         if missing and (wanted in (None, [], "") or _IMPLICIT_VALUES.get(str(entry.keys[-1])) == wanted):
             continue
         if wanted is True and isinstance(now, dict):
-            continue  # `tls` in detail says that there is TLS
+            continue  # a mapping under `tls` means that TLS is on
         found.append(ConfigChange(entry.keys, wanted))
     return tuple(found)
 
 
 def apply_changes(text: str, wanted: Iterable[ConfigChange]) -> str:
-    """The file with the changes made. Raises CannotEdit."""
+    """Return the text with the changes made. Raises CannotEdit."""
     for change in wanted:
         before = parse_yaml(text)
         text = _apply_change(text, change)
@@ -416,7 +412,7 @@ def apply_changes(text: str, wanted: Iterable[ConfigChange]) -> str:
 
 
 def _expected_tree(tree: Tree, change: ConfigChange) -> Tree:
-    """The tree as it is meant to be."""
+    """Return the tree as it should be after the change."""
     *above, last = change.keys
     made: Tree = copy.deepcopy(tree) or {}
     node = made
@@ -468,7 +464,7 @@ def _apply_change(text: str, change: ConfigChange) -> str:
     rest = change.keys[depth:]
     if isinstance(node, yaml.MappingNode) and isinstance(rest[0], str):
         return _insert_key(text, node, rest, change.value)
-    # A scalar or nothing, where something is to be below it.
+    # Scalar or empty node where a mapping or list is needed.
     return _replace_node(text, node, nest(rest, change.value))
 
 
@@ -507,12 +503,12 @@ def _remove_key(text: str, parent: yaml.Node | None, key: str | int) -> str:
     start = text.rfind("\n", 0, name.start_mark.index) + 1
     end = text.find("\n", _end_index(value))
     if text[start : name.start_mark.index].strip():
-        raise CannotEdit(f"{key} cannot be taken out here")  # it stands behind a dash
+        raise CannotEdit(f"{key} cannot be taken out here")  # it follows a dash
     return text[:start] + text[len(text) if end < 0 else end + 1 :]
 
 
 def _format_lines(keys: Keys, value: Tree, column: int) -> str:
-    """New lines for a value below `keys`, from `column` on."""
+    """Return new lines for a value below `keys`, indented by `column`."""
     pad, (key, *rest) = " " * column, keys
     name = f"{key}:" if isinstance(key, str) else "-"
     if rest:
@@ -530,7 +526,7 @@ def _child_node(node: yaml.Node, key: str | int) -> yaml.Node | None:
 
 
 def _end_index(node: yaml.Node) -> int:
-    """Where its text ends: the end mark of a block stands behind the comments that follow it."""
+    """Return where the node's text ends. The end mark of a block stands behind the comments that follow it."""
     if isinstance(node, yaml.MappingNode) and not node.flow_style and node.value:
         return _end_index(node.value[-1][1])
     if isinstance(node, yaml.SequenceNode) and not node.flow_style and node.value:
@@ -540,7 +536,8 @@ def _end_index(node: yaml.Node) -> int:
 
 
 def _compose_yaml(text: str) -> yaml.Node | None:
-    # Not the C loader: its marks count bytes. Anchors and merges are composed, and then found to be unchanged or not.
+    # Not the C loader: its marks count bytes. Anchors and merges are resolved, and the comparison after the edit
+    # decides.
     node: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
     return node
 
@@ -558,29 +555,29 @@ def _node_value(node: yaml.Node) -> Tree:
 _PRIVATE_DIRECTORY, _PRIVATE, _DIRECTORY, _OPEN = 0o700, 0o600, 0o755, 0o644
 _STAGE_PREFIX = ".reverie-setup-"
 _STALE_STAGE_S = 3_600.0
-"""A look at what is to be written takes milliseconds."""
+"""Age in seconds beyond which a staging directory is a remnant: a check takes milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetupFile:
-    """One file that is to be."""
+    """A file to be written."""
 
     path: str
-    """Below the configuration directory."""
+    """Path below the configuration directory."""
     text: str
     secret: bool = False
-    """Nobody else may read it, and its text is shown to nobody."""
+    """True: readable by the owner only, and its text is never shown."""
 
 
 def read_config_files(directory: Path) -> dict[str, str]:
-    """The files of a configuration by name, in the order in which they are read. Raises OSError, UnicodeError."""
+    """Read the files of a configuration by name, in the order of loading. Raises OSError, UnicodeError."""
     if not directory.is_dir():
         return {}
     return {one.name: one.read_text(encoding="utf-8") for one in sorted(directory.iterdir()) if is_config_file(one)}
 
 
 def is_writable(directory: Path) -> bool:
-    """Whether a configuration can be put there, as far as can be told before."""
+    """Return whether a configuration can probably be written there."""
     if directory.exists():
         return directory.is_dir() and os.access(directory, os.W_OK | os.X_OK)
     parent = _nearest_existing_parent(directory)
@@ -588,7 +585,7 @@ def is_writable(directory: Path) -> bool:
 
 
 def check_files(directory: Path, files: tuple[SetupFile, ...], env: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """What would be wrong, and what unwise, if the files were in place. Raises OSError."""
+    """Return the errors and the warnings of the configuration with the files in place. Raises OSError."""
     with _staging_directory(directory) as stage:
         for one in directory.iterdir() if directory.is_dir() else ():
             if one != stage and one.name not in {Path(file.path).parts[0] for file in files}:
@@ -605,13 +602,13 @@ def check_files(directory: Path, files: tuple[SetupFile, ...], env: Mapping[str,
         return [], [_with_real_path(str(one), stage, directory) for one in warnings]
 
 
-def _with_real_path(said: str, stage: Path, directory: Path) -> str:
-    return said.replace(str(stage), str(directory))
+def _with_real_path(message: str, stage: Path, directory: Path) -> str:
+    return message.replace(str(stage), str(directory))
 
 
 @contextlib.contextmanager
 def _staging_directory(directory: Path) -> Iterator[Path]:
-    """An empty directory that is gone afterwards; where relative paths mean the same, if that can be."""
+    """Create a temporary directory, in which relative paths mean the same if possible."""
     parent = _nearest_existing_parent(directory)
     around = parent if os.access(parent, os.W_OK) else directory
     _remove_stale_stages(around)
@@ -624,15 +621,15 @@ def _staging_directory(directory: Path) -> Iterator[Path]:
 
 
 def _remove_stale_stages(around: Path) -> None:
-    """Take away what a setup that was killed left behind: it may hold what was typed."""
+    """Remove what a killed setup left behind: it may contain typed secrets."""
     for left in around.glob(f"{_STAGE_PREFIX}*"):
-        with contextlib.suppress(OSError):  # another one's, or just going
+        with contextlib.suppress(OSError):  # of another user, or just being removed
             if time.time() - left.stat().st_mtime > _STALE_STAGE_S:
                 shutil.rmtree(left, ignore_errors=True)
 
 
 def _nearest_existing_parent(directory: Path) -> Path:
-    """The nearest directory above that is there."""
+    """Return the nearest existing directory above."""
     parent = directory.absolute().parent
     while not parent.exists():
         parent = parent.parent
@@ -640,11 +637,10 @@ def _nearest_existing_parent(directory: Path) -> Path:
 
 
 def write_files(directory: Path, files: tuple[SetupFile, ...]) -> None:
-    """Write all of them, secrets first and the configuration last. Raises OSError, and then nothing has changed.
+    """Write all files, secrets first and the configuration last.
 
-    Unless the disk itself breaks between two of them, each of which is whole.
-
-    While they take their places, which is a matter of milliseconds, Ctrl-C waits.
+    Raises OSError; then nothing has changed, unless the disk fails between two renames (each file is still whole).
+    SIGINT and SIGTERM are blocked for the milliseconds that this takes.
     """
     made: list[Path] = []
     waiting: list[tuple[Path, Path]] = []
@@ -675,7 +671,7 @@ def write_files(directory: Path, files: tuple[SetupFile, ...]) -> None:
 
 
 def _missing_folders(directory: Path, files: tuple[SetupFile, ...]) -> list[Path]:
-    """Those that are not there yet, outermost first."""
+    """Return the missing directories, outermost first."""
     wanted = {directory / file.path for file in files}
     missing = {folder for path in wanted for folder in path.parents if not folder.exists()}
     return sorted(missing, key=lambda folder: len(folder.parts))
@@ -696,60 +692,61 @@ def _write_file(path: Path, file: SetupFile, like: Path | None = None) -> None:
 
 MAIN_FILE = "reverie.yaml"
 ASIDE_FILE = "reverie.setup.example.yaml"
-"""Where the answers go if a file cannot be changed; its name keeps it from being read as configuration."""
+"""File for the answers if a file cannot be edited; under this name it is not read as configuration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigDraft:
-    """What is to be put in place."""
+    """Files to be put in place."""
 
     files: tuple[SetupFile, ...]
-    """Those that are not so yet."""
+    """New and changed files."""
     notices: tuple[str, ...] = ()
-    """What the person must know of it."""
+    """Remarks for the person."""
     diff: tuple[str, ...] = field(default=(), repr=False)
-    """Of files that are there already."""
+    """Unified diff of the files that exist already."""
 
 
 def draft_config(
     answers: SetupAnswers, now: Mapping[str, str], persona: Mapping[str, str], here: Mapping[str, str], today: str
 ) -> ConfigDraft:
-    """`now`: the configuration's files and their texts. `persona`: the one that comes with the product.
+    """Draft the files for the answers.
 
-    `here`: the texts of other files that may be written, as they are now, by path.
+    `now`: texts of the configuration's files by name. `persona`: the files of the default persona. `here`: current
+    texts of other files that may be written, by path.
     """
     wanted = build_entries(answers)
     secrets = [SetupFile(path=one.path, text=f"{one.value}\n", secret=True) for one in answers.secrets if one.is_new]
     files = _persona_files(answers, persona, here)
-    told: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
     if answers.identity is not None and not files:
-        told = (f"Its persona is not here but in {answers.workspace}: edit it there.",)
+        notices = (f"Its persona is not here but in {answers.workspace}: edit it there.",)
     if not now:
         return ConfigDraft(files=(*secrets, *files, SetupFile(path=MAIN_FILE, text=render_config(wanted, today))))
     trees = {name: parse_yaml(text) for name, text in now.items()}
     whole: Tree = {}
     for tree in trees.values():
         whole = _merge_trees(whole, tree)
-    asked = find_changes(whole, wanted)
+    changes = find_changes(whole, wanted)
     texts = dict(now)
     try:
-        for change in asked:
+        for change in changes:
             name = _choose_file(change, trees)
             texts[name] = apply_changes(texts.get(name, ""), [change])
     except CannotEdit as error:
         aside = SetupFile(path=ASIDE_FILE, text=render_config(wanted, today))
-        told = (
+        notices = (
             f"The file that is there is written in a way that setup does not change ({error}).",
             f"The answers are in {ASIDE_FILE} beside it: take over from there what you want.",
         )
-        return ConfigDraft(files=(*secrets, aside), notices=told)
+        return ConfigDraft(files=(*secrets, aside), notices=notices)
     files = [*files, *(SetupFile(path=name, text=text) for name, text in texts.items() if text != now.get(name))]
     found = [line for file in files for line in _unified_diff(file, {**here, **now}.get(file.path, ""))]
-    return ConfigDraft(files=(*secrets, *files), notices=told, diff=tuple(found))
+    return ConfigDraft(files=(*secrets, *files), notices=notices, diff=tuple(found))
 
 
 def redact_diff(draft: ConfigDraft, secrets: list[str]) -> list[str]:
-    """The diff for people. Lines of a file that holds secrets itself are told without them."""
+    """Return the diff for people. Secrets in files that contain some are redacted."""
     redact = Redactor(secrets)
     return [redact(line) for line in draft.diff]
 
@@ -765,12 +762,12 @@ def _persona_files(answers: SetupAnswers, persona: Mapping[str, str], here: Mapp
     folder = answers.workspace.removeprefix("./").rstrip("/")
     texts = {**persona, "IDENTITY.md": answers.identity}
     files = [SetupFile(path=f"{folder}/{name}", text=text) for name, text in texts.items()]
-    # What is there already is the operator's; only who it is was asked for.
+    # Existing persona files belong to the operator; only IDENTITY.md was asked for.
     return [one for one in files if one.path not in here or one.path == f"{folder}/IDENTITY.md"]
 
 
 def _choose_file(change: ConfigChange, trees: Mapping[str, Tree]) -> str:
-    """The file that has the most of the way to it."""
+    """Return the file that already has most of the keys above the change."""
     best = max(trees, key=lambda name: (_matched_depth(trees[name], change.keys), name == MAIN_FILE))
     return best if _matched_depth(trees[best], change.keys) or MAIN_FILE not in trees else MAIN_FILE
 

@@ -1,12 +1,8 @@
-"""`reverie setup` as a program: ask, look, show, write.
+"""`reverie setup` as a program: runs the interview, its probes, and writes the files.
 
-A person at a terminal, or a pipe that plays one: plain prompts, secrets unseen.
-
-Runs an interview: hands each step to whoever answers, and looks at the world where it asks for that.
-
-Nobody to ask: flags answer, and what they leave out has a default or is an error that names the flag.
-
-Carries out the looks of an interview, with the probes.
+`run_flow` drives the interview: it hands each step to a `Respondent` and runs the requested probes.
+`TerminalRespondent` asks a person at a terminal, or a pipe in its place; `UnattendedRespondent` answers from flags, and
+a missing answer without a default is an error that names the flag.
 """
 
 import asyncio
@@ -72,48 +68,47 @@ from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
 
 
-async def run_probe(at: ProbeRequest, directory: Path, *, polled: bool) -> ProbeReply | str:
-    """What is there. Takes ten seconds or so at most, and raises for nothing that the world does.
+async def run_probe(request: ProbeRequest, directory: Path, *, polled: bool) -> ProbeReply | str:
+    """Run a probe. Takes about ten seconds at most. Problems become findings.
 
-    `directory`: where relative paths start. `polled`: a gateway runs with this configuration, and is not to be
-    interrupted.
+    `directory`: base of relative paths. `polled`: a gateway runs with this configuration and must not be interrupted.
     """
-    match at.target:
+    match request.target:
         case TelegramConfig() as telegram:
             from gateway.cli.probes.telegram import probe_telegram  # noqa: PLC0415 - each takes half a second to import
 
             return await probe_telegram(telegram, listen=not polled and not telegram.rooms)
         case DiscordConfig() as discord:
-            from gateway.cli.probes.discord import probe_discord  # noqa: PLC0415 - the same
+            from gateway.cli.probes.discord import probe_discord  # noqa: PLC0415 - as above
 
             return await probe_discord(discord)
         case IrcConfig() as irc:
-            from gateway.cli.probes.irc import probe_irc  # noqa: PLC0415 - the same
+            from gateway.cli.probes.irc import probe_irc  # noqa: PLC0415 - as above
 
             return await probe_irc(_with_ca_path(irc, directory))
         case WaitingProbeRequest(config):
-            from gateway.cli.probes.telegram import find_contacts  # noqa: PLC0415 - the same
+            from gateway.cli.probes.telegram import find_contacts  # noqa: PLC0415 - as above
 
             return await find_contacts(config)
         case PersonProbeRequest(config, number):
-            from gateway.cli.probes.discord import find_discord_name  # noqa: PLC0415 - the same
-            from gateway.cli.probes.telegram import find_telegram_name  # noqa: PLC0415 - the same
+            from gateway.cli.probes.discord import find_discord_name  # noqa: PLC0415 - as above
+            from gateway.cli.probes.telegram import find_telegram_name  # noqa: PLC0415 - as above
 
             if isinstance(config, TelegramConfig):
                 return await find_telegram_name(config, number)
             return await find_discord_name(config, number)
         case ModelProbeRequest(model, provider):
-            from gateway.cli.probes.model import probe_model  # noqa: PLC0415 - the same
+            from gateway.cli.probes.model import probe_model  # noqa: PLC0415 - as above
 
             return await probe_model(model, provider, _load_prices(directory))
         case AnthropicConfig() | OpenAIConfig() | LlamaCppConfig() | LocalConfig() | ScriptedConfig() as provider:
-            from gateway.cli.probes.model import list_models  # noqa: PLC0415 - the same
+            from gateway.cli.probes.model import list_models  # noqa: PLC0415 - as above
 
             return await list_models(provider)
 
 
 def _load_prices(directory: Path) -> PriceTable:
-    """The operator's own; while that is broken, those that come with the product."""
+    """Load the operator's price table; if it is broken, the one that comes with the product."""
     try:
         return load_price_table(directory)
     except PriceTableError:
@@ -121,7 +116,7 @@ def _load_prices(directory: Path) -> PriceTable:
 
 
 def _with_ca_path(irc: IrcConfig, directory: Path) -> IrcConfig:
-    """With the path of its root as the configuration reads it."""
+    """Return the configuration with the path of its root certificate resolved as the loader does it."""
     if not isinstance(irc.tls, TlsConfig) or irc.tls.ca_file is None:
         return irc
     ca_file = str(directory.absolute() / Path(irc.tls.ca_file).expanduser())
@@ -132,7 +127,7 @@ T = TypeVar("T")
 
 
 class Respondent(Protocol):
-    """Who answers. Each may raise `SetupAborted`."""
+    """Answers the steps of the interview. Each method may raise `SetupAborted`."""
 
     def ask(self, question: SetupQuestion) -> str: ...
 
@@ -148,63 +143,63 @@ class Respondent(Protocol):
 
 
 class SetupAborted(Exception):
-    """It does not go on. The text says why, and what to do."""
+    """Setup stops. The message says why and what to do."""
 
     def __init__(self, reason: str, *, code: int) -> None:
-        """`code`: the exit code."""
+        """`code`: exit code."""
         super().__init__(reason)
         self.code = code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerFlags:
-    """What was answered before anything was asked."""
+    """Answers given by flags."""
 
     answers: Mapping[str, str] = field(default_factory=dict)
-    """By the question's key."""
+    """Answers by key of the question."""
     secrets: Mapping[str, str] = field(default_factory=dict)
-    """The same, as references."""
+    """References to secrets by key of the question."""
 
 
-def run_flow(flow: DialogFlow[T], who: Respondent, directory: Path, *, polled: bool) -> T:
-    """Run it to its end. Raises `SetupAborted`, and whatever `who` raises."""
+def run_flow(flow: DialogFlow[T], respondent: Respondent, directory: Path, *, polled: bool) -> T:
+    """Run the interview to its end. Raises `SetupAborted`, and whatever `who` raises."""
     try:
         step = next(flow)
         while True:
-            step = flow.send(_reply_to(step, who, directory, polled=polled))
+            step = flow.send(_reply_to(step, respondent, directory, polled=polled))
     except StopIteration as end:
         result: T = end.value
         return result
 
 
-def _reply_to(step: DialogStep, who: Respondent, directory: Path, *, polled: bool) -> DialogReply:
+def _reply_to(step: DialogStep, respondent: Respondent, directory: Path, *, polled: bool) -> DialogReply:
     match step:
         case SetupQuestion():
-            return who.ask(step)
+            return respondent.ask(step)
         case SecretQuestion():
-            return who.ask_secret(step)
+            return respondent.ask_secret(step)
         case ConfirmQuestion():
-            return who.confirm(step)
+            return respondent.confirm(step)
         case ProblemQuestion():
-            return who.choose_remedy(step)
+            return respondent.choose_remedy(step)
         case ProbeRequest():
             return asyncio.run(run_probe(step, directory, polled=polled))
         case SetupFindings():
-            who.show_findings(step)
+            respondent.show_findings(step)
         case SetupNotice(lines):
-            who.tell(lines)
+            respondent.tell(lines)
     return None
 
 
 def parse_choice(question: SetupQuestion, words: str) -> str:
-    """What the words mean as an answer. Raises ValueError with the remedy."""
-    said = words.strip()
+    """Parse the text of an answer. Raises ValueError with a hint on the correct form."""
+    word = words.strip()
     if not question.choices:
         return question.parse(words)
-    if said.isdecimal() and 1 <= int(said) <= len(question.choices):
-        return question.choices[int(said) - 1]
-    exact = [one for one in question.choices if one.lower() == said.lower()]
-    begun = [one for one in question.choices if said and one.lower().startswith(said.lower())]
+    if word.isdecimal() and 1 <= int(word) <= len(question.choices):
+        return question.choices[int(word) - 1]
+    exact = [one for one in question.choices if one.lower() == word.lower()]
+    begun = [one for one in question.choices if word and one.lower().startswith(word.lower())]
     if exact or (len(begun) == 1 and not question.allows_other):
         return (exact or begun)[0]
     if question.allows_other:
@@ -213,7 +208,7 @@ def parse_choice(question: SetupQuestion, words: str) -> str:
 
 
 def resolve_secret(reference: str, directory: Path, env: Mapping[str, str] = os.environ) -> SecretReference:
-    """What `${NAME}` or `${file:PATH}` stands for, as the configuration reads it. Raises ValueError with the remedy."""
+    """Resolve `${NAME}` or `${file:PATH}` as the configuration does. Raises ValueError with the remedy."""
     if reference.startswith("${file:") and reference.endswith("}"):
         path = directory / Path(reference[7:-1].strip()).expanduser()
         try:
@@ -241,19 +236,19 @@ _MAX_COLUMNS = 80
 
 
 class TerminalRespondent:
-    """Asks there. Words that were answered by flags are not asked for again."""
+    """Asks at the terminal. Questions that a flag answered are not asked."""
 
     def __init__(self, directory: Path, flags: AnswerFlags) -> None:
         self._directory = directory
         self._answers, self._secrets = dict(flags.answers), dict(flags.secrets)
         self._width = min(shutil.get_terminal_size((_MAX_COLUMNS, 24)).columns, _MAX_COLUMNS)
         self.question_count = 0
-        """Questions so far."""
+        """Number of questions so far."""
         self.seen_secrets: list[str] = []
-        """Secrets that were typed or looked up."""
+        """Secrets that were typed or resolved."""
 
     def set_directory(self, directory: Path) -> None:
-        """Paths start there from now on."""
+        """Set the base of relative paths."""
         self._directory = directory
 
     def ask(self, question: SetupQuestion) -> str:
@@ -390,16 +385,16 @@ def _input_ended() -> SetupAborted:
 
 
 def _parse_problem_choice(ways: tuple[ProblemChoice, ...], words: str) -> str:
-    """By its beginning, also as it is worded on the screen."""
-    said = " ".join(words.lower().split())
-    found = [way for way in ways if said and (way.startswith(said) or _CHOICE_LABELS[way].startswith(said))]
+    """Parse a choice by its beginning, or by that of its label on the screen."""
+    text = " ".join(words.lower().split())
+    found = [way for way in ways if text and (way.startswith(text) or _CHOICE_LABELS[way].startswith(text))]
     if len(found) != 1:
         raise ValueError(f"one of {', '.join(ways)}")
     return found[0]
 
 
 def _hanging_indent(line: str) -> int:
-    """How far the rest of a long line is set in: below the words that explain a name, where there are any."""
+    """Return the indent of the continuation lines."""
     return len(line) - len(line.lstrip())
 
 
@@ -407,19 +402,19 @@ FAILED, BAD_USAGE = 1, 2
 
 
 class UnattendedRespondent:
-    """Answers by flags."""
+    """Answers from flags."""
 
     def __init__(self, directory: Path, flags: AnswerFlags, *, force: bool) -> None:
-        """`force`: what does not work is configured all the same."""
+        """`force`: configure also what does not work."""
         self._directory, self._flags, self._force = directory, flags, force
         self._used_keys: set[str] = set()
-        """Keys of flags that have answered."""
+        """Keys of the flags that were used."""
         self.findings: list[Finding] = []
         self.seen_secrets: list[str] = []
-        """Secrets that were looked up."""
+        """Secrets that were resolved."""
 
     def set_directory(self, directory: Path) -> None:
-        """Paths start there from now on."""
+        """Set the base of relative paths."""
         self._directory = directory
 
     def ask(self, question: SetupQuestion) -> str:
@@ -463,7 +458,7 @@ class UnattendedRespondent:
 
     @property
     def unused_flags(self) -> list[str]:
-        """Flags for which there was no question."""
+        """Flags that no question used."""
         keys = [*self._flags.answers, *self._flags.secrets]
         return [f"--{key.replace('.', '-')}" for key in keys if key not in self._used_keys]
 
@@ -473,7 +468,7 @@ class UnattendedRespondent:
         return True
 
     def tell(self, lines: tuple[str, ...]) -> None:
-        """Nobody listens."""
+        """Ignore the text."""
 
     def show_findings(self, said: SetupFindings) -> None:
         self.findings += said.findings
@@ -481,19 +476,19 @@ class UnattendedRespondent:
     def choose_remedy(self, said: ProblemQuestion) -> ProblemChoice:
         if self._force or all(one.level == "warning" for one in said.findings):
             return "go on"
-        told = "; ".join(f"{one.what}: {one.fix}" for one in said.findings)
-        raise SetupAborted(f"{told} (--force writes it all the same)", code=FAILED)
+        problems = "; ".join(f"{one.what}: {one.fix}" for one in said.findings)
+        raise SetupAborted(f"{problems} (--force writes it all the same)", code=FAILED)
 
 
 DONE = 0
 DEFAULT_DIRECTORY = "./reverie"
 _SMALL_MODEL_PERSONA = "IDENTITY.local.md"
-"""Of the persona that comes with the product, what is for very small models: a persona of one's own is for all."""
+"""File of the default persona for very small models; a persona written by setup is for all models."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetupOptions:
-    """What was said on the command line."""
+    """Options of the command line."""
 
     directory: Path | None
     """None: asked for."""
@@ -501,16 +496,16 @@ class SetupOptions:
     is_interactive: bool
     json: bool
     yes: bool
-    """Files that are there are changed without asking."""
+    """True: existing files are changed without asking."""
     force: bool
-    """The same, and what does not work is configured all the same."""
+    """True: as `yes`, and what does not work is configured, too."""
     telegram_url: str | None = None
     discord_urls: tuple[str | None, str | None] = (None, None)
     model_url: str | None = None
 
 
 def run_setup(options: SetupOptions) -> int:
-    """Run it; the exit code. Says on standard error why it stopped, if it did."""
+    """Run setup and return the exit code. If it stops, the reason is written to standard error."""
     who: TerminalRespondent | UnattendedRespondent = (
         TerminalRespondent(Path(), options.flags)
         if options.is_interactive
@@ -525,18 +520,18 @@ def run_setup(options: SetupOptions) -> int:
         return FAILED
     except (OSError, UnicodeError, yaml.YAMLError) as error:
         return _report_abort(options, who, _describe_error(error), FAILED)
-    except Exception:  # noqa: BLE001 - what nobody thought of may quote what was typed: it is told without
+    except Exception:  # noqa: BLE001 - an unexpected error may quote a secret: it is printed redacted
         redact = Redactor(who.seen_secrets)
         sys.stderr.write(f"this is a bug, and nothing was written\n{redact(traceback.format_exc())}")
         return FAILED
 
 
 def _report_abort(options: SetupOptions, who: TerminalRespondent | UnattendedRespondent, reason: str, code: int) -> int:
-    told = Redactor(who.seen_secrets)(reason)
+    message = Redactor(who.seen_secrets)(reason)
     if options.json:
-        sys.stdout.write(json.dumps({"ok": False, "error": told, "findings": _findings_as_json(who)}) + "\n")
+        sys.stdout.write(json.dumps({"ok": False, "error": message, "findings": _findings_as_json(who)}) + "\n")
     else:
-        sys.stderr.write(f"setup: {told}\n")
+        sys.stderr.write(f"setup: {message}\n")
     return code
 
 
@@ -562,12 +557,12 @@ def _run_setup(options: SetupOptions, who: TerminalRespondent | UnattendedRespon
     now = read_config_files(directory)
     trees = [parse_yaml(text) for text in now.values()]
     running = bool(now) and _is_gateway_running(directory, trees)
-    there = _existing_answers(directory, trees) if now else None
-    if there is not None:
+    existing = _existing_answers(directory, trees) if now else None
+    if existing is not None:
         who.tell((f"There is a configuration in {directory}: what it says now is proposed.",))
     persona = _load_default_persona()
     situation = SetupSituation(
-        existing=there,
+        existing=existing,
         identity=persona["IDENTITY.md"],
         is_running=running,
         fresh_token=secrets.token_urlsafe(32),
@@ -600,7 +595,7 @@ def _write_config(
         write_files(directory, made.files)
     names = [str(directory / file.path) for file in made.files]
     if options.json:
-        told = {
+        result = {
             "ok": True,
             "directory": str(directory),
             "written": names,
@@ -610,7 +605,7 @@ def _write_config(
             "findings": _findings_as_json(who),
             "next": next_commands(str(directory)),
         }
-        sys.stdout.write(json.dumps(told) + "\n")
+        sys.stdout.write(json.dumps(result) + "\n")
         return DONE
     out = ["", "Written." if names else "Nothing has changed."]
     out += [f"  note: {one}" for one in (*warnings, *made.notices)]
@@ -642,12 +637,12 @@ def _confirm_write(
 
 
 def _validate_draft(directory: Path, answers: SetupAnswers, made: ConfigDraft) -> list[str]:
-    """What is unwise about it. Raises Stopped if it would not be taken."""
+    """Check the draft and return its warnings. Raises SetupAborted if it could not be loaded."""
     unset = {one.reference[2:-1]: "not-set-0" for one in answers.secrets if one.value is None and not one.path}
     wrong, warnings = check_files(directory, made.files, {**os.environ, **unset})
     if wrong:
-        told = "".join(f"\n  {one}" for one in wrong)
-        raise SetupAborted(f"the configuration would not be good:{told}\nnothing was written", code=BAD_USAGE)
+        problems = "".join(f"\n  {one}" for one in wrong)
+        raise SetupAborted(f"the configuration would not be good:{problems}\nnothing was written", code=BAD_USAGE)
     missing = [f"{name} must be set in the environment of `reverie run`" for name in unset]
     return [*warnings, *missing]
 
@@ -658,12 +653,12 @@ def _existing_answers(directory: Path, trees: list[Tree]) -> SetupAnswers:
         whole |= {key: below for key, below in tree.items() if key not in whole} if isinstance(tree, dict) else {}
         for key, below in tree.items() if isinstance(tree, dict) else ():
             if isinstance(below, dict) and isinstance(whole[key], dict):
-                whole[key] = {**below, **whole[key]}  # type: ignore[dict-item] # looked at one line above
+                whole[key] = {**below, **whole[key]}  # type: ignore[dict-item] # checked one line above
     return read_answers(whole, _SecretValues(directory))
 
 
 class _SecretValues(dict[str, str]):
-    """What references stand for, looked up when asked for."""
+    """Values of references, resolved on access."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__()
@@ -696,7 +691,7 @@ def _load_default_persona() -> dict[str, str]:
 
 
 def _read_existing_files(directory: Path, answers: SetupAnswers) -> Mapping[str, str]:
-    """Of files that may be written, those that are there."""
+    """Read the existing files among those that may be written."""
     folder = (answers.workspace or "").removeprefix("./").rstrip("/")
     files = (directory / folder).rglob("*.md") if folder else ()
     return {path.relative_to(directory).as_posix(): path.read_text(encoding="utf-8") for path in files}
