@@ -1,8 +1,16 @@
-"""Telegram, by the Bot API (core.telegram.org/bots/api) and python-telegram-bot.
+"""Telegram adapter: the Bot API (core.telegram.org/bots/api) and python-telegram-bot.
 
-In: `entities`, `media`, `people`, `whom` and `service` read a message's sides, `wire` an update, `inbound` a batch
-(albums, moved groups); `ids` names messages, `cursor` is what must outlive a restart. Out: `render` makes texts with
-entities, `pace` says when. All these are pure. `calls` is the library, made discreet, over `transport`, its HTTP made
-stricter; `trouble` waits and tells; `polling` or `webhook` receives, `outgoing` sends, `extras` shows and fetches;
-`channel` holds them together.
+- `channel`: `TelegramChannel`; `TelegramExtras` holds typing, previews and downloads.
+- `api`: the Bot API client over the library, its HTTP corrections and errors, and the back-off of polling.
+- `updates` polls; `webhook` receives. Both pass updates to `wire.UpdateReader`.
+- `wire`: updates into notifications, with albums, moved groups and service messages. `people`: senders, places,
+  attachments, ranks.
+- `outgoing`: paced sending without duplicates. `actions`: reactions, edits, topics, members, command menus.
+- `render`: Markdown to message entities and back. `ids`: message ids and the cursor.
+
+`wire`, `people`, `render`, `ids` and `TelegramPacer` are pure: time is passed in.
+
+The token is part of every address, so it must not reach a log, an exception that leaves the adapter, or a connection's
+reason. Updates and answers are read as JSON, without the library's objects: these insist on every field, and one
+unknown field would stop all updates. An update is confirmed only after its notifications are durable.
 """

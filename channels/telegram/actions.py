@@ -1,12 +1,7 @@
-"""What we do to messages and places besides sending: reactions, edits, topics, and looking who is there.
+"""Actions other than sending: reactions, edits, deletion, topics, members, and the command menus.
 
-All of it may be repeated, so a cut leaves nothing worse than not knowing. None of it takes a message's place: where
-Telegram asks for quiet, it is refused at once instead of waiting.
-
-The command menus: what Telegram shows behind `/`, by the narrowest scope that fits.
-
-https://core.telegram.org/bots/api#botcommandscope: in a private chat its own menu, else that of all private chats; in
-a group that of all groups. Nothing follows from a menu: whoever may not use a command is refused all the same.
+All of them are repeatable, so an interrupted one is at worst uncertain. None of them takes a message's place: where
+Telegram demands a pause, they are refused at once instead of waiting.
 """
 
 import asyncio
@@ -38,32 +33,39 @@ from channels.text import Json, get_int, get_object, get_objects, single_line
 from gateway.core.clock import Clock
 from gateway.core.events import Address, ChannelName, MessageId, Sender
 
+logger = logging.getLogger("reverie.telegram")
+
 _DESCRIPTION_CHARS, _TOPIC_CHARS = 255, 128
 """core.telegram.org/bots/api#setchatdescription, #editforumtopic."""
+
 _MAX_REACTIONS = 1000
+
 _NO_SELECTOR = str.maketrans("", "", "\ufe0f")
-"""Telegram writes most emoji without the selector that asks for a picture, and people's keyboards with it."""
+"""Removes the emoji presentation selector: Telegram writes most emoji without it, keyboards with it."""
+
 _KNOWN_REACTIONS = {emoji.value.translate(_NO_SELECTOR): emoji.value for emoji in ReactionEmoji}
+
 _EXAMPLE_REACTIONS = "👍 👎 ❤ 🔥 👏 😁 🤔 🎉 🙏 👀 💯 🤝"
+
 _NOT_IN_CHAT = ("chat not found", "bot is not a member", "bot was kicked")
-"""How Telegram says that we are not there."""
+"""Texts of Telegram's errors that mean that we are not in the chat."""
+
 _ADMINISTRATORS_NOTE = "Telegram tells bots only of administrators."
 
 ResultT = TypeVar("ResultT")
 
 
 class TelegramActions:
-    """Of one account."""
+    """Actions of one account."""
 
-    def __init__(self, api: TelegramApi, clock: Clock, outgoing: TelegramOutgoing, me: int) -> None:
-        self._api, self._clock, self._outgoing, self._own_id = api, clock, outgoing, me
+    def __init__(self, api: TelegramApi, clock: Clock, outgoing: TelegramOutgoing, own_id: int) -> None:
+        self._api, self._clock, self._outgoing, self._own_id = api, clock, outgoing, own_id
         self._reactions: OrderedDict[tuple[int, int], str] = OrderedDict()
-        """What we put on messages lately: a bot has one reaction on each, and another takes its place."""
+        """Our recent reactions by message: a bot has one on each, and a new one replaces it."""
 
     async def react(self, at: Address, message: MessageId, reaction: str, *, add: bool) -> None:
-        """As `CanReact`."""
-        asked = single_line(reaction, len(reaction))
-        emoji = _KNOWN_REACTIONS.get(asked.translate(_NO_SELECTOR), asked)
+        text = single_line(reaction, len(reaction))
+        emoji = _KNOWN_REACTIONS.get(text.translate(_NO_SELECTOR), text)
         kind = ReactionTypeCustomEmoji if emoji.isascii() and emoji.isdigit() else ReactionTypeEmoji
         if not emoji:
             raise Rejected("a reaction is an emoji")
@@ -79,16 +81,15 @@ class TelegramActions:
 
         try:
             await self._run(at, put)
-        except Rejected as refused:
-            if "reaction_invalid" in refused.reason.casefold():
+        except Rejected as error:
+            if "reaction_invalid" in error.reason.casefold():
                 raise Rejected(
                     f"Telegram does not take {emoji[:16]} here; it knows few, such as {_EXAMPLE_REACTIONS}"
                 ) from None
-            if add or not _is_gone(refused):
+            if add or not _is_gone(error):
                 raise
 
     async def edit(self, at: Address, message: MessageId, text: str) -> None:
-        """As `CanEdit`."""
         (new, *more) = render(text) if text.strip() else [TelegramText(text="")]
         if not text.strip() or more:
             raise Rejected("the text is too long for one message" if more else "a message needs text")
@@ -116,11 +117,10 @@ class TelegramActions:
         await self._outgoing.run_paced(at, write)  # Telegram counts edits with the messages of a chat
 
     async def delete(self, at: Address, message: MessageId) -> None:
-        """As `CanDelete`."""
-
-        async def take(chat: int) -> None:
+        async def delete_own(chat: int) -> None:
             number, bot = _message_number_in(at, chat, message), self._api.bot
-            # An administrator may delete what others wrote; only our own can be edited, if only to what it is.
+            # An administrator may delete other people's messages, but edit only its own: so an edit without a change
+            # proves that the message is ours.
             try:
                 await bot.edit_message_reply_markup(chat, number)
             except BadRequest as error:
@@ -129,37 +129,36 @@ class TelegramActions:
             await bot.delete_message(chat, number)
 
         try:
-            await self._run(at, take)
-        except Rejected as refused:
-            if "can't be edited" in refused.reason:
+            await self._run(at, delete_own)
+        except Rejected as rejection:
+            if "can't be edited" in rejection.reason:
                 raise Rejected("that is not a message of ours, or no longer ours to take back") from None
-            if "can't be deleted" in refused.reason:
+            if "can't be deleted" in rejection.reason:
                 raise Rejected("Telegram lets nobody take it back any more: it is older than 48 hours") from None
-            if not _is_gone(refused):
+            if not _is_gone(rejection):
                 raise
 
     async def leave(self, at: Address) -> None:
-        """As `CanLeave`."""
         if at.thread is not None:
             raise Rejected("a topic cannot be left by itself, only the whole group")
 
-        async def go(chat: int) -> None:
+        async def leave_chat(chat: int) -> None:
             if chat > 0:
                 raise Rejected("a private chat cannot be left; block whoever is in it instead")
             await self._api.bot.leave_chat(chat)
 
         try:
-            await self._run(at, go)
+            await self._run(at, leave_chat)
         except Rejected as refused:
-            if not any(said in refused.reason.casefold() for said in _NOT_IN_CHAT):
+            if not any(text in refused.reason.casefold() for text in _NOT_IN_CHAT):
                 raise
 
     async def set_topic(self, at: Address, topic: str) -> None:
-        """As `CanSetTopic`: the name of a forum's topic, the description of a group."""
+        """Change the name of a forum's topic, or the description of a group."""
         new, topic_id = single_line(topic, len(topic)), parse_topic_id(at)
-        most = _DESCRIPTION_CHARS if topic_id is None else _TOPIC_CHARS
-        if utf16_length(new) > most:
-            raise Rejected(f"it may have {most} characters there, and has {utf16_length(new)}")
+        max_chars = _DESCRIPTION_CHARS if topic_id is None else _TOPIC_CHARS
+        if utf16_length(new) > max_chars:
+            raise Rejected(f"it may have {max_chars} characters there, and has {utf16_length(new)}")
         if topic_id is not None and not new:
             raise Rejected("a topic needs a name")
 
@@ -178,49 +177,47 @@ class TelegramActions:
 
         await self._run(at, change)
 
-    async def list_members(self, at: Address, most: int) -> RoomMembers:
-        """As `CanList`."""
-
-        async def ask(chat: int) -> RoomMembers:
+    async def list_members(self, at: Address, limit: int) -> RoomMembers:
+        async def fetch(chat: int) -> RoomMembers:
             if chat > 0:
-                with_us = parse_user(get_object(await self._call_method("getChat", chat), "told"))
+                with_us = parse_user(get_object(await self._call_method("getChat", chat), "result"))
                 return RoomMembers(members=(with_us,) if with_us else (), total=2)
             members = [
-                get_object(one, "user")
-                for one in get_objects(await self._call_method("getChatAdministrators", chat), "told")
+                get_object(item, "user")
+                for item in get_objects(await self._call_method("getChatAdministrators", chat), "result")
             ]
-            found = [who for one in members if (who := parse_user(one)) and who.id != str(self._own_id)]
-            total = get_int(await self._call_method("getChatMemberCount", chat), "told")
-            return RoomMembers(members=tuple(found[: max(0, most)]), total=total, note=_ADMINISTRATORS_NOTE)
+            found = [who for item in members if (who := parse_user(item)) and who.id != str(self._own_id)]
+            total = get_int(await self._call_method("getChatMemberCount", chat), "result")
+            return RoomMembers(members=tuple(found[: max(0, limit)]), total=total, note=_ADMINISTRATORS_NOTE)
 
         try:
-            return await self._run(at, ask)
+            return await self._run(at, fetch)
         except (Rejected, RateLimited):
             raise
         except SendError as error:
             raise Unreachable(error.reason) from None  # nothing was to be changed, so nothing is uncertain
 
     async def _call_method(self, method: str, chat: int) -> Json:
-        """The answer, as `told`."""
-        # Not by the library's methods, which insist on every field.
+        """Return the answer under the key `result`."""
+        # Not by the library's methods, which require every field.
         bot = self._api.bot
-        return {"told": await self._api.await_call(bot.request.post(f"{bot.base_url}/{method}?chat_id={chat}"))}
+        return {"result": await self._api.await_call(bot.request.post(f"{bot.base_url}/{method}?chat_id={chat}"))}
 
     async def _run(self, at: Address, act: Callable[[int], Awaitable[ResultT]]) -> ResultT:
-        """What `act` gives, told where the chat is. Raises `SendError`."""
+        """Return the result of `act`, called with the chat's id. Raises `SendError`."""
         chat, now_s = self._outgoing.chat_id(at), self._clock.monotonic()
         if wait_s := self._outgoing.pacer.quiet_s(chat, now_s):
             raise RateLimited("Telegram asks for quiet in this chat", retry_after_s=wait_s)
         try:
             return await self._retry_if_moved(at, act)
-        except Exception as error:  # noqa: BLE001 - said as what it means
+        except Exception as error:  # noqa: BLE001 - translated to a SendError
             verdict = self._api.to_send_error(error)
             if isinstance(verdict, RateLimited):
                 self._outgoing.pacer.hold_optional(chat, self._clock.monotonic() + verdict.retry_after_s)
             raise verdict from None
 
     async def _retry_if_moved(self, at: Address, act: Callable[[int], Awaitable[ResultT]]) -> ResultT:
-        """The same, once more where a group has moved to."""
+        """Call `act`, and once more with the new id if the group has moved."""
         chat = self._outgoing.chat_id(at)
         try:
             return await act(chat)
@@ -246,21 +243,24 @@ def _is_gone(refused: Rejected) -> bool:
     )
 
 
-logger = logging.getLogger("reverie.telegram")
 _MENU_TIMEOUT_S = 5.0
-"""Nobody is heard before."""
+"""Receiving starts only after the menus are set."""
+
 _MAX_COMMANDS, _MAX_SUMMARY_CHARS = 100, 256
-"""https://core.telegram.org/bots/api#setmycommands and #botcommand"""
+"""https://core.telegram.org/bots/api#setmycommands and #botcommand."""
+
 _MAX_CHATS: Final = 100
 """People with a menu of their own."""
+
 _ROLE_ORDER: Final = ("blocked", "guest", "member", "admin", "owner")
 
 Role = Literal["owner", "admin", "member", "guest"]
+
 Menu = tuple[BotCommand, ...]
 
 
 def build_menu(specs: Sequence[CommandSpec], role: Role, *, direct: bool) -> Menu:
-    """What somebody may use there. Pure."""
+    """Return the commands that a role may use there. Pure."""
     able = (
         spec
         for spec in specs
@@ -273,18 +273,22 @@ def build_menu(specs: Sequence[CommandSpec], role: Role, *, direct: bool) -> Men
 
 
 class CommandMenus:
-    """What is shown, and what is to be."""
+    """Command menus, shown by Telegram behind `/`, in the narrowest scope that fits.
+
+    https://core.telegram.org/bots/api#botcommandscope: a private chat has its own menu, else that of all private chats;
+    a group has that of all groups. A menu grants nothing: commands check permissions themselves.
+    """
 
     def __init__(self, name: ChannelName, specs: Sequence[CommandSpec]) -> None:
         self._name, self._specs = name, tuple(specs)
         self._api: TelegramApi | None = None
         self._shown: dict[int, Menu] = {}
-        """By chat: what it certainly shows of its own. Empty: nothing."""
+        """Chat -> its own menu as certainly set; missing: none."""
         self._wanted: dict[int, Menu] = {}
         self._lock = asyncio.Lock()
 
     async def start(self, api: TelegramApi) -> None:
-        """Telegram can be spoken to: tell it what everybody may use. A menu is not worth a stop."""
+        """Set the menus of all chats, now that Telegram is reachable. Failures are logged only."""
         self._api = api
         if not self._specs:
             return
@@ -302,34 +306,34 @@ class CommandMenus:
             logger.warning("%s: the command menu is not set: %s", self._name, api.redact(error) or "no answer in time")
 
     def stop(self) -> None:
-        """Telegram cannot be spoken to any more."""
+        """Stop setting menus: the connection ends."""
         self._api = None
 
     async def set_command_menus(self, to: Sequence[tuple[Sender, Literal["owner", "admin", "member"]]]) -> None:
-        """As `CanOffer.offer`. What cannot be shown now is shown with the next connection."""
-        everybody = build_menu(self._specs, "guest", direct=True)
+        """Set the menus of these people. One that cannot be set now is set with the next connection."""
+        guest_menu = build_menu(self._specs, "guest", direct=True)
         wanted = dict[int, Menu]()
         for sender, role in sorted(to, key=lambda one: -_ROLE_ORDER.index(one[1])):
-            shown = build_menu(self._specs, role, direct=True)
-            if sender.id.isascii() and sender.id.isdigit() and shown != everybody:
-                wanted.setdefault(int(sender.id), shown)
+            menu = build_menu(self._specs, role, direct=True)
+            if sender.id.isascii() and sender.id.isdigit() and menu != guest_menu:
+                wanted.setdefault(int(sender.id), menu)
         self._wanted = dict(list(wanted.items())[:_MAX_CHATS])
         await self.sync()
 
     async def sync(self) -> None:
-        """Let each private chat show what it is to show. Raises nothing but cancellation."""
+        """Set the menus of private chats that differ. Raises only cancellation."""
         async with self._lock:
             api, wanted = self._api, self._wanted
             if api is None:
                 return
-            nobody = dict[int, Menu]((chat, ()) for chat in self._shown if chat not in wanted)
-            for chat, shown in (nobody | wanted).items():
+            outdated = dict[int, Menu]((chat, ()) for chat in self._shown if chat not in wanted)
+            for chat, menu in (outdated | wanted).items():
                 try:
-                    await self._sync_chat(api, chat, shown)
+                    await self._sync_chat(api, chat, menu)
                 except RetryAfter as error:
                     logger.warning("%s: the menus of some chats are not set: %s", self._name, api.redact(error))
                     return
-                except TelegramError as error:  # e.g. somebody who has never written to us: there is no such chat
+                except TelegramError as error:  # e.g. the person has never written to us: there is no such chat
                     logger.info("%s: the menu of a chat is not set: %s", self._name, api.redact(error))
 
     async def _sync_chat(self, api: TelegramApi, chat: int, wanted: Menu) -> None:
@@ -345,6 +349,6 @@ class CommandMenus:
 
 
 async def _set_menu(api: TelegramApi, scope: BotCommandScope, wanted: Menu) -> None:
-    """Set it if it differs. Raises TelegramError."""
+    """Set the menu if it differs. Raises TelegramError."""
     if tuple(await api.await_call(api.bot.get_my_commands(scope))) != wanted:
         await api.await_call(api.bot.set_my_commands(wanted, scope))

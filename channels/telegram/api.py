@@ -1,13 +1,10 @@
-"""The Bot API over python-telegram-bot: its HTTP with a few corrections, and its errors as ours.
+"""Bot API client over python-telegram-bot, with corrections of its HTTP, our errors, and the polling back-off.
 
-The token stands in every address. It must not reach a log, an exception that leaves the adapter, or a link's reason.
+The token is part of every address. It must not reach a log, an exception that leaves the adapter, or a connection's
+reason.
 
-The library's HTTP, stricter about what counts as an answer of the Bot API.
-
-What is no success is judged here (core.telegram.org/bots/api#making-requests): the library trips over an error whose
+Failed requests are classified here (core.telegram.org/bots/api#making-requests): the library fails on an error whose
 `parameters` are odd, reads an `ok: false` with HTTP 200 as a success, and takes a proxy's 404 for a refused token.
-
-What to do while Telegram cannot be asked: say so once, wait longer each time, and stop if we are surely refused.
 """
 
 import asyncio
@@ -33,19 +30,25 @@ from channels.telegram.people import TelegramUpdateContext
 from channels.text import Json, get_int, get_object, get_str
 from gateway.core.clock import Clock
 
+logger = logging.getLogger("reverie.telegram")
+
 _DEFAULT_FLOOD_S, _MAX_FLOOD_S = 5.0, 86_400.0
-"""To wait when Telegram does not say how long; and at most, whatever it says: a day later there is nothing to send."""
+"""Seconds to wait when Telegram gives no time, and the longest wait that is honoured: a message a day late is
+pointless."""
+
 _OK, _FIRST_FAILURE, _CLIENT_ERROR, _SERVER_ERROR = 200, 300, 400, 500
+
 _NO_UPDATES = b'{"ok":true,"result":[]}'
 
 NOT_SENT_CAUSES = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
-"""Causes of a `NetworkError` that say that the request never left."""
+"""Causes of a `NetworkError` that prove that the request was never sent."""
+
 CLOSED_MESSAGES = ("This HTTPXRequest is not initialized!", "Cannot send a request, as the client has been closed.")
-"""The same, as words of a RuntimeError: of the library's and of httpx's, which look before they begin."""
+"""Messages of a RuntimeError that prove the same: of the library's and of httpx's checks before a request."""
 
 
 class FloodWait(TelegramError):
-    """429. In place of the library's RetryAfter, whose seconds cannot be read without a warning."""
+    """Answer 429. Replaces the library's RetryAfter, whose seconds cannot be read without a warning."""
 
     def __init__(self, retry_after_s: float) -> None:
         super().__init__(f"Telegram asks us to wait {retry_after_s:g} s")
@@ -53,23 +56,23 @@ class FloodWait(TelegramError):
 
 
 class TelegramServerError(NetworkError):
-    """5xx: the request was answered, and may have been carried out."""
+    """Answer 5xx: the request may have been executed."""
 
-    def __init__(self, said: str, *, is_proxy_page: bool) -> None:
-        super().__init__(said)
+    def __init__(self, message: str, *, is_proxy_page: bool) -> None:
+        super().__init__(message)
         self.is_proxy_page = is_proxy_page
-        """It was not answered by a Bot API server but by what stands in front of it."""
+        """The answer came from a proxy in front of the Bot API server."""
 
 
 class WrongServerError(NetworkError):
-    """401 or 404, and not from a Bot API server: none has seen the request."""
+    """Answer 401 or 404, but not from a Bot API server: no such server has received the request."""
 
 
 class TelegramRequest(HTTPXRequest):
-    """One pool of connections."""
+    """Connection pool of the library, with strict checks of answers."""
 
     async def do_request(self, *args: Any, **kwargs: Any) -> tuple[int, bytes]:  # noqa: ANN401 - the library's own
-        """As the library's, but raises `TelegramError` for whatever is not a success."""
+        """Do the library's request, but raise `TelegramError` for every failure."""
         code, payload = await super().do_request(*args, **kwargs)
         try:
             answer = self.parse_json_payload(payload)
@@ -85,7 +88,7 @@ class TelegramRequest(HTTPXRequest):
 
     @staticmethod
     def parse_json_payload(payload: bytes) -> dict[str, Any]:
-        """As the library's, without logging what came."""
+        """Parse like the library, without logging the payload."""
         try:
             value = json.loads(payload.decode("utf-8", "replace"))
         except (ValueError, RecursionError):
@@ -96,7 +99,10 @@ class TelegramRequest(HTTPXRequest):
 
 
 class TelegramUpdatesRequest(TelegramRequest):
-    """Keeps updates as they came. The library would read all or none: one that is malformed would stop the rest."""
+    """Connection that keeps updates as raw JSON.
+
+    The library parses all or none: one malformed update would stop the rest.
+    """
 
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - the library's own
         super().__init__(**settings)
@@ -112,28 +118,28 @@ class TelegramUpdatesRequest(TelegramRequest):
 
 
 def to_telegram_error(code: int, answer: Json) -> TelegramError:
-    """What an answer means that is no success; `answer` is empty if it was not the Bot API's."""
+    """Return the error for a failed answer; `answer` is empty if it was not the Bot API's."""
     if code < _FIRST_FAILURE:
         code = get_int(answer, "error_code") or _CLIENT_ERROR
-    said, parameters = get_str(answer, "description") or f"HTTP {code}", get_object(answer, "parameters")
+    description, parameters = get_str(answer, "description") or f"HTTP {code}", get_object(answer, "parameters")
     if (chat := get_int(parameters, "migrate_to_chat_id")) is not None:
         return ChatMigrated(chat)
     match code:
         case 401 | 404 if answer.get("ok") is not False:
             return WrongServerError(f"HTTP {code}, and not from a Bot API server")
         case 401 | 404:
-            return InvalidToken(said)
+            return InvalidToken(description)
         case 403:
-            return Forbidden(said)
+            return Forbidden(description)
         case 409:
-            return Conflict(said)
+            return Conflict(description)
         case 429:
             return FloodWait(_retry_after_s(parameters))
         case _:
             return (
-                BadRequest(said)
+                BadRequest(description)
                 if code < _SERVER_ERROR
-                else TelegramServerError(said, is_proxy_page=answer.get("ok") is not False)
+                else TelegramServerError(description, is_proxy_page=answer.get("ok") is not False)
             )
 
 
@@ -145,28 +151,31 @@ def _retry_after_s(parameters: Json) -> float:
 
 
 def _minimal_message(answer: Json) -> bytes:
-    """Of a message only its id, which is all that we need of our own; empty if the answer is none.
+    """Reduce an answer that is a message to its id, all that we need; empty for other answers.
 
-    The library would read it whole, and one odd field of another's server would make a sent message uncertain.
+    The library would parse the whole message, and one odd field of another server would make a sent message uncertain.
     """
     number = get_int(get_object(answer, "result"), "message_id")
     if number is None:
         return b""
-    told = {"message_id": number, "date": 1, "chat": {"id": 1, "type": "private"}}
-    return json.dumps({"ok": True, "result": told}).encode()
+    message = {"message_id": number, "date": 1, "chat": {"id": 1, "type": "private"}}
+    return json.dumps({"ok": True, "result": message}).encode()
 
 
 _CONNECT_S, _POOL_S = 10.0, 5.0
+
 _POOL_SIZE = 16
+
 _BUTTONS_TIMEOUT_S = 2.0
+
 UNKNOWN_BUTTON_TEXT = "I do not know this button."
-"""Shown for a moment to who pressed one: none is ours."""
+"""Shown briefly to a person who pressed a button: none is ours."""
 
 ResultT = TypeVar("ResultT")
 
 
 class TelegramApi:
-    """One bot's connections. Close it."""
+    """Connections of one bot. Call `close` at the end."""
 
     def __init__(self, config: TelegramConfig) -> None:
         base = config.base_url.rstrip("/")
@@ -174,11 +183,11 @@ class TelegramApi:
         hook = config.webhook
         self._secrets = (self._token, hook.secret.get_secret_value()) if hook else (self._token,)
         self._timeout_s, self._poll_s = config.request_timeout, int(config.poll_timeout)
-        # One context for all: each costs megabytes.
+        # One shared context: each costs megabytes.
         bare = not base.lower().startswith("https")
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if bare else httpx.create_ssl_context()
         self._trust_env = not _is_loopback(base)
-        """Whether proxies named by the environment are meant: not on the way to a server on this machine."""
+        """Proxies of the environment are used, except for a server on this machine."""
         settings: dict[str, Any] = {
             "connect_timeout": _CONNECT_S,
             "read_timeout": config.request_timeout,
@@ -188,7 +197,7 @@ class TelegramApi:
         }
         self._updates_request = TelegramUpdatesRequest(connection_pool_size=1, **settings)
         self.file_base_url = f"{base}/file/bot{self._token}/"
-        """What a file's address begins with."""
+        """Prefix of all file addresses."""
         with self.redact_logs():  # the library logs its addresses as it is made
             self.bot = Bot(
                 self._token,
@@ -199,37 +208,37 @@ class TelegramApi:
             )
 
     async def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         await asyncio.gather(self.bot.request.shutdown(), self._updates_request.shutdown())
 
     @staticmethod
     async def await_call(call: Awaitable[ResultT]) -> ResultT:
-        """What the library makes of an answer. Raises TelegramError, also where the library trips over it."""
+        """Return the library's result. Raises TelegramError, also if the library fails on the answer."""
         try:
             return await call
         except TelegramError:
             raise
-        except Exception as error:  # noqa: BLE001 - no answer, however odd, may end more than the call
+        except Exception as error:  # noqa: BLE001 - an unexpected answer must fail this call only
             raise TelegramError(f"the answer cannot be read: {type(error).__name__}") from None
 
     async def get_me(self) -> object:
-        """What getMe tells. Raises TelegramError: InvalidToken if Telegram does not know our token."""
-        # Not by `get_me`: the library insists on fields that are nothing to us, and that some servers leave out.
+        """Return the answer to getMe. Raises TelegramError: InvalidToken if Telegram does not accept the token."""
+        # Not by the library's `get_me`: it requires fields that we do not need and some servers leave out.
         return await self.await_call(self.bot.request.post(f"{self.bot.base_url}/getMe"))
 
-    async def identify(self, view: TelegramUpdateContext) -> TelegramUpdateContext:
-        """`view` with who we are. Raises TelegramError."""
+    async def identify(self, context: TelegramUpdateContext) -> TelegramUpdateContext:
+        """Return the context with our own id and name. Raises TelegramError."""
         answer = await self.get_me()
         me = answer if isinstance(answer, dict) else {}
         if (number := get_int(me, "id")) is None:
             raise TelegramError("the answer to getMe cannot be read: no id")
         reads_all = me.get("can_read_all_group_messages") is not False
-        return replace(view, own_id=number, username=get_str(me, "username"), can_read_all=reads_all)
+        return replace(context, own_id=number, username=get_str(me, "username"), can_read_all=reads_all)
 
     async def get_updates(self, offset: int | None, allowed: tuple[str, ...], *, wait: bool) -> list[object]:
-        """The next updates, as they came; with `wait`, once there are any or the poll's time is over.
+        """Return the next updates as raw JSON; with `wait`, once there are any or the poll time is over.
 
-        Raises TelegramError, or TimeoutError if the server keeps the connection and says nothing whole.
+        Raises TelegramError, or TimeoutError if the server keeps the connection open without a complete answer.
         """
         poll_s = self._poll_s if wait else 0
         async with asyncio.timeout(poll_s + 1.5 * self._timeout_s + _CONNECT_S):
@@ -238,46 +247,49 @@ class TelegramApi:
         return updates
 
     async def answer_buttons(self, presses: Sequence[str]) -> None:
-        """Let buttons rest that were pressed: none is ours. Returns soon; nothing depends on it."""
+        """Answer button presses, so that clients stop waiting: no button is ours.
 
-        async def one(press: str) -> None:
-            # Cancelled before it begins, it must not have made a coroutine that nobody awaits.
+        Returns soon; failures are ignored.
+        """
+
+        async def answer(press: str) -> None:
+            # Created inside, so that a cancellation before the start leaves no coroutine without an await.
             await self.await_call(self.bot.answer_callback_query(press, text=UNKNOWN_BUTTON_TEXT))
 
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_BUTTONS_TIMEOUT_S):
-                await asyncio.gather(*map(one, presses), return_exceptions=True)
+                await asyncio.gather(*map(answer, presses), return_exceptions=True)
 
     @contextlib.asynccontextmanager
     async def stream_file(self, url: str) -> AsyncIterator[httpx.Response]:
-        """A file's bytes as they come. Raises httpx.HTTPError."""
+        """Stream a file's bytes. Raises httpx.HTTPError."""
         timeout = httpx.Timeout(self._timeout_s, connect=_CONNECT_S)
         client = httpx.AsyncClient(verify=self._tls, timeout=timeout, trust_env=self._trust_env)
-        plain = {"Accept-Encoding": "identity"}  # the limit counts bytes as they come, and they are the file's
+        plain = {"Accept-Encoding": "identity"}  # the size limit counts received bytes: they must be the file's
         async with client, client.stream("GET", url, headers=plain) as response:
             yield response
 
     def redact(self, text: object) -> str:
-        """`text` without our secrets."""
-        said = str(text)
+        """Return `text` without our secrets."""
+        redacted = str(text)
         for secret in self._secrets:
-            said = said.replace(secret, "<secret>")
-        return said
+            redacted = redacted.replace(secret, "<secret>")
+        return redacted
 
     def to_send_error(self, error: Exception) -> SendError:
-        """What an error of a call means for what was to be sent; whatever tells nothing leaves it uncertain."""
-        said = self.redact(error)
+        """Return what an error means for the message; an error that proves nothing gives `Uncertain`."""
+        reason = self.redact(error)
         match error:
             case SendError():
                 return error
             case FloodWait():
-                return RateLimited(said, retry_after_s=error.retry_after_s)
+                return RateLimited(reason, retry_after_s=error.retry_after_s)
             case InvalidToken():
                 return Denied(UNAUTHORIZED_TEXT)
             case Forbidden() | BadRequest() | ChatMigrated():
-                return Rejected(said)
+                return Rejected(reason)
             case WrongServerError():
-                return Unreachable(said)
+                return Unreachable(reason)
             case NetworkError() if isinstance(error.__cause__, NOT_SENT_CAUSES):
                 return Unreachable(f"cannot reach the Bot API: {type(error.__cause__).__name__}")
             case NetworkError() if (
@@ -285,41 +297,45 @@ class TelegramApi:
             ):
                 return Unreachable("the gateway is just letting go of the Bot API")
             case TelegramError():
-                return Uncertain(f"no answer from the Bot API: {said or type(error).__name__}")
+                return Uncertain(f"no answer from the Bot API: {reason or type(error).__name__}")
             case _:
                 return Uncertain(f"the answer of the Bot API cannot be read: {type(error).__name__}")
 
     @contextlib.contextmanager
     def redact_logs(self) -> Iterator[None]:
-        """Keep the libraries from logging secrets, whoever has configured the logging."""
-        loggers, discretion = [logging.getLogger(name) for name in _LIBRARY_LOGGERS], _TelegramSecretFilter(self.redact)
+        """Keep the libraries from logging secrets, whatever the logging configuration."""
+        loggers, secret_filter = (
+            [logging.getLogger(name) for name in _LIBRARY_LOGGERS],
+            _TelegramSecretFilter(self.redact),
+        )
         for logger in loggers:
-            logger.addFilter(discretion)
+            logger.addFilter(secret_filter)
         try:
             yield
         finally:
             for logger in loggers:
-                logger.removeFilter(discretion)
+                logger.removeFilter(secret_filter)
 
 
 UNAUTHORIZED_TEXT = "the token was refused: get one from @BotFather"
+
 _LIBRARY_LOGGERS = ("httpx", "telegram.Bot")
-"""The first logs every address; the second, when debugging, every parameter."""
+"""The first logs every address; the second, at debug level, every parameter."""
 
 
 class _TelegramSecretFilter(logging.Filter):
-    """Drops the line for each request; what else names a secret, names it no more."""
+    """Log filter that drops the line of each request and redacts secrets in all others."""
 
-    def __init__(self, clean: Callable[[object], str]) -> None:
+    def __init__(self, redact: Callable[[object], str]) -> None:
         super().__init__()
-        self._redact = clean
+        self._redact = redact
 
     def filter(self, record: logging.LogRecord) -> bool:
-        said = record.getMessage()
-        kept = self._redact(said)
-        if kept == said:
+        message = record.getMessage()
+        redacted = self._redact(message)
+        if redacted == message:
             return True
-        record.msg, record.args = kept, None
+        record.msg, record.args = redacted, None
         return record.name != "httpx" or record.levelno > logging.INFO
 
 
@@ -331,22 +347,26 @@ def _is_loopback(url: str) -> bool:
         return False
 
 
-logger = logging.getLogger("reverie.telegram")
 _MAX_DELAY_S = 10.0
+
 _LONG_FLOOD_S = 60.0
+
 _CONFIRM_DELAYS_S = (0.0, 10.0, 20.0, 40.0, 80.0)
-"""Before each further question whether our token is known: a proxy, or a server that restarts, also says 401 or 404."""
+"""Delays before repeated checks of a refused token: a proxy, or a server that restarts, also answers 401 or 404."""
 
 
 class TelegramLinkListener(Protocol):
-    """Tells of changes only."""
+    """Receiver of connection changes."""
 
     async def __call__(self, up: bool, reason: str, /, *, says: bool = False) -> None:
-        """As `events.Link`."""
+        """Report a state, see `ConnectionChanged`; a repeated state is ignored."""
 
 
 class PollBackoff:
-    """The link's state, and the back-off."""
+    """Connection state and back-off of the polling or the webhook.
+
+    Reports each change once, waits longer after each failure, and stops if the token is surely refused.
+    """
 
     def __init__(self, api: TelegramApi, clock: Clock, random: Callable[[], float], link: TelegramLinkListener) -> None:
         self._api, self._clock, self._random, self._report_link = api, clock, random, link
@@ -354,28 +374,28 @@ class PollBackoff:
         self._welcome = ""
 
     def set_welcome(self, welcome: str) -> None:
-        """From now on, this is what an established link is said to be."""
+        """Set the reason to report for an established connection."""
         self._welcome = welcome
 
     @property
     def is_failing(self) -> bool:
-        """The last request failed: the next one should not wait long, for nobody knows whether it will be answered."""
+        """True if the last request failed: the next one should not use a long poll, for it may not be answered."""
         return self._backoff.is_failing
 
     async def record_success(self) -> None:
-        """An answer came."""
+        """Reset the back-off and report the connection as up."""
         self._backoff.reset()
         await self._report_link(True, self._welcome)
 
     async def deny(self, reason: str) -> NoReturn:
-        """Only the operator can help. Raises Denied."""
+        """Report the connection as down and raise Denied: only the operator can help."""
         await self._report_link(False, reason)
         raise Denied(reason) from None
 
     async def handle_error(self, error: Exception, reason: str = "") -> None:
-        """Wait as `error` demands; `reason` is a better word for it. Raises Denied for a token that is surely refused.
+        """Wait as `error` demands; `reason` replaces its text. Raises Denied for a token that is surely refused.
 
-        What is to be said does not wait for that, unless Telegram cannot be reached at all.
+        Sending goes on meanwhile, unless Telegram cannot be reached at all.
         """
         if isinstance(error, InvalidToken):
             await self._confirm_refusal(error)
@@ -385,11 +405,11 @@ class PollBackoff:
             logger.warning("polling waits %.0f s, as Telegram asks", error.retry_after_s)
             await self._clock.sleep(error.retry_after_s)
             return
-        said = reason or self._api.redact(error) or "no answer in time"
-        away = isinstance(error, NetworkError) and isinstance(error.__cause__, NOT_SENT_CAUSES)
-        await self._report_link(False, said, says=self._has_welcome and not away)
+        text = reason or self._api.redact(error) or "no answer in time"
+        is_unreachable = isinstance(error, NetworkError) and isinstance(error.__cause__, NOT_SENT_CAUSES)
+        await self._report_link(False, text, says=self._has_welcome and not is_unreachable)
         delay_s = self._backoff.next_delay_s(0.0, self._random())
-        logger.warning("no updates from Telegram: %s; asking again in %.1f s", said, delay_s)
+        logger.warning("no updates from Telegram: %s; asking again in %.1f s", text, delay_s)
         await self._clock.sleep(delay_s)
 
     @property
@@ -397,17 +417,17 @@ class PollBackoff:
         return bool(self._welcome)
 
     async def _confirm_refusal(self, error: InvalidToken) -> None:
-        """Return once Telegram says that it knows us. Raises Denied once it has said often enough that it does not."""
-        refusals, said = 1, self._api.redact(error)
+        """Return once Telegram accepts the token. Raises Denied once it has refused it often enough."""
+        refusals, reason = 1, self._api.redact(error)
         while refusals <= len(_CONFIRM_DELAYS_S):
             await self._clock.sleep(_CONFIRM_DELAYS_S[refusals - 1])
             try:
                 await self._api.get_me()
             except InvalidToken:
                 refusals += 1
-                logger.warning("Telegram may refuse our token (%s); asking again to be sure", said)
-                await self._report_link(False, f"Telegram may refuse our token ({said})", says=self._has_welcome)
-            except (TelegramError, TimeoutError):  # that says nothing of the token
+                logger.warning("Telegram may refuse our token (%s); asking again to be sure", reason)
+                await self._report_link(False, f"Telegram may refuse our token ({reason})", says=self._has_welcome)
+            except (TelegramError, TimeoutError):  # proves nothing about the token
                 await self._clock.sleep(self._backoff.next_delay_s(0.0, self._random()))
             else:
                 return

@@ -1,6 +1,6 @@
-"""The Telegram channel: connects, receives, sends.
+"""Telegram channel: connects, receives, sends.
 
-What need not be: showing that we write, showing what we write, and fetching files.
+`TelegramExtras` does the optional work: typing, previews and downloads.
 """
 
 import asyncio
@@ -62,155 +62,13 @@ from gateway.core.events import (
     Sender,
 )
 
-_OK, _SERVER = 200, 500
-_DOWNLOAD_TIMEOUT_S = 300.0
-_PREVIEW_RETRY_S = 3.0
-_DRAFT_TIMEOUT_S = 1.5
-"""A draft that takes longer is given up, for it leaves nothing; the whole answer may be waiting behind it."""
-_MAX_CONCURRENT = 8
-"""Calls that show something; the other connections are for messages."""
-_MAX_DRAFTS = 1000
-
-
-class TelegramExtras:
-    """All of it obeys the pace, and none of it takes a message's place."""
-
-    def __init__(
-        self, api: TelegramApi, clock: Clock, outgoing: TelegramOutgoing, preview: Literal["off", "private", "all"]
-    ) -> None:
-        self._api, self._clock, self._outgoing, self._preview = api, clock, outgoing, preview
-        self._drafts: dict[Address, int] = {}
-        """By place: the id of the draft that is shown there. Another for every answer."""
-        self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
-
-    async def typing(self, at: Address) -> None:
-        """As `CanType`, for `active`."""
-        try:
-            chat = self._outgoing.chat_id(at)
-            if self._outgoing.pacer.is_free(chat, self._clock.monotonic()) and not self._slots.locked():
-                async with self._slots:
-                    await self._api.bot.send_chat_action(chat, ChatAction.TYPING, message_thread_id=parse_topic_id(at))
-        except Exception as error:  # noqa: BLE001 - best effort, whatever breaks
-            self._to_send_error(error, at)
-
-    def end_preview(self, at: Address) -> None:
-        """A message was sent there: what is shown next belongs to another answer."""
-        if len(self._drafts) > _MAX_DRAFTS:
-            self._drafts.clear()
-        self._drafts[at] = self._drafts.get(at, 1) + 1
-
-    async def preview(self, at: Address, text: str, shown: MessageId | None) -> MessageId | None:
-        """As `CanPreview`; `Rejected` where the configuration does not want it."""
-        chat = self._outgoing.chat_id(at)
-        private = chat > 0
-        if self._preview == "off" or (self._preview == "private" and not private):
-            raise Rejected("previews are not wanted here")
-        if not text.strip():
-            return shown
-        if self._slots.locked() or not self._outgoing.pacer.take_optional(chat, self._clock.monotonic()):
-            raise RateLimited("no room for a preview", retry_after_s=_PREVIEW_RETRY_S)
-        try:
-            async with self._slots:
-                return await (
-                    self._send_draft(at, chat, text) if private else self._send_or_edit(at, chat, text, shown)
-                )
-        except Exception as error:  # noqa: BLE001 - said as what it means
-            if isinstance(error, BadRequest) and "not modified" in str(error):
-                return shown
-            verdict = self._to_send_error(error, at)
-            if isinstance(verdict, Denied):  # 404: an older server, which does not know drafts
-                raise Rejected("this Bot API server shows no drafts") from None
-            raise verdict from None
-
-    async def _send_draft(self, at: Address, chat: int, text: str) -> None:
-        last, draft = render(text)[-1], self._drafts.setdefault(at, 1)
-        async with asyncio.timeout(_DRAFT_TIMEOUT_S):
-            await self._api.bot.send_message_draft(
-                chat, draft, last.text, entities=to_entities(last.spans), message_thread_id=parse_topic_id(at)
-            )
-
-    async def _send_or_edit(self, at: Address, chat: int, text: str, shown: MessageId | None) -> MessageId:
-        last, bot = render(text)[-1], self._api.bot
-        marks = to_entities(last.spans)
-        if shown is not None:
-            number = _preview_number(at, chat, shown)
-            await bot.edit_message_text(last.text, chat, number, entities=marks, link_preview_options=NO_LINK_PREVIEW)
-            return shown
-        self._outgoing.numbers.mark_unknown(chat)  # until it is known which one it is
-        sent = await bot.send_message(
-            chat,
-            last.text,
-            entities=marks,
-            disable_notification=True,
-            message_thread_id=parse_topic_id(at),
-            link_preview_options=NO_LINK_PREVIEW,
-        )
-        self._outgoing.numbers.record_sent(chat, sent.message_id)
-        return format_message_id(sent.message_id, str(chat), at.room)
-
-    async def delete_preview(self, at: Address, shown: MessageId) -> None:
-        """As `CanPreview`."""
-        chat = self._outgoing.chat_id(at)
-        try:
-            await self._api.bot.delete_message(chat, _preview_number(at, chat, shown))
-        except Exception as error:  # noqa: BLE001 - said as what it means
-            if not (isinstance(error, BadRequest) and "not found" in str(error)):
-                raise self._to_send_error(error, at) from None
-
-    def _to_send_error(self, error: Exception, at: Address) -> SendError:
-        """As ours. Being told to wait with what need not be is no reason to wait with a message."""
-        verdict = self._api.to_send_error(error)
-        if isinstance(verdict, RateLimited):
-            until_s = self._clock.monotonic() + verdict.retry_after_s
-            self._outgoing.pacer.hold_optional(self._outgoing.chat_id(at), until_s)
-        return verdict
-
-    async def download(self, attachment: Attachment, limit_bytes: int) -> bytes:
-        """As `CanDownload`. Nothing was sent, so whatever breaks may be tried again."""
-        _check_size(attachment.size_bytes, limit_bytes)
-        try:
-            async with asyncio.timeout(_DOWNLOAD_TIMEOUT_S):
-                file = await self._api.bot.get_file(attachment.id)
-                _check_size(file.file_size, limit_bytes)
-                return await self._fetch(file.file_path, limit_bytes)
-        except SendError:
-            raise
-        except Exception as error:  # noqa: BLE001 - the network's, the API's, or an answer that cannot be read
-            verdict = self._api.to_send_error(error)
-            sure = isinstance(verdict, (Rejected, RateLimited))
-            raise verdict if sure else Unreachable(verdict.reason) from None
-
-    async def _fetch(self, url: str | None, limit_bytes: int) -> bytes:
-        # A server in local mode names a path of its own machine instead: nothing for us to open.
-        if not url or not url.startswith(self._api.file_base_url):
-            raise Rejected("the Bot API server keeps its files to itself")
-        async with self._api.stream_file(url) as response:
-            if response.status_code != _OK:
-                said = f"the file cannot be had: HTTP {response.status_code}"
-                raise Unreachable(said) if response.status_code >= _SERVER else Rejected(said)
-            data = bytearray()
-            async for chunk in response.aiter_raw():
-                data += chunk
-                _check_size(len(data), limit_bytes)
-            return bytes(data)
-
-
-def _preview_number(at: Address, chat: int, shown: MessageId) -> int:
-    number = parse_message_number(shown, str(chat), at.room)
-    if number is None:
-        raise Rejected("it stands where the group was before it moved")
-    return number
-
-
-def _check_size(size_bytes: int | None, limit_bytes: int) -> None:
-    if size_bytes is not None and size_bytes > limit_bytes:
-        raise Rejected(f"larger than {limit_bytes} bytes")
-
-
 logger = logging.getLogger("reverie.telegram")
+
 _CLOSE_TIMEOUT_S = 0.5
+
 ROOM_CHECK_INTERVAL_S = 600.0
-"""Between two looks at the configured chats."""
+"""Seconds between two checks of the configured chats."""
+
 _FORMATTING = (
     "Telegram shows **bold**, *italic*, ~~strike~~, ||spoiler||, `code`, fenced code, > quotes and [links](url); "
     "headings become bold, tables are shown as they are written."
@@ -218,10 +76,10 @@ _FORMATTING = (
 
 
 class TelegramChannel:
-    """One bot account; a `channels.base.Channel` that can do all but page and join."""
+    """One bot account; a `channels.base.Channel` with all optional abilities except paging and joining."""
 
     typing_interval_s = 4.5
-    """Telegram shows it for five seconds (core.telegram.org/bots/api#sendchataction)."""
+    """Telegram shows the indicator for five seconds (core.telegram.org/bots/api#sendchataction)."""
     preview_interval_s = 1.5
 
     def __init__(
@@ -235,7 +93,7 @@ class TelegramChannel:
         ranks: AbstractSet[str] = frozenset(),
         random: Callable[[], float] = _random.random,
     ) -> None:
-        """`ranks`: chats where it matters who runs them; `*`: all."""
+        """Build it; `ranks`: chats whose administrators matter; `*`: all."""
         self._name, self._config, self._clock, self._random = name, config, clock, random
         self._menus = CommandMenus(name, commands)
         self._pacer = TelegramPacer(config.flood)
@@ -252,11 +110,11 @@ class TelegramChannel:
             ranks=TelegramRanks(ranks),
         )
         self._connected_parts: tuple[TelegramOutgoing, TelegramExtras, TelegramActions] | None = None
-        """Set while something can be sent."""
+        """Set while messages can be sent."""
         self._refusals: dict[RoomId, str] = {}
-        """Why Telegram does not show us a configured chat."""
+        """Room -> reason why Telegram does not show us a configured chat; empty: it does."""
         self._up: tuple[bool, bool] | None = None
-        """Whether it hears, or at least can say something."""
+        """Last reported state: up, and able to send although down. None: none was reported."""
 
     @property
     def name(self) -> ChannelName:
@@ -278,13 +136,13 @@ class TelegramChannel:
     def split(self, post: Post) -> tuple[str, ...]:
         return tuple(text.to_json() for text in render(post.text, first=MAX_CAPTION_UNITS if post.file else None))
 
-    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
+    async def send(self, part: Part, before_send: BeforeSend = no_before_send) -> Receipt:
         if not parse_body(part.body).text.strip():
             raise ValueError("a part needs text")
         if part.file is not None and len(part.file.data) > MAX_FILE_BYTES:
             raise Rejected(f"Telegram takes files of at most {MAX_FILE_BYTES} bytes")
         outgoing, extras, _ = self._require_connected()
-        receipt = await outgoing.send(part, going)
+        receipt = await outgoing.send(part, before_send)
         extras.end_preview(part.to)
         return receipt
 
@@ -328,7 +186,7 @@ class TelegramChannel:
     def _actions(self) -> TelegramActions:
         return self._require_connected()[2]
 
-    def _require_connected(self) -> tuple[TelegramOutgoing, TelegramExtras, TelegramActions]:
+    def _require_connected(self) -> "tuple[TelegramOutgoing, TelegramExtras, TelegramActions]":
         if self._connected_parts is None:
             raise Unreachable(f"{self._name} is not connected")
         return self._connected_parts
@@ -349,35 +207,35 @@ class TelegramChannel:
 
         try:
             api = TelegramApi(self._config)
-        except (RuntimeError, ValueError, OSError) as error:  # of the environment: proxies, certificates
+        except (RuntimeError, ValueError, OSError) as error:  # invalid proxies or certificates of the environment
             await link(False, f"the HTTP client cannot be set up: {error}")
             raise Denied(f"the HTTP client cannot be set up: {error}") from None
-        trouble = PollBackoff(api, self._clock, self._random, link)
-        settling: asyncio.Task[None] | None = None
-        looking: asyncio.Task[None] | None = None
+        backoff = PollBackoff(api, self._clock, self._random, link)
+        menu_task: asyncio.Task[None] | None = None
+        room_task: asyncio.Task[None] | None = None
         try:
             with api.redact_logs():
-                await self._identify(api, trouble)
+                await self._identify(api, backoff)
                 await self._menus.start(api)
-                settling = asyncio.create_task(self._menus.sync())
-                looking = asyncio.create_task(self._watch_rooms(api))
-                await self._receive(api, emit, trouble)
+                menu_task = asyncio.create_task(self._menus.sync())
+                room_task = asyncio.create_task(self._watch_rooms(api))
+                await self._receive(api, emit, backoff)
         finally:
             self._connected_parts = None
             self._menus.stop()
-            await cancel_and_wait(*(task for task in (settling, looking) if task is not None))
+            await cancel_and_wait(*(task for task in (menu_task, room_task) if task is not None))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(api.close(), _CLOSE_TIMEOUT_S)
 
-    async def _identify(self, api: TelegramApi, trouble: PollBackoff) -> None:
-        """Learn who we are, however long it takes. Raises Denied."""
+    async def _identify(self, api: TelegramApi, backoff: PollBackoff) -> None:
+        """Request our own id until it succeeds, then allow sending. Raises Denied."""
         while True:
             try:
-                view = await api.identify(self._reader.context)
+                context = await api.identify(self._reader.context)
             except TelegramError as error:
-                await trouble.handle_error(error)
+                await backoff.handle_error(error)
                 continue
-            self._reader.context = view
+            self._reader.context = context
             outgoing = TelegramOutgoing(
                 api,
                 self._clock,
@@ -387,47 +245,199 @@ class TelegramChannel:
                 numbers=self._reader.numbers,
             )
             extras = TelegramExtras(api, self._clock, outgoing, self._config.preview)
-            self._connected_parts = (outgoing, extras, TelegramActions(api, self._clock, outgoing, view.own_id))
-            trouble.set_welcome(f"connected to {self._config.base_url} as @{view.username}")
-            if not view.can_read_all:
+            self._connected_parts = (outgoing, extras, TelegramActions(api, self._clock, outgoing, context.own_id))
+            backoff.set_welcome(f"connected to {self._config.base_url} as @{context.username}")
+            if not context.can_read_all:
                 logger.info(
                     "%s: privacy mode is on, so groups show only commands, mentions and replies; "
                     "@BotFather /setprivacy turns it off",
                     self._name,
                 )
-            await trouble.record_success()
+            await backoff.record_success()
             return
 
     async def _watch_rooms(self, api: TelegramApi) -> None:
-        """Now and then: ask for the configured chats, as what we are in may change behind our back. Never raises."""
+        """Check periodically whether we are in the configured chats, for that can change without an update.
+
+        Never raises.
+        """
         while True:
             for room in (room for room in self._config.rooms if room != ANY_CHAT):
                 chat = self._reader.chat_id(room)
                 url = f"{api.bot.base_url}/getChatMember?chat_id={chat}&user_id={self._reader.context.own_id}"
-                try:  # not by the library's method, which insists on every field
-                    told = await api.await_call(api.bot.request.post(url))
+                try:  # not by the library's method, which requires every field
+                    member = await api.await_call(api.bot.request.post(url))
                 except (BadRequest, Forbidden) as error:
                     self._refusals[RoomId(room)] = f"{api.redact(error)}: add the bot to this chat"
                 except TelegramError:
-                    continue  # nothing is known of it now
+                    continue  # its state is unknown now
                 else:
-                    status = get_str(told, "status") if isinstance(told, dict) else ""
+                    status = get_str(member, "status") if isinstance(member, dict) else ""
                     gone = status in ("left", "kicked")
                     self._refusals[RoomId(room)] = f"the bot is {status}: add it to this chat" if gone else ""
             await self._clock.sleep(ROOM_CHECK_INTERVAL_S)
 
-    async def _receive(self, api: TelegramApi, emit: Emit, trouble: PollBackoff) -> None:
+    async def _receive(self, api: TelegramApi, emit: Emit, backoff: PollBackoff) -> None:
         if self._config.webhook is None:
-            await TelegramPoller(api=api, inbound=self._reader, emit=emit, clock=self._clock, trouble=trouble).run()
+            await TelegramPoller(api=api, reader=self._reader, emit=emit, clock=self._clock, backoff=backoff).run()
             return
-        # Here and not above: a web server costs 10 MB, and few want one.
+        # Here and not above: a web server costs 10 MB, and few bots use one.
         from channels.telegram.webhook import TelegramWebhookServer  # noqa: PLC0415
 
         await TelegramWebhookServer(
             self._config.webhook,
             api=api,
-            inbound=self._reader,
+            reader=self._reader,
             emit=emit,
             clock=self._clock,
-            trouble=trouble,
+            backoff=backoff,
         ).run()
+
+
+_OK, _SERVER = 200, 500
+
+_DOWNLOAD_TIMEOUT_S = 300.0
+
+_PREVIEW_RETRY_S = 3.0
+
+_DRAFT_TIMEOUT_S = 1.5
+"""A slower draft is abandoned, for it leaves nothing behind, and the final answer may be waiting for it."""
+
+_MAX_CONCURRENT = 8
+"""Calls for typing and previews; the other connections are for messages."""
+
+_MAX_DRAFTS = 1000
+
+
+class TelegramExtras:
+    """Typing, previews and downloads of one account; they obey the rate limits and never delay a message."""
+
+    def __init__(
+        self, api: TelegramApi, clock: Clock, outgoing: TelegramOutgoing, preview: Literal["off", "private", "all"]
+    ) -> None:
+        self._api, self._clock, self._outgoing, self._preview = api, clock, outgoing, preview
+        self._drafts: dict[Address, int] = {}
+        """Place -> id of its current draft. Each answer has another one."""
+        self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
+
+    async def typing(self, at: Address) -> None:
+        """Show the typing indicator. Best effort."""
+        try:
+            chat = self._outgoing.chat_id(at)
+            if self._outgoing.pacer.is_free(chat, self._clock.monotonic()) and not self._slots.locked():
+                async with self._slots:
+                    await self._api.bot.send_chat_action(chat, ChatAction.TYPING, message_thread_id=parse_topic_id(at))
+        except Exception as error:  # noqa: BLE001 - best effort, whatever breaks
+            self._to_send_error(error, at)
+
+    def end_preview(self, at: Address) -> None:
+        """Use another draft for the next preview: a message was sent there, which ended the answer."""
+        if len(self._drafts) > _MAX_DRAFTS:
+            self._drafts.clear()
+        self._drafts[at] = self._drafts.get(at, 1) + 1
+
+    async def preview(self, at: Address, text: str, shown: MessageId | None) -> MessageId | None:
+        """Show a preview; `Rejected` where the configuration has none."""
+        chat = self._outgoing.chat_id(at)
+        private = chat > 0
+        if self._preview == "off" or (self._preview == "private" and not private):
+            raise Rejected("previews are not wanted here")
+        if not text.strip():
+            return shown
+        if self._slots.locked() or not self._outgoing.pacer.take_optional(chat, self._clock.monotonic()):
+            raise RateLimited("no room for a preview", retry_after_s=_PREVIEW_RETRY_S)
+        try:
+            async with self._slots:
+                return await (
+                    self._send_draft(at, chat, text) if private else self._send_or_edit(at, chat, text, shown)
+                )
+        except Exception as error:  # noqa: BLE001 - translated to a SendError
+            if isinstance(error, BadRequest) and "not modified" in str(error):
+                return shown
+            verdict = self._to_send_error(error, at)
+            if isinstance(verdict, Denied):  # 404: an older server without drafts
+                raise Rejected("this Bot API server shows no drafts") from None
+            raise verdict from None
+
+    async def _send_draft(self, at: Address, chat: int, text: str) -> None:
+        last, draft = render(text)[-1], self._drafts.setdefault(at, 1)
+        async with asyncio.timeout(_DRAFT_TIMEOUT_S):
+            await self._api.bot.send_message_draft(
+                chat, draft, last.text, entities=to_entities(last.spans), message_thread_id=parse_topic_id(at)
+            )
+
+    async def _send_or_edit(self, at: Address, chat: int, text: str, shown: MessageId | None) -> MessageId:
+        last, bot = render(text)[-1], self._api.bot
+        marks = to_entities(last.spans)
+        if shown is not None:
+            number = _preview_number(at, chat, shown)
+            await bot.edit_message_text(last.text, chat, number, entities=marks, link_preview_options=NO_LINK_PREVIEW)
+            return shown
+        self._outgoing.numbers.mark_unknown(chat)  # until the id of this message is known
+        sent = await bot.send_message(
+            chat,
+            last.text,
+            entities=marks,
+            disable_notification=True,
+            message_thread_id=parse_topic_id(at),
+            link_preview_options=NO_LINK_PREVIEW,
+        )
+        self._outgoing.numbers.record_sent(chat, sent.message_id)
+        return format_message_id(sent.message_id, str(chat), at.room)
+
+    async def delete_preview(self, at: Address, shown: MessageId) -> None:
+        chat = self._outgoing.chat_id(at)
+        try:
+            await self._api.bot.delete_message(chat, _preview_number(at, chat, shown))
+        except Exception as error:  # noqa: BLE001 - translated to a SendError
+            if not (isinstance(error, BadRequest) and "not found" in str(error)):
+                raise self._to_send_error(error, at) from None
+
+    def _to_send_error(self, error: Exception, at: Address) -> SendError:
+        """Translate the error. A rate limit of an optional call does not delay messages."""
+        verdict = self._api.to_send_error(error)
+        if isinstance(verdict, RateLimited):
+            until_s = self._clock.monotonic() + verdict.retry_after_s
+            self._outgoing.pacer.hold_optional(self._outgoing.chat_id(at), until_s)
+        return verdict
+
+    async def download(self, attachment: Attachment, limit_bytes: int) -> bytes:
+        """Download a file. Nothing was sent, so every other failure than a refusal or a rate limit is `Unreachable`."""
+        _check_size(attachment.size_bytes, limit_bytes)
+        try:
+            async with asyncio.timeout(_DOWNLOAD_TIMEOUT_S):
+                file = await self._api.bot.get_file(attachment.id)
+                _check_size(file.file_size, limit_bytes)
+                return await self._fetch(file.file_path, limit_bytes)
+        except SendError:
+            raise
+        except Exception as error:  # noqa: BLE001 - of the network, of the API, or an unreadable answer
+            verdict = self._api.to_send_error(error)
+            sure = isinstance(verdict, (Rejected, RateLimited))
+            raise verdict if sure else Unreachable(verdict.reason) from None
+
+    async def _fetch(self, url: str | None, limit_bytes: int) -> bytes:
+        # A server in local mode answers with a path of its own machine, which we must not open.
+        if not url or not url.startswith(self._api.file_base_url):
+            raise Rejected("the Bot API server keeps its files to itself")
+        async with self._api.stream_file(url) as response:
+            if response.status_code != _OK:
+                reason = f"the file cannot be had: HTTP {response.status_code}"
+                raise Unreachable(reason) if response.status_code >= _SERVER else Rejected(reason)
+            data = bytearray()
+            async for chunk in response.aiter_raw():
+                data += chunk
+                _check_size(len(data), limit_bytes)
+            return bytes(data)
+
+
+def _preview_number(at: Address, chat: int, shown: MessageId) -> int:
+    number = parse_message_number(shown, str(chat), at.room)
+    if number is None:
+        raise Rejected("it stands where the group was before it moved")
+    return number
+
+
+def _check_size(size_bytes: int | None, limit_bytes: int) -> None:
+    if size_bytes is not None and size_bytes > limit_bytes:
+        raise Rejected(f"larger than {limit_bytes} bytes")

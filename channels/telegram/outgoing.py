@@ -1,9 +1,8 @@
-"""What we say: paced by chat, in order, and never twice.
+"""Sending to Telegram: paced by chat, in order, and never twice.
 
-When something may be sent. Pure: time is handed in.
-
-Telegram: about one message a second in a chat, twenty a minute in a group, thirty a second overall
-(core.telegram.org/bots/faq#my-bot-is-hitting-limits-how-do-i-avoid-this). One chat's limits never delay another.
+`TelegramPacer` decides when something may be sent; it is pure. Telegram allows about one message a second in a chat,
+twenty a minute in a group, thirty a second overall
+(core.telegram.org/bots/faq#my-bot-is-hitting-limits-how-do-i-avoid-this). One chat's limits never delay another chat.
 """
 
 import asyncio
@@ -37,44 +36,49 @@ from channels.text import safe_content_type, safe_file_name
 from gateway.core.clock import Clock
 from gateway.core.events import Address, MessageId, Receipt
 
+logger = logging.getLogger("reverie.telegram")
+
 _MINUTE_S, _SECOND_S = 60.0, 1.0
+
 _RECHECK_S = 0.05
-"""When to look again if all that is allowed is on its way."""
+"""Delay of the next check if all allowed messages are in flight."""
+
 _SLACK_S = 1e-9
-"""Floating point must not make us sleep for nothing."""
+"""Tolerance, so that rounding errors cause no extra sleep."""
+
 _MAX_CHATS = 1000
-"""Chats that are remembered before the quiet ones are forgotten."""
+"""Tracked chats; past that, idle ones are forgotten."""
 
 
 @dataclass(eq=False, slots=True)
 class _ChatPace:
     sent_s: deque[float] = field(default_factory=deque)
-    """When something was sent in the last minute."""
+    """Times of messages in the last minute."""
     optional_s: deque[float] = field(default_factory=deque)
-    """The same for what need not have been: previews."""
+    """Times of optional calls (previews) in the last minute."""
     held_until: float = 0.0
     hushed_until: float = 0.0
 
 
 class TelegramPacer:
-    """The pace of one bot account."""
+    """Rate limits of one bot account."""
 
     def __init__(self, flood: TelegramRateLimit) -> None:
         self._flood = flood
         self._chats: dict[int, _ChatPace] = {}
         self._answered_s: deque[float] = deque()
-        """When messages were answered, in the last second, of all chats."""
+        """Times of answers to messages in the last second, of all chats."""
         self._in_flight = 0
-        """Messages that are on their way."""
+        """Number of unanswered messages."""
 
     def wait_s(self, chat: int, now_s: float) -> float:
-        """How long until a message may go to `chat`; 0: now."""
-        known = self._chat_pace(chat, now_s)
-        waits = [known.held_until - now_s]
-        if known.sent_s:
-            waits.append(known.sent_s[-1] + self._flood.per_chat_s - now_s)
-        if _is_group(chat) and len(known.sent_s) >= self._flood.group_per_min:
-            waits.append(known.sent_s[-self._flood.group_per_min] + _MINUTE_S - now_s)
+        """Return the seconds until a message may go to `chat`; 0: now."""
+        pace = self._chat_pace(chat, now_s)
+        waits = [pace.held_until - now_s]
+        if pace.sent_s:
+            waits.append(pace.sent_s[-1] + self._flood.per_chat_s - now_s)
+        if _is_group(chat) and len(pace.sent_s) >= self._flood.group_per_min:
+            waits.append(pace.sent_s[-self._flood.group_per_min] + _MINUTE_S - now_s)
         if (surplus := self._in_flight + len(self._answered_s) - self._flood.overall_per_s) >= 0:
             waits.append(
                 self._answered_s[surplus] + _SECOND_S - now_s if surplus < len(self._answered_s) else _RECHECK_S
@@ -82,60 +86,60 @@ class TelegramPacer:
         return longest if (longest := max(waits)) > _SLACK_S else 0.0
 
     def start(self, chat: int, now_s: float) -> None:
-        """A message goes to `chat` now. Call `done` when that is over."""
+        """Record that a message to `chat` is sent now. Call `finish` afterwards."""
         self._chat_pace(chat, now_s).sent_s.append(now_s)
         self._in_flight += 1
 
     def finish(self, chat: int, now_s: float) -> None:
-        """The message that was taken last in `chat` has been answered; Telegram counts from some time before that."""
+        """Record the answer to the last message of `chat`; Telegram counts from a time before that."""
         self._in_flight -= 1
         self._answered_s.append(now_s)
-        known = self._chat_pace(chat, now_s)
-        if known.sent_s:
-            known.sent_s[-1] = now_s
+        pace = self._chat_pace(chat, now_s)
+        if pace.sent_s:
+            pace.sent_s[-1] = now_s
 
     def take_optional(self, chat: int, now_s: float) -> bool:
-        """Take room for something that need not be sent, if half of what is allowed is free."""
-        known = self._chat_pace(chat, now_s)
-        busy = _is_group(chat) and len(known.sent_s) + len(known.optional_s) >= self._flood.group_per_min / 2
+        """Reserve an optional call, if half of the limits is free."""
+        pace = self._chat_pace(chat, now_s)
+        busy = _is_group(chat) and len(pace.sent_s) + len(pace.optional_s) >= self._flood.group_per_min / 2
         if (
             not self.is_free(chat, now_s)
             or busy
             or self._in_flight + len(self._answered_s) >= max(1, self._flood.overall_per_s / 2)
         ):
             return False
-        known.optional_s.append(now_s)
+        pace.optional_s.append(now_s)
         return True
 
     def is_free(self, chat: int, now_s: float) -> bool:
-        """Whether Telegram has not told us to be quiet in `chat`."""
+        """Return whether Telegram has demanded no pause in `chat`."""
         return self.quiet_s(chat, now_s) <= 0
 
     def quiet_s(self, chat: int, now_s: float) -> float:
-        """For how long Telegram has told us to be quiet in `chat` with what is no message; 0: it has not."""
-        known = self._chat_pace(chat, now_s)
-        return max(0.0, known.held_until - now_s, known.hushed_until - now_s)
+        """Return the seconds of the pause in `chat` for calls other than messages; 0: none."""
+        pace = self._chat_pace(chat, now_s)
+        return max(0.0, pace.held_until - now_s, pace.hushed_until - now_s)
 
     def hold(self, chat: int, until_s: float) -> None:
-        """Telegram wants nothing for `chat` before that."""
-        known = self._chats.setdefault(chat, _ChatPace())
-        known.held_until = max(known.held_until, until_s)
+        """Delay all calls to `chat`, as Telegram demanded."""
+        pace = self._chats.setdefault(chat, _ChatPace())
+        pace.held_until = max(pace.held_until, until_s)
 
     def hold_optional(self, chat: int, until_s: float) -> None:
-        """Telegram wants nothing for `chat` before that which need not be sent. A message may be refused, or not."""
-        known = self._chats.setdefault(chat, _ChatPace())
-        known.hushed_until = max(known.hushed_until, until_s)
+        """Delay optional calls to `chat`, as Telegram demanded. Messages are still tried."""
+        pace = self._chats.setdefault(chat, _ChatPace())
+        pace.hushed_until = max(pace.hushed_until, until_s)
 
     def _chat_pace(self, chat: int, now_s: float) -> _ChatPace:
         while self._answered_s and self._answered_s[0] <= now_s - _SECOND_S:
             self._answered_s.popleft()
         if len(self._chats) > _MAX_CHATS:
-            self._chats = {key: one for key, one in self._chats.items() if not _is_idle(one, now_s)}
-        known = self._chats.setdefault(chat, _ChatPace())
-        for times in (known.sent_s, known.optional_s):
+            self._chats = {key: chat_pace for key, chat_pace in self._chats.items() if not _is_idle(chat_pace, now_s)}
+        pace = self._chats.setdefault(chat, _ChatPace())
+        for times in (pace.sent_s, pace.optional_s):
             while times and times[0] <= now_s - max(_MINUTE_S, self._flood.per_chat_s):
                 times.popleft()
-        return known
+        return pace
 
 
 def _is_group(chat: int) -> bool:
@@ -147,30 +151,36 @@ def _is_idle(chat: _ChatPace, now_s: float) -> bool:
     return last <= now_s - _MINUTE_S
 
 
-logger = logging.getLogger("reverie.telegram")
 NO_LINK_PREVIEW = LinkPreviewOptions(is_disabled=True)
+
 MAX_FILE_BYTES: Final = 50_000_000
 """core.telegram.org/bots/api#sending-files: 50 MB."""
+
 _UPLOAD_TIMEOUT_S = 120.0
-"""For the answer to a file, which Telegram looks at first."""
+"""For the answer to a file, which Telegram checks first."""
+
 _MAX_TRIES = 4
-"""With the formatting, the reply and the old chat id each given up once."""
+"""One attempt, and one each without the formatting, without the reply and with the new chat id."""
+
 _MAX_WAIT_S = 60.0
-"""A group's pace is counted by the minute; what takes longer is Telegram's word, and others should know."""
+"""Group limits are counted by the minute; a longer wait is demanded by Telegram, and raised as `RateLimited`."""
 
 
 _RECOVERY_TIMEOUT_S = 120.0
-"""How long a server that has just failed is asked whether it is back, before nothing is known of a message."""
+"""Time that a failed server has to answer again, before the message counts as uncertain."""
+
 _SETTLE_DELAY_S = 3.0
-"""After that, so long for what it had begun."""
+"""Time after that for the server to complete the request."""
+
 _GAP, _SHARED_GAP, _MOST_PROBED = 3, 10, 40
-"""So many ids without a message end a search, where a chat counts alone or with others; and so many are looked at."""
+"""Consecutive unused ids that end a search, in a chat with its own sequence or a shared one; and the most ids that are
+checked."""
 
 ResultT = TypeVar("ResultT")
 
 
 class TelegramOutgoing:
-    """The way out of one account."""
+    """Outgoing messages of one account."""
 
     def __init__(
         self,
@@ -182,33 +192,35 @@ class TelegramOutgoing:
         *,
         numbers: MessageNumbers,
     ) -> None:
-        """`chat` tells where a room is now; `moved(old, new)` is told where it turned out to be."""
+        """Send with `api`; `chat` returns a room's current chat, and `moved(old, new)` records a move."""
         self._api, self._clock, self.pacer, self._resolve_chat, self._on_moved = api, clock, pace, chat, moved
         self.numbers = numbers
         self._resolve_lock = asyncio.Lock()
-        """Chats may share their ids, so what became of one message is found out after the other."""
+        """Chats may share their numbers, so failed messages are resolved one after the other."""
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
     def chat_id(self, at: Address) -> int:
-        """The chat's id as Telegram wants it. Raises Rejected."""
+        """Return the chat's current id. Raises Rejected."""
         try:
             return int(self._resolve_chat(at.room))
         except ValueError:
             raise Rejected(f"{at.room!r} is not the id of a Telegram chat") from None
 
-    async def send(self, part: Part, going: BeforeSend) -> Receipt:
-        """As `Channel.send`."""
+    async def send(self, part: Part, before_send: BeforeSend) -> Receipt:
         try:
-            return Receipt(ids=(await self.run_paced(part.to, lambda: self._hand_over(part), going),))
-        except Denied as error:  # whether we are really refused is found out by whoever polls
+            return Receipt(ids=(await self.run_paced(part.to, lambda: self._hand_over(part), before_send),))
+        except Denied as error:  # the polling side confirms whether the token is really refused
             raise Unreachable(error.reason) from None
 
     async def run_paced(
-        self, at: Address, hand_over: Callable[[], Awaitable[ResultT]], going: BeforeSend = no_before_send
+        self, at: Address, hand_over: Callable[[], Awaitable[ResultT]], before_send: BeforeSend = no_before_send
     ) -> ResultT:
-        """What `hand_over` gives, once it is a message's turn there. Raises `SendError`, and what `going` raises."""
-        lane = self._locks.setdefault(at.room, asyncio.Lock())
-        async with lane:  # in a chat, one after the other
+        """Return the result of `hand_over`, called when it is the message's turn.
+
+        Raises `SendError`, and errors of `before_send`.
+        """
+        lock = self._locks.setdefault(at.room, asyncio.Lock())
+        async with lock:  # in a chat, one after the other
             chat = self.chat_id(at)
             while wait_s := self.pacer.wait_s(chat, self._clock.monotonic()):
                 if wait_s > _MAX_WAIT_S:
@@ -217,7 +229,7 @@ class TelegramOutgoing:
                 chat = self.chat_id(at)
             self.pacer.start(chat, self._clock.monotonic())
             try:
-                await going()
+                await before_send()
                 return await self._run_hand_over(hand_over, chat)
             finally:
                 self.pacer.finish(chat, self._clock.monotonic())
@@ -225,11 +237,11 @@ class TelegramOutgoing:
     async def _run_hand_over(self, hand_over: Callable[[], Awaitable[ResultT]], chat: int) -> ResultT:
         try:
             return await hand_over()
-        except Exception as error:  # noqa: BLE001 - behind the hand-over, all else leaves it uncertain
+        except Exception as error:  # noqa: BLE001 - after the hand-over every other error is uncertain
             raise self.to_send_error(error, chat) from None
 
     def to_send_error(self, error: Exception, chat: int) -> SendError:
-        """As ours, and the chat's pace slowed down if Telegram asks for that."""
+        """Translate the error, and delay the chat if Telegram demands it."""
         verdict = self._api.to_send_error(error)
         if isinstance(verdict, RateLimited):
             self.pacer.hold(chat, self._clock.monotonic() + verdict.retry_after_s)
@@ -243,21 +255,21 @@ class TelegramOutgoing:
             try:
                 sent = await self._send_once(chat, lambda: self._call_send(part, chat, text, reply))  # noqa: B023 - called at once
                 return format_message_id(sent, str(chat), room)
-            # Each of these says that the message was surely not sent.
+            # Each of these errors proves that the message was not sent.
             except ChatMigrated as error:
                 self.record_move(chat, error)
             except BadRequest as error:
-                said = str(error).casefold()
-                if text.spans and "entit" in said:
+                description = str(error).casefold()
+                if text.spans and "entit" in description:
                     text = TelegramText(text=text.text)
-                elif reply and "repl" in said:
+                elif reply and "repl" in description:
                     replying = False
                 else:
                     raise
         raise Rejected("Telegram refuses this message in every form")
 
     async def _send_once(self, chat: int, call: Callable[[], Awaitable[int]]) -> int:
-        """The id of what `call` sends, also where the server fails after it has sent it."""
+        """Return the id of the message that `call` sends, also if the server fails after sending it."""
         newest = self.numbers.newest(chat)
         try:
             number = await call()
@@ -271,7 +283,10 @@ class TelegramOutgoing:
         return number
 
     async def _resolve_failed(self, chat: int, newest: int | None, error: TelegramServerError) -> int:
-        """The id of the message, if it was sent all the same. Raises Unreachable if not, `error` if nobody knows."""
+        """Return the id of the message if it was sent despite the error.
+
+        Raises Unreachable if not, `error` if that is unknown.
+        """
         try:
             async with self._resolve_lock:
                 if newest is not None and await self._wait_until_back():
@@ -283,12 +298,12 @@ class TelegramOutgoing:
         except TelegramError as failed:
             logger.info("nobody knows what became of a message: %s", self._api.redact(failed))
         self.numbers.mark_unknown(chat)
-        if error.is_proxy_page:  # what stands in front of the servers had none that answered
+        if error.is_proxy_page:  # no Bot API server has received it
             raise Unreachable(f"no Bot API server has answered: {self._api.redact(error)}") from None
         raise error
 
     async def _wait_until_back(self) -> bool:
-        """Whether the server answers again before long."""
+        """Return whether the server answers again within the time limit."""
         backoff, until_s = Backoff(10.0), self._clock.monotonic() + _RECOVERY_TIMEOUT_S
         while self._clock.monotonic() < until_s:
             try:
@@ -301,7 +316,7 @@ class TelegramOutgoing:
         return False
 
     async def _find_sent(self, chat: int, newest: int) -> int | None:
-        """A message of ours behind `newest` that nobody knows of. None: there is none. Raises TelegramError."""
+        """Return an unknown message of ours after `newest`. None: there is none. Raises TelegramError."""
         number, last = newest, newest
         gap = _GAP if has_own_sequence(chat) else _SHARED_GAP
         while number < max(last, self.numbers.newest(chat) or 0) + gap:
@@ -314,12 +329,12 @@ class TelegramOutgoing:
             try:
                 await self._api.await_call(self._api.bot.edit_message_reply_markup(chat, number))
             except BadRequest as error:
-                said = str(error).casefold().replace("_", " ")
-                if "not modified" in said:
+                description = str(error).casefold().replace("_", " ")
+                if "not modified" in description:
                     return number
-                if "can't be edited" in said:
+                if "can't be edited" in description:
                     last = number
-                elif "not found" not in said and "id invalid" not in said:
+                elif "not found" not in description and "id invalid" not in description:
                     raise
             else:
                 return number
@@ -342,12 +357,12 @@ class TelegramOutgoing:
         return sent.message_id
 
     def record_move(self, chat: int, error: ChatMigrated) -> None:
-        """Telegram says that the group `chat` is another one now."""
+        """Record that the group `chat` has a new id."""
         self._on_moved(str(chat), str(error.new_chat_id))
 
 
 def to_entities(spans: tuple[TelegramSpan, ...]) -> list[MessageEntity] | None:
-    """As the library wants them; None for none."""
+    """Return the library's entities; None for none."""
     return [
         MessageEntity(
             type=span.type, offset=span.start, length=span.end - span.start, url=span.url, language=span.language
@@ -357,7 +372,7 @@ def to_entities(spans: tuple[TelegramSpan, ...]) -> list[MessageEntity] | None:
 
 
 def parse_topic_id(at: Address) -> int | None:
-    """A topic's id. Raises Rejected."""
+    """Return a topic's id. Raises Rejected."""
     try:
         return int(at.thread) if at.thread is not None else None
     except ValueError:

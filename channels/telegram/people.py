@@ -1,15 +1,8 @@
-"""Who did it, and where. Pure.
+"""People and places of Telegram updates: senders, attachments, other content, and who runs which group. Pure.
 
-Telegram vouches for user ids. A message in the name of a chat (a channel, or an anonymous administrator) names
-the chat: it is stable, but nobody knows which person it was, so it is never verified. What a business's bot says in
+Telegram verifies user ids. A message in the name of a chat (a channel, or an anonymous administrator) has the chat as
+its sender: that is stable, but the person is unknown, so it is never verified. A message that a business bot sends in
 its owner's name is the bot's.
-
-What a message holds besides text: files stay with Telegram, the rest becomes a line. Pure.
-
-Who runs which group, as Telegram tells it. Pure bookkeeping.
-
-Messages do not say so, so it is asked for, and only in groups where the operator wants something to follow from it.
-What was not told lately is not believed: then nobody has any rank.
 """
 
 from collections import OrderedDict
@@ -43,14 +36,14 @@ _FILE_KINDS: dict[str, tuple[_Form, str | None]] = {
     "voice": ("audio", "audio/ogg"),
     "document": ("file", None),
 }
-"""By key: the form, and the type where Telegram knows it without saying."""
+"""Key -> form, and the content type if Telegram fixes it without sending it."""
 _RECORDED_KINDS = ("voice", "video_note")
 _FORMS_BY_TYPE: dict[str, _Form] = {"image": "image", "audio": "audio", "video": "video"}
 _MAX_POLL_OPTIONS, _TEXT_CHARS = 12, 300
 
 
 def parse_attachments(message: Json) -> tuple[Attachment, ...]:
-    """Files, in the order in which they are listed above; a picture only in its largest size."""
+    """Return files in the order of `_FILE_KINDS`; a photo only in its largest size."""
     found = []
     sizes = [size for size in get_objects(message, "photo") if get_raw_str(size, "file_id")]
     if sizes:
@@ -58,15 +51,17 @@ def parse_attachments(message: Json) -> tuple[Attachment, ...]:
         found.append(_build_attachment(largest, "image", "image/jpeg"))
     for key, (form, known) in _FILE_KINDS.items():
         file = get_object(message, key)
-        # A moving picture is sent as a document too, for old clients.
+        # An animation is also sent as a document, for old clients.
         if get_raw_str(file, "file_id") and not (key == "document" and "animation" in message):
-            told = get_str(file, "mime_type") or known
-            kind = _FORMS_BY_TYPE.get((told or "").partition("/")[0], form) if key == "document" else form
-            found.append(_build_attachment(file, kind, told, recorded=key in _RECORDED_KINDS))
+            content_type = get_str(file, "mime_type") or known
+            kind = _FORMS_BY_TYPE.get((content_type or "").partition("/")[0], form) if key == "document" else form
+            found.append(_build_attachment(file, kind, content_type, recorded=key in _RECORDED_KINDS))
     sticker = get_object(message, "sticker")
     if get_raw_str(sticker, "file_id"):
-        kind_of = "video/webm" if sticker.get("is_video") is True else "image/webp"
-        found.append(_build_attachment(sticker, "sticker", None if sticker.get("is_animated") is True else kind_of))
+        sticker_type = "video/webm" if sticker.get("is_video") is True else "image/webp"
+        found.append(
+            _build_attachment(sticker, "sticker", None if sticker.get("is_animated") is True else sticker_type)
+        )
     return tuple(found)
 
 
@@ -84,7 +79,7 @@ def _build_attachment(file: Json, form: _Form, content_type: str | None, *, reco
 
 
 def describe_content(message: Json) -> str:
-    """A line for what is neither text nor a file; empty if there is nothing of the kind."""
+    """Return a line for content that is neither text nor a file; empty if there is none."""
     if venue := get_object(message, "venue"):
         where = _format_position(get_object(venue, "location"))
         return (
@@ -124,7 +119,7 @@ def _format_position(location: Json) -> str:
 
 
 def full_name(person: Json) -> str:
-    """First and last name, else the title or the user name."""
+    """Return first and last name, else the title or the user name."""
     whole_name = " ".join(
         filter(None, [clean_name(get_raw_str(person, "first_name")), clean_name(get_raw_str(person, "last_name"))])
     )
@@ -132,13 +127,13 @@ def full_name(person: Json) -> str:
 
 
 RANKS: Final = ("creator", "administrator")
-"""core.telegram.org/bots/api#chatmember"""
+"""core.telegram.org/bots/api#chatmember."""
 MEMBER_UPDATE: Final = "chat_member"
-"""The update that tells of changes, where the bot is an administrator itself. It must be asked for by name."""
+"""Update about changed members, sent where the bot is an administrator. It must be requested by name."""
 ANY_CHAT: Final = "*"
 _MAX_AGE: Final = timedelta(minutes=10)
 _RETRY_AFTER: Final = timedelta(minutes=1)
-"""After a question that was not answered."""
+"""Delay after an unanswered request."""
 _MAX_CONCURRENT: Final = 20
 _MAX_GROUPS: Final = 1_000
 _GROUP_TYPES: Final = frozenset({"group", "supergroup"})
@@ -152,27 +147,31 @@ class _GroupRanks:
 
 
 class TelegramRanks:
-    """Of one account. Chats are named as Telegram names them now."""
+    """Administrators of groups, for one account. Chats have their current ids.
+
+    Messages do not contain ranks, so they are requested, and only for groups where the operator uses them. Old answers
+    are not trusted: then nobody has a rank.
+    """
 
     def __init__(self, rooms: AbstractSet[str]) -> None:
-        """`rooms`: where it matters; `*`: anywhere. Empty: nowhere, so nothing is ever asked."""
+        """Track the chats in `rooms`; `*`: all. Empty: none, so nothing is ever requested."""
         self._rooms = rooms
         self._groups: OrderedDict[str, _GroupRanks] = OrderedDict()
 
     @property
     def is_enabled(self) -> bool:
-        """Whether it matters anywhere."""
+        """True if any chat is tracked."""
         return bool(self._rooms)
 
     def chats_to_ask(self, updates: Iterable[Json], now: datetime) -> list[str]:
-        """Chats to be asked about before these updates are read."""
+        """Return the chats to request before these updates are read."""
         if not self._rooms:
             return []
         chats = dict.fromkeys(chat for update in updates if (chat := _group_of(update)) and self._is_relevant(chat))
         return [chat for chat in chats if self._is_due(chat, now)][:_MAX_CONCURRENT]
 
     def record_answer(self, chat: str, members: Sequence[Json] | None, now: datetime) -> None:
-        """The answer to a question of `now`; None: there is none."""
+        """Record the answer to a request of `now`; None: there was none."""
         found = _GroupRanks(asked_at=now, is_answered=members is not None)
         for member in members or ():
             user, status = get_int(get_object(member, "user"), "id"), get_raw_str(member, "status")
@@ -184,7 +183,7 @@ class TelegramRanks:
             self._groups.popitem(last=False)
 
     def apply_update(self, update: Json) -> None:
-        """Take in one update: somebody was made an administrator, or is none any more."""
+        """Apply one update: a member became an administrator, or is none any more."""
         change = get_object(update, MEMBER_UPDATE)
         member, when = get_object(change, "new_chat_member"), get_datetime(change, "date")
         group = self._groups.get(str(get_int(get_object(change, "chat"), "id")))
@@ -193,11 +192,11 @@ class TelegramRanks:
             return
         if status not in RANKS:
             group.ranks.pop(user, None)
-        elif when is not None and when >= group.asked_at:  # an older one may be over: the answer knows
+        elif when is not None and when >= group.asked_at:  # an older change is already part of the answer
             group.ranks[user] = status
 
     def ranks_of(self, chat: str, user: str, now: datetime) -> tuple[str, ...]:
-        """What somebody is there: one rank or none."""
+        """Return the user's rank there: one or none."""
         group = self._groups.get(chat)
         if group is None or not group.is_answered or now - group.asked_at >= _MAX_AGE or not user.isdecimal():
             return ()
@@ -213,7 +212,7 @@ class TelegramRanks:
 
 
 def _group_of(update: Json) -> str:
-    """The group that an update is of; empty: none."""
+    """Return the group of an update; empty: none."""
     for event in update.values():
         for holder in (event, get_object(event, "message")):
             chat = get_object(holder, "chat")
@@ -223,62 +222,62 @@ def _group_of(update: Json) -> str:
 
 
 _PLACEHOLDER_USERS = frozenset({1087968824, 136817688, 777000})
-"""Users that stand for a chat: GroupAnonymousBot, Channel_Bot, Telegram (core.telegram.org/bots/api#message)."""
+"""Users that represent a chat: GroupAnonymousBot, Channel_Bot, Telegram (core.telegram.org/bots/api#message)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TelegramUpdateContext:
-    """What must be known to read an update."""
+    """State that is needed to read an update."""
 
     channel: ChannelName
     own_id: int
     """Our own user id."""
     username: str
-    """Our own, without `@`; empty if there is none."""
+    """Our user name, without `@`; empty if there is none."""
     can_read_all: bool = True
-    """False: privacy mode, so what a reply refers to was perhaps never shown to us."""
+    """False: privacy mode, so the message that a reply refers to was perhaps never sent to us."""
     rooms: frozenset[str] = frozenset()
-    """As configured."""
+    """Configured rooms."""
     commands: frozenset[str] = frozenset()
-    """Ours. Empty: not known, then any may be ours."""
+    """Names of our commands. Empty: unknown, so any command may be ours."""
     cursor: TelegramCursor = field(default_factory=TelegramCursor)
 
 
-def parse_place(message: Json, view: TelegramUpdateContext) -> Address | None:
-    """Where a message stands. A chain of replies has a `message_thread_id` too, but is no thread of ours."""
+def parse_place(message: Json, context: TelegramUpdateContext) -> Address | None:
+    """Return the place of a message. A chain of replies has a `message_thread_id` too, but is no thread of ours."""
     chat = get_int(get_object(message, "chat"), "id")
     if chat is None:
         return None
     thread = get_int(message, "message_thread_id") if message.get("is_topic_message") is True else None
     return Address(
-        channel=view.channel,
-        room=RoomId(view.cursor.known_room(str(chat), view.rooms)),
+        channel=context.channel,
+        room=RoomId(context.cursor.known_room(str(chat), context.rooms)),
         thread=ThreadId(str(thread)) if thread is not None else None,
     )
 
 
-def parse_message_id(message: Json, view: TelegramUpdateContext, about: Json | None = None) -> MessageId | None:
-    """Its id, or that of the message which it is about, as its own chat names it. None: not told."""
-    here, said = get_int(get_object(message, "chat"), "id"), message if about is None else about
-    number = get_int(said, "message_id")
-    if here is None or number is None:
+def parse_message_id(message: Json, context: TelegramUpdateContext, about: Json | None = None) -> MessageId | None:
+    """Return the id of the message, or of `about`, the one it refers to. None: missing."""
+    own_chat, target = get_int(get_object(message, "chat"), "id"), message if about is None else about
+    number = get_int(target, "message_id")
+    if own_chat is None or number is None:
         return None
-    # A reply may be to what was said before the group moved.
-    chat = get_int(get_object(said, "chat"), "id") or here
-    return format_message_id(number, str(chat), view.cursor.known_room(str(here), view.rooms))
+    # A reply may refer to a message from before the group moved.
+    chat = get_int(get_object(target, "chat"), "id") or own_chat
+    return format_message_id(number, str(chat), context.cursor.known_room(str(own_chat), context.rooms))
 
 
 def parse_sender(event: Json, *, user: str = "from", chat: str = "sender_chat") -> Sender | None:
-    """Who did it; None: not told."""
-    person, behind = get_object(event, "sender_business_bot") or get_object(event, user), get_object(event, chat)
-    user_id, chat_id = get_int(person, "id"), get_int(behind, "id")
+    """Return the sender of an event; None: missing."""
+    person, behind_chat = get_object(event, "sender_business_bot") or get_object(event, user), get_object(event, chat)
+    user_id, chat_id = get_int(person, "id"), get_int(behind_chat, "id")
     if chat_id is not None and (user_id is None or user_id in _PLACEHOLDER_USERS):
-        return Sender(id=SenderId(str(chat_id)), name=full_name(behind) or str(chat_id))
+        return Sender(id=SenderId(str(chat_id)), name=full_name(behind_chat) or str(chat_id))
     return parse_user(person)
 
 
 def parse_user(person: Json) -> Sender | None:
-    """A user."""
+    """Return a user; None: missing."""
     user_id = get_int(person, "id")
     if user_id is None:
         return None
@@ -291,17 +290,17 @@ def parse_user(person: Json) -> Sender | None:
 
 
 def forward_origin_name(message: Json) -> str:
-    """From whom a message was forwarded, for display; empty if it was not."""
-    told = get_object(message, "forward_origin")
+    """Return the name of a forwarded message's author, for display; empty if it was not forwarded."""
+    origin = get_object(message, "forward_origin")
     legacy: Mapping[str, object] = {
         key: message[key] for key in ("forward_from", "forward_from_chat") if key in message
     }
-    if not told and not legacy and "forward_date" not in message:
+    if not origin and not legacy and "forward_date" not in message:
         return ""
     for key in ("sender_user", "sender_chat", "chat"):
-        if named := full_name(get_object(told, key)):
+        if named := full_name(get_object(origin, key)):
             return named
-    named = clean_name(get_raw_str(told, "sender_user_name") or get_raw_str(message, "forward_sender_name"))
+    named = clean_name(get_raw_str(origin, "sender_user_name") or get_raw_str(message, "forward_sender_name"))
     for key in ("forward_from", "forward_from_chat"):
         named = named or full_name(get_object(legacy, key))
     return named or "somebody"

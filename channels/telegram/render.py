@@ -1,10 +1,7 @@
-"""Markdown as texts with message entities (core.telegram.org/bots/api#messageentity). Pure.
+"""Markdown as texts with message entities, and back (core.telegram.org/bots/api#messageentity). Pure.
 
-No parse mode, so there is nothing to escape: entities say by offset what is bold, in UTF-16 units.
-
-Formatted text from Telegram as our Markdown (core.telegram.org/bots/api#messageentity). Pure.
-
-Offsets and lengths count UTF-16 units. What does not fit the text, or crosses another entity, is left out.
+Outgoing text uses no parse mode, so nothing needs escaping: entities mark formatting by offset, in UTF-16 units.
+Incoming entities that do not fit the text, or cross another entity, are ignored.
 """
 
 import json
@@ -21,9 +18,9 @@ _INLINE_MARKS = {"bold": "**", "italic": "*", "strikethrough": "~~", "spoiler": 
 _BLOCK_TYPES = frozenset({"pre", "blockquote", "expandable_blockquote"})
 _RENDERED_TYPES = _BLOCK_TYPES | _INLINE_MARKS.keys() | {"code", "text_link"}
 _SURROGATE_BITS = b"\x00\xd8\x00\xdc"
-"""The first bits of a surrogate pair, little-endian (RFC 2781 section 2.1)."""
+"""First bits of a surrogate pair, little-endian (RFC 2781 section 2.1)."""
 _MAX_PARSED_ENTITIES = 200
-"""Entities that are looked at; Telegram sends at most 100."""
+"""Entities that are parsed; Telegram sends at most 100."""
 _LINE = re.compile(r"(\s*)(.*?)(\s*)", re.DOTALL)
 
 
@@ -33,17 +30,17 @@ class _EntitySpan:
     end: int
     type: str
     argument: str
-    """The link's target, or the code's language."""
+    """Link target, or language of the code."""
 
 
 def to_markdown(text: str, entities: Iterable[Json]) -> str:
-    """`text` with the formatting that Markdown has; what was typed is never escaped."""
+    """Return `text` with its formatting as Markdown; typed characters are never escaped."""
     units = Utf16Text(text)
     return _write_spans(units.cut, 0, units.size, list(_nest_spans(units, entities)))
 
 
 class Utf16Text:
-    """A text that can be cut at UTF-16 offsets."""
+    """Text that can be cut at UTF-16 offsets."""
 
     def __init__(self, text: str) -> None:
         self._bytes = text.encode("utf-16-le", "surrogatepass")
@@ -53,13 +50,13 @@ class Utf16Text:
         return clean_text(self._bytes[2 * start : 2 * end].decode("utf-16-le", "surrogatepass"))
 
     def find_span(self, start: int | None, length: int | None) -> tuple[int, int] | None:
-        """Start and end, if they are inside the text and part no surrogate pair."""
+        """Return start and end, if they are inside the text and split no surrogate pair."""
         if start is None or length is None or start < 0 or length <= 0 or start + length > self.size:
             return None
         return (start, start + length) if not (self._splits_pair(start) or self._splits_pair(start + length)) else None
 
     def _splits_pair(self, at: int) -> bool:
-        """Whether a high surrogate is before `at` and a low one behind it."""
+        """Return whether `at` is between a high and a low surrogate."""
         around = self._bytes[2 * at - 2 : 2 * at + 2] if at else b""
         return (
             len(around) == len(_SURROGATE_BITS)
@@ -121,12 +118,12 @@ def _wrap_span(span: _EntitySpan, inner: str) -> str:
 
 
 def quote_lines(text: str) -> str:
-    """`text` as a Markdown quote."""
+    """Return `text` as a Markdown quote."""
     return "\n".join(f"> {line}".rstrip() for line in text.strip("\n").split("\n"))
 
 
 def _wrap_words(text: str, before: str, after: str) -> str:
-    """Marks hug the words of each line: emphasis does not reach over white space at its edges, or a line's end."""
+    """Put marks around the words of each line: emphasis includes no white space at its edges, and no line end."""
 
     def line(part: str) -> str:
         found = _LINE.fullmatch(part)
@@ -144,14 +141,14 @@ def _backticks(text: str, least: int) -> str:
 MAX_TEXT_UNITS = 4096
 """UTF-16 units of a text. Telegram counts code points, which are never more."""
 MAX_CAPTION_UNITS = 1024
-"""The same, of a text that stands under a file."""
+"""UTF-16 units of a text under a file."""
 MAX_ENTITIES = 100
-"""More are ignored by Telegram, and not the least important ones."""
+"""Telegram ignores any more, and not the least important ones."""
 
 _NESTING_ORDER = ("blockquote", "text_link", "bold", "italic", "strikethrough", "spoiler", "code", "pre")
-"""Which may hold which, outermost first; code may hold nothing, and be in nothing but a quote."""
+"""Allowed nesting, outermost first; code may contain nothing, and be only in a quote."""
 _PRIORITY = ("pre", "code", "text_link", "blockquote", "bold", "spoiler", "italic", "strikethrough")
-"""Which to keep if there are too many."""
+"""Order in which entities are kept if there are too many."""
 _LINK = re.compile(r"(?:https?|tg|ton)://[^\s]+|(?:mailto|tel):[^\s]+", re.IGNORECASE)
 _MAX_BACKTRACK = 64
 """Code points that a hard cut may step back to keep a character together."""
@@ -159,7 +156,7 @@ _MAX_BACKTRACK = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TelegramSpan:
-    """An entity; where it counts in code points or UTF-16 units is up to who has it."""
+    """Entity; its offsets count code points or UTF-16 units, depending on its owner."""
 
     type: str
     start: int
@@ -170,13 +167,13 @@ class TelegramSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TelegramText:
-    """One message as Telegram takes it; the spans count UTF-16 units."""
+    """Text of one message; its spans count UTF-16 units."""
 
     text: str
     spans: tuple[TelegramSpan, ...] = ()
 
     def to_json(self) -> str:
-        """As JSON, the same for equal texts."""
+        """Return JSON, the same for equal texts."""
         spans = [
             {key: value for key in TelegramSpan.__slots__ if (value := getattr(span, key)) is not None}
             for span in self.spans
@@ -186,7 +183,7 @@ class TelegramText:
 
 
 def parse_body(body: str) -> TelegramText:
-    """Reverse `TelegramText.dump`; anything else is text without formatting."""
+    """Reverse `TelegramText.to_json`; any other text has no formatting."""
     try:
         value = json.loads(body)
         if not isinstance(value, dict) or value.keys() != {"text", "entities"}:
@@ -200,37 +197,45 @@ def parse_body(body: str) -> TelegramText:
 
 
 def render(markdown: str, limit: int = MAX_TEXT_UNITS, *, first: int | None = None) -> tuple[TelegramText, ...]:
-    """The messages to send, at least one, none blank, each of at most `limit` units, the first of at most `first`."""
+    """Return the messages to send, at least one, none blank.
+
+    Each has at most `limit` units, the first one at most `first`.
+    """
     text, spans = _flatten(_break_mass_mentions(parse_markdown(markdown)))
-    made = tuple(_build_text(text, spans, start, end) for start, end in _cut_text(text, limit, first or limit))
-    # Nothing but what is not shown (controls): say that there was something.
-    return made or (TelegramText(text="\ufffd"),)
+    texts = tuple(_build_text(text, spans, start, end) for start, end in _cut_text(text, limit, first or limit))
+    # Only invisible characters (controls): show a placeholder.
+    return texts or (TelegramText(text="\ufffd"),)
 
 
 def _break_mass_mentions(runs: Sequence[TextRun]) -> Sequence[TextRun]:
-    """The same runs, with @names parted if there are many of them. In code and links they call nobody."""
-    calls = [not (run.href or run.marks & {"code", "pre"}) for run in runs]
-    if not mentions_many("".join(run.text if may else "\n" for run, may in zip(runs, calls, strict=True))):
+    """Return the runs with @names broken up if there are many. In code and links they notify nobody."""
+    notifies = [not (run.href or run.marks & {"code", "pre"}) for run in runs]
+    if not mentions_many(
+        "".join(run.text if can_notify else "\n" for run, can_notify in zip(runs, notifies, strict=True))
+    ):
         return runs
-    return [replace(run, text=break_mentions(run.text)) if may else run for run, may in zip(runs, calls, strict=True)]
+    return [
+        replace(run, text=break_mentions(run.text)) if can_notify else run
+        for run, can_notify in zip(runs, notifies, strict=True)
+    ]
 
 
 def utf16_length(text: str) -> int:
-    """UTF-16 units."""
+    """Return the number of UTF-16 units."""
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 def _flatten(runs: Sequence[TextRun]) -> tuple[str, list[TelegramSpan]]:
-    """The whole text, and its spans in code points."""
+    """Return the whole text, and its spans in code points."""
     text, spans = "", list[TelegramSpan]()
     opened: list[TelegramSpan] = []
     for index, run in enumerate(runs):
         wanted = list(_run_spans(run, len(text)))
-        same = 0
-        while same < min(len(opened), len(wanted)) and _is_same_entity(opened[same], wanted[same]):
-            same += 1
-        spans += [replace(span, end=len(text)) for span in opened[same:]]
-        opened = opened[:same] + wanted[same:]
+        common = 0
+        while common < min(len(opened), len(wanted)) and _is_same_entity(opened[common], wanted[common]):
+            common += 1
+        spans += [replace(span, end=len(text)) for span in opened[common:]]
+        opened = opened[:common] + wanted[common:]
         text += run.text
         following = runs[index + 1].href if index + 1 < len(runs) else None
         if run.href and following != run.href and not _LINK.fullmatch(run.href) and run.href not in run.text:
@@ -245,7 +250,7 @@ def _run_spans(run: TextRun, start: int) -> Iterator[TelegramSpan]:
     if "quote" in run.marks:
         yield TelegramSpan(type="blockquote", start=start, end=start)
     linked = run.href is not None and _LINK.fullmatch(run.href) and run.href != run.text
-    if linked and "pre" not in run.marks:  # to be clicked is worth more than to be set in another font
+    if linked and "pre" not in run.marks:  # a working link is worth more than a code font
         yield TelegramSpan(type="text_link", start=start, end=start, url=run.href)
     if "pre" in run.marks:
         language = "".join((run.lang or "").split()) or None
@@ -265,7 +270,7 @@ def _is_same_entity(one: TelegramSpan, other: TelegramSpan) -> bool:
 
 
 def _cut_text(text: str, limit: int, first: int) -> Iterator[tuple[int, int]]:
-    """Where to cut: pieces without white space at their ends, except the indentation of a line."""
+    """Yield the pieces' bounds: without white space at their ends, except the indentation of a line."""
     at, room = _skip_blank(text, 0), first
     while at < len(text):
         end = at + _fitting_count(text, at, room)
@@ -279,7 +284,7 @@ def _cut_text(text: str, limit: int, first: int) -> Iterator[tuple[int, int]]:
 
 
 def _skip_blank(text: str, at: int) -> int:
-    """Where the first line begins that is not blank; behind a cut inside a line, the spaces go too."""
+    """Return the start of the first line that is not blank; after a cut inside a line, spaces are skipped, too."""
     skip = len(text) - len(text[at:].lstrip()) if text[at:].strip() else len(text)
     if at and text[at - 1] != "\n" and "\n" not in text[at:skip]:
         return skip
@@ -287,7 +292,7 @@ def _skip_blank(text: str, at: int) -> int:
 
 
 def _fitting_count(text: str, at: int, limit: int) -> int:
-    """How many code points from `at` on fit into `limit` units."""
+    """Return how many code points from `at` fit into `limit` units."""
     if utf16_length(text[at : at + limit]) <= limit:
         return min(limit, len(text) - at)
     count = used = 0
@@ -300,7 +305,7 @@ def _fitting_count(text: str, at: int, limit: int) -> int:
 
 
 def _find_boundary(text: str, at: int, end: int) -> int:
-    """The best place for a cut at or before `end`: between paragraphs, lines, words, else characters."""
+    """Return the best cut at or before `end`: between paragraphs, lines, words, else characters."""
     size = end - at
     for mark, least in (("\n\n", size // 2), ("\n", size // 3), (" ", size // 4)):
         found = text.rfind(mark, at, end + len(mark))
@@ -313,7 +318,7 @@ def _find_boundary(text: str, at: int, end: int) -> int:
 
 
 def _is_one_character(text: str, at: int, start: int) -> bool:
-    """Whether a reader of `text` from `start` sees what is before and behind `at` as one character (as in UAX 29)."""
+    """Return whether the code points around `at` form one character for a reader who starts at `start` (UAX 29)."""
     before, behind = text[at - 1], text[at]
     return bool(
         unicodedata.combining(behind)
@@ -336,16 +341,16 @@ def _count_flag_letters(text: str, at: int, start: int) -> int:
 
 
 def _build_text(text: str, spans: Sequence[TelegramSpan], start: int, end: int) -> TelegramText:
-    """One piece with its share of the spans, which are opened again where a cut went through them."""
+    """Return one piece with its share of the spans, which are reopened after a cut."""
     piece = text[start:end]
     offsets = _utf16_offsets(piece)
     inside = []
     for span in spans:
         first, last = max(span.start, start) - start, min(span.end, end) - start
-        if first < last and (shown := piece[first:last]).strip():
-            if span.type == "pre":  # a cut between its lines leaves the line break to nobody
-                first += len(shown) - len(shown.lstrip("\n"))
-                last -= len(shown) - len(shown.rstrip("\n"))
+        if first < last and (covered := piece[first:last]).strip():
+            if span.type == "pre":  # after a cut between its lines, the line break belongs to neither piece
+                first += len(covered) - len(covered.lstrip("\n"))
+                last -= len(covered) - len(covered.rstrip("\n"))
             inside.append(replace(span, start=offsets[first], end=offsets[last]))
     if len(inside) > MAX_ENTITIES:
         inside = sorted(inside, key=lambda span: _PRIORITY.index(span.type))[:MAX_ENTITIES]
@@ -354,7 +359,7 @@ def _build_text(text: str, spans: Sequence[TelegramSpan], start: int, end: int) 
 
 
 def _utf16_offsets(piece: str) -> Sequence[int]:
-    """For every code point, and the end, its offset in UTF-16 units."""
+    """Return the offset in UTF-16 units of every code point, and of the end."""
     if utf16_length(piece) == len(piece):
         return range(len(piece) + 1)
     offsets = [0]

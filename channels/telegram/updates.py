@@ -1,9 +1,7 @@
-"""Asking Telegram for updates, again and again, and never losing one.
+"""Long polling: requests updates without losing one, and the administrators of groups that they need.
 
-An update is confirmed by asking for the next (core.telegram.org/bots/api#getupdates), so that is done only when
-what it said is durable, with the offset beside it.
-
-Asking Telegram who runs a group, before what was said there is read.
+An update is confirmed by requesting the next (core.telegram.org/bots/api#getupdates), so that happens only when its
+events are durable, together with the offset.
 """
 
 import asyncio
@@ -23,53 +21,52 @@ from gateway.core.clock import Clock
 
 logger = logging.getLogger("reverie.telegram")
 _RANKS_TIMEOUT_S: Final = 5.0
-"""What was said waits for the answer."""
+"""Messages wait for the answer."""
 
 
 async def fetch_ranks(api: TelegramApi, ranks: TelegramRanks, updates: Sequence[Json], now: datetime) -> None:
-    """Have `ranks` know what is needed to read `updates`, or that it is not to be known. Raises nothing."""
+    """Update `ranks` for reading `updates`; unanswered chats are recorded as unknown. Raises nothing."""
     if not (chats := ranks.chats_to_ask(updates, now)):
         return
     answers: dict[str, list[Json]] = {}
 
-    async def one(chat: str) -> None:
-        # Not by the library's method, which insists on every field.
-        told = await api.await_call(api.bot.request.post(f"{api.bot.base_url}/getChatAdministrators?chat_id={chat}"))
-        if isinstance(told, list):
-            answers[chat] = get_objects({"told": told}, "told")
+    async def fetch(chat: str) -> None:
+        # Not by the library's method, which requires every field.
+        members = await api.await_call(api.bot.request.post(f"{api.bot.base_url}/getChatAdministrators?chat_id={chat}"))
+        if isinstance(members, list):
+            answers[chat] = get_objects({"result": members}, "result")
 
     try:
         async with asyncio.timeout(_RANKS_TIMEOUT_S):
-            results = await asyncio.gather(*map(one, chats), return_exceptions=True)
+            results = await asyncio.gather(*map(fetch, chats), return_exceptions=True)
     except TimeoutError:
         results = [TelegramError("no answer in time")]
-    for failed in (one for one in results if isinstance(one, Exception)):
+    for failed in (result for result in results if isinstance(result, Exception)):
         logger.warning("who runs a group cannot be told, so nobody there has a rank for now: %s", api.redact(failed))
     for chat in chats:
         ranks.record_answer(chat, answers.get(chat), now)
 
 
 _IDLE_POLL_S = 1.0
-"""Between two polls that bring nothing new and take less: some servers never let a poll wait, or forget what was
-confirmed."""
+"""Shortest time between two polls without new updates: some servers never let a poll wait, or forget confirmations."""
 _CONFLICT_REASON = "another process polls with this token, or a webhook is set"
 
 
 class TelegramPoller:
-    """The loop. `run` it."""
+    """Polling loop of one account."""
 
     def __init__(
-        self, *, api: TelegramApi, inbound: UpdateReader, emit: Emit, clock: Clock, trouble: PollBackoff
+        self, *, api: TelegramApi, reader: UpdateReader, emit: Emit, clock: Clock, backoff: PollBackoff
     ) -> None:
-        self._api, self._reader, self._emit, self._clock, self._backoff = api, inbound, emit, clock, trouble
+        self._api, self._reader, self._emit, self._clock, self._backoff = api, reader, emit, clock, backoff
         self._looked_for_webhook = False
 
     async def run(self) -> None:
-        """Ends only by cancellation, by `Denied`, or by what `emit` raises."""
-        holding = False
+        """Poll. Ends only by cancellation, by `Denied`, or by an error of `emit`."""
+        has_held = False
         while True:
             offset, asked_s = self._reader.durable_cursor.request_offset(self._clock.now()), self._clock.monotonic()
-            wait = not (holding or self._backoff.is_failing)
+            wait = not (has_held or self._backoff.is_failing)
             try:
                 updates = await self._api.get_updates(offset, self._reader.allowed_updates, wait=wait)
             except (TelegramError, TimeoutError) as error:
@@ -82,25 +79,25 @@ class TelegramPoller:
                 await self._backoff.handle_error(TelegramError("updates without an id"))
                 continue
             await self._backoff.record_success()
-            new = any((get_int(one, "update_id") or 0) >= (offset or 0) for one in readable)
-            holding = await self._process(readable)
-            if holding:
+            new = any((get_int(update, "update_id") or 0) >= (offset or 0) for update in readable)
+            has_held = await self._process(readable)
+            if has_held:
                 await self._clock.sleep(ALBUM_WAIT_S)
             elif wait and not new and self._clock.monotonic() - asked_s < _IDLE_POLL_S:
                 await self._clock.sleep(_IDLE_POLL_S)
 
     async def _process(self, updates: list[Json]) -> bool:
-        """Hand over what is whole; True: the rest must be asked for again."""
+        """Emit complete updates; return True if the rest must be requested again."""
         await fetch_ranks(self._api, self._reader.ranks, updates, self._clock.now())
-        taken = self._reader.read_batch(updates, self._clock.now())
-        if taken.notifications or taken.cursor != self._reader.durable_cursor:
-            await self._emit(taken.notifications, cursor=taken.cursor.to_json())
-            self._reader.durable_cursor = taken.cursor
-        await self._api.answer_buttons(taken.button_presses)
-        return taken.count < len(updates)
+        batch = self._reader.read_batch(updates, self._clock.now())
+        if batch.notifications or batch.cursor != self._reader.durable_cursor:
+            await self._emit(batch.notifications, cursor=batch.cursor.to_json())
+            self._reader.durable_cursor = batch.cursor
+        await self._api.answer_buttons(batch.button_presses)
+        return batch.count < len(updates)
 
     async def _remove_webhook(self) -> bool:
-        """Whether the conflict was with a webhook, which is now gone. Looked for once."""
+        """Return whether the conflict was with a webhook, which is now removed. Checked once."""
         if self._looked_for_webhook:
             return False
         self._looked_for_webhook = True

@@ -1,7 +1,7 @@
-"""Being told of updates instead of asking (core.telegram.org/bots/api#setwebhook).
+"""Webhook: an HTTP server that Telegram sends updates to (core.telegram.org/bots/api#setwebhook).
 
-Telegram sends an update again until it is answered with 200, and that is done only when what it said is durable. It
-sends the next of a chat only then, so the pictures of an album come as messages of their own.
+Telegram repeats an update until it is answered with 200, and that happens only when its events are durable. It sends
+the next update of a chat only then, so the pictures of an album arrive as separate messages.
 """
 
 import asyncio
@@ -27,33 +27,33 @@ _MAX_BODY_BYTES = 2**20
 """An update is a few kilobytes."""
 _CLOSE_TIMEOUT_S = 0.3
 _CHECK_INTERVAL_S = 60.0
-"""How often we see whether Telegram still means to call us: a poller elsewhere may have removed the webhook, and then
-nothing would ever come."""
+"""Seconds between two checks that our webhook is still set: a poller elsewhere may have removed it, and then no update
+would arrive."""
 _SECRET_HEADER = "X-Telegram-Bot-Api-Secret-Token"  # noqa: S105 - the header's name
 
 
 class TelegramWebhookServer:
-    """The listener. `run` it."""
+    """HTTP server for one account's updates."""
 
     def __init__(
         self,
         config: TelegramWebhook,
         *,
         api: TelegramApi,
-        inbound: UpdateReader,
+        reader: UpdateReader,
         emit: Emit,
         clock: Clock,
-        trouble: PollBackoff,
+        backoff: PollBackoff,
     ) -> None:
-        self._config, self._api, self._reader, self._emit = config, api, inbound, emit
-        self._clock, self._backoff = clock, trouble
+        self._config, self._api, self._reader, self._emit = config, api, reader, emit
+        self._clock, self._backoff = clock, backoff
         self._durable_cursor: TelegramCursor | None = None
-        """None: not known. A group may have moved while nobody was looking."""
+        """None: unknown. A group may have moved while the gateway was not running."""
         self._lock = asyncio.Lock()
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
-        """Ends only by cancellation, by `Denied`, or by what `emit` raises."""
+        """Serve. Ends only by cancellation, by `Denied`, or by an error of `emit`."""
         app = web.Application(client_max_size=_MAX_BODY_BYTES)
         app.router.add_post(self._config.path, self._handle_request)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=_CLOSE_TIMEOUT_S)
@@ -72,8 +72,8 @@ class TelegramWebhookServer:
         watching = asyncio.ensure_future(self._watch_webhook())
         try:
             done, _ = await asyncio.wait({watching, self._failure}, return_when=asyncio.FIRST_COMPLETED)
-            for one in done:
-                one.result()
+            for finished in done:
+                finished.result()
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
@@ -90,13 +90,15 @@ class TelegramWebhookServer:
                 )
                 await self._set_webhook()
             if info.last_error_date not in (None, failed):
-                failed, said = info.last_error_date, self._api.redact(info.last_error_message)
+                failed, message = info.last_error_date, self._api.redact(info.last_error_message)
                 logger.warning(
-                    "%s: Telegram could not call the webhook: %s", self._reader.context.channel, single_line(said, 200)
+                    "%s: Telegram could not call the webhook: %s",
+                    self._reader.context.channel,
+                    single_line(message, 200),
                 )
 
     async def _get_info(self) -> WebhookInfo:
-        """What Telegram has of our webhook, however long it takes. Raises Denied."""
+        """Request Telegram's state of our webhook until it succeeds. Raises Denied."""
         while True:
             try:
                 info = await self._api.await_call(self._api.bot.get_webhook_info())
@@ -107,7 +109,7 @@ class TelegramWebhookServer:
                 return info
 
     async def _set_webhook(self) -> None:
-        """Tell Telegram where we are, however long it takes. Raises Denied."""
+        """Set our webhook; repeat until it succeeds. Raises Denied."""
         while True:
             try:
                 await self._api.await_call(
@@ -125,16 +127,16 @@ class TelegramWebhookServer:
                 return
 
     async def _handle_request(self, request: web.Request) -> web.Response:
-        told = request.headers.get(_SECRET_HEADER, "").encode("utf-8", "surrogateescape")
-        if not hmac.compare_digest(told, self._config.secret.get_secret_value().encode()):
+        secret = request.headers.get(_SECRET_HEADER, "").encode("utf-8", "surrogateescape")
+        if not hmac.compare_digest(secret, self._config.secret.get_secret_value().encode()):
             return web.Response(status=403)
         try:
             updates = valid_updates([json.loads(await request.read())])
         except (ValueError, RecursionError):
-            updates = []  # it will not be better the next time
+            updates = []  # accepted: a repetition would be as invalid
         try:
             await self._process(updates)
-        except Exception as error:  # noqa: BLE001 - comes out of `run`
+        except Exception as error:  # noqa: BLE001 - raised by `run`
             if not self._failure.done():
                 self._failure.set_exception(error)
             return web.Response(status=503)
@@ -143,8 +145,8 @@ class TelegramWebhookServer:
     async def _process(self, updates: list[Json]) -> None:
         async with self._lock:
             await fetch_ranks(self._api, self._reader.ranks, updates, self._clock.now())
-            taken = self._reader.read_batch(updates, self._clock.now())
-            if taken.notifications or taken.cursor != self._durable_cursor:
-                await self._emit(taken.notifications, cursor=taken.cursor.to_json())
-                self._durable_cursor = self._reader.durable_cursor = taken.cursor
-        await self._api.answer_buttons(taken.button_presses)
+            batch = self._reader.read_batch(updates, self._clock.now())
+            if batch.notifications or batch.cursor != self._durable_cursor:
+                await self._emit(batch.notifications, cursor=batch.cursor.to_json())
+                self._durable_cursor = self._reader.durable_cursor = batch.cursor
+        await self._api.answer_buttons(batch.button_presses)

@@ -1,13 +1,8 @@
 """Updates of the Bot API as notifications (core.telegram.org/bots/api#update). Pure.
 
-Reads the JSON itself: fields and kinds that are not known yet come up all the time, and one that cannot be read
-must cost nothing but itself.
-
-From updates as they came to notifications: albums put together, moved groups remembered. Pure.
-
-Service messages: who came and went, and what a place is called now. Pure.
-
-Whom a message is said to: us, by a command, a mention or a reply, or the room. Pure.
+Reads the JSON itself: new fields and kinds of updates appear often, and an update that cannot be read must affect no
+other. `UpdateReader` reads batches: it joins albums, remembers moved groups, and advances the cursor. `parse_update`
+and the functions around it read one update.
 """
 
 import logging
@@ -58,10 +53,15 @@ from gateway.core.events import (
     Sender,
 )
 
+logger = logging.getLogger("reverie.telegram")
+
 _PRESENT_STATUSES = frozenset({"member", "administrator", "creator", "restricted"})
+
 _MAX_TITLE_CHARS = 128
+
 _MAX_NAMES = 4_096
-"""Chats and forum topics: what was told of earlier ones is in the log."""
+"""Chats and forum topics whose names are kept; names of earlier ones are in the log."""
+
 _UPDATE_KINDS = (
     "message",
     "edited_message",
@@ -70,72 +70,77 @@ _UPDATE_KINDS = (
     "message_reaction",
     "my_chat_member",
 )
-"""Of updates that tell their chat; a press of a button tells of its `message`."""
+"""Updates that contain their chat; a button press contains it in its `message`."""
 
 
-def parse_membership(message: Json, view: TelegramUpdateContext, now: datetime) -> tuple[MembershipChanged, ...]:
-    """What a service message says; nothing if it is none, or concerns ourselves (`parse_own_membership` does)."""
-    at, by, number = parse_place(message, view), parse_sender(message), parse_message_id(message, view)
-    if at is None or by is None or number is None:
+def parse_membership(message: Json, context: TelegramUpdateContext, now: datetime) -> tuple[MembershipChanged, ...]:
+    """Return the events of a service message; empty for other messages.
+
+    Our own membership is left out: `parse_own_membership` handles it.
+    """
+    at, sender, number = parse_place(message, context), parse_sender(message), parse_message_id(message, context)
+    if at is None or sender is None or number is None:
         return ()
     sent = get_datetime(message, "date") or now
 
     def event(
         change: Literal["join", "part", "kick", "title"],
-        who: Sender,
+        member: Sender,
         index: int = 0,
         subject: str | None = None,
         text: str | None = None,
     ) -> MembershipChanged:
         event_id = EventId(f"{number}.{index}")
-        return MembershipChanged(id=event_id, at=at, sender=who, change=change, sent=sent, subject=subject, text=text)
+        return MembershipChanged(
+            id=event_id, at=at, sender=member, change=change, sent=sent, subject=subject, text=text
+        )
 
     joined = [
-        who
-        for one in get_objects(message, "new_chat_members")
-        if (who := parse_user(one)) and who.id != str(view.own_id)
+        member
+        for user in get_objects(message, "new_chat_members")
+        if (member := parse_user(user)) and member.id != str(context.own_id)
     ]
     if joined:
-        return tuple(event("join", who, index) for index, who in enumerate(joined))
+        return tuple(event("join", member, index) for index, member in enumerate(joined))
     left = parse_user(get_object(message, "left_chat_member"))
-    if left and left.id != str(view.own_id):
-        return (event("part", left) if left.id == by.id else event("kick", by, subject=left.name),)
+    if left and left.id != str(context.own_id):
+        return (event("part", left) if left.id == sender.id else event("kick", sender, subject=left.name),)
     topic = get_object(message, "forum_topic_created") or get_object(message, "forum_topic_edited")
     title = single_line(get_raw_str(message, "new_chat_title") or get_raw_str(topic, "name"), _MAX_TITLE_CHARS)
-    if title and by.id != str(view.own_id):
-        return (event("title", by, text=title),)
+    if title and sender.id != str(context.own_id):
+        return (event("title", sender, text=title),)
     return ()
 
 
 class ChatTitles:
-    """What chats and forum topics are called, from the updates that tell it."""
+    """Names of chats and forum topics, from the updates that contain them."""
 
     def __init__(self) -> None:
         self._names: OrderedDict[Address, PlaceNames] = OrderedDict()
 
-    def apply_update(self, update: Json, view: TelegramUpdateContext) -> None:
-        """Take in what an update tells of its place."""
+    def apply_update(self, update: Json, context: TelegramUpdateContext) -> None:
+        """Learn the names of an update's place."""
         for kind in _UPDATE_KINDS:
             message = get_object(update, kind) or get_object(get_object(update, "callback_query"), kind)
-            at = parse_place(message, view)
+            at = parse_place(message, context)
             if at is not None:
                 self._store(replace(at, thread=None), _chat_names(get_object(message, "chat")))
                 if at.thread is not None:
                     self._store(at, _topic_names(message))
 
-    def place_names(self, at: Address, view: TelegramUpdateContext) -> PlaceNames:
-        """Of a thread with the names of its room."""
+    def place_names(self, at: Address, context: TelegramUpdateContext) -> PlaceNames:
+        """Return the names of a place; for a thread also those of its room."""
         known = self._names.get(replace(at, thread=None), PlaceNames())
         if at.thread is not None and (topic := self._names.get(at)) is not None:
             known = replace(known, thread=topic.thread, thread_created_as=topic.thread_created_as)
-        return replace(known, me=f"@{view.username}" if view.username else None)
+        return replace(known, me=f"@{context.username}" if context.username else None)
 
-    def _store(self, at: Address, told: PlaceNames) -> None:
+    def _store(self, at: Address, names: PlaceNames) -> None:
         before = self._names.get(at)
-        if at.thread is not None and before is not None and told.thread is None:
-            first = told.thread_created_as or before.thread_created_as
-            told = replace(before, thread_created_as=first)
-        self._names[at] = told
+        if at.thread is not None and before is not None and names.thread is None:
+            first = names.thread_created_as or before.thread_created_as
+            names = replace(before, thread_created_as=first)
+        self._names[at] = names
         self._names.move_to_end(at)
         if len(self._names) > _MAX_NAMES:
             self._names.popitem(last=False)
@@ -145,24 +150,24 @@ def _chat_names(chat: Json) -> PlaceNames:
     if get_raw_str(chat, "type") == "private":
         handle = clean_name(get_raw_str(chat, "username"))
         return PlaceNames(person=full_name(chat) or None, handle=f"@{handle}" if handle else "")
-    # Descriptions of groups are not told in updates, and nothing else there is a topic.
+    # Updates do not contain the descriptions of groups, and nothing else in a group is a topic.
     return PlaceNames(room=get_str(chat, "title") or None, topic="")
 
 
 def _topic_names(message: Json) -> PlaceNames:
-    """What a message in a forum topic tells of it: its name by now, or what it was called when it was created."""
+    """Return a forum topic's current name, or its name at creation, if the message has it."""
     now = get_object(message, "forum_topic_edited") or get_object(message, "forum_topic_created")
     first = get_object(get_object(message, "reply_to_message"), "forum_topic_created")
     return PlaceNames(thread=get_str(now, "name") or None, thread_created_as=get_str(first, "name") or None)
 
 
 def parse_own_membership(
-    event: Json, view: TelegramUpdateContext, now: datetime, update_id: int
+    event: Json, context: TelegramUpdateContext, now: datetime, update_id: int
 ) -> tuple[MembershipChanged, ...]:
-    """We were taken into a place or out of it; in private: somebody blocked us, or wants us back."""
-    at, by = parse_place(event, view), parse_sender(event)
+    """Return the event of being added to or removed from a place; in private: blocked or unblocked by somebody."""
+    at, sender = parse_place(event, context), parse_sender(event)
     before, after = (_is_present(get_object(event, key)) for key in ("old_chat_member", "new_chat_member"))
-    if at is None or by is None or before is None or after is None or before is after:
+    if at is None or sender is None or before is None or after is None or before is after:
         return ()
     change: Literal["join", "part", "kick", "invite"]
     if get_raw_str(get_object(event, "chat"), "type") == "private":
@@ -173,7 +178,7 @@ def parse_own_membership(
         MembershipChanged(
             id=EventId(f"{update_id}.me"),
             at=at,
-            sender=by,
+            sender=sender,
             change=change,
             sent=get_datetime(event, "date") or now,
             subject=full_name(get_object(get_object(event, "new_chat_member"), "user")) or None
@@ -185,7 +190,7 @@ def parse_own_membership(
 
 
 def _is_present(member: Json) -> bool | None:
-    """Whether a member is there; None: not told."""
+    """Return whether a member is there; None: unknown."""
     status = get_raw_str(member, "status")
     if status == "restricted":
         return member.get("is_member") is not False
@@ -195,61 +200,68 @@ def _is_present(member: Json) -> bool | None:
 MessageKind = Literal["direct", "mention", "reply", "room"]
 
 TEXT_FIELDS = (("text", "entities"), ("caption", "caption_entities"))
-"""Where text stands, and what marks it."""
+"""Fields with text, and the fields with its entities."""
 
 
-def parse_command(message: Json, view: TelegramUpdateContext) -> tuple[str, str] | None:
-    """Name and arguments of a command that is said to us.
+def parse_command(message: Json, context: TelegramUpdateContext) -> tuple[str, str] | None:
+    """Return name and arguments of a command that is addressed to us.
 
-    One that was forwarded, or sent by a bot for somebody, was not written by whom it comes from.
+    A command that was forwarded, or sent through an inline bot, does not count: its sender did not write it.
     """
-    first = next((one for one in get_objects(message, "entities") if get_int(one, "offset") == 0), {})
+    first = next((entity for entity in get_objects(message, "entities") if get_int(entity, "offset") == 0), {})
     units = Utf16Text(get_raw_str(message, "text"))
     where = units.find_span(get_int(first, "offset"), get_int(first, "length"))
-    others = (
+    is_foreign = (
         bool(forward_origin_name(message))
         or bool(get_object(message, "via_bot"))
         or message.get("is_automatic_forward") is True
     )
-    if get_raw_str(first, "type") != "bot_command" or not where or others:
+    if get_raw_str(first, "type") != "bot_command" or not where or is_foreign:
         return None
-    word, _, whom = units.cut(*where).removeprefix("/").partition("@")
+    word, _, addressee = units.cut(*where).removeprefix("/").partition("@")
     private = get_raw_str(get_object(message, "chat"), "type") == "private"
-    ours = whom.casefold() == view.username.casefold() if whom else private or _is_known_command(word, view)
+    ours = (
+        addressee.casefold() == context.username.casefold()
+        if addressee
+        else private or _is_known_command(word, context)
+    )
     return (word.lower(), units.cut(where[1], units.size).strip()) if word and ours else None
 
 
-def _is_known_command(word: str, view: TelegramUpdateContext) -> bool:
-    return not view.commands or word.lower() in view.commands
+def _is_known_command(word: str, context: TelegramUpdateContext) -> bool:
+    return not context.commands or word.lower() in context.commands
 
 
 def replied_message(message: Json) -> Json:
-    """The message that this one replies to. What stands in a topic "replies" to the topic's beginning."""
-    about = get_object(message, "reply_to_message")
-    begins = message.get("is_topic_message") is True and (
-        "forum_topic_created" in about or get_int(about, "message_id") == get_int(message, "message_thread_id")
+    """Return the message that this one replies to.
+
+    A message in a topic "replies" to the topic's beginning, which does not count.
+    """
+    replied = get_object(message, "reply_to_message")
+    is_topic_start = message.get("is_topic_message") is True and (
+        "forum_topic_created" in replied or get_int(replied, "message_id") == get_int(message, "message_thread_id")
     )
-    return {} if begins else about
+    return {} if is_topic_start else replied
 
 
-def message_kind(message: Json, view: TelegramUpdateContext, about: Json) -> MessageKind:
-    """`about`: what `replied_message` says."""
+def message_kind(message: Json, context: TelegramUpdateContext, replied: Json) -> MessageKind:
+    """Return whom the message addresses. `replied`: the result of `replied_message`."""
     if get_raw_str(get_object(message, "chat"), "type") == "private":
         return "direct"
-    if any(_mentions_us(message, text, entities, view) for text, entities in TEXT_FIELDS):
+    if any(_mentions_us(message, text, entities, context) for text, entities in TEXT_FIELDS):
         return "mention"
-    return "reply" if get_int(get_object(about, "from"), "id") == view.own_id else "room"
+    return "reply" if get_int(get_object(replied, "from"), "id") == context.own_id else "room"
 
 
-def _mentions_us(message: Json, text: str, entities: str, view: TelegramUpdateContext) -> bool:
+def _mentions_us(message: Json, text: str, entities: str, context: TelegramUpdateContext) -> bool:
     units = Utf16Text(get_raw_str(message, text))
     for entity in get_objects(message, entities):
         where, kind = units.find_span(get_int(entity, "offset"), get_int(entity, "length")), get_raw_str(entity, "type")
-        if kind == "text_mention" and get_int(get_object(entity, "user"), "id") == view.own_id:
+        if kind == "text_mention" and get_int(get_object(entity, "user"), "id") == context.own_id:
             return True
-        if where and kind in ("mention", "bot_command") and view.username:
+        if where and kind in ("mention", "bot_command") and context.username:
             named = units.cut(*where).partition("@")[2]
-            if named.casefold() == view.username.casefold():
+            if named.casefold() == context.username.casefold():
                 return True
     return False
 
@@ -263,56 +275,56 @@ ALLOWED_UPDATES = (
     "callback_query",
     "my_chat_member",
 )
-"""What we ask for. Reactions must be asked for by name, and are told to administrators only."""
+"""Kinds of updates to request. Reactions must be requested by name, and are sent to administrators only."""
 
 _QUOTE_CHARS = 300
 
 
-def parse_update(update: Json, view: TelegramUpdateContext, now: datetime) -> tuple[Notification, ...]:
-    """What an update says; nothing for what does not concern us. Equal for equal updates, but for missing times."""
+def parse_update(update: Json, context: TelegramUpdateContext, now: datetime) -> tuple[Notification, ...]:
+    """Return the events of an update; empty for irrelevant ones. Deterministic, except for missing times."""
     update_id = get_int(update, "update_id") or 0
     if found := get_object(update, "message") or get_object(update, "channel_post"):
-        return _parse_message(found, view, now)
+        return _parse_message(found, context, now)
     if found := get_object(update, "edited_message") or get_object(update, "edited_channel_post"):
-        return _parse_edit(found, view, now, update_id)
+        return _parse_edit(found, context, now, update_id)
     if found := get_object(update, "message_reaction"):
-        return _parse_reactions(found, view, now, update_id)
+        return _parse_reactions(found, context, now, update_id)
     if found := get_object(update, "callback_query"):
-        return _parse_button(found, view, now)
+        return _parse_button(found, context, now)
     if found := get_object(update, "my_chat_member"):
-        return parse_own_membership(found, view, now, update_id)
+        return parse_own_membership(found, context, now, update_id)
     return ()
 
 
 def parse_migration(update: Json) -> tuple[str, str] | None:
-    """The old and the new id of a group, if this update says that it became a supergroup."""
+    """Return the old and the new id of a group, if this update reports that it became a supergroup."""
     message = get_object(update, "message")
-    here = get_int(get_object(message, "chat"), "id")
+    chat = get_int(get_object(message, "chat"), "id")
     to, since = get_int(message, "migrate_to_chat_id"), get_int(message, "migrate_from_chat_id")
-    if here is None or (to is None and since is None):
+    if chat is None or (to is None and since is None):
         return None
-    return (str(here), str(to)) if to is not None else (str(since), str(here))
+    return (str(chat), str(to)) if to is not None else (str(since), str(chat))
 
 
 def album_key(update: Json) -> str:
-    """Names the album that an update is one picture of; empty if it is none."""
+    """Return the key of the album that the update's picture belongs to; empty if none."""
     message = get_object(update, "message") or get_object(update, "channel_post")
     group = get_raw_str(message, "media_group_id")
     return f"{get_int(get_object(message, 'chat'), 'id')}/{group}" if group else ""
 
 
 def message_chat(update: Json) -> int | None:
-    """Where a new message stands."""
+    """Return the chat of a new message."""
     return get_int(get_object(get_object(update, "message") or get_object(update, "channel_post"), "chat"), "id")
 
 
 def button_press(update: Json) -> str:
-    """The id of the button press that waits for an answer; empty if there is none."""
+    """Return the id of a button press that needs an answer; empty if there is none."""
     return get_raw_str(get_object(update, "callback_query"), "id")
 
 
 def merge_album(messages: list[Message]) -> Message:
-    """The pictures of one album, in order, as one message."""
+    """Return the pictures of one album, in order, as one message."""
     order: tuple[MessageKind, ...] = ("direct", "mention", "reply", "room")
     return replace(
         messages[0],
@@ -323,32 +335,32 @@ def merge_album(messages: list[Message]) -> Message:
     )
 
 
-def _parse_message(message: Json, view: TelegramUpdateContext, now: datetime) -> tuple[Notification, ...]:
-    at, who, number = parse_place(message, view), parse_sender(message), parse_message_id(message, view)
+def _parse_message(message: Json, context: TelegramUpdateContext, now: datetime) -> tuple[Notification, ...]:
+    at, who, number = parse_place(message, context), parse_sender(message), parse_message_id(message, context)
     if at is None or who is None or number is None:
         return ()
-    if happened := parse_membership(message, view, now):
-        return happened
-    if who.id == str(view.own_id):
+    if memberships := parse_membership(message, context, now):
+        return memberships
+    if who.id == str(context.own_id):
         return ()
     sent = get_datetime(message, "date") or now
-    if called := parse_command(message, view):
+    if command := parse_command(message, context):
         return (
             Command(
                 id=EventId(number),
                 at=at,
                 sender=who,
-                name=called[0],
-                args=called[1],
+                name=command[0],
+                args=command[1],
                 sent=sent,
                 origin="native",
                 direct=_is_private(message),
             ),
         )
-    (text, carried), files = _message_text(message, view), parse_attachments(message)
+    (text, carried), files = _message_text(message, context), parse_attachments(message)
     if not text.strip() and not files:
         return ()
-    about = replied_message(message)
+    replied = replied_message(message)
     language = get_str(get_object(message, "from"), "language_code")
     return (
         Message(
@@ -357,8 +369,8 @@ def _parse_message(message: Json, view: TelegramUpdateContext, now: datetime) ->
             sender=who,
             text=text,
             sent=sent,
-            kind=message_kind(message, view, about),
-            reply_to=parse_message_id(message, view, about),
+            kind=message_kind(message, context, replied),
+            reply_to=parse_message_id(message, context, replied),
             attachments=files,
             language=language or None,
             carried=carried,
@@ -366,14 +378,16 @@ def _parse_message(message: Json, view: TelegramUpdateContext, now: datetime) ->
     )
 
 
-def _parse_edit(message: Json, view: TelegramUpdateContext, now: datetime, update_id: int) -> tuple[Notification, ...]:
-    at, who, number = parse_place(message, view), parse_sender(message), parse_message_id(message, view)
-    if at is None or who is None or number is None or who.id == str(view.own_id):
+def _parse_edit(
+    message: Json, context: TelegramUpdateContext, now: datetime, update_id: int
+) -> tuple[Notification, ...]:
+    at, who, number = parse_place(message, context), parse_sender(message), parse_message_id(message, context)
+    if at is None or who is None or number is None or who.id == str(context.own_id):
         return ()
     if "live_period" in get_object(message, "location"):
-        return ()  # a moving position, every few seconds
+        return ()  # a live location, updated every few seconds
     sent = get_datetime(message, "edit_date") or get_datetime(message, "date") or now
-    text, carried = _message_text(message, view)
+    text, carried = _message_text(message, context)
     return (
         MessageEdited(
             id=EventId(f"{number}.{update_id}"),
@@ -389,14 +403,14 @@ def _parse_edit(message: Json, view: TelegramUpdateContext, now: datetime, updat
 
 
 def _parse_reactions(
-    event: Json, view: TelegramUpdateContext, now: datetime, update_id: int
+    event: Json, context: TelegramUpdateContext, now: datetime, update_id: int
 ) -> tuple[Notification, ...]:
     at, who, number = (
-        parse_place(event, view),
+        parse_place(event, context),
         parse_sender(event, user="user", chat="actor_chat"),
-        parse_message_id(event, view),
+        parse_message_id(event, context),
     )
-    if at is None or who is None or number is None or who.id == str(view.own_id):
+    if at is None or who is None or number is None or who.id == str(context.own_id):
         return ()
     old, new = ([_reaction_name(one) for one in get_objects(event, key)] for key in ("old_reaction", "new_reaction"))
     changes = [(one, False) for one in old if one not in new] + [(one, True) for one in new if one not in old]
@@ -425,12 +439,12 @@ def _reaction_name(one: Json) -> str:
     )
 
 
-def _parse_button(query: Json, view: TelegramUpdateContext, now: datetime) -> tuple[Notification, ...]:
-    """Buttons under messages; those under inline results name no place."""
-    at, who = parse_place(get_object(query, "message"), view), parse_user(get_object(query, "from"))
+def _parse_button(query: Json, context: TelegramUpdateContext, now: datetime) -> tuple[Notification, ...]:
+    """Return a press of a button under a message; inline results have no place."""
+    at, who = parse_place(get_object(query, "message"), context), parse_user(get_object(query, "from"))
     if at is None or who is None or not get_raw_str(query, "id"):
         return ()
-    # The prefix tells it from a message's id: nothing can be a reply to a press.
+    # The prefix distinguishes it from a message's id: nothing can reply to a press.
     pressed = EventId(f"button:{get_str(query, 'id')}")
     args = get_str(query, "data").strip()
     direct = _is_private(get_object(query, "message"))
@@ -441,14 +455,14 @@ def _is_private(message: Json) -> bool:
     return get_raw_str(get_object(message, "chat"), "type") == "private"
 
 
-def _message_text(message: Json, view: TelegramUpdateContext) -> tuple[str, str]:
-    """All of it, and the part that its sender did not write."""
+def _message_text(message: Json, context: TelegramUpdateContext) -> tuple[str, str]:
+    """Return the whole text, and the part of it that the sender did not write."""
     lines = []
     if forwarded := forward_origin_name(message):
         lines.append(f"(forwarded from {forwarded})")
     if via := clean_name(get_raw_str(get_object(message, "via_bot"), "username")):
         lines.append(f"(by way of @{via})")
-    quote = _quoted_text(message, view)
+    quote = _quoted_text(message, context)
     if quote:
         lines.append(quote)
     for text, entities in TEXT_FIELDS:
@@ -460,117 +474,124 @@ def _message_text(message: Json, view: TelegramUpdateContext) -> tuple[str, str]
     return text, text if forwarded or via else quote
 
 
-def _quoted_text(message: Json, view: TelegramUpdateContext) -> str:
-    """What is replied to, where the reply alone would not tell.
+def _quoted_text(message: Json, context: TelegramUpdateContext) -> str:
+    """Return the quoted text, where the reply alone would be unclear.
 
-    A chosen part of it, something from another chat, or what privacy mode has hidden from us.
+    That is a selected part, a message of another chat, or one that privacy mode has hidden from us.
     """
     words = get_str(get_object(message, "quote"), "text")
-    about, external = replied_message(message), get_object(message, "external_reply")
-    by = ""
+    replied, external = replied_message(message), get_object(message, "external_reply")
+    prefix = ""
     if external:
-        by = f"{forward_origin_name({'forward_origin': external.get('origin')}) or 'somebody'}: "
+        prefix = f"{forward_origin_name({'forward_origin': external.get('origin')}) or 'somebody'}: "
         words = words or describe_content(external) or "(another chat)"
-    elif not words and not view.can_read_all and get_int(get_object(about, "from"), "id") not in (None, view.own_id):
+    elif (
+        not words
+        and not context.can_read_all
+        and get_int(get_object(replied, "from"), "id") not in (None, context.own_id)
+    ):
         if get_raw_str(get_object(message, "chat"), "type") == "private":
             return ""
-        whom = parse_user(get_object(about, "from"))
-        by = f"{whom.name}: " if whom else ""
-        words = clean_text(get_raw_str(about, "text") or get_raw_str(about, "caption")) or describe_content(about)
+        author = parse_user(get_object(replied, "from"))
+        prefix = f"{author.name}: " if author else ""
+        words = clean_text(get_raw_str(replied, "text") or get_raw_str(replied, "caption")) or describe_content(replied)
     if not words.strip():
         return ""
-    return quote_lines(by + (words if len(words) <= _QUOTE_CHARS else words[:_QUOTE_CHARS] + "…"))
+    return quote_lines(prefix + (words if len(words) <= _QUOTE_CHARS else words[:_QUOTE_CHARS] + "…"))
 
 
-logger = logging.getLogger("reverie.telegram")
 _MAX_ALBUM_ITEMS = 10
-"""The most that one holds (core.telegram.org/bots/api#sendmediagroup)."""
+"""Largest album (core.telegram.org/bots/api#sendmediagroup)."""
+
 _MAX_UPDATE_ID = 2**52
+
 _SHARED_TYPES = frozenset({"group", "supergroup", "channel"})
-"""Types of chats that more than one person is in."""
+"""Types of chats with more than one person."""
+
 _MAX_CHATS = 10_000
+
 ALBUM_WAIT_S = 0.7
-"""For so long nothing must be added to an album before it counts as whole. Telegram delivers it within a blink."""
+"""Seconds without a new picture after which an album counts as complete. Telegram usually delivers it at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateBatch:
-    """What became of the updates that were looked at."""
+    """Result of reading updates."""
 
     notifications: tuple[Notification, ...]
-    """To be emitted, together with `cursor`."""
+    """Events to emit together with `cursor`."""
     button_presses: tuple[str, ...]
-    """Presses to be answered once that is done."""
+    """Presses to answer after that."""
     cursor: TelegramCursor
     count: int
-    """How many of the updates these are, from the first. The others are to be shown again, a little later: they
-    begin with an album that may not be whole yet."""
+    """Number of updates read, from the first. The others must be passed again a little later: they begin with an album
+    that may be incomplete."""
 
 
 def valid_updates(updates: Iterable[object]) -> list[Json]:
-    """Those that have an id, each once, in the order of their ids."""
-    found = {_update_id(one): one for one in updates if isinstance(one, dict)}
+    """Return the updates that have an id, each once, in the order of their ids."""
+    found = {_update_id(update): update for update in updates if isinstance(update, dict)}
     return [found[update_id] for update_id in sorted(found) if 0 < update_id < _MAX_UPDATE_ID]
 
 
 class UpdateReader:
-    """Reads one account's updates."""
+    """Reader of one account's updates."""
 
-    def __init__(self, view: TelegramUpdateContext, *, counting: bool, ranks: TelegramRanks | None = None) -> None:
-        """`ranks` is kept up by whoever asks Telegram; None: nobody has any.
+    def __init__(self, context: TelegramUpdateContext, *, counting: bool, ranks: TelegramRanks | None = None) -> None:
+        """Read in order with a cursor (`counting`, for polling), or each update as it arrives (for a webhook).
 
-        `counting`: what is not taken is shown again, and the cursor moves on with what is.
-
-        A webhook's updates come in any order and in small pieces: they are taken as they are, and not counted.
+        Polled updates that are not read are returned again, and the cursor advances with those that are. A webhook's
+        updates arrive in any order and in small pieces, so they need no cursor. `ranks` is updated by its owner; None:
+        nobody has any.
         """
-        self.context = view if counting else replace(view, cursor=replace(view.cursor, offset=None))
+        self.context = context if counting else replace(context, cursor=replace(context.cursor, offset=None))
         self._is_ordered = counting
         self.ranks = ranks or TelegramRanks(frozenset())
         self.durable_cursor = self.context.cursor
-        """What is certainly written down: to be set by whoever emits."""
+        """Cursor that is certainly durable; set by the code that emits."""
         self.numbers = MessageNumbers()
         self._titles = ChatTitles()
         self._audiences: OrderedDict[str, tuple[int, bool]] = OrderedDict()
-        """Chat, as Telegram names it now -> its newest update, and whether anybody can read it, as that said."""
+        """Current chat id -> its newest update, and whether that update shows it as public."""
         self._held_album_sizes: Counter[str] = Counter()
-        """How many pictures albums had when they were held back."""
+        """Pictures in each held album, when it was held back."""
 
     def reset(self) -> None:
-        """Whoever emitted before may have been cut: go on from what is durable. Where groups moved stays known."""
+        """Go on from the durable cursor, for an earlier emit may have been interrupted. Moved groups stay known."""
         self.context = replace(self.context, cursor=replace(self.durable_cursor, moved=self.context.cursor.moved))
         self._held_album_sizes.clear()
 
     @property
     def allowed_updates(self) -> tuple[str, ...]:
-        """The kinds of updates to be asked for."""
+        """Kinds of updates to request."""
         return (*ALLOWED_UPDATES, MEMBER_UPDATE) if self.ranks.is_enabled else ALLOWED_UPDATES
 
     def record_move(self, old: str, new: str) -> None:
-        """A group has a new id."""
+        """Record the new id of a group."""
         self.context = replace(self.context, cursor=self.context.cursor.with_move(old, new))
 
     def place_names(self, at: Address) -> PlaceNames | None:
-        """What people call that place."""
+        """Return the names of a place."""
         return self._titles.place_names(at, self.context)
 
     def chat_id(self, room: str) -> str:
-        """Where Telegram has a room now."""
+        """Return Telegram's current id of a room."""
         return self.context.cursor.current_chat(room)
 
     def audience(self, at: Address) -> Audience | None:
-        """Who can read what is said there. All topics of a group are its members'."""
+        """Return the audience of a place. All topics of a group are readable by its members."""
         known = self._audiences.get(self.chat_id(at.room))
         return None if known is None else "everybody" if known[1] else "room"
 
     def _learn_audience(self, update: Json) -> None:
-        """Only what has a username can be opened by anybody (core.telegram.org/bots/api#chat)."""
+        """Record whether chats are public: only one with a username is (core.telegram.org/bots/api#chat)."""
         for event in update.values():
             for holder in (event, get_object(event, "message")):
                 chat = get_object(holder, "chat")
                 number = get_int(chat, "id")
                 if number is not None and get_raw_str(chat, "type") in _SHARED_TYPES:
                     last, before = self._audiences.get(str(number), (0, False))
-                    # A webhook's updates come in any order: an older one may close a chat, and does not open it.
+                    # A webhook's updates arrive in any order: an older one may make a chat private, but not public.
                     public = bool(get_raw_str(chat, "username")) and (before or _update_id(update) > last)
                     self._audiences[str(number)] = max(last, _update_id(update)), public
                     self._audiences.move_to_end(str(number))
@@ -578,7 +599,7 @@ class UpdateReader:
             self._audiences.popitem(last=False)
 
     def read_batch(self, updates: Sequence[Json], now: datetime) -> UpdateBatch:
-        """Read `updates` (`valid_updates` made them) up to the first album that may still grow."""
+        """Read `updates` (from `valid_updates`) up to the first album that may still grow."""
         albums = [album_key(update) for update in updates]
         count = self._count_complete(updates, albums) if self._is_ordered else len(updates)
         self._held_album_sizes = Counter(key for key in albums[count:] if key)
@@ -593,7 +614,9 @@ class UpdateReader:
             if not albums[index]:
                 batch += self._read_update(update, now)
             elif albums.index(albums[index]) == index:
-                pictures = [one for one, key in zip(updates[:count], albums, strict=False) if key == albums[index]]
+                pictures = [
+                    picture for picture, key in zip(updates[:count], albums, strict=False) if key == albums[index]
+                ]
                 batch += self._read_album(pictures, now)
         cursor = self.context.cursor
         if count and self._is_ordered:
@@ -613,13 +636,13 @@ class UpdateReader:
             self.numbers.record_received(chat, number, sent_s)
 
     def _count_complete(self, updates: Sequence[Json], albums: Sequence[str]) -> int:
-        """How many updates stand before the first album that may still grow; no album is cut in two."""
+        """Return the number of updates before the first album that may still grow; no album is split."""
         sizes = Counter(key for key in albums if key)
         count = len(updates)
         for key, size in sizes.items():
             last = max(index for index, other in enumerate(albums) if other == key)
             chat = message_chat(updates[last])
-            followed = any(message_chat(one) == chat for one in updates[last + 1 :])
+            followed = any(message_chat(update) == chat for update in updates[last + 1 :])
             if size < _MAX_ALBUM_ITEMS and self._held_album_sizes[key] < size and not followed:
                 count = min(count, albums.index(key))
         while cut := [key for key in albums[:count] if key and key in albums[count:]]:
@@ -627,9 +650,9 @@ class UpdateReader:
         return count
 
     def _read_album(self, pictures: Sequence[Json], now: datetime) -> Sequence[Notification]:
-        read_ = [event for picture in pictures for event in self._read_update(picture, now)]
-        messages = [event for event in read_ if isinstance(event, Message)]
-        return [merge_album(messages), *(event for event in read_ if event not in messages)] if messages else read_
+        events = [event for picture in pictures for event in self._read_update(picture, now)]
+        messages = [event for event in events if isinstance(event, Message)]
+        return [merge_album(messages), *(event for event in events if event not in messages)] if messages else events
 
     def _read_update(self, update: Json, now: datetime) -> tuple[Notification, ...]:
         try:
@@ -639,7 +662,7 @@ class UpdateReader:
             return ()
 
     def _with_ranks(self, event: Notification, now: datetime) -> Notification:
-        """With what Telegram says of whoever did it, there."""
+        """Return the event with the sender's ranks in its chat."""
         if (
             not isinstance(event, Message | MessageEdited | ReactionChanged | MembershipChanged | Command)
             or not event.sender.verified
