@@ -1,9 +1,22 @@
-"""One append-only log in SQLite, and the tables that are folded from it.
+"""Store: one append-only log in SQLite, and the tables derived from it.
 
-`Store.append` writes facts, durable and deduplicated; `StoreReader` (which `Store` is) asks; `rebuild` makes
-every other table anew from the log and says what was wrong. The way in: `plan` decides where entries
-go, `projections` (and `spending`) what they change beside the log, `writer` carries it out; `queries` and `reader` are
-the way out; `schema`, `migrations/` and `lock` are about the file.
+`Store.append` writes facts, durable and deduplicated; `StoreReader` (a `Store` is one) answers queries; `rebuild` makes
+every derived table again from the log and reports the differences.
+
+  types.py        entries, results and errors
+  store.py        the store open for writing: append plan, group commit, retries during an outage
+  projections.py  changes that a fact makes in the derived tables; costs, notification types, current facts
+  reader.py       queries of the gateway; queries.py: their SQL
+  overview.py     queries of the dashboard and the console, on a connection of their own
+  schema.py       the file: lock, migrations (`migrations/*.sql`), checks
+  rebuild.py      upgrade of an older store, and repair of the derived tables
+  files.py        copies and checks of stores; moves of several files as one
+  ledger.py       expected and billed cost of model requests, for people
+  format.py       log entries on one line, for people
+  effects.py      facts that a command adds to the log
+
+A released migration never changes; `tests/gateway/store/released` holds a store of each released schema. A new query
+belongs to tests/gateway/store/test_query_plans.py, which requires an index for it.
 """
 
 from gateway.store.reader import EntryLocation, LogRow, StoreReader, WordUses, search_terms

@@ -1,4 +1,4 @@
-"""What a command changes: facts that become durable with its answer, and what follows once they are."""
+"""Effects of a command: facts that become durable together with its answer, and what follows once they are."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,44 +10,44 @@ from gateway.store.types import AppendResult, NewEntry
 
 
 class EffectFact(NamedTuple):
-    """A fact that a command makes."""
+    """A fact that a command adds to the log."""
 
     fact: Fact
     place: ConversationId | None = None
-    """Where it stands. None: where the command was given."""
+    """Conversation of its entry. None: where the command was given."""
     key: str = ""
-    """Of its entry. Empty: it is named after the command."""
+    """Deduplication key of its entry. Empty: derived from the command's key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandEffect:
-    """What comes of a wish. Until it is settled what it is about is held."""
+    """Result of a command that is not yet in the log. Its subject stays locked until `settle` is called."""
 
     answer: str
     facts: tuple[EffectFact, ...] = ()
-    """To be written down all in one transaction."""
+    """Facts to append, all in one transaction."""
     settle: Callable[[AppendResult | None], None] = lambda _: None
-    """Call it once, in any case: with what became of the entry that asked for it, or None if that is not known. What is
-    to follow follows only if it is written now. Returns at once."""
+    """To be called exactly once, in any case: with the append result of the entry that asked for it, or None if that
+    is not known. Follow-up actions happen only if that entry is new. Returns at once."""
 
     def __add__(self, other: "CommandEffect") -> "CommandEffect":
-        """Both, by these words."""
+        """Combine two effects, with the answer of the first."""
 
-        def settle(asked: AppendResult | None) -> None:
-            self.settle(asked)
-            other.settle(asked)
+        def settle(result: AppendResult | None) -> None:
+            self.settle(result)
+            other.settle(result)
 
         return CommandEffect(answer=self.answer, facts=(*self.facts, *other.facts), settle=settle)
 
-    def entries(self, asked: NewEntry) -> Sequence[NewEntry]:
-        """To be appended behind the entry that asked for it: if that is in the log already, they are not written."""
+    def entries(self, command: NewEntry) -> Sequence[NewEntry]:
+        """Return the entries to append after the one that asked; none is written if that one is a duplicate."""
         return [
             NewEntry(
-                fact=made.fact,
-                at=asked.at,
-                conversation=made.place or asked.conversation,
-                key=made.key or (f"changed:{asked.key}:{number}" if asked.key is not None else None),
-                cause=asked,
+                fact=effect.fact,
+                at=command.at,
+                conversation=effect.place or command.conversation,
+                key=effect.key or (f"changed:{command.key}:{number}" if command.key is not None else None),
+                cause=command,
             )
-            for number, made in enumerate(self.facts)
+            for number, effect in enumerate(self.facts)
         ]

@@ -1,13 +1,11 @@
-"""A copy of a store, made beside whoever writes it, and what is found when one is looked through. Blocks.
+"""Files of a store: copies made while it is written, checks, and moves of several files as one. Blocks.
 
-SQLite's backup API begins anew when somebody else commits while it copies (https://www.sqlite.org/backup.html), which
-under load is for ever. So what is copied is what one read transaction sees; in WAL mode that keeps no writer waiting,
+SQLite's backup API starts again when another connection commits while it copies (https://www.sqlite.org/backup.html),
+so under load it never ends. Therefore the copy is made inside one read transaction; in WAL mode that blocks no writer,
 and only lets the WAL grow meanwhile (https://www.sqlite.org/wal.html#concurrency).
 
-Several files and directories put in their places as one: all of them, or none. Blocks on the disk.
-
-What is to be moved is written down beside the store first. From then on whoever opens the store moves what is not moved
-yet, before anything else, so a kill in the middle leaves nothing half.
+Several files and directories move as one, all or none: the moves are written to a file beside the store first, and the
+next process that opens the store completes them before anything else, so a kill in between leaves no mixture.
 """
 
 import contextlib
@@ -27,19 +25,19 @@ from gateway.store.types import StoreMissing, StoreUnreadable
 STEP_PAGES: Final = 256
 """A megabyte: read in a few milliseconds."""
 COPY_FLUSH_BYTES: Final = 8 << 20
-"""So much is handed to the disk at once; a file system makes others' fsync wait for what stands in front of it."""
+"""Bytes between two flushes; a file system makes the fsync of other files wait for the data written before."""
 PAUSE_S: Final = 0.02
-"""After each flush the disk is somebody else's for so long."""
+"""Pause after each flush, for other users of the disk."""
 MAX_ERRORS_SHOWN: Final = 5
-"""So many of the things that are wrong with a damaged file are told."""
+"""Number of errors of a damaged file in the message."""
 
 CopyProgress = Callable[[int, int], None]
-"""Called now and then with the bytes that are done and their whole number."""
+"""Called now and then with the copied bytes and their total."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSummary:
-    """What a store holds."""
+    """Content of a store in numbers."""
 
     schema: int
     entries: int
@@ -48,9 +46,9 @@ class StoreSummary:
 
 
 def copy_store(source: Path, target: Path, progress: CopyProgress = lambda _done, _whole: None) -> None:
-    """Copy a store to a new file, for its owner alone, whole as it is at this moment. Nothing waits for it.
+    """Copy a store to a new file, for its owner alone, as it is at this moment. Nothing waits for it.
 
-    Raises FileExistsError, Missing, TooNew, Unreadable and OSError; what was written until then stays.
+    Raises FileExistsError, StoreMissing, StoreTooNew, StoreUnreadable and OSError; a partial copy stays then.
     """
     if not source.exists():
         raise StoreMissing(f"there is no store at {source}: check the path, or start the gateway once")
@@ -58,9 +56,9 @@ def copy_store(source: Path, target: Path, progress: CopyProgress = lambda _done
     try:
         with contextlib.closing(sqlite3.connect(sqlite_uri(source, "ro"), uri=True, isolation_level=None)) as reading:
             reading.execute("BEGIN")
-            check_schema(reading, source)  # the first look is what the transaction sees from then on
+            check_schema(reading, source)  # the first read fixes the snapshot of the transaction
             with contextlib.closing(sqlite3.connect(target, isolation_level=None)) as writing:
-                for pragma in ("journal_mode = OFF", "synchronous = OFF"):  # a copy that is not whole is thrown away
+                for pragma in ("journal_mode = OFF", "synchronous = OFF"):  # a partial copy is thrown away
                     writing.execute(f"PRAGMA {pragma}").fetchall()
                 (page_bytes,) = reading.execute("PRAGMA page_size").fetchone()
                 reading.backup(writing, pages=STEP_PAGES, progress=_pace_copy(file, page_bytes, progress))
@@ -88,27 +86,27 @@ def _pace_copy(file: int, page_bytes: int, progress: CopyProgress) -> Callable[[
 
 
 def check_store(path: Path) -> StoreSummary:
-    """Look through a whole store that nobody else uses. Raises TooNew, or Unreadable with what is wrong with it.
+    """Check a whole store that nobody else uses. Raises StoreTooNew, or StoreUnreadable with the errors found.
 
-    Finds pages and indexes that are damaged or disagree, and a log that something else than an append has touched.
+    Finds pages and indexes that are damaged or disagree, and a log that was changed other than by appends.
     """
     try:
-        with contextlib.closing(sqlite3.connect(sqlite_uri(path, "rw"), uri=True, isolation_level=None)) as looking:
-            schema = check_schema(looking, path)
-            said = [str(row[0]) for row in looking.execute(f"PRAGMA integrity_check({MAX_ERRORS_SHOWN})")]
-            if said != ["ok"]:
-                raise StoreUnreadable(f"{path} is damaged: {'; '.join(said)}")
-            entries, last = looking.execute("SELECT count(*), coalesce(max(seq), 0) FROM log").fetchone()
+        with contextlib.closing(sqlite3.connect(sqlite_uri(path, "rw"), uri=True, isolation_level=None)) as connection:
+            schema = check_schema(connection, path)
+            problems = [str(row[0]) for row in connection.execute(f"PRAGMA integrity_check({MAX_ERRORS_SHOWN})")]
+            if problems != ["ok"]:
+                raise StoreUnreadable(f"{path} is damaged: {'; '.join(problems)}")
+            entries, last = connection.execute("SELECT count(*), coalesce(max(seq), 0) FROM log").fetchone()
     except sqlite3.Error as error:
         raise unreadable_error(path, error) from error
     return StoreSummary(schema=schema, entries=entries, last=last)
 
 
 def seal_store(path: Path) -> None:
-    """Have all of a store that nobody uses in its one file, and nothing beside it. Raises Unreadable."""
+    """Move all data of an unused store into its one file, with nothing beside it. Raises StoreUnreadable."""
     try:
-        with contextlib.closing(sqlite3.connect(sqlite_uri(path, "rw"), uri=True, isolation_level=None)) as last:
-            (mode,) = last.execute("PRAGMA journal_mode = DELETE").fetchone()
+        with contextlib.closing(sqlite3.connect(sqlite_uri(path, "rw"), uri=True, isolation_level=None)) as connection:
+            (mode,) = connection.execute("PRAGMA journal_mode = DELETE").fetchone()
     except sqlite3.Error as error:
         raise unreadable_error(path, error) from error
     if mode != "delete":
@@ -117,12 +115,12 @@ def seal_store(path: Path) -> None:
 
 
 def newest_schema() -> int:
-    """What this version brings a store to."""
+    """Return the schema that this version migrates a store to."""
     return len(migrations())
 
 
 def _copy_error(source: Path, target: Path, error: sqlite3.Error) -> Exception:
-    """Which of the two files an error is about."""
+    """Return the error for the one of the two files that it is about."""
     code = getattr(error, "sqlite_errorcode", 0) or 0
     if code & 0xFF == sqlite3.SQLITE_FULL or code in _WRITE_ERRORS:
         return OSError(f"the copy cannot be written to {target.parent} ({error}): make room there")
@@ -135,20 +133,20 @@ _WRITE_ERRORS: Final = frozenset(
 
 
 class FileMove(BaseModel):
-    """One of them. All paths are absolute, and on one file system."""
+    """One move. All paths are absolute, and on one file system."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     new: Path | None
-    """What comes. None: nothing does."""
+    """The new file. None: there is none."""
     place: Path
-    """Where it belongs."""
+    """Its final path."""
     old: Path | None
-    """Where what was there goes. None: nothing was there."""
+    """Path that the present file moves to. None: there is no present file."""
 
 
 class FileMovePlan(BaseModel):
-    """All of them, in their order."""
+    """All moves, in their order."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -156,14 +154,14 @@ class FileMovePlan(BaseModel):
 
 
 def move_plan_path(store: Path) -> Path:
-    """Where they are written down."""
+    """Return the path of the file with the moves."""
     return store.with_name(f"{store.name}.moves")
 
 
 def move_files(store: Path, moves: Sequence[FileMove]) -> None:
-    """Do all of it. The caller holds the store's lock, and nobody has the store open. Raises OSError, Unreadable.
+    """Carry out all moves. The caller holds the lock of the closed store. Raises OSError, StoreUnreadable.
 
-    Whatever stands in a place that `old` does not say to be kept is replaced.
+    A file at a final path that no `old` keeps is replaced.
     """
     file = move_plan_path(store)
     fresh = file.with_name(f"{file.name}.new")
@@ -178,9 +176,9 @@ def move_files(store: Path, moves: Sequence[FileMove]) -> None:
 
 
 def finish_moves(store: Path) -> bool:
-    """Go on with what a process before this one could not finish. False: there is nothing.
+    """Complete the moves that an earlier process could not finish. False: there are none.
 
-    The caller holds the store's lock. Raises Unreadable.
+    The caller holds the store's lock. Raises StoreUnreadable.
     """
     file = move_plan_path(store)
     try:
@@ -197,8 +195,8 @@ def finish_moves(store: Path) -> bool:
     except ValidationError:
         raise StoreUnreadable(f"{file}, which a restore has left, is damaged: remove it, and restore again") from None
     except OSError as error:
-        told = f"a restore was cut off and cannot be finished ({error}): mend that, and start again"
-        raise StoreUnreadable(told) from error
+        message = f"a restore was cut off and cannot be finished ({error}): mend that, and start again"
+        raise StoreUnreadable(message) from error
     return True
 
 

@@ -65,47 +65,47 @@ from gateway.core.text_safety import escape_unprintable
 from gateway.store.types import LogEntry
 
 HIDDEN_VALUE = "***"
-"""Stands for a secret."""
+"""Replacement for a secret."""
 _CODE_COMMANDS = frozenset({"link", "pair", "room"})
 _CODELESS_ARGUMENTS = frozenset({"", "list", "start"})
-"""Commands that are handed codes, however they are written; and how they are used without one."""
+"""Commands that take a code in any spelling, and the arguments with which they take none."""
 _ONE_TIME_CODE = re.compile(r"\b[A-Z0-9]{4}-[A-Z0-9]{4}\b")
-"""As `gateway.access.texts.format_code` writes them."""
+"""Codes as `gateway.access.texts.format_code` writes them."""
 _ONE_TIME_CODE_CHARS = 8
 _REQUEST_ID = re.compile(r"[a-z]{5}|[A-Za-z0-9._-]+[:/][^\s`]+")
 """Names of requests, as `gateway.access.pairing` makes them; people and rooms, as lists show them."""
 
 
 def format_entry(entry: LogEntry, redact: Callable[[str], str] = str) -> str:
-    """One entry, without a line end and without any character that could move a terminal.
+    """Format one entry, without a line end and without any character that could control a terminal.
 
-    `redact` is given what it says, as it was said. One-time codes, which are good for an hour, are not in it.
+    `redact` is applied to its text before that is escaped. One-time codes, which are valid for an hour, are removed.
     """
     time = entry.at.strftime("%Y-%m-%d %H:%M:%S")
     cause = f"  (of {entry.cause})" if entry.cause is not None else ""
-    said = redact(hide_codes(describe_fact(without_code(entry.fact))))
-    return escape_unprintable(f"{entry.seq:>8}  {time}  {entry.kind:<10}  {entry.conversation or '-'}  {said}{cause}")
+    text = redact(hide_codes(describe_fact(without_code(entry.fact))))
+    return escape_unprintable(f"{entry.seq:>8}  {time}  {entry.kind:<10}  {entry.conversation or '-'}  {text}{cause}")
 
 
 def hide_codes(text: str) -> str:
-    """The text without one-time codes."""
+    """Remove one-time codes from the text."""
     return _ONE_TIME_CODE.sub(HIDDEN_VALUE, text)
 
 
-def hide_second_half(written: str) -> str:
-    """What somebody wrote for a one-time code, without its second half: a mistyped one can be seen in it."""
-    return written if is_request_id(written) else f"{written[: _ONE_TIME_CODE_CHARS // 2]}****"
+def hide_second_half(argument: str) -> str:
+    """Hide the second half of a text entered as a one-time code: a mistyped code could be guessed from it."""
+    return argument if is_request_id(argument) else f"{argument[: _ONE_TIME_CODE_CHARS // 2]}****"
 
 
-def is_request_id(written: str) -> bool:
-    """Whether this is the name of a request, or of a person or a room, and surely no one-time code."""
+def is_request_id(argument: str) -> bool:
+    """Return whether this is the name of a request, a person or a room, and surely no one-time code."""
     return (
-        _REQUEST_ID.fullmatch(written) is not None and sum(char.isalnum() for char in written) != _ONE_TIME_CODE_CHARS
+        _REQUEST_ID.fullmatch(argument) is not None and sum(char.isalnum() for char in argument) != _ONE_TIME_CODE_CHARS
     )
 
 
 def without_code(fact: Fact) -> Fact:
-    """The same without a code that it hands in, however that is written."""
+    """Return the fact without a code that it contains, however that is written."""
     if not isinstance(fact, Command) or fact.name not in _CODE_COMMANDS or fact.args.strip() in _CODELESS_ARGUMENTS:
         return fact
     sub, _, given = fact.args.strip().partition(" ")
@@ -115,7 +115,7 @@ def without_code(fact: Fact) -> Fact:
 
 
 def describe_fact(fact: Fact) -> str:  # noqa: C901, PLR0912 - a table of kinds reads best in one piece
-    """What a fact says, in its own (untrusted) characters."""
+    """Describe a fact with its own (untrusted) characters."""
     match fact:
         case Message() | MessageEdited():
             return f"<{fact.sender.name}> {fact.text}"
@@ -197,11 +197,11 @@ def describe_fact(fact: Fact) -> str:  # noqa: C901, PLR0912 - a table of kinds 
 
 
 def _describe_dmn_state(state: str) -> str:
-    """A saved state in a few words, or whole where it has none; `reverie dmn status` and an export tell all of it."""
+    """Summarise a saved state, or return it whole if that fails; `reverie dmn status` and an export show all of it."""
     try:
         saved = json.loads(state)
-        told = f"is {saved['mode']}, people are {saved['presence']}, {saved['turns_today']:d} turns unasked today"
-        return f"{told} (${saved['spent_today_usd']:.2f})"
+        summary = f"is {saved['mode']}, people are {saved['presence']}, {saved['turns_today']:d} turns unasked today"
+        return f"{summary} (${saved['spent_today_usd']:.2f})"
     except (ValueError, TypeError, KeyError):
         return state
 

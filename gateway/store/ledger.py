@@ -1,4 +1,4 @@
-"""What model requests were expected to cost and did cost: read from the log, in numbers and told to people."""
+"""Cost ledger: expected and billed usage of model requests, read from the log and formatted for people."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from gateway.store.reader import StoreReader
 from gateway.store.types import LogEntry, SpendingKey, SpendingSum
 
 MAX_TURNS_READ = 2_000
-"""Turns that are looked through for requests at most, unless more requests are wanted."""
+"""Turns searched for requests at most, unless more requests are wanted."""
 _PAGE = 200
 _DIGITS = ((1.0, 2), (0.01, 4))
-"""From how many dollars on, and how many digits then stand behind the point; else 6."""
+"""Dollars from which on so many decimals are shown; below: 6."""
 LEDGER_COLUMNS = ("tokens", "read", "write 5m", "write 1h", "uncached")
 SHARING_RULE = "each message that a turn was told bears an equal share of all that the turn cost"
 
@@ -24,16 +24,16 @@ class LedgerRequest:
     """One model request, and the turn that it was made for."""
 
     seq: Seq
-    """The turn's entry in the log."""
+    """Position of the turn's entry in the log."""
     at: datetime
-    """When the turn ended, UTC."""
+    """End of the turn, UTC."""
     conversation: ConversationId | None
     agent: str
     account: RequestUsage
 
 
 def requests_of(entries: Iterable[LogEntry]) -> list[LedgerRequest]:
-    """The accounts of all turns among these entries, in their order."""
+    """Return the requests of all turns among these entries, in their order."""
     return [
         LedgerRequest(
             seq=entry.seq, at=entry.at, conversation=entry.conversation, agent=entry.fact.agent, account=account
@@ -47,7 +47,7 @@ def requests_of(entries: Iterable[LogEntry]) -> list[LedgerRequest]:
 async def newest_requests(
     reader: StoreReader, most: int, conversation: ConversationId | None = None
 ) -> list[LedgerRequest]:
-    """The newest requests, there or anywhere, oldest first. Does not read a long log to its beginning."""
+    """Return the newest requests of a conversation or of all, oldest first. Does not read a long log to its start."""
     found: list[LedgerRequest] = []
     before, looked = None, 0
     while len(found) < most and looked < max(MAX_TURNS_READ, most):
@@ -63,7 +63,7 @@ async def newest_requests(
 
 
 def expected_usage(blocks: Iterable[BlockUsage]) -> Usage:
-    """What these blocks were expected to be billed as; of the answer nothing is."""
+    """Return the expected billing of these blocks; the output is not included."""
     parts = [
         Usage(
             input_tokens=block.tokens - block.read - block.written,
@@ -77,30 +77,30 @@ def expected_usage(blocks: Iterable[BlockUsage]) -> Usage:
 
 
 def prompt_tokens(usage: Usage) -> int:
-    """What a prompt had, however it was billed."""
+    """Return the size of a prompt, however it was billed."""
     return usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
 
 
 def read_share(usage: Usage) -> float | None:
-    """How much of the prompts was read from the cache, 0 to 1; None: there were none."""
+    """Return the share of the prompts that was read from the cache, 0 to 1; None: there were none."""
     whole = prompt_tokens(usage)
     return usage.cache_read_tokens / whole if whole > 0 else None
 
 
 def format_request(one: LedgerRequest) -> list[str]:
-    """One request, a line each. Untrusted text is in them as it came."""
+    """Format one request as several lines. They contain untrusted text unchanged."""
     account = one.account
-    was, billed = _token_counts(expected_usage(account.blocks)), _token_counts(account.usage)
-    off = [f"{is_ - should:+,}" if is_ != should else "0" for should, is_ in zip(was, billed, strict=True)]
+    expected, billed = _token_counts(expected_usage(account.blocks)), _token_counts(account.usage)
+    differences = [f"{is_ - should:+,}" if is_ != should else "0" for should, is_ in zip(expected, billed, strict=True)]
     rows = [
         ("counted" if account.exact else "estimated", *LEDGER_COLUMNS),
         *((block.name, *map(_format_count, _token_counts(expected_usage([block])))) for block in account.blocks),
-        ("expected", *map(_format_count, was)),
+        ("expected", *map(_format_count, expected)),
         ("billed", *map(_format_count, billed)),
-        ("difference", *off),
+        ("difference", *differences),
     ]
-    asking = f"{one.conversation or '-'}  {one.agent or '-'}"
-    head = f"{format_time(one.at)}  {asking}  {account.provider} {account.model}"
+    place = f"{one.conversation or '-'}  {one.agent or '-'}"
+    head = f"{format_time(one.at)}  {place}  {account.provider} {account.model}"
     lines = [
         f"{head}  {format_usd(account.cost_usd)}  (entry {one.seq})",
         *(f"  {line}" for line in align_columns(rows)),
@@ -110,7 +110,7 @@ def format_request(one: LedgerRequest) -> list[str]:
 
 
 def format_spending(one: SpendingSum) -> str:
-    """A sum in half a sentence."""
+    """Format a sum in half a sentence."""
     usage = one.usage
     requests = f"{one.requests:,} request{'' if one.requests == 1 else 's'}"
     tokens = (
@@ -121,7 +121,7 @@ def format_spending(one: SpendingSum) -> str:
 
 
 def format_spending_table(by: SpendingKey, sums: Sequence[SpendingSum]) -> list[str]:
-    """A table of sums, a line each, the dearest first."""
+    """Format sums as a table, one line each, the most expensive first."""
     requests = () if by == "sender" else ("requests",)
     rows: list[tuple[str, ...]] = [(by, *requests, "input", "read", "written", "output", "cost")]
     for one in sorted(sums, key=lambda one: (-one.cost_usd, -prompt_tokens(one.usage), one.key)):
@@ -137,7 +137,7 @@ def format_spending_table(by: SpendingKey, sums: Sequence[SpendingSum]) -> list[
 
 
 def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns of equal width: names to the left, numbers to the right."""
+    """Align columns to equal width: the first to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -149,13 +149,13 @@ def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def format_read_share(usage: Usage) -> str:
-    """The part that was read from the cache, in percent."""
+    """Format the share that was read from the cache, in percent."""
     part = read_share(usage)
     return "-" if part is None else f"{100 * part:.1f} %"
 
 
 def format_usd(usd: float | None) -> str:
-    """A sum in dollars, the finer the less it is; None: the price is not known."""
+    """Format dollars, with more decimals for smaller sums; None: the price is not known."""
     if usd is None:
         return "price not known"
     return f"${usd:,.{next((digits for least, digits in _DIGITS if usd >= least), 6) if usd else 2}f}"
@@ -172,7 +172,7 @@ def _format_cost(one: SpendingSum) -> str:
 
 
 def _token_counts(usage: Usage) -> tuple[int, ...]:
-    """In the order of `LEDGER_COLUMNS`."""
+    """Return the counts in the order of `LEDGER_COLUMNS`."""
     hour, written = usage.cache_write_1h_tokens, usage.cache_write_tokens
     return prompt_tokens(usage), usage.cache_read_tokens, written - hour, hour, usage.input_tokens
 

@@ -1,10 +1,7 @@
-"""What whoever looks on asks of a store: pages of what was noticed, said, taken and spent, without their long bodies.
+"""Queries of the dashboard and the console: pages of notifications, messages, turns and spending without long bodies.
 
-Its own connection, so that nothing that the gateway itself asks waits for it.
-
-The statements of `gateway.store.overview`. Every one uses an index; tests/store/test_plans.py holds it to that.
-
-What `gateway.store.overview` gives: entries of the log without their long bodies.
+They use a connection of their own, so that no query of the gateway itself waits for them. Every statement uses an
+index, as tests/gateway/store/test_query_plans.py checks.
 """
 
 import asyncio
@@ -23,9 +20,9 @@ from gateway.store.reader import StoreReader, connect_reader
 from gateway.store.schema import check_current_schema
 
 MAX_CONVERSATIONS = 10_000
-"""Conversations that are looked at for the newest."""
+"""Conversations searched for the newest."""
 MAX_TURNS = 20_000
-"""Turns, and saved states, that are looked at for one answer."""
+"""Turns, and saved states, searched for one answer."""
 
 _LATER_TURN = (
     "SELECT json_array(json_extract(body, '$.outcome'), json_extract(body, '$.within') IS NOT NULL, seq) "
@@ -86,8 +83,8 @@ NOTIFICATIONS_IN = {
         "judged.conversation = ?4 AND judged.kind = 'judged'", "ASC", index="log_conversation"
     ),
 }
-"""Parameters: a position, another one, and how many between them at most; then the conversation. A judgement stands
-behind its event and in front of the next one, so both have the same order."""
+"""Parameters: lower and upper position, and the maximal number; then the conversation. A judgement is after its
+event and before the next one, so both have the same order."""
 NOTIFICATIONS_AT = (
     f"{_EVENT} FROM json_each(?) AS asked CROSS JOIN log AS event ON event.seq = asked.value "
     "CROSS JOIN log AS judged INDEXED BY log_cause ON judged.cause = event.seq AND judged.kind = 'judged' "
@@ -122,7 +119,7 @@ FROM newest CROSS JOIN log ON log.seq = newest.seq LEFT JOIN log AS said ON said
     ORDER BY seq DESC LIMIT 1
 ) ORDER BY newest.seq DESC
 """  # noqa: S608 - the same
-"""One look into an index for each conversation, however long it is."""
+"""One look into an index for each conversation, however long that is."""
 
 _TURN_SEEN = """
 SELECT seq, at, conversation, json_extract(body, '$.turn'), json_extract(body, '$.agent'),
@@ -154,7 +151,7 @@ WITH RECURSIVE half (low, high) AS (
 )
 SELECT low FROM half WHERE low >= high LIMIT 1
 """  # noqa: S608 - the same
-"""Halves the log until it is found: the times of entries grow with their positions, as long as the clock does."""
+"""Binary search of the log: the times of entries grow with their positions, as long as the clock does."""
 
 _KEYS = {
     "channel": "substr(conversation, 1, instr(conversation, '/') - 1)",
@@ -207,50 +204,50 @@ _NOWHERE = Seq(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotificationRow:
-    """A notification, what was decided about it, and what dealt with it."""
+    """A notification, the decision about it, and the entry that dealt with it."""
 
     seq: Seq
     at: datetime
     fact: Fact
     conversation: ConversationId | None
-    """Where it happened."""
+    """Conversation where it happened."""
     judged: Judgement
     place: ConversationId | None
-    """Where it is unread, if it is due."""
+    """Conversation where it is unread, if it is due."""
     unread: int | None
-    """How urgent it is where it is still unread. None: it is not."""
+    """Urgency if it is still unread. None: it is not."""
     dealt: Literal["", "turn_ended", "handled"] = ""
-    """What kind of entry dealt with it. Empty: none has."""
+    """Kind of the entry that dealt with it. Empty: none has."""
     dealt_seq: Seq = _NOWHERE
-    """Where that stands."""
+    """Position of that entry."""
     outcome: str = ""
-    """Of that turn."""
+    """Outcome of that turn."""
     within: bool = False
-    """That turn was what another one did there."""
+    """True if that turn records the action of another turn there."""
     shown: bool = False
-    """That turn was told it word for word."""
+    """True if it was shown in that turn verbatim."""
     looked: bool = False
-    """A turn of an inner conversation had looked at it before."""
+    """True if a turn of an inner conversation had looked at it before."""
     after: str = ""
-    """If that turn was interrupted: how the next one there ended. Empty: none has."""
+    """Outcome of the next turn there, if that turn was interrupted. Empty: there is none."""
     after_within: bool = False
-    """That one was what another turn did there."""
+    """True if that next turn records the action of another turn there."""
     after_seq: Seq = _NOWHERE
-    """Where that one stands."""
+    """Position of that next turn."""
 
     @classmethod
     def from_row(cls, row: Iterable[Any]) -> Self:
-        """Make it of what `overview_queries.NOTICED` gives."""
+        """Make it of a row of `NOTIFICATIONS`."""
         seq, at, body, conversation, judged, place, unread, dealt, dealt_seq, outcome, within, shown, looked, then = row
         after, after_within, after_seq = json.loads(then) if then is not None else ("", 0, 0)
-        said = FACT.validate_json(judged)
-        assert isinstance(said, Judgement)
+        judgement = FACT.validate_json(judged)
+        assert isinstance(judgement, Judgement)
         return cls(
             seq=Seq(seq),
             at=datetime.fromisoformat(at),
             fact=FACT.validate_json(body),
             conversation=conversation,
-            judged=said,
+            judged=judgement,
             place=place,
             unread=unread,
             dealt=dealt or "",
@@ -267,17 +264,17 @@ class NotificationRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpokenRow:
-    """Something that was said somewhere."""
+    """A message in a conversation."""
 
     seq: Seq
     at: datetime
     fact: Fact
     delivered: str
-    """Of a post of ours, how its delivery ended. Empty: it has not, or it is none."""
+    """Result of the delivery of a post of ours. Empty: not ended, or no post."""
 
     @classmethod
     def from_row(cls, row: Sequence[Any]) -> Self:
-        """Make it of what `overview_queries.SPOKEN` gives."""
+        """Make it of a row of `SPOKEN`."""
         seq, at, body, delivered = row
         fact = FACT.validate_json(body)
         return cls(seq=Seq(seq), at=datetime.fromisoformat(at), fact=fact, delivered=delivered or "")
@@ -285,21 +282,21 @@ class SpokenRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationRow:
-    """A conversation in which something is in the log."""
+    """A conversation with an entry in the log."""
 
     conversation: ConversationId
     last: SpokenRow | None
-    """What was said there last. None: nothing lately."""
+    """Last message there. None: none lately."""
     seq: Seq
-    """Of its last entry, whatever that is."""
+    """Position of its last entry of any kind."""
     at: datetime
-    """Of the same."""
+    """Time of that entry."""
     unread: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRow:
-    """The record of a turn, without what was heard and said."""
+    """The record of a turn, without its messages and its answer."""
 
     seq: Seq
     at: datetime
@@ -314,12 +311,12 @@ class TurnRow:
     usage: Usage
     cost_usd: float
     within: bool
-    """It is what another turn did there, and asked no model."""
+    """True if it records the action of another turn there, and asked no model."""
     autonomous: bool
 
     @classmethod
     def from_row(cls, row: Iterable[Any]) -> Self:
-        """Make it of what `overview_queries.TURNS` gives."""
+        """Make it of a row of `TURNS`."""
         seq, at, place, turn, agent, cause, outcome, model, requests, tools, usage, cost, within, autonomous = row
         return cls(
             seq=Seq(seq),
@@ -341,10 +338,10 @@ class TurnRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpendingBucket:
-    """What was spent in one hour or day, by a key."""
+    """Spending of one hour or day, by a key."""
 
     at: datetime
-    """Its beginning, UTC."""
+    """Its start, UTC."""
     key: str
     requests: int
     usage: Usage
@@ -352,7 +349,7 @@ class SpendingBucket:
 
     @classmethod
     def from_row(cls, row: Iterable[Any]) -> Self:
-        """Make it of what `overview_queries.SPENT_BY` and `DAYS_BY` give."""
+        """Make it of a row of `SPENT_BY` or `DAYS_BY`."""
         at, key, requests, *usage, cost = row
         began = datetime.fromisoformat(at).replace(tzinfo=UTC)
         return cls(at=began, key=key or "", requests=requests, usage=usage_of(*usage), cost_usd=cost)
@@ -362,11 +359,11 @@ OverviewSpendingKey = Literal["channel", "conversation", "agent", "model"]
 
 
 class OverviewReader(StoreReader):
-    """More questions. As with a `StoreReader`, each method is one statement; all are bounded."""
+    """Further queries. As in a `StoreReader`, each method is one statement; all are bounded."""
 
     @classmethod
     async def open(cls, path: Path) -> Self:
-        """Open for reading beside a running gateway. Raises Missing, TooNew or Unreadable."""
+        """Open for reading beside a running gateway. Raises StoreMissing, StoreTooNew or StoreUnreadable."""
         await asyncio.to_thread(check_current_schema, path)
         return cls(path, await connect_reader(path))
 
@@ -379,7 +376,7 @@ class OverviewReader(StoreReader):
         conversation: ConversationId | None = None,
         oldest: bool = False,
     ) -> list[NotificationRow]:
-        """Notifications with `after` < seq < `before` and their fates: the newest first, or the oldest first."""
+        """Return notifications with `after` < seq < `before` and their fates, the newest or the oldest first."""
         sql = NOTIFICATIONS_IN if conversation is not None else NOTIFICATIONS
         there = [] if conversation is None else [conversation]
         end = LAST if before is None else before
@@ -387,16 +384,16 @@ class OverviewReader(StoreReader):
         return [NotificationRow.from_row(row) for row in rows]
 
     async def notifications_at(self, seqs: Sequence[int]) -> list[NotificationRow]:
-        """The same of these positions, in their order; what is no notification is left out."""
+        """Return the notifications at these positions, in their order; other entries are left out."""
         rows = await self._rows(NOTIFICATIONS_AT, json.dumps(sorted(set(seqs))))
         return [NotificationRow.from_row(row) for row in rows]
 
     async def spoken_entries(self, conversation: ConversationId, limit: int) -> list[SpokenRow]:
-        """What was said there lately, the oldest first."""
+        """Return the last messages there, the oldest first."""
         return [SpokenRow.from_row(row) for row in reversed(await self._rows(SPOKEN, conversation, limit))]
 
     async def recent_conversations(self, limit: int) -> list[ConversationRow]:
-        """The conversations in which something happened last, that one first."""
+        """Return the conversations with the newest entries, the newest first."""
         return [
             ConversationRow(
                 conversation=ConversationId(place),
@@ -411,7 +408,7 @@ class OverviewReader(StoreReader):
     async def recent_turns(
         self, limit: int, *, before: int | None = None, after: int = 0, conversation: ConversationId | None = None
     ) -> list[TurnRow]:
-        """The newest turns with `after` < seq < `before`, the newest first."""
+        """Return the newest turns with `after` < seq < `before`, the newest first."""
         end = LAST if before is None else before
         if conversation is None:
             rows = await self._rows(TURNS, after, end, limit)
@@ -420,26 +417,26 @@ class OverviewReader(StoreReader):
         return [TurnRow.from_row(row) for row in rows]
 
     async def count_missed(self, after: int, upto: int) -> int:
-        """How many entries behind `after`, up to and with `upto`, whoever looks on is told of.
+        """Return how many entries of the live event kinds are after `after` and up to `upto`.
 
-        As far as they are counted (`TURNS_MOST`).
+        Counts no further than `MAX_TURNS`.
         """
         return int((await self._rows(MISSED, after, upto))[0][0])
 
     async def first_entry_since(self, at: datetime) -> Seq:
-        """The first entry that is as new as that; behind all of them if none is."""
+        """Return the position of the first entry not older than that; after all of them if there is none."""
         return Seq((await self._rows(SINCE, _to_log_time(at)))[0][0])
 
     async def spending_over_time(
         self, by: OverviewSpendingKey, since: datetime, *, daily: bool
     ) -> list[SpendingBucket]:
-        """What was spent from then on, by hour or by day (UTC), and by the key."""
+        """Return the spending from then on, by hour or by day (UTC), and by the key."""
         if daily:
             return [SpendingBucket.from_row(row) for row in await self._rows(DAYS_BY[by], since.date().isoformat())]
         return [SpendingBucket.from_row(row) for row in await self._rows(SPENT_BY[by], _to_log_time(since))]
 
     async def dmn_modes(self, since: datetime) -> list[tuple[datetime, str, str]]:
-        """Each saved state of an agent from then on, oldest first: when, whose, and its mode."""
+        """Return each saved state of an agent from then on, oldest first: time, agent, and mode."""
         return [
             (datetime.fromisoformat(at), agent, mode)
             for at, agent, mode in await self._rows(MODES, _to_log_time(since))

@@ -1,21 +1,17 @@
-"""From a log entry to the rows of the tables beside the log. Pure; the writer and the rebuild both use it.
+"""Projections: rows of the derived tables, computed from log entries. Pure; the writer and the rebuild use it.
 
-No statement reads another table but the log in front of its own entry, so statements for different tables may be
-reordered; those for one table keep their order. The search index is no part of this: it is filled from the view `said`.
+No statement reads another table but the log before its own entry, so statements for different tables may be reordered;
+those for one table keep their order. The search index is filled separately, from the view `said`.
 
-What a turn cost, shared among those whose messages it was told. Pure.
+Current facts (`holds`): of some kinds of facts only the newest one about each key counts.
 
-The rule: each message that a turn was told bears an equal share of all that the turn cost. Shares are whole
-tokens and billionths of a dollar, so that they add up to exactly what was billed.
+Notification types: a table counts each type, with its first and last time. Rooms and people are parts of a type, and a
+server can invent any number of them: so each family of types (all of one channel and word, `irc.libera.room`) has room
+for a limited number, and later ones are counted together, as `irc.libera.room.*`. Nothing is ever removed, so the
+result does not depend on how the log is divided into transactions, and a rebuild gives the same.
 
-How types of notifications register themselves: by being seen. Pure.
-
-A table counts each type, and when it was first and last seen. Rooms and people are parts of a type, and a server
-can make up as many as it likes: so each family of types (all of one channel and word, `irc.libera.room`) has room
-for a number of them, and whatever comes later is counted together, as `irc.libera.room.*`. Nothing is ever taken
-out, so that it does not matter how the log is cut into transactions, and a rebuild finds the same.
-
-What holds by the newest word on it: which facts say so of what. Pure.
+Spending: each message shown in a turn bears an equal share of the turn's whole cost. Shares are whole tokens and
+billionths of a dollar, so that they add up to exactly what was billed.
 """
 
 import json
@@ -64,18 +60,18 @@ from gateway.core.facts import (
 
 
 class CurrentFactKey(NamedTuple):
-    """A word on something."""
+    """Key of a fact of which only the newest one counts."""
 
     kind: str
-    """Of the facts that can hold."""
+    """Kind of the facts that are kept."""
     key: str
-    """What it is about: the newest word on that counts."""
+    """Subject: the newest fact about it counts."""
     is_current: bool
-    """False: from now on nothing does."""
+    """False: this fact ends the one before, and no fact counts from now on."""
 
 
 def current_fact_key(fact: Fact) -> CurrentFactKey | None:  # noqa: C901 - one case per kind
-    """What a fact says so. None: nothing."""
+    """Return the key of a fact of which only the newest one counts. None: it is none of these kinds."""
     match fact:
         case CodeIssued():
             return CurrentFactKey("code_given", fact.request, is_current=True)
@@ -104,7 +100,7 @@ def current_fact_key(fact: Fact) -> CurrentFactKey | None:  # noqa: C901 - one c
 
 
 MAX_FAMILY_TYPES: Final = 200
-"""Types that are counted each for itself in a family: more rooms than most people are in."""
+"""Types of a family that are counted separately: more rooms than most people are in."""
 
 COUNT_TYPES: Final = f"""
 WITH new AS (
@@ -130,42 +126,42 @@ INSERT INTO notification_type (family, type, count, first_at, last_at)
 SELECT family, name, sum(times), first_at, last_at FROM told WHERE true GROUP BY family, name
 ON CONFLICT DO UPDATE SET count = count + excluded.count, last_at = excluded.last_at
 """  # noqa: S608 - constants only
-"""Takes what `merge_sightings` gives. `WHERE true`: else ON would be a join's
+"""Parameter: the result of `merge_sightings`. `WHERE true`: otherwise ON would be parsed as part of a join
 (https://www.sqlite.org/lang_upsert.html#parsing_ambiguity)."""
 
 
 class TypeSighting(NamedTuple):
-    """A type that was seen, in the order in which `COUNT_TYPES` reads it."""
+    """One notification type with its times, in the order of columns that `COUNT_TYPES` reads."""
 
     family: str
     """Empty: of types that name no place, e.g. `irc.libera.link`."""
     type: str
     together: str
-    """As what it is counted if its family is full."""
+    """Name under which it is counted if its family is full."""
     times: int
     first_at: str
-    """UTC, as the log has it. First and last in the log's order: a clock may have been set back between."""
+    """UTC, as in the log. First and last in the log's order: the clock may have been set back between."""
     last_at: str
 
 
 @lru_cache(maxsize=4_096)
 def type_family(dotted: str, conversation: ConversationId | None) -> str:
-    """The type without its place; empty if it names none."""
+    """Return the type without its place; empty if it names none."""
     place = (conversation or "").partition("/")[2].replace("/", ".").replace("%2F", "/").replace("%25", "%")
     return dotted.removesuffix(f".{place}") if place and dotted.endswith(f".{place}") else ""
 
 
 def sight_type(dotted: str, conversation: ConversationId | None, at: str) -> TypeSighting:
-    """One notification's."""
-    of = type_family(dotted, conversation)
-    return TypeSighting(of, dotted, f"{of}.*" if of else "*", 1, at, at)
+    """Return the sighting of one notification."""
+    family = type_family(dotted, conversation)
+    return TypeSighting(family, dotted, f"{family}.*" if family else "*", 1, at, at)
 
 
 def merge_sightings(many: Iterable[TypeSighting]) -> str:
-    """Each type once, in the order of first sight, as JSON: one step of the database, however many there are.
+    """Merge sightings by type, in the order of first sight, as JSON for one step of the database.
 
-    The table becomes the same as if each came by itself: a family that was full when a type came first is full
-    for ever, and one that was not has that type from then on.
+    The table becomes the same as with separate steps: a family that was full when a type first came stays full, and one
+    that was not keeps that type from then on.
     """
     found: dict[tuple[str, str], list[str | int]] = {}
     for place, one in enumerate(many):
@@ -175,36 +171,37 @@ def merge_sightings(many: Iterable[TypeSighting]) -> str:
 
 
 MAX_NUMBER = 2**50
-"""Of each number. A server can bill what it likes; beyond this it is nonsense, and SQLite's integers must hold sums."""
+"""Limit of each number. A server may report any bill; more than this is nonsense, and sums must fit SQLite's
+integers."""
 NANO_PER_USD = 1_000_000_000
 """Billionths in a dollar: the cheapest token read from a cache costs five of them."""
 NOBODY = SenderId("")
-"""Bears what nobody's message caused, or what an earlier version did not tell of."""
+"""Bears the cost of turns that no message caused, and of those whose senders an earlier version did not record."""
 
 
 class SpendingShare(NamedTuple):
-    """One sender's part in the requests of one turn to one model, in the order of the table's columns."""
+    """One sender's share in the requests of one turn to one model, in the order of the table's columns."""
 
     agent: str
     provider: str
-    """Empty: not told."""
+    """Empty: not recorded."""
     model: str
     sender: SenderId
     requests: int
-    """Whole ones: a turn's stand with some of its senders, and say nothing about these."""
+    """Whole requests, divided among the senders of the turn: the number has no meaning for a single sender."""
     unpriced: int
-    """Of these, without a known price."""
+    """Number of these without a known price."""
     input: int
     read: int
     written: int
-    """To the cache, for however long."""
+    """Written to the cache, with any lifetime."""
     written_1h: int
     output: int
     cost_nano_usd: int
 
 
 def usage_of(*columns: int) -> Usage:
-    """What these columns of the table say: input, read, written, written_1h and output."""
+    """Make a `Usage` of these columns of the table: input, read, written, written_1h and output."""
     uncached, read, written, written_1h, output = columns
     return Usage(
         input_tokens=uncached,
@@ -216,7 +213,7 @@ def usage_of(*columns: int) -> Usage:
 
 
 def spending_shares(turn: TurnRecord) -> list[SpendingShare]:
-    """A turn's costs: by what was asked, and by who had spoken. Nothing if nothing was asked."""
+    """Return a turn's costs by model and by sender. Empty if no request was made."""
     weights = Counter(turn.senders) or Counter((NOBODY,))
     sums: dict[tuple[str, str], list[int]] = {}
     for provider, model, requests, usage, cost_usd in _billed_requests(turn):
@@ -241,7 +238,7 @@ def spending_shares(turn: TurnRecord) -> list[SpendingShare]:
 
 
 def _billed_requests(turn: TurnRecord) -> Iterator[tuple[str, str, int, Usage, float | None]]:
-    """Those that were accounted for, then the rest together, whose price nobody told."""
+    """Yield the recorded requests, then the rest together, whose price is not known."""
     rest = turn.usage
     for account in turn.accounts:
         yield account.provider, account.model, 1, account.usage, account.cost_usd
@@ -261,7 +258,7 @@ def _subtract_usage(whole: Usage, part: Usage) -> Usage:
 
 
 def _split_numbers(numbers: Sequence[int], weights: Sequence[int]) -> Iterator[list[int]]:
-    """Each number in parts that stand to each other as the weights do, and add up to it."""
+    """Split each number into parts in proportion to the weights that add up to it."""
     whole, upto, given = sum(weights), 0, [0] * len(numbers)
     for weight in weights:
         upto += weight
@@ -330,7 +327,7 @@ _MISSED = (
     "SELECT json_extract(body, '$.upto') AS upto FROM log INDEXED BY log_turn "
     "WHERE kind = 'turn_ended' AND conversation = ?1 AND seq < turn.seq ORDER BY seq DESC LIMIT 20)), 0)"
 )
-"""What a turn was to be told that broke before it was: all that is said behind what those before it dealt with."""
+"""Messages for a turn that failed before it showed them: all those after the ones that earlier turns dealt with."""
 _AGAIN = "DELETE FROM taken_back WHERE seq = ?"
 _COMPACTED = (
     "INSERT OR IGNORE INTO compactions_v1 (id, session_id, compacted_at, turns, tokens_before, tokens_after, tries, "
@@ -378,16 +375,17 @@ _SPENT = (
     "SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? WHERE true ON CONFLICT DO UPDATE SET "
     + ", ".join(f"{name} = min({name} + excluded.{name}, {MAX_NUMBER})" for name in _SUMS)
 )
-"""`WHERE true`: else ON would be a join's (https://www.sqlite.org/lang_upsert.html#parsing_ambiguity)."""
+"""`WHERE true`: otherwise ON would be parsed as part of a join
+(https://www.sqlite.org/lang_upsert.html#parsing_ambiguity)."""
 
 
 def project_fact(  # noqa: C901, PLR0912, PLR0915 - a decision table reads best in one piece
     seq: Seq, at: str, conversation: ConversationId | None, cause: Seq | None, fact: Fact
 ) -> Iterator[Statement]:
-    """What one entry changes beside the log.
+    """Yield the changes that one entry makes in the derived tables.
 
-    An entry is judged once, in the append that brought it; a `Judgement` without a cause or a conversation
-    makes nothing unread. A post's parts are cut once: a later cut of the same post changes nothing.
+    An entry is judged once, in the append that added it; a `Judgement` without a cause or a conversation makes nothing
+    unread. A post is split into parts once: a later split of the same post changes nothing.
     """
     match fact:
         case Judgement():
@@ -458,7 +456,7 @@ def _current_fact_statement(said: CurrentFactKey, seq: Seq) -> Statement:
 
 def _turn_statements(at: str, conversation: ConversationId, turn: TurnRecord) -> Iterator[Statement]:
     yield Statement("unread", _READ, (conversation, turn.upto))
-    for place, upto in turn.looked:  # it wakes nobody any more, and stays context there
+    for place, upto in turn.looked:  # no longer wakes the agent, and stays context there
         yield Statement("unread", _LOOKED_AT, (place, upto))
     shares = spending_shares(turn)
     for one in shares:
@@ -497,9 +495,9 @@ def _to_utc_text(at: datetime) -> str:
 
 
 def group_statements(statements: Iterable[Statement]) -> Iterator[tuple[str, list[tuple[SqlValue, ...]]]]:
-    """Runs of one SQL text with all their parameters, table by table, in order within each table.
+    """Yield runs of one SQL text with all their parameters, table by table, in order within each table.
 
-    All types that were seen are one row: each would be a step of its own, which costs more than what it does.
+    All type sightings become one row: each would be a step of its own, which costs more than its work.
     """
     types: list[TypeSighting] = []
     tables: dict[str, list[tuple[str, list[tuple[SqlValue, ...]]]]] = {}

@@ -1,4 +1,4 @@
-"""What is asked of the database. Every statement here uses an index; tests/store/test_plans.py holds it to that."""
+"""SQL of the store's queries. Every statement uses an index, as tests/gateway/store/test_query_plans.py checks."""
 
 from collections.abc import Sequence
 
@@ -16,15 +16,15 @@ DEALT_WITH = (
     f"SELECT * FROM (SELECT {COLUMNS} FROM log INDEXED BY log_kind WHERE kind = 'handled' AND {_DEALT_WITH}) "
     "ORDER BY 1 LIMIT 1"
 )
-"""Parameters: a conversation, where the judgement stands, and the event's own position."""
+"""Parameters: a conversation, the position of the judgement, and the position of the event."""
 LOOKED_AT = (
     f"SELECT {COLUMNS} FROM log INDEXED BY log_turn "  # noqa: S608 - constants only
     "WHERE kind = 'turn_ended' AND conversation > 'agent/' AND conversation < 'agent0' AND seq > ?1 "
     "AND EXISTS (SELECT 1 FROM json_each(body, '$.looked') "
     "WHERE json_extract(value, '$[0]') = ?2 AND json_extract(value, '$[1]') >= ?3) ORDER BY seq LIMIT 1"
 )
-"""Parameters: where the judgement stands, the conversation, and the event's own position. Inner conversations are those
-whose names begin with `agent/`; behind the slash comes the 0."""
+"""Parameters: the position of the judgement, the conversation, and the position of the event. Inner conversations
+have names that begin with `agent/`; 0 is the character after the slash."""
 WENT_ON = (
     f"SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND conversation = ? AND seq > ? "  # noqa: S608 - the same
     "AND json_extract(body, '$.outcome') <> 'interrupted' "
@@ -75,12 +75,12 @@ SELECT whole.rows, whole.upto, EXISTS (
 ), {_LOG_COLUMNS}
 FROM whole LEFT JOIN chosen LEFT JOIN log ON log.seq = chosen.seq ORDER BY log.seq
 """  # noqa: S608 - constants only
-"""One statement, hence one snapshot. Parameters: conversation, most, and the position behind which it is asked about.
+"""One statement, hence one snapshot. Parameters: conversation, maximal number, and the position after which it reads.
 
-`spoken` is what was said to the agent, from the oldest; where there is more of it than that, `edge` is the last that
-is told, and everything behind it stays unread. What was overheard, or only happened, fills the room that is left:
-first what is normal or urgent, then what is low, then low reactions, which are at most a fifth of all, then the
-rest, each the newest first.
+`spoken` holds the messages addressed to the agent, from the oldest on; if there are more than the maximum, `edge` is
+the last that is returned, and everything after it stays unread. Overheard messages and events fill the remaining room:
+first those of urgency normal or urgent, then low, then low reactions, which are at most a fifth of all, then the rest,
+each the newest first.
 """
 
 TURNS = (
@@ -90,7 +90,7 @@ TURNS = (
     "AND first BETWEEN coalesce((SELECT start FROM view WHERE conversation = ?1), 0) AND log.seq AND last >= log.seq) "
     "ORDER BY seq"
 )
-"""What is taken back is in view then, and no view begins in its middle: so older cuts need not be looked at."""
+"""A turn is in view when it is rewound, and no view begins inside a rewound range: so older ranges need no check."""
 VIEW = f"SELECT {_LOG_COLUMNS} FROM view CROSS JOIN log ON log.seq = view.fold WHERE view.conversation = ?"  # noqa: S608 - the same
 FRESH = "SELECT fresh FROM view WHERE conversation = ?"
 COMPACTING = "SELECT holder, expires_at FROM compaction_locks_v1 WHERE session_id = ?"
@@ -118,7 +118,8 @@ UNION ALL SELECT * FROM (
     ) FROM json_each(?1) AS asked ORDER BY asked.key
 )
 """
-"""Parameters: FTS5 queries as a JSON array, how many uses of each, and the position behind which notes are told."""
+"""Parameters: FTS5 queries as a JSON array, number of uses for each, and the position after which notes are
+returned."""
 PLACED = """
 SELECT log.seq, log.at, log.kind, log.conversation, unread.urgency, CASE log.kind
     WHEN 'noted' THEN json_extract(log.body, '$.agent') END, CASE log.kind
@@ -159,7 +160,7 @@ SELECT * FROM (
     ORDER BY seq DESC LIMIT 1
 ) ORDER BY 3 LIMIT 1
 """  # noqa: S608 - constants only
-"""Parameters: a conversation, a message's id, where it stands, and who said it. `deleted` comes before `edited`."""
+"""Parameters: a conversation, a message's id, its position, and its author. `deleted` comes before `edited`."""
 
 OURS = f"""
 SELECT {", ".join(f"post.{name}" for name in COLUMNS.split(", "))}
@@ -196,9 +197,9 @@ SPENT = {
     "OR (?3 AND conversation > ?2 || '/' AND conversation < ?2 || '0')) GROUP BY 1 ORDER BY 1"
     for by, key in _SPENT_BY.items()
 }
-"""Sums, by what they are asked for. Parameters: the first day, a conversation or NULL for all, and whether
-its threads count too: their names begin with its name and a slash, behind which comes the 0. A slash in a name is
-written otherwise (`Address.conversation`), so the second one ends the room."""
+"""Statements by key of the sums. Parameters: the first day, a conversation or NULL for all, and whether its threads
+count too: their names begin with its name and a slash, and 0 is the character after the slash. A slash in a name is
+escaped (`Address.conversation`), so the second one ends the room."""
 
 TYPES = "SELECT type, count, first_at, last_at FROM notification_type ORDER BY type"
 PENDING = """
@@ -249,10 +250,10 @@ def browse(
     limit: int,
     newest: bool,
 ) -> tuple[str, list[str | int]]:
-    """The statement and its parameters for a stretch of the log; `newest` takes it from the other end.
+    """Return the statement and its parameters for a range of the log; `newest` reads it from its end.
 
-    Each kind is its own ordered, limited read of an index, so that a rare kind is found without reading
-    what lies between, and a frequent one without sorting what lies before.
+    Each kind is its own ordered, limited read of an index, so that a rare kind is found without reading the entries
+    between, and a frequent one without sorting the entries before.
     """
     order = "DESC" if newest else "ASC"
     by_kind = match is None and conversation is None and kinds is not None
@@ -279,7 +280,7 @@ def _where(
     *,
     indexed: bool,
 ) -> tuple[str, list[str | int]]:
-    """Conditions, with `{seq}` where the ordering column belongs. The unary plus keeps an index out of it."""
+    """Return the conditions, with `{seq}` for the ordering column. The unary plus keeps SQLite from using an index."""
     terms, params = ["{seq} > ?"], list[str | int]([after])
     if before is not None:
         terms.append("{seq} < ?")

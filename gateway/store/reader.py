@@ -1,9 +1,4 @@
-"""Reading the store: its own connection, which sees only what is committed and can write nothing.
-
-Where words stand in the log: for whoever weighs many entries before reading any.
-
-A connection for reading, and what it can be asked with.
-"""
+"""Queries of the store on a read-only connection, which sees only what is committed."""
 
 import json
 import sqlite3
@@ -40,16 +35,16 @@ from gateway.store.types import (
 
 
 def clamp_params(params: Iterable[str | int | None]) -> list[str | int | None]:
-    """Numbers as SQLite can take them: a position beyond 64 bits is beyond every entry, as the last one is."""
+    """Limit numbers to SQLite's range: a position beyond 64 bits is after every entry, like the largest integer."""
     return [max(-LAST, min(value, LAST)) if isinstance(value, int) else value for value in params]
 
 
 async def connect_reader(path: Path) -> aiosqlite.Connection:
-    """A connection that cannot write."""
+    """Open a connection that cannot write."""
     connection = await aiosqlite.connect(sqlite_uri(path, "ro"), uri=True, isolation_level=None)
     try:
         await connection.execute_fetchall("PRAGMA query_only = ON")
-    except BaseException:  # cancelled, too: a connection that nobody has keeps its thread, and so the process, for ever
+    except BaseException:  # also if cancelled: a forgotten connection would keep its thread, and so the process, alive
         await connection.close()
         raise
     return connection
@@ -57,38 +52,38 @@ async def connect_reader(path: Path) -> aiosqlite.Connection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WordUses:
-    """Where words stand in the log."""
+    """Positions of entries of the log that use certain words."""
 
     last: Seq
     """The log's last position. 0: it is empty."""
     positions: Sequence[Sequence[int]]
-    """Of each that was asked for, the newest first."""
+    """Positions for each searched term, the newest first."""
     note_positions: Sequence[int]
-    """Where notes stand, in any order."""
+    """Positions of notes, in any order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryLocation:
-    """Where an entry of the log stands, without what it says."""
+    """Position and state of an entry of the log, without its text."""
 
     seq: Seq
     at: datetime
     is_note: bool
     conversation: ConversationId | None
     unread: int | None
-    """How urgent it is where it is still unread. None: it is not."""
+    """Urgency of an entry that is still unread. None: it is not."""
     agent: str | None
-    """Of a note: who wrote it down."""
+    """The agent that wrote it, if it is a note."""
     scope: str | None
-    """Of a note: who may be told of it."""
+    """Scope of its readers, if it is a note."""
     is_removed: bool
-    """It is a turn that was taken back, or was told to one as new, or a forgotten note: as if it had not been."""
+    """True for a rewound turn, a message that was new in one, and a forgotten note: treated as if absent."""
     is_left_behind: bool
-    """Somebody asked for a fresh view in that conversation since."""
+    """True if a person asked for a fresh view in that conversation since."""
 
     @classmethod
     def from_row(cls, row: Iterable[Any]) -> Self:
-        """Make it of what `queries.PLACED` gives."""
+        """Make it of a row of `queries.PLACED`."""
         seq, at, kind, conversation, unread, agent, scope, cut, left = row
         return cls(
             seq=Seq(seq),
@@ -108,15 +103,15 @@ LogRow = tuple[int, str, str, str | None, str | None, int | None, str]
 
 
 def search_terms(text: str) -> str:
-    """A query for `match` that finds all the words of any text. Blank for text without words."""
+    """Return a query for `match` that finds all the words of any text. Blank for text without words."""
     return " ".join('"' + word.replace('"', '""') + '"' for word in text.replace("\0", " ").split())
 
 
 class StoreReader:
-    """Every question that can be asked of a store.
+    """Every query of a store.
 
-    Each method is one SQL statement, hence one consistent snapshot, and is safe to cancel. All raise
-    Unreadable if the file is damaged, ValueError once closed.
+    Each method is one SQL statement, hence one consistent snapshot, and is safe to cancel. All raise StoreUnreadable if
+    the file is damaged, ValueError once closed.
     """
 
     def __init__(self, path: Path, connection: aiosqlite.Connection) -> None:
@@ -130,7 +125,7 @@ class StoreReader:
         await self.close()
 
     async def close(self) -> None:
-        """Let go of the file. More than once is as good as once."""
+        """Close the file. Idempotent."""
         await self._reading.close()
 
     async def entries(
@@ -143,11 +138,11 @@ class StoreReader:
         match: str | None = None,
         limit: int = 1_000,
     ) -> list[LogEntry]:
-        """The first `limit` entries with `after` < seq < `before` that fit, oldest first.
+        """Return the first `limit` matching entries with `after` < seq < `before`, oldest first.
 
-        `kinds`: any of these; None is all, empty is none. `match`: FTS5 query over what was said
-        (https://www.sqlite.org/fts5.html#full_text_query_syntax), without forgotten notes; raises BadQuery for one
-        that is not.
+        `kinds`: any of these; None is all, empty is none. `match`: FTS5 query over the texts
+        (https://www.sqlite.org/fts5.html#full_text_query_syntax), without forgotten notes; raises BadSearchQuery for
+        invalid ones.
         """
         rows = await self.entry_rows(
             after=after, before=before, kinds=kinds, conversation=conversation, match=match, limit=limit
@@ -164,7 +159,7 @@ class StoreReader:
         conversation: ConversationId | None = None,
         match: str | None = None,
     ) -> list[LogEntry]:
-        """The last `limit` entries that fit, oldest first. Otherwise like `entries`."""
+        """Return the last `limit` matching entries, oldest first. Otherwise like `entries`."""
         rows = await self.entry_rows(
             after=after, before=before, kinds=kinds, conversation=conversation, match=match, limit=limit, newest=True
         )
@@ -181,7 +176,7 @@ class StoreReader:
         limit: int = 1_000,
         newest: bool = False,
     ) -> list[LogRow]:
-        """Like `entries` (or `newest`), with the facts left as the JSON text that is in the log."""
+        """Return rows like `entries` (or `newest_entries`), with the facts as the JSON text of the log."""
         sql, params = queries.browse(
             after=after, before=before, kinds=kinds, conversation=conversation, match=match, limit=limit, newest=newest
         )
@@ -195,19 +190,19 @@ class StoreReader:
             raise self._read_error(error) from error
 
     async def entry(self, seq: int) -> LogEntry | None:
-        """The entry at this position."""
+        """Return the entry at this position."""
         return self._first_entry(await self._rows(queries.ENTRY, seq))
 
     async def entry_by_key(self, key: str) -> LogEntry | None:
-        """The entry with this deduplication key."""
+        """Return the entry with this deduplication key."""
         return self._first_entry(await self._rows(queries.BY_KEY, key))
 
     async def caused_by(self, seq: int) -> list[LogEntry]:
-        """What this entry led to directly, oldest first."""
+        """Return the entries directly caused by this one, oldest first."""
         return [LogEntry.from_row(row) for row in await self._rows(queries.CAUSED_BY, seq)]
 
     async def handled_by(self, judgement: LogEntry) -> LogEntry | None:
-        """The turn, or the decision, that dealt with what this entry judged, shown or not; None if none has yet."""
+        """Return the turn or decision that dealt with a judged entry, shown or not; None if none has yet."""
         return self._first_entry(
             await self._rows(
                 queries.DEALT_WITH, judgement.conversation, judgement.seq, judgement.cause or judgement.seq
@@ -215,28 +210,28 @@ class StoreReader:
         )
 
     async def first_looked_at_by(self, judgement: LogEntry) -> LogEntry | None:
-        """The turn of an inner conversation that was the first to look at what this entry judged; None if none was.
+        """Return the first turn of an inner conversation that looked at a judged entry; None if none did.
 
-        Reads what came of every inner turn since: it takes longer the longer that is ago.
+        Reads all inner turns since then: it takes longer the longer ago that is.
         """
         return self._first_entry(
             await self._rows(queries.LOOKED_AT, judgement.seq, judgement.conversation, judgement.cause or judgement.seq)
         )
 
     async def next_finished_turn(self, turn: LogEntry) -> LogEntry | None:
-        """The next turn in its conversation that dealt with something and was not interrupted; None if none has yet."""
+        """Return the next turn there that dealt with something and was not interrupted; None if none has yet."""
         return self._first_entry(await self._rows(queries.WENT_ON, turn.conversation, turn.seq))
 
     async def due_conversations(self, urgency: int) -> list[tuple[ConversationId, int]]:
-        """Conversations with something unread of at least this urgency, and their highest one; by name."""
+        """Return conversations with unread entries of at least this urgency, and the highest one; by name."""
         rows = await (self._rows(queries.DUE, urgency) if urgency >= 1 else self._rows(queries.DUE_OR_AMBIENT))
         return [(ConversationId(conversation), highest) for conversation, highest in rows]
 
     async def unread_entries(self, conversation: ConversationId, *, most: int, after: int = 0) -> UnreadEntries:
-        """What a turn there is to be told of what stands behind `after`, at most so many entries.
+        """Return the unread entries for a turn that are after `after`, at most so many.
 
-        What was said to the agent is never passed over: it is taken from the oldest, and what is too much stays
-        unread. What was overheard takes the room that is left, the newest of it, ambient talk last.
+        Messages addressed to the agent are never skipped: they are taken from the oldest on, and the rest stays unread.
+        Overheard ones fill the remaining room, the newest first, ambient talk last.
         """
         rows = await self._rows(queries.UNREAD, conversation, most, after)
         count, upto, changed, *_ = rows[0]
@@ -246,151 +241,151 @@ class StoreReader:
         )
 
     async def message_changes(self, conversation: ConversationId, *, after: int, newest: int) -> list[LogEntry]:
-        """The newest edits and deletions in a conversation with `after` < seq, oldest first."""
+        """Return the newest edits and deletions in a conversation with `after` < seq, oldest first."""
         return [
             LogEntry.from_row(row) for row in reversed(await self._rows(queries.CHANGES, conversation, after, newest))
         ]
 
     async def latest_message_change(self, message: Message, seq: Seq) -> LogEntry | None:
-        """What became of the message that stands there: its deletion, else its newest edit; None: it reads as it did.
+        """Return the deletion of the message at `seq`, else its newest edit; None: it is unchanged.
 
-        Only who wrote it can have edited it, and only while they were heard: what access refused changes nothing.
+        Only its author's edits count, and only those that access did not refuse.
         """
         place = message.at.conversation
         return self._first_entry(await self._rows(queries.REWORDED, place, message.id, seq, message.sender.id))
 
     async def pinned_card(self, conversation: ConversationId) -> ChannelCardPinned | None:
-        """The card that is pinned there; None: none is."""
+        """Return the card that is pinned there; None: none is."""
         found = self._first_entry(await self._rows(queries.CARD, conversation))
         return found.fact if found is not None and isinstance(found.fact, ChannelCardPinned) else None
 
     async def last_topic_change(self, conversation: ConversationId) -> MembershipChanged | None:
-        """The last change of the topic, and who made it; None: it was never told."""
+        """Return the last change of the topic, with its author; None: none was reported."""
         found = self._first_entry(await self._rows(queries.TOPIC, conversation))
         return found.fact if found is not None and isinstance(found.fact, MembershipChanged) else None
 
     async def find_own_post(self, conversation: ConversationId, message: MessageId) -> Post | None:
-        """The post that the platform shows as this message; None if it is none of ours."""
+        """Return the post that the platform shows as this message; None if it is not ours."""
         found = self._first_entry(await self._rows(queries.OURS, conversation, message))
         return found.fact.post if found is not None and isinstance(found.fact, PostQueued) else None
 
     async def open_previews(self) -> list[tuple[ConversationId, MessageId]]:
-        """The messages that showed growing answers and have not been taken away."""
+        """Return the preview messages of growing answers that have not been deleted."""
         return [(ConversationId(place), MessageId(message)) for place, message in await self._rows(queries.PREVIEWS)]
 
     async def turns_in_view(self, conversation: ConversationId) -> list[LogEntry]:
-        """The records of the conversation's turns since its view began, oldest first. Reads nothing before that."""
+        """Return the records of the turns since the start of the view, oldest first. Reads nothing before that."""
         return [LogEntry.from_row(row) for row in await self._rows(queries.TURNS, conversation)]
 
     async def newest_fold(self, conversation: ConversationId) -> LogEntry | None:
-        """The newest `Folded` there: how its view shows what it shows; None: it was never folded."""
+        """Return the newest `ViewFolded` there, which gives the form of the view; None: it was never folded."""
         return self._first_entry(await self._rows(queries.VIEW, conversation))
 
     async def last_fresh_start(self, conversation: ConversationId) -> Seq:
-        """Where somebody last had the conversation begin afresh; 0 if nobody did."""
+        """Return the position of the last fresh start of the conversation; 0 if there was none."""
         rows = await self._rows(queries.FRESH, conversation)
         return Seq(rows[0][0] if rows else 0)
 
     async def compaction_lock(self, conversation: ConversationId) -> tuple[str, datetime] | None:
-        """Who holds the lock for summaries there, and until when; None: nobody ever did."""
+        """Return the holder of the lock for summaries there, and its end; None: there never was one."""
         rows = await self._rows(queries.COMPACTING, conversation)
         return (rows[0][0], datetime.fromisoformat(rows[0][1])) if rows else None
 
     async def newest_turns(self, conversation: ConversationId, *, before: int | None, newest: int) -> list[LogEntry]:
-        """The records of the newest turns there that stand before this position (None: all do), oldest first."""
+        """Return the newest turns there before this position (None: the end), oldest first."""
         rows = await self._rows(queries.ENDED, conversation, queries.LAST if before is None else before, newest)
         return [LogEntry.from_row(row) for row in reversed(rows)]
 
     async def turns_between(self, conversation: ConversationId, first: int, end: int, *, most: int) -> list[LogEntry]:
-        """The records of the first turns with `first` <= seq < `end` that were not taken back, oldest first."""
+        """Return the first turns with `first` <= seq < `end` that were not rewound, oldest first."""
         return [LogEntry.from_row(row) for row in await self._rows(queries.HELD, conversation, first, end, most)]
 
     async def seq_after_turns(self, conversation: ConversationId, first: int, end: int, *, count: int) -> Seq | None:
-        """Where the turn stands that comes behind so many turns with `first` <= seq < `end`, taken back or not.
+        """Return the position of the turn after `count` turns with `first` <= seq < `end`, rewound or not.
 
-        None: there are no more than that. Reads no records.
+        None: there are no more turns. Reads no records.
         """
         rows = await self._rows(queries.BEHIND, conversation, first, end, count)
         return Seq(rows[0][0]) if rows else None
 
     async def find_word_uses(self, terms: Sequence[str], *, newest: int, notes_after: int) -> WordUses:
-        """Where the newest texts with each of these words or phrases stand, and all notes behind a position."""
-        asked = json.dumps([search_terms(term) for term in terms])
-        (last, notes), *found = await self._rows(queries.USES, asked, newest, notes_after)
+        """Return the newest texts with each of these words or phrases, and all notes after a position."""
+        queries_json = json.dumps([search_terms(term) for term in terms])
+        (last, notes), *found = await self._rows(queries.USES, queries_json, newest, notes_after)
         return WordUses(
             last=Seq(last), note_positions=json.loads(notes), positions=[json.loads(seqs) for _, seqs in found]
         )
 
     async def locate_entries(self, seqs: Sequence[int]) -> list[EntryLocation]:
-        """Where these entries stand, and of notes whose they are: without their texts, in any order."""
+        """Return the location of these entries, without their texts, in any order."""
         return [EntryLocation.from_row(row) for row in await self._rows(queries.PLACED, json.dumps(seqs))]
 
     async def forgotten_notes(self, seqs: Iterable[int]) -> set[int]:
-        """Which of these notes are to be told to nobody."""
+        """Return those of these notes that are forgotten."""
         return {seq for (seq,) in await self._rows(queries.FORGOTTEN, json.dumps(list(seqs)))}
 
     async def undelivered_posts(self) -> list[OutboxPost]:
-        """The posts whose delivery has not ended, in log order."""
+        """Return the posts whose delivery has not ended, in log order."""
         posts = []
         for (seq, at, body), group in groupby(await self._rows(queries.OUTBOX), key=lambda row: row[:3]):
-            stored = LogEntry.from_row((seq, at, "post", None, None, None, body))
-            assert isinstance(stored.fact, PostQueued)
+            entry = LogEntry.from_row((seq, at, "post", None, None, None, body))
+            assert isinstance(entry.fact, PostQueued)
             parts = tuple(OutboxPart.from_row(row[3:]) for row in group if row[3] is not None)
-            posts.append(OutboxPost(seq=stored.seq, at=stored.at, post=stored.fact.post, parts=parts))
+            posts.append(OutboxPost(seq=entry.seq, at=entry.at, post=entry.fact.post, parts=parts))
         return posts
 
     async def newest_posts(self, conversation: ConversationId, *, newest: int) -> list[Post]:
-        """The newest posts to a conversation, delivered or not, oldest first."""
+        """Return the newest posts to a conversation, delivered or not, oldest first."""
         rows = await self._rows(queries.POSTS, conversation, newest)
         facts = [LogEntry.from_row(row).fact for row in reversed(rows)]
         return [fact.post for fact in facts if isinstance(fact, PostQueued)]
 
     async def dmn_state(self, agent: str = "") -> str | None:
-        """An agent's, as it was saved last; None if never. Without a name: from before each agent had its own."""
+        """Return an agent's last saved state; None if there is none. Without a name: of versions with one state."""
         rows = await self._rows(queries.DMN_STATE, agent)
         return rows[0][0] if rows else None
 
     async def autonomous_usage(self, agent: str, day: str) -> tuple[int, float]:
-        """Turns that nobody asked for on that day (YYYY-MM-DD, UTC), and what they cost in US dollars."""
+        """Return the number of autonomous turns of a day (YYYY-MM-DD, UTC), and their cost in US dollars."""
         rows = await self._rows(queries.AUTONOMOUS, agent, day)
         return (rows[0][0], rows[0][1] / NANO_PER_USD) if rows else (0, 0.0)
 
     async def pending_reminders(self, conversation: ConversationId | None = None) -> list[PendingReminder]:
-        """Those that are still to come, the next first. None: everywhere."""
+        """Return the reminders that are still to come, the next first. None: of all conversations."""
         return [PendingReminder.from_row(row) for row in await self._rows(queries.REMINDERS, conversation)]
 
     async def approved(self, agent: str, tool: str, conversation: ConversationId) -> Seq | None:
-        """Where it stands that an agent's tool is approved for good there. None: it is not."""
+        """Return the position of the permanent approval of a tool there. None: it is not approved."""
         rows = await self._rows(queries.APPROVED, agent, tool, conversation)
         return Seq(rows[0][0]) if rows else None
 
     async def approvals(self) -> list[tuple[str, str, ConversationId]]:
-        """Everything that is approved for good: an agent, its tool, where; by place."""
+        """Return all permanent approvals: agent, tool, conversation; by conversation."""
         return [(agent, tool, ConversationId(place)) for agent, tool, place in await self._rows(queries.APPROVALS)]
 
     async def undecided(self) -> list[LogEntry]:
-        """Approvals that were asked for and have not ended, oldest first. Reads all that ever were: for a start."""
+        """Return open approval requests, oldest first. Reads all there ever were: for a start."""
         return [LogEntry.from_row(row) for row in await self._rows(queries.UNDECIDED)]
 
     async def current_facts(self, kind: str) -> list[LogEntry]:
-        """Of facts whose newest word counts those that hold, oldest first: see `gateway.store.projections`."""
+        """Return the current facts of a kind, oldest first: see `gateway.store.projections`."""
         return [LogEntry.from_row(row) for row in await self._rows(queries.HOLDS, kind)]
 
     async def newest_current_facts(self, kind: str, *, newest: int) -> list[LogEntry]:
-        """The newest of those, newest first."""
+        """Return the newest current facts of a kind, newest first."""
         return [LogEntry.from_row(row) for row in await self._rows(queries.NEWEST_HOLDS, kind, newest)]
 
     async def current_facts_for(self, kind: str, keys: Sequence[str]) -> list[LogEntry]:
-        """Those that are about one of `keys`, in any order."""
+        """Return the current facts of a kind about one of `keys`, in any order."""
         return [LogEntry.from_row(row) for row in await self._rows(queries.HELD_OF, kind, json.dumps(keys))]
 
     async def saved_cursor(self, channel: ChannelName) -> str | None:
-        """How far a platform's queue was taken in; None if it was never said."""
+        """Return the cursor of a platform's queue; None if none was saved."""
         rows = await self._rows(queries.CURSOR, channel)
         return rows[0][0] if rows else None
 
     async def connection_states(self) -> list[ConnectionState]:
-        """The last that was heard of each account's connection, by name."""
+        """Return the last reported state of each account's connection, by name."""
         return [
             ConnectionState(channel=ChannelName(channel), up=bool(up), reason=reason, at=datetime.fromisoformat(at))
             for channel, up, reason, at in await self._rows(queries.LINKS)
@@ -399,24 +394,24 @@ class StoreReader:
     async def spending_sums(
         self, by: SpendingKey, *, since: str = "", conversation: ConversationId | None = None, threads: bool = False
     ) -> list[SpendingSum]:
-        """What was spent from this day on (YYYY-MM-DD, UTC), one sum for each key, by key. Reads sums, not the log.
+        """Return the spending from this day on (YYYY-MM-DD, UTC), one sum for each key, by key.
 
-        `conversation`: there only; `threads`: in the threads of that room, too.
+        Reads sums, not the log. `conversation`: only there; `threads`: also in the threads of that room.
         """
         return [
             SpendingSum.from_row(row) for row in await self._rows(queries.SPENT[by], since, conversation, int(threads))
         ]
 
     async def notification_types(self) -> list[NotificationTypeCount]:
-        """The types of notifications that were seen, by name. Bounded: see `gateway.store.projections`."""
+        """Return the counters of notification types, by name. Bounded: see `gateway.store.projections`."""
         return [NotificationTypeCount.from_row(row) for row in await self._rows(queries.TYPES)]
 
     async def pending_counts(self) -> list[PendingCounts]:
-        """Where something is unread: what is most urgent first, then what has waited longest."""
+        """Return the conversations with unread entries, the most urgent first, then the oldest."""
         return [PendingCounts.from_row(row) for row in await self._rows(queries.PENDING)]
 
     async def find_judgement(self, seq: int) -> Judgement | None:
-        """What access and attention said of this entry; None if it was not judged."""
+        """Return the judgement of this entry by access and attention; None if it was not judged."""
         return next((one.fact for one in await self.caused_by(seq) if isinstance(one.fact, Judgement)), None)
 
     async def _rows(self, sql: str, *params: str | int | None) -> list[Any]:

@@ -1,9 +1,8 @@
-"""Every table beside the log, made anew from the log and compared with what is there.
+"""Upgrade of an older store, and rebuild of the derived tables from the log. Blocks.
 
-Brings a store of an older version forward, and keeps it as it was beside. Blocks.
-
-Each migration is one transaction, so a kill leaves the old or the new. But the version before cannot read the new one:
-who wants to go back needs the old file. It costs the disk as much as the store has, once, until somebody removes it.
+Each migration is one transaction, so a kill leaves the old or the new schema. An older version of the program cannot
+read the new one, so the upgrade keeps a copy of the old file for a way back. That takes the disk space of the store
+once, until the operator removes it.
 """
 
 import asyncio
@@ -25,11 +24,11 @@ from gateway.store.types import LogEntry, StoreError, StoreUnreadable, TableDiff
 logger = logging.getLogger("reverie.store")
 
 _FREE_SPACE_FACTOR: Final = 2.0
-"""So many times its size must be free: a migration may write most of it anew."""
+"""Free space needed, as a multiple of the store's size: a migration may rewrite most of it."""
 
 
 def upgrade_store(path: Path) -> None:
-    """Migrate it. The caller holds the lock. Raises TooNew or Unreadable."""
+    """Migrate a store. The caller holds the lock. Raises StoreTooNew or StoreUnreadable."""
     version = _schema_version(path)
     if 0 < version < newest_schema():
         _keep_old_schema(path, version)
@@ -37,42 +36,42 @@ def upgrade_store(path: Path) -> None:
 
 
 def old_schema_path(path: Path, version: int) -> Path:
-    """Where a store of that schema is kept."""
+    """Return the path of the kept copy with that schema."""
     return path.with_name(f"{path.name}.schema-{version}")
 
 
 def _schema_version(path: Path) -> int:
-    """0: it is new, or none; then `migrate_schema` says so."""
+    """Return the schema's version. 0: it is new, or no store; then `migrate_schema` raises."""
     with (
         contextlib.suppress(sqlite3.Error),
-        contextlib.closing(sqlite3.connect(sqlite_uri(path, "ro"), uri=True)) as looking,
+        contextlib.closing(sqlite3.connect(sqlite_uri(path, "ro"), uri=True)) as connection,
     ):
-        (version,) = looking.execute("PRAGMA user_version").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
         return int(version)
     return 0
 
 
 def _keep_old_schema(path: Path, version: int) -> None:
-    """What cannot be kept is told, and no reason to stop: a backup may well be there."""
+    """Copy the old store. A failure is logged, and does not stop the upgrade: a backup may well exist."""
     target, size = old_schema_path(path, version), path.stat().st_size
-    told = f"the store becomes schema {newest_schema()}, which an older reverie does not read"
+    notice = f"the store becomes schema {newest_schema()}, which an older reverie does not read"
     if shutil.disk_usage(path.parent).free < size * _FREE_SPACE_FACTOR:
-        logger.warning("%s; there is no room to keep it as it was, with schema %d", told, version)
+        logger.warning("%s; there is no room to keep it as it was, with schema %d", notice, version)
         return
-    half = target.with_name(f"{target.name}.new")
-    half.unlink(missing_ok=True)  # of a kill
+    temporary = target.with_name(f"{target.name}.new")
+    temporary.unlink(missing_ok=True)  # left by a kill
     try:
-        copy_store(path, half)
-        half.replace(target)
+        copy_store(path, temporary)
+        temporary.replace(target)
     except (OSError, StoreError) as error:
-        half.unlink(missing_ok=True)
-        logger.warning("%s; it cannot be kept as it was: %s", told, error)
+        temporary.unlink(missing_ok=True)
+        logger.warning("%s; it cannot be kept as it was: %s", notice, error)
         return
-    logger.info("%s; as it was it is kept as %s (%.1f MB): remove that when all is well", told, target, size / 1e6)
+    logger.info("%s; as it was it is kept as %s (%.1f MB): remove that when all is well", notice, target, size / 1e6)
 
 
 RebuildProgress = Callable[[int, int], None]
-"""Called now and then with the entries replayed and their whole number, from another thread."""
+"""Called now and then with the entries replayed and their total, from another thread."""
 
 _CHUNK = 5_000
 """Entries in memory at once."""
@@ -81,10 +80,10 @@ _CHUNK = 5_000
 async def rebuild(
     path: Path, *, progress: RebuildProgress | None = None, clock: Clock | None = None
 ) -> list[TableDifference]:
-    """Replay the log, mend every table that differs, and say which did. Empty: all was well.
+    """Replay the log, repair every table that differs, and return the differences. Empty: all was well.
 
-    Holds the store's lock: raises InUse while a gateway runs; also Missing, TooNew and Unreadable. The
-    mending is one transaction. Cancelled, it still goes to its end in its thread, holding the lock.
+    Holds the store's lock: raises StoreInUse while a gateway runs; also StoreMissing, StoreTooNew and StoreUnreadable.
+    The repair is one transaction. Cancelled, it still runs to its end in its thread, holding the lock.
     """
     return await asyncio.to_thread(
         rebuild_blocking, path, progress or (lambda _done, _whole: None), clock or SystemClock()
@@ -92,7 +91,7 @@ async def rebuild(
 
 
 def rebuild_blocking(path: Path, progress: RebuildProgress, clock: Clock) -> list[TableDifference]:
-    """`rebuild`, blocking, and telling progress from its own thread."""
+    """Run `rebuild` in the calling thread, which also calls `progress`."""
     if path.exists():
         lock = StoreLock(path, clock.now())
     else:
@@ -119,7 +118,7 @@ def rebuild_blocking(path: Path, progress: RebuildProgress, clock: Clock) -> lis
 
 
 def _replay(connection: sqlite3.Connection, progress: RebuildProgress) -> None:
-    """Fold the log into temporary tables of the same names, which stand before the real ones."""
+    """Fold the log into temporary tables of the same names, which hide the real ones."""
     for table in PROJECTED_TABLES:
         for kind, sql in connection.execute(
             "SELECT type, sql FROM main.sqlite_master WHERE tbl_name = ? AND sql IS NOT NULL ORDER BY type DESC",
@@ -158,7 +157,7 @@ def _repair_table(connection: sqlite3.Connection, table: str) -> TableDifference
 
 
 def _repair_search(connection: sqlite3.Connection) -> TableDifference | None:
-    """The index against the log, word by word (https://www.sqlite.org/fts5.html#the_integrity_check_command)."""
+    """Compare the index with the log (https://www.sqlite.org/fts5.html#the_integrity_check_command)."""
     missing, extra = (
         connection.execute(f"SELECT count(*) FROM ({one} EXCEPT {other})").fetchone()[0]  # noqa: S608 - constants only
         for one, other in (

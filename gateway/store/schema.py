@@ -1,4 +1,4 @@
-"""Making, checking and migrating the file. Blocking; called in a thread.
+"""The store's file: lock, creation, migrations and checks. Blocking; called in a thread.
 
 One writer per store: an advisory lock on a file beside it, held until closed or until the process dies.
 """
@@ -14,12 +14,23 @@ from pathlib import Path
 
 from gateway.store.types import StoreInUse, StoreMissing, StoreTooNew, StoreUnreadable
 
+APPLICATION_ID = 0x52455652
+"""`REVR`, in the header of each of our files (https://www.sqlite.org/pragma.html#pragma_application_id)."""
+
+WRITER_PRAGMAS = (
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA synchronous = FULL",
+    "PRAGMA busy_timeout = 5000",
+    "PRAGMA cache_size = -8192",
+    "PRAGMA journal_size_limit = 67108864",
+)
+
 
 class StoreLock:
-    """An exclusive lock on `<store>.lock`, which says who holds it. The file itself is never removed.
+    """An exclusive lock on `<store>.lock`, which names the holder. The file itself is never removed.
 
-    Blocks only for a few system calls. Raises InUse if somebody else holds it, Unreadable if the file
-    cannot be made or written (disk full). The kernel frees it when the process ends, however it ends.
+    Blocks only for a few system calls. Raises StoreInUse if another process holds it, StoreUnreadable if the file
+    cannot be made or written (disk full). The kernel releases it when the process ends, however it ends.
     """
 
     _fd = -1
@@ -44,19 +55,19 @@ class StoreLock:
             raise StoreUnreadable(f"cannot write the lock file {path}: {error.strerror}") from error
 
     def release(self) -> None:
-        """Let go. More than once is as good as once."""
+        """Release the lock. Idempotent."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def __del__(self) -> None:
-        self.release()  # the opening that took it was cancelled: nobody else ever will
+        self.release()  # the call of `open` that took it was cancelled
 
 
 def _in_use(store: Path, holder: bytes) -> StoreInUse:
     try:
-        said = json.loads(holder)
-        pid, started = int(said["pid"]), str(said["started"])
+        content = json.loads(holder)
+        pid, started = int(content["pid"]), str(content["started"])
     except (ValueError, KeyError, TypeError):
         return StoreInUse(f"{store} is in use by another process: stop that one, or set another store.path", None)
     return StoreInUse(
@@ -65,33 +76,21 @@ def _in_use(store: Path, holder: bytes) -> StoreInUse:
     )
 
 
-APPLICATION_ID = 0x52455652
-"""`REVR`, in the header of each of our files (https://www.sqlite.org/pragma.html#pragma_application_id)."""
-
-WRITER_PRAGMAS = (
-    "PRAGMA journal_mode = WAL",
-    "PRAGMA synchronous = FULL",
-    "PRAGMA busy_timeout = 5000",
-    "PRAGMA cache_size = -8192",
-    "PRAGMA journal_size_limit = 67108864",
-)
-
-
 @cache
 def migrations() -> tuple[tuple[int, str], ...]:
-    """Every migration, in order: its number and its SQL."""
+    """Return every migration, in order: its number and its SQL."""
     folder = resources.files("gateway.store") / "migrations"
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".sql")), key=lambda file: file.name)
     return tuple((int(file.name[:4]), file.read_text(encoding="utf-8")) for file in files)
 
 
 def sqlite_uri(path: Path, mode: str) -> str:
-    """A SQLite URI: mode `ro` or `rw`; neither makes a file."""
+    """Return a SQLite URI: mode `ro` or `rw`; neither creates a file."""
     return f"{path.absolute().as_uri()}?mode={mode}"
 
 
 def create_store_file(path: Path) -> None:
-    """Make sure that there is a file, empty if it is new, readable by its owner alone. Raises Unreadable."""
+    """Create the file, readable by its owner alone, if it is missing. Raises StoreUnreadable."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -100,9 +99,9 @@ def create_store_file(path: Path) -> None:
 
 
 def migrate_schema(path: Path) -> None:
-    """Bring the file to the newest schema, one transaction per step. Raises TooNew or Unreadable.
+    """Migrate the file to the newest schema, one transaction per step. Raises StoreTooNew or StoreUnreadable.
 
-    Killed in between, it goes on where it stopped. The caller holds the lock.
+    Killed in between, it continues where it stopped. The caller holds the lock.
     """
     steps = migrations()
     try:
@@ -123,9 +122,9 @@ def migrate_schema(path: Path) -> None:
 
 
 def check_schema(connection: sqlite3.Connection, path: Path, *, fresh: bool = False) -> int:
-    """The schema's version. Raises TooNew or Unreadable, and sqlite3.Error if it is not SQLite at all.
+    """Return the schema's version. Raises StoreTooNew or StoreUnreadable, and sqlite3.Error for other files.
 
-    `fresh`: an empty file is fine (version 0).
+    `fresh`: an empty file is valid (version 0).
     """
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -141,7 +140,7 @@ def check_schema(connection: sqlite3.Connection, path: Path, *, fresh: bool = Fa
 
 
 def check_current_schema(path: Path) -> None:
-    """Check for reading, changing nothing. Raises Missing, TooNew or Unreadable."""
+    """Check for reading, changing nothing. Raises StoreMissing, StoreTooNew or StoreUnreadable."""
     if not path.exists():
         raise StoreMissing(f"there is no store at {path}: check the path, or start the gateway once")
     try:
@@ -157,7 +156,7 @@ def check_current_schema(path: Path) -> None:
 
 
 def unreadable_error(path: Path, error: Exception) -> StoreUnreadable:
-    """What to tell of a file that SQLite does not want."""
+    """Make the error for a file that SQLite cannot use."""
     if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
         return StoreUnreadable(f"cannot open {path} as the store ({error}): make room there, or set another store.path")
     return StoreUnreadable(f"cannot read {path} as a store ({error}): restore a backup, or set another store.path")

@@ -1,12 +1,9 @@
-"""The one task that writes. Everything that is queued while a commit runs goes into the next one.
+"""The store open for writing: a reader, a writer with group commit, and the lock that makes it the only one.
 
-The gateway's writer is patient: while the disk is full, the file locked or a write fails, appends wait in their order
-and are tried again until they succeed or `given_up` is set. So no caller needs a retry of its own, and nothing is done
-twice.
-
-The store, open for writing: a reader, a writer and the lock that makes it the only one.
-
-Which entries are written, and where: the pure half of an append.
+`plan_append` is the pure half of an append: which entries are written, and at which positions. `LogWriter` is the one
+task that writes: everything queued while a commit runs goes into the next one. The gateway's writer is patient: while
+the disk is full, the file is locked or a write fails, appends wait in their order and are retried until they succeed or
+`given_up` is set. So no caller needs a retry of its own, and nothing is done twice.
 """
 
 import asyncio
@@ -39,6 +36,26 @@ from gateway.store.schema import (
 )
 from gateway.store.types import AppendFailed, AppendResult, NewEntry, StoreClosed, transient_reason
 
+logger = logging.getLogger("reverie.store")
+
+BATCH_ENTRIES = 2_000
+"""Entries in one transaction at most (one append of more is one transaction all the same)."""
+
+_LOG = "INSERT INTO log (seq, at, kind, conversation, key, cause, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
+_SEARCH = "INSERT INTO search (rowid, text) SELECT seq, text FROM said WHERE seq BETWEEN ? AND ?"
+_CHUNKS = tuple(2**power for power in range(11, -1, -1))
+"""Rows per statement. SQLite releases Python's global lock once per statement step, and in a busy event loop it
+takes up to 5 ms (sys.getswitchinterval) each time to get it back; so many rows are one step. Few sizes, so that the
+prepared statements stay cached."""
+
+FIRST_WAIT_S, MOST_WAIT_S = 0.25, 5.0
+"""Delay between two retries of a patient writer: doubles from the first value to the second."""
+LOCKED_S = 5.0
+"""How long another program's lock lasts before it counts as an outage; other failures do at once."""
+
+Params = tuple[SqlValue, ...]
+AppendListener = Callable[[Sequence[NewEntry], Sequence[AppendResult]], None]
+
 
 class NewLogRow(NamedTuple):
     """A row of the log, in the order of its columns."""
@@ -54,7 +71,7 @@ class NewLogRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryDraft:
-    """An entry, ready to be written but for its place."""
+    """An entry that is complete except for its position."""
 
     entry: NewEntry
     at: str
@@ -63,17 +80,17 @@ class EntryDraft:
 
 @dataclass(slots=True, kw_only=True)
 class AppendPlan:
-    """What one transaction writes, and what to answer each append that is in it."""
+    """Rows and statements of one transaction, and the results for each append in it."""
 
     rows: list[NewLogRow] = field(default_factory=list)
     answers: list[tuple[AppendResult, ...]] = field(default_factory=list)
     statements: list[Statement] = field(default_factory=list)
     has_text: bool = False
-    """There is text for the search index."""
+    """True if there is text for the search index."""
 
 
 def draft_entries(entries: Sequence[NewEntry]) -> tuple[EntryDraft, ...]:
-    """Write the entries down. Raises ValueError for one that could never be stored or read back."""
+    """Serialise the entries. Raises ValueError for one that could never be stored or read back."""
     earlier: set[int] = set()
     drafts = []
     for entry in entries:
@@ -91,12 +108,12 @@ def draft_entries(entries: Sequence[NewEntry]) -> tuple[EntryDraft, ...]:
 
 
 def dedup_keys(batch: Sequence[Sequence[EntryDraft]]) -> Iterator[str]:
-    """Every key that must be looked up before `plan_append`."""
+    """Yield every key that must be looked up before `plan_append`."""
     return (draft.entry.key for drafts in batch for draft in drafts if draft.entry.key is not None)
 
 
 def plan_append(batch: Sequence[Sequence[EntryDraft]], known: dict[str, Seq], last: Seq) -> AppendPlan:
-    """Decide on a whole batch. `known`: keys already in the log; `last`: the log's last seq."""
+    """Plan one transaction for a batch. `known`: keys already in the log; `last`: the log's last seq."""
     made = AppendPlan()
     known = dict(known)
     for drafts in batch:
@@ -134,27 +151,6 @@ def _place_draft(
     return seq
 
 
-logger = logging.getLogger("reverie.store")
-
-BATCH_ENTRIES = 2_000
-"""Entries in one transaction at most (one append of more is one transaction all the same)."""
-
-_LOG = "INSERT INTO log (seq, at, kind, conversation, key, cause, body) VALUES (?, ?, ?, ?, ?, ?, ?)"
-_SEARCH = "INSERT INTO search (rowid, text) SELECT seq, text FROM said WHERE seq BETWEEN ? AND ?"
-_CHUNKS = tuple(2**power for power in range(11, -1, -1))
-"""Rows per statement. SQLite lets go of Python's global lock once per statement step, and with a busy
-event loop each time costs up to 5 ms (sys.getswitchinterval) to get it back; so many rows are one step.
-Few sizes, so that the prepared statements stay cached."""
-
-FIRST_WAIT_S, MOST_WAIT_S = 0.25, 5.0
-"""Between two tries of a patient writer: doubles from the first to the second."""
-LOCKED_S = 5.0
-"""A lock of another program is an outage once it has lasted so long; other failures are one at once."""
-
-Params = tuple[SqlValue, ...]
-AppendListener = Callable[[Sequence[NewEntry], Sequence[AppendResult]], None]
-
-
 @dataclass(slots=True)
 class _PendingAppend:
     entries: Sequence[NewEntry]
@@ -164,28 +160,28 @@ class _PendingAppend:
 
 @dataclass(frozen=True, slots=True)
 class StoreOutage:
-    """The log cannot be written."""
+    """State in which the log cannot be written."""
 
     since: datetime
     reason: str
-    """Why, for people, with what to do about it."""
+    """Reason for people, with a remedy."""
 
 
 class LogWriter:
     """Group commit over one connection, whose isolation level must be IMMEDIATE."""
 
     def __init__(self, connection: aiosqlite.Connection, last: Seq, patient: Clock | None = None) -> None:
-        """`patient`: the clock by which it tries again. None: an append that fails is refused at once."""
+        """`patient`: the clock for retries. None: an append that fails is refused at once."""
         self._connection = connection
         self._last = last
         self._is_unsure = False
-        """A rollback has failed, so what the file has is not known."""
+        """True after a failed rollback, so that the file's content is not known."""
         self._retry_clock = patient
         self._failing: tuple[datetime, float] | None = None
-        """Since when appends fail, also by the monotonic clock."""
+        """Start of the failures, by the wall clock and the monotonic clock."""
         self._tries = 0
         self.outage: StoreOutage | None = None
-        """As `Store.outage`."""
+        """See `Store.outage`."""
         self.given_up = asyncio.Event()
         self.outage_listeners: list[Callable[[StoreOutage | None], None]] = []
         """Called when an outage begins (again with each new reason), and with None when it is over."""
@@ -195,7 +191,7 @@ class LogWriter:
         self.commits = 0
         """Transactions committed so far."""
         self.listeners = list[AppendListener]()
-        """As `Store.hear`."""
+        """See `Store.add_listener`."""
         self._task = asyncio.create_task(self._run(), name="store writer")
 
     async def append(self, entries: Sequence[NewEntry]) -> tuple[AppendResult, ...]:
@@ -211,7 +207,7 @@ class LogWriter:
         return await call.done
 
     async def close(self) -> None:
-        """Take no more, write what is queued, end the task. The connection stays open."""
+        """Refuse new appends, write the queue, end the task. The connection stays open."""
         self._closing = True
         self.given_up.set()
         self._wake.set()
@@ -227,7 +223,7 @@ class LogWriter:
                     await self._write(batch)
                 if self._failing is not None and self._retry_clock is not None and not self.given_up.is_set():
                     await self._probe(self._retry_clock)
-        finally:  # only a cancelled task leaves anything here
+        finally:  # not empty only if the task was cancelled
             self._closing = True
             for call in self._queue:
                 if not call.done.done():
@@ -239,7 +235,7 @@ class LogWriter:
         room = BATCH_ENTRIES
         while self._queue and (not batch or len(self._queue[0].drafts) <= room):
             call = self._queue.popleft()
-            if not call.done.done():  # a cancelled caller that has not begun is wholly out
+            if not call.done.done():  # an append cancelled before this is not written at all
                 batch.append(call)
                 room -= len(call.drafts)
         return batch
@@ -251,7 +247,7 @@ class LogWriter:
             except asyncio.CancelledError:
                 self._refuse(batch, StoreClosed("the store was closed while this was being written"))
                 raise
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is the caller's answer, and the writer lives on
+            except Exception as error:  # noqa: BLE001 - any error is the caller's result, and the writer continues
                 await self._undo()
                 if self._retry_clock is not None and transient_reason(error):
                     await self._wait_for_retry(self._retry_clock, error, batch)
@@ -261,7 +257,7 @@ class LogWriter:
                     refusal.__cause__ = error
                     self._refuse(batch, refusal)
                     return
-                half = len(batch) // 2  # narrows down to the one that is to blame, in few more commits
+                half = len(batch) // 2  # bisects to the entry that fails, in few more commits
                 await self._write(batch[:half])
                 await self._write(batch[half:])
                 return
@@ -273,7 +269,7 @@ class LogWriter:
             return
 
     async def _probe(self, clock: Clock) -> None:
-        """Whoever waited has gone: see whether it can be written by now."""
+        """Test whether the store can be written by now, when no append waits for it any more."""
         try:
             ((version,),) = await self._connection.execute_fetchall("PRAGMA user_version")
             await self._connection.execute_fetchall("BEGIN IMMEDIATE")
@@ -286,7 +282,7 @@ class LogWriter:
             self._mark_working()
 
     async def _wait_for_retry(self, clock: Clock, error: Exception, batch: list[_PendingAppend]) -> None:
-        """Until it is to be tried again. Given up: refuse all that waits."""
+        """Wait until the next retry. Given up: refuse all waiting appends."""
         now, now_s = clock.now(), clock.monotonic()
         self._failing = since, since_s = self._failing or (now, now_s)
         reason = transient_reason(error)
@@ -317,7 +313,7 @@ class LogWriter:
         for listener in self.outage_listeners:
             try:
                 listener(self.outage)
-            except Exception:  # a bug, and no reason to write no more
+            except Exception:  # a bug, and no reason to stop writing
                 logger.exception("an outage of the log could not be told")
 
     @staticmethod
@@ -330,7 +326,7 @@ class LogWriter:
         for listener in self.listeners:
             try:
                 listener(entries, answer)
-            except Exception:  # a bug: what is written is written, and whoever wrote it is to know
+            except Exception:  # a bug: the entries are written, and their caller must get the result
                 logger.exception("what was written could not be told")
 
     async def _commit(self, batch: list[tuple[EntryDraft, ...]]) -> list[tuple[AppendResult, ...]]:
@@ -338,16 +334,16 @@ class LogWriter:
             await self._reread()
         made = plan_append(batch, await self._known(list(dedup_keys(batch))), self._last)
         if made.rows:
-            # By itself, or each of the statements that follow would wait for another program's lock.
+            # Alone, or each of the following statements would wait for another program's lock.
             await self._connection.execute_fetchall("BEGIN IMMEDIATE")
-            # Queued together, they run without a word between the threads; each hop costs 0.1 ms.
+            # Queued together, they run without a switch between the threads; each one costs 0.1 ms.
             writes = [self._connection.executemany(sql, rows) for sql, rows in _append_statements(made)]
             for result in await asyncio.gather(*writes, return_exceptions=True):
                 if isinstance(result, BaseException):
                     raise result
             try:
                 await self._connection.commit()
-            except sqlite3.Error:  # it may have been committed all the same
+            except sqlite3.Error:  # it may be committed all the same
                 await self._reread()
                 if self._last < made.rows[-1].seq:
                     raise
@@ -364,9 +360,9 @@ class LogWriter:
         return {key: Seq(seq) for key, seq in found}
 
     async def _undo(self) -> None:
-        """Back to the last commit, as the file has it: an error in COMMIT leaves open which one that is."""
+        """Return to the last commit in the file: after an error in COMMIT it is not known which one that is."""
         self._is_unsure = True
-        with contextlib.suppress(sqlite3.Error, ValueError):  # the next transaction meets the same trouble
+        with contextlib.suppress(sqlite3.Error, ValueError):  # the next transaction fails the same way
             await self._reread()
 
     async def _reread(self) -> None:
@@ -376,7 +372,7 @@ class LogWriter:
 
 
 async def last_seq(connection: aiosqlite.Connection) -> Seq:
-    """The log's last position; 0 if it is empty."""
+    """Return the log's last position; 0 if it is empty."""
     ((last,),) = await connection.execute_fetchall("SELECT coalesce(max(seq), 0) FROM log")
     return Seq(last)
 
@@ -390,7 +386,7 @@ def _append_statements(made: AppendPlan) -> Iterator[tuple[str, list[Params]]]:
 
 
 def _chunk_inserts(sql: str, rows: Sequence[Params]) -> Iterator[tuple[str, list[Params]]]:
-    """The same rows with as few steps as can be: plain inserts take many rows in one."""
+    """Group rows into as few steps as possible: plain inserts take many rows in one."""
     head, values, row = sql.partition(" VALUES ")
     if not values:
         yield sql, list(rows)
@@ -404,7 +400,7 @@ def _chunk_inserts(sql: str, rows: Sequence[Params]) -> Iterator[tuple[str, list
 
 
 class Store(StoreReader):
-    """The log and everything that is folded from it. Made by `open`; close it, or use it in `async with`."""
+    """The log and all tables derived from it. Made by `open`; close it, or use it in `async with`."""
 
     def __init__(
         self,
@@ -421,12 +417,12 @@ class Store(StoreReader):
 
     @classmethod
     async def open(cls, path: Path, clock: Clock, *, patient: bool = False, locked_s: float = 1.0) -> Self:
-        """Open for writing, making the file and its folders if they are not there, and migrating it.
+        """Open for writing, creating the file and its folders if they are missing, and migrating it.
 
-        Takes time that does not grow with the log. Raises InUse, TooNew or Unreadable; never deletes
-        anything. `patient`: while the log cannot be written appends wait for that by `clock`; one try waits for
-        another program's lock for `locked_s` of real time. Else the clock only says, in the lock file, since when
-        the store is held.
+        Takes time that does not grow with the log. Raises StoreInUse, StoreTooNew or StoreUnreadable; never deletes
+        anything. `patient`: while the log cannot be written, appends wait by `clock`; one try waits for another
+        program's lock for `locked_s` of real time. Otherwise the clock is only used for the start time in the lock
+        file.
         """
         lock = await asyncio.to_thread(_prepare_file, path, clock)
         opened: list[aiosqlite.Connection] = []
@@ -451,7 +447,7 @@ class Store(StoreReader):
 
     @staticmethod
     async def open_readonly(path: Path) -> StoreReader:
-        """Open for reading beside a running gateway or without one. Raises Missing, TooNew or Unreadable."""
+        """Open for reading, with or without a running gateway. Raises StoreMissing, StoreTooNew or StoreUnreadable."""
         await asyncio.to_thread(check_current_schema, path)
         try:
             return StoreReader(path, await connect_reader(path))
@@ -464,49 +460,49 @@ class Store(StoreReader):
         return self._writer.commits
 
     async def append(self, entries: Sequence[NewEntry]) -> tuple[AppendResult, ...]:
-        """Write the entries in one transaction, all or none; return once that is on the disk.
+        """Write the entries in one transaction, all or none; return once they are on the disk.
 
-        The answers stand in the order of the entries. Many callers at once share commits, in the order in
-        which they called. Raises ValueError at once for an entry that can never be stored (a time without
-        zone, a lone surrogate, a cause that does not stand before it); NotWritten if the database refuses:
-        nothing of this append is written, others are not harmed; Closed after `close`. A patient store does not
-        raise for what may pass (disk full, locked, ...): the append waits until it is written, or until `give_up`,
-        and raises Closed then. Cancelled, the entries are wholly written or not at all.
+        The results are in the order of the entries. Concurrent callers share commits, in the order of their calls.
+        Raises ValueError at once for an entry that can never be stored (a time without zone, a lone surrogate, a cause
+        that does not precede it); AppendFailed if the database refuses: nothing of this append is written, others are
+        not affected; StoreClosed after `close`. A patient store does not raise for temporary failures (disk full,
+        locked, ...): the append waits until it is written, or until `give_up`, and then raises StoreClosed. Cancelled,
+        the entries are completely written or not at all.
         """
         return await self._writer.append(entries)
 
     @property
     def outage(self) -> StoreOutage | None:
-        """Why a patient store cannot write, and since when. None: it can, as far as it is known."""
+        """Reason and start of an outage of a patient store. None: it can be written, as far as it is known."""
         return self._writer.outage
 
     def add_outage_listener(self, listener: Callable[[StoreOutage | None], None]) -> None:
-        """From now on call this when an outage begins or has another reason, and with None when it is over.
+        """Call this when an outage begins or has another reason, and with None when it is over.
 
-        It is called on the event loop, and returns at once.
+        It is called on the event loop, and must return at once.
         """
         self._writer.outage_listeners.append(listener)
 
     def give_up(self) -> None:
-        """Wait for the end of no outage any more: the gateway stops."""
+        """Stop waiting for the end of an outage: the gateway stops."""
         self._writer.given_up.set()
 
     @property
     def given_up(self) -> bool:
-        """Whether that was said."""
+        """True after `give_up`."""
         return self._writer.given_up.is_set()
 
     def add_listener(self, listener: AppendListener) -> None:
-        """From now on call this with the entries of each append, and what became of them.
+        """Call this from now on with the entries of each append and their results.
 
-        It is called on the event loop as soon as they are on the disk, in the order of the log, before whoever appended
-        them goes on, and also if nobody waits for them any more. It returns at once.
+        It is called on the event loop as soon as they are on the disk, in the order of the log, before the caller of
+        `append` continues, and also if that caller was cancelled. It must return at once.
         """
         self._writer.listeners.append(listener)
 
     async def close(self) -> None:
-        """Write what is queued, then let go of the file and the lock. More than once is as good as once."""
-        await run_to_completion(self._release())  # however often whoever closes it is cancelled
+        """Write the queue, then release the file and the lock. Idempotent."""
+        await run_to_completion(self._release())  # also if the caller is cancelled repeatedly
 
     async def _release(self) -> None:
         try:

@@ -1,16 +1,14 @@
-"""What goes into the store and what comes out of it.
-
-What can go wrong with the store, named by what whoever catches it does.
+"""Entries and results of the store, and its errors, named by what the catcher does.
 
 StoreError
-├── Closed        stop: this store was closed, nothing was written
-├── NotWritten    tell: nothing of this append is in the log; the store still works
-├── BadQuery      tell: search terms that cannot be searched for
-└── CannotOpen    stop and tell the operator; nothing on disk was changed
-    ├── Missing       there is no such file
-    ├── InUse         another process holds it
-    ├── TooNew        a newer reverie wrote it
-    └── Unreadable    not ours, damaged, or not permitted
+├── StoreClosed       stop: this store was closed, nothing was written
+├── AppendFailed      tell: nothing of this append is in the log; the store still works
+├── BadSearchQuery    tell: search terms that cannot be searched for
+└── StoreOpenError    stop and tell the operator; nothing on disk was changed
+    ├── StoreMissing      there is no such file
+    ├── StoreInUse        another process holds it
+    ├── StoreTooNew       a newer reverie wrote it
+    └── StoreUnreadable   not ours, damaged, or not permitted
 """
 
 import sqlite3
@@ -30,30 +28,30 @@ class NewEntry:
 
     fact: Fact
     at: datetime
-    """When we learnt of it, aware."""
+    """Time at which the gateway learnt of it, aware."""
     conversation: ConversationId | None = None
-    """None: it concerns no place."""
+    """None: it belongs to no conversation."""
     key: str | None = None
-    """Two entries with one key are one: the second is not written. None: always written."""
+    """Deduplication key: a second entry with the same key is not written. None: always written."""
     cause: "Seq | NewEntry | None" = None
-    """What led to it: a position in the log, or an earlier entry of the same append. If that earlier
-    entry turns out to be in the log already, this one is not written either."""
+    """Cause of this entry: a position in the log, or an earlier entry of the same append. If that earlier entry is
+    in the log already, this one is not written either."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppendResult:
-    """What became of one entry."""
+    """Result of appending one entry."""
 
     seq: Seq
-    """Where it stands; for a duplicate where the first one stands; for an entry that was dropped with its
-    cause, where that cause's first one stands."""
+    """Position of the entry; of a duplicate, the position of the first one; of an entry dropped with its cause, the
+    position of the cause's first one."""
     is_new: bool
-    """It was written now."""
+    """True if it was written now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEntry:
-    """An entry read back."""
+    """An entry read from the log."""
 
     seq: Seq
     at: datetime
@@ -66,7 +64,7 @@ class LogEntry:
 
     @classmethod
     def from_row(cls, row: Sequence[object]) -> "LogEntry":
-        """Make it of the log's columns in their order. Raises ValueError if the body is not a fact."""
+        """Make an entry of the log's columns in their order. Raises ValueError if the body is not a fact."""
         seq, at, kind, conversation, key, cause, body = row
         return cls(
             seq=Seq(int(str(seq))),
@@ -81,16 +79,16 @@ class LogEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadEntries:
-    """What a conversation's next turn is to be told."""
+    """Unread entries for the next turn of a conversation."""
 
     messages: tuple[LogEntry, ...]
     """Oldest first."""
     omitted: int
-    """Unread ones up to `upto` that are not among `messages`: only overheard ones."""
+    """Number of unread entries up to `upto` that are not among `messages`: only overheard ones."""
     upto: Seq
-    """The newest that this is about, shown or not; 0 if there is none. What lies behind it is for another turn."""
+    """The newest entry that is covered, shown or not; 0 if there is none. Later entries are for another turn."""
     has_changes: bool = False
-    """Something there was edited or deleted since the oldest unread one: see `Reader.changes`."""
+    """True if a message there was edited or deleted since the oldest unread one: see `StoreReader.message_changes`."""
 
 
 PartState = Literal["pending", "sending", "sent", "uncertain", "failed"]
@@ -98,23 +96,23 @@ PartState = Literal["pending", "sending", "sent", "uncertain", "failed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxPart:
-    """One part of a post that is under way."""
+    """One part of a post that is being delivered."""
 
     index: int
-    """Counted from 0."""
+    """Index from 0."""
     body: str
-    """As it was rendered for the first attempt."""
+    """Text as rendered for the first attempt."""
     state: PartState
-    """`sending`: handed over, and no end was recorded (after a crash: it may have been seen)."""
+    """`sending`: handed over, and no end was recorded (after a crash: it may have been shown)."""
     reason: str
-    """Of the last attempt's end; empty if it went well or there was none."""
+    """Reason of the last failed attempt; empty if it succeeded or there was none."""
     attempts: int
     first_at: datetime | None = None
-    """When it was handed over for the first time of those that may have shown it, UTC. None: surely not seen."""
+    """Start of the first attempt that may have shown it, UTC. None: it surely was not shown."""
 
     @classmethod
     def from_row(cls, row: Iterable[Any]) -> Self:
-        """Make it of the table's columns in their order."""
+        """Make a part of the table's columns in their order."""
         index, body, state, reason, attempts, first = row
         first_at = None if first is None else datetime.fromisoformat(first)
         return cls(index=index, body=body, state=state, reason=reason, attempts=attempts, first_at=first_at)
@@ -126,14 +124,14 @@ class OutboxPost:
 
     seq: Seq
     at: datetime
-    """When it was queued, UTC."""
+    """Time at which it was queued, UTC."""
     post: Post
     parts: tuple[OutboxPart, ...]
     """Empty before the first attempt."""
 
 
 class ConnectionState(NamedTuple):
-    """The last that was heard of one account's connection."""
+    """Last reported state of one account's connection."""
 
     channel: ChannelName
     up: bool
@@ -146,20 +144,20 @@ SpendingKey = Literal["all", "conversation", "room", "sender", "day", "agent", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpendingSum:
-    """What model requests cost, summed up."""
+    """Summed cost of model requests."""
 
     key: str
-    """Whose sum it is: a conversation, a room, `channel:sender`, a day (YYYY-MM-DD, UTC), ...; empty for `all`."""
+    """Value of the key: a conversation, a room, `channel:sender`, a day (YYYY-MM-DD, UTC), ...; empty for `all`."""
     requests: int
-    """Of a sender without meaning: a turn's requests cannot be shared."""
+    """No meaning for a sender: the requests of a turn cannot be shared out."""
     unpriced: int
-    """Of these, how many had no known price and are missing from the cost."""
+    """Number of requests without a known price, which are missing from the cost."""
     usage: Usage
     cost_usd: float
 
     @classmethod
     def from_row(cls, row: Iterable[Any]) -> Self:
-        """Make it of its key and sums in the order of the table's columns."""
+        """Make a sum of its key and the columns of the table in their order."""
         key, requests, unpriced, *usage, nano_usd = row
         return cls(
             key=key, requests=requests, unpriced=unpriced, usage=usage_of(*usage), cost_usd=nano_usd / NANO_PER_USD
@@ -168,17 +166,17 @@ class SpendingSum:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotificationTypeCount:
-    """A type of notifications, or several together, whose name ends in `*`."""
+    """Counter of one notification type, or of several together, under a name that ends in `*`."""
 
     type: str
     count: int
     first_at: datetime
-    """UTC, as is the next."""
+    """UTC, like `last_at`."""
     last_at: datetime
 
     @classmethod
     def from_row(cls, row: Iterable[Any]) -> Self:
-        """Make it of the table's columns in their order, without the family."""
+        """Make a counter of the table's columns in their order, without the family."""
         dotted, count, first, last = row
         return cls(
             type=dotted, count=count, first_at=datetime.fromisoformat(first), last_at=datetime.fromisoformat(last)
@@ -187,22 +185,22 @@ class NotificationTypeCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingCounts:
-    """What is unread in one conversation."""
+    """Number of unread entries of one conversation, by urgency."""
 
     conversation: ConversationId
     urgent: int
     normal: int
     low: int
     ambient: int
-    """How many there are of each urgency."""
+    """Number of entries by urgency, in these four fields."""
     oldest: Seq
-    """The first of them."""
+    """Position of the first unread entry."""
     since: datetime
-    """When that came, UTC."""
+    """Time of that entry, UTC."""
 
     @classmethod
     def from_row(cls, row: Iterable[Any]) -> Self:
-        """Make it of what `queries.PENDING` gives."""
+        """Make it of a row of `queries.PENDING`."""
         conversation, urgent, normal, low, ambient, oldest, since = row
         return cls(
             conversation=ConversationId(conversation),
@@ -217,23 +215,23 @@ class PendingCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingReminder:
-    """One that is still to come."""
+    """A reminder that is still to come."""
 
     id: str
     agent: str
     conversation: ConversationId | None
-    """Where it is told; None: to the agent itself."""
+    """The conversation where it is delivered; None: to the agent itself."""
     due: datetime
-    """When it comes next, UTC."""
+    """Next occurrence, UTC."""
     schedule: str
     text: str
     sender: SenderId
-    """Who asked for it; empty: the agent itself."""
+    """The person who asked for it; empty: the agent itself."""
     asked_by: str
 
     @classmethod
     def from_row(cls, row: Iterable[Any]) -> Self:
-        """Make it of the table's columns in their order."""
+        """Make a reminder of the table's columns in their order."""
         name, agent, place, due, schedule, text, sender, asked_by = row
         return cls(
             id=name,
@@ -249,17 +247,17 @@ class PendingReminder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDifference:
-    """A projection that was not what the log says, and has been mended."""
+    """A derived table that differed from the log, and has been repaired."""
 
     table: str
     missing: int
-    """Rows that the log gives and the table lacked. A changed row is one missing and one extra."""
+    """Rows that follow from the log and were not in the table. A changed row is one missing and one extra."""
     extra: int
-    """Rows that the log does not give. Both 0: the search index was damaged inside its rows."""
+    """Rows that do not follow from the log. Both 0: the search index was damaged inside its rows."""
 
 
 class StoreError(Exception):
-    """Anything the store can fail with. The message is one sentence for a person, without secrets."""
+    """Any failure of the store. The message is one sentence for a person, without secrets."""
 
 
 class StoreClosed(StoreError):
@@ -286,7 +284,7 @@ class StoreInUse(StoreOpenError):
     """Another process has it open for writing."""
 
     pid: int | None
-    """That process; None if it did not say."""
+    """Id of that process; None if it is not known."""
 
     def __init__(self, message: str, pid: int | None) -> None:
         super().__init__(message)
@@ -316,6 +314,6 @@ _TRANSIENT_ERRORS = {
 
 
 def transient_reason(error: Exception) -> str:
-    """Why a write failed, and what to do, if trying it again may help. Empty: it will not, e.g. the file is damaged."""
+    """Return why a write failed, with a remedy, if a retry may help. Empty: it will not, e.g. the file is damaged."""
     code = getattr(error, "sqlite_errorcode", None)
     return "" if code is None else _TRANSIENT_ERRORS.get(code & 0xFF, "")
