@@ -98,12 +98,12 @@ class AnthropicModel:
         takes_images: bool = True,
         effort: Effort | None = None,
         thinking: ThinkingMode = "default",
-        leaks: bool = False,
+        may_leak_calls: bool = False,
         clear_keeping: int | None = None,
     ) -> None:
         """`api_key` empty or `none`: none is sent. `effort` None: the model's default.
 
-        `leaks`: as `StreamEnd.may_leak_calls`. `clear_keeping`: number of newest tool results that stay when the API
+        `may_leak_calls`: as in `StreamEnd`. `clear_keeping`: number of newest tool results that stay when the API
         clears old ones from long prompts, which is requested from models that are known to do it. None: not requested.
 
         Raises ValueError for a bad URL or key, and for settings that the model is known to refuse.
@@ -117,7 +117,7 @@ class AnthropicModel:
         self._options = build_options(model, effort, thinking)
         self._takes_system_messages = find_capabilities(model).takes_system_messages
         self._takes_breakpoints = True
-        self._leaks = leaks
+        self._may_leak_calls = may_leak_calls
         keep = clear_keeping
         self._context_editing = (
             None if keep is None else find_context_editing(model, context_tokens, max_output_tokens, keep)
@@ -133,7 +133,7 @@ class AnthropicModel:
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         while True:
-            asked = (
+            editing_options = (
                 {}
                 if self._context_editing is None
                 else {_CONTEXT_MANAGEMENT: render_context_editing(self._context_editing, request.conversation)}
@@ -142,8 +142,8 @@ class AnthropicModel:
                 request if self._takes_breakpoints else replace(request, breakpoints=()),
                 model=self._model,
                 recall=self._thinking_store.recall,
-                options=self._options | asked,
-                systems=self._takes_system_messages,
+                options=self._options | editing_options,
+                takes_system_messages=self._takes_system_messages,
             )
             answer = AnthropicResponse(model=self._model)
             begun = False
@@ -161,7 +161,7 @@ class AnthropicModel:
         if answer.is_window_full:
             yield StreamStart(usage=answer.usage)
             raise PromptTooLong(f"{self._api.host} filled its window before the answer was whole")
-        end = replace(answer.build_end(), ephemeral_from=wire.ephemeral_from, may_leak_calls=self._leaks)
+        end = replace(answer.build_end(), ephemeral_from=wire.ephemeral_from, may_leak_calls=self._may_leak_calls)
         if end.stop_reason == "tools":
             self._remember_thinking(request, wire, answer)
             for call in answer.tool_calls():
@@ -232,11 +232,11 @@ class AnthropicModel:
     def _remember_thinking(self, request: ModelRequest, wire: AnthropicRequest, answer: AnthropicResponse) -> None:
         content = answer.raw_content()
         if any(block.get("type") in {"thinking", "redacted_thinking"} for block in content):
-            thought = ThinkingAnswer(
+            remembered = ThinkingAnswer(
                 prefix_digest=wire.digest(),
                 suffix=wire.suffix,
                 text=answer.text().strip(),
                 calls=answer.tool_calls(),
                 content=content,
             )
-            self._thinking_store.remember(thought, request.conversation)
+            self._thinking_store.remember(remembered, request.conversation)

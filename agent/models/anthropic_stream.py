@@ -145,9 +145,9 @@ class AnthropicResponse:
         for dropped in message.input_transformations or ():
             self.notes.append(f"left out {_safe_word(dropped.path)} of the request: {_safe_word(dropped.reason)}")
 
-    def _add_edits(self, told: _ContextManagement | None) -> None:
+    def _add_edits(self, management: _ContextManagement | None) -> None:
         """Record what the provider cleared from the prompt."""
-        for edit in (told.applied_edits or ()) if told is not None else ():
+        for edit in (management.applied_edits or ()) if management is not None else ():
             self._cleared += edit.cleared_input_tokens
             self.notes.append(f"left out {edit.cleared_tool_uses} tool results, {edit.cleared_input_tokens} tokens")
 
@@ -171,22 +171,22 @@ class AnthropicResponse:
             return delta.text
         return ""
 
-    def _add_usage(self, told: _AnthropicUsage | None) -> None:
+    def _add_usage(self, reported: _AnthropicUsage | None) -> None:
         """Update the usage; fields that are missing keep their last value."""
-        if told is None:
+        if reported is None:
             return
-        if told.iterations:  # the bill is their sum; the totals beside them leave some out
+        if reported.iterations:  # the bill is their sum; the totals beside them leave some out
             self._usage = Usage()
-            told = _sum_usage(told.iterations)
+            reported = _sum_usage(reported.iterations)
         old = self._usage
-        read, written = told.cache_read_input_tokens, told.cache_creation_input_tokens
-        hour = told.cache_creation.ephemeral_1h_input_tokens if told.cache_creation else None
+        read, written = reported.cache_read_input_tokens, reported.cache_creation_input_tokens
+        written_1h = reported.cache_creation.ephemeral_1h_input_tokens if reported.cache_creation else None
         self._usage = Usage(
-            input_tokens=old.input_tokens if told.input_tokens is None else told.input_tokens,
+            input_tokens=old.input_tokens if reported.input_tokens is None else reported.input_tokens,
             cache_read_tokens=old.cache_read_tokens if read is None else read,
             cache_write_tokens=old.cache_write_tokens if written is None else written,
-            cache_write_1h_tokens=old.cache_write_1h_tokens if hour is None else hour,
-            output_tokens=old.output_tokens if told.output_tokens is None else told.output_tokens,
+            cache_write_1h_tokens=old.cache_write_1h_tokens if written_1h is None else written_1h,
+            output_tokens=old.output_tokens if reported.output_tokens is None else reported.output_tokens,
         )
 
     def tool_calls(self) -> tuple[ToolCall, ...]:
@@ -244,6 +244,6 @@ def _sum_usage(parts: Sequence[_AnthropicUsage]) -> _AnthropicUsage:
     )
 
 
-def _safe_word(told: str) -> str:
+def _safe_word(word: str) -> str:
     """Return a word of the provider for a log line; "?" if it is anything but a word."""
-    return told if re.fullmatch(r"[\w.\[\]-]{1,80}", told, re.ASCII) else "?"
+    return word if re.fullmatch(r"[\w.\[\]-]{1,80}", word, re.ASCII) else "?"

@@ -83,10 +83,10 @@ class PrefixHash:
         for message in messages[self._hashed_count : -2]:  # the suffix is in one of the last two
             self._hash.update(_canonical_json(message))
             self._hashed_count += 1
-        whole = self._hash.copy()
+        complete = self._hash.copy()
         for message in messages[self._hashed_count :]:
-            whole.update(_canonical_json(message))
-        return whole.hexdigest()
+            complete.update(_canonical_json(message))
+        return complete.hexdigest()
 
 
 class ThinkingStore:
@@ -96,19 +96,19 @@ class ThinkingStore:
         self._answers: OrderedDict[str, ThinkingAnswer | None] = OrderedDict()
         """By the first call's id. None: it goes back without thinking, and so do later answers of its loop."""
 
-    def recall(self, said: ModelMessage) -> ThinkingAnswer | None:
-        """Return the answer with the same text and calls as `said`. None: it is not remembered."""
-        calls = tuple(part for part in said.parts if isinstance(part, ToolCall))
-        thought = self._answers.get(calls[0].id) if calls else None
-        if thought is None:
+    def recall(self, message: ModelMessage) -> ThinkingAnswer | None:
+        """Return the answer with the same text and calls as `message`. None: it is not remembered."""
+        calls = tuple(part for part in message.parts if isinstance(part, ToolCall))
+        answer = self._answers.get(calls[0].id) if calls else None
+        if answer is None:
             return None
-        words = "".join(part.text for part in said.parts if isinstance(part, TextPart)).strip()
-        return thought if (thought.text, thought.calls) == (words, calls) else None
+        text = "".join(part.text for part in message.parts if isinstance(part, TextPart)).strip()
+        return answer if (answer.text, answer.calls) == (text, calls) else None
 
-    def remember(self, thought: ThinkingAnswer, conversation: Sequence[ModelMessage]) -> None:
+    def remember(self, answer: ThinkingAnswer, conversation: Sequence[ModelMessage]) -> None:
         """Remember an answer to `conversation`."""
-        given_up = any(self._answers.get(ident, thought) is None for ident in _loop_call_ids(conversation))
-        self._answers[thought.calls[0].id] = None if given_up else thought
+        given_up = any(self._answers.get(ident, answer) is None for ident in _loop_call_ids(conversation))
+        self._answers[answer.calls[0].id] = None if given_up else answer
         while len(self._answers) > _MAX_ANSWERS:
             self._answers.popitem(last=False)
 
@@ -119,10 +119,10 @@ class ThinkingStore:
 
 def _loop_call_ids(conversation: Sequence[ModelMessage]) -> Iterator[str]:
     """Yield the first call's id of each answer since the last message of the user."""
-    for said in reversed(conversation):
-        if said.role == "user" and not any(isinstance(part, ToolResult) for part in said.parts):
+    for message in reversed(conversation):
+        if message.role == "user" and not any(isinstance(part, ToolResult) for part in message.parts):
             return
-        yield from [part.id for part in said.parts if isinstance(part, ToolCall)][:1]
+        yield from [part.id for part in message.parts if isinstance(part, ToolCall)][:1]
 
 
 def _canonical_json(value: object) -> bytes:
@@ -134,7 +134,7 @@ _BREAKPOINT_BLOCKS = frozenset({"text", "image", "tool_use", "tool_result"})
 
 
 def apply_breakpoints(
-    marks: Sequence[CacheBreakpoint],
+    breakpoints: Sequence[CacheBreakpoint],
     tools: list[Json],
     system: list[Json],
     messages: list[Json],
@@ -142,15 +142,15 @@ def apply_breakpoints(
 ) -> dict[str, list[Json]]:
     """Set the breakpoints. Copies what it changes: blocks may be remembered ones, and may be hashed later."""
     tools, system, messages = [*tools], [*system], [*messages]
-    for mark in marks:
-        control: Json = {"cache_control": {"type": "ephemeral", "ttl": mark.lifetime}}
-        if mark.behind == "tools":
+    for point in breakpoints:
+        control: Json = {"cache_control": {"type": "ephemeral", "ttl": point.lifetime}}
+        if point.behind == "tools":
             tools[-1:] = [tool | control for tool in tools[-1:]]
-        elif mark.behind == "block":
-            if 0 <= mark.index < len(system):
-                system[mark.index] = {**system[mark.index], **control}
+        elif point.behind == "block":
+            if 0 <= point.index < len(system):
+                system[point.index] = {**system[point.index], **control}
         else:
-            _mark_message(messages, places.get(mark.index, ()), control)
+            _mark_message(messages, places.get(point.index, ()), control)
     return {"tools": tools, "system": system, "messages": messages}
 
 
@@ -202,9 +202,9 @@ def build_anthropic_request(
     model: str,
     recall: RecallThinking = lambda _: None,
     options: Mapping[str, object] | None = None,
-    systems: bool = False,
+    takes_system_messages: bool = False,
 ) -> AnthropicRequest:
-    """Build a request. `options` are added to the body unchanged; `systems`: the model takes system messages.
+    """Build a request. `options` are added to the body unchanged; `takes_system_messages`: as in ClaudeCapabilities.
 
     A breakpoint at a place that does not exist or takes none is left out.
     """
@@ -212,14 +212,14 @@ def build_anthropic_request(
         {"name": t.name, "description": t.description, "input_schema": json.loads(t.schema)} for t in request.tools
     ]
     system: list[Json] = [{"type": "text", "text": block.text} for block in request.blocks]
-    laid = _MessageLayout(PrefixHash([model, tools, system]), systems=systems)
+    layout = _MessageLayout(PrefixHash([model, tools, system]), takes_system_messages=takes_system_messages)
     loop = find_tool_loop_start(request.conversation)
     for role, parts in _merge_roles(request.conversation):
-        laid.add_message(role, parts, recall if parts[0][0] >= loop else lambda _: None)
-    told = laid.add_suffix(RequestSuffix(request.aside, request.now))
-    messages = laid.messages
+        layout.add_message(role, parts, recall if parts[0][0] >= loop else lambda _: None)
+    suffix = layout.add_suffix(RequestSuffix(request.aside, request.now))
+    messages = layout.messages
     if not request.max_output_tokens and not (messages and messages[-1]["role"] in {"user", "system"}):
-        messages = _with_suffix(messages, RequestSuffix(now=_EMPTY_USER_TEXT), systems=False)
+        messages = _with_suffix(messages, RequestSuffix(now=_EMPTY_USER_TEXT), takes_system_messages=False)
     body: Json = {"model": model, "max_tokens": request.max_output_tokens, **(options or {})}
     if request.max_output_tokens:
         body["stream"] = True  # refused with 0
@@ -229,16 +229,16 @@ def build_anthropic_request(
     ):  # another `tool_choice` makes messages miss the cache, so caching them is of no use
         body["tool_choice"] = {"type": "none"}
         marks = tuple([mark for mark in marks if mark.behind != "said"])
-    with_marks = apply_breakpoints(marks, tools, system, messages, laid.places)
+    with_marks = apply_breakpoints(marks, tools, system, messages, layout.places)
     body |= {key: value for key, value in with_marks.items() if value}
     return AnthropicRequest(
         body=body,
-        suffix=told,
+        suffix=suffix,
         has_system_messages=any(message["role"] == "system" for message in messages),
         has_breakpoints=bool(marks),
-        recalled_call_ids=tuple(laid.recalled_call_ids),
-        ephemeral_from=laid.ephemeral_from,
-        _prefix=laid.prefix,
+        recalled_call_ids=tuple(layout.recalled_call_ids),
+        ephemeral_from=layout.ephemeral_from,
+        _prefix=layout.prefix,
         _messages=messages,
     )
 
@@ -248,23 +248,23 @@ def find_tool_loop_start(conversation: Sequence[ModelMessage]) -> int:
 
     Thinking is sent back within its loop only, so the prompts of later turns do not depend on what is remembered.
     """
-    place = len(conversation)
-    while place > 1 and any(isinstance(part, ToolResult) for part in conversation[place - 1].parts):
-        place -= 2
-    return place
+    start = len(conversation)
+    while start > 1 and any(isinstance(part, ToolResult) for part in conversation[start - 1].parts):
+        start -= 2
+    return start
 
 
 class _MessageLayout:
     """Messages that have been laid out so far."""
 
-    def __init__(self, prefix: PrefixHash, *, systems: bool) -> None:
+    def __init__(self, prefix: PrefixHash, *, takes_system_messages: bool) -> None:
         self.prefix = prefix
         self.messages: list[Json] = []
         self.places: dict[int, list[tuple[int, int]]] = {}
         """By index of `ModelMessage`: (message, block) of each block that it became."""
         self.recalled_call_ids: list[str] = []
         self.ephemeral_from: int | None = None
-        self._takes_system_messages = systems
+        self._takes_system_messages = takes_system_messages
         self._suffix = RequestSuffix()
 
     def add_message(self, role: str, parts: _IndexedParts, recall: RecallThinking) -> None:
@@ -280,31 +280,31 @@ class _MessageLayout:
 
         None: it is not remembered, or its prefix has changed.
         """
-        thought = recall(ModelMessage(role="assistant", parts=tuple(part for _, part in parts)))
-        if thought is None:
+        answer = recall(ModelMessage(role="assistant", parts=tuple(part for _, part in parts)))
+        if answer is None:
             return None
-        before = _with_suffix(self.messages, thought.suffix, systems=self._takes_system_messages)
-        if self.prefix.digest(before) != thought.prefix_digest:
+        before = _with_suffix(self.messages, answer.suffix, takes_system_messages=self._takes_system_messages)
+        if self.prefix.digest(before) != answer.prefix_digest:
             return None
         self.messages = before
-        self.recalled_call_ids.append(thought.calls[0].id)
+        self.recalled_call_ids.append(answer.calls[0].id)
         self.ephemeral_from = parts[0][0] if self.ephemeral_from is None else self.ephemeral_from
         self._suffix = RequestSuffix(
-            *[f"{old}\n{new}".strip() for old, new in zip(self._suffix, thought.suffix, strict=True)]
+            *[f"{old}\n{new}".strip() for old, new in zip(self._suffix, answer.suffix, strict=True)]
         )
-        return [(parts[-1][0], block) for block in thought.content]
+        return [(parts[-1][0], block) for block in answer.content]
 
-    def add_suffix(self, told: RequestSuffix) -> RequestSuffix:
+    def add_suffix(self, suffix: RequestSuffix) -> RequestSuffix:
         """Append the part of the suffix that no recalled answer has restored. Return that part."""
-        told = RequestSuffix(
-            *[_remaining_suffix(new.strip(), old) for new, old in zip(told, self._suffix, strict=True)]
+        suffix = RequestSuffix(
+            *[_remaining_suffix(new.strip(), old) for new, old in zip(suffix, self._suffix, strict=True)]
         )
-        self.messages = _with_suffix(self.messages, told, systems=self._takes_system_messages)
-        return told
+        self.messages = _with_suffix(self.messages, suffix, takes_system_messages=self._takes_system_messages)
+        return suffix
 
 
-def _remaining_suffix(words: str, told: str) -> str:
-    return words[len(told) :].strip() if told and f"{words}\n".startswith(f"{told}\n") else words
+def _remaining_suffix(text: str, restored: str) -> str:
+    return text[len(restored) :].strip() if restored and f"{text}\n".startswith(f"{restored}\n") else text
 
 
 def parse_tool_input(arguments: str) -> Json:
@@ -329,14 +329,14 @@ def _parse_finite(written: str) -> float:
 def _merge_roles(conversation: Iterable[ModelMessage]) -> list[tuple[str, _IndexedParts]]:
     """Join neighbours of the same role, and drop messages without content."""
     out: list[tuple[str, _IndexedParts]] = []
-    for number, said in enumerate(conversation):
-        parts: _IndexedParts = [(number, p) for p in said.parts if not isinstance(p, TextPart) or p.text.strip()]
+    for number, message in enumerate(conversation):
+        parts: _IndexedParts = [(number, p) for p in message.parts if not isinstance(p, TextPart) or p.text.strip()]
         if not parts:
             continue
-        if out and out[-1][0] == said.role:
+        if out and out[-1][0] == message.role:
             out[-1][1].extend(parts)
         else:
-            out.append((said.role, parts))
+            out.append((message.role, parts))
     return out
 
 
@@ -368,20 +368,20 @@ def _sanitize_id(name: str) -> str:
     return _INVALID_ID_CHARS.sub("_", name) or "_"
 
 
-def _with_suffix(messages: list[Json], told: RequestSuffix, *, systems: bool) -> list[Json]:
+def _with_suffix(messages: list[Json], suffix: RequestSuffix, *, takes_system_messages: bool) -> list[Json]:
     """Return the messages with the suffix behind them. Changes no message: they may be hashed already."""
-    if told.aside:
-        messages = _append_to_user(messages, told.aside)
-    if not told.now:
+    if suffix.aside:
+        messages = _append_to_user(messages, suffix.aside)
+    if not suffix.now:
         return messages
-    if systems and messages and messages[-1]["role"] == "user":
-        return [*messages, {"role": "system", "content": told.now}]
-    return _append_to_user(messages, told.now)
+    if takes_system_messages and messages and messages[-1]["role"] == "user":
+        return [*messages, {"role": "system", "content": suffix.now}]
+    return _append_to_user(messages, suffix.now)
 
 
-def _append_to_user(messages: list[Json], words: str) -> list[Json]:
-    """Return the messages with `words` at the end of the last user message."""
-    block: Json = {"type": "text", "text": words}
+def _append_to_user(messages: list[Json], text: str) -> list[Json]:
+    """Return the messages with `text` at the end of the last user message."""
+    block: Json = {"type": "text", "text": text}
     if not messages or messages[-1]["role"] != "user":
         return [*messages, {"role": "user", "content": [block]}]
     content = messages[-1]["content"]
@@ -479,10 +479,10 @@ def find_unsupported_setting(
         return None
     if kind not in known.thinking_types:
         least = " or write between_tools for the least of it" if "between_tools" in known.thinking_types else ""
-        told = (
+        problem = (
             "always thinks" if thinking == "off" and known.thinks_by_default else f"does not know thinking: {thinking}"
         )
-        return "thinking", f"{model} {told}; leave thinking out{least}"
+        return "thinking", f"{model} {problem}; leave thinking out{least}"
     if known.limits_off_at_high_effort and effort in {"xhigh", "max"}:
         return "thinking", f"{model} takes thinking: {thinking} up to effort high only; lower effort or leave it out"
     return None
@@ -495,13 +495,13 @@ def build_options(model: str, effort: Effort | None, thinking: ThinkingMode) -> 
     """
     if refused := find_unsupported_setting(model, effort, thinking):
         raise ValueError(refused[1])
-    told: dict[str, object] = {}
+    options: dict[str, object] = {}
     if effort is not None:
-        told["output_config"] = {"effort": effort}
+        options["output_config"] = {"effort": effort}
     kind = _thinking_type(find_capabilities(model), thinking)
     if kind is not None:
-        told["thinking"] = {"type": kind}
-    return told
+        options["thinking"] = {"type": kind}
+    return options
 
 
 def _thinking_type(known: ClaudeCapabilities, thinking: ThinkingMode) -> str | None:
@@ -538,21 +538,21 @@ def find_context_editing(model: str, context_tokens: int, output_tokens: int, ke
     )
 
 
-def render_context_editing(wanted: ContextEditing, conversation: Sequence[ModelMessage]) -> Json:
+def render_context_editing(settings: ContextEditing, conversation: Sequence[ModelMessage]) -> Json:
     """Return `context_management` for a request.
 
     The results of the tool loop at the end of the conversation stay, too: the model has not read them before this
     request or the one before. So nothing that is cached changes during a loop.
     """
     loop = conversation[find_tool_loop_start(conversation) :]
-    fresh = sum(isinstance(part, ToolResult) for said in loop for part in said.parts)
+    fresh = sum(isinstance(part, ToolResult) for message in loop for part in message.parts)
     return {
         "edits": [
             {
                 "type": "clear_tool_uses_20250919",
-                "trigger": {"type": "input_tokens", "value": wanted.trigger_tokens},
-                "keep": {"type": "tool_uses", "value": max(1, wanted.keep_results + fresh)},  # 0 is not documented
-                "clear_at_least": {"type": "input_tokens", "value": int(wanted.trigger_tokens * _MIN_CLEARED_SHARE)},
+                "trigger": {"type": "input_tokens", "value": settings.trigger_tokens},
+                "keep": {"type": "tool_uses", "value": max(1, settings.keep_results + fresh)},  # 0 is not documented
+                "clear_at_least": {"type": "input_tokens", "value": int(settings.trigger_tokens * _MIN_CLEARED_SHARE)},
             }
         ]
     }

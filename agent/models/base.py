@@ -112,13 +112,13 @@ class ModelRequest:
 
 def append_suffix(request: ModelRequest) -> tuple[ModelMessage, ...]:
     """Return the conversation with `aside` and `now` as the user's last text, for APIs without a better place."""
-    told = tuple([TextPart(text=words) for words in (request.aside, request.now) if words.strip()])
-    if not told:
+    suffix = tuple([TextPart(text=text) for text in (request.aside, request.now) if text.strip()])
+    if not suffix:
         return request.conversation
     *before, last = request.conversation or (ModelMessage(role="user", parts=()),)
     if last.role != "user":
         before, last = [*before, last], ModelMessage(role="user", parts=())
-    return (*before, ModelMessage(role="user", parts=(*last.parts, *told)))
+    return (*before, ModelMessage(role="user", parts=(*last.parts, *suffix)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,24 +302,26 @@ def adapt_request(request: ModelRequest, model: Model) -> ModelRequest:
     descriptions stand in their place.
     """
     request = replace(request, max_output_tokens=min(request.max_output_tokens, model.max_output_tokens))
-    if not model.takes_images and any(isinstance(part, Image) for said in request.conversation for part in said.parts):
+    if not model.takes_images and any(
+        isinstance(part, Image) for message in request.conversation for part in message.parts
+    ):
         request = replace(
-            request, conversation=tuple(_map_parts(said, _replace_image) for said in request.conversation)
+            request, conversation=tuple(_map_parts(message, _replace_image) for message in request.conversation)
         )
     return request if model.takes_tools else strip_tools(request)
 
 
 def strip_tools(request: ModelRequest) -> ModelRequest:
     """Return the request without tools; calls and results become text."""
-    conversation = tuple([_map_parts(said, _replace_tool_use) for said in request.conversation])
+    conversation = tuple([_map_parts(message, _replace_tool_use) for message in request.conversation])
     return replace(request, tools=(), answer_only=False, conversation=conversation)
 
 
-def _map_parts(said: ModelMessage, change: Callable[[MessagePart], MessagePart]) -> ModelMessage:
+def _map_parts(message: ModelMessage, change: Callable[[MessagePart], MessagePart]) -> ModelMessage:
     """Apply `change` to all parts. Returns the same object if nothing changed: callers rely on that."""
-    parts = tuple([change(part) for part in said.parts])
-    same = all(new is old for new, old in zip(parts, said.parts, strict=True))
-    return said if same else ModelMessage(role=said.role, parts=parts)
+    parts = tuple([change(part) for part in message.parts])
+    same = all(new is old for new, old in zip(parts, message.parts, strict=True))
+    return message if same else ModelMessage(role=message.role, parts=parts)
 
 
 def _replace_image(part: MessagePart) -> MessagePart:

@@ -248,16 +248,16 @@ def takes_breakpoints(model: ModelConfig, provider: ProviderConfig) -> bool:
 
 def _find_cycle(start: str, models: Mapping[str, ModelConfig]) -> list[str]:
     """Return a path from `start` back to it along fallbacks; empty if there is none."""
-    ways = [[start]]
-    seen: set[str] = set()
-    while ways:
-        way = ways.pop()
-        for key in models[way[-1]].fallbacks:
+    paths = [[start]]
+    visited: set[str] = set()
+    while paths:
+        path = paths.pop()
+        for key in models[path[-1]].fallbacks:
             if key == start:
-                return [*way, start]
-            if key in models and key not in seen:
-                seen.add(key)
-                ways.append([*way, key])
+                return [*path, start]
+            if key in models and key not in visited:
+                visited.add(key)
+                paths.append([*path, key])
     return []
 
 
@@ -324,7 +324,7 @@ def _build_single(
             context_tokens=window,
             max_output_tokens=output,
             takes_images=takes_images(config, provider),
-            leaks=may_leak_calls(config, provider),
+            may_leak_calls=may_leak_calls(config, provider),
         )
     return _build_remote(key, config, provider, clear_keeping)
 
@@ -350,7 +350,7 @@ def _build_remote(
             takes_images=seeing,
             effort=config.effort,
             thinking=config.thinking,
-            leaks=may_leak_calls(config, provider),
+            may_leak_calls=may_leak_calls(config, provider),
             clear_keeping=clear_keeping,
         )
     kind = LlamaCppModel if isinstance(provider, LlamaCppConfig) else OpenAIModel
@@ -364,7 +364,7 @@ def _build_remote(
         timeout_s=provider.timeout,
         takes_images=seeing,
         identity_in=provider.identity_in,
-        leaks=may_leak_calls(config, provider),
+        may_leak_calls=may_leak_calls(config, provider),
     )
 
 
@@ -373,8 +373,8 @@ def _log_joined_blocks(
 ) -> None:
     """Log once for each provider that it takes no separate blocks, if that is so."""
     name = models[key].provider
-    told = any(other in models and models[other].provider == name for other in known)
-    if told or isinstance(providers[name], AnthropicConfig | ScriptedConfig):
+    already_logged = any(other in models and models[other].provider == name for other in known)
+    if already_logged or isinstance(providers[name], AnthropicConfig | ScriptedConfig):
         return
     logger.info("%s takes no separate prompt blocks: they are sent joined, in their order", name)
 

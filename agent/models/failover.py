@@ -103,38 +103,38 @@ class FailoverModel:
         """Yield the answer of the first model that gives one."""
         failed: ModelError | None = None
         lost: list[RequestUsage] = []
-        for place in self._candidate_order():
-            model, whole = self._models[place], list[StreamChunk]()
-            self._breakers[place] = self._breakers[place].record_attempt(self._clock.monotonic())
+        for index in self._candidate_order():
+            model, answer = self._models[index], list[StreamChunk]()
+            self._breakers[index] = self._breakers[index].record_attempt(self._clock.monotonic())
             try:
-                attempts = 1 if self._breakers[place].is_open and len(self._models) > 1 else self._attempts
+                attempts = 1 if self._breakers[index].is_open and len(self._models) > 1 else self._attempts
                 async with aclosing(
-                    self._answer_with_retries(model, adapt_request(request, model), whole, attempts, lost)
-                ) as growing:
-                    async for shown in growing:
-                        yield shown
+                    self._answer_with_retries(model, adapt_request(request, model), answer, attempts, lost)
+                ) as progress:
+                    async for update in progress:
+                        yield update
             except ModelUnusable as error:
-                self._warn_once(place, error)
+                self._warn_once(index, error)
                 failed = failed if isinstance(failed, ModelBusy) else error
                 continue
             except ModelBusy as error:
-                self._record_failure(place, error)
+                self._record_failure(index, error)
                 failed = error
                 continue
             except (RequestRefused, PromptTooLong) as error:
-                self._record_success(place)
-                if error.caused_by_prompt if isinstance(error, RequestRefused) else place == 0:
+                self._record_success(index)
+                if error.caused_by_prompt if isinstance(error, RequestRefused) else index == 0:
                     error.accounts = tuple(lost)
                     raise
                 self._warn_once(
-                    place, error
+                    index, error
                 )  # the conversation is compacted for the first model's window, not for a fallback's
                 if isinstance(error, RequestRefused):
                     failed = failed if isinstance(failed, ModelBusy) else error
                 continue
-            self._record_success(place)
-            self._warned.discard(place)
-            for chunk in whole:
+            self._record_success(index)
+            self._warned.discard(index)
+            for chunk in answer:
                 yield replace(chunk, lost_accounts=tuple(lost)) if isinstance(chunk, StreamEnd) else chunk
             return
         assert failed is not None
@@ -144,11 +144,11 @@ class FailoverModel:
     async def start(self) -> None:
         """Start the first model that can be started. Raises its error if none can; fallbacks load when needed."""
         failed: ModelError | None = None
-        for place, model in enumerate(self._models):
+        for index, model in enumerate(self._models):
             try:
                 return await model.start()
             except ModelError as error:
-                self._warn_once(place, error)
+                self._warn_once(index, error)
                 failed = failed or error
         assert failed is not None
         raise failed
@@ -160,34 +160,34 @@ class FailoverModel:
     def _candidate_order(self) -> list[int]:
         """Return the models' indexes in the order to try them: models with an open breaker last."""
         now_s = self._clock.monotonic()
-        return sorted(range(len(self._models)), key=lambda place: not self._breakers[place].admits(now_s))
+        return sorted(range(len(self._models)), key=lambda index: not self._breakers[index].admits(now_s))
 
-    def _record_failure(self, place: int, error: ModelBusy) -> None:
-        before = self._breakers[place]
+    def _record_failure(self, index: int, error: ModelBusy) -> None:
+        before = self._breakers[index]
         after = before.record_failure(self._clock.monotonic(), hint_s=error.retry_after_s)
-        self._breakers[place] = after
+        self._breakers[index] = after
         if after.is_open and not before.is_open and len(self._models) > 1:
-            label = self._models[place].label
+            label = self._models[index].label
             logger.warning("%s is passed over for %.0f s: %s", label, after.wait_s, error.reason)
 
-    def _record_success(self, place: int) -> None:
-        if self._breakers[place].is_open:
-            logger.warning("%s answers again", self._models[place].label)
-        self._breakers[place] = self._breakers[place].record_success()
+    def _record_success(self, index: int) -> None:
+        if self._breakers[index].is_open:
+            logger.warning("%s answers again", self._models[index].label)
+        self._breakers[index] = self._breakers[index].record_success()
 
     async def _answer_with_retries(
-        self, model: Model, request: ModelRequest, whole: list[StreamChunk], attempts: int, lost: list[RequestUsage]
+        self, model: Model, request: ModelRequest, answer: list[StreamChunk], attempts: int, lost: list[RequestUsage]
     ) -> AsyncGenerator[PartialText | ThinkingDelta | StreamStart]:
-        """Fill `whole` with one complete answer, and `lost` with the accounts of failed attempts.
+        """Fill `answer` with one complete answer, and `lost` with the accounts of failed attempts.
 
         Raises the last `ModelBusy`, or any other `ModelError` at once.
         """
         attempt = 0
         while True:
-            whole.clear()
+            answer.clear()
             try:
-                async with aclosing(_collect_answer(model, request, whole, lost)) as growing:
-                    async for chunk in growing:
+                async with aclosing(_collect_answer(model, request, answer, lost)) as progress:
+                    async for chunk in progress:
                         yield chunk
                 return
             except ModelError as error:
@@ -204,15 +204,15 @@ class FailoverModel:
                 logger.info("%s is busy (%s), asking again in %.1f s", model.label, error.reason, wait_s)
                 await self._clock.sleep(wait_s)
 
-    def _warn_once(self, place: int, error: ModelError) -> None:
+    def _warn_once(self, index: int, error: ModelError) -> None:
         """Log a warning, once until the model has answered again."""
-        if place not in self._warned:
-            self._warned.add(place)
-            logger.warning("%s cannot be used: %s", self._models[place].label, error.reason)
+        if index not in self._warned:
+            self._warned.add(index)
+            logger.warning("%s cannot be used: %s", self._models[index].label, error.reason)
 
 
 async def _collect_answer(
-    model: Model, request: ModelRequest, whole: list[StreamChunk], lost: Sequence[RequestUsage]
+    model: Model, request: ModelRequest, answer: list[StreamChunk], lost: Sequence[RequestUsage]
 ) -> AsyncGenerator[PartialText | ThinkingDelta | StreamStart]:
     text = ""
     async with aclosing(model.stream(request)) as stream:
@@ -226,11 +226,11 @@ async def _collect_answer(
             if isinstance(chunk, ThinkingDelta):
                 yield chunk
                 continue
-            whole.append(chunk)
+            answer.append(chunk)
             if isinstance(chunk, TextPart):
                 text += chunk.text
                 yield PartialText(text=text)
-    if not whole or not isinstance(whole[-1], StreamEnd):
+    if not answer or not isinstance(answer[-1], StreamEnd):
         raise ModelBusy(f"{model.label} ended without an end")
 
 

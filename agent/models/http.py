@@ -106,32 +106,31 @@ def error_from_response(
     The reason quotes the provider's own message, shortened and with `secret` masked. It includes the provider's request
     id, which its support asks for.
     """
-    told = _parse_error_body(body)
-    if not told.request_id:
-        told = told._replace(request_id=headers.get("request-id") or headers.get("x-request-id") or "")
-    return _build_error(status, told, where=where, secret=secret, hint_s=retry_after_s(headers, now))
+    parsed = _parse_error_body(body)
+    if not parsed.request_id:
+        parsed = parsed._replace(request_id=headers.get("request-id") or headers.get("x-request-id") or "")
+    return _build_error(status, parsed, where=where, secret=secret, hint_s=retry_after_s(headers, now))
 
 
 def error_from_stream(body: str, *, where: str, secret: str) -> ModelError:
     """Return the error for an `error` event in a stream that began with 200: by its type, else `ModelBusy`."""
-    told = _parse_error_body(body.encode("utf-8", "replace"))
-    numbers = [int(c) for c in told.codes if c.isdecimal() and len(c) == 3]  # noqa: PLR2004 - an HTTP status has 3 digits
-    status = next((_STATUS_BY_TYPE[c] for c in told.codes if c in _STATUS_BY_TYPE), numbers[0] if numbers else 500)
-    return _build_error(status, told, where=where, secret=secret, hint_s=None)
+    parsed = _parse_error_body(body.encode("utf-8", "replace"))
+    numbers = [int(c) for c in parsed.codes if c.isdecimal() and len(c) == 3]  # noqa: PLR2004 - an HTTP status has 3 digits
+    status = next((_STATUS_BY_TYPE[c] for c in parsed.codes if c in _STATUS_BY_TYPE), numbers[0] if numbers else 500)
+    return _build_error(status, parsed, where=where, secret=secret, hint_s=None)
 
 
-def is_window_full(end: StreamEnd, *, said: bool, asked: int, window: int) -> bool:
+def is_window_full(end: StreamEnd, *, has_content: bool, requested: int, window: int) -> bool:
     """Return True if an answer was cut because the window was full, not because it reached the requested length.
 
-    `said`: the answer has content. `asked`: requested tokens; 0: none. `window`: the model's configured window, in
-    tokens.
+    `has_content`: the answer is not empty. `requested`: output tokens; 0: none. `window`: tokens, as configured.
     """
     usage = end.usage
     prompt = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
-    if end.stop_reason != "length" or not prompt or usage.output_tokens >= asked:
+    if end.stop_reason != "length" or not prompt or usage.output_tokens >= requested:
         return False  # an answer with all requested tokens ended there, even if the window is full by now
     return prompt + usage.output_tokens >= window * _FULL_SHARE or (
-        not said and usage.output_tokens < asked * _SCARCE_SHARE
+        not has_content and usage.output_tokens < requested * _SCARCE_SHARE
     )
 
 
@@ -153,21 +152,21 @@ def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
             _parse_moment(datetime.fromisoformat, headers.get(f"anthropic-ratelimit-{limit}-reset", ""))
             for limit in used_up
         ]
-    return max((max(0.0, (due - now).total_seconds()) for due in dates if due is not None), default=None)
+    return max((max(0.0, (moment - now).total_seconds()) for moment in dates if moment is not None), default=None)
 
 
 def _parse_moment(read: Callable[[str], datetime], written: str) -> datetime | None:
     try:
-        due = read(written)
-        return due if due.tzinfo else due.replace(tzinfo=UTC)
+        moment = read(written)
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     except (ValueError, OverflowError):  # OverflowError: a year or an offset out of range
         return None
 
 
-def _build_error(status: int, told: _ErrorBody, *, where: str, secret: str, hint_s: float | None) -> ModelError:
-    error = _classify_error(status, told, where=where, secret=secret, hint_s=hint_s)
+def _build_error(status: int, body: _ErrorBody, *, where: str, secret: str, hint_s: float | None) -> ModelError:
+    error = _classify_error(status, body, where=where, secret=secret, hint_s=hint_s)
     error.status = status
-    searched = " ".join((told.message, *told.codes, told.param))
+    searched = " ".join((body.message, *body.codes, body.param))
     hidden = len(secret) >= _SECRET_CHARS  # a shorter secret is not one, and would match in any word
     error.provider_message = (searched.replace(secret, "***") if hidden else searched)[:_MESSAGE_CHARS]
     if isinstance(error, ModelUnusable):
@@ -177,14 +176,14 @@ def _build_error(status: int, told: _ErrorBody, *, where: str, secret: str, hint
     return error
 
 
-def _classify_error(status: int, told: _ErrorBody, *, where: str, secret: str, hint_s: float | None) -> ModelError:
-    message = told.message
+def _classify_error(status: int, body: _ErrorBody, *, where: str, secret: str, hint_s: float | None) -> ModelError:
+    message = body.message
     reason = sanitize_reason(
         f"{where} answered {status}: {message}" if message else f"{where} answered {status}", secret
     )
-    if _REQUEST_ID.fullmatch(told.request_id) and not (secret and secret in told.request_id):
-        reason = f"{reason} ({told.request_id})"
-    searched = " ".join((message, *told.codes))
+    if _REQUEST_ID.fullmatch(body.request_id) and not (secret and secret in body.request_id):
+        reason = f"{reason} ({body.request_id})"
+    searched = " ".join((message, *body.codes))
     if _NO_CREDIT.search(searched) or _NO_MODEL.search(searched):
         return ModelUnusable(reason)
     if status == 413 or (status in {400, 422, 500} and _OVERFLOW.search(searched)):  # noqa: PLR2004 - HTTP's own number
@@ -418,14 +417,14 @@ class ModelHttpClient:
         if self._client is not None:
             await self._client.aclose()
 
-    async def _check_response(self, response: "httpx.Response", wanted: str) -> None:
-        kind = response.headers.get("content-type", wanted).partition(";")[0].strip()
-        if response.status_code == 200 and kind == wanted:  # noqa: PLR2004 - HTTP's own number
+    async def _check_response(self, response: "httpx.Response", media_type: str) -> None:
+        kind = response.headers.get("content-type", media_type).partition(";")[0].strip()
+        if response.status_code == 200 and kind == media_type:  # noqa: PLR2004 - HTTP's own number
             return
         body = await _read_limited(response, _ERROR_BODY_BYTES)
         if response.status_code == 200:  # noqa: PLR2004 - HTTP's own number
             raise ModelUnusable(
-                f"{self.host} answered {sanitize_reason(kind, self._secret)}, not {wanted}: check base_url"
+                f"{self.host} answered {sanitize_reason(kind, self._secret)}, not {media_type}: check base_url"
             )
         now = datetime.now(UTC)
         raise error_from_response(

@@ -133,14 +133,14 @@ class TextScanner:
             yield
         return self.text.startswith(literal, at)
 
-    def find(self, one: re.Pattern[str], at: int, within: int | None = None) -> Scan[int]:
-        """Return the position of the next match of `one`, a pattern of one character.
+    def find(self, pattern: re.Pattern[str], at: int, within: int | None = None) -> Scan[int]:
+        """Return the position of the next match of `pattern`, a pattern of one character.
 
         -1: there is none, or none `within` so many characters.
         """
         start, end = at, None if within is None else at + within
         while True:
-            found = one.search(self.text, start) if end is None else one.search(self.text, start, end)
+            found = pattern.search(self.text, start) if end is None else pattern.search(self.text, start, end)
             if found:
                 return found.start()
             if self.is_complete or (end is not None and len(self.text) >= end):
@@ -190,19 +190,19 @@ class TextScanner:
                 pos = max(pos, len(self.text))
                 yield
                 continue
-            pos, one = found.end(), found.group()
+            pos, char = found.end(), found.group()
             if pos - at > MAX_VALUE_CHARS:
                 return pos, f"its arguments are longer than {MAX_VALUE_CHARS} characters"
-            if one == "\\":
+            if char == "\\":
                 pos += 1
-            elif one in "\"'":
-                quote = "" if quote else one
-            elif one in _CLOSING_BRACKETS:
-                open_.append(_CLOSING_BRACKETS[one])
+            elif char in "\"'":
+                quote = "" if quote else char
+            elif char in _CLOSING_BRACKETS:
+                open_.append(_CLOSING_BRACKETS[char])
                 if len(open_) > MAX_DEPTH:
                     return pos, f"its arguments are nested deeper than {MAX_DEPTH}"
-            elif open_.pop() != one:
-                return pos, f"{one!r} closes what is not open"
+            elif open_.pop() != char:
+                return pos, f"{char!r} closes what is not open"
             elif not open_:
                 return pos, ""
 
@@ -286,29 +286,29 @@ class ValueReader:
         return calls
 
     def _read_call(self) -> tuple[str, dict[str, object]]:
-        name, given = self._read_word().removesuffix(".call"), dict[str, object]()
+        name, arguments = self._read_word().removesuffix(".call"), dict[str, object]()
         self._expect("(")
         while not self._accept(")"):
             key = self._read_word()
             if not self._accept("="):
                 raise InvalidValue("each argument must be named: key=value")
-            given[key] = self.read_value(0)
+            arguments[key] = self.read_value(0)
             if not self._accept(","):
                 self._expect(")")
                 break
-        return name, given
+        return name, arguments
 
     def read_value(self, depth: int) -> object:
         """Read the next value. Raises InvalidValue."""
         if depth > MAX_DEPTH:
             raise InvalidValue(f"its arguments are nested deeper than {MAX_DEPTH}")
         self._skip_space()
-        one = self._text[self._at : self._at + 1]
-        if one == "{":
+        char = self._text[self._at : self._at + 1]
+        if char == "{":
             return self._read_object(depth)
-        if one == "[":
+        if char == "[":
             return self._read_list(depth)
-        if one and one in "\"'":
+        if char and char in "\"'":
             return self._read_string()
         if found := _NUMBER.match(self._text, self._at):
             self._at = found.end()
@@ -325,28 +325,28 @@ class ValueReader:
             raise InvalidValue(f"something follows at character {self._at}")
 
     def _read_object(self, depth: int) -> dict[str, object]:
-        made = dict[str, object]()
+        result = dict[str, object]()
         self._expect("{")
         while not self._accept("}"):
             if self._text[self._at : self._at + 1] not in ("'", '"'):
                 raise InvalidValue(f"a key at character {self._at} is not in quotes")
             key = self._read_string()
             self._expect(":")
-            made[key] = self.read_value(depth + 1)
+            result[key] = self.read_value(depth + 1)
             if not self._accept(","):
                 self._expect("}")
                 break
-        return made
+        return result
 
     def _read_list(self, depth: int) -> list[object]:
-        made = list[object]()
+        result = list[object]()
         self._expect("[")
         while not self._accept("]"):
-            made.append(self.read_value(depth + 1))
+            result.append(self.read_value(depth + 1))
             if not self._accept(","):
                 self._expect("]")
                 break
-        return made
+        return result
 
     def _read_string(self) -> str:
         quote = self._text[self._at]
@@ -382,17 +382,17 @@ class ValueReader:
         assert found is not None
         self._at = found.end()
 
-    def _accept(self, one: str) -> bool:
+    def _accept(self, token: str) -> bool:
         self._skip_space()
-        if not self._text.startswith(one, self._at):
+        if not self._text.startswith(token, self._at):
             return False
         self._at += 1
         self._skip_space()
         return True
 
-    def _expect(self, one: str) -> None:
-        if not self._accept(one):
-            raise InvalidValue(f"{one!r} is missing at character {self._at}")
+    def _expect(self, token: str) -> None:
+        if not self._accept(token):
+            raise InvalidValue(f"{token!r} is missing at character {self._at}")
 
 
 def coerce_value(raw: str, key: str, schema: Mapping[str, object]) -> object:
@@ -492,22 +492,22 @@ class DeclaredTools:
     def _strip_prefix(self, name: str) -> str:
         return name if name in self._schemas else ""
 
-    def has_required(self, given: Mapping[str, object], name: str) -> bool:
+    def has_required(self, arguments: Mapping[str, object], name: str) -> bool:
         """Return True if no required argument of the tool is missing."""
         required = self._load_schema(name).get("required")
-        return not isinstance(required, list) or all(one in given for one in required)
+        return not isinstance(required, list) or all(one in arguments for one in required)
 
     def coerce(self, raw: str, key: str, name: str) -> object:
         """Convert an argument that was written as plain text."""
         return coerce_value(raw, key, self._load_schema(name))
 
-    def build_call(self, name: str, given: object, form: str) -> LeakedCall | BadLeakedCall:
+    def build_call(self, name: str, arguments: object, form: str) -> LeakedCall | BadLeakedCall:
         """Build a call with these arguments."""
         try:
-            if isinstance(given, str):
-                given = read_value(given) if given.strip() else {}
-            if isinstance(given, dict):
-                return LeakedCall(name=name, arguments=to_json(given))
+            if isinstance(arguments, str):
+                arguments = read_value(arguments) if arguments.strip() else {}
+            if isinstance(arguments, dict):
+                return LeakedCall(name=name, arguments=to_json(arguments))
         except InvalidValue as wrong:
             return self.build_bad_call(name, form, str(wrong))
         return self.build_bad_call(name, form, "its arguments are not one JSON object")
@@ -526,16 +526,16 @@ class DeclaredTools:
         `strict`: each must have its arguments.
         """
         calls = list[LeakedCall | BadLeakedCall]()
-        for one in value if isinstance(value, list) else [value]:
-            if isinstance(one, dict) and isinstance(one.get("function"), dict):
-                one = one["function"]  # noqa: PLW2901 - as OpenAI writes it
-            if not isinstance(one, dict):
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, dict) and isinstance(item.get("function"), dict):
+                item = item["function"]  # noqa: PLW2901 - as OpenAI writes it
+            if not isinstance(item, dict):
                 return []
-            name = next((self.resolve_name(one[key]) for key in _NAME_KEYS if isinstance(one.get(key), str)), "")
-            given = [one[key] for key in _ARGUMENT_KEYS if key in one]
-            if not name or (strict and not given):
+            name = next((self.resolve_name(item[key]) for key in _NAME_KEYS if isinstance(item.get(key), str)), "")
+            arguments = [item[key] for key in _ARGUMENT_KEYS if key in item]
+            if not name or (strict and not arguments):
                 return []
-            calls.append(self.build_call(name, {} if not given or given[0] is None else given[0], form))
+            calls.append(self.build_call(name, {} if not arguments or arguments[0] is None else arguments[0], form))
         return calls
 
     def find_named_tool(self, text: str, *, strict: bool = False) -> str:
@@ -615,7 +615,8 @@ class JsonCallReader:
         if not all(self._declared.resolve_name(called) for called, _ in calls):
             raise NotACall(end)
         return [
-            self._declared.build_call(self._declared.resolve_name(called), given, form) for called, given in calls
+            self._declared.build_call(self._declared.resolve_name(called), arguments, form)
+            for called, arguments in calls
         ], end
 
     def _read_broken(self, at: int, form: str, why: str) -> Scan[FoundCalls]:
@@ -652,10 +653,10 @@ _TAG_START: Final = re.compile("<")
 class ElementCallReader:
     """Reads calls whose arguments are elements with plain text. All methods raise NotACall."""
 
-    def __init__(self, text: TextScanner, declared: DeclaredTools, json: JsonCallReader) -> None:
+    def __init__(self, text: TextScanner, declared: DeclaredTools, json_reader: JsonCallReader) -> None:
         self._scanner = text
         self._declared = declared
-        self._json = json
+        self._json = json_reader
 
     def read_call(self, tag: MarkupTag, form: str) -> Scan[FoundCalls]:
         """Read the call behind `tag`, which is `<function=f>` or `<invoke name="f">`."""
@@ -666,7 +667,7 @@ class ElementCallReader:
         if (yield from self._scanner.read_char(at)) == "{":  # Llama 3.1
             found, at = yield from self._json.read_arguments(at, name, form)
             return found, (yield from self._skip_close(at))
-        given, at = dict[str, object](), tag.end
+        arguments, at = dict[str, object](), tag.end
         while True:
             at = yield from self._scanner.skip_space(at)
             inner = (yield from self._scanner.read_tag(at)) if (yield from self._scanner.read_char(at)) == "<" else None
@@ -680,15 +681,15 @@ class ElementCallReader:
                         self._declared.build_bad_call(name, form, f"a value has more than {MAX_VALUE_CHARS} characters")
                     ], at
                 raw = _strip_line_breaks(raw) if tag.name == "function" else raw
-                given[inner.target] = self._coerce(raw, inner, name)
+                arguments[inner.target] = self._coerce(raw, inner, name)
             elif inner is not None and inner.is_closing and inner.name in CALL_TAGS:
-                return [self._declared.build_call(name, given, form)], inner.end
+                return [self._declared.build_call(name, arguments, form)], inner.end
             else:
-                return self._finish_unclosed(name, given, at, form)
+                return self._finish_unclosed(name, arguments, at, form)
 
     def read_pairs(self, name: str, at: int, form: str) -> Scan[FoundCalls]:
         """Read GLM's `<arg_key>k</arg_key><arg_value>v</arg_value>`, behind the name of a tool."""
-        given = dict[str, object]()
+        arguments = dict[str, object]()
         while True:
             at = yield from self._scanner.skip_space(at)
             tag = (yield from self._scanner.read_tag(at)) if (yield from self._scanner.read_char(at)) == "<" else None
@@ -705,12 +706,12 @@ class ElementCallReader:
             if value is None:
                 return [self._declared.build_bad_call(name, form, CUT_OFF)], len(self._scanner.text)
             at = value[1]
-            given[key[0].strip()] = self._declared.coerce(value[0], key[0].strip(), name)
+            arguments[key[0].strip()] = self._declared.coerce(value[0], key[0].strip(), name)
         if tag is not None and tag.is_closing:
-            return [self._declared.build_call(name, given, form)], at
-        return self._finish_unclosed(name, given, at, form)
+            return [self._declared.build_call(name, arguments, form)], at
+        return self._finish_unclosed(name, arguments, at, form)
 
-    def _finish_unclosed(self, name: str, given: dict[str, object], at: int, form: str) -> FoundCalls:
+    def _finish_unclosed(self, name: str, arguments: dict[str, object], at: int, form: str) -> FoundCalls:
         """Build a call whose arguments are whole, but whose end tag is missing.
 
         At the end of the text either the end tag or an argument is missing. If no required argument is missing, it is
@@ -718,9 +719,9 @@ class ElementCallReader:
         """
         if at < len(self._scanner.text) and self._scanner.text[at] != "<":
             return [self._declared.build_bad_call(name, form, "there is text between its arguments")], at
-        if not given or not self._declared.has_required(given, name):
+        if not arguments or not self._declared.has_required(arguments, name):
             return [self._declared.build_bad_call(name, form, CUT_OFF)], at
-        return [self._declared.build_call(name, given, form)], at
+        return [self._declared.build_call(name, arguments, form)], at
 
     def _skip_close(self, at: int) -> Scan[int]:
         """Return the position behind the call's end tag, if that follows; else `at`."""
@@ -755,9 +756,9 @@ class ElementCallReader:
 
     def _coerce(self, raw: str, tag: MarkupTag, name: str) -> object:
         """Convert a value. DeepSeek marks in the tag which values are text."""
-        if (said := tag.attributes.get("string")) == "true":
+        if (declared := tag.attributes.get("string")) == "true":
             return raw
-        if said == "false":
+        if declared == "false":
             try:
                 return read_value(raw)
             except InvalidValue:
@@ -781,22 +782,22 @@ _HEADER_KEYS: Final = re.compile(r'([a-z]{1,16})="([^"]{0,200})"')
 class TokenCallReader:
     """Reads calls between special tokens that became text. All methods raise NotACall."""
 
-    def __init__(self, text: TextScanner, declared: DeclaredTools, json: JsonCallReader) -> None:
+    def __init__(self, text: TextScanner, declared: DeclaredTools, json_reader: JsonCallReader) -> None:
         self._scanner = text
         self._declared = declared
-        self._json = json
+        self._json = json_reader
 
     def read_headed(self, tag: MarkupTag) -> Scan[FoundCalls]:
         """Read a call of DeepSeek V3 (`function`, name, fenced JSON), V3.1 (name, JSON) or Kimi K2 (name:0)."""
         form = f"<|{tag.name}|>"
-        said, mark = yield from self._read_until_token(tag.end, tag.end)
+        text, mark = yield from self._read_until_token(tag.end, tag.end)
         at = mark.end
-        if mark.name == "tool_sep" and said.strip() == "function":
+        if mark.name == "tool_sep" and text.strip() == "function":
             line = yield from self._scanner.find(_LINE, at, MAX_TAG_CHARS)
-            said, at = self._scanner.text[at : max(line, at)], max(line, at)
+            text, at = self._scanner.text[at : max(line, at)], max(line, at)
         elif mark.name not in ("tool_sep", "tool_call_argument_begin"):
             raise NotACall(tag.end)
-        name = self._declared.resolve_name(_CALL_NUMBER.sub("", said.strip()))
+        name = self._declared.resolve_name(_CALL_NUMBER.sub("", text.strip()))
         if not name:
             raise NotACall(at)
         at = yield from self._scanner.skip_space(at)
@@ -810,11 +811,11 @@ class TokenCallReader:
 
     def read_kimi(self, tag: MarkupTag) -> Scan[FoundCalls]:
         """Read the arguments behind `<|open|>call tool="f" index="1"<|sep|>`, as elements or as JSON."""
-        form, (said, at) = "<|open|>call", (yield from self.read_header(tag))
-        name = self._declared.resolve_name(html.unescape(dict(_HEADER_KEYS.findall(said)).get("tool", "")))
-        if not said.startswith("call") or not name:
+        form, (header, at) = "<|open|>call", (yield from self.read_header(tag))
+        name = self._declared.resolve_name(html.unescape(dict(_HEADER_KEYS.findall(header)).get("tool", "")))
+        if not header.startswith("call") or not name:
             raise NotACall(at)
-        given = dict[str, object]()
+        arguments = dict[str, object]()
         while True:
             at = yield from self._scanner.skip_space(at)
             inner = (yield from self._scanner.read_tag(at)) if (yield from self._scanner.read_char(at)) == "<" else None
@@ -824,32 +825,32 @@ class TokenCallReader:
                         name, form, CUT_OFF if at == len(self._scanner.text) else "it has no end"
                     )
                 ], at
-            said, end = yield from self.read_header(inner)
+            header, end = yield from self.read_header(inner)
             if inner.name == "close":
-                return [self._declared.build_call(name, given, form)], end if said.startswith("call") else at
+                return [self._declared.build_call(name, arguments, form)], end if header.startswith("call") else at
             closed = yield from self._find_close(end)
             if closed is None:
                 return [self._declared.build_bad_call(name, form, CUT_OFF)], len(self._scanner.text)
-            raw, keys, at = self._scanner.text[end : closed[0]], dict(_HEADER_KEYS.findall(said)), closed[1]
-            if said.startswith("json"):
+            raw, keys, at = self._scanner.text[end : closed[0]], dict(_HEADER_KEYS.findall(header)), closed[1]
+            if header.startswith("json"):
                 found = self._declared.build_call(name, raw, form)
                 return [found], (yield from self._skip_close(at))
             key = html.unescape(keys.get("key", ""))
-            given[key] = self._coerce(raw, key, keys.get("type", ""), name)
+            arguments[key] = self._coerce(raw, key, keys.get("type", ""), name)
 
     def read_header(self, tag: MarkupTag) -> Scan[tuple[str, int]]:
         """Return the text between `<|open|>` or `<|close|>` and `<|sep|>`, and the position behind it."""
-        said, mark = yield from self._read_until_token(tag.end, tag.end)
+        header, mark = yield from self._read_until_token(tag.end, tag.end)
         if mark.name != "sep":
             raise NotACall(tag.end)
-        return said, mark.end
+        return header, mark.end
 
     def read_harmony(self, start: int) -> Scan[FoundCalls]:
         """Read `<|channel|>commentary to=functions.f <|constrain|>json<|message|>{...}`, behind its first token."""
         form, header, at = "<|channel|>", "", start
         for _ in range(MAX_HEADER_PARTS):
-            said, mark = yield from self._read_until_token(at, start)
-            header, at = f"{header}{said} ", mark.end
+            piece, mark = yield from self._read_until_token(at, start)
+            header, at = f"{header}{piece} ", mark.end
             if mark.name == "message":
                 break
             if mark.name not in ("channel", "constrain"):
@@ -936,9 +937,9 @@ class LeakedCallReader:
         form, found = "", list[LeakedCall | BadLeakedCall]()
         while True:
             at = yield from self._scanner.skip_space(at)
-            one = yield from self._scanner.read_char(at)
+            char = yield from self._scanner.read_char(at)
             try:
-                form, calls, at = yield from self._read_step(at, one, form)
+                form, calls, at = yield from self._read_step(at, char, form)
             except NotACall as no:
                 if found:
                     return CallRegion(end, tuple(found))
@@ -996,17 +997,17 @@ class LeakedCallReader:
             raise NotACall(end)
         return CallRegion((yield from self._skip_end_tokens(end, blank=end)), tuple(found))
 
-    def _read_step(self, at: int, one: str, form: str) -> Scan[ScanStep]:
-        """Read the tag, marker or call that begins here with the character `one`. Raises NotACall."""
-        if one == "<" and (tag := (yield from self._scanner.read_tag(at))) is not None:
+    def _read_step(self, at: int, char: str, form: str) -> Scan[ScanStep]:
+        """Read the tag, marker or call that begins here with the character `char`. Raises NotACall."""
+        if char == "<" and (tag := (yield from self._scanner.read_tag(at))) is not None:
             return (yield from self._read_token(tag, at, form) if tag.is_special else self._read_tag(tag, at, form))
-        if one == "[" and (yield from self._scanner.starts_with(at, MISTRAL_MARKER)):
+        if char == "[" and (yield from self._scanner.starts_with(at, MISTRAL_MARKER)):
             return MISTRAL_MARKER, [], at + len(MISTRAL_MARKER)
-        if not form or not one:
+        if not form or not char:
             raise NotACall(at)
-        if one in (",", ";", "}", "]"):  # between two calls; or one too many, before the end
+        if char in (",", ";", "}", "]"):  # between two calls; or one too many, before the end
             return form, [], at + 1
-        found, end = yield from self._read_enclosed(at, one, form)
+        found, end = yield from self._read_enclosed(at, char, form)
         return form, found, end
 
     def _read_tag(self, tag: MarkupTag, at: int, form: str) -> Scan[ScanStep]:
@@ -1029,17 +1030,17 @@ class LeakedCallReader:
             found, end = yield from self._tokens.read_harmony(tag.end)
             return "", found, end
         if tag.name in ("open", "close"):
-            said, end = yield from self._tokens.read_header(tag)
-            if tag.name == "open" and said.startswith("call"):
+            header, end = yield from self._tokens.read_header(tag)
+            if tag.name == "open" and header.startswith("call"):
                 found, end = yield from self._tokens.read_kimi(tag)
                 return form, found, end
-            if said.startswith("tools") or (tag.name == "close" and said.startswith("message")):
+            if header.startswith("tools") or (tag.name == "close" and header.startswith("message")):
                 return "<|open|>tools" if tag.name == "open" else "", [], end
         raise NotACall(at + 1)
 
-    def _read_enclosed(self, at: int, one: str, form: str) -> Scan[FoundCalls]:
+    def _read_enclosed(self, at: int, char: str, form: str) -> Scan[FoundCalls]:
         """Read a call that only its envelope marks as one."""
-        if one in "{[":
+        if char in "{[":
             return (yield from self._json.read_calls(at, form))
         name = yield from self._scanner.read_name(at)
         tool = self._declared.resolve_name(name.removesuffix(".call"))
@@ -1048,12 +1049,12 @@ class LeakedCallReader:
         end = yield from self._scanner.skip_space(at + len(name))
         if form == MISTRAL_MARKER:
             end = yield from self._skip_labels(end)
-        one = yield from self._scanner.read_char(end)
-        if one == "{":
+        char = yield from self._scanner.read_char(end)
+        if char == "{":
             return (yield from self._json.read_arguments(end, tool, form))
-        if one == "(" and end == at + len(name):
+        if char == "(" and end == at + len(name):
             return (yield from self._json.read_python(at, name, form))
-        tag = (yield from self._scanner.read_tag(end)) if one == "<" else None
+        tag = (yield from self._scanner.read_tag(end)) if char == "<" else None
         if (
             tag is None
             or tag.is_special

@@ -82,11 +82,11 @@ def _read_calls(source: TextScanner, calls: LeakedCallReader) -> Scan[tuple[Leak
             continue
         found, at = [*found, *region.calls], region.end
         break
-    while one := (yield from source.read_char(at := (yield from source.skip_space(at)))):
-        mistral = one == "[" and (yield from source.starts_with(at, "[T"))
-        if one not in "<[":
+    while char := (yield from source.read_char(at := (yield from source.skip_space(at)))):
+        mistral = char == "[" and (yield from source.starts_with(at, "[T"))
+        if char not in "<[":
             raise NotACall(at)
-        region = yield from (calls.read_region(at) if one == "<" or mistral else calls.read_python(at))
+        region = yield from (calls.read_region(at) if char == "<" or mistral else calls.read_python(at))
         found, at = [*found, *region.calls], region.end
     return tuple(found)
 
@@ -101,18 +101,18 @@ def is_call_in_request(call: ToolCall, request: ModelRequest) -> bool:
     name = _keep_letters(call.name)
     values = [
         forms
-        for one in _argument_values(call.arguments)
-        if (forms := {_keep_letters(form) for form in _decoded_layers(one)} - {""})
+        for value in _argument_values(call.arguments)
+        if (forms := {_keep_letters(form) for form in _decoded_layers(value)} - {""})
     ]
-    telling = [forms for forms in values if max(map(len, forms)) >= DISTINCTIVE_CHARS]
-    apart = MAX_GAP_CHARS + sum(max(map(len, forms)) for forms in values)
-    layers = [layer for text in _request_texts(request, tools=bool(telling)) for layer in _decoded_layers(text)]
+    distinctive = [forms for forms in values if max(map(len, forms)) >= DISTINCTIVE_CHARS]
+    max_distance = MAX_GAP_CHARS + sum(max(map(len, forms)) for forms in values)
+    layers = [layer for text in _request_texts(request, tools=bool(distinctive)) for layer in _decoded_layers(text)]
     if not values:
         bare = re.compile(_BARE_CALL.format(name=re.escape(call.name.casefold())))
         return any(bare.search(layer) for layer in layers)
-    if telling:
-        return any(_stand_together(layer, name, [forms], apart) for layer in layers for forms in telling)
-    return any(_stand_together(layer, name, values, apart) for layer in layers)
+    if distinctive:
+        return any(_stand_together(layer, name, [forms], max_distance) for layer in layers for forms in distinctive)
+    return any(_stand_together(layer, name, values, max_distance) for layer in layers)
 
 
 def _request_texts(request: ModelRequest, *, tools: bool) -> Iterator[str]:
@@ -122,21 +122,21 @@ def _request_texts(request: ModelRequest, *, tools: bool) -> Iterator[str]:
     """
     yield from (block.text for block in request.blocks)
     yield from (f"{spec.description}\n{spec.schema}" for spec in request.tools if tools)
-    parts = [part for said in request.conversation for part in said.parts]
+    parts = [part for message in request.conversation for part in message.parts]
     calls = [unwrap_call(part) for part in parts if isinstance(part, ToolCall)]
     yield "\n".join(
         [part.text for part in parts if isinstance(part, TextPart | ToolResult)]
     )  # joined: a call may stand in two of them
     yield from (call.arguments for call in calls)
-    own = {f"- {format_call(call)}" for call in calls}  # as `agent.turn_context.format_call_list` lists them
-    yield "\n".join(line for line in request.aside.splitlines() if line not in own)
+    own_lines = {f"- {format_call(call)}" for call in calls}  # as `agent.turn_context.format_call_list` lists them
+    yield "\n".join(line for line in request.aside.splitlines() if line not in own_lines)
     yield request.now
 
 
-def _stand_together(text: str, name: str, values: Sequence[set[str]], apart: int) -> bool:
+def _stand_together(text: str, name: str, values: Sequence[set[str]], max_distance: int) -> bool:
     """Return True if the name and all these values stand close together in the text, with the marks of a call.
 
-    Each value may have several forms. `apart`: largest distance, in letters and digits.
+    Each value may have several forms. `max_distance`: largest distance, in letters and digits.
     """
     words = list(_WORD.finditer(text))
     letters = "".join([word.group() for word in words])
@@ -157,7 +157,7 @@ def _stand_together(text: str, name: str, values: Sequence[set[str]], apart: int
             after = bisect_left(one, (at, 0))
             spans.append(min(one[max(0, after - 1) : after + 1], key=lambda span: abs(span[0] - at)))
         first, last = min(span[0] for span in spans), max(span[1] for span in spans)
-        if last - first <= apart + len(name):
+        if last - first <= max_distance + len(name):
             start = words[bisect_right(begins, first) - 1].start()
             end = words[bisect_left(begins, last) - 1].end()
             if _CALL_MARKS.search(text, max(0, start - NEAR_CHARS), end + NEAR_CHARS):

@@ -84,11 +84,11 @@ class LlamaCppService:
 
         Raises a ModelError; `ModelUnusable` if the server is too old to count.
         """
-        asked = {key: value for key, value in body.items() if not key.startswith("stream")}
+        query = {key: value for key, value in body.items() if not key.startswith("stream")}
         try:
-            return self._parse_answer(_InputTokens, await self._input_tokens.post(asked)).input_tokens
+            return self._parse_answer(_InputTokens, await self._input_tokens.post(query)).input_tokens
         except ModelUnusable:  # builds without this endpoint answer 404
-            prompt = self._parse_answer(_AppliedTemplate, await self._template.post(asked)).prompt
+            prompt = self._parse_answer(_AppliedTemplate, await self._template.post(query)).prompt
         written = {"content": prompt, "add_special": True, "parse_special": True}
         return len(self._parse_answer(_TokenizedPrompt, await self._tokenize.post(written)).tokens)
 
@@ -136,8 +136,8 @@ def prompt_prefix(request: ModelRequest) -> str:
     if not request.blocks and not request.tools:
         return ""
     first = [block.text for block in request.blocks[:1]]
-    told = json.dumps([[(t.name, t.description, t.schema) for t in request.tools], first])
-    return hashlib.sha256(told.encode("utf-8", "replace")).hexdigest()
+    content = json.dumps([[(t.name, t.description, t.schema) for t in request.tools], first])
+    return hashlib.sha256(content.encode("utf-8", "replace")).hexdigest()
 
 
 class LlamaCppSlots:
@@ -153,8 +153,10 @@ class LlamaCppSlots:
         free = [number for number, slot in enumerate(self._slots) if not slot.is_busy]
         if not free:
             return None
-        worth = sum(len(block.text) for block in request.blocks[:1]) / _CHARS_PER_TOKEN
-        number = min(free, key=lambda number: self._rank(self._slots[number], request.conversation_id, prefix, worth))
+        prefix_tokens = sum(len(block.text) for block in request.blocks[:1]) / _CHARS_PER_TOKEN
+        number = min(
+            free, key=lambda number: self._rank(self._slots[number], request.conversation_id, prefix, prefix_tokens)
+        )
         slot = self._slots[number]
         if slot.conversation_id != request.conversation_id or not slot.conversation_id:
             slot.tokens = 0
@@ -163,12 +165,12 @@ class LlamaCppSlots:
         slot.last_used = self._count
         return number
 
-    def _rank(self, slot: _LlamaCppSlot, place: str, prefix: str, worth: float) -> tuple[int, int]:
-        if place and slot.conversation_id == place:
+    def _rank(self, slot: _LlamaCppSlot, conversation_id: str, prefix: str, prefix_tokens: float) -> tuple[int, int]:
+        if conversation_id and slot.conversation_id == conversation_id:
             return (0, 0)
         if slot.prefix == prefix and not slot.conversation_id:
             return (1, slot.last_used)
-        if slot.prefix == prefix and slot.tokens <= 2 * worth:
+        if slot.prefix == prefix and slot.tokens <= 2 * prefix_tokens:
             return (2, slot.last_used)
         if not slot.conversation_id:
             return (3, slot.last_used)
@@ -228,15 +230,15 @@ class PromptPreloader:
 
     def __init__(
         self,
-        read_in: Callable[[ModelRequest, list[ModelRequest]], Awaitable[Usage]],
-        spread: Callable[[list[ModelRequest]], Awaitable[bool]],
+        evaluate: Callable[[ModelRequest, list[ModelRequest]], Awaitable[Usage]],
+        prepare_slot: Callable[[list[ModelRequest]], Awaitable[bool]],
     ) -> None:
-        """`read_in`: evaluates one prompt without overwriting any of the agents' prefixes.
+        """`evaluate`: evaluates one prompt without overwriting any of the agents' prefixes.
 
-        `spread`: prepares an empty slot with the last of the agents' prefixes. False: there is no empty slot.
+        `prepare_slot`: prepares an empty slot with the last of the agents' prefixes. False: there is no empty slot.
         """
-        self._preload = read_in
-        self._copy_prefixes = spread
+        self._preload = evaluate
+        self._copy_prefixes = prepare_slot
         self._jobs: OrderedDict[tuple[str, str], _PreloadJob] = OrderedDict()
         self._prefixes: OrderedDict[str, ModelRequest] = OrderedDict()
         self._waiting_answers = 0
@@ -249,12 +251,12 @@ class PromptPreloader:
         Raises a ModelError.
         """
         self.learn_prefix(request)
-        told: asyncio.Future[Usage] = asyncio.get_running_loop().create_future()
-        self._enqueue(request, told)
+        done: asyncio.Future[Usage] = asyncio.get_running_loop().create_future()
+        self._enqueue(request, done)
         try:
-            return await told
+            return await done
         finally:
-            if (due := self._jobs.get(_job_key(request))) is not None and due.done is told:
+            if (job := self._jobs.get(_job_key(request))) is not None and job.done is done:
                 del self._jobs[_job_key(request)]  # cancelled: nobody waits any more
 
     def schedule(self, request: ModelRequest) -> None:
@@ -282,10 +284,10 @@ class PromptPreloader:
             self._prefixes.popitem(last=False)
 
     @asynccontextmanager
-    async def pause(self, place: str) -> AsyncGenerator[None]:
+    async def pause(self, conversation_id: str) -> AsyncGenerator[None]:
         """Pause evaluation, and drop the queued prompt of this conversation."""
         self._waiting_answers += 1
-        self._drop((place, ""))
+        self._drop((conversation_id, ""))
         try:
             await self._cancel_task()
             yield
@@ -297,25 +299,25 @@ class PromptPreloader:
         """Cancel the evaluation under way and drop the queue."""
         self._closed = True
         await self._cancel_task()
-        for whose in list(self._jobs):
-            self._drop(whose)
+        for key in list(self._jobs):
+            self._drop(key)
 
-    def _enqueue(self, request: ModelRequest, told: asyncio.Future[Usage] | None) -> None:
+    def _enqueue(self, request: ModelRequest, done: asyncio.Future[Usage] | None) -> None:
         self._drop(_job_key(request))
-        self._jobs[_job_key(request)] = _PreloadJob(request=request, done=told)
+        self._jobs[_job_key(request)] = _PreloadJob(request=request, done=done)
         if len(self._jobs) > _MAX_WAITING:
             self._drop(next(iter(self._jobs)))
         self._start_task()
 
-    def _drop(self, whose: tuple[str, str]) -> None:
-        due = self._jobs.pop(whose, None)
-        if due is not None and due.done is not None and not due.done.done():
-            due.done.set_result(Usage())
+    def _drop(self, key: tuple[str, str]) -> None:
+        job = self._jobs.pop(key, None)
+        if job is not None and job.done is not None and not job.done.done():
+            job.done.set_result(Usage())
 
     def _start_task(self) -> None:
         if self._closed:
-            for whose in list(self._jobs):
-                self._drop(whose)
+            for key in list(self._jobs):
+                self._drop(key)
         elif not self._waiting_answers and self._task is None and self._prefixes:
             self._task = asyncio.create_task(self._run())
             self._task.add_done_callback(self._on_task_done)
@@ -335,27 +337,27 @@ class PromptPreloader:
     async def _run(self) -> None:
         try:
             while self._jobs:
-                whose, due = next(reversed(self._jobs.items()))
-                await self._preload_one(due)
-                if self._jobs.get(whose) is due:
-                    del self._jobs[whose]
+                key, job = next(reversed(self._jobs.items()))
+                await self._preload_one(job)
+                if self._jobs.get(key) is job:
+                    del self._jobs[key]
             while not self._jobs and await self._copy_prefixes(list(self._prefixes.values())):
                 pass
         except ModelError as error:
             logger.debug("nothing is read in ahead of time: %s", error)
-            for whose in list(self._jobs):
-                self._drop(whose)
+            for key in list(self._jobs):
+                self._drop(key)
 
-    async def _preload_one(self, due: _PreloadJob) -> None:
+    async def _preload_one(self, job: _PreloadJob) -> None:
         try:
-            usage = await self._preload(due.request, list(self._prefixes.values()))
+            usage = await self._preload(job.request, list(self._prefixes.values()))
         except ModelError as error:
-            if due.done is None or due.done.done():
+            if job.done is None or job.done.done():
                 raise
-            due.done.set_exception(error)
+            job.done.set_exception(error)
         else:
-            if due.done is not None and not due.done.done():
-                due.done.set_result(usage)
+            if job.done is not None and not job.done.done():
+                job.done.set_result(usage)
 
 
 def _job_key(request: ModelRequest) -> tuple[str, str]:
@@ -394,7 +396,7 @@ class LlamaCppModel:
         sampling: Mapping[str, float] | None = None,
         takes_images: bool = False,
         identity_in: Literal["system", "user"] = "system",
-        leaks: bool = True,
+        may_leak_calls: bool = True,
         slot_files: Path | None = None,
     ) -> None:
         """As `OpenAIModel`. `slot_files`: the server's `--slot-save-path`, for files that last a moment.
@@ -414,7 +416,7 @@ class LlamaCppModel:
             reuse=False,  # llama.cpp may close a connection just when it is used again (measured)
             takes_images=takes_images,
             identity_in=identity_in,
-            leaks=leaks,
+            may_leak_calls=may_leak_calls,
         )
         self._service = LlamaCppService(base_url=base_url, api_key=api_key, timeout_s=timeout_s)
         self._slot_files = slot_files
@@ -441,7 +443,7 @@ class LlamaCppModel:
             await self._find_slots()
             slot = self._slots.acquire(request) if self._slots is not None else None
             held = self._slots.held_tokens(slot) if self._slots is not None and slot is not None else 0
-            words: list[str] = []
+            pieces: list[str] = []
             end: StreamEnd | None = None
             try:
                 body = self._build_body(request, slot)
@@ -450,7 +452,7 @@ class LlamaCppModel:
                         if isinstance(chunk, StreamEnd):
                             end = chunk
                             break
-                        words += [chunk.text] if isinstance(chunk, TextPart) else []
+                        pieces += [chunk.text] if isinstance(chunk, TextPart) else []
                         yield chunk
             finally:
                 if slot is not None:
@@ -459,12 +461,12 @@ class LlamaCppModel:
         if slot is not None:
             self._detect_slot_loss(slot, request, held, end.usage)
         self._preloader.learn_prefix(request)
-        said = "".join(words)
+        text = "".join(pieces)
         called = end.stop_reason == "tools" or (
-            end.may_leak_calls and bool(said.strip()) and not presentable_text(said)
+            end.may_leak_calls and bool(text.strip()) and not presentable_text(text)
         )
         if not called:  # otherwise the next request follows at once, with other messages behind this one
-            self._preloader.schedule(_with_answer(request, said))
+            self._preloader.schedule(_with_answer(request, text))
         yield end
 
     async def count_tokens(self, request: ModelRequest) -> int:
@@ -519,13 +521,13 @@ class LlamaCppModel:
                 self.label,
             )
 
-    async def _preload(self, request: ModelRequest, begins: list[ModelRequest]) -> Usage:
+    async def _preload(self, request: ModelRequest, prefixes: list[ModelRequest]) -> Usage:
         """Evaluate a prompt without an answer. A prompt without a conversation goes to a slot without one."""
         await self._find_slots()
         if self._slots is None:
             return await self._evaluate(request, None)
         if not request.conversation_id:
-            return await self._prepare_slot(request, begins, wanted=prompt_prefix(request)) or Usage()
+            return await self._prepare_slot(request, prefixes, wanted=prompt_prefix(request)) or Usage()
         slot, usage = self._slots.acquire(request), None
         try:
             usage = await self._evaluate(request, slot)
@@ -534,16 +536,16 @@ class LlamaCppModel:
             if slot is not None:
                 self._release_slot(slot, usage)
 
-    async def _copy_prefixes(self, begins: list[ModelRequest]) -> bool:
+    async def _copy_prefixes(self, prefixes: list[ModelRequest]) -> bool:
         if self._slots is None:
             return False
-        return await self._prepare_slot(begins[-1], begins) is not None
+        return await self._prepare_slot(prefixes[-1], prefixes) is not None
 
     async def _prepare_slot(
-        self, request: ModelRequest, begins: list[ModelRequest], *, wanted: str = ""
+        self, request: ModelRequest, prefixes: list[ModelRequest], *, wanted: str = ""
     ) -> Usage | None:
         assert self._slots is not None
-        slots, known = self._slots, frozenset(map(prompt_prefix, begins))
+        slots, known = self._slots, frozenset(map(prompt_prefix, prefixes))
         slot = slots.acquire_spare(known, wanted=wanted) if prompt_prefix(request) else None
         if slot is None:
             return None
@@ -585,17 +587,17 @@ class LlamaCppModel:
         return replace(usage, output_tokens=0)
 
 
-def _with_answer(request: ModelRequest, words: str) -> ModelRequest:
+def _with_answer(request: ModelRequest, text: str) -> ModelRequest:
     """Return the request with its answer: the beginning of the next one in its conversation."""
-    said = (ModelMessage(role="assistant", parts=(TextPart(text=words.strip()),)),) if words.strip() else ()
-    return replace(request, conversation=(*request.conversation, *said), aside="", now="", max_output_tokens=0)
+    answer = (ModelMessage(role="assistant", parts=(TextPart(text=text.strip()),)),) if text.strip() else ()
+    return replace(request, conversation=(*request.conversation, *answer), aside="", now="", max_output_tokens=0)
 
 
 def _is_extension(request: ModelRequest, before: ModelRequest) -> bool:
     """Return True if `request` begins with everything that `before` had."""
-    said = before.conversation
+    earlier = before.conversation
     return (
         (request.tools, request.blocks) == (before.tools, before.blocks)
-        and request.conversation[: len(said)] == said
+        and request.conversation[: len(earlier)] == earlier
         and not (before.aside or before.now)
     )

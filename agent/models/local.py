@@ -120,7 +120,7 @@ class LocalModel:
             start_new_session=True,
         )
         try:
-            told = await self._read_hello(self._process)
+            hello = await self._read_hello(self._process)
         except BaseException:  # also if cancelled: the caller is gone
             await self._stop()
             raise
@@ -128,8 +128,8 @@ class LocalModel:
         return LlamaCppModel(
             name=self.name,
             model=MODEL_NAME,
-            base_url=told.url,
-            api_key=told.key,
+            base_url=hello.url,
+            api_key=hello.key,
             context_tokens=self.context_tokens,
             timeout_s=self._timeout_s,
             sampling=_SAMPLING,
@@ -141,7 +141,7 @@ class LocalModel:
         line = b""
         try:
             line = await asyncio.wait_for(process.stdout.readline(), _LOAD_TIMEOUT_S)
-            told = _ServerHello.model_validate_json(line)
+            hello = _ServerHello.model_validate_json(line)
         except TimeoutError:
             raise ModelBusy(f"the embedded model did not load within {_LOAD_TIMEOUT_S:g} s") from None
         except ValidationError:
@@ -149,9 +149,9 @@ class LocalModel:
                 raise ModelUnusable("the embedded model is closed") from None
             status = "while loading" if line else f"while loading, with status {await process.wait()}"
             raise ModelUnusable(f"the embedded model ended {status}; {INSTALL_HINT}") from None
-        if told.error:
-            raise ModelUnusable(f"the embedded model cannot be loaded: {told.error[:200]}; {INSTALL_HINT}")
-        return told
+        if hello.error:
+            raise ModelUnusable(f"the embedded model cannot be loaded: {hello.error[:200]}; {INSTALL_HINT}")
+        return hello
 
     async def _stop(self) -> None:
         """End the child in any case, also if cancelled meanwhile."""

@@ -85,19 +85,19 @@ def find_dialect(where: str, model: str, *, identity_in: Literal["system", "user
     )
 
 
-def drop_field(dialect: OpenAIDialect, body: Json, told: str) -> OpenAIDialect | None:
+def drop_field(dialect: OpenAIDialect, body: Json, refusal: str) -> OpenAIDialect | None:
     """Return the dialect that avoids a refusal with this text. None: it names no field of the request.
 
     Only whole field names count, and only if the field itself is refused, not its value.
     """
-    if not _UNSUPPORTED.search(told):
+    if not _UNSUPPORTED.search(refusal):
         return None
-    named = [field for field in body if re.search(rf"(?<![A-Za-z_]){re.escape(field)}(?![A-Za-z_])", told)]
-    if "max_tokens" in named or ("max_tokens" in body and "max_completion_tokens" in told):
+    named = [field for field in body if re.search(rf"(?<![A-Za-z_]){re.escape(field)}(?![A-Za-z_])", refusal)]
+    if "max_tokens" in named or ("max_tokens" in body and "max_completion_tokens" in refusal):
         return replace(dialect, takes_max_completion_tokens=True)
     if "max_completion_tokens" in named:
         return replace(dialect, takes_max_completion_tokens=False)
-    if dialect.takes_breakpoints and "prompt_cache_" in told:
+    if dialect.takes_breakpoints and "prompt_cache_" in refusal:
         return replace(dialect, takes_breakpoints=False, dropped_fields=dialect.dropped_fields | {*named})
     dropped = {field for field in named if field not in _REQUIRED_FIELDS}
     return replace(dialect, dropped_fields=dialect.dropped_fields | dropped) if dropped else None
@@ -141,8 +141,8 @@ def _build_messages(request: ModelRequest, dialect: OpenAIDialect, recall: Recal
         {(mark.behind, mark.index): mark.lifetime for mark in request.breakpoints} if dialect.takes_breakpoints else {}
     )
     head = [
-        _text_part(text if not place else f"\n\n{text}", marks.get(("block", place)))
-        for place, text in enumerate(block.text for block in request.blocks)
+        _text_part(text if not index else f"\n\n{text}", marks.get(("block", index)))
+        for index, text in enumerate(block.text for block in request.blocks)
     ]
     messages: list[Json] = []
     if head and dialect.identity_in == "system":
@@ -150,19 +150,19 @@ def _build_messages(request: ModelRequest, dialect: OpenAIDialect, recall: Recal
         head = []
     conversation = append_suffix(request)
     loop = find_tool_loop_start(conversation)
-    for place, said in enumerate(conversation):
+    for index, message in enumerate(conversation):
         if (
             not head
             and not dialect.takes_breakpoints
-            and len(said.parts) == 1
-            and isinstance(only := said.parts[0], TextPart)
+            and len(message.parts) == 1
+            and isinstance(only := message.parts[0], TextPart)
         ):
-            messages.append({"role": said.role, "content": only.text})  # a short path for the most frequent case
-        elif said.role == "assistant":
-            messages.append(_assistant_message(said, recall if place >= loop else lambda _: None))
+            messages.append({"role": message.role, "content": only.text})  # a short path for the most frequent case
+        elif message.role == "assistant":
+            messages.append(_assistant_message(message, recall if index >= loop else lambda _: None))
         else:
-            stable = len(request.conversation[place].parts) if place < len(request.conversation) else 0
-            messages.extend(_user_messages(said, stable, marks.get(("said", place)), head, dialect))
+            stable = len(request.conversation[index].parts) if index < len(request.conversation) else 0
+            messages.extend(_user_messages(message, stable, marks.get(("said", index)), head, dialect))
             head = head if not messages or messages[-1]["role"] != "user" else []
     if head or not messages or messages[-1]["role"] in {"assistant", "system"}:
         messages.append(
@@ -172,13 +172,13 @@ def _build_messages(request: ModelRequest, dialect: OpenAIDialect, recall: Recal
 
 
 def _user_messages(
-    said: ModelMessage, stable: int, lifetime: str | None, head: list[Json], dialect: OpenAIDialect
+    source: ModelMessage, stable: int, lifetime: str | None, head: list[Json], dialect: OpenAIDialect
 ) -> list[Json]:
     """Render tool results as messages of their own, then the rest. `stable`: number of parts before the breakpoint."""
     messages: list[Json] = []
     pieces: list[Json] = []
     last: Json | None = None
-    for place, part in enumerate(said.parts):
+    for index, part in enumerate(source.parts):
         if isinstance(part, ToolResult):
             piece = _text_part(part.text)
             messages.append({"role": "tool", "tool_call_id": part.id, "content": [piece]})
@@ -191,7 +191,7 @@ def _user_messages(
             pieces.append(piece)
         else:
             continue
-        last = piece if place < stable else last
+        last = piece if index < stable else last
     if last is not None and lifetime is not None and last.get("text") != "":
         last |= _breakpoint_field(lifetime)
     for message in messages:
@@ -200,24 +200,24 @@ def _user_messages(
         message["content"] = _to_content(content, dialect)
     if pieces:
         plain = all(piece["type"] == "text" for piece in pieces)
-        joined = [_join_after(pieces[:place], piece) for place, piece in enumerate(pieces)] if plain else pieces
+        joined = [_join_after(pieces[:index], piece) for index, piece in enumerate(pieces)] if plain else pieces
         content = [*head, *([_join_after(head, joined[0]), *joined[1:]])]
         messages.append({"role": "user", "content": _to_content(content, dialect)})
     return messages
 
 
-def _assistant_message(said: ModelMessage, recall: RecallFields) -> Json:
+def _assistant_message(source: ModelMessage, recall: RecallFields) -> Json:
     calls = [
         {
             "id": part.id,
             "type": "function",
             "function": {"name": part.name, "arguments": _echo_arguments(part.arguments)},
         }
-        for part in said.parts
+        for part in source.parts
         if isinstance(part, ToolCall)
     ]
-    message: Json = {"role": "assistant", "content": "".join(p.text for p in said.parts if isinstance(p, TextPart))}
-    return message | {"tool_calls": calls} | (recall(said) or {}) if calls else message
+    message: Json = {"role": "assistant", "content": "".join(p.text for p in source.parts if isinstance(p, TextPart))}
+    return message | {"tool_calls": calls} | (recall(source) or {}) if calls else message
 
 
 def _text_part(text: str, lifetime: str | None = None) -> Json:
@@ -283,12 +283,12 @@ class OpenAIModel:
         reuse: bool = True,
         takes_images: bool = False,
         identity_in: Literal["system", "user"] = "system",
-        leaks: bool = False,
+        may_leak_calls: bool = False,
     ) -> None:
         """`api_key` empty or `none`: none is sent. `sampling` goes into every request.
 
-        `leaks`: as `StreamEnd.may_leak_calls`. `reuse` False: a new connection for every request, for llama.cpp, which
-        may close a connection just when it is used again (measured).
+        `may_leak_calls`: as in `StreamEnd`. `reuse` False: a new connection for every request, for llama.cpp, which may
+        close a connection just when it is used again (measured).
 
         Raises ValueError.
         """
@@ -299,7 +299,7 @@ class OpenAIModel:
         self._dialect = find_dialect(self._api.host, model, identity_in=identity_in)
         self._secret = secret
         self._model = model
-        self._leaks = leaks
+        self._may_leak_calls = may_leak_calls
         self._sampling = dict(sampling or {})
         self._holds_text = not self._dialect.is_openai and _THINKS_UNMARKED.search(model) is not None
         self._thinking: OrderedDict[str, tuple[ModelMessage, Json]] = OrderedDict()
@@ -342,9 +342,13 @@ class OpenAIModel:
 
         Only its tool loop sends it so.
         """
-        said = request.conversation
+        conversation = request.conversation
         return next(
-            (place for place in range(find_tool_loop_start(said), len(said)) if self._recall_thinking(said[place])),
+            (
+                index
+                for index in range(find_tool_loop_start(conversation), len(conversation))
+                if self._recall_thinking(conversation[index])
+            ),
             None,
         )
 
@@ -359,9 +363,9 @@ class OpenAIModel:
     async def stream_body(self, body: Json, *, earlier_calls: int) -> AsyncGenerator[StreamChunk]:  # noqa: C901 - in their order
         """Stream the answer to a request that is built already, as `stream`."""
         answer = ChatCompletionResponse(earlier_calls=earlier_calls, model=self._model)
-        aloud = ThinkingFilter(held=self._holds_text)
+        thinking_filter = ThinkingFilter(held=self._holds_text)
         done, raw = False, self._dialect.is_openai
-        words: list[str] = []
+        pieces: list[str] = []
         async with aclosing(self._api.stream_events(body)) as events:
             async for event in events:
                 # Read on after the end, so that the connection can be used again.
@@ -373,26 +377,31 @@ class OpenAIModel:
                     yield ThinkingDelta(text=answer.new_thinking)
                 if not text:
                     continue
-                if text := text if raw or answer.has_thinking else self._filter_thinking(aloud, text):
-                    words.append(text)
+                if text := text if raw or answer.has_thinking else self._filter_thinking(thinking_filter, text):
+                    pieces.append(text)
                     yield TextPart(text=text)
         if answer.stop_reason is None:
             raise ModelBusy(f"{self._api.host} cut the answer off")
-        if text := self._filter_thinking(aloud, None):
-            words.append(text)
+        if text := self._filter_thinking(thinking_filter, None):
+            pieces.append(text)
             yield TextPart(text=text)
         end = answer.build_end()
-        asked = body.get("max_tokens") or body.get("max_completion_tokens")
-        said = bool(words or answer.tool_calls())
-        full = is_window_full(end, said=said, asked=asked if isinstance(asked, int) else 0, window=self.context_tokens)
+        requested = body.get("max_tokens") or body.get("max_completion_tokens")
+        has_content = bool(pieces or answer.tool_calls())
+        full = is_window_full(
+            end,
+            has_content=has_content,
+            requested=requested if isinstance(requested, int) else 0,
+            window=self.context_tokens,
+        )
         if answer.is_window_full or full:
             yield StreamStart(usage=end.usage)
             raise PromptTooLong(f"{self._api.host} filled its window before the answer was whole")
         if end.stop_reason == "tools":
-            self._remember_thinking("".join(words), answer)
+            self._remember_thinking("".join(pieces), answer)
             for call in answer.tool_calls():
                 yield call
-        yield replace(end, may_leak_calls=self._leaks)
+        yield replace(end, may_leak_calls=self._may_leak_calls)
 
     async def start(self) -> None:
         self._api.open()
@@ -400,26 +409,26 @@ class OpenAIModel:
     async def aclose(self) -> None:
         await self._api.aclose()
 
-    def _filter_thinking(self, aloud: ThinkingFilter, text: str | None) -> str:
+    def _filter_thinking(self, thinking_filter: ThinkingFilter, text: str | None) -> str:
         """Return the part of `text` (None: the end) that is not thinking."""
         try:
-            return aloud.finish() if text is None else aloud.feed(text)
+            return thinking_filter.finish() if text is None else thinking_filter.feed(text)
         except UnmarkedThinking:
             self._holds_text = True
             raise ModelBusy(f"{self.label} was thinking aloud") from None
 
-    def _remember_thinking(self, words: str, answer: ChatCompletionResponse) -> None:
+    def _remember_thinking(self, text: str, answer: ChatCompletionResponse) -> None:
         calls, thinking = answer.tool_calls(), answer.thinking_fields()
         if thinking:
-            self._thinking[calls[0].id] = (_identity_message(words, *calls), thinking)
+            self._thinking[calls[0].id] = (_identity_message(text, *calls), thinking)
         while len(self._thinking) > _MAX_ANSWERS:
             self._thinking.popitem(last=False)
 
-    def _recall_thinking(self, said: ModelMessage) -> Json | None:
-        calls = [part for part in said.parts if isinstance(part, ToolCall)]
-        words = "".join(part.text for part in said.parts if isinstance(part, TextPart))
+    def _recall_thinking(self, message: ModelMessage) -> Json | None:
+        calls = [part for part in message.parts if isinstance(part, ToolCall)]
+        text = "".join(part.text for part in message.parts if isinstance(part, TextPart))
         known, thinking = self._thinking.get(calls[0].id, (None, {})) if calls else (None, {})
-        return thinking if known == _identity_message(words, *calls) else None
+        return thinking if known == _identity_message(text, *calls) else None
 
     def _parse_chunk(self, data: str) -> "ChatCompletionChunk":
         try:
@@ -431,11 +440,11 @@ class OpenAIModel:
         return chunk
 
 
-def _identity_message(words: str, *calls: ToolCall) -> ModelMessage:
+def _identity_message(text: str, *calls: ToolCall) -> ModelMessage:
     """Return what identifies an answer: a remembered one must be equal in it."""
-    return ModelMessage(role="assistant", parts=(TextPart(text=words.strip()), *calls))
+    return ModelMessage(role="assistant", parts=(TextPart(text=text.strip()), *calls))
 
 
 def count_tool_calls(request: ModelRequest) -> int:
     """Count the tool calls of the conversation: the number makes the id of a new call without one unique."""
-    return sum(isinstance(part, ToolCall) for said in request.conversation for part in said.parts)
+    return sum(isinstance(part, ToolCall) for message in request.conversation for part in message.parts)

@@ -136,8 +136,8 @@ class ChatCompletionResponse:
         return text
 
     def _add_thinking(self, delta: _ChatDelta) -> None:
-        told = (delta.reasoning_content, delta.reasoning)
-        self._reasoning.append(next((text for text in told if isinstance(text, str) and text), ""))
+        reasoning = (delta.reasoning_content, delta.reasoning)
+        self._reasoning.append(next((text for text in reasoning if isinstance(text, str) and text), ""))
         self.new_thinking += self._reasoning[-1]
         self._hands_back = self._hands_back or bool(delta.reasoning_content)
         if isinstance(delta.reasoning_details, list):
@@ -178,11 +178,11 @@ class ChatCompletionResponse:
         """Return the calls in their order. A call without an id gets one that the conversation does not have."""
         return [
             ToolCall(
-                id=call.id or f"call_{self._earlier_calls + place}",
+                id=call.id or f"call_{self._earlier_calls + index}",
                 name=call.name,
                 arguments="".join(call.arguments) or "{}",
             )
-            for place, (_, call) in enumerate(sorted(self._calls.items()))
+            for index, (_, call) in enumerate(sorted(self._calls.items()))
         ]
 
     def build_end(self) -> StreamEnd:
@@ -199,20 +199,20 @@ class ChatCompletionResponse:
         )
 
 
-def _usage_from_timings(told: _LlamaCppTimings) -> Usage:
-    return Usage(input_tokens=told.prompt_n, cache_read_tokens=told.cache_n, output_tokens=told.predicted_n)
+def _usage_from_timings(timings: _LlamaCppTimings) -> Usage:
+    return Usage(input_tokens=timings.prompt_n, cache_read_tokens=timings.cache_n, output_tokens=timings.predicted_n)
 
 
-def _usage_from_chat(told: _ChatUsage) -> Usage:
+def _usage_from_chat(usage: _ChatUsage) -> Usage:
     """Convert the usage. `prompt_tokens` includes tokens read from and written to the cache; ours do not overlap."""
-    details = told.prompt_tokens_details or _PromptTokensDetails()
-    read = details.cached_tokens or told.prompt_cache_hit_tokens or 0
+    details = usage.prompt_tokens_details or _PromptTokensDetails()
+    read = details.cached_tokens or usage.prompt_cache_hit_tokens or 0
     written = details.cache_write_tokens or 0
     return Usage(
-        input_tokens=max(0, (told.prompt_tokens or 0) - read - written),
+        input_tokens=max(0, (usage.prompt_tokens or 0) - read - written),
         cache_read_tokens=read,
         cache_write_tokens=written,
-        output_tokens=told.completion_tokens or 0,
+        output_tokens=usage.completion_tokens or 0,
     )
 
 
@@ -277,9 +277,9 @@ class ThinkingFilter:
                 self._is_answering = True
         out, self._text = self._text, ""
         if closing:
-            whole = self._tail + out
-            closed = _CLOSING_MARK.search(whole)
-            if closed and (final or closed.end() < len(whole)):
+            joined = self._tail + out
+            closed = _CLOSING_MARK.search(joined)
+            if closed and (final or closed.end() < len(joined)):
                 raise UnmarkedThinking
-            self._tail = whole[-_MARK_CHARS:]
+            self._tail = joined[-_MARK_CHARS:]
         return out

@@ -68,7 +68,7 @@ class ScriptedModel:
         max_output_tokens: int = 4096,
         takes_tools: bool = True,
         takes_images: bool = False,
-        leaks: bool = False,
+        may_leak_calls: bool = False,
     ) -> None:
         """Raises ValueError for a rule that is no regular expression."""
         self._script = script or Script()
@@ -86,7 +86,7 @@ class ScriptedModel:
         self.family = "scripted"
         self.takes_tools = takes_tools
         self.takes_images = takes_images
-        self._leaks = leaks
+        self._may_leak_calls = may_leak_calls
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         self.requests.append(request)
@@ -114,7 +114,7 @@ class ScriptedModel:
         usage = self._script.usage or Usage(
             input_tokens=_count_tokens(_all_text(request)), output_tokens=_count_tokens(written)
         )
-        yield StreamEnd(stop_reason=stop, usage=usage, model="scripted", may_leak_calls=self._leaks)
+        yield StreamEnd(stop_reason=stop, usage=usage, model="scripted", may_leak_calls=self._may_leak_calls)
 
     async def start(self) -> None:
         """Do nothing: nothing takes long here."""
@@ -123,20 +123,20 @@ class ScriptedModel:
         """Do nothing: there is nothing to release."""
 
     def _choose_answer(self, request: ModelRequest) -> tuple[str, list[ToolCall]]:
-        said = append_suffix(request)
-        parts = said[-1].parts if said else ()
-        heard = "\n".join(part.text for part in parts if isinstance(part, TextPart | ToolResult))
+        conversation = append_suffix(request)
+        parts = conversation[-1].parts if conversation else ()
+        text = "\n".join(part.text for part in parts if isinstance(part, TextPart | ToolResult))
         answering = any(isinstance(part, ToolResult) for part in parts)
-        earlier = sum(isinstance(part, ToolCall) for said in request.conversation for part in said.parts)
+        earlier = sum(isinstance(part, ToolCall) for message in request.conversation for part in message.parts)
         for pattern, rule in self._rules:
-            if (rule.calls and (answering or not request.tools)) or not pattern.search(heard):
+            if (rule.calls and (answering or not request.tools)) or not pattern.search(text):
                 continue
             calls = [
-                ToolCall(id=f"call_{earlier + place}", name=name, arguments=arguments)
-                for place, (name, arguments) in enumerate(rule.calls)
+                ToolCall(id=f"call_{earlier + index}", name=name, arguments=arguments)
+                for index, (name, arguments) in enumerate(rule.calls)
             ]
-            return rule.reply.replace("{text}", heard), calls
-        return f"You said: {heard}", []
+            return rule.reply.replace("{text}", text), calls
+        return f"You said: {text}", []
 
 
 def busy_errors(times: int) -> tuple[ModelError, ...]:
@@ -145,10 +145,10 @@ def busy_errors(times: int) -> tuple[ModelError, ...]:
 
 
 def _all_text(request: ModelRequest) -> str:
-    parts = [part for said in append_suffix(request) for part in said.parts]
+    parts = [part for message in append_suffix(request) for part in message.parts]
     calls = [part.arguments for part in parts if isinstance(part, ToolCall)]
-    said = [part.text for part in parts if isinstance(part, TextPart | ToolResult)]
-    return "".join([t.schema for t in request.tools] + [b.text for b in request.blocks] + said + calls)
+    texts = [part.text for part in parts if isinstance(part, TextPart | ToolResult)]
+    return "".join([t.schema for t in request.tools] + [b.text for b in request.blocks] + texts + calls)
 
 
 def _count_tokens(text: str) -> int:

@@ -208,7 +208,7 @@ def test_however_that_is_said_but_not_behind_words_that_were_passed_on(complaint
 @pytest.mark.parametrize("said", [(), (user("hi"),), (user("hi"), assistant("ho")), LOOP])
 def test_what_is_told_last_is_what_every_dialect_tells(said: tuple[ModelMessage, ...], systems: bool) -> None:
     asked = replace(request(), conversation=said, now="It is late.")
-    body: Any = build_anthropic_request(asked, model="m-1", systems=systems).body
+    body: Any = build_anthropic_request(asked, model="m-1", takes_system_messages=systems).body
     last = body["messages"][-1]
     told = last["content"] if isinstance(last["content"], str) else last["content"][-1]["text"]
     assert told == "It is late."
@@ -272,6 +272,6 @@ def test_four_hundred_messages_are_written_out_in_two_milliseconds() -> None:
     taken = []
     for _ in range(50):
         began = time.thread_time()
-        build_anthropic_request(asked, model=OPUS, systems=True)
+        build_anthropic_request(asked, model=OPUS, takes_system_messages=True)
         taken.append(time.thread_time() - began)
     assert min(taken) < 0.002

@@ -68,7 +68,9 @@ def test_one_that_is_forgotten_does_not_spoil_the_next(systems: bool) -> None:
         return next((answers[part.id] for part in one.parts if isinstance(part, ToolCall)), None)
 
     asked = request(*said, ModelMessage(role="assistant", parts=(second,)), RESULTS)
-    assert build_anthropic_request(asked, model="m", recall=recall, systems=systems).recalled_call_ids == ("c",)
+    assert build_anthropic_request(
+        asked, model="m", recall=recall, takes_system_messages=systems
+    ).recalled_call_ids == ("c",)
 
 
 def test_as_many_as_loops_need_are_remembered() -> None:

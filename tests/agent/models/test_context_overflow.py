@@ -109,8 +109,8 @@ def ended(stop: str = "length", prompt: int = 500, output: int = 100) -> StreamE
     ],
 )
 def test_an_answer_that_was_cut_by_the_window(one: StreamEnd, spoke: bool, full: bool) -> None:
-    assert is_window_full(one, said=spoke, asked=100, window=1_000) is full
-    assert not is_window_full(one, said=spoke, asked=0, window=1_000)
+    assert is_window_full(one, has_content=spoke, requested=100, window=1_000) is full
+    assert not is_window_full(one, has_content=spoke, requested=0, window=1_000)
 
 
 def openai(url: str) -> OpenAIModel:

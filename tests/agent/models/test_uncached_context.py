@@ -40,7 +40,7 @@ def contents(body: Any) -> list[tuple[str, list[str]]]:
 
 def test_it_stands_behind_the_marked_words_and_in_front_of_what_holds_now() -> None:
     asked = replace(RECALLING, breakpoints=(CacheBreakpoint(behind="said", index=0, lifetime="5m"),))
-    told = build_anthropic_request(asked, model="m", systems=True).body
+    told = build_anthropic_request(asked, model="m", takes_system_messages=True).body
     assert contents(told) == [("user", ["hi", ASIDE]), ("system", [NOW])]
     told = build_anthropic_request(asked, model="m").body
     assert contents(told) == [("user", ["hi", ASIDE, NOW])]
@@ -49,11 +49,11 @@ def test_it_stands_behind_the_marked_words_and_in_front_of_what_holds_now() -> N
 
 
 def test_it_is_never_a_system_message() -> None:
-    bare = build_anthropic_request(replace(RECALLING, now=""), model="m", systems=True)
+    bare = build_anthropic_request(replace(RECALLING, now=""), model="m", takes_system_messages=True)
     assert contents(bare.body) == [("user", ["hi", ASIDE])]
     assert not bare.has_system_messages
     unasked = replace(RECALLING, conversation=(user("hi"), assistant("yes")))
-    assert contents(build_anthropic_request(unasked, model="m", systems=True).body)[1:] == [
+    assert contents(build_anthropic_request(unasked, model="m", takes_system_messages=True).body)[1:] == [
         ("assistant", ["yes"]),
         ("user", [ASIDE]),
         ("system", [NOW]),
@@ -62,7 +62,7 @@ def test_it_is_never_a_system_message() -> None:
 
 def test_it_stands_behind_results() -> None:
     asked = replace(request(user("hi"), LOOP[1], RESULTS, tools=(TOOL,)), aside=ASIDE)
-    assert contents(build_anthropic_request(asked, model="m", systems=True).body)[-1] == (
+    assert contents(build_anthropic_request(asked, model="m", takes_system_messages=True).body)[-1] == (
         "user",
         ["tool_result", "tool_result", "now answer", ASIDE],
     )
@@ -87,11 +87,13 @@ def test_other_dialects_tell_it_as_the_user_s_last_words() -> None:
 def test_without_it_a_request_is_what_it_was() -> None:
     bare = replace(RECALLING, aside="")
     for systems in (True, False):
-        told = json.dumps(build_anthropic_request(bare, model="m", systems=systems).body)
-        assert told == json.dumps(build_anthropic_request(replace(bare, aside=" \n"), model="m", systems=systems).body)
-        assert told == json.dumps(build_anthropic_request(RECALLING, model="m", systems=systems).body).replace(
-            f', {{"type": "text", "text": "{ASIDE}"}}', ""
+        told = json.dumps(build_anthropic_request(bare, model="m", takes_system_messages=systems).body)
+        assert told == json.dumps(
+            build_anthropic_request(replace(bare, aside=" \n"), model="m", takes_system_messages=systems).body
         )
+        assert told == json.dumps(
+            build_anthropic_request(RECALLING, model="m", takes_system_messages=systems).body
+        ).replace(f', {{"type": "text", "text": "{ASIDE}"}}', "")
     assert append_suffix(replace(bare, now="")) == bare.conversation
 
 
@@ -134,7 +136,7 @@ def test_an_answer_that_is_forgotten_does_not_spoil_the_next(systems: bool) -> N
     front = request(*LOOP, tools=(TOOL,))
     kept = ThinkingAnswer(
         prefix_digest=build_anthropic_request(
-            replace(front, aside=ASIDE, now=NOW), model="m", systems=systems
+            replace(front, aside=ASIDE, now=NOW), model="m", takes_system_messages=systems
         ).digest(),
         suffix=RequestSuffix(ASIDE, NOW),
         text="",
@@ -151,7 +153,9 @@ def test_an_answer_that_is_forgotten_does_not_spoil_the_next(systems: bool) -> N
 
     results = ModelMessage(role="user", parts=(ToolResult(id="c", text="found"),))
     asked = request(*LOOP, ModelMessage(role="assistant", parts=(second,)), results, tools=(TOOL,))
-    assert build_anthropic_request(asked, model="m", recall=recall, systems=systems).recalled_call_ids == ("c",)
+    assert build_anthropic_request(
+        asked, model="m", recall=recall, takes_system_messages=systems
+    ).recalled_call_ids == ("c",)
 
 
 def test_one_that_changes_with_each_turn_costs_nothing_of_what_is_cached() -> None:
@@ -202,6 +206,6 @@ def test_every_request_that_holds_it_is_a_valid_one(
     cut = data.draw(st.sampled_from([place for place, one in enumerate(said) if one.role == "user"]))
     asking = replace(request(*said[: cut + 1], tools=(TOOL,)), aside=aside, now=now)
     for model, systems in ((OPUS, True), ("claude-sonnet-5", False)):
-        body: Any = build_anthropic_request(asking, model=model, systems=systems).body
+        body: Any = build_anthropic_request(asking, model=model, takes_system_messages=systems).body
         assert check(body) is None
     assert refused_by_openai(dict(build_chat_request(asking, model="m", dialect=OpenAIDialect()))) is None
