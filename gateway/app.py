@@ -1,4 +1,4 @@
-"""The composition root: the one place that knows everything. Wires, starts, stops; decides nothing."""
+"""Composition root: builds the services of the gateway, starts them in order, and stops them."""
 
 import asyncio
 import logging
@@ -70,9 +70,10 @@ logger = logging.getLogger("reverie.app")
 
 TURN_GRACE_S = 5.0
 OUTAGE_GRACE_S = 3.0
-"""A log that cannot be written while we stop is waited for so long: less than turns are."""
+"""Longest wait for a log that cannot be written while the gateway stops: less than for turns."""
 SEND_GRACE_S = 2.0
-"""With the channels' second of goodbye and the outbox's last words this stays below SIGTERM's ten seconds."""
+"""Longest wait for the outbox. With one second of goodbye for the channels the stop stays below SIGTERM's ten
+seconds."""
 
 
 class NoChannelsLeft(Exception):
@@ -89,13 +90,12 @@ async def run(
     live: LiveSettings | None = None,
     redact: Redactor | None = None,
 ) -> None:
-    """Serve until `stop` is set; then finish or park what is in flight, within ten seconds, and return.
+    """Run the gateway until `stop` is set; then finish or park the work in progress, within ten seconds, and return.
 
-    `channels` and `model`: instead of those in the settings. `live`: what of these may change meanwhile. `redact`: what
-    knows the configuration's secrets; None: made of the settings.
-    Raises `StoreError` if the store cannot be opened or written, `ChannelUnavailable`, `BadPrices`, `NoChannelsLeft`.
-    Anything else that comes out is a bug. On cancellation nothing is finished or parked: what was durable is
-    taken up at the next start.
+    `channels` and `model`: used in place of the configured ones. `live`: settings that may change at run time.
+    `redact`: redactor with the configuration's secrets; None: one is built from the settings. Raises `StoreError` if
+    the store cannot be opened or written, `ChannelUnavailable`, `BadPrices`, `NoChannelsLeft`. Any other exception is a
+    bug. On cancellation nothing is finished or parked: what was durable is taken up at the next start.
     """
     clock, live = clock or SystemClock(), live or LiveSettings(settings)
     settings = live.settings
@@ -105,7 +105,7 @@ async def run(
         check_adapters(settings)
     try:
         async with (
-            open_model_services(live, clock, model=model) as equipment,
+            open_model_services(live, clock, model=model) as model_services,
             await Store.open(settings.store.path, clock, patient=True) as store,
             asyncio.TaskGroup() as tasks,
         ):
@@ -122,7 +122,7 @@ async def run(
                 clock=clock,
                 channels=channels,
                 make=make,
-                model_services=equipment,
+                model_services=model_services,
                 states=await load_dmn_states(store, [agent.id for agent in settings.agents], clock.now()),
                 chosen=await load_chosen_models(store, settings),
                 redact=redact or Redactor(collect_secrets(settings)),
@@ -134,7 +134,10 @@ async def run(
 
 
 def _spawn(tasks: asyncio.TaskGroup, store: Store, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-    """A task of the group. While the log cannot be written and we stop, it ends where it would have written."""
+    """Start a task in the group.
+
+    While the gateway stops and the log cannot be written, the task ends where it would write.
+    """
 
     async def carried_out() -> None:
         try:
@@ -144,18 +147,18 @@ def _spawn(tasks: asyncio.TaskGroup, store: Store, work: Coroutine[None, None, N
                 raise
 
     task = tasks.create_task(carried_out())
-    task.add_done_callback(lambda _: work.close())  # cancelled before its first step, it would never have begun
+    task.add_done_callback(lambda _: work.close())  # a task cancelled before its first step would never close it
     return task
 
 
 def _first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What went wrong first; the rest of a task group's exceptions follow from it and stay attached."""
+    """Return the first exception of a task group; the others follow from it and stay attached."""
     error = group.exceptions[0]
     return _first_error(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 class _Gateway:
-    """Everything of one run, wired."""
+    """Services of one run."""
 
     def __init__(
         self,
@@ -171,15 +174,16 @@ class _Gateway:
         redact: Redactor,
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
     ) -> None:
-        """`states`: of each agent's DMN, from the last run. `load_chosen_models`: what they were told to think with.
+        """`states`: DMN state of each agent from the last run. `chosen`: see `load_chosen_models`.
 
-        `make`: as `make_channel`, for those that come or change meanwhile. None: the channels stay as they are.
+        `make`: see `make_channel`, for channels that are added or changed at run time. None: the channels stay the
+        same.
         """
         self.store, self.clock, self.model_services = store, clock, model_services
         self.channels = dict(channels)
         self.spawn, self.redact = spawn, redact
         self.outage: tuple[StoreOutage, dict[ChannelName, int]] | None = None
-        """While the log cannot be written: why, and what each channel had dropped before."""
+        """The outage of the log, and what each channel had dropped before it. None: the log can be written."""
         live = model_services.live
         live.add_secret_listener(redact.add_secrets)
         self.turn_tracker = TurnTracker(clock)
@@ -191,7 +195,7 @@ class _Gateway:
             redact=redact,
         )
         self.people = self._build_people(live)
-        who = self.people.policy
+        access_policy = self.people.policy
         self.overrides = AttentionOverrideStore(store)
         store.add_listener(self.overrides.on_appended)
         self.attention_policy = replace(policies.build_attention_policy(settings), overrides=self.overrides.current)
@@ -204,13 +208,13 @@ class _Gateway:
         live.add_listener(DerivedSettingsListener(lambda new: new.media, self.media.update))
         self.inbox = ConversationInbox(clock, settings.attention.coalesce, self._on_arrival)
         live.add_listener(DerivedSettingsListener(lambda new: new.attention.coalesce, self.inbox.set_window))
-        self.background_services = self._build_background(who, bindings)
+        self.background_services = self._build_background(access_policy, bindings)
         files = OutgoingFiles(store)
         self.outbox = self._build_outbox(files)
         self.room_membership = RoomMembership(self.channels, spawn, self.outbox.wait_until_sent)
         self.room_locks = ConversationLocks()
-        self.tool_registry = self._build_tool_registry(who, bindings, files)
-        self.agents = Agents(self._build_services(who, bindings), model_services, states, chosen)
+        self.tool_registry = self._build_tool_registry(access_policy, bindings, files)
+        self.agents = Agents(self._build_services(access_policy, bindings), model_services, states, chosen)
         store.add_listener(self._on_roles_given)
         self.pairing_admin = PairingAdmin(store, clock, redact)
         self.operator_actions = OperatorActions(
@@ -245,7 +249,7 @@ class _Gateway:
             spawn=spawn,
             tell=self._report_trouble,
         )
-        self.intakes = self._build_intakes(who, bindings)
+        self.intakes = self._build_intakes(access_policy, bindings)
         if make is not None:
             live.add_listener(self._build_channel_reconciler(settings, make))
 
@@ -255,17 +259,17 @@ class _Gateway:
             self._end_blocked_work()
 
     def _end_blocked_work(self) -> None:
-        """What somebody caused who is blocked now ends: turns at once, jobs and reminders soon."""
-        who = self.people.policy
+        """End the work that blocked people caused: turns at once, jobs and reminders soon."""
+        access_policy = self.people.policy
 
         def is_theirs(job: BackgroundJob) -> bool:
-            return are_blocked(who, job.at, job.requesters)
+            return are_blocked(access_policy, job.at, job.requesters)
 
         def set_by_them(reminder: PendingReminder) -> bool:
             if not reminder.sender or reminder.conversation is None:
                 return False
             sender = Sender(id=reminder.sender, name=reminder.asked_by, verified=True)
-            return role_of(who, Address.parse(reminder.conversation), sender) == "blocked"
+            return role_of(access_policy, Address.parse(reminder.conversation), sender) == "blocked"
 
         async def end() -> None:
             await self.tool_registry.kill_jobs(is_theirs)
@@ -284,23 +288,25 @@ class _Gateway:
             self.store,
             self.clock,
             self.channels,
-            post=lambda item: self.outbox.put(item),  # noqa: PLW0108 - it is made later
-            join=lambda at: self.room_membership.accept_invite(at),  # noqa: PLW0108 - the same
+            post=lambda item: self.outbox.put(item),  # noqa: PLW0108 - it is built later
+            join=lambda at: self.room_membership.accept_invite(at),  # noqa: PLW0108 - it is built later
             leave=lambda at: self.room_membership.start("leave", at, _log_refusal(at)),
             spawn=self.spawn,
             title=self.titles.room_title,
             named=self.titles.add_titles,
         )
 
-    def _build_background(self, who: AccessPolicy, bindings: Bindings) -> BackgroundServices:
+    def _build_background(self, access_policy: AccessPolicy, bindings: Bindings) -> BackgroundServices:
         return BackgroundServices(
             live=self.model_services.live,
             store=self.store,
             clock=self.clock,
-            who=who,
-            attend=self.attention_policy,
+            access_policy=access_policy,
+            attention_policy=self.attention_policy,
             bindings=bindings,
-            ears=ServiceCallbacks(on_arrival=self.inbox.add, on_alarm=self._on_alarm, on_presence=self._on_presence),
+            callbacks=ServiceCallbacks(
+                on_arrival=self.inbox.add, on_alarm=self._on_alarm, on_presence=self._on_presence
+            ),
             channels=self.channels,
             propose=self._propose_notes,
             redact=self.redact,
@@ -308,9 +314,12 @@ class _Gateway:
         )
 
     async def _propose_notes(self, agent: str, notes: Sequence[DreamNote]) -> None:
-        """Ask owners whether these notes may come into an agent's memory. Only who is alone with it is shown them."""
-        told = self.model_services.live.settings.access.tell
-        alone = not told or await self.background_services.places.is_direct(Address.parse(told).conversation) is True
+        """Ask owners whether these notes may enter an agent's memory. The text is shown only in a direct chat."""
+        notify_address = self.model_services.live.settings.access.tell
+        alone = (
+            not notify_address
+            or await self.background_services.places.is_direct(Address.parse(notify_address).conversation) is True
+        )
 
         def text(to: Address | None) -> str:
             prefix = "/" if to is None else self.people.channel_style.command_prefix(to.channel)
@@ -364,7 +373,7 @@ class _Gateway:
             settings,
             self.channels,
             self.channel_supervisor,
-            make=lambda name, said, cursor, before: make(name, said, self.clock, cursor, before),
+            make=lambda name, new_settings, cursor, before: make(name, new_settings, self.clock, cursor, before),
             cursor=self.store.saved_cursor,
             came=came,
             went=went,
@@ -372,7 +381,9 @@ class _Gateway:
             adapted=lambda name: self.room_membership.rejoin(self.people.roster.approved_rooms(name)),
         )
 
-    def _build_tool_registry(self, who: AccessPolicy, bindings: Bindings, files: OutgoingFiles) -> ToolRegistry:
+    def _build_tool_registry(
+        self, access_policy: AccessPolicy, bindings: Bindings, files: OutgoingFiles
+    ) -> ToolRegistry:
         return ToolRegistry(
             ToolServices(
                 live=self.model_services.live,
@@ -380,7 +391,7 @@ class _Gateway:
                 clock=self.clock,
                 channels=self.channels,
                 life=self.background_services,
-                access_policy=who,
+                access_policy=access_policy,
                 bindings=bindings,
                 media=self.media,
                 outfiles=files,
@@ -395,22 +406,22 @@ class _Gateway:
         )
 
     def _build_ops_service(self, settings: Settings) -> OpsService:
-        said, release = settings.ops, version("reverie-gateway")
-        minds = AgentStats(lambda: self.agents.dmn_status)
+        ops, release = settings.ops, version("reverie-gateway")
+        agent_stats = AgentStats(lambda: self.agents.dmn_status)
         return OpsService(
             self.store,
             self.clock,
             self.stats,
-            host=said.host,
-            port=said.port,
+            host=ops.host,
+            port=ops.port,
             version=release,
             llm=self.llm_stats,
-            minds=minds,
+            minds=agent_stats,
             tools=self.tool_registry.stats,
             limits=self.people.stats,
             redact=self.redact,
-            names=said.hosts,
-            token=said.token.get_secret_value() if said.token is not None else None,
+            names=ops.hosts,
+            token=ops.token.get_secret_value() if ops.token is not None else None,
             house=lambda: self._build_api_services(release),
             onlookers=self.turn_tracker,
             look=self.outages.check_rooms,
@@ -436,18 +447,18 @@ class _Gateway:
             say_as_operator=lambda text: operator.receive(text, self.store),
         )
 
-    def _build_intakes(self, who: AccessPolicy, bindings: Bindings) -> ChannelIntakes:
-        desks = CommandRegistry(self._build_command_services(bindings))
-        self.suggestions = CommandSuggester(who, desks.suggestion_sources)
+    def _build_intakes(self, access_policy: AccessPolicy, bindings: Bindings) -> ChannelIntakes:
+        command_registry = CommandRegistry(self._build_command_services(bindings))
+        self.suggestions = CommandSuggester(access_policy, command_registry.suggestion_sources)
         for channel in self.channels.values():
             if isinstance(channel, CanCompleteCommands):
                 channel.set_completer(self.suggestions)
-        parts = IntakeServices(
+        intake_services = IntakeServices(
             live=self.model_services.live,
             store=self.store,
             clock=self.clock,
             channels=self.channels,
-            access_policy=who,
+            access_policy=access_policy,
             bindings=bindings,
             stats=self.stats,
             model=lambda: self.agents.model_labels,
@@ -459,12 +470,12 @@ class _Gateway:
             notify_owners=self.people.owner_notifier.notify,
             level=lambda: self.background_services.presence.level,
             attention_policy=self.attention_policy,
-            handlers=desks.handlers,
+            handlers=command_registry.handlers,
             redact=self.redact,
             approvals=self.tool_registry.decisions,
             tools=self.agents.tool_list,
         )
-        doors = IntakeCallbacks(
+        callbacks = IntakeCallbacks(
             on_ready=self.inbox.add,
             on_link=self._on_link,
             post=self.outbox.put,
@@ -472,7 +483,7 @@ class _Gateway:
             on_message=self.background_services.presence.record_message,
             find_new_audience=self.background_services.places.find_new_audience,
         )
-        return ChannelIntakes(parts, doors)
+        return ChannelIntakes(intake_services, callbacks)
 
     def _build_command_services(self, bindings: Bindings) -> CommandServices:
         return CommandServices(
@@ -516,15 +527,15 @@ class _Gateway:
     def _on_presence(self, level: PresenceLevel) -> None:
         self.agents.set_presence(level)
 
-    def _build_services(self, who: AccessPolicy, bindings: Bindings) -> GatewayServices:
+    def _build_services(self, access_policy: AccessPolicy, bindings: Bindings) -> GatewayServices:
         able = ChannelLookup(self.channels, lambda channel: channel.capabilities)
         return GatewayServices(
             live=self.model_services.live,
             store=self.store,
             clock=self.clock,
             bindings=bindings,
-            access_policy=who,
-            channel_cards=ChannelCards(self.store, self.clock, able, who, self.redact, titles=self.titles),
+            access_policy=access_policy,
+            channel_cards=ChannelCards(self.store, self.clock, able, access_policy, self.redact, titles=self.titles),
             media=self.media,
             previews=self.previews,
             room_locks=self.room_locks,
@@ -542,7 +553,10 @@ class _Gateway:
         )
 
     async def serve(self, stop: asyncio.Event) -> None:
-        """Start in the order of dependence; stop along the way of a message, so that what is begun can end."""
+        """Start the services in the order of their dependencies, and stop them along the way of a message.
+
+        So work in progress can end.
+        """
         set_title_lookup(self.titles.title)
         names = ", ".join(self.channels)
         logger.info("serving %s with %s; the log is %s", names, self.agents.model_labels, self.store.path)
@@ -592,14 +606,17 @@ class _Gateway:
         try:
             await asyncio.wait({asked, ended}, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            await self.inbox.close()  # its windows are no tasks of the group, and would find nobody to tell
+            await self.inbox.close()  # its windows are no tasks of the group, and would find nobody to notify
             raise
         finally:
             asked.cancel()
             ended.cancel()
 
     async def _stop(self, background: Sequence[asyncio.Task[None]]) -> None:
-        """Along the way of a message, so that what is begun can end. What cannot be written any more is left off."""
+        """Stop the services along the way of a message, so that work ends.
+
+        What cannot be written any more is abandoned.
+        """
 
         async def settle() -> None:
             for task in background:
@@ -626,7 +643,7 @@ class _Gateway:
                 logger.warning("stopping: %s", error)
 
     async def _give_up_store(self, stop: asyncio.Event) -> None:
-        """Whoever waits for a log that cannot be written must not keep us from stopping."""
+        """Abandon a log that cannot be written, because waiting for it must not block the stop."""
         await stop.wait()
         await asyncio.sleep(OUTAGE_GRACE_S)
         self.store.give_up()
@@ -635,7 +652,7 @@ class _Gateway:
         self.people.owner_notifier.notify(f"channel:{name}:{self.clock.now().isoformat()}", text, beside=name)
 
     def _on_outage(self, outage: StoreOutage | None) -> None:
-        """The log cannot be written, or it can again. Nothing is taken in meanwhile, and nothing is said."""
+        """Report that the log cannot be written, or that it can again. Meanwhile nothing is received or posted."""
         dropped = {name: one.dropped_count for name, one in self.channels.items() if isinstance(one, CountsDropped)}
         if outage is not None:
             logger.error("the log cannot be written: %s; it is tried again and again", outage.reason)
@@ -654,7 +671,7 @@ class _Gateway:
         self.people.owner_notifier.notify(f"store:{began.since.isoformat()}", text)
 
     async def _handle_order(self, order: ControlRequest) -> ControlResponse:
-        """Somebody steers the gateway from outside."""
+        """Carry out a request from outside."""
         if isinstance(order, StopTurnRequest | KillToolRequest | ReloadRequest):
             return await self.operator_actions.carry_out(order)
         return await (
@@ -663,9 +680,9 @@ class _Gateway:
 
 
 def _log_refusal(at: Address) -> Callable[[str], Awaitable[None]]:
-    """For what nobody waits to hear."""
+    """Return a callback that logs a refusal."""
 
-    async def told(reason: str) -> None:
+    async def on_refused(reason: str) -> None:
         logger.warning("cannot leave %s: %s", at.conversation, reason)
 
-    return told
+    return on_refused

@@ -146,8 +146,8 @@ async def _apply_context_order(path: Path, order: ContextRequest) -> ControlResp
         rewinds = Rewinder(
             store=store,
             clock=SystemClock(),
-            doors=ConversationLocks(),
-            minds=_NoRunningAgents(),
+            room_locks=ConversationLocks(),
+            agents=_NoRunningAgents(),
             post=lambda _: None,
             spawn=asyncio.ensure_future,
         )

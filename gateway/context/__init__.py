@@ -1,1 +1,23 @@
-"""What an agent knows and is told: conversation, history, compaction, evidence, journal, memory, recall, reminders."""
+"""Context: everything an agent knows when a turn begins, and how it is kept.
+
+Input of a turn
+- `conversation.py`: unread messages and system events, rendered as lines and fitted into a budget.
+- `digest.py`: the same for the inner conversation, over all public rooms.
+- `requesters.py`: the people on whose behalf a turn acts. `turn_facts.py`: a turn's start and result as plain data.
+
+Around the input
+- `prompt_context.py`: persona, binding and pinned channel card, in front of the conversation.
+- `history.py`: earlier turns as later ones see them. `compaction.py`: folds and summaries that keep them small.
+- `evidence.py`: results and turns shown in part, kept whole and read by handle.
+
+Memory
+- `journal.py`: notes and their deletion. `memory.py`: MEMORY.md. `dream.py`: consolidation of notes into it.
+- `search.py`: the `recall` tool. `recall.py`: the same unasked, before each turn.
+- `reminders.py` with `schedule.py`: reminders, and the times at which they are due.
+
+`services.py` wires the services that all agents share; `observer.py` records the turns in progress.
+
+Rules: the log is the only truth. Files (journal, MEMORY.md) follow it, with a mark file that names the last entry
+written, so that a start completes what a crash cut off. Caches may be dropped at any time. Whatever a tool or a prompt
+shows of another place has passed `Visibility`, and carries the trust label of the people whose words it holds.
+"""

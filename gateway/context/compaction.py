@@ -1,13 +1,11 @@
-"""Makes views smaller when that is due: asks the planner, and carries out what it says in one log entry.
+"""Compaction: folds that make a conversation's view smaller, and the model's summaries that stand for what leaves it.
 
-Asks a model to summarise what is to leave a conversation's view: one asker at a time, three tries, bounded in time.
-
-Nothing here changes a view. Whoever asked for the summary writes the fold that holds it, or goes on with the
-conversation as it was. A process that dies in between leaves a lock, which expires.
-
-What a turn asks of a view, and whether there is room for it. Pure.
-
-The lock on summaries of a conversation: one asker at a time, also across processes, and never for ever.
+- `Compactor.fold_if_due` asks the planner (`agent.compaction`) and carries its decision out as one log entry.
+- `Summarizer.summarise` asks a model for a summary: one caller per conversation, three tries, bounded in time. It
+  changes no view: the caller writes the fold that holds the summary, or leaves the conversation as it is.
+- `acquire_compaction_lock` keeps others from summarising the same conversation, also across processes. A process that
+  dies leaves a lock, which expires.
+- `compute_context_budget` says how many tokens a conversation may take. Pure.
 """
 
 import asyncio
@@ -41,27 +39,31 @@ from gateway.core.facts import CompactionLocked, CompactionSummary, FoldDecision
 from gateway.core.trust import UNKNOWN_LABEL, TrustLabel, label_of_note
 from gateway.store import NewEntry, Store
 
+logger = logging.getLogger("reverie.folds")
+_summary_logger = logging.getLogger("reverie.compacting")
+
+
 CompactionOutcome = Literal["ok", "failed", "lock_held", "no_boundary", "tool_result_truncated"]
 
 
 @dataclass(slots=True, kw_only=True)
 class CompactionLock:
-    """A lock, as long as it is held."""
+    """State of a lock, while it is held."""
 
     is_held: bool
-    """False: somebody else has it."""
+    """False: another holder has it."""
     has_failed: bool = False
-    """There is no summary."""
+    """Set by the holder if there is no summary."""
 
 
 @contextlib.asynccontextmanager
 async def acquire_compaction_lock(
     store: Store, clock: Clock, conversation: ConversationId, ttl_s: float
 ) -> AsyncIterator[CompactionLock]:
-    """Whether this is the only one that makes a summary there, until the end. Raises StoreError.
+    """Acquire the lock on summaries of a conversation. Raises StoreError.
 
-    Given back at the end, also if it is cancelled. After a failure it is held until it expires: else each turn would
-    try again, and somebody waits for each. A process that dies leaves one that expires.
+    Released at the end, also on cancellation. After a failure it is held until it expires: else each turn would try
+    again, and a person waits for each. A process that dies leaves a lock that expires.
     """
     holder, held = new_id(clock.now()), CompactionLock(is_held=False)
     if await _is_held_by_other(store, clock, conversation, holder):
@@ -87,16 +89,14 @@ async def _is_held_by_other(store: Store, clock: Clock, conversation: Conversati
     return lock is not None and lock[0] != holder and lock[1] > clock.now()
 
 
-logger = logging.getLogger("reverie.folds")
-
 MAX_TRIES: Final = 3
 FIRST_WAIT_S: Final = 1.0
 WAIT_FACTOR: Final = 4.0
-"""So 1 s and 4 s, each up to half as long again: somebody waits for an answer meanwhile."""
+"""1 s and 4 s, each up to half as long again: a person waits for the answer meanwhile."""
 MAX_HINT_S: Final = 30.0
-"""A server that asks for more is not waited for."""
+"""If the server asks for a longer wait, there is no other try."""
 TTL_SHARE: Final = 0.8
-"""Of the lock's time may be used: it must not expire under its holder."""
+"""Share of the lock's time that may be used: it must not expire while it is held."""
 OVER_BUDGET: Final = "the day's budget does not reach for a summary"
 
 SummaryOutcome = Literal["ok", "failed", "lock_held", "no_boundary"]
@@ -105,14 +105,14 @@ SummaryOutcome = Literal["ok", "failed", "lock_held", "no_boundary"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryResult:
-    """What came of it."""
+    """Outcome of one try to get a summary."""
 
     outcome: SummaryOutcome
-    """no_boundary: nothing can leave; lock_held: somebody else is at it."""
+    """no_boundary: nothing can leave the view; lock_held: another caller is making a summary."""
     reason: str = ""
     """Why there is none; empty for `ok`. Holds no secrets."""
     summary: CompactionSummary | None = None
-    """With `ok`. Its `tokens_after` are of the text alone: the head that holds it is not made yet."""
+    """With `ok`. Its `tokens_after` counts the text alone: the head that holds it does not exist yet."""
     accounts: tuple[RequestUsage, ...] = ()
     """Of all requests for it, failed ones too."""
     usage: Usage = NO_USAGE
@@ -120,7 +120,7 @@ class SummaryResult:
 
 
 class Summarizer:
-    """One agent's."""
+    """Asks a model for summaries of one agent's conversations."""
 
     def __init__(
         self,
@@ -130,20 +130,20 @@ class Summarizer:
         clock: Clock,
         random: Callable[[], float],
         model: Callable[[], Model],
-        said: Callable[[], CompactionConfig],
-        compacted: Callable[[SummaryOutcome, float | None], None],
+        settings: Callable[[], CompactionConfig],
+        on_outcome: Callable[[SummaryOutcome, float | None], None],
     ) -> None:
-        """`model` and `said` are asked anew each time; `random` gives numbers in [0, 1).
+        """`model` and `settings` are called anew each time; `random` returns numbers in [0, 1).
 
-        `compacted` is told once of each try to make a summary, with the seconds that it took where a model was asked.
+        `on_outcome` is called once for each try to make a summary, with the seconds it took if a model was asked.
         """
         self._agent = agent
         self._store = store
         self._clock = clock
         self._random = random
         self._model = model
-        self._settings = said
-        self._on_outcome = compacted
+        self._settings = settings
+        self._on_outcome = on_outcome
 
     async def summarise(
         self,
@@ -157,11 +157,11 @@ class Summarizer:
         afford: Callable[[ModelRequest], bool] = lambda _: True,
         progress: TurnProgress | None = None,
     ) -> SummaryResult:
-        """Ask for a summary of all but the last `tail` exchanges of a request's conversation.
+        """Ask for a summary of all but the last `tail` exchanges of a request's conversation. Raises StoreError.
 
-        `request`: as the next turn would begin it, so that what is cached is read. `leaving`: so many turns would leave
-        the view, of about `tokens_before` tokens. `afford` is asked before each request to the model. `progress` is
-        told what was spent, also if this is cancelled; then the lock is given back first. Raises StoreError.
+        `request`: as the next turn would begin it, so that the cached prefix is read. `leaving`: number of turns that
+        would leave the view, `tokens_before` their approximate size. `afford` is called before each request to the
+        model. What was spent is added to `progress`, also on cancellation; then the lock is released first.
         """
         if leaving <= 0:
             return self._report_outcome(SummaryResult(outcome="no_boundary", reason="nothing can leave the view"))
@@ -178,16 +178,16 @@ class Summarizer:
             finally:
                 if progress is not None:
                     _add_spent(progress, trying.progress.current)
-        took_s, made = self._clock.monotonic() - began_s, trying.build_result(draft)
-        if made.summary is None:
-            logger.warning("%s: there is no summary of %s: %s", self._agent, place.conversation, made.reason)
-            return self._report_outcome(made, took_s)
-        summary = replace(made.summary, turns=leaving, tokens_before=tokens_before, took_s=took_s)
-        return self._report_outcome(replace(made, summary=summary), took_s)
+        took_s, result = self._clock.monotonic() - began_s, trying.build_result(draft)
+        if result.summary is None:
+            _summary_logger.warning("%s: there is no summary of %s: %s", self._agent, place.conversation, result.reason)
+            return self._report_outcome(result, took_s)
+        summary = replace(result.summary, turns=leaving, tokens_before=tokens_before, took_s=took_s)
+        return self._report_outcome(replace(result, summary=summary), took_s)
 
-    def _report_outcome(self, made: SummaryResult, took_s: float | None = None) -> SummaryResult:
-        self._on_outcome(made.outcome, took_s)
-        return made
+    def _report_outcome(self, result: SummaryResult, took_s: float | None = None) -> SummaryResult:
+        self._on_outcome(result.outcome, took_s)
+        return result
 
     async def _with_timeout(self, drafting: Coroutine[None, None, SummaryDraft], limit_s: float) -> SummaryDraft:
         task, timer = asyncio.ensure_future(drafting), asyncio.ensure_future(self._clock.sleep(limit_s))
@@ -201,7 +201,7 @@ class Summarizer:
 
 
 class _SummaryAttempts:
-    """Asks until there is a summary, or no hope of one."""
+    """Requests to the model until there is a summary or no more hope of one."""
 
     def __init__(
         self,
@@ -220,12 +220,12 @@ class _SummaryAttempts:
     async def request_draft(self, request: ModelRequest, tail: int, most_tokens: int) -> SummaryDraft:
         draft = SummaryDraft()
         while self.tries < MAX_TRIES:
-            asked = adapt_request(
+            summary_request = adapt_request(
                 build_summary_request(request, tail=tail, most_tokens=most_tokens, hint=draft.hint), self._model
             )
-            if not self._afford(asked):
+            if not self._afford(summary_request):
                 return SummaryDraft(reason=OVER_BUDGET)
-            draft, wait_s = await self._try(asked, most_tokens)
+            draft, wait_s = await self._try(summary_request, most_tokens)
             if draft.text or wait_s is None:
                 return draft
             if self.tries < MAX_TRIES:
@@ -233,7 +233,7 @@ class _SummaryAttempts:
         return draft
 
     async def _try(self, request: ModelRequest, most_tokens: int) -> tuple[SummaryDraft, float | None]:
-        """What one request brought, and the seconds until the next. None: asking again does not help."""
+        """Return the draft of one request and the seconds until the next. None: asking again does not help."""
         wait_s = FIRST_WAIT_S * WAIT_FACTOR**self.tries * (1 + self._random() / 2)
         self.tries += 1
         try:
@@ -252,7 +252,7 @@ class _SummaryAttempts:
         return judge_summary(answer.text, stop=answer.end.stop_reason, called=called, most_tokens=most_tokens), wait_s
 
     def build_result(self, draft: SummaryDraft) -> SummaryResult:
-        """The same with what it cost; of a summary the sizes of what it stands for are not told yet."""
+        """Return the result with its costs; the sizes of what the summary stands for are not filled in yet."""
         done = self.progress.current
         spent = SummaryResult(outcome="failed", accounts=done.accounts, usage=done.usage, requests=done.requests)
         if not draft.text:
@@ -294,45 +294,45 @@ MIN_BUDGET_TOKENS = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionInput:
-    """What a turn asks of the view."""
+    """Requirements of a turn on the view."""
 
     fixed_tokens: int
     """Tokens in front of the conversation, estimated."""
     rendered: RenderedInput = field(default_factory=RenderedInput)
-    """What is new."""
+    """New input."""
     attempts: int = 0
-    """How often the provider has said that it was too long."""
+    """How often the provider has refused the request as too long."""
     is_requested: bool = False
-    """Somebody wants it folded, whatever it saves."""
+    """A fold was requested explicitly, whatever it saves."""
     build_request: Callable[[HistoryView], Awaitable[ModelRequest]]
-    """How the turn would ask with this view, and nothing new: for whoever summarises it."""
+    """Build the request of the turn with this view and no new input, for the summarizer."""
     can_afford: Callable[[ModelRequest], bool] = lambda _: True
-    """Whether a summary may be asked for."""
+    """Return whether the budget allows this request for a summary."""
     progress: TurnProgress = field(default_factory=TurnProgress)
-    """What was asked for it, at any time."""
+    """Receives the costs of the summary, at any time."""
     current_label: Callable[[], TrustLabel] = lambda: UNKNOWN_LABEL
-    """Of all that `request` holds, so far."""
+    """Return the trust label of all that the request holds so far."""
 
     @property
     def new_tokens(self) -> int:
-        """Tokens of what is new, estimated."""
+        """Tokens of the new input, estimated."""
         return view.estimate_tokens(self.rendered.text) + view.estimate_image_tokens(self.rendered.media)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextBudget:
-    """What a conversation may take, in tokens as they are billed."""
+    """Limits of a conversation, in tokens as they are billed."""
 
     budget_tokens: int
     compact_above_tokens: int | None
-    """Beyond this a model is to summarise it. None: none does."""
+    """Above this a model is to summarise it. None: no model does."""
     is_full: bool
     """The last prompt was as large as prompts may be."""
     scale: float
-    """What was billed, against what was estimated."""
+    """Ratio of billed to estimated tokens."""
 
     def is_exceeded_by(self, tokens: int) -> bool:
-        """Whether so many tokens, as estimated, are too many."""
+        """Return whether so many estimated tokens are too many."""
         billed = tokens * self.scale
         return (
             self.is_full
@@ -342,150 +342,156 @@ class ContextBudget:
 
 
 def compute_context_budget(
-    seen: HistoryView, want: CompactionInput, said: ContextOptimizationConfig, usable: int, *, compacts: bool
+    history: HistoryView, want: CompactionInput, settings: ContextOptimizationConfig, usable: int, *, compacts: bool
 ) -> ContextBudget:
-    """What the conversation may take, of the `usable` tokens that prompts may have."""
-    taken = int(want.fixed_tokens * seen.scale) - seen.cleared_tokens
-    budget = int(usable * said.folds.fold_at_pct) - taken
-    above = int(usable * said.compaction.compact_at_pct) - taken
-    if want.is_requested:  # as if what is there were just too much
-        budget = above = min(budget, int((seen.tokens + want.new_tokens) * seen.scale) - 1)
+    """Return the limits of a conversation, given the `usable` tokens that prompts may take."""
+    taken = int(want.fixed_tokens * history.scale) - history.cleared_tokens
+    budget = int(usable * settings.folds.fold_at_pct) - taken
+    above = int(usable * settings.compaction.compact_at_pct) - taken
+    if want.is_requested:  # as if the present size were just too large
+        budget = above = min(budget, int((history.tokens + want.new_tokens) * history.scale) - 1)
     return ContextBudget(
         budget_tokens=max(0 if want.is_requested else MIN_BUDGET_TOKENS, budget),
         compact_above_tokens=above if compacts else None,
-        is_full=is_window_filled(seen, usable * said.folds.fold_at_pct),
-        scale=seen.scale,
+        is_full=is_window_filled(history, usable * settings.folds.fold_at_pct),
+        scale=history.scale,
     )
 
 
-def is_window_filled(seen: HistoryView, tokens: float) -> bool:
-    """Whether the newest prompt had so many, as its provider counted, and nothing was folded since."""
-    newest = next(seen.turns_since_fold(), None)
+def is_window_filled(history: HistoryView, tokens: float) -> bool:
+    """Return whether the newest prompt had so many tokens, as its provider counted, and nothing was folded since."""
+    newest = next(history.turns_since_fold(), None)
     return newest is not None and newest.billed[0] >= tokens
 
 
 MAX_JOURNAL_ENTRIES = 200
-"""Newest entries of a place that are looked at for its head."""
+"""Newest journal entries of a place that are considered for its head."""
 EXCERPTS_SHARE = 1 / 8
-"""Of the budget may be taken by results of summarised loops."""
+"""Share of the budget that results of summarised tool loops may take."""
 _NO_FOLD = ViewFolded(start=Seq(0), reason="")
 MIN_SUMMARY_TOKENS = 200
-"""Tokens that a summary is asked for, however small the window is."""
+"""Smallest size that a summary is asked for, however small the window is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoldResult:
-    """What became of it."""
+    """Outcome of `Compactor.fold_if_due`."""
 
     view: HistoryView
     is_folded: bool = False
     weighed: FoldDecision | None = None
-    """Why it was not folded, if something could have gone."""
+    """Reasons against folding, if something could have left the view."""
 
 
 class Compactor:
-    """Those of one agent."""
+    """Folds the views of one agent's conversations."""
 
     def __init__(
         self,
         *,
         store: Store,
         clock: Clock,
-        views: HistoryStore,
+        history: HistoryStore,
         model: Model,
-        outlook: Callable[[ConversationId], CacheForecast],
-        said: Callable[[], ContextOptimizationConfig],
-        compacts: Callable[[], bool],
-        compacting: Summarizer,
+        cache_forecast: Callable[[ConversationId], CacheForecast],
+        settings: Callable[[], ContextOptimizationConfig],
+        is_enabled: Callable[[], bool],
+        summarizer: Summarizer,
     ) -> None:
-        """`compacts`: whether this agent's conversations are summarised by a model."""
+        """`is_enabled`: return whether a model summarises this agent's conversations."""
         self._store = store
         self._clock = clock
-        self._history = views
+        self._history = history
         self._model = model
-        self._outlook = outlook
-        self._settings = said
-        self._is_enabled = compacts
-        self._summarizer = compacting
+        self._cache_forecast = cache_forecast
+        self._settings = settings
+        self._is_enabled = is_enabled
+        self._summarizer = summarizer
 
     def usable_tokens(self) -> int:
-        """Tokens of the model's window that prompts may take."""
+        """Return how many tokens of the model's window prompts may take."""
         return view.usable_tokens(self._model.context_tokens, self._model.max_output_tokens)
 
-    def is_full(self, seen: HistoryView, share: float) -> bool:
-        """Whether the last prompt took that share of the usable window, as its provider counted."""
-        return is_window_filled(seen, share * self.usable_tokens())
+    def is_full(self, history: HistoryView, share: float) -> bool:
+        """Return whether the last prompt took that share of the usable window, as its provider counted."""
+        return is_window_filled(history, share * self.usable_tokens())
 
-    async def fold_if_due(self, place: Address, seen: HistoryView, want: CompactionInput) -> FoldResult:
-        """Fold if it is due. What is wanted by a summary that fails goes on unchanged. Raises StoreError."""
+    async def fold_if_due(self, place: Address, history: HistoryView, want: CompactionInput) -> FoldResult:
+        """Fold the view if that is due.
+
+        Where a summary fails, the plan without one is carried out. Raises StoreError.
+        """
         conversation = place.conversation
-        room = compute_context_budget(seen, want, self._settings(), self.usable_tokens(), compacts=self._is_enabled())
-        pressed = want.attempts > 0 or room.is_exceeded_by(seen.tokens + want.new_tokens)
-        leaves = count_turns_over_image_limit(seen, want.rendered) > 0
-        if not (pressed or leaves or seen.has_tool_steps):  # most talk is just talk
-            return FoldResult(view=seen)
-        situation = self._build_situation(conversation, seen, want, room)
-        journal = await self._load_journal(conversation) if (pressed or leaves) and seen.turns else []
+        budget = compute_context_budget(
+            history, want, self._settings(), self.usable_tokens(), compacts=self._is_enabled()
+        )
+        pressed = want.attempts > 0 or budget.is_exceeded_by(history.tokens + want.new_tokens)
+        leaves = count_turns_over_image_limit(history, want.rendered) > 0
+        if not (pressed or leaves or history.has_tool_steps):  # most conversations have no tool results to shorten
+            return FoldResult(view=history)
+        situation = self._build_situation(conversation, history, want, budget)
+        journal = await self._load_journal(conversation) if (pressed or leaves) and history.turns else []
         written = journal[-1][0].at if journal and pressed else None
-        decision = self._decide(seen, situation, written, want)
-        made = None
+        decision = self._decide(history, situation, written, want)
+        summary = None
         if decision.needs_summary:
-            made = await self._summarize(place, seen, decision, want)
-            if made is None:
+            summary = await self._summarize(place, history, decision, want)
+            if summary is None:
                 situation = replace(situation, compact_above=None)
-                decision = self._decide(seen, situation, written, want)
+                decision = self._decide(history, situation, written, want)
         weighed = FoldDecision(situation=dump_params(situation), written=written, verdict=decision.verdict)
         if not decision.kinds:
             if decision.verdict:
                 logger.debug("%s: not folded: %s", conversation, decision.verdict)
-            return FoldResult(view=seen, weighed=weighed if decision.verdict else None)
+            return FoldResult(view=history, weighed=weighed if decision.verdict else None)
         folded = self._build_fold(
-            seen, decision, made, journal, weighed=weighed, label=seen.label | want.current_label()
+            history, decision, summary, journal, weighed=weighed, label=history.label | want.current_label()
         )
         logger.info("%s: folded (%s): %s", conversation, ", ".join(decision.kinds), decision.verdict)
-        return FoldResult(view=await self._history.apply_fold(conversation, seen, folded), is_folded=True)
+        return FoldResult(view=await self._history.apply_fold(conversation, history, folded), is_folded=True)
 
     def _build_situation(
-        self, conversation: ConversationId, seen: HistoryView, want: CompactionInput, room: ContextBudget
+        self, conversation: ConversationId, history: HistoryView, want: CompactionInput, budget: ContextBudget
     ) -> CompactionParams:
-        said, outlook = self._settings(), self._outlook(conversation)
+        settings, forecast = self._settings(), self._cache_forecast(conversation)
         return CompactionParams(
-            budget=room.budget_tokens,
-            spared=seen.fold.spared if seen.fold is not None else 0,
-            excerpts=min(said.folds.completed_evidence_tokens, int(room.budget_tokens * EXCERPTS_SHARE)),
+            budget=budget.budget_tokens,
+            spared=history.fold.spared if history.fold is not None else 0,
+            excerpts=min(settings.folds.completed_evidence_tokens, int(budget.budget_tokens * EXCERPTS_SHARE)),
             new=want.new_tokens,
-            head=seen.head_tokens,
-            scale=seen.scale,
-            full=room.is_full,
-            cold=self._is_cold(seen) if outlook.is_cold is None else outlook.is_cold,
-            read=outlook.read_share,
-            write=outlook.write_share,
-            ahead=outlook.expected_requests,
-            keep_results=said.folds.keep_recent_tool_results,
-            policy="full" if seen.cleared_tokens else said.folds.policy,  # what could go gently is not paid for anyway
+            head=history.head_tokens,
+            scale=history.scale,
+            full=budget.is_full,
+            cold=self._is_cold(history) if forecast.is_cold is None else forecast.is_cold,
+            read=forecast.read_share,
+            write=forecast.write_share,
+            ahead=forecast.expected_requests,
+            keep_results=settings.folds.keep_recent_tool_results,
+            # what could be shortened is not billed anyway
+            policy="full" if history.cleared_tokens else settings.folds.policy,
             force=want.attempts,
-            compact_above=room.compact_above_tokens,
-            keep_tail=said.compaction.tail_keep_tokens,
+            compact_above=budget.compact_above_tokens,
+            keep_tail=settings.compaction.tail_keep_tokens,
         )
 
-    def _is_cold(self, seen: HistoryView) -> bool:
-        """After a restart nobody knows what is cached; only what is older than any cache is surely not."""
-        return not seen.turns or self._clock.now() - seen.turns[-1].at > COLD_AFTER
+    def _is_cold(self, history: HistoryView) -> bool:
+        """After a restart the state of the cache is unknown; only what is older than any cache is surely cold."""
+        return not history.turns or self._clock.now() - history.turns[-1].at > COLD_AFTER
 
     def _decide(
-        self, seen: HistoryView, at: CompactionParams, written: datetime | None, want: CompactionInput
+        self, history: HistoryView, params: CompactionParams, written: datetime | None, want: CompactionInput
     ) -> CompactionPlan:
-        decision = plan_compaction(seen.sizes(written=written), at)
-        start = count_turns_over_image_limit(seen, want.rendered)
+        decision = plan_compaction(history.sizes(written=written), params)
+        start = count_turns_over_image_limit(history, want.rendered)
         if start <= decision.start:
             return decision
         verdict = f"{decision.verdict}; more images than one request takes".strip("; ")
         kinds = decision.kinds if "drop" in decision.kinds else (*decision.kinds, "drop")
-        head = max(decision.head, int(at.budget * KEEP_SHARE * HEAD_SHARE))
+        head = max(decision.head, int(params.budget * KEEP_SHARE * HEAD_SHARE))
         return replace(decision, start=start, kinds=kinds, head=head, verdict=verdict)
 
     async def _load_journal(self, conversation: ConversationId) -> list[tuple[JournalEntry, TrustLabel]]:
-        """What was written down there, oldest first, and whose words each was made of."""
+        """Return the journal entries of the conversation, oldest first, each with the label of its sources."""
         found = await self._store.newest_entries(MAX_JOURNAL_ENTRIES, kinds=["noted"], conversation=conversation)
         forgotten = await self._store.forgotten_notes([one.seq for one in found])
         return [
@@ -498,44 +504,44 @@ class Compactor:
         ]
 
     async def _summarize(
-        self, place: Address, seen: HistoryView, decision: CompactionPlan, want: CompactionInput
+        self, place: Address, history: HistoryView, decision: CompactionPlan, want: CompactionInput
     ) -> CompactionSummary | None:
-        made = await self._summarizer.summarise(
+        result = await self._summarizer.summarise(
             place,
-            await want.build_request(seen),
+            await want.build_request(history),
             leaving=decision.start,
-            tail=len(seen.turns) - decision.start,
-            tokens_before=sum(turn.tokens for turn in seen.turns[: decision.start]),
+            tail=len(history.turns) - decision.start,
+            tokens_before=sum(turn.tokens for turn in history.turns[: decision.start]),
             most_tokens=min(SUMMARY_TOKENS, max(MIN_SUMMARY_TOKENS, decision.head)),
             afford=want.can_afford,
             progress=want.progress,
         )
-        return made.summary
+        return result.summary
 
     def _build_fold(
         self,
-        seen: HistoryView,
+        history: HistoryView,
         decision: CompactionPlan,
-        made: CompactionSummary | None,
+        summary: CompactionSummary | None,
         journal: Sequence[tuple[JournalEntry, TrustLabel]],
         *,
         weighed: FoldDecision,
         label: TrustLabel,
     ) -> ViewFolded:
-        """`label`: of the view, and of all that its summary was made from."""
-        before = seen.fold or _NO_FOLD
-        carried = made.text if made is not None else before.carried
+        """`label`: trust label of the view, and of all that its summary was made from."""
+        before = history.fold or _NO_FOLD
+        carried = summary.text if summary is not None else before.carried
         text = before.head
         if decision.start:
-            text = self._build_head(seen, decision, carried, [written for written, _ in journal])
+            text = self._build_head(history, decision, carried, [written for written, _ in journal])
             label = reduce(or_, [noted for _, noted in journal], label)
         elif "drop" in decision.kinds and text:  # it was made for a larger window
             text = shrink_head(text, decision.head)
-        if made is not None:
-            made = replace(made, tokens_after=view.estimate_tokens(text))
-        summed, trimmed = (seen.seq_at(index) if index else Seq(0) for index in (decision.summed, decision.trimmed))
+        if summary is not None:
+            summary = replace(summary, tokens_after=view.estimate_tokens(text))
+        summed, trimmed = (history.seq_at(index) if index else Seq(0) for index in (decision.summed, decision.trimmed))
         return ViewFolded(
-            start=seen.seq_at(decision.start) if decision.start else before.start,
+            start=history.seq_at(decision.start) if decision.start else before.start,
             reason=decision.verdict,
             head=text,
             carried=carried,
@@ -545,28 +551,28 @@ class Compactor:
             excerpts_tokens=decision.excerpts,
             kinds=decision.kinds,
             weighed=weighed,
-            summary=made,
+            summary=summary,
             least_role=label.role,
             foreign=label.foreign,
         )
 
     def _build_head(
-        self, seen: HistoryView, decision: CompactionPlan, summary: str, journal: Sequence[JournalEntry]
+        self, history: HistoryView, decision: CompactionPlan, summary: str, journal: Sequence[JournalEntry]
     ) -> str:
-        """What stands in for the turns that leave, and for what stood in for earlier ones."""
-        leaving = seen.turns[: decision.start]
+        """Return the text that stands for the turns that leave, and for earlier ones."""
+        leaving = history.turns[: decision.start]
         texts = [text for turn in leaving for text in (turn.raw.input_text, turn.raw.reply)]
         return render_head(
             FoldedTurns(
-                handle=f"v{leaving[0].seq}-{seen.seq_at(decision.start)}" if self._model.takes_tools else "",
+                handle=f"v{leaving[0].seq}-{history.seq_at(decision.start)}" if self._model.takes_tools else "",
                 turns=len(leaving),
                 since=leaving[0].at,
                 until=leaving[-1].at,
-                has_earlier=bool(seen.head),
+                has_earlier=bool(history.head),
             ),
             summary=summary,
             journal=journal,
-            exact=extract_identifiers(texts, kept=extract_exact_names(seen.head)),
+            exact=extract_identifiers(texts, kept=extract_exact_names(history.head)),
             last_request=next((turn.raw.input_text for turn in reversed(leaving) if turn.is_addressed), ""),
             budget_tokens=decision.head,
         )

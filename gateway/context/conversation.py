@@ -1,10 +1,8 @@
-"""What a turn hears: unread messages as they read now, with what they reply to and what came beside them.
+"""Unread input of a turn: messages with their current texts, replies, attachments and notices of system events.
 
-What happened and is no message, as the model is told of it: one line in the frame's own words. Pure.
-
-What of the past and of the new lines fits a request. Pure.
-
-What nobody said, put as something that is told in its place among what people said. Pure.
+`ConversationReader` reads it from the log. Everything else is pure: `render_system_event` writes the one-line notice of
+an event that is not a message, `topic_change_as_message` and `event_as_message` put such events among the messages in
+the order of the log, and `fit_lines` chooses what fits a request.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,7 +46,7 @@ from gateway.stream.media import DescribedAttachment
 
 SystemEvent = Alarm | TaskFinished | ReactionChanged | DeliveryReport | ConnectionChanged | PlaceRenamed
 NoticePieces = tuple[tuple[Literal["own", "name", "quoted"], str], ...]
-"""As `agent.brief.PromptLine.happened`."""
+"""Shaped like `agent.brief.PromptLine.event`."""
 
 SYSTEM_EVENTS: Final = (Alarm, TaskFinished, ReactionChanged, DeliveryReport, ConnectionChanged, PlaceRenamed)
 DELIVERY_DOUBT: Final = (
@@ -56,11 +54,11 @@ DELIVERY_DOUBT: Final = (
     "do not repeat it unasked)"
 )
 POST_SNIPPET_CHARS: Final = 80
-"""Of a post of ours: enough to know it again."""
+"""Characters of an own post that a notice quotes: enough to recognise it."""
 
 
 def render_system_event(event: SystemEvent, post: str = "") -> NoticePieces:
-    """The line. `post`: how the post of ours began that a reaction or a delivery is about."""
+    """Return the notice of an event. `post`: text of the own post that a reaction or a delivery report refers to."""
     match event:
         case Alarm():
             return _render_reminder(event)
@@ -81,7 +79,7 @@ def render_system_event(event: SystemEvent, post: str = "") -> NoticePieces:
 
 
 def wants_answer(fact: Fact) -> bool:
-    """Whether it asks for an answer by itself: what only reports does not."""
+    """Return whether a fact asks for an answer by itself. Mere reports do not."""
     return not isinstance(fact, ReactionChanged | DeliveryReport | PlaceRenamed)
 
 
@@ -95,7 +93,7 @@ _RENAME_TEXTS: Final = {
 
 
 def _render_rename(event: PlaceRenamed) -> NoticePieces:
-    """What has another name now, in one sentence."""
+    """Return one sentence with every name that changed."""
     parts: NoticePieces = ()
     for one in event.changed:
         name = getattr(event.names, one)
@@ -128,7 +126,7 @@ NOWHERE = Address(channel=INNER_CHANNEL, room=RoomId("nowhere"))
 
 
 def topic_change_as_message(change: MembershipChanged) -> Message:
-    """A changed topic as something said in the room, so that it is told in its place."""
+    """Return a topic change as a message in the room, so that it is rendered in its place."""
     return Message(
         id=MessageId(change.id),
         at=change.at,
@@ -140,7 +138,7 @@ def topic_change_as_message(change: MembershipChanged) -> Message:
 
 
 def event_as_message(event: SystemEvent, *, addressed: bool) -> Message:
-    """What nobody said, put as something that nobody said. `addressed`: it was said to the agent."""
+    """Return a system event as a message without sender and text. `addressed`: it counts as addressed to the agent."""
     return Message(
         id=MessageId(event.id),
         at=address_of(event) or NOWHERE,
@@ -152,61 +150,64 @@ def event_as_message(event: SystemEvent, *, addressed: bool) -> Message:
 
 
 MAX_CHANGES = 1_000
-"""Edits and deletions looked at for one turn: more is a raid, and then the oldest texts stand."""
+"""Edits and deletions read for one turn. More than that is a raid, and then the oldest messages keep their first
+texts."""
 MAX_REPLIES = 20
-"""Lines whose reply is looked up, each with a question to the store or two."""
+"""Messages whose reply target is looked up; each costs one or two store queries."""
 MAX_REACTIONS = 20
-"""Messages that were reacted to and are looked up, to tell ours from others. Reactions to older ones are not told."""
+"""Reactions looked up to find out whether the message is the agent's own. Reactions to older messages are not
+rendered."""
 REPLY_SNIPPET_CHARS = 200
-"""Of a message replied to, before the prompt shortens it further."""
+"""Characters kept of a message that is replied to; the prompt shortens it further."""
 
 
 class CurrentMessage(NamedTuple):
-    """An unread message that has not been deleted."""
+    """Unread message that has not been deleted, or another event in the form of a message."""
 
     seq: Seq
     message: Message
-    """With its newest text. What is none is put as one that `NOBODY` said."""
+    """With its newest text. The sender of an event that is not a message is `NOBODY`."""
     is_edited: bool
     is_topic_change: bool = False
-    """It is no message, but a change of the topic, put as one."""
+    """The entry is a change of the topic."""
     is_title_change: bool = False
-    """With `topic`: it was the name of the room or thread instead."""
+    """With `is_topic_change`: the name of the room or thread changed instead of the topic."""
     notice: NoticePieces = ()
-    """It is no message, but something else that happened, put as one. Empty: it is one."""
+    """Notice of a system event. Empty: the entry is a message or a topic change."""
     label: TrustLabel = TRUSTED_LABEL
-    """Of what happened: who wrote words in it. A reminder's words are judged apart
+    """Trust label of the text in the notice. The text of a reminder is judged separately
     (`gateway.context.requesters.find_reminder_roles`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedMessage:
-    """One unread message as the model is told of it."""
+    """One unread message, rendered for the model."""
 
     seq: Seq
     sender: SenderId
     line: PromptLine
     images: tuple[MediaRef, ...] = ()
     label: TrustLabel = TRUSTED_LABEL
-    """Of everybody whose words it holds: the sender, whoever is quoted or forwarded, whoever made what is attached."""
+    """Trust label of everyone whose words the line holds: sender, authors of quoted and forwarded text, of
+    attachments."""
 
 
 class AttachmentSource(Protocol):
-    """What came beside the words: `gateway.stream.media.MediaStore` knows."""
+    """Provider of attachment descriptions, see `gateway.stream.media.MediaStore`."""
 
     async def describe_attachments(
         self, messages: Sequence[tuple[Seq, Message]], *, sees: bool
     ) -> dict[Seq, tuple[DescribedAttachment, ...]]:
-        """What to say and show of each message's attachments."""
+        """Return the descriptions and images of each message's attachments. `sees`: the model takes images."""
 
 
 class ConversationReader:
-    """Reads what is needed to tell a turn what is new."""
+    """Reads and renders the unread messages of a conversation."""
 
     def __init__(
         self, store: StoreReader, access_policy: AccessPolicy, media: AttachmentSource, redact: Redact | None = None
     ) -> None:
-        """`redact` is given all that people said before anything is cut. None: what knows no configuration."""
+        """`redact` is applied to all text before anything is cut. None: a redactor without configured secrets."""
         self._store = store
         self._access = access_policy
         self._media = media
@@ -214,8 +215,8 @@ class ConversationReader:
         self._namesakes = ImpersonationCheck(store, access_policy)
 
     async def read_current(self, unread: UnreadEntries) -> tuple[CurrentMessage, ...]:
-        """What is left of the unread messages, with their newest words. Oldest first."""
-        said = await self._read_messages(unread)
+        """Return the unread messages that still exist, with their newest texts, oldest first."""
+        messages = await self._read_messages(unread)
         others = [
             CurrentMessage(
                 stored.seq,
@@ -228,27 +229,30 @@ class ConversationReader:
             if isinstance(stored.fact, MembershipChanged)
         ]
         others += await self._read_system_events(unread)
-        return tuple(sorted((*said, *others), key=lambda one: one.seq)) if others else said
+        return tuple(sorted((*messages, *others), key=lambda one: one.seq)) if others else messages
 
     async def _read_system_events(self, unread: UnreadEntries) -> list[CurrentMessage]:
-        """What is no message. Of reactions and deliveries, those of what a turn said."""
+        """Return the events that are not messages.
+
+        Reactions and delivery reports count only if they concern a turn's post.
+        """
         found = [(stored.seq, stored.fact) for stored in unread.messages if isinstance(stored.fact, SYSTEM_EVENTS)]
-        said = await self._find_own_posts([fact for _, fact in found])
+        posts = await self._find_own_posts([fact for _, fact in found])
         return [
             CurrentMessage(
                 seq,
                 event_as_message(fact, addressed=is_addressed(fact)),
                 is_edited=False,
-                notice=self._render_system_event(fact, said),
-                label=await self._system_event_label(fact, said),
+                notice=self._render_system_event(fact, posts),
+                label=await self._system_event_label(fact, posts),
             )
             for seq, fact in found
-            if fact.id in said or not isinstance(fact, ReactionChanged | DeliveryReport)
+            if fact.id in posts or not isinstance(fact, ReactionChanged | DeliveryReport)
         ]
 
-    async def _system_event_label(self, event: SystemEvent, said: Mapping[EventId, Post]) -> TrustLabel:
-        label = await self.label_of_post(said[event.id]) if event.id in said else TRUSTED_LABEL
-        if isinstance(event, PlaceRenamed):  # who called it so is not told
+    async def _system_event_label(self, event: SystemEvent, posts: Mapping[EventId, Post]) -> TrustLabel:
+        label = await self.label_of_post(posts[event.id]) if event.id in posts else TRUSTED_LABEL
+        if isinstance(event, PlaceRenamed):  # the event does not name who renamed it
             return label | TrustLabel(ANYBODY_ROLE)
         return label | self._role_label(event.at, event.sender) if isinstance(event, ReactionChanged) else label
 
@@ -256,7 +260,10 @@ class ConversationReader:
         return TrustLabel(proven_role(role_of(self._access, at, sender), verified=sender.verified))
 
     async def label_of_post(self, post: Post) -> TrustLabel:
-        """Of a post of ours: all that its turn was shown. What no turn said (a command's answer) may quote anybody."""
+        """Return the trust label of an own post: of all that its turn saw.
+
+        A post that comes from no turn (the answer to a command) may quote anybody.
+        """
         queued = await self._store.entry_by_key(f"post:{post.key}")
         cause = await self._store.entry(queued.cause) if queued is not None and queued.cause else None
         ended = cause.fact if cause is not None else None
@@ -266,22 +273,22 @@ class ConversationReader:
         return await label_of_turn(self._store, ended) if isinstance(ended, TurnRecord) else TrustLabel(ANYBODY_ROLE)
 
     async def _find_own_posts(self, events: Sequence[SystemEvent]) -> dict[EventId, Post]:
-        """What of ours they are about, by their ids."""
-        said, posts = dict[EventId, Post](), dict[MessageId, Post | None]()
+        """Return, by event id, the own posts that reactions and delivery reports refer to."""
+        found, posts = dict[EventId, Post](), dict[MessageId, Post | None]()
         for event in reversed(events):
             if isinstance(event, ReactionChanged) and (event.message in posts or len(posts) < MAX_REACTIONS):
                 if event.message not in posts:
                     posts[event.message] = await self._store.find_own_post(event.at.conversation, event.message)
                 post = posts[event.message]
                 if post is not None:
-                    said[event.id] = post
+                    found[event.id] = post
             elif isinstance(event, DeliveryReport):
                 queued = await self._store.entry_by_key(f"post:{event.post}")
                 cause = await self._store.entry(queued.cause) if queued is not None and queued.cause else None
-                # What the gateway itself answers to commands is not the agent's, which knows nothing of it.
+                # Answers of the gateway to commands are not the agent's, which knows nothing of them.
                 if queued and isinstance(queued.fact, PostQueued) and cause and cause.kind in ("turn_ended", "acted"):
-                    said[event.id] = queued.fact.post
-        return said
+                    found[event.id] = queued.fact.post
+        return found
 
     async def _read_messages(self, unread: UnreadEntries) -> tuple[CurrentMessage, ...]:
         said = [(stored.seq, stored.fact) for stored in unread.messages if isinstance(stored.fact, Message)]
@@ -301,77 +308,80 @@ class ConversationReader:
             newest = next((edit for edit in reversed(edits) if self._is_valid_edit(edit, message)), None)
             text, carried = (message if newest is None else newest).text, message.carried
             carried = carried if newest is None else newest.carried or carried
-            now = replace(message, text=text, carried=carried)
-            left.append(CurrentMessage(seq, self._redact_message(now), is_edited=text != message.text))
+            edited = replace(message, text=text, carried=carried)
+            left.append(CurrentMessage(seq, self._redact_message(edited), is_edited=text != message.text))
         return tuple(left)
 
     def _redact_message(self, message: Message) -> Message:
         text = self._redact(message.text)
         return message if text == message.text else replace(message, text=text)
 
-    def _render_system_event(self, event: SystemEvent, said: Mapping[EventId, Post]) -> NoticePieces:
-        post = self._redact(said[event.id].text if event.id in said else "")
+    def _render_system_event(self, event: SystemEvent, posts: Mapping[EventId, Post]) -> NoticePieces:
+        post = self._redact(posts[event.id].text if event.id in posts else "")
         return tuple((kind, self._redact(text)) for kind, text in render_system_event(event, post))
 
     def _is_valid_edit(self, edit: MessageEdited, message: Message) -> bool:
-        """Only who wrote it can have changed it, and only while they may be heard."""
+        """Return whether the author of the message made the edit, and is not blocked."""
         same = edit.message == message.id and edit.sender.id == message.sender.id
         return same and role_of(self._access, edit.at, edit.sender) != "blocked"
 
-    async def is_answer_owed(self, unread: UnreadEntries, standing: Sequence[CurrentMessage]) -> bool:
-        """Whether anybody still wants an answer: not if all that did was deleted, and not what only reports."""
+    async def is_answer_owed(self, unread: UnreadEntries, current: Sequence[CurrentMessage]) -> bool:
+        """Return whether an unread message still wants an answer.
+
+        False if all that asked for one was deleted, and for events that only report.
+        """
         asking = {stored.seq for stored in unread.messages if wants_answer(stored.fact)}
-        left = [one for one in standing if one.seq in asking]
+        left = [one for one in current if one.seq in asking]
         if not asking:
-            return False  # what asks is told first, so there is none among what was left out
+            return False  # entries that ask for an answer come first, so none of the omitted ones does
         if unread.omitted or len(left) == len(asking) or any(is_addressed(one.message) for one in left):
             return True
         judgements = [await self._store.find_judgement(one.seq) for one in left]
         return any(judged is not None and judged.fate == "due" for judged in judgements)
 
-    async def render(self, standing: Sequence[CurrentMessage], *, sees: bool) -> tuple[RenderedMessage, ...]:
-        """The lines, and the images that a model which sees is shown with them."""
-        messages = [(one.seq, one.message) for one in standing]
-        beside = {}
+    async def render(self, current: Sequence[CurrentMessage], *, sees: bool) -> tuple[RenderedMessage, ...]:
+        """Return the rendered lines. `sees`: the model takes images, so they are attached."""
+        messages = [(one.seq, one.message) for one in current]
+        attached = {}
         if any(message.attachments for _, message in messages):
-            beside = await self._media.describe_attachments(messages, sees=sees)
-        answers = await self._find_reply_targets([one.message for one in standing])
-        doubts = await self._namesakes([(o.seq, o.message) for o in standing if not o.notice])
+            attached = await self._media.describe_attachments(messages, sees=sees)
+        targets = await self._find_reply_targets([one.message for one in current])
+        lookalikes = await self._namesakes([(o.seq, o.message) for o in current if not o.notice])
         return tuple(
             RenderedMessage(
                 seq=one.seq,
                 sender=one.message.sender.id,
                 line=replace(
                     self._build_line(
-                        one, answers.get(one.message.id), tuple(a.description for a in beside.get(one.seq, ()))
+                        one, targets.get(one.message.id), tuple(a.description for a in attached.get(one.seq, ()))
                     ),
-                    lookalike=doubts.get(one.message.id),
+                    lookalike=lookalikes.get(one.message.id),
                 ),
-                images=tuple(a.image for a in beside.get(one.seq, ()) if a.image is not None),
-                label=self._message_label(one, answers.get(one.message.id)) | _images_label(beside.get(one.seq, ())),
+                images=tuple(a.image for a in attached.get(one.seq, ()) if a.image is not None),
+                label=self._message_label(one, targets.get(one.message.id)) | _images_label(attached.get(one.seq, ())),
             )
-            for one in standing
+            for one in current
         )
 
-    def _message_label(self, one: CurrentMessage, answers: "_ReplyTarget | None") -> TrustLabel:
+    def _message_label(self, one: CurrentMessage, target: "_ReplyTarget | None") -> TrustLabel:
         if one.notice:
             return one.label
-        quotes = answers is not None and bool(answers.text) and _is_quotation(one.message.carried)
+        quotes = target is not None and bool(target.text) and _is_quotation(one.message.carried)
         label = self._text_label(replace(one.message, carried="") if quotes else one.message)
         if any(not kept.recorded and kept.form not in ("sticker", "location") for kept in one.message.attachments):
             label |= TrustLabel(foreign="an attachment")
-        return label if answers is None else label | answers.label
+        return label if target is None else label | target.label
 
     def _text_label(self, message: Message) -> TrustLabel:
-        """Of the text alone."""
+        """Return the label of the text alone."""
         label = self._role_label(message.at, message.sender)
         return label | TrustLabel(ANYBODY_ROLE, "a forwarded or quoted message") if message.carried else label
 
-    def _build_line(self, one: CurrentMessage, answers: "_ReplyTarget | None", attached: tuple[str, ...]) -> PromptLine:
+    def _build_line(self, one: CurrentMessage, target: "_ReplyTarget | None", attached: tuple[str, ...]) -> PromptLine:
         message = one.message
         if one.notice:
-            said = is_addressed(message)
-            return PromptLine(sender="", role="", sent=message.sent, text="", is_addressed=said, event=one.notice)
+            addressed = is_addressed(message)
+            return PromptLine(sender="", role="", sent=message.sent, text="", is_addressed=addressed, event=one.notice)
         return PromptLine(
             sender=message.sender.name,
             role=role_of(self._access, message.at, message.sender),
@@ -379,7 +389,7 @@ class ConversationReader:
             sent=message.sent,
             text=message.text,
             is_addressed=is_addressed(message),
-            reply_to=(answers.name, answers.text) if answers is not None else None,
+            reply_to=(target.name, target.text) if target is not None else None,
             is_edited=one.is_edited,
             attachments=tuple(map(self._redact, attached)),
             is_topic_change=one.is_topic_change,
@@ -387,7 +397,7 @@ class ConversationReader:
         )
 
     async def _find_reply_targets(self, messages: Sequence[Message]) -> "dict[MessageId, _ReplyTarget]":
-        """Whom each of these replies to, and how that began, as far as it is known and may be told."""
+        """Return, by message id, the message that each replies to, as far as it is known and may be shown."""
         near = {message.id: message for message in messages}
         found = dict[MessageId, _ReplyTarget]()
         for message in [message for message in messages if message.reply_to is not None][-MAX_REPLIES:]:
@@ -404,9 +414,9 @@ class ConversationReader:
             stored = await self._store.entry_by_key(f"message:{place}:{message.reply_to}")
             earlier = stored.fact if stored is not None and isinstance(stored.fact, Message) else None
         if earlier is not None:
-            heard = decide(self._access, earlier).allowed  # a reply is no way in for those who are refused
+            allowed = decide(self._access, earlier).allowed  # a reply does not bring in the words of refused senders
             text = self._redact(earlier.text)[:REPLY_SNIPPET_CHARS]
-            return _ReplyTarget(earlier.sender.name, text, self._text_label(earlier)) if heard else None
+            return _ReplyTarget(earlier.sender.name, text, self._text_label(earlier)) if allowed else None
         post = await self._store.find_own_post(place, message.reply_to)
         if post is not None:
             return _ReplyTarget("you", self._redact(post.text)[:REPLY_SNIPPET_CHARS], await self.label_of_post(post))
@@ -414,7 +424,7 @@ class ConversationReader:
 
 
 class _ReplyTarget(NamedTuple):
-    """What a message replies to: whom, the beginning of what they said, and who wrote that."""
+    """Message that another one replies to: its author, its beginning and the label of that text."""
 
     name: str
     text: str
@@ -422,44 +432,45 @@ class _ReplyTarget(NamedTuple):
 
 
 def _is_quotation(carried: str) -> bool:
-    """It is the message replied to, or a part of it: whose words that are is known."""
+    """Return whether the carried text consists of quoted lines: of the message replied to, whose author is known."""
     return bool(carried) and all(line.startswith(">") for line in carried.splitlines())
 
 
 def _images_label(attached: Sequence[DescribedAttachment]) -> TrustLabel:
-    """Of pictures: whoever drew them may have written in them."""
+    """Return the label of shown images: whoever made them may have written in them."""
     return TrustLabel(foreign="an attachment") if any(one.image is not None for one in attached) else TRUSTED_LABEL
 
 
 def is_addressed(fact: Fact) -> bool:
-    """Whether it was said to the agent, and not only within its hearing. A reminder is."""
+    """Return whether a fact is addressed to the agent, not merely posted where it listens. A reminder is."""
     return isinstance(fact, Alarm) or (isinstance(fact, Message) and fact.kind != "room")
 
 
-def find_reply_to(standing: Sequence[CurrentMessage]) -> MessageId | None:
-    """What a reply to these is a reply to: the newest that was said to the agent; the newest of all if none was."""
-    messages = [one.message for one in standing if not (one.is_topic_change or one.notice)]  # nobody can reply to those
-    said = [message for message in messages if is_addressed(message)] or messages
-    return said[-1].id if said else None
+def find_reply_to(current: Sequence[CurrentMessage]) -> MessageId | None:
+    """Return the message that a reply answers: the newest addressed one, else the newest. None: there is none."""
+    # the others cannot be replied to
+    messages = [one.message for one in current if not (one.is_topic_change or one.notice)]
+    addressed = [message for message in messages if is_addressed(message)] or messages
+    return addressed[-1].id if addressed else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedInput:
-    """What the model is told as new."""
+    """Input that is new to the model, as text."""
 
     text: str = ""
     covers: tuple[Seq, ...] = ()
     senders: tuple[SenderId, ...] = ()
-    """Who said each of `covers`."""
+    """Sender of each entry of `covers`."""
     media: tuple[MediaRef, ...] = ()
     has_more: bool = False
-    """What was said to the agent behind the last of `covers` did not fit: it is for another turn."""
+    """Addressed messages after the last of `covers` did not fit: they are left for another turn."""
 
 
 def fit_lines(lines: Sequence[RenderedMessage], *, omitted: int, budget: int, plain: bool) -> RenderedInput:
-    """What is told of the new lines.
+    """Choose and render the lines that fit.
 
-    `budget`: tokens for them and what is in view. `omitted`: unread lines that are not among `lines`.
+    `budget`: tokens for these lines and the history in view. `omitted`: unread entries that are not among `lines`.
     """
     chosen, more = view.choose_unread(
         [_estimate_line_tokens(one) for one in lines], [one.line.is_addressed for one in lines], budget
@@ -470,19 +481,19 @@ def fit_lines(lines: Sequence[RenderedMessage], *, omitted: int, budget: int, pl
     )
 
 
-def count_turns_over_image_limit(seen: HistoryView, told: RenderedInput) -> int:
-    """How many turns must leave, or there are more images than one request takes."""
-    if not any(turn.media for turn in seen.turns):
+def count_turns_over_image_limit(history: HistoryView, rendered: RenderedInput) -> int:
+    """Return how many of the oldest turns must leave to keep within the images that one request takes."""
+    if not any(turn.media for turn in history.turns):
         return 0
-    bytes_left = MAX_IMAGES_BYTES - sum(ref.size_bytes for ref in told.media)
+    bytes_left = MAX_IMAGES_BYTES - sum(ref.size_bytes for ref in rendered.media)
     return max(
-        view.fold_start([len(turn.media) for turn in seen.turns], MAX_IMAGES - len(told.media)),
-        view.fold_start([sum(ref.size_bytes for ref in turn.media) for turn in seen.turns], bytes_left),
+        view.fold_start([len(turn.media) for turn in history.turns], MAX_IMAGES - len(rendered.media)),
+        view.fold_start([sum(ref.size_bytes for ref in turn.media) for turn in history.turns], bytes_left),
     )
 
 
 def render_lines(lines: Sequence[RenderedMessage], *, omitted: int, plain: bool) -> RenderedInput:
-    """All of these lines, with their images."""
+    """Render all of these lines, with their images."""
     return RenderedInput(
         text=render_prompt_lines([one.line for one in lines], omitted=omitted, plain=plain),
         covers=tuple(one.seq for one in lines),

@@ -1,6 +1,6 @@
-"""What the inner conversation is told: what is pending in the agent's public rooms, grouped and bounded.
+"""Digests: the input of inner turns, which lists what is pending in the agent's public rooms, grouped and bounded.
 
-Text of other places never comes here, only that something waits: what is pending there is dealt with there.
+Text of places that are not public never enters a digest; it only says that something waits there, to be handled there.
 """
 
 from collections.abc import Callable
@@ -19,19 +19,19 @@ from gateway.stream.place_names import PlaceTitles
 from gateway.stream.routing import PrivacyCache
 
 MAX_ROOMS: Final = 8
-"""Told in one digest; the others wait for the next."""
+"""Rooms in one digest; the others wait for the next."""
 MAX_ROOM_LINES: Final = 15
-"""Of one room: what asks for a look first, then the newest of what was overheard."""
+"""Lines of one room: entries that ask for a look first, then the newest of the rest."""
 MAX_OWN_LINES: Final = 20
-"""Of what concerns the agent itself."""
+"""Lines about the agent itself."""
 NO_SEQ: Final = Seq(0)
 MAX_DIGEST_CHARS: Final = 12_000
-"""Of all rooms together, about: no room is begun beyond."""
+"""Approximate limit for all rooms together: no further room is begun above it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoomDigest:
-    """What a digest showed of one room, as that room's own view would have it."""
+    """Part of a digest that shows one room, as that room's own view would have it."""
 
     rendered: RenderedInput
     upto: Seq
@@ -41,22 +41,22 @@ class RoomDigest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Digest:
-    """What an inner turn is told as new."""
+    """New input of an inner turn."""
 
     text: str
     covers: tuple[Seq, ...] = ()
     senders: tuple[SenderId, ...] = ()
-    """Who said each of `covers`."""
+    """Sender of each entry of `covers`."""
     omitted: int = 0
     upto: Seq = NO_SEQ
-    """Of the inner conversation's own unread; 0: there was none."""
+    """Newest unread entry of the inner conversation itself; 0: there was none."""
     looked: tuple[tuple[ConversationId, Seq], ...] = ()
     label: TrustLabel = TRUSTED_LABEL
-    """Of everybody whose words it tells."""
+    """Trust label of everyone whose words it holds."""
 
 
 class DigestBuilder:
-    """Makes an agent's digests, and remembers the last: tools act upon it."""
+    """Builds an agent's digests and keeps the newest one, which tools act upon."""
 
     def __init__(
         self,
@@ -65,38 +65,41 @@ class DigestBuilder:
         store: Store,
         clock: Clock,
         places: PrivacyCache,
-        hearing: ConversationReader,
-        plain: Callable[[], bool],
-        mine: Callable[[ConversationId], bool],
-        busy: Callable[[ConversationId], bool],
+        reader: ConversationReader,
+        is_small_model: Callable[[], bool],
+        is_own: Callable[[ConversationId], bool],
+        is_busy: Callable[[ConversationId], bool],
     ) -> None:
-        """`plain`: for a very small model. `mine`: whether it is this agent's. `busy`: whether a turn runs there."""
+        """`is_small_model`: the agent's model needs plain prompts.
+
+        `is_own`: a conversation is this agent's. `is_busy`: a turn runs there.
+        """
         self._inner = inner_conversation(agent)
         self._store = store
         self._clock = clock
         self._places = places
-        self._reader = hearing
-        self._is_small_model = plain
-        self._is_own = mine
-        self._is_busy = busy
+        self._reader = reader
+        self._is_small_model = is_small_model
+        self._is_own = is_own
+        self._is_busy = is_busy
         self._private_count = 0
-        """Places that are not public, where something waits: as of the last look."""
+        """Places that are not public where something waits, as of the last look."""
         self.room_digests: dict[ConversationId, RoomDigest] = {}
-        """By the newest digest, without what was dealt with since."""
+        """Rooms of the newest digest that have not been handled since."""
         self.room_ids: frozenset[ConversationId] = frozenset()
-        """The rooms that the newest digest told of."""
+        """All rooms of the newest digest."""
 
     def forget(self, conversation: ConversationId) -> None:
-        """What the newest digest told of that place does not hold any more."""
+        """Remove a place from the newest digest, because it changed."""
         self.room_digests.pop(conversation, None)
 
     async def pending_urgency(self) -> int:
-        """The highest urgency of what a digest would tell now."""
+        """Return the highest urgency of the entries that a digest would hold now."""
         own = dict(await self._store.due_conversations(LOW)).get(self._inner, 0)
         return max([own, *[urgency for _, urgency in await self._pending()]])
 
     async def build(self) -> Digest | None:
-        """What is pending now; None: nothing is."""
+        """Return the digest of what is pending now; None: nothing is."""
         pending = await self._pending()
         own = await self._store.unread_entries(self._inner, most=MAX_OWN_LINES)
         self.room_digests = {}
@@ -104,27 +107,27 @@ class DigestBuilder:
         parts, covers, senders = [], list[Seq](), list[SenderId]()
         omitted, label = 0, TRUSTED_LABEL
         if own.messages:
-            told, _, label = await self._render_unread(own)
-            parts.append(f"## You\n{told.text}")
-            covers += told.covers
-            senders += told.senders
+            rendered, _, label = await self._render_unread(own)
+            parts.append(f"## You\n{rendered.text}")
+            covers += rendered.covers
+            senders += rendered.senders
             omitted += own.omitted
         for place, _ in pending:
             if len(self.room_digests) == MAX_ROOMS or sum(map(len, parts)) > MAX_DIGEST_CHARS:
                 break
             unread = await self._store.unread_entries(place, most=MAX_ROOM_LINES)
             if not unread.messages or any(isinstance(one.fact, Alarm) for one in unread.messages):
-                continue  # a reminder is told where it was asked for
-            shown, whose = await self._render_room(unread)
-            if not shown.rendered.covers:
-                await self._mark_handled(place, shown.upto)
+                continue  # a reminder is rendered in the place where it was set
+            room, room_label = await self._render_room(unread)
+            if not room.rendered.covers:
+                await self._mark_handled(place, room.upto)
                 continue
-            self.room_digests[place] = shown
-            parts.append(f"## {self._places.titles.label(place)}\n{shown.rendered.text}")
-            covers += shown.rendered.covers
-            senders += shown.rendered.senders
-            omitted += shown.omitted
-            label |= whose
+            self.room_digests[place] = room
+            parts.append(f"## {self._places.titles.label(place)}\n{room.rendered.text}")
+            covers += room.rendered.covers
+            senders += room.rendered.senders
+            omitted += room.omitted
+            label |= room_label
         self.room_ids = frozenset(self.room_digests)
         if not parts:
             return None
@@ -140,17 +143,17 @@ class DigestBuilder:
             senders=tuple(senders),
             omitted=omitted,
             upto=own.upto,
-            looked=tuple((place, shown.upto) for place, shown in self.room_digests.items()),
+            looked=tuple((place, room.upto) for place, room in self.room_digests.items()),
             label=label,
         )
 
     async def _mark_handled(self, place: ConversationId, upto: Seq) -> None:
-        """All of it was deleted meanwhile: there is nothing to look at."""
+        """Record a place as handled, because all its unread entries were deleted."""
         handled = UnreadDismissed(turn=TurnId(""), upto=upto)
         await self._store.append([NewEntry(fact=handled, at=self._clock.now(), conversation=place)])
 
     async def _pending(self) -> list[tuple[ConversationId, int]]:
-        """Public rooms of this agent with something to look at and nothing urgent, the most urgent first."""
+        """Return this agent's public rooms with pending entries that are not urgent, the most urgent first."""
         due = [
             (place, urgency)
             for place, urgency in await self._store.due_conversations(LOW)
@@ -161,19 +164,22 @@ class DigestBuilder:
         return sorted(public, key=lambda one: -one[1])
 
     async def _render_room(self, unread: UnreadEntries) -> tuple[RoomDigest, TrustLabel]:
-        told, standing, label = await self._render_unread(unread)
-        omitted = unread.omitted + len(unread.messages) - len(told.covers)
-        return RoomDigest(rendered=told, upto=unread.upto, omitted=omitted, reply_to=find_reply_to(standing)), label
+        rendered, current, label = await self._render_unread(unread)
+        omitted = unread.omitted + len(unread.messages) - len(rendered.covers)
+        return RoomDigest(rendered=rendered, upto=unread.upto, omitted=omitted, reply_to=find_reply_to(current)), label
 
     async def _render_unread(
         self, unread: UnreadEntries
     ) -> tuple[RenderedInput, tuple[CurrentMessage, ...], TrustLabel]:
-        standing = await self._reader.read_current(unread)
-        lines = await self._reader.render(standing, sees=False)
+        current = await self._reader.read_current(unread)
+        lines = await self._reader.render(current, sees=False)
         label = reduce(or_, [one.label for one in lines], TRUSTED_LABEL)
-        return render_lines(lines, omitted=unread.omitted, plain=self._is_small_model()), standing, label
+        return render_lines(lines, omitted=unread.omitted, plain=self._is_small_model()), current, label
 
 
 def format_reachable_places(places: list[Address], titles: PlaceTitles) -> str:
-    """Where the agent may speak by itself: titles are people's words, so it is told aside. Empty: nowhere."""
+    """Return a line with the places that the agent may write to by itself. Empty: there are none.
+
+    Titles are people's words, so this is rendered apart from the gateway's own text.
+    """
     return "You can write to: " + ", ".join(titles.label(place.conversation) for place in places) if places else ""

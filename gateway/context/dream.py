@@ -1,12 +1,10 @@
-"""A dream: what the agent wrote down since the last one is consolidated into MEMORY.md, by one request to its model.
+"""Dreams: consolidation of the notes since the last dream into MEMORY.md, by one request to the agent's model.
 
-What it is made of comes from private places, too. So nothing of it is said, and its result is told to a verified owner
-alone: neither text nor notes belong into the record of its turn, which stands in a public conversation.
-
-What a dream is made of: what was written down since the last one, and what of it is to be forgotten.
-
-Of notes of turns that had read words of others than owners and admins, or text from outside, no model makes MEMORY.md:
-those that are to be remembered for good wait for an owner's word.
+- The notes come from private places, too. So a dream posts nothing, and its result is shown to a verified owner alone:
+  neither text nor notes belong into the record of its turn, which stands in a public conversation.
+- Notes of turns that had read words of others than owners and admins, or text from outside, are not given to the model.
+  Those that are to be remembered for good wait for an owner's approval (`find_pending_notes`).
+- A note that was forgotten after an earlier dream used it is given to the model once more, as one to be removed.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -33,43 +31,43 @@ from gateway.store import LogEntry, Store, StoreReader
 
 _PAGE: Final = 200
 _MAX_PENDING_NOTES: Final = 1_000
-"""Notes that are looked through for those that wait."""
+"""Newest notes that are searched for pending ones."""
 _MAX_PENDING_CHARS: Final = 8_000
-"""Of such notes shown at once, each of them whole."""
+"""Characters of pending notes shown at once; a note is shown whole or not at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DreamNote:
-    """Something that was written down."""
+    """A note, as a dream uses it."""
 
     seq: Seq
-    """Where it stands; of what is forgotten, where that does."""
+    """Log position of the note; of a forgotten one, of its `NoteForgotten`."""
     at: datetime
     place: ConversationId
-    """Where it was written down."""
+    """Conversation in which it was written."""
     noted: NoteWritten
     is_forgotten: bool = False
-    """It is to be forgotten, and a dream before had it."""
+    """An earlier dream used it, and it is to be forgotten now."""
 
     @property
     def is_trusted(self) -> bool:
-        """Whether a dream may make something of it."""
+        """True if a dream may use it."""
         return is_trusted(self.noted.role, foreign=self.noted.foreign)
 
 
 class DreamInput(NamedTuple):
-    """What was written down since some moment."""
+    """Notes since a certain log position."""
 
     notes: list[DreamNote]
-    """What a dream may make something of, the oldest first."""
+    """Notes that a dream may use, oldest first."""
     pending: list[DreamNote]
-    """What is to be remembered only with an owner's word, the oldest first."""
+    """Notes that enter MEMORY.md only with an owner's approval, oldest first."""
     upto: Seq
-    """Nothing that stands up to here is left out."""
+    """Log position up to which all notes are included."""
 
 
 async def load_dream_input(store: Store, agent: str, after: Seq, budget: int) -> DreamInput:
-    """The oldest notes since then that fit in so many tokens; at least one, if there is any."""
+    """Return the oldest notes after `after` that fit into `budget` tokens; at least one, if there is any."""
     found, waiting, since, upto = list[DreamNote](), list[DreamNote](), after, after
     while True:
         page = await store.entries(after=after, kinds=["noted", "forgotten"], limit=_PAGE)
@@ -92,7 +90,10 @@ async def load_dream_input(store: Store, agent: str, after: Seq, budget: int) ->
 
 
 async def _find_note(store: Store, one: LogEntry, since: Seq) -> DreamNote | None:
-    """None: no dream before had it, and none is to have it. Those before had what was noted until `since`."""
+    """Return the note of a log entry for a dream. None: it does not concern dreams.
+
+    A `NoteForgotten` concerns them only if an earlier dream (up to `since`) used the note.
+    """
     if isinstance(one.fact, NoteForgotten):
         noted = await store.entry(one.fact.note) if one.fact.note <= since else None
         if noted is not None and isinstance(noted.fact, NoteWritten):
@@ -100,13 +101,13 @@ async def _find_note(store: Store, one: LogEntry, since: Seq) -> DreamNote | Non
     return _build_note(one.seq, one, one.fact) if isinstance(one.fact, NoteWritten) else None
 
 
-def _build_note(seq: Seq, of: LogEntry, noted: NoteWritten, *, forgotten: bool = False) -> DreamNote:
-    place = of.conversation or ConversationId("")
-    return DreamNote(seq=seq, at=of.at, place=place, noted=noted, is_forgotten=forgotten)
+def _build_note(seq: Seq, entry: LogEntry, noted: NoteWritten, *, forgotten: bool = False) -> DreamNote:
+    place = entry.conversation or ConversationId("")
+    return DreamNote(seq=seq, at=entry.at, place=place, noted=noted, is_forgotten=forgotten)
 
 
 async def find_pending_notes(store: StoreReader, agent: str) -> list[DreamNote]:
-    """An agent's newest that were to be remembered and wait for an owner's word, oldest first. Raises StoreError."""
+    """Return an agent's newest notes that wait for an owner's approval, oldest first. Raises StoreError."""
     found = await store.newest_entries(_MAX_PENDING_NOTES, kinds=["noted"])
     gone = await store.forgotten_notes([one.seq for one in found])
     approved = {seq for dream in await load_dreams(store, agent) for seq in dream.fact.notes}
@@ -123,7 +124,7 @@ async def find_pending_notes(store: StoreReader, agent: str) -> list[DreamNote]:
 
 
 def render_note(note: DreamNote) -> str:
-    """As the model is told of it: a quotation, with whose words it was made of, and where."""
+    """Return a note as the model sees it: a quotation with its scope, role and place."""
     noted = note.noted
     whence = "public" if noted.scope == PUBLIC else f"private, of {to_single_line(noted.scope)}"
     whence += f"; from the words of the role {to_single_line(noted.role)}, in {to_single_line(note.place)}"
@@ -134,14 +135,15 @@ def render_note(note: DreamNote) -> str:
 
 
 def indent_text(text: str) -> str:
-    """So that nothing of it looks like a frame."""
+    """Indent text, so that nothing of it looks like a frame."""
     return "\n".join(f"  {line}" for line in normalize_text(text).split("\n"))
 
 
 def render_pending_notes(notes: Sequence[DreamNote], prefix: str, label: Callable[[ConversationId], str]) -> str:
-    """What an owner is asked, in Markdown: each note whole, as it would stand in MEMORY.md, or not at all. Pure.
+    """Return the question to an owner, in Markdown. Pure.
 
-    `prefix`: in front of a command where it is read. `label`: how a place is called there.
+    Each note is shown whole, as it would stand in MEMORY.md, or not at all. `prefix`: prefix of commands where the text
+    is read. `label`: return the label of a place there.
     """
     lines, left = list[str](), _MAX_PENDING_CHARS
     for shown, one in enumerate(notes):
@@ -165,7 +167,7 @@ def render_pending_notes(notes: Sequence[DreamNote], prefix: str, label: Callabl
 
 
 MAX_NOTES_TOKENS: Final = 8_000
-"""Of notes in one dream; the rest is for the next."""
+"""Size of the notes in one dream; the rest is left for the next."""
 DREAM_REASON: Final = "dreamt"
 _MAX_TOOL_ROUNDS: Final = 1
 _TOO_LONG_PROMPT: Final = (
@@ -175,14 +177,14 @@ _TOO_LONG_PROMPT: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DreamResult:
-    """What came of it."""
+    """Outcome of one dream."""
 
     outcome: Literal["dreamt", "unchanged", "failed"]
-    """unchanged: there was nothing new, or nothing of it was worth a change."""
+    """unchanged: there was nothing new, or nothing worth a change."""
     reason: str = ""
-    """Why it failed; holds no secrets and nothing that was noted."""
+    """Reason of a failure; holds no secrets and no text of notes."""
     diff: str = ""
-    """What changed in the file, as a unified diff. Private."""
+    """Unified diff of the file. Private."""
     accounts: tuple[RequestUsage, ...] = ()
     requests: int = 0
     usage: Usage = NO_USAGE
@@ -190,7 +192,7 @@ class DreamResult:
 
 
 class _DisabledTools:
-    """The same tools, so that the cached prefix is the same; none is carried out."""
+    """The agent's tools, so that the cached prefix stays the same; every call is refused."""
 
     def __init__(self, tools: Toolset) -> None:
         self._tools = tools
@@ -204,7 +206,7 @@ class _DisabledTools:
 
 
 class Dreamer:
-    """Dreams for all agents. One dream of an agent at a time."""
+    """Runs the dreams of all agents. One dream of an agent at a time."""
 
     def __init__(
         self,
@@ -213,7 +215,7 @@ class Dreamer:
         memory: MemoryStore,
         propose: Callable[[str, Sequence[DreamNote]], Awaitable[None]] | None = None,
     ) -> None:
-        """`propose` tells owners of an agent's notes that wait for their word. None: nobody is told."""
+        """`propose` asks owners about an agent's pending notes. None: nobody is asked."""
         self._propose = propose
         self._store = store
         self._journal = notes
@@ -230,11 +232,12 @@ class Dreamer:
         afford: Callable[[ModelRequest], bool] = lambda _: True,
         progress: TurnProgress | None = None,
     ) -> DreamResult:
-        """One dream. `brief`: the inner conversation's persona, binding and card, with nothing said in it.
+        """Run one dream. Raises StoreError.
 
-        `tools`, `afford` and `progress` as `agent.turn.take_turn`; no tool is carried out. A failure changes nothing,
-        and what was noted is there for the next one. Raises StoreError. Cancelled, `progress` says what it cost, and
-        the file is as before, or its new version is durable and `MemoryStore.settle` goes on with it.
+        `brief`: persona, binding and card of the inner conversation, without input. `tools`, `afford` and `progress` as
+        in `agent.turn.take_turn`; no tool is carried out. A failure changes nothing, and the notes are left for the
+        next dream. On cancellation `progress` holds the costs, and the file is as before, or its new version is durable
+        and `MemoryStore.finish_write` completes it.
         """
         if not memory_chars:
             return DreamResult(outcome="unchanged", reason="dmn.memory_chars is 0")
@@ -245,7 +248,7 @@ class Dreamer:
             return DreamResult(outcome="failed", reason=f"MEMORY.md cannot be read: {error.strerror or error}")
         last = await find_newest_dream(self._store, agent)
         if last is not None:
-            self._journal.mark_dreamt(agent, last.fact.upto)  # one that was cancelled may have been durable
+            self._journal.mark_dreamt(agent, last.fact.upto)  # a cancelled dream may have been durable
         found = await load_dream_input(
             self._store,
             agent,
@@ -256,8 +259,8 @@ class Dreamer:
             await self._propose(agent, found.pending)
         if not found.notes:
             return await self._skip(agent, before, found)
-        asking = _MemoryRequest(model, _DisabledTools(tools), agent, afford, progress or TurnProgress())
-        after, done = await asking.request_text(
+        request = _MemoryRequest(model, _DisabledTools(tools), agent, afford, progress or TurnProgress())
+        after, done = await request.request_text(
             replace(brief, input_text=render_dream_prompt(before, found.notes, memory_chars)), memory_chars
         )
         if not after:
@@ -265,7 +268,10 @@ class Dreamer:
         return await self._save(agent, before, after, found.upto, done)
 
     async def _skip(self, agent: str, before: str, found: DreamInput) -> DreamResult:
-        """There is nothing to ask a model for. What owners were told of they are not told again."""
+        """Finish without a request, because no note may be used.
+
+        Pending notes are marked, so that owners are not asked again.
+        """
         if found.pending:
             try:
                 await self._memory.rewrite(agent, before=before, after=before, upto=found.upto, reason=DREAM_REASON)
@@ -278,10 +284,12 @@ class Dreamer:
 
     async def _save(self, agent: str, before: str, after: str, upto: Seq, done: TurnOutcome) -> DreamResult:
         try:
-            same = await self._memory.rewrite(agent, before=before, after=f"{after}\n", upto=upto, reason=DREAM_REASON)
+            is_written = await self._memory.rewrite(
+                agent, before=before, after=f"{after}\n", upto=upto, reason=DREAM_REASON
+            )
         except OSError as error:
             return _build_result(done, "failed", reason=f"MEMORY.md cannot be written: {error.strerror or error}")
-        if not same:
+        if not is_written:
             return _build_result(
                 done, "failed", reason="MEMORY.md was changed meanwhile: the next dream begins with that"
             )
@@ -291,15 +299,18 @@ class Dreamer:
 
 
 def render_dream_prompt(before: str, notes: Sequence[DreamNote], memory_chars: int) -> str:
-    """What the model is asked. Pure. What is quoted is indented, so that nothing of it looks like a frame."""
+    """Return the prompt of a dream. Pure. Quoted text is indented, so that nothing of it looks like a frame."""
     memory = indent_text(before) if normalize_text(before) else "(empty)"
     lines = "\n".join(render_note(note) for note in notes)
-    asked = load_prompt("dreaming").replace("{chars}", str(memory_chars))
-    return f"{asked}\n\nMEMORY.md as it is now:\n{memory}\n\nWritten down since, the oldest first:\n{lines}"
+    instructions = load_prompt("dreaming").replace("{chars}", str(memory_chars))
+    return f"{instructions}\n\nMEMORY.md as it is now:\n{memory}\n\nWritten down since, the oldest first:\n{lines}"
 
 
 def truncate_lines(text: str, most: int) -> str:
-    """The lines that fit; of a single long one its beginning. `text` has no empty lines at its ends. Pure."""
+    """Return the lines that fit into `most` characters. Pure.
+
+    Of a single long line its beginning. `text` has no empty lines at its ends.
+    """
     if len(text) <= most:
         return text
     lines = text[: most + 1].rpartition("\n")[0].rstrip()
@@ -307,7 +318,7 @@ def truncate_lines(text: str, most: int) -> str:
 
 
 def strip_wrapping(text: str) -> str:
-    """What a model wrote, without what only wraps a file: a fence around all of it, its own name as a heading. Pure."""
+    """Remove what wraps a model's file: a fence around all of it, its own name as a heading. Pure."""
     lines = normalize_text(text).split("\n")
     if len(lines) > 1 and lines[0].startswith("```") and lines[-1] == "```":
         lines = lines[1:-1]
@@ -317,7 +328,7 @@ def strip_wrapping(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _MemoryRequest:
-    """Asks the model for the file."""
+    """Requests to the model for the new text of MEMORY.md."""
 
     model: Model
     tools: Toolset
@@ -326,8 +337,8 @@ class _MemoryRequest:
     progress: TurnProgress
 
     async def request_text(self, brief: PromptInput, most: int) -> tuple[str, TurnOutcome]:
-        """The file's new text, and what it cost. Empty: there is none, and the outcome says why."""
-        most -= 1  # the line end at the file's
+        """Return the file's new text and the outcome. Empty text: there is none, and the outcome says why."""
+        most -= 1  # one character for the file's line end
         done = await self._ask(brief)
         text = strip_wrapping(done.text) if done.outcome == "replied" else ""
         if len(text) <= most:
@@ -355,7 +366,7 @@ class _MemoryRequest:
 
 
 def _notes_budget_tokens(brief: PromptInput, model: Model, before: str) -> int:
-    """Tokens for notes."""
+    """Return how many tokens the notes of a dream may take."""
     fixed = sum(
         map(estimate_tokens, (brief.persona, brief.binding.prompt, brief.card, before, load_prompt("dreaming")))
     )

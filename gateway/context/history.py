@@ -1,10 +1,9 @@
-"""What later turns of a conversation see of the earlier ones: a function of their records and the newest fold. Pure.
+"""History views: what later turns of a conversation see of the earlier ones.
 
-What of each conversation later turns see: read from the log, and kept for those that were active last.
-
-Nothing here is a second record: all of it is in the log, and what is not here is read from there.
-
-What a turn did before its process ended: it is taken again then, and what it did is not done twice.
+A view is a pure function of the turn records and of the newest fold (`HistoryView.build`). `HistoryStore` reads views
+from the log and caches those of the last active conversations; the cache is no second record.
+`find_write_of_cut_off_turn` and `was_begun_by_cut_off_turn` find what a turn did before its process ended, so that the
+repeated turn does not do it twice.
 """
 
 import hashlib
@@ -49,7 +48,7 @@ from gateway.store import LogEntry, NewEntry, Store, StoreReader
 from gateway.stream.media import MediaStore
 
 RECENT_ENTRIES: Final = 20
-"""Newest ones: more than a turn writes down."""
+"""Newest entries that are searched: more than one turn writes."""
 
 
 async def find_write_of_cut_off_turn(
@@ -58,9 +57,10 @@ async def find_write_of_cut_off_turn(
     turn: TurnId | None,
     same: Callable[[LogEntry, NoteWritten | ReminderSet], bool],
 ) -> LogEntry | None:
-    """What another turn there wrote down, since the last one that ended, and which is the same. None: nothing.
+    """Return the entry that an unfinished earlier turn wrote there and `same` accepts. None: there is none.
 
-    `turn`: which asks. One turn runs there at a time, so another that has not ended never will.
+    Only entries after the last ended turn count. `turn`: the turn that asks. One turn at a time runs in a conversation,
+    so another that has not ended never will.
     """
     if turn is None:
         return None
@@ -74,7 +74,7 @@ async def find_write_of_cut_off_turn(
 
 
 async def was_begun_by_cut_off_turn(reader: StoreReader, place: ConversationId, begun: ToolStarted) -> bool:
-    """Whether another turn there began the same since the last one that ended, and this one did not yet."""
+    """Return whether an unfinished earlier turn began the same tool call, and this turn has not begun it yet."""
     ended = await reader.newest_entries(1, kinds=["turn_ended"], conversation=place)
     found = [
         one.fact
@@ -88,18 +88,21 @@ async def was_begun_by_cut_off_turn(reader: StoreReader, place: ConversationId, 
 _FOREIGN_TEXT_TOOLS: Final = frozenset(
     {"read_file", "grep", "glob", "view_image", "read_room", "who", "list_reminders", "forget", "call_capability"}
 )
-"""Tools that brought somebody's words into a turn of an earlier version, which did not record that."""
+"""Tools that brought other people's words into a turn, for records of earlier versions, which hold no label."""
 _QUOTED_TEXT: Final = re.compile(
     r"\(forwarded from |\[forwarded\]|\(by way of @|\(in reply to |^ *>|\[(?:image|file|video)|changed the topic to",
     re.MULTILINE,
 )
-"""Found in what a turn of an earlier version heard: its line may hold words of others than its sender."""
+"""Marks in the input of a turn of an earlier version: such a line may hold words of others than its sender."""
 
 
 async def label_of_turn(reader: StoreReader, ended: TurnRecord) -> TrustLabel:
-    """The same; of a turn of an earlier version by the roles with which its messages were judged. Raises StoreError."""
-    if (told := recorded_label(ended)) is not None:
-        return told
+    """Return the trust label of a turn's record. Raises StoreError.
+
+    A record of an earlier version holds no label: then it follows from the roles with which its messages were judged.
+    """
+    if (recorded := recorded_label(ended)) is not None:
+        return recorded
     label = TrustLabel(foreign=ended.foreign)
     for seq in ended.covers:
         judged = await reader.find_judgement(seq)
@@ -112,19 +115,20 @@ async def label_of_turn(reader: StoreReader, ended: TurnRecord) -> TrustLabel:
 
 
 BILLED_TURNS = 8
-"""Newest turns that are looked at for what prompts are billed."""
+"""Newest turns whose billed prompt sizes are compared with the estimates."""
 MIN_BILLED_RATIO, MAX_BILLED_RATIO = 0.5, 3.0
-"""Of what was billed to what was estimated. Less is not of the whole prompt: some servers tell what was not cached."""
+"""Limits of billed to estimated tokens. A smaller ratio does not count the whole prompt: some servers report only what
+was not cached."""
 _NEVER_FOLDED = Seq(0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TurnMeasure:
-    """How large a turn is in each form, measured once, when somebody asks."""
+    """Size of a turn in each form, measured once, on first use."""
 
     turn: LoggedTurn
     image_tokens: int
-    """Tokens of what was shown with it."""
+    """Tokens of the images shown with it."""
     requests: int
 
     @cached_property
@@ -134,23 +138,23 @@ class TurnMeasure:
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryTurn:
-    """One turn, as later ones see it."""
+    """One turn, as later turns see it."""
 
     seq: Seq
-    """Where its record stands."""
+    """Log position of its record."""
     raw: PromptTurn
-    """As the log has it, without its images: these are read when they are needed."""
+    """As recorded, without images: these are loaded when they are needed."""
     exchange: PromptTurn
-    """The same, in the form in which it is told."""
+    """As rendered, in the form `form`."""
     form: TurnForm = TurnForm.WHOLE
     measure: TurnMeasure
     media: tuple[MediaRef, ...]
     at: datetime
     """When it ended."""
     is_addressed: bool = False
-    """Somebody had said something to the agent."""
+    """A message was addressed to the agent."""
     interrupted: bool = False
-    """It was ended before it could answer."""
+    """It was interrupted before it could answer."""
     billed: tuple[int, int] = (0, 0)
     """`TurnRecord.prompt_tokens` and `.prompt_estimate`."""
     cleared_tokens: int = 0
@@ -158,19 +162,20 @@ class HistoryTurn:
     recalled: tuple[str, ...] = ()
     nudged: bool = False
     label: TrustLabel = UNKNOWN_LABEL
-    """Of all that its requests held."""
+    """Trust label of all that its requests held."""
 
     @classmethod
     def from_record(
         cls, seq: Seq, ended: Fact, at: datetime, *, simple: bool = False, label: TrustLabel | None = None
     ) -> Self:
-        """What a turn's record leaves to see. `simple`: to a model that takes no tools.
+        """Return the turn that a record describes. `simple`: the model takes no tools.
 
-        `label`: of a record that does not tell it (`gateway.context.history.label_of_turn`). None: such a record is
-        anybody's words.
+        `label`: label for a record that holds none (`gateway.context.history.label_of_turn`). None: such a record
+        counts as anybody's words.
         """
         assert isinstance(ended, TurnRecord)
-        reply = "" if ended.outcome == "failed" else ended.text  # what we said of a failure is not the agent's
+        # the message about a failure is the gateway's, not the agent's
+        reply = "" if ended.outcome == "failed" else ended.text
         exchange = PromptTurn(input_text=ended.heard, reply=reply, steps=ended.steps, without_tools=simple)
         return cls(
             seq=seq,
@@ -193,7 +198,7 @@ class HistoryTurn:
         )
 
     def with_form(self, exchange: PromptTurn, form: TurnForm) -> Self:
-        """The same in another form."""
+        """Return this turn in another form."""
         if (
             form is self.form
             and exchange.messages == self.exchange.messages
@@ -204,62 +209,63 @@ class HistoryTurn:
 
     @cached_property
     def tool_images(self) -> tuple[ToolImage, ...]:
-        """What its tools brought to be seen, as far as that is told."""
+        """Images that its tools returned, as far as the form shows them."""
         return _tool_images(self.exchange)
 
     @cached_property
     def tokens(self) -> int:
-        """Estimated, as it is told."""
+        """Estimated size in the present form."""
         return estimate_turn_size(self.exchange) + self.measure.image_tokens
 
     @cached_property
     def sizes(self) -> TurnSizes:
-        """The same for the planner."""
+        """Sizes in all forms, for the compaction planner."""
         return replace(self.measure.sizes, form=self.form)
 
     @cached_property
     def digest(self) -> bytes:
-        """Names all bytes of it, as it is told."""
-        named = hashlib.blake2b(digest_size=16)
-        for said in self.exchange.messages:
-            for part in said.parts:
-                _update_hash(named, said.role, type(part).__name__, *_piece_texts(part))
-        _update_hash(named, *(ref.sha256 for ref in self.media), *(one.sha256 for one in self.tool_images))
-        return named.digest()
+        """Hash of all bytes of it, in the present form."""
+        hasher = hashlib.blake2b(digest_size=16)
+        for message in self.exchange.messages:
+            for part in message.parts:
+                _update_hash(hasher, message.role, type(part).__name__, *_piece_texts(part))
+        _update_hash(hasher, *(ref.sha256 for ref in self.media), *(one.sha256 for one in self.tool_images))
+        return hasher.digest()
 
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryView:
-    """What the next turn of a conversation sees."""
+    """Earlier turns as the next turn of a conversation sees them."""
 
     turns: tuple[HistoryTurn, ...] = ()
     fold: ViewFolded | None = None
-    """The newest; None: it was never folded."""
+    """The newest fold; None: the view was never folded."""
     folded_at: Seq = _NEVER_FOLDED
-    """Where that stands."""
+    """Log position of the fold."""
 
     @classmethod
     def build(cls, turns: Sequence[HistoryTurn], fold: ViewFolded | None, folded_at: Seq) -> Self:
-        """Each turn in the form that the fold says."""
+        """Return the view with each turn in the form that the fold prescribes."""
         if fold is None:
             return cls(turns=tuple(turns))
         marks = fold_marks(fold)
-        # What stands behind the marks is as it was; only what is in front of them need be made anew.
+        # Only turns in front of the marks change their form.
         front = [turn for turn in turns if turn.seq < max(marks.trimmed, marks.summed)]
-        told = project_turns([LoggedTurn(seq=turn.seq, exchange=turn.raw) for turn in front], marks)
+        projected = project_turns([LoggedTurn(seq=turn.seq, exchange=turn.raw) for turn in front], marks)
         shown = [
-            turn.with_form(exchange, turn_form(turn.seq, marks)) for turn, exchange in zip(front, told, strict=True)
+            turn.with_form(exchange, turn_form(turn.seq, marks))
+            for turn, exchange in zip(front, projected, strict=True)
         ]
         return cls(turns=(*shown, *turns[len(front) :]), fold=fold, folded_at=folded_at)
 
     @property
     def head(self) -> str:
-        """What stands in front of the first turn; empty: nothing."""
+        """Text that stands in front of the first turn; empty: none."""
         return self.fold.head if self.fold is not None else ""
 
     @property
     def label(self) -> TrustLabel:
-        """Of everybody whose words are in it."""
+        """Trust label of everyone whose words are in the view."""
         return reduce(or_, [turn.label for turn in self.turns], label_of_summary(self.fold))
 
     @cached_property
@@ -269,22 +275,22 @@ class HistoryView:
 
     @property
     def tokens(self) -> int:
-        """Estimated, of all of it."""
+        """Estimated size of the whole view."""
         return self.head_tokens + sum([turn.tokens for turn in self.turns])
 
     @property
     def interrupted(self) -> bool:
-        """The newest turn that was told something was ended before it could answer."""
+        """The newest turn that had any input was interrupted before it could answer."""
         return next((turn.interrupted for turn in reversed(self.turns) if turn.raw.messages), False)
 
     @property
     def digest(self) -> str:
-        """In hex: equal views have equal ones, and others differ."""
+        """Hash in hex: equal for equal views, different for different ones."""
         return digest_of_view(self.head, [turn.digest for turn in self.turns])
 
     @property
     def scale(self) -> float:
-        """What the newest prompt was billed, against what it was estimated."""
+        """Ratio of billed to estimated tokens of the newest prompt."""
         ratios = [billed / estimated for billed, estimated in self._billed() if billed >= MIN_BILLED_RATIO * estimated]
         return min(ratios[-1], MAX_BILLED_RATIO) if ratios else 1.0
 
@@ -301,26 +307,29 @@ class HistoryView:
         return next((turn.cleared_tokens for turn in self.turns_since_fold() if turn.billed[0]), 0)
 
     def seq_at(self, index: int) -> Seq:
-        """Where the turn with this index stands; behind the last one: where the next one may stand at first."""
+        """Return the log position of the turn with this index.
+
+        Behind the last turn: the first possible position of the next.
+        """
         return self.turns[index].seq if index < len(self.turns) else Seq(self.turns[-1].seq + 1)
 
     @property
     def has_tool_steps(self) -> bool:
-        """There is something that can go gently."""
+        """There are tool steps, which can be shortened before whole turns must leave."""
         return any(turn.raw.steps for turn in self.turns)
 
     def turns_since_fold(self) -> Iterator[HistoryTurn]:
-        """The turns that came after the newest fold, the newest first."""
+        """Yield the turns after the newest fold, newest first."""
         return itertools.takewhile(lambda turn: turn.seq > self.folded_at, reversed(self.turns))
 
     def sizes(self, *, written: datetime | None) -> list[TurnSizes]:
-        """For the planner. `written`: when the newest journal entry of this place was written."""
+        """Return the sizes for the planner. `written`: time of the newest journal entry of this place."""
         if written is None:
             return [turn.sizes for turn in self.turns]
         return [replace(turn.sizes, is_in_journal=turn.at <= written) for turn in self.turns]
 
     def with_turn(self, newest: HistoryTurn) -> "HistoryView":
-        """With one more turn at its end."""
+        """Return the view with one more turn at its end."""
         return replace(self, turns=(*self.turns, newest))
 
 
@@ -330,24 +339,24 @@ def _tool_images(exchange: PromptTurn) -> tuple[ToolImage, ...]:
 
 
 def fold_marks(fold: ViewFolded) -> ViewMarks:
-    """How it shows the turns in view."""
+    """Return the marks by which a fold shows the turns in view."""
     return ViewMarks(summed=fold.summed, trimmed=fold.trimmed, spared=fold.spared, excerpts_tokens=fold.excerpts_tokens)
 
 
 def digest_of_view(head: str, turns: Iterable[bytes]) -> str:
-    """Name a view by its head and the digests of its turns."""
-    named = hashlib.blake2b(digest_size=16)
-    _update_hash(named, head)
+    """Hash a view by its head and the digests of its turns."""
+    hasher = hashlib.blake2b(digest_size=16)
+    _update_hash(hasher, head)
     for turn in turns:
-        named.update(turn)
-    return named.hexdigest()
+        hasher.update(turn)
+    return hasher.hexdigest()
 
 
-def _update_hash(named: "hashlib.blake2b", *texts: str) -> None:
+def _update_hash(hasher: "hashlib.blake2b", *texts: str) -> None:
     for text in texts:
         piece = text.encode("utf-8", "surrogatepass")
-        named.update(len(piece).to_bytes(8, "big"))
-        named.update(piece)
+        hasher.update(len(piece).to_bytes(8, "big"))
+        hasher.update(piece)
 
 
 def _piece_texts(part: MessagePart) -> tuple[str, ...]:
@@ -363,21 +372,24 @@ def _piece_texts(part: MessagePart) -> tuple[str, ...]:
 
 
 MAX_CACHED_VIEWS = 32
-"""Each holds a view at most, so some hundred kilobytes where a large window is full."""
+"""A view takes some hundred kilobytes where a large window is full."""
 
 
 class HistoryCache:
-    """Views by conversation; the one that was kept longest ago leaves first."""
+    """Views by conversation; the one stored longest ago leaves first."""
 
     def __init__(self) -> None:
         self._views: dict[ConversationId, HistoryView] = {}
 
     def pop(self, conversation: ConversationId) -> HistoryView | None:
-        """Hand the view over. It is not here again before `keep`: a turn that is cut off leaves nothing stale."""
+        """Remove and return the view.
+
+        It is absent until the next `put`: a turn that is cut off leaves nothing stale.
+        """
         return self._views.pop(conversation, None)
 
     def put(self, conversation: ConversationId, view: HistoryView) -> None:
-        """The view as the log has it now: call once the newest turn's record is durable."""
+        """Store the view. Call once the newest turn's record is durable."""
         self._views.pop(conversation, None)
         self._views[conversation] = view
         if len(self._views) > MAX_CACHED_VIEWS:
@@ -385,10 +397,10 @@ class HistoryCache:
 
 
 class HistoryStore:
-    """The views of one agent's conversations."""
+    """History views of one agent's conversations."""
 
     def __init__(self, store: Store, clock: Clock, media: MediaStore, *, simple: bool = False) -> None:
-        """`simple`: for a model that takes no tools."""
+        """`simple`: the model takes no tools."""
         self._store = store
         self._clock = clock
         self._media = media
@@ -396,12 +408,12 @@ class HistoryStore:
         self._cache = HistoryCache()
 
     async def take(self, conversation: ConversationId) -> HistoryView:
-        """What is in view. It is read from the log again unless `keep` is called before the next `take`."""
+        """Return the view. The next `take` reads it from the log again unless `add_turn` is called before."""
         kept = self._cache.pop(conversation)
         return kept if kept is not None else await self.read(conversation)
 
     async def read(self, conversation: ConversationId) -> HistoryView:
-        """The same, from the log. Reads what is in view, and nothing before that."""
+        """Read the view from the log: only the turns in view, nothing before them."""
         turns = await self._store.turns_in_view(conversation)
         found = await self._store.newest_fold(conversation)
         past = [
@@ -416,30 +428,30 @@ class HistoryStore:
         return await label_of_turn(self._store, turn.fact) if isinstance(turn.fact, TurnRecord) else None
 
     def add_turn(self, conversation: ConversationId, view: HistoryView, seq: Seq, ended: TurnRecord) -> None:
-        """One more turn is durable, at `seq`."""
+        """Put the view back with one more turn, which is durable at `seq`."""
         newest = HistoryTurn.from_record(seq, ended, self._clock.now(), simple=self._simple)
         self._cache.put(conversation, view.with_turn(newest))
 
     def forget(self, conversation: ConversationId) -> None:
-        """What is kept is not what the log has."""
+        """Drop the cached view, because the log differs from it."""
         self._cache.pop(conversation)
 
     async def apply_fold(self, conversation: ConversationId, view: HistoryView, folded: ViewFolded) -> HistoryView:
-        """Change the view, durably. Cut off, it is the old one or the new one."""
+        """Append a fold to the log and return the new view. Cut off, the old or the new view holds."""
         entry = NewEntry(fact=folded, at=self._clock.now(), conversation=conversation)
         (stored,) = await self._store.append([entry])
         return HistoryView.build([turn for turn in view.turns if turn.seq >= folded.start], folded, stored.seq)
 
     async def load_exchanges(self, view: HistoryView, *, seeing: bool) -> tuple[PromptTurn, ...]:
-        """The view as a prompt repeats it, with its images if these can be seen and are still there."""
+        """Return the view as prompt turns; with images if the model sees them (`seeing`) and they still exist."""
         exchanges = [turn.exchange for turn in view.turns]
         if seeing:
-            for place, turn in enumerate(view.turns):
+            for index, turn in enumerate(view.turns):
                 if turn.media:
-                    exchanges[place] = replace(turn.exchange, images=await self._media.load_images(turn.media))
+                    exchanges[index] = replace(turn.exchange, images=await self._media.load_images(turn.media))
                 if turn.tool_images:
                     found = await self._media.load_images_by_hash(turn.tool_images)
-                    exchanges[place] = replace(exchanges[place], tool_images=tuple(found.items()))
+                    exchanges[index] = replace(exchanges[index], tool_images=tuple(found.items()))
         return (*_head_exchanges(view.head), *exchanges)
 
 

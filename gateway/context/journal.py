@@ -1,12 +1,11 @@
-"""What an agent writes down: durable in the log, then in the journal that people read.
+"""Journal: notes of agents, durable in the log first, then in the journal file that people read; and their deletion.
 
-The log is the truth, and the file follows it. Beside the store a mark says which note was the last to reach the file,
-so a start writes what a crash or a full disk kept from it, and nothing that somebody has deleted there since.
-
-Forgetting what an agent wrote down: the log keeps it, and nobody is told of it any more.
-
-First it is durable in the log. Then the journal loses the entry and MEMORY.md its line. Beside the store a mark says
-which was the last to reach the files, so that a start goes on with what a crash or a full disk kept from them.
+- `JournalStore` writes notes. The log is authoritative, and the file follows it. A mark file beside the store names the
+  last note that reached the journal, so a start writes what a crash or a full disk held back, and nothing that somebody
+  has deleted there since.
+- `NoteForgetter` forgets notes: the log keeps them, but nothing shows them any more. The deletion is durable in the log
+  first; then the journal loses the entry and MEMORY.md its line. A second mark file names the last deletion that
+  reached the files, so a start completes the others.
 """
 
 import asyncio
@@ -59,35 +58,35 @@ from gateway.stream.place_names import PlaceTitles
 logger = logging.getLogger("reverie.notes")
 
 MAX_RECOVERED_NOTES: Final = 1_000
-"""Notes that a start looks at."""
+"""Newest notes that a start compares with the journal."""
 TAIL_BYTES: Final = 4_000_000
-"""Of a journal, in which a start looks for them."""
+"""Part at the end of a journal in which a start looks for them."""
 MAX_JOURNAL_BYTES: Final = 64_000_000
-"""Of a journal, out of which something is taken: more than years of notes."""
+"""Size of a journal from which notes can be removed: more than years of notes."""
 _JOURNAL_MARK: Final = "journal.mark"
 _NOTE_KEY_PREFIX: Final = "note:"
 
 
 @dataclass(slots=True)
 class _JournalState:
-    """One agent's."""
+    """State of one agent's journal."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     is_loaded: bool = False
-    """What the log holds of it has been looked at."""
+    """The notes of the log have been read."""
     undreamt_notes: deque[tuple[Seq, int]] = field(default_factory=lambda: deque(maxlen=MAX_RECOVERED_NOTES))
-    """Where each note since the last dream stands, and its tokens."""
+    """Log position and tokens of each note since the last dream."""
     handwritten: tuple[FileStamp, list[JournalEntry]] = (None, [])
-    """What people wrote, and the state of the file in which it was read."""
+    """Entries written by people, and the state of the file when they were read."""
     unwritten: list[JournalEntry] = field(default_factory=list)
-    """Durable, and not in the file yet."""
+    """Durable notes that are not in the file yet."""
 
 
 class JournalStore:
-    """Writes down what agents want to keep. `recover` before the first use, `close` at the end."""
+    """Writes the notes of all agents. Call `recover` before the first use, `close` at the end."""
 
     def __init__(self, store: Store, clock: Clock, directory: Callable[[str], Path]) -> None:
-        """`directory`: where an agent's journal is (`own_files.own`)."""
+        """`directory`: return the directory of an agent's journal."""
         self._store = store
         self._clock = clock
         self._directory = directory
@@ -95,94 +94,103 @@ class JournalStore:
         self._write_tasks: set[asyncio.Task[str]] = set()
 
     async def recover(self, agents: Iterable[str]) -> None:
-        """Write what the last run could not into the journals. Raises StoreError; what a disk refuses is logged."""
+        """Write the notes that the last run could not write into the journals.
+
+        Raises StoreError; disk errors are logged.
+        """
         for agent in agents:
             await self._load_state(agent)
 
-    async def write_entry(self, where: ToolContext, title: str, text: str) -> str:
-        """Write an entry, and say so to the model. Raises Refused, StoreError.
+    async def write_entry(self, context: ToolContext, title: str, text: str) -> str:
+        """Write an entry and return the answer for the model. Raises ToolCallRefused, StoreError.
 
-        What the same turn wrote before its process ended is not written again.
-        When this returns it is durable, and in the file unless the disk refuses. Cancelled, it is written all the same.
+        If the same turn wrote it before its process ended, it is not written again. On return it is durable, and in the
+        file unless the disk fails. On cancellation it is written all the same.
         """
         title = to_single_line(title, len(title))
         if len(title) > MAX_TITLE_CHARS:
             raise ToolCallRefused(f"A title has at most {MAX_TITLE_CHARS} characters.")
-        await self._write(where, title, text, lasting=False)
+        await self._write(context, title, text, lasting=False)
         return "It is in your journal."
 
-    async def remember(self, where: ToolContext, text: str) -> str:
-        """Keep a fact for good, as `journal` keeps an entry."""
-        await self._write(where, "", text, lasting=True)
+    async def remember(self, context: ToolContext, text: str) -> str:
+        """Store a fact for good, with the guarantees of `write_entry`."""
+        await self._write(context, "", text, lasting=True)
         return "You will remember it."
 
     def material_tokens(self, agent: str) -> int:
-        """Roughly how much was written down since the last dream; looks at nothing but memory."""
+        """Return the approximate size of the notes since the last dream, from memory alone."""
         return sum(tokens for _, tokens in self._state_of(agent).undreamt_notes)
 
     def mark_dreamt(self, agent: str, upto: Seq) -> None:
-        """What was written down up to here is in the agent's memory now."""
-        desk = self._state_of(agent)
-        while desk.undreamt_notes and desk.undreamt_notes[0][0] <= upto:
-            desk.undreamt_notes.popleft()
+        """Record that the notes up to this log position are in the agent's memory."""
+        state = self._state_of(agent)
+        while state.undreamt_notes and state.undreamt_notes[0][0] <= upto:
+            state.undreamt_notes.popleft()
 
     async def read_handwritten(self, agent: str) -> list[JournalEntry]:
-        """What people wrote into the journal, as it stands there now: of a long one, in its end. Raises OSError."""
-        desk, path = self._state_of(agent), self._directory(agent) / JOURNAL_FILE
+        """Return the entries that people wrote into the journal, read again if it changed. Raises OSError.
+
+        Of a long journal only the end is read.
+        """
+        state, path = self._state_of(agent), self._directory(agent) / JOURNAL_FILE
         if (
-            desk.handwritten[0] is None or file_stamp(path) != desk.handwritten[0]
-        ):  # a look that costs less than a thread does
-            desk.handwritten = await asyncio.to_thread(_read_handwritten, path, desk.handwritten)
-        return desk.handwritten[1]
+            state.handwritten[0] is None or file_stamp(path) != state.handwritten[0]
+        ):  # this check costs less than a thread
+            state.handwritten = await asyncio.to_thread(_read_handwritten, path, state.handwritten)
+        return state.handwritten[1]
 
     async def remove_note(self, agent: str, note: LogEntry, forgotten: Seq) -> None:
-        """What the entry at `forgotten` forgets: no dream is told of it, and the journal loses it. Raises OSError."""
+        """Remove a note that the entry at `forgotten` deletes from the dream material and the journal.
+
+        Raises OSError.
+        """
         assert isinstance(note.fact, NoteWritten)
-        desk, name = await self._load_state(agent), note_id_of(note)
-        async with desk.lock:
+        state, name = await self._load_state(agent), note_id_of(note)
+        async with state.lock:
             trusted = is_trusted(note.fact.role, foreign=note.fact.foreign)
-            # Then the next dream is told that it goes.
-            dreamt = trusted and all(seq != note.seq for seq, _ in desk.undreamt_notes)
-            kept = [one for one in desk.undreamt_notes if one[0] not in (note.seq, forgotten)]
-            desk.undreamt_notes = deque(
+            # An earlier dream used it, so the next one is to remove it.
+            dreamt = trusted and all(seq != note.seq for seq, _ in state.undreamt_notes)
+            kept = [one for one in state.undreamt_notes if one[0] not in (note.seq, forgotten)]
+            state.undreamt_notes = deque(
                 [*kept, *([(forgotten, estimate_note_tokens(note.fact))] if dreamt else [])], maxlen=MAX_RECOVERED_NOTES
             )
-            desk.unwritten = [entry for entry in desk.unwritten if entry.note_id != name]
+            state.unwritten = [entry for entry in state.unwritten if entry.note_id != name]
             await asyncio.to_thread(_remove_note_from_file, self._directory(agent) / JOURNAL_FILE, name)
 
     async def close(self) -> None:
-        """Wait for what is being written."""
+        """Wait for the writes in progress."""
         while self._write_tasks:
             await asyncio.wait(self._write_tasks)
 
-    async def _write(self, where: ToolContext, title: str, text: str, *, lasting: bool) -> str:
+    async def _write(self, context: ToolContext, title: str, text: str, *, lasting: bool) -> str:
         text = normalize_text(text)
         if not text:
             raise ToolCallRefused("There is nothing to write down: the text is blank.")
         if len(text) > MAX_TEXT_CHARS:
             raise ToolCallRefused(f"That is {len(text)} characters; at most {MAX_TEXT_CHARS} are kept. Write less.")
-        role, foreign = where.least_role, bool(where.trust.foreign)
+        role, foreign = context.least_role, bool(context.trust.foreign)
         trusted = is_trusted(role, foreign=foreign)
         noted = NoteWritten(
-            agent=where.agent,
-            scope=scope_of_new_note(where.at.conversation, where.visibility.scope, trusted=trusted),
+            agent=context.agent,
+            scope=scope_of_new_note(context.at.conversation, context.visibility.scope, trusted=trusted),
             title=title,
             text=text,
             lasting=lasting,
-            turn=where.turn,
+            turn=context.turn,
             role=role,
             foreign=foreign,
         )
-        # On its own: an interrupted turn must not leave a note of which nobody knows whether it was kept.
-        task = asyncio.create_task(self._append_note(where, noted))
+        # In a task of its own: an interrupted turn must not leave it open whether the note was kept.
+        task = asyncio.create_task(self._append_note(context, noted))
         self._write_tasks.add(task)
         task.add_done_callback(self._write_tasks.discard)
         return await asyncio.shield(task)
 
-    async def _append_note(self, where: ToolContext, noted: NoteWritten) -> str:
-        desk = await self._load_state(noted.agent)
-        async with desk.lock:  # so that the file has the order of the log
-            place = where.at.conversation
+    async def _append_note(self, context: ToolContext, noted: NoteWritten) -> str:
+        state = await self._load_state(noted.agent)
+        async with state.lock:  # so that the file has the order of the log
+            place = context.at.conversation
             before = await find_write_of_cut_off_turn(
                 self._store,
                 place,
@@ -196,15 +204,15 @@ class JournalStore:
             entry = NewEntry(fact=noted, at=now, conversation=place, key=f"{_NOTE_KEY_PREFIX}{note}")
             (stored,) = await self._store.append([entry])
             if _is_dream_material(noted):
-                desk.undreamt_notes.append((stored.seq, estimate_note_tokens(noted)))
-            desk.unwritten.append(to_journal_entry(noted, entry))
-            await self._flush(noted.agent, desk)
+                state.undreamt_notes.append((stored.seq, estimate_note_tokens(noted)))
+            state.unwritten.append(to_journal_entry(noted, entry))
+            await self._flush(noted.agent, state)
         return note
 
     async def _load_state(self, agent: str) -> _JournalState:
-        desk = self._state_of(agent)
-        async with desk.lock:
-            if not desk.is_loaded:
+        state = self._state_of(agent)
+        async with state.lock:
+            if not state.is_loaded:
                 found = await self._store.newest_entries(MAX_RECOVERED_NOTES, kinds=["noted"])
                 notes = [
                     (one, one.fact) for one in found if isinstance(one.fact, NoteWritten) and one.fact.agent == agent
@@ -213,54 +221,54 @@ class JournalStore:
                 upto = dream.fact.upto if dream is not None else 0
                 gone = await self._store.forgotten_notes([one.seq for one, _ in notes])
                 left = [(one, noted) for one, noted in notes if one.seq not in gone]
-                desk.undreamt_notes.extend(
+                state.undreamt_notes.extend(
                     (one.seq, estimate_note_tokens(noted))
                     for one, noted in left
                     if one.seq > upto and _is_dream_material(noted)
                 )
                 missing = await self._find_missing(agent, [to_journal_entry(noted, one) for one, noted in notes])
-                names_left = {note_id_of(one) for one, _ in left}
-                desk.unwritten = [entry for entry in missing if entry.note_id in names_left]
-                desk.is_loaded = True
-                await self._flush(agent, desk)
-        return desk
+                ids_left = {note_id_of(one) for one, _ in left}
+                state.unwritten = [entry for entry in missing if entry.note_id in ids_left]
+                state.is_loaded = True
+                await self._flush(agent, state)
+        return state
 
     async def _find_missing(self, agent: str, entries: list[JournalEntry]) -> list[JournalEntry]:
-        """Those that did not reach the file."""
+        """Return the entries that did not reach the file."""
         if not entries:
             return []
         try:
-            there = await asyncio.to_thread(self._read_written_ids, agent, entries[-1].note_id)
+            written = await asyncio.to_thread(self._read_written_ids, agent, entries[-1].note_id)
         except OSError as error:
             logger.warning("the journal of %s cannot be read: %s", agent, error)
-            there = set()
-        last = max((place for place, one in enumerate(entries) if one.note_id in there), default=-1)
+            written = set()
+        last = max((place for place, one in enumerate(entries) if one.note_id in written), default=-1)
         return entries[last + 1 :]
 
     def _read_written_ids(self, agent: str, newest: str) -> set[str]:
-        mark = (read_private(self._mark_path(agent), most=100) or b"").decode("ascii", "replace")
-        if mark == newest:
+        newest_mark = (read_private(self._mark_path(agent), most=100) or b"").decode("ascii", "replace")
+        if newest_mark == newest:
             return {newest}
         end = read_tail(self._directory(agent) / JOURNAL_FILE, most=TAIL_BYTES)
-        there = find_note_ids(end.decode("utf-8", "replace"))
-        if newest in there:
+        written = find_note_ids(end.decode("utf-8", "replace"))
+        if newest in written:
             replace_private(self._mark_path(agent), newest.encode())
-        return {mark} | there
+        return {newest_mark} | written
 
-    async def _flush(self, agent: str, desk: _JournalState) -> None:
-        """Into the file; what the disk refuses waits for the next note, or the next start."""
-        if not desk.unwritten:
+    async def _flush(self, agent: str, state: _JournalState) -> None:
+        """Write to the file; after a disk error the entries wait for the next note, or the next start."""
+        if not state.unwritten:
             return
         try:
-            await asyncio.to_thread(self._append_to_file, agent, desk.unwritten)
+            await asyncio.to_thread(self._append_to_file, agent, state.unwritten)
         except OSError as error:
             logger.warning("the journal of %s cannot be written, the log has what it lacks: %s", agent, error)
 
-    def _append_to_file(self, agent: str, late: list[JournalEntry]) -> None:
-        while late:
-            append_private(self._directory(agent) / JOURNAL_FILE, format_entry(late[0]).encode())
-            replace_private(self._mark_path(agent), late[0].note_id.encode())
-            del late[0]
+    def _append_to_file(self, agent: str, entries: list[JournalEntry]) -> None:
+        while entries:
+            append_private(self._directory(agent) / JOURNAL_FILE, format_entry(entries[0]).encode())
+            replace_private(self._mark_path(agent), entries[0].note_id.encode())
+            del entries[0]
 
     def _mark_path(self, agent: str) -> Path:
         return agent_state_directory(self._store.path, agent) / _JOURNAL_MARK
@@ -270,12 +278,12 @@ class JournalStore:
 
 
 def _note_identity(noted: NoteWritten) -> tuple[str, str, str, str, bool]:
-    """What tells one note from another, whoever had it written."""
+    """Return the fields that distinguish notes, regardless of who requested them."""
     return noted.agent, noted.scope, noted.title, noted.text, noted.lasting
 
 
 def _is_dream_material(noted: NoteWritten) -> bool:
-    """Whether there is something to dream of, or to ask an owner."""
+    """Return whether a note is material for a dream, or a question to an owner."""
     return noted.lasting or is_trusted(noted.role, foreign=noted.foreign)
 
 
@@ -287,12 +295,12 @@ def _remove_note_from_file(path: Path, note: str) -> None:
 
 
 def note_id_of(stored: NewEntry | LogEntry) -> str:
-    """What the journal calls it."""
+    """Return the id of a note in the journal."""
     return (stored.key or "").removeprefix(_NOTE_KEY_PREFIX)
 
 
 def estimate_note_tokens(noted: NoteWritten) -> int:
-    """Roughly, of one note."""
+    """Return the approximate size of a note."""
     return estimate_tokens(noted.title + noted.text)
 
 
@@ -304,14 +312,14 @@ def _read_handwritten(path: Path, before: tuple[FileStamp, list[JournalEntry]]) 
     return now, [entry for entry in parse_journal(text) if not entry.note_id]
 
 
-def to_journal_entry(noted: NoteWritten, of: NewEntry | LogEntry) -> JournalEntry:
-    """A note of the log as the journal has it."""
+def to_journal_entry(noted: NoteWritten, entry: NewEntry | LogEntry) -> JournalEntry:
+    """Return a note of the log as a journal entry."""
     title = REMEMBERED_TITLE if noted.lasting else noted.title
-    return JournalEntry(at=of.at, title=title, text=noted.text, scope=noted.scope, note_id=note_id_of(of))
+    return JournalEntry(at=entry.at, title=title, text=noted.text, scope=noted.scope, note_id=note_id_of(entry))
 
 
 MAX_MATCHES: Final = 10
-"""Told of, where several are meant."""
+"""Matches shown if several notes fit."""
 MAX_WORDS: Final = 12
 FORGET_PERMIT: Final = ToolPermit(approval="untrusted")
 NO_MATCH: Final = (
@@ -330,24 +338,24 @@ _FORGOTTEN_MARK: Final = "forgotten.mark"
 
 
 def parse_note_handle(written: str) -> Seq | None:
-    """The note that is named by this handle, e.g. n12, as recall shows it. None: it is none."""
+    """Return the note that a handle names, e.g. n12, as `recall` shows it. None: it is no handle."""
     match = _HANDLE.fullmatch(written.strip(_QUOTES).lower())
     return Seq(int(match[1])) if match is not None else None
 
 
 class JournalPlaces(SearchPlaces, Protocol):
-    """Who knows places: `gateway.stream.routing.PrivacyCache`."""
+    """Provider of facts about places, see `gateway.stream.routing.PrivacyCache`."""
 
     @property
     def titles(self) -> PlaceTitles:
-        """What places are called."""
+        """Titles of places."""
 
     async def is_direct(self, conversation: ConversationId) -> bool | None:
-        """Whether it is a direct chat."""
+        """Return whether it is a direct chat; None: unknown."""
 
 
 class NoteForgetter:
-    """Of all agents. `recover` after the notes and the memory have."""
+    """Forgets notes, for all agents. Call `recover` after the journal and the memory have recovered."""
 
     def __init__(
         self, store: Store, clock: Clock, places: JournalPlaces, notes: JournalStore, memory: MemoryStore
@@ -362,97 +370,105 @@ class NoteForgetter:
 
     @property
     def tool(self) -> Tool:
-        """The tool."""
+        """The `forget` tool."""
         return Tool.create(FORGET, ForgetArgs, self.forget, FORGET_PERMIT)
 
     async def recover(self, agents: Iterable[str]) -> None:
-        """Take out of the files what the last run could not. Raises StoreError; what a disk refuses is logged."""
+        """Remove from the files what the last run could not remove. Raises StoreError; disk errors are logged."""
         for agent in agents:
             await self.apply_to_files(agent)
 
-    async def forget(self, asked: ForgetArgs, where: ToolContext) -> str | ToolOutput:
-        """Forget the one that is meant, or tell which could be. Raises Refused and StoreError.
+    async def forget(self, args: ForgetArgs, context: ToolContext) -> str | ToolOutput:
+        """Forget the note that is meant, or list the candidates. Raises ToolCallRefused and StoreError.
 
-        When this returns it is durable. Cancelled, it is forgotten all the same, or not at all.
+        On return it is durable. On cancellation it is forgotten all the same, or not at all.
         """
-        may = await self._allowed_scopes(where)
-        seq = parse_note_handle(asked.what)
-        found = await (self.find_note(seq, where) if seq is not None else self._find_by_words(asked.what, where))
+        is_allowed = await self._allowed_scopes(context)
+        seq = parse_note_handle(args.what)
+        found = await (self.find_note(seq, context) if seq is not None else self._find_by_words(args.what, context))
         if not found:
             raise ToolCallRefused(NO_MATCH)
-        open_ = [(one, hit) for one, hit in found if may(hit.scope)]
-        if not open_:
+        deletable = [(one, hit) for one, hit in found if is_allowed(hit.scope)]
+        if not deletable:
             raise ToolCallRefused(NOT_ALLOWED)
-        if len(open_) > 1:
-            words = split_words(asked.what)
-            lines = [f"{hit.handle} {hit.render(words)}" for _, hit in open_[:MAX_MATCHES]]
-            more = " There are more: give more words." if len(open_) > MAX_MATCHES else ""
+        if len(deletable) > 1:
+            words = split_words(args.what)
+            lines = [f"{hit.handle} {hit.render(words)}" for _, hit in deletable[:MAX_MATCHES]]
+            more = " There are more: give more words." if len(deletable) > MAX_MATCHES else ""
             head = f"Several are like that. Nothing is forgotten yet: name one by its handle.{more}"
-            foreign = any(hit.is_foreign for _, hit in open_[:MAX_MATCHES])
+            foreign = any(hit.is_foreign for _, hit in deletable[:MAX_MATCHES])
             text = "\n".join([head, *lines])
             return ToolOutput(text=text, kind="messages", origin="your notes", is_untrusted=True, is_foreign=foreign)
-        return await run_to_completion(self._forget_note(open_[0][0], where))
+        return await run_to_completion(self._forget_note(deletable[0][0], context))
 
-    async def _allowed_scopes(self, where: ToolContext) -> Callable[[str], bool]:
-        """Whose notes who asks can have forgotten, by their scope. What may not be told there is not found at all."""
-        if where.requesters and all(asker.role in ("owner", "admin") for asker in where.requesters):
+    async def _allowed_scopes(self, context: ToolContext) -> Callable[[str], bool]:
+        """Return a predicate for the scopes whose notes the requesters may delete.
+
+        Raises ToolCallRefused if there are none.
+        """
+        if context.requesters and all(requester.role in ("owner", "admin") for requester in context.requesters):
             return lambda _: True
-        if await self._places.is_direct(where.at.conversation):
-            return lambda scope: scope == where.visibility.scope
+        if await self._places.is_direct(context.at.conversation):
+            return lambda scope: scope == context.visibility.scope
         raise ToolCallRefused(NOT_ALLOWED)
 
-    async def find_note(self, seq: Seq, where: ToolContext) -> list[tuple[LogEntry, SearchHit]]:
-        """The note that stands there, if it may be told of where this is asked and is not forgotten; else none."""
+    async def find_note(self, seq: Seq, context: ToolContext) -> list[tuple[LogEntry, SearchHit]]:
+        """Return the note at a log position, unless it is forgotten or not visible in this context."""
         one = await self._store.entry(seq)
-        return await self._filter_visible([one], where) if one is not None else []
+        return await self._filter_visible([one], context) if one is not None else []
 
-    async def _find_by_words(self, what: str, where: ToolContext) -> list[tuple[LogEntry, SearchHit]]:
-        """The newest that hold all the words, a few more than are told."""
+    async def _find_by_words(self, what: str, context: ToolContext) -> list[tuple[LogEntry, SearchHit]]:
+        """Return the newest notes that hold all the words, a few more than are shown."""
         terms = [term for term in to_single_line(what, len(what)).split() if any(map(str.isalnum, term))][:MAX_WORDS]
         found, before = list[tuple[LogEntry, SearchHit]](), None
         for _ in range(_PAGES if terms else 0):
             page = await self._store.newest_entries(_PAGE, before=before, kinds=["noted"], match=match_all_terms(terms))
-            found += await self._filter_visible(page[::-1], where)
+            found += await self._filter_visible(page[::-1], context)
             if len(found) > MAX_MATCHES or len(page) < _PAGE:
                 break
             before = page[0].seq
         return found
 
-    async def _filter_visible(self, some: Iterable[LogEntry], where: ToolContext) -> list[tuple[LogEntry, SearchHit]]:
-        """The notes that may be told there and are not forgotten: as `recall` finds them."""
-        notes = [one for one in some if isinstance(one.fact, NoteWritten)]
-        hits = [(one, await self._hits.build(one, where)) for one in notes]
-        return where.visibility.only_visible(
+    async def _filter_visible(
+        self, entries: Iterable[LogEntry], context: ToolContext
+    ) -> list[tuple[LogEntry, SearchHit]]:
+        """Return the notes that are visible in this context and not forgotten, as `recall` finds them."""
+        notes = [one for one in entries if isinstance(one.fact, NoteWritten)]
+        hits = [(one, await self._hits.build(one, context)) for one in notes]
+        return context.visibility.only_visible(
             [(one, hit) for one, hit in hits if hit is not None], lambda pair: pair[1].scope
         )
 
-    async def _forget_note(self, note: LogEntry, where: ToolContext) -> str:
-        asking = where.requesters
-        by = ", ".join(f"{to_single_line(asker.name, 100)} ({asker.role})" for asker in asking) or "the agent itself"
-        fact = NoteForgotten(agent=where.agent, note=note.seq, by=by, turn=where.turn)
+    async def _forget_note(self, note: LogEntry, context: ToolContext) -> str:
+        requesters = context.requesters
+        by = (
+            ", ".join(f"{to_single_line(requester.name, 100)} ({requester.role})" for requester in requesters)
+            or "the agent itself"
+        )
+        fact = NoteForgotten(agent=context.agent, note=note.seq, by=by, turn=context.turn)
         entry = NewEntry(
-            fact=fact, at=self._clock.now(), conversation=where.at.conversation, key=f"forgotten:{note.seq}"
+            fact=fact, at=self._clock.now(), conversation=context.at.conversation, key=f"forgotten:{note.seq}"
         )
         await self._store.append([entry])
-        trusted = bool(asking) and all(asker.role in ("owner", "admin") for asker in asking)
-        reached = await self.apply_to_files(where.agent, trusted=[note.seq] if trusted else ())
+        trusted = bool(requesters) and all(requester.role in ("owner", "admin") for requester in requesters)
+        reached = await self.apply_to_files(context.agent, trusted=[note.seq] if trusted else ())
         late = "" if reached else " The files could not be written just now, and follow at the next start."
         return f"It is forgotten. What MEMORY.md made of it leaves with the next dream. Do not tell it again.{late}"
 
     async def apply_to_files(self, agent: str, *, trusted: Collection[Seq] = ()) -> bool:
-        """Take what is forgotten out of the files. False: a disk refused. `trusted`: for these, lines of anybody's.
+        """Remove forgotten notes from the files. False: a disk error. Raises StoreError.
 
-        Raises StoreError.
+        `trusted`: notes deleted by an owner or admin, whose lines in MEMORY.md go whoever wrote them.
         """
         mark = agent_state_directory(self._store.path, agent) / _FORGOTTEN_MARK
         async with self._lock:
             try:
-                told = (await asyncio.to_thread(read_private, mark, most=100) or b"0").decode("ascii", "replace")
-                after = int(told) if told.isdigit() else 0
+                mark_text = (await asyncio.to_thread(read_private, mark, most=100) or b"0").decode("ascii", "replace")
+                after = int(mark_text) if mark_text.isdigit() else 0
                 while page := await self._store.entries(after=after, kinds=["forgotten"], limit=_PAGE):
                     for one in page:
                         if isinstance(one.fact, NoteForgotten) and one.fact.agent == agent:
-                            await self._remove_from_files(one.fact, one.seq, anybodys=one.fact.note in trusted)
+                            await self._remove_from_files(one.fact, one.seq, any_author=one.fact.note in trusted)
                         after = one.seq
                         await asyncio.to_thread(replace_private, mark, str(after).encode())
             except OSError as error:
@@ -460,7 +476,7 @@ class NoteForgetter:
                 return False
         return True
 
-    async def _remove_from_files(self, forgotten: NoteForgotten, at: Seq, *, anybodys: bool) -> None:
+    async def _remove_from_files(self, forgotten: NoteForgotten, at: Seq, *, any_author: bool) -> None:
         note = await self._store.entry(forgotten.note)
         if note is None or not isinstance(note.fact, NoteWritten):
             return
@@ -470,11 +486,15 @@ class NoteForgetter:
         if after == before:
             return
         newest_first = await load_dreams(self._store, forgotten.agent)
-        made = next((one.fact for one in reversed(newest_first) if one.fact.upto >= note.seq), None)
+        creating_dream = next((one.fact for one in reversed(newest_first) if one.fact.upto >= note.seq), None)
         known = is_trusted(note.fact.role, foreign=note.fact.foreign) or any(
             forgotten.note in one.fact.notes for one in newest_first
         )
-        # Else somebody could have written down what stands there, to have it taken out.
-        if anybodys or (known and made is not None and remove_note_lines(made.before, text) == made.before):
+        # Otherwise somebody could write down what already stands there, to have it removed.
+        if any_author or (
+            known
+            and creating_dream is not None
+            and remove_note_lines(creating_dream.before, text) == creating_dream.before
+        ):
             upto = newest_first[0].fact.upto if newest_first else Seq(0)
             await self._memory.rewrite(forgotten.agent, before=before, after=after, upto=upto, reason="forgotten")

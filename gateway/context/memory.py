@@ -1,9 +1,9 @@
-"""MEMORY.md: what an agent knows for good. Written by dreams, edited by people, told to a verified owner alone.
+"""MEMORY.md: an agent's long-term memory. Written by dreams, edited by people, shown to a verified owner alone.
 
-Notes that were made of strangers' words come into it only by an owner's word (`MemoryStore.approve`), as they are.
-
-The log has each version that a dream wrote, before the file has it. Beside the store a mark says which one was the last
-to reach the file, so that a start goes on with what a crash cut off; what people wrote since is never overwritten.
+- Notes made from strangers' words enter it only with an owner's approval (`MemoryStore.approve`), word for word.
+- The log has each version that a dream wrote before the file has it. A mark file beside the store names the last
+  version that reached the file, so a start completes what a crash cut off; later changes by people are never
+  overwritten.
 """
 
 import asyncio
@@ -23,20 +23,20 @@ from gateway.store import NewEntry, Store, StoreReader
 logger = logging.getLogger("reverie.memory")
 
 MAX_BYTES: Final = 250_000
-"""Of a file that is read: as much as a workspace's."""
+"""Largest file that is read, as in a workspace."""
 MAX_CHARS: Final = 12_000
-"""Of a file that an approved note is added to: more of it is in no prompt."""
+"""Largest file to which an approved note is added: text beyond that is in no prompt."""
 APPROVED: Final = "approved"
-"""The reason of a `MemoryConsolidated` by which an owner let a note in."""
+"""`MemoryConsolidated.reason` of an approval."""
 UNDONE: Final = "undone"
-"""The reason of a `MemoryConsolidated` that took another one back."""
+"""`MemoryConsolidated.reason` of a version that takes another one back."""
 _MARK: Final = "memory.mark"
 _PAGE: Final = 20
 _PAGES: Final = 50
-"""A thousand dreams, of all agents: two years of one."""
+"""Limit of the search: a thousand dreams of all agents, two years of one."""
 
 Directory = Callable[[str], Path]
-"""Where an agent's own files are."""
+"""Return the directory of an agent's own files."""
 
 
 class DreamRecord(NamedTuple):
@@ -48,7 +48,7 @@ class DreamRecord(NamedTuple):
 
 
 async def load_dreams(reader: StoreReader, agent: str, most: int | None = None) -> list[DreamRecord]:
-    """An agent's, the newest first, at most so many; of the newest of all agents'."""
+    """Return an agent's dreams, newest first, at most `most`, among the newest of all agents."""
     found, before = list[DreamRecord](), None
     for _ in range(_PAGES):
         page = await reader.newest_entries(_PAGE, before=before, kinds=["dreamed"])
@@ -64,12 +64,12 @@ async def load_dreams(reader: StoreReader, agent: str, most: int | None = None) 
 
 
 async def find_newest_dream(reader: StoreReader, agent: str) -> DreamRecord | None:
-    """The last version that was written of an agent's memory, whoever changed the file since."""
+    """Return the last recorded version of an agent's memory, whoever changed the file since."""
     return next(iter(await load_dreams(reader, agent, 1)), None)
 
 
 def find_last_effective_dream(newest_first: list[DreamRecord]) -> DreamRecord | None:
-    """The newest dream that changed something and was not taken back."""
+    """Return the newest dream that changed something and was not taken back."""
     undone = 0
     for one in newest_first:
         if one.fact.before == one.fact.after:
@@ -84,30 +84,33 @@ def find_last_effective_dream(newest_first: list[DreamRecord]) -> DreamRecord | 
 
 
 def format_diff(before: str, after: str) -> str:
-    """What changed, as a unified diff; empty: nothing did."""
+    """Return a unified diff; empty: nothing changed."""
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), "before", "after", lineterm="")
     return "\n".join(lines)
 
 
 def remove_note_lines(text: str, noted: str) -> str:
-    """The file without the lines that say word for word what was noted, and nothing else. Pure."""
+    """Return the file without the lines that hold exactly a note's words. Pure."""
     wanted = [words for line in noted.split("\n") if (words := normalize_text(line))]
     lines = text.split("\n")
-    said = [normalize_text(line) for line in lines]
+    normalized = [normalize_text(line) for line in lines]
     count = len(wanted)
-    first = next((place for place in range(len(lines)) if wanted and said[place : place + count] == wanted), None)
+    first = next((index for index in range(len(lines)) if wanted and normalized[index : index + count] == wanted), None)
     return text if first is None else remove_note_lines("\n".join(lines[:first] + lines[first + count :]), noted)
 
 
 class MemoryFile:
-    """One agent's. Blocks on the disk; all raise OSError, also for a file that is a link or no text."""
+    """One agent's MEMORY.md.
+
+    The methods block on the disk and raise OSError, also for a link and for a file that is no text.
+    """
 
     def __init__(self, store: Path, directory: Path, agent: str) -> None:
         self.path = directory / MEMORY_FILE
         self._mark = agent_state_directory(store, agent) / _MARK
 
     def read(self) -> str:
-        """As it stands there, whoever wrote it. Empty: there is none."""
+        """Return the text of the file, whoever wrote it. Empty: there is no file."""
         content = read_private(self.path, most=MAX_BYTES) or b""
         try:
             return content.decode()
@@ -115,11 +118,11 @@ class MemoryFile:
             raise OSError(f"{self.path} is not UTF-8") from None
 
     def write(self, text: str) -> None:
-        """Put this in its place, at once and whole."""
+        """Replace the file atomically."""
         replace_private(self.path, text.encode())
 
     def finish_write(self, newest: DreamRecord | None) -> None:
-        """Go on with what a crash cut off: this version is durable, and perhaps the file lacks it."""
+        """Complete a write that a crash cut off: the version is durable, but the file may lack it."""
         if newest is None or (read_private(self._mark, most=100) or b"").decode("ascii", "replace") == newest.key:
             return
         if self.read() == newest.fact.before:
@@ -127,12 +130,12 @@ class MemoryFile:
         self.mark_written(newest.key)
 
     def mark_written(self, key: str) -> None:
-        """This version has reached the file."""
+        """Record that this version has reached the file."""
         replace_private(self._mark, key.encode())
 
 
 class MemoryStore:
-    """All agents'."""
+    """MEMORY.md of all agents."""
 
     def __init__(self, store: Store, clock: Clock, directory: Directory) -> None:
         self._store = store
@@ -143,26 +146,30 @@ class MemoryStore:
         return MemoryFile(self._store.path, self._directory(agent), agent)
 
     async def recover(self, agent: str) -> None:
-        """`settle` at a start, which must not fail for a file: what a disk refuses is logged. Raises StoreError."""
+        """Call `finish_write` at a start, which must not fail because of a file: disk errors are logged.
+
+        Raises StoreError.
+        """
         try:
             await self.finish_write(agent)
         except OSError as error:
             logger.warning("the memory of %s cannot be written or read: %s", agent, error)
 
     async def finish_write(self, agent: str) -> None:
-        """Go on with what a crash cut off. Raises OSError, StoreError."""
+        """Complete a write that a crash cut off. Raises OSError, StoreError."""
         await asyncio.to_thread(self._file(agent).finish_write, await find_newest_dream(self._store, agent))
 
     async def read(self, agent: str) -> str:
-        """All of the file. Empty: there is none. Raises OSError."""
+        """Return the text of the file. Empty: there is no file. Raises OSError."""
         return await asyncio.to_thread(self._file(agent).read)
 
     async def rewrite(
         self, agent: str, *, before: str, after: str, upto: Seq, reason: str, notes: tuple[Seq, ...] = ()
     ) -> bool:
-        """Have the file say `after`, unless it does not say `before` any more: False, and nothing is done.
+        """Replace the text `before` with `after`. False: the file no longer holds `before`, and nothing is done.
 
-        First it is durable in the log. Raises StoreError, or OSError: then a later `settle` goes on with it.
+        The new text is durable in the log first. Raises StoreError, or OSError: then a later `finish_write` completes
+        it.
         """
         file = self._file(agent)
         if await asyncio.to_thread(file.read) != before:
@@ -176,9 +183,9 @@ class MemoryStore:
         return True
 
     async def approve(self, agent: str, note: Seq, text: str) -> str:
-        """Add a note to the file, as it is. Empty: it is there; else why not. Raises StoreError, OSError.
+        """Add a note to the file, word for word. Return an empty text, else why not. Raises StoreError, OSError.
 
-        Call it when an owner has said so, who was shown all of it.
+        Call it once an owner who was shown the whole note has approved it.
         """
         await self.finish_write(agent)
         newest_first = await load_dreams(self._store, agent)
@@ -194,5 +201,5 @@ class MemoryStore:
 
 
 def format_as_list_item(text: str) -> str:
-    """A note as MEMORY.md has it once it was approved: one item of a list. Pure."""
+    """Return a note as one list item, the form of approved notes in MEMORY.md. Pure."""
     return "- " + "\n  ".join(line for line in text.split("\n") if line.strip())

@@ -1,7 +1,7 @@
-"""What goes on just now, for whoever looks on: turns and their tools, noted where they happen.
+"""Turns and tool calls in progress, recorded for an observer such as the operations API.
 
-Nothing here waits, fails or costs more than a few microseconds a turn; what only somebody who looks on needs (words as
-they grow) is not even looked at while nobody does.
+Nothing here waits, fails or costs more than a few microseconds a turn. Growing answers are not passed on without an
+observer.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from gateway.core.facts import TurnId
 
 @dataclass(slots=True, kw_only=True)
 class RunningTurn:
-    """A turn under way."""
+    """Turn in progress."""
 
     turn: TurnId
     agent: str
@@ -27,12 +27,12 @@ class RunningTurn:
     cause: str
     since: datetime
     tools: dict[str, str] = field(default_factory=dict)
-    """By call: the names of those that are carried out."""
+    """Names of the tools in progress, by call id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolProgress:
-    """A call of a tool."""
+    """Start or end of a tool call."""
 
     call: str
     name: str
@@ -43,45 +43,45 @@ class ToolProgress:
 
 
 class TurnObserver(Protocol):
-    """Somebody who is told as it happens. Each call returns at once."""
+    """Receiver of changes as they happen. Each method returns at once."""
 
     def turn_changed(self, running: RunningTurn, state: Literal["started", "ended"]) -> None:
-        """A turn began or is over."""
+        """Receive the start or the end of a turn."""
 
     def answer_grew(self, running: RunningTurn, text: str) -> None:
-        """An answer has grown to this."""
+        """Receive the whole text so far of an answer."""
 
     def thinking_grew(self, running: RunningTurn, text: str) -> None:
-        """So much more was thought."""
+        """Receive the next piece of the model's thinking."""
 
     def tool_changed(self, running: RunningTurn, tool: ToolProgress) -> None:
-        """A tool began or ended."""
+        """Receive the start or the end of a tool call."""
 
 
 class TurnTracker:
-    """Where turns note what they do. One for all agents."""
+    """Record of the turns in progress. One for all agents."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._running: dict[TurnId, RunningTurn] = {}
         self.observer: TurnObserver | None = None
-        """None: nobody looks on."""
+        """None: nobody observes."""
 
     @property
     def running(self) -> list[RunningTurn]:
-        """The turns under way, the oldest first."""
+        """Turns in progress, the oldest first."""
         return [*self._running.values()]
 
     @contextlib.contextmanager
-    def track(self, begun: TurnStart, agent: str) -> Iterator[RunningTurn]:
-        """For as long as a turn runs."""
-        turn = begun.turn
+    def track(self, start: TurnStart, agent: str) -> Iterator[RunningTurn]:
+        """Record a turn as running inside the `with` block."""
+        turn = start.turn
         running = RunningTurn(
             turn=turn,
             agent=agent,
-            conversation=begun.place.conversation,
-            autonomous=begun.autonomous,
-            cause=begun.cause,
+            conversation=start.place.conversation,
+            autonomous=start.autonomous,
+            cause=start.cause,
             since=self._clock.now(),
         )
         self._running[turn] = running
@@ -95,27 +95,27 @@ class TurnTracker:
                 self.observer.turn_changed(running, "ended")
 
     def answer_callback(self, running: RunningTurn, also: Callable[[str], None] | None) -> Callable[[str], None]:
-        """What is to be called with the text so far of a growing answer. `also`: so is this."""
+        """Return a function that takes the text so far of a growing answer. It also calls `also`."""
 
-        def seen(text: str) -> None:
+        def on_text(text: str) -> None:
             if also is not None:
                 also(text)
             if self.observer is not None:
                 self.observer.answer_grew(running, text)
 
-        return seen
+        return on_text
 
     def thinking_callback(self, running: RunningTurn) -> Callable[[str], None]:
-        """What is to be called with each piece of thinking."""
+        """Return a function that takes each piece of thinking."""
 
-        def seen(text: str) -> None:
+        def on_text(text: str) -> None:
             if self.observer is not None:
                 self.observer.thinking_grew(running, text)
 
-        return seen
+        return on_text
 
     def tool_changed(self, turn: TurnId, tool: ToolProgress) -> None:
-        """A tool began or ended in that turn."""
+        """Record the start or the end of a tool call of a turn."""
         running = self._running.get(turn)
         if running is None:
             return

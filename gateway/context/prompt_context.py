@@ -1,9 +1,8 @@
-"""Pins the channel card to each conversation.
+"""Prompt context: the part of a prompt in front of the conversation: persona, binding and channel card.
 
-The card stands in front of the cached history, so it must not change while that cache is worth anything: a
-changed topic is told as a line, and the card is written anew when the cache is cold anyway or at a fold.
-
-What stands in front of a conversation: who the agent is, what the operator says of the place, and its card.
+`PromptContextBuilder` builds it for each turn; `ChannelCards` pins the channel card of each conversation. The card
+stands in front of the cached history, so it must not change while that cache is worth anything: a changed topic is
+rendered as a line, and the card is written anew when the cache is cold anyway or at a fold.
 """
 
 from collections import OrderedDict
@@ -34,16 +33,16 @@ from gateway.stream.place_names import PlaceTitles
 from gateway.stream.routing import Bindings, PrivacyCache
 
 COLD_AFTER = timedelta(hours=1)
-"""After the last turn: the longest that a provider keeps a prefix nobody uses."""
+"""Longest time after the last turn that a provider keeps an unused prefix."""
 SCANNED_LINES = 100
-"""Looked through for notable people."""
+"""Newest lines that are searched for notable people."""
 MAX_PEOPLE = 10
 MAX_PINNED_CARDS = 1_000
 UNKNOWN_PLATFORM = Capabilities(platform="unknown", formatting="Plain text.")
 
 
 def refresh_reason(*, pinned: bool, last: datetime | None, now: datetime, folded: bool) -> str:
-    """Why the card is to be written anew; empty: it stays as it is. `last`: when the newest turn in view ended."""
+    """Return why the card is to be written anew; empty: it stays. `last`: end of the newest turn in view."""
     if not pinned:
         return "there was none"
     if folded:
@@ -54,39 +53,39 @@ def refresh_reason(*, pinned: bool, last: datetime | None, now: datetime, folded
 
 
 class ChannelCards:
-    """The cards of all conversations. What is pinned is in the log, and the same after a restart."""
+    """Pinned channel cards of all conversations. They are in the log, so a restart does not change them."""
 
     def __init__(
         self,
         store: Store,
         clock: Clock,
         capabilities: Mapping[ChannelName, Capabilities],
-        who: AccessPolicy,
+        access_policy: AccessPolicy,
         redact: Redact | None = None,
         *,
         titles: PlaceTitles | None = None,
     ) -> None:
-        """`titles`: what places are called. None: as the log has it."""
+        """`titles`: titles of places. None: as the log has them."""
         self._titles = titles or PlaceTitles(store, platform=self._platform)
         self._store = store
         self._clock = clock
         self._capabilities = capabilities
-        self._access = who
+        self._access = access_policy
         self._redact = redact or Redactor()
         self._pinned: OrderedDict[ConversationId, ChannelCardPinned] = OrderedDict()
 
     async def card(
-        self, place: Address, *, whom: str | None, last: datetime | None, folded: bool
+        self, place: Address, *, peer_name: str | None, last: datetime | None, folded: bool
     ) -> tuple[str, TrustLabel]:
-        """What the model is told about the place, durably pinned, and whose words are in it.
+        """Return the card of a place, durably pinned, and the trust label of its text.
 
-        `whom`: of a direct chat, who the other one is.
+        `peer_name`: name of the other person in a direct chat; None: it is a room.
         """
         conversation, now = place.conversation, self._clock.now()
         pinned = self._pinned.get(conversation) or await self._store.pinned_card(conversation)
         if reason := refresh_reason(pinned=pinned is not None, last=last, now=now, folded=folded):
-            about = await self._describe_place(place, whom)
-            written, role = self._redact(render_channel_card(about)), await self._least_role(place, about)
+            card = await self._describe_place(place, peer_name)
+            written, role = self._redact(render_channel_card(card)), await self._least_role(place, card)
             if pinned is None or (written, role) != (pinned.text, pinned.least_role):
                 pinned = ChannelCardPinned(text=written, reason=reason, least_role=role)
                 await self._store.append([NewEntry(fact=pinned, at=now, conversation=conversation)])
@@ -97,26 +96,26 @@ class ChannelCards:
             self._pinned.popitem(last=False)
         return pinned.text, label_of_card(pinned)
 
-    async def _describe_place(self, place: Address, whom: str | None) -> ChannelCard:
-        able = self._capabilities.get(place.channel, UNKNOWN_PLATFORM)
+    async def _describe_place(self, place: Address, peer_name: str | None) -> ChannelCard:
+        capabilities = self._capabilities.get(place.channel, UNKNOWN_PLATFORM)
         await self._titles.load([place.conversation, replace(place, thread=None).conversation])
         names, titled = self._titles.place_names(place), self._titles.room_title(place)
-        topic = names.topic if whom is None else ""
+        topic = names.topic if peer_name is None else ""
         kind: Literal["direct", "room", "unnamed"] = "room" if titled else "unnamed"
         return ChannelCard(
-            platform=able.platform,
+            platform=capabilities.platform,
             channel=place.channel,
-            # Not the id, which is a number on most platforms, and of a direct chat perhaps somebody's address.
-            room=whom or titled or self._titles.label(replace(place, thread=None).conversation),
-            kind=kind if whom is None else "direct",
-            is_title=whom is None and bool(titled) and titled != place.room,
+            # The id is a number on most platforms, and may be a private address in a direct chat.
+            room=peer_name or titled or self._titles.label(replace(place, thread=None).conversation),
+            kind=kind if peer_name is None else "direct",
+            is_title=peer_name is None and bool(titled) and titled != place.room,
             handle=names.handle or "",
             server=names.server or "",
             own_name=names.me or "",
             thread=None if place.thread is None else self._titles.thread_title(place),
-            formatting=able.formatting,
+            formatting=capabilities.formatting,
             topic=await self._find_topic(place.conversation) if topic is None else topic,
-            people=() if whom is not None else await self._find_notable_people(place.conversation),
+            people=() if peer_name is not None else await self._find_notable_people(place.conversation),
         )
 
     def _platform(self, name: ChannelName) -> str:
@@ -124,26 +123,27 @@ class ChannelCards:
 
     async def _find_topic(self, conversation: ConversationId) -> str:
         changed = await self._store.last_topic_change(conversation)
-        if changed is None or not decide(self._access, changed).allowed:  # who is not heard writes no cards either
+        if changed is None or not decide(self._access, changed).allowed:  # refused senders do not write cards either
             return ""
         return self._redact(changed.text or "")
 
-    async def _least_role(self, place: Address, about: ChannelCard) -> str:
-        """The lowest role of those who may have chosen words in the card: a topic, a thread's name.
+    async def _least_role(self, place: Address, card: ChannelCard) -> str:
+        """Return the lowest role of those who may have chosen words in the card: a topic, a thread's name.
 
-        Whoever administers a room on its platform names it, and the operator has let the agent act there.
+        The name of a room does not count: whoever administers the room gives it, and the operator lets the agent act
+        there.
         """
-        if about.thread and about.thread != place.thread:
+        if card.thread and card.thread != place.thread:
             return ANYBODY_ROLE
-        if not about.topic:
+        if not card.topic:
             return "owner"
         changed = await self._store.last_topic_change(place.conversation)
-        if changed is None or self._redact(changed.text or "") != about.topic:
+        if changed is None or self._redact(changed.text or "") != card.topic:
             return ANYBODY_ROLE
         return proven_role(role_of(self._access, changed.at, changed.sender), verified=changed.sender.verified)
 
     async def _find_notable_people(self, conversation: ConversationId) -> tuple[tuple[str, str], ...]:
-        """Who of the owners and admins has spoken there lately, the last speaker last."""
+        """Return name and role of the owners and admins who wrote there lately, the last writer last."""
         lines = await self._store.newest_entries(SCANNED_LINES, kinds=MESSAGE_KINDS, conversation=conversation)
         found: dict[str, tuple[str, str]] = {}
         for message in [one.fact for one in lines if isinstance(one.fact, Message)]:
@@ -155,87 +155,88 @@ class ChannelCards:
 
 
 FRAME_TOKENS = 400
-"""Protocol text, channel card and binding, roughly."""
+"""Approximate size of protocol text, channel card and binding."""
 FULL_ACCESS_ROLE = "owner"
-"""Who may be told all that the agent knows, where nobody else listens: what USER and MEMORY say is not for others."""
+"""Role that gets everything the agent knows in a direct chat: USER and MEMORY are not for others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptContext:
-    """What one turn has in front of its conversation."""
+    """Part of a turn's prompt in front of the conversation."""
 
     persona: str
     binding: PromptBinding
     peer_name: str | None
-    """Of a direct chat: who the other one is. None: it is a room."""
+    """Name of the other person in a direct chat. None: it is a room."""
     last_active_at: datetime | None
-    """When the newest turn in view ended, or was last kept warm."""
+    """End of the newest turn in view, or the last time the cache was kept warm."""
     visibility: Visibility
-    """What may be told there."""
+    """Range of information that may be shown there."""
     card: str = ""
-    """In place of the pinned one: of the inner conversation."""
+    """Card in place of the pinned one, for the inner conversation."""
     tools_tokens: int = 0
-    """Of the tools, which stand in front of everything."""
+    """Size of the tool specifications, which stand in front of everything."""
     label: TrustLabel = TRUSTED_LABEL
-    """Of whoever wrote what USER and MEMORY say."""
+    """Trust label of whoever wrote what USER and MEMORY say."""
 
     @property
     def tokens(self) -> int:
-        """Roughly."""
+        """Approximate size."""
         texts = (self.persona, self.binding.prompt, self.binding.private)
         return FRAME_TOKENS + self.tools_tokens + sum(estimate_tokens(text) for text in texts)
 
 
 class PromptContextBuilder:
-    """Briefs one agent."""
+    """Builds the prompt contexts of one agent."""
 
     def __init__(
         self,
         *,
-        me: Callable[[PersonaScope], Awaitable[PersonaBundle]],
+        persona: Callable[[PersonaScope], Awaitable[PersonaBundle]],
         peers: tuple[str, ...],
         bindings: Bindings,
-        who: AccessPolicy,
+        access_policy: AccessPolicy,
         cards: ChannelCards,
         places: PrivacyCache,
-        kept: Callable[[str], datetime | None] = lambda _: None,
+        kept_warm_at: Callable[[str], datetime | None] = lambda _: None,
         tools: Callable[[], Sequence[ToolSpec]] = tuple,
     ) -> None:
-        """`me`: who the agent is by now. `peers`: the other agents of this gateway.
+        """`persona`: load the current persona. `peers`: names of the other agents of this gateway.
 
-        `kept`: when a conversation was last kept warm though nobody spoke there. `tools`: what each request is told of.
+        `kept_warm_at`: return when the cache of a conversation without new messages was last kept warm. `tools`: return
+        the tools that each request describes.
         """
-        self._kept_warm_at = kept
+        self._kept_warm_at = kept_warm_at
         self._tools = tools
-        self._load_bundle = me
+        self._load_bundle = persona
         self._peers = peers
         self._bindings = bindings
-        self._access = who
+        self._access = access_policy
         self._cards = cards
         self._places = places
 
     async def build(self, place: Address, unread: UnreadEntries, past: Sequence[HistoryTurn]) -> PromptContext:
-        """All but the card, which waits for what is folded."""
+        """Return everything but the card, which waits for the fold."""
         if is_inner(place.conversation):
             return await self._build_inner(place, past)
-        said = [stored.fact for stored in unread.messages if isinstance(stored.fact, Message)]
+        messages = [stored.fact for stored in unread.messages if isinstance(stored.fact, Message)]
         direct = await self._places.is_direct(place.conversation) is True
-        if direct and not said and (newest := await self._places.newest_message(place.conversation)) is not None:
-            said = [newest]  # nobody spoke just now, but it is the same who listens
-        everything = direct and bool(said) and all(self._is_owner(message) for message in said)
-        me, bound = await self._load_bundle("private" if everything else "public"), self._bindings.find(place)
+        if direct and not messages and (newest := await self._places.newest_message(place.conversation)) is not None:
+            messages = [newest]  # nobody wrote just now, but the reader is the same
+        is_owner_only = direct and bool(messages) and all(self._is_owner(message) for message in messages)
+        persona, bound = await self._load_bundle("private" if is_owner_only else "public"), self._bindings.find(place)
         return PromptContext(
-            persona=me.identity,
+            persona=persona.identity,
             binding=PromptBinding(
                 prompt=bound.prompt,
                 language=bound.language,
                 peers=self._peers,
                 skills=bound.skills,
-                private=me.private,
+                private=persona.private,
             ),
-            peer_name=said[-1].sender.name if direct and said else None,
+            peer_name=messages[-1].sender.name if direct and messages else None,
             last_active_at=self._last_active_at(place, past),
-            visibility=await self._places.visibility(place.conversation, everything=everything),
+            visibility=await self._places.visibility(place.conversation, everything=is_owner_only),
             tools_tokens=self._estimate_tools_tokens(),
         )
 
@@ -260,10 +261,10 @@ class PromptContextBuilder:
         return role_of(self._access, message.at, message.sender) == FULL_ACCESS_ROLE
 
     async def card(self, place: Address, setting: PromptContext, *, folded: bool) -> tuple[str, TrustLabel]:
-        """The card, which is pinned, and whose words are in it.
+        """Return the pinned card and the trust label of its text.
 
         `folded`: the view just lost its beginning, so a new card costs nothing more.
         """
         if setting.card:
             return setting.card, TRUSTED_LABEL
-        return await self._cards.card(place, whom=setting.peer_name, last=setting.last_active_at, folded=folded)
+        return await self._cards.card(place, peer_name=setting.peer_name, last=setting.last_active_at, folded=folded)

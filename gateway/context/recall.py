@@ -1,12 +1,8 @@
-"""What is called to mind before a turn: what was said or written down before, and has to do with the newest messages.
+"""Ambient recall: past messages, notes and lines of MEMORY.md that relate to a turn's new messages, looked up unasked.
 
-It is on the way of each message, so it looks up little, in the index, and goes without what takes too long.
-
-The operator's command that is asked before a turn what else the agent should know.
-
-What is called to mind, as a turn is told of it. Pure.
-
-What stands in an agent's own files, ready to be looked through again and again.
+`AmbientRecall` runs in front of every answer, so it looks up little, in the index, and goes without what takes too
+long. `PrefetchCommand` is the operator's program that may add texts. `RecallBuilder` builds the text for the prompt.
+`AgentFileCache` keeps the agents' own files ready for repeated searches.
 """
 
 import asyncio
@@ -49,29 +45,38 @@ from gateway.core.redaction import Redact, Redactor
 from gateway.core.tool import ToolContext
 from gateway.store import EntryLocation, StoreReader
 
+logger = logging.getLogger("reverie.recalling")
+_prefetch_logger = logging.getLogger("reverie.prefetch")
+
 
 class AgentFileCache:
-    """Of all agents. Each is looked at whenever it is asked about, and gone through again only if it has changed."""
+    """Normalized lines of agents' own files.
 
-    def __init__(self, memory: Callable[[str], Awaitable[str]], by_hand: ReadHandwritten) -> None:
-        """`memory`: an agent's MEMORY.md. May raise OSError, as `by_hand`: then nothing is known of that file."""
+    A file is checked on each call, and processed again only if it has changed.
+    """
+
+    def __init__(self, memory: Callable[[str], Awaitable[str]], read_handwritten: ReadHandwritten) -> None:
+        """`memory` returns an agent's MEMORY.md.
+
+        Where it or `read_handwritten` raises OSError, the file counts as empty.
+        """
         self._memory = memory
-        self._read_handwritten = by_hand
+        self._read_handwritten = read_handwritten
         self._memory_lines: dict[str, tuple[str, list[tuple[str, str]]]] = {}
         self._journal_entries: dict[str, tuple[Sequence[JournalEntry], list[tuple[JournalEntry, str]]]] = {}
 
     async def journal_entries(self, agent: str) -> list[tuple[JournalEntry, str]]:
-        """What people wrote into its journal, and the same `normalize_text`."""
+        """Return the entries that people wrote into the journal, each with its normalized text."""
         try:
             entries = await self._read_handwritten(agent)
-        except OSError:  # the operator is told where it is needed
+        except OSError:  # reported to the operator elsewhere
             return []
         if agent not in self._journal_entries or self._journal_entries[agent][0] is not entries:
             self._journal_entries[agent] = entries, [(one, normalize_text(note_text(one))) for one in entries]
         return self._journal_entries[agent][1]
 
     async def memory_lines(self, agent: str) -> list[tuple[str, str]]:
-        """Lines of its MEMORY.md, and the same `normalize_text`."""
+        """Return the lines of the agent's MEMORY.md, each with its normalized text."""
         try:
             text = await self._memory(agent)
         except OSError:
@@ -81,25 +86,23 @@ class AgentFileCache:
         return self._memory_lines[agent][1]
 
 
-logger = logging.getLogger("reverie.recalling")
-
 MAX_OUTPUT_BYTES: Final = 64 * 1024
-"""More is not waited for: the command is ended, and nothing of it is used."""
+"""Above this the command is stopped, and its output is not used."""
 MAX_PREFETCH_PIECES: Final = 20
 MAX_PIECE_CHARS: Final = 4_000
 _PASSED_VARIABLES: Final = ("PATH", "LANG", "HOME")
-"""Of the environment: none of our secrets."""
+"""Environment variables passed on: no secrets of the gateway."""
 
 
 class _PrefetchError(Exception):
-    """It said nothing that can be used. The text says why, without what it was told."""
+    """The command's output cannot be used. The text gives the reason, without the command's input."""
 
 
 class PrefetchCommand:
-    """Runs it. Without a shell, without secrets in its environment, and never longer than it may take.
+    """Runs the prefetch command, without a shell, without secrets in its environment, bounded in time.
 
     It reads one line of JSON, `{"conversation": ..., "scope": ..., "lines": [...]}`, and writes JSON: a text, a list of
-    texts, `{"text": ...}` or `{"results": [{"text": ...}, ...]}`. Of anything else that it writes each line is a text.
+    texts, `{"text": ...}` or `{"results": [{"text": ...}, ...]}`. Of any other output each line is a text.
     """
 
     def __init__(self, command: Sequence[str], timeout_s: float) -> None:
@@ -108,20 +111,20 @@ class PrefetchCommand:
         self._timeout_s = timeout_s
 
     async def __call__(self, *, conversation: str, scope: str, lines: Sequence[str]) -> list[str]:
-        """What it says, piece by piece, each on one line and untrusted. Nothing if it fails.
+        """Return the texts of the command, each on one line and untrusted. Empty if it fails.
 
         Raises cancellation only. However this ends, the command and all that it started in its group have ended.
         """
         if not self._command:
             return []
-        asked = json.dumps({"conversation": conversation, "scope": scope, "lines": list(lines)})
+        payload = json.dumps({"conversation": conversation, "scope": scope, "lines": list(lines)})
         try:
-            return parse_prefetch_output(await self._run(f"{asked}\n".encode()))
+            return parse_prefetch_output(await self._run(f"{payload}\n".encode()))
         except _PrefetchError as reason:
-            logger.debug("nothing is prefetched: %s", reason)
+            _prefetch_logger.debug("nothing is prefetched: %s", reason)
             return []
 
-    async def _run(self, asked: bytes) -> str:
+    async def _run(self, payload: bytes) -> str:
         program = self._command[0]
         try:
             ran = await run_program(
@@ -129,7 +132,7 @@ class PrefetchCommand:
                 env=select_environment(*_PASSED_VARIABLES),
                 time_s=self._timeout_s,
                 max_bytes=MAX_OUTPUT_BYTES,
-                said=asked,
+                said=payload,
             )
         except ProgramNotStarted as reason:
             raise _PrefetchError(str(reason)) from None
@@ -142,27 +145,27 @@ class PrefetchCommand:
         return ran.output.decode("utf-8", "replace")
 
 
-def parse_prefetch_output(said: str) -> list[str]:
-    """What such a command said, as texts on one line each. Takes any text."""
+def parse_prefetch_output(output: str) -> list[str]:
+    """Return the output of a command as texts on one line each. Takes any text."""
     try:
-        told = json.loads(said)
+        texts = json.loads(output)
     except (ValueError, RecursionError):
-        told = said.splitlines()
+        texts = output.splitlines()
     return [
         text
-        for one in _extract_texts(told)[:MAX_PREFETCH_PIECES]
+        for one in _extract_texts(texts)[:MAX_PREFETCH_PIECES]
         if (text := to_single_line(one[:MAX_PIECE_CHARS], MAX_PIECE_CHARS))
     ]
 
 
-def _extract_texts(told: object) -> list[str]:
-    if isinstance(told, dict):
-        told = told["results"] if "results" in told else told.get("text")
-    if isinstance(told, str):
-        return [told]
-    if not isinstance(told, list):
+def _extract_texts(texts: object) -> list[str]:
+    if isinstance(texts, dict):
+        texts = texts["results"] if "results" in texts else texts.get("text")
+    if isinstance(texts, str):
+        return [texts]
+    if not isinstance(texts, list):
         return []
-    found = [one.get("text") if isinstance(one, dict) else one for one in told]
+    found = [one.get("text") if isinstance(one, dict) else one for one in texts]
     return [one for one in found if isinstance(one, str)]
 
 
@@ -171,27 +174,27 @@ RECALL_HEADER: Final = (
 )
 RECALL_HEADER_TOKENS: Final = estimate_tokens(RECALL_HEADER)
 QUOTE_SIZES: Final = (160, 80, 40)
-"""Characters of what is quoted of one, as there is room: several are to fit, and less tells nothing."""
+"""Lengths of a quotation in characters, tried in order: several quotations are to fit, and shorter ones say nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecallResult:
-    """What a turn is told of the past, for itself alone."""
+    """Recalled text for one turn."""
 
     text: str = ""
-    """Words of people, a line each behind a header. Empty: nothing."""
+    """Words of people, one line each below a header. Empty: nothing was recalled."""
     names: tuple[str, ...] = ()
-    """What of, so that it is not told again: `s<seq>` of the log, and by hash `j:` of what people wrote into the
-    journal, `m:` of a line of MEMORY.md, `p:` of what the prefetch command said."""
+    """Names of the recalled items, so that they are not repeated: `s<seq>` of the log, and by hash `j:` for journal
+    entries of people, `m:` for lines of MEMORY.md, `p:` for texts of the prefetch command."""
     is_foreign: bool = False
-    """Some of it may be the idea of people who are no owners or admins."""
+    """Some of it may come from people who are not owners or admins."""
 
 
 class RecallBuilder:
-    """Lines, as far as there is room."""
+    """Builder of the recalled text, within a limit of tokens."""
 
     def __init__(self, tokens: int, redact: Redact = str) -> None:
-        """`redact` is given each line."""
+        """`redact` is applied to each line."""
         self._redact = redact
         self._tokens = tokens
         self._lines = [RECALL_HEADER]
@@ -208,18 +211,18 @@ class RecallBuilder:
         sizes: Iterable[int] = QUOTE_SIZES,
         foreign: bool = False,
     ) -> bool:
-        """Tell it, shortened if it must be, unless the same is told already. False: there is no room for anything.
+        """Add an item, shortened if necessary, unless the same text is there already. False: there is no room left.
 
-        `line`: how `text` is told if so many characters of it are quoted; `sizes`: how many, the first that fits.
-        `foreign`: as in Recalled.
+        `line`: return the line that quotes at most so many characters; `sizes`: the numbers of characters to try, the
+        first that fits is taken. `foreign`: see `RecallResult.is_foreign`.
         """
         key = normalize_text(text)
         if not key or key in self._texts:
             return True
         for most in sizes:
-            told = [*self._lines, self._redact(line(most))]
-            if estimate_tokens("\n".join(told)) <= self._tokens:
-                self._lines = told
+            lines = [*self._lines, self._redact(line(most))]
+            if estimate_tokens("\n".join(lines)) <= self._tokens:
+                self._lines = lines
                 self._names.append(name)
                 self._texts.add(key)
                 self._foreign = self._foreign or foreign
@@ -227,86 +230,87 @@ class RecallBuilder:
         return False
 
     def build(self) -> RecallResult:
-        """What came of it."""
+        """Return the result."""
         if not self._names:
             return RecallResult()
         return RecallResult(text="\n".join(self._lines), names=tuple(self._names), is_foreign=self._foreign)
 
 
 def recall_name(kind: str, text: str) -> str:
-    """For `RecallResult.names`."""
+    """Return a name for `RecallResult.names`."""
     return f"{kind}:{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 DEADLINE_S: Final = 0.1
 ELSEWHERE_AFTER: Final = timedelta(hours=1)
-"""What was said in other places comes to mind after that: it is no memory before, and may be under way there still."""
+"""Age from which messages of other places are recalled: before that they may still be under discussion there."""
 _MAX_USES: Final = 100
-"""Uses of a term that are looked at."""
+"""Newest uses of a term that are considered."""
 _PAGE: Final = 20
 _PAGES: Final = 5
-"""So many pages of found texts are looked at."""
+"""Pages of candidates that are considered."""
 _DEEP_FACTOR: Final = 10
-"""So many times as much is looked at where there is much, and nothing of it is told."""
+"""Factor of a second, deeper search, where a term is frequent and nothing was found."""
 _MAX_READS: Final = 12
-"""So many are read: what turns out not to hold any more must not take for ever."""
+"""Entries that are read: outdated ones must not take unlimited time."""
 _READS_AT_ONCE: Final = 3
 _PREFETCH_SIZES: Final = (2_000, 1_000, 500, 250, 120, 60)
-"""Characters of what the prefetch command said in one piece, as there is room: it was asked to choose."""
+"""Lengths in characters of one text of the prefetch command, tried in order: long, because the command made a
+choice."""
 _MAX_VIEW_STARTS: Final = 1_000
-"""Beginnings of views that are remembered."""
+"""Starts of views that are cached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RecallQuery:
-    """What is looked for, and where it is told."""
+    """Search for one turn."""
 
     context: ToolContext
     told_names: Collection[str]
     memory_in_prompt: str
     weights: TermWeights
     view_start: Seq | None
-    """What this conversation said from here on is in view. None: nothing is."""
+    """Entries of this conversation from here on are in view. None: none is."""
 
     @property
     def words(self) -> list[str]:
-        """By which a quotation is chosen."""
+        """Words around which a quotation is centred."""
         return [word for term in self.weights.terms for word in split_words(term)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RecallCandidate:
-    """Something that has to do with it."""
+    """Item that matches the query."""
 
     score: float
     name: str
     source: EntryLocation | SearchHit | str
-    """Where it stands in the log; an entry of the journal; a line of MEMORY.md."""
+    """Position in the log, an entry of the journal, or a line of MEMORY.md."""
 
 
 class AmbientRecall:
-    """Looks things up unasked."""
+    """Looks up related items before a turn."""
 
     def __init__(  # noqa: PLR0917 - as many places to look
         self,
         reader: StoreReader,
         places: SearchPlaces,
         memory: Callable[[str], Awaitable[str]],
-        by_hand: ReadHandwritten,
+        read_handwritten: ReadHandwritten,
         clock: Clock,
         prefetch: PrefetchCommand | None = None,
         redact: Redact | None = None,
     ) -> None:
-        """`memory` and `to_handwritten_hit`.
+        """`memory` and `read_handwritten` as in `gateway.context.search.RecallSearch`.
 
-        As of `gateway.context.search.RecallSearch`. `prefetch`: the operator's command; None: none.
+        `prefetch`: the operator's command; None: there is none.
         """
         self._reader = reader
         self._hit_builder = HitBuilder(reader, places, redact)
-        self._file_cache = AgentFileCache(memory, by_hand)
+        self._file_cache = AgentFileCache(memory, read_handwritten)
         self._clock = clock
         self.prefetch = prefetch
-        """May be another one from some moment on."""
+        """May be replaced at any time."""
         self._redact = redact or Redactor()
         self._notes = set[int]()
         self._notes_upto = 0
@@ -315,7 +319,7 @@ class AmbientRecall:
 
     async def __call__(
         self,
-        where: ToolContext,
+        context: ToolContext,
         lines: Sequence[str],
         *,
         seen: Collection[str],
@@ -324,19 +328,19 @@ class AmbientRecall:
         asked: bool,
         shown: str = "",
     ) -> RecallResult:
-        """What comes to mind of these new messages, oldest first, in at most `tokens` of `estimate_tokens`.
+        """Return what relates to these new messages (oldest first), in at most `tokens` of `estimate_tokens`.
 
-        Every piece has gone through `where.sight`. `seen`: names of what is not told again. `since`: where the first
-        turn in view ended; what this conversation said from there on is in view. None: nothing is. `asked`: somebody
-        has spoken to the agent, so the prefetch command is run. `shown`: what of MEMORY.md is in the prompt anyway.
-        Raises nothing but cancellation: what fails, or takes too long, is left out.
+        Every item has passed `context.visibility`. `seen`: names of items not to repeat. `since`: log position of the
+        first turn in view; None: none is in view. `asked`: a message is addressed to the agent, so the prefetch command
+        is run. `shown`: part of MEMORY.md that is in the prompt anyway. Raises only cancellation: whatever fails or
+        takes too long is left out.
         """
         if not lines or tokens <= RECALL_HEADER_TOKENS:
             return RecallResult()
-        told = RecallBuilder(tokens, self._redact)
+        builder = RecallBuilder(tokens, self._redact)
         async with asyncio.TaskGroup() as group:
-            fetching = group.create_task(self._run_prefetch(where, lines)) if asked else None
-            looking = self._search(where, lines, told, seen=seen, since=since, shown=shown)
+            fetching = group.create_task(self._run_prefetch(context, lines)) if asked else None
+            looking = self._search(context, lines, builder, seen=seen, since=since, shown=shown)
             try:
                 await with_timeout(self._clock, DEADLINE_S, looking)
             except Exception as error:  # noqa: BLE001 - whatever it is, nobody is to wait for an answer because of it
@@ -344,65 +348,73 @@ class AmbientRecall:
                 self._has_failed = True
         for piece in fetching.result() if fetching is not None else ():
             name, line = recall_name("p", piece), partial(quote_text, piece, ())
-            if name not in seen and not told.add(name, piece, line, sizes=_PREFETCH_SIZES, foreign=True):
+            if name not in seen and not builder.add(name, piece, line, sizes=_PREFETCH_SIZES, foreign=True):
                 break
-        return told.build()
+        return builder.build()
 
-    async def _run_prefetch(self, where: ToolContext, lines: Sequence[str]) -> list[str]:
+    async def _run_prefetch(self, context: ToolContext, lines: Sequence[str]) -> list[str]:
         if (prefetch := self.prefetch) is None:
             return []
-        return await prefetch(conversation=where.at.conversation, scope=where.visibility.scope, lines=lines)
+        return await prefetch(conversation=context.at.conversation, scope=context.visibility.scope, lines=lines)
 
     async def _search(
         self,
-        where: ToolContext,
+        context: ToolContext,
         lines: Sequence[str],
-        told: RecallBuilder,
+        builder: RecallBuilder,
         *,
         seen: Collection[str],
         since: Seq | None,
         shown: str,
     ) -> None:
-        """Tell what is found. Whenever it is cut off, what was told before is good."""
-        wanted = [term for term in extract_terms(lines) if term != where.agent.lower()]
+        """Add what is found to the result. If this is cut off, the items added before are valid."""
+        wanted = [term for term in extract_terms(lines) if term != context.agent.lower()]
         if not wanted:
             return
         uses, last = await self._find_uses(wanted, _MAX_USES)
         weights = weigh_terms(uses, last, _MAX_USES)
-        begun = await self._find_view_start(since) if since is not None else None
-        asked = _RecallQuery(context=where, told_names=seen, memory_in_prompt=shown, weights=weights, view_start=begun)
+        view_start = await self._find_view_start(since) if since is not None else None
+        query = _RecallQuery(
+            context=context, told_names=seen, memory_in_prompt=shown, weights=weights, view_start=view_start
+        )
         weighed = score_candidates(uses, weights, self._notes)
-        said = await self._search_log(asked, weighed, _PAGE)
+        from_log = await self._search_log(query, weighed, _PAGE)
         more = any(len(seqs) == _MAX_USES for seqs in uses.values())
-        if more and weighed and not said:  # what may not be told, or is in view, must not hide what is behind it
+        if more and weighed and not from_log:  # hidden or visible-anyway hits must not hide older ones
             uses, _ = await self._find_uses(list(weights.terms), _DEEP_FACTOR * _MAX_USES)
-            said = await self._search_log(asked, score_candidates(uses, weights, self._notes), _DEEP_FACTOR * _PAGE)
-        pool = sorted([*said, *await self._search_files(asked)], key=lambda one: one.score, reverse=True)[:_MAX_READS]
+            from_log = await self._search_log(query, score_candidates(uses, weights, self._notes), _DEEP_FACTOR * _PAGE)
+        pool = sorted([*from_log, *await self._search_files(query)], key=lambda one: one.score, reverse=True)[
+            :_MAX_READS
+        ]
         for first in range(0, len(pool), _READS_AT_ONCE):
-            some = pool[first : first + _READS_AT_ONCE]
-            read = await asyncio.gather(*(self._load_source(one.source, where) for one in some))
-            if not all(_add_to_result(one.name, what, told, asked.words) for one, what in zip(some, read, strict=True)):
+            batch = pool[first : first + _READS_AT_ONCE]
+            read = await asyncio.gather(*(self._load_source(one.source, context) for one in batch))
+            if not all(
+                _add_to_result(one.name, source, builder, query.words) for one, source in zip(batch, read, strict=True)
+            ):
                 return
 
     async def _find_uses(self, wanted: Sequence[str], newest: int) -> tuple[dict[str, Sequence[int]], Seq]:
-        """Where the newest uses of each stand, and where the log ends."""
+        """Return the log positions of each term's newest uses, and the end of the log."""
         found = await self._reader.find_word_uses(wanted, newest=newest, notes_after=self._notes_upto)
         self._notes.update(found.note_positions)
         self._notes_upto = max((self._notes_upto, *found.note_positions))
         return dict(zip(wanted, found.positions, strict=True)), found.last
 
-    async def _load_source(self, placed: EntryLocation | SearchHit | str, where: ToolContext) -> SearchHit | str | None:
-        """None: it may not be told, or does not hold any more."""
-        if not isinstance(placed, EntryLocation):
-            return placed
-        entry = await self._reader.entry(placed.seq)
+    async def _load_source(
+        self, source: EntryLocation | SearchHit | str, context: ToolContext
+    ) -> SearchHit | str | None:
+        """Load an item. None: it is not visible, or outdated."""
+        if not isinstance(source, EntryLocation):
+            return source
+        entry = await self._reader.entry(source.seq)
         if entry is None or entry.conversation is None:
             return None
-        hit = await self._hit_builder.build(entry, where)
-        return next(iter(where.visibility.only_visible([hit] if hit is not None else [], scope_of_hit)), None)
+        hit = await self._hit_builder.build(entry, context)
+        return next(iter(context.visibility.only_visible([hit] if hit is not None else [], scope_of_hit)), None)
 
     async def _find_view_start(self, since: Seq) -> Seq:
-        """Where what the turn that ended there was told begins."""
+        """Return the first log position of the input of the turn that ended at `since`."""
         if since not in self._view_starts:
             ended = await self._reader.entry(since)
             covers = ended.fact.covers if ended is not None and isinstance(ended.fact, TurnRecord) else ()
@@ -411,18 +423,18 @@ class AmbientRecall:
             self._view_starts[since] = min((since, *covers))
         return self._view_starts[since]
 
-    async def _search_log(self, asked: _RecallQuery, weighed: Mapping[int, float], size: int) -> list[_RecallCandidate]:
-        """Of the log, as many as can be read. `size`: of a page."""
+    async def _search_log(self, query: _RecallQuery, weighed: Mapping[int, float], size: int) -> list[_RecallCandidate]:
+        """Return log entries, as many as can be read. `size`: entries per page."""
         best = sorted(weighed, key=lambda seq: (weighed[seq], seq), reverse=True)[: size * _PAGES]
         now, found = self._clock.now(), list[_RecallCandidate]()
         for first in range(0, len(best), size):
             page = [
                 one
                 for one in await self._reader.locate_entries(best[first : first + size])
-                if _is_recallable(one, asked, now)
+                if _is_recallable(one, query, now)
             ]
-            of = [(one, await self._hit_builder.scope_of(one)) for one in page if one.conversation]
-            for one, _ in asked.context.visibility.only_visible(of, lambda pair: pair[1]):
+            scoped = [(one, await self._hit_builder.scope_of(one)) for one in page if one.conversation]
+            for one, _ in query.context.visibility.only_visible(scoped, lambda pair: pair[1]):
                 found.append(
                     _RecallCandidate(score=apply_age(weighed[one.seq], now - one.at), name=f"s{one.seq}", source=one)
                 )
@@ -430,40 +442,45 @@ class AmbientRecall:
                 break
         return found
 
-    async def _search_files(self, asked: _RecallQuery) -> list[_RecallCandidate]:
-        """Of the journal what people wrote, and of MEMORY.md, which is made of all places."""
-        sight, agent, weights = asked.context.visibility, asked.context.agent, asked.weights
+    async def _search_files(self, query: _RecallQuery) -> list[_RecallCandidate]:
+        """Return matches in people's journal entries and in MEMORY.md, which is made from all places."""
+        sight, agent, weights = query.context.visibility, query.context.agent, query.weights
         looked_for, now, found = build_term_phrases(weights), self._clock.now(), list[_RecallCandidate]()
         entries = [(to_handwritten_hit(entry), text) for entry, text in await self._file_cache.journal_entries(agent)]
         for hit, text in sight.only_visible(entries, lambda pair: pair[0].scope):
             weight = weights.score(find_terms_in(text, looked_for), noted=True)
-            if weight and (name := recall_name("j", f"{hit.at} {hit.text}")) not in asked.told_names:
+            if weight and (name := recall_name("j", f"{hit.at} {hit.text}")) not in query.told_names:
                 found.append(_RecallCandidate(score=apply_age(weight, now - hit.at), name=name, source=hit))
         facts = await self._file_cache.memory_lines(agent) if sight.can_see(OWNER_SCOPE) else []
         for line, text in sight.only_visible(facts, lambda _: OWNER_SCOPE):
             weight = weights.score(find_terms_in(text, looked_for), noted=True)
             if (
                 weight
-                and line not in asked.memory_in_prompt
-                and (name := recall_name("m", line)) not in asked.told_names
+                and line not in query.memory_in_prompt
+                and (name := recall_name("m", line)) not in query.told_names
             ):
                 found.append(_RecallCandidate(score=weight, name=name, source=line))
         return found
 
 
-def _add_to_result(name: str, what: SearchHit | str | None, told: RecallBuilder, words: Sequence[str]) -> bool:
-    """False: there is no room any more."""
-    if isinstance(what, str):
-        return told.add(name, what, lambda most: f"[MEMORY.md] {quote_text(what, words, most)}")
-    return what is None or told.add(name, what.text, lambda most: what.render(words, most), foreign=what.is_foreign)
+def _add_to_result(name: str, source: SearchHit | str | None, builder: RecallBuilder, words: Sequence[str]) -> bool:
+    """Add an item to the result. False: there is no room left."""
+    if isinstance(source, str):
+        return builder.add(name, source, lambda most: f"[MEMORY.md] {quote_text(source, words, most)}")
+    return source is None or builder.add(
+        name, source.text, lambda most: source.render(words, most), foreign=source.is_foreign
+    )
 
 
-def _is_recallable(one: EntryLocation, asked: _RecallQuery, now: datetime) -> bool:
-    """Whether it is not in view, told before, news itself, just said elsewhere, left, taken back, or another's."""
-    here = one.conversation == asked.context.at.conversation
-    in_view = here and asked.view_start is not None and one.seq >= asked.view_start
-    news = one.unread is not None and (here or one.unread > AMBIENT)
-    just_said = not here and not one.is_note and now - one.at < ELSEWHERE_AFTER
-    theirs = one.is_note and one.agent != asked.context.agent
-    left = one.is_removed or (here and one.is_left_behind and not one.is_note)
-    return not (in_view or news or just_said or left or theirs or f"s{one.seq}" in asked.told_names)
+def _is_recallable(entry: EntryLocation, query: _RecallQuery, now: datetime) -> bool:
+    """Return whether an entry may be recalled.
+
+    Not if it is in view, recalled before, unread, recent elsewhere, left behind, deleted, or another agent's note.
+    """
+    here = entry.conversation == query.context.at.conversation
+    in_view = here and query.view_start is not None and entry.seq >= query.view_start
+    news = entry.unread is not None and (here or entry.unread > AMBIENT)
+    just_said = not here and not entry.is_note and now - entry.at < ELSEWHERE_AFTER
+    theirs = entry.is_note and entry.agent != query.context.agent
+    left = entry.is_removed or (here and entry.is_left_behind and not entry.is_note)
+    return not (in_view or news or just_said or left or theirs or f"s{entry.seq}" in query.told_names)

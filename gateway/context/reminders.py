@@ -1,9 +1,8 @@
-"""Reminders: set, listed, cancelled, and told when their time has come.
+"""Reminders: set, listed, cancelled, and fired when they are due.
 
-The log has them (`ReminderSet`, then an `Alarm` each time), so they hold over restarts. All times that passed while
-nobody could tell are one alarm, which says how many there were.
-
-The tools for reminders, carried out: in a conversation for that place, in the inner one for the agent itself.
+The log holds them (`ReminderSet`, then an `Alarm` each time), so they survive restarts. All times that passed while the
+gateway was down become one alarm, which says how many there were. `ReminderTools` carries out the model's tools: in a
+conversation for that place, in the inner conversation for the agent itself.
 """
 
 import asyncio
@@ -44,45 +43,45 @@ from gateway.store import NewEntry, PendingReminder, Store, StoreError
 logger = logging.getLogger("reverie.reminders")
 
 MAX_REMINDER_CHARS: Final = 500
-"""Of a reminder's text."""
+"""Longest text of a reminder."""
 MAX_SLEEP_S: Final = 60.0
-"""The time of day may be set, and a machine may sleep: nobody waits longer without looking at the clock."""
+"""Longest sleep without a look at the clock: the time of day may be set, and a machine may sleep."""
 SAME_TIME_TOLERANCE: Final = timedelta(minutes=1)
-"""Two times that are as near are one, as people say them."""
+"""Two due times this close count as equal."""
 _ID_CHARS: Final = 6
 
 
 class ReminderCap(NamedTuple):
-    """What one person may have set, in all places of a channel."""
+    """Limit for the reminders of one person, in all places of a channel."""
 
     max_count: int
     min_interval: timedelta
-    """Between two times of one that comes again and again."""
+    """Between two times of a repeating reminder."""
 
 
 ROLE_CAPS: Final[Mapping[str, ReminderCap]] = {
     "guest": ReminderCap(2, timedelta(minutes=10)),
     "member": ReminderCap(10, timedelta(minutes=5)),
 }
-"""By role. Owners and admins have none."""
+"""Caps by role. Owners and admins have none."""
 COMPARED_TIMES: Final = 150
-"""Times of a schedule that are compared: as many as a day has at the closest pace."""
+"""Times of a schedule that are compared: as many as a day has at the shortest interval."""
 _LOOKALIKES: Final = str.maketrans("OIL", "011")
-"""Letters that ids do not have, and what they were meant to be (crockford.com/base32.html)."""
+"""Letters that ids do not contain, and the digits that are meant (crockford.com/base32.html)."""
 
 
 def new_reminder_id(now: datetime) -> str:
-    """Easily read aloud and typed; whether it is new is for the log to say. 30 random bits."""
+    """Return a random id (30 bits), easy to read aloud and to type. The caller checks that it is new."""
     return new_id(now)[-_ID_CHARS:]
 
 
 def normalize_reminder_id(id: str) -> str:  # noqa: A002 - it is what it is
-    """The id that somebody may have meant by this."""
+    """Return the id that a person may have meant."""
     return id.strip().upper().translate(_LOOKALIKES)
 
 
 class ReminderService:
-    """Those of all agents. One `run` for each store, while the gateway runs."""
+    """Reminders of all agents. One `run` for each store, while the gateway runs."""
 
     def __init__(
         self,
@@ -94,14 +93,14 @@ class ReminderService:
         fire: Callable[[Alarm], Awaitable[None]],
         ids: Callable[[datetime], str] = new_reminder_id,
     ) -> None:
-        """`timezone`: of schedules that name none. `max_count`: of one place, and of one agent itself.
+        """`timezone`: of schedules that name none. `max_count`: reminders of one place, and of one agent itself.
 
-        `fire` returns once the alarm is in the log; one that is there already (the same id) it does not tell again.
+        `fire` returns once the alarm is in the log; an alarm whose id is there already is not delivered again.
         """
         self.timezone = timezone
-        """May be another one from some moment on; what was set stays as it was understood."""
+        """May be replaced at any time; reminders keep the time that was understood when they were set."""
         self.max_count = max_count
-        """The same: what is there already stays."""
+        """May be replaced at any time; existing reminders stay."""
         self._store = store
         self._clock = clock
         self._fire = fire
@@ -110,17 +109,17 @@ class ReminderService:
         self._set_lock = asyncio.Lock()
 
     async def run(self) -> None:
-        """Tell each when its time has come, until cancelled; what was being told then is told by the next process.
+        """Fire each reminder when it is due, until cancelled; the next process fires one that was in progress then.
 
         Without reminders it waits without waking. Raises StoreError.
         """
-        told: dict[str, datetime] = {}
+        fired: dict[str, datetime] = {}
         while True:
             self._changed.clear()
             rows = await self._store.pending_reminders()
-            # One that still stands where it was told would be told without end, so it is let alone.
-            told = {row.id: row.due for row in rows if told.get(row.id) == row.due}
-            rows = [row for row in rows if row.id not in told]
+            # A reminder still pending after it was fired would be fired without end, so it is skipped.
+            fired = {row.id: row.due for row in rows if fired.get(row.id) == row.due}
+            rows = [row for row in rows if row.id not in fired]
             now = self._clock.now()
             if not rows or rows[0].due > now:
                 await self._wait_until(rows[0].due if rows else None)
@@ -129,7 +128,7 @@ class ReminderService:
                 if row.due > now or self._changed.is_set():  # one of them may have been cancelled
                     break
                 await self._fire_reminder(row)
-                told[row.id] = row.due
+                fired[row.id] = row.due
 
     async def set(
         self,
@@ -142,28 +141,28 @@ class ReminderService:
         spoken: SpokenTime,
         turn: TurnId | None = None,
         role: str = "",
-        asker_role: str = "",
+        requester_role: str = "",
     ) -> PendingReminder:
-        """Set one; durable when this returns. Raises Refused with a sentence that says what would do instead.
+        """Set a reminder; durable on return. Raises ToolCallRefused with a sentence that says what would be possible.
 
-        `turn`: by which; what that has set before its process ended is not set again. `role`: as `ReminderSet.role`.
-        `asker_role`: the role of `by`, which bounds what they may have set. Empty: nobody asked.
+        `turn`: the turn that sets it; what that turn set before its process ended is not set again. `role`: see
+        `ReminderSet.role`. `requester_role`: role of `by`, which limits what they may set. Empty: no person asked.
         """
         now = self._clock.now()
         place = at.conversation if at is not None else None
-        said = single_line(text, MAX_REMINDER_CHARS + 1)
-        if not said or len(said) > MAX_REMINDER_CHARS:
+        cleaned = single_line(text, MAX_REMINDER_CHARS + 1)
+        if not cleaned or len(cleaned) > MAX_REMINDER_CHARS:
             raise ToolCallRefused(f"A reminder needs a text of 1 to {MAX_REMINDER_CHARS} characters.")
         try:
             schedule, due = parse_spoken_time(spoken, now, self.timezone)
         except ScheduleError as error:
             raise ToolCallRefused(str(error)) from None
-        async with self._set_lock:  # or two at once would both see room for one
+        async with self._set_lock:  # two at once would both find room for one
             fact = ReminderSet(
                 reminder="",
                 agent=agent,
                 at=at,
-                text=said,
+                text=cleaned,
                 by=by,
                 asked_by=clean_name(asked_by),
                 schedule=format_schedule(schedule),
@@ -179,8 +178,8 @@ class ReminderService:
             )
             if before is not None and isinstance(before.fact, ReminderSet):
                 return _to_row(before.fact)
-            if asker_role in ROLE_CAPS:
-                self._check_cap(fact, ROLE_CAPS[asker_role], asker_role, await self._store.pending_reminders())
+            if requester_role in ROLE_CAPS:
+                self._check_cap(fact, ROLE_CAPS[requester_role], requester_role, await self._store.pending_reminders())
             if len(await self.list(agent, place)) >= self.max_count:
                 raise ToolCallRefused(
                     f"There are {self.max_count} reminders here already, and no more may be; cancel one first."
@@ -190,7 +189,7 @@ class ReminderService:
         return _to_row(fact)
 
     def _check_cap(self, fact: ReminderSet, cap: ReminderCap, role: str, rows: Sequence[PendingReminder]) -> None:
-        """Raises Refused for what somebody of that role may not have set: each time is a request that costs money."""
+        """Raise ToolCallRefused for a reminder above the cap of a role: each firing is a request that costs money."""
         schedule, time = parse_schedule(fact.schedule), fact.due
         for _ in range(COMPARED_TIMES if not isinstance(schedule, OnceSchedule) else 0):
             later = collapse_due_times(schedule, time, time).next
@@ -211,14 +210,14 @@ class ReminderService:
             )
 
     async def list(self, agent: str, where: ConversationId | None) -> Sequence[PendingReminder]:
-        """Those of that place (None: of that agent itself) that are still to come, the next first."""
+        """Return the pending reminders of a place (None: of the agent itself), the next first."""
         rows = await self._store.pending_reminders(where)
         return [row for row in rows if row.conversation == where and (where is not None or row.agent == agent)]
 
-    async def least_role(self, some: Sequence[PendingReminder]) -> str:
-        """The lowest role of those whose idea any of them was; `owner`: the agent's own. Raises StoreError."""
+    async def least_role(self, reminders: Sequence[PendingReminder]) -> str:
+        """Return the lowest role of those who caused any of them; `owner`: the agent itself. Raises StoreError."""
         roles = ["owner"]
-        for one in some:
+        for one in reminders:
             found = await self._store.entry_by_key(f"reminded:{one.id}")
             fact = found.fact if found is not None else None
             own = isinstance(fact, ReminderSet) and not (fact.by or fact.role)
@@ -226,7 +225,7 @@ class ReminderService:
         return lowest_role(roles)
 
     async def cancel(self, id: str, *, agent: str, where: ConversationId | None, reason: str) -> bool:  # noqa: A002 - it is what it is
-        """End one of that place (None: of that agent itself) for good. False: there is none of that name there."""
+        """End a reminder of a place (None: of the agent itself). False: there is none with this id."""
         wanted = normalize_reminder_id(id)
         if not any(row.id == wanted for row in await self.list(agent, where)):
             return False
@@ -234,15 +233,15 @@ class ReminderService:
         self._changed.set()
         return True
 
-    async def end_matching(self, theirs: Callable[[PendingReminder], bool], reason: str) -> None:
-        """End all of somebody's for good."""
+    async def end_matching(self, matches: Callable[[PendingReminder], bool], reason: str) -> None:
+        """End all reminders that the predicate accepts."""
         for row in await self._store.pending_reminders():
-            if theirs(row):
+            if matches(row):
                 await self._write_end(row.id, row.conversation or inner_conversation(row.agent), reason)
         self._changed.set()
 
     def notify_changed(self) -> None:
-        """Somebody else wrote into the log what becomes of one."""
+        """Read the log again, because other code changed a reminder there."""
         self._changed.set()
 
     async def _wait_until(self, due: datetime | None) -> None:
@@ -267,7 +266,7 @@ class ReminderService:
             return
         passed = collapse_due_times(schedule, row.due, now)
         alarm = Alarm(
-            id=EventId(f"{row.id}:{row.due.isoformat()}"),  # where it stood, so that it is the same at every try
+            id=EventId(f"{row.id}:{row.due.isoformat()}"),  # its due time, so that the id is the same at every try
             text=row.text,
             sent=now,
             at=place,
@@ -282,17 +281,18 @@ class ReminderService:
             await self._fire(alarm)
         except StoreError:
             raise  # without its log the gateway cannot go on
-        except Exception:  # a bug: let alone until the next start, or one reminder would end the process at every start
+        # a bug: skipped until the next start, so that one reminder does not end the process each time
+        except Exception:
             logger.exception("reminder %s could not be told", row.id)
 
     async def _write_new(self, fact: ReminderSet, place: ConversationId, now: datetime) -> str:
-        """Under an id that no reminder ever had: two would be one for the log."""
+        """Append a reminder under an id that no reminder ever had: the log would take two with one id for one."""
         while True:
-            made = self._ids(now)
-            entry = NewEntry(fact=replace(fact, reminder=made), at=now, conversation=place, key=f"reminded:{made}")
+            id_ = self._ids(now)
+            entry = NewEntry(fact=replace(fact, reminder=id_), at=now, conversation=place, key=f"reminded:{id_}")
             [written] = await self._store.append([entry])
             if written.is_new:
-                return made
+                return id_
 
     async def _write_end(self, reminder: str, place: ConversationId, reason: str) -> None:
         fact = ReminderEnded(reminder=reminder, reason=single_line(reason, MAX_REMINDER_CHARS))
@@ -300,7 +300,7 @@ class ReminderService:
 
 
 def _is_same_reminder(fact: ReminderSet, now: datetime, was: NoteWritten | ReminderSet, then: datetime) -> bool:
-    """Whether a reminder is one that was set `then`: to the same time, or in as long as it was then."""
+    """Return whether `fact` repeats the reminder `was`, set at `then`: the same time, or the same delay."""
     if not isinstance(was, ReminderSet) or replace(
         was, reminder="", turn=fact.turn, due=fact.due, schedule=""
     ) != replace(fact, schedule=""):
@@ -326,40 +326,42 @@ MAX_LISTED: Final = 50
 
 
 class ReminderTools:
-    """Each method answers with a text for the model, or raises Refused."""
+    """Tool handlers. Each returns a text for the model, or raises ToolCallRefused."""
 
     def __init__(self, reminders: ReminderService, clock: Clock) -> None:
         self._reminders = reminders
         self._clock = clock
 
-    async def remind(self, args: RemindArgs, where: ToolContext) -> str:
-        """Set one. It counts for whoever asked with the least role, and of these for who spoke last."""
-        roles = [proven_role(one.role, verified=one.verified) for one in where.requesters]
-        weak = lowest_role(roles) if roles else ""
-        asker = next((one for one, role in zip(where.requesters[::-1], roles[::-1], strict=True) if role == weak), None)
-        made = await self._reminders.set(
-            agent=where.agent,
-            at=_place_of(where),
-            by=asker.id if asker is not None else SenderId(""),
-            asked_by=asker.name if asker is not None else "",
+    async def remind(self, args: RemindArgs, context: ToolContext) -> str:
+        """Set a reminder for the requester with the least role; of several, for the last one."""
+        roles = [proven_role(one.role, verified=one.verified) for one in context.requesters]
+        least_role = lowest_role(roles) if roles else ""
+        requester = next(
+            (one for one, role in zip(context.requesters[::-1], roles[::-1], strict=True) if role == least_role), None
+        )
+        reminder = await self._reminders.set(
+            agent=context.agent,
+            at=_place_of(context),
+            by=requester.id if requester is not None else SenderId(""),
+            asked_by=requester.name if requester is not None else "",
             text=args.text,
             spoken=SpokenTime(at=args.at, every=args.every, cron=args.cron, timezone=args.timezone),
-            turn=where.turn,
-            role=find_least_role(where),
-            asker_role=weak,
+            turn=context.turn,
+            role=find_least_role(context),
+            requester_role=least_role,
         )
-        ahead = format_duration(round((made.due - self._clock.now()) / timedelta(seconds=1)))
+        ahead = format_duration(round((reminder.due - self._clock.now()) / timedelta(seconds=1)))
         then = (
             ""
-            if isinstance(parse_schedule(made.schedule), OnceSchedule)
-            else f", then {describe_schedule_text(made.schedule)}"
+            if isinstance(parse_schedule(reminder.schedule), OnceSchedule)
+            else f", then {describe_schedule_text(reminder.schedule)}"
         )
-        return f"Reminder {made.id} is set for {format_due(made, self._reminders.timezone)}, in {ahead}{then}."
+        return f"Reminder {reminder.id} is set for {format_due(reminder, self._reminders.timezone)}, in {ahead}{then}."
 
-    async def list_reminders(self, _: ListRemindersArgs, where: ToolContext) -> str | ToolOutput:
-        """Those of this place only."""
-        place = _place_of(where)
-        found = await self._reminders.list(where.agent, place.conversation if place is not None else None)
+    async def list_reminders(self, _: ListRemindersArgs, context: ToolContext) -> str | ToolOutput:
+        """List the reminders of this place."""
+        place = _place_of(context)
+        found = await self._reminders.list(context.agent, place.conversation if place is not None else None)
         lines = [self._format_line(one) for one in found[:MAX_LISTED]]
         if len(found) > MAX_LISTED:
             lines.append(f"(and {len(found) - MAX_LISTED} later ones)")
@@ -369,36 +371,36 @@ class ReminderTools:
         text = "\n".join(lines)
         return ToolOutput(text=text, kind="reminders", origin="what people asked for", is_untrusted=True, role=role)
 
-    async def cancel_reminder(self, args: CancelReminderArgs, where: ToolContext) -> str:
-        """End one of this place."""
-        place = _place_of(where)
+    async def cancel_reminder(self, args: CancelReminderArgs, context: ToolContext) -> str:
+        """Cancel a reminder of this place."""
+        place = _place_of(context)
         done = await self._reminders.cancel(
             args.id,
-            agent=where.agent,
+            agent=context.agent,
             where=place.conversation if place is not None else None,
-            reason=f"cancelled for {where.requesters[-1].name}" if where.requesters else "cancelled by the agent",
+            reason=f"cancelled for {context.requesters[-1].name}" if context.requesters else "cancelled by the agent",
         )
         if not done:
             raise ToolCallRefused("There is no such reminder here; list_reminders names them.")
         return "It is cancelled."
 
-    def _format_line(self, one: PendingReminder) -> str:
-        asked = f", asked for by {one.asked_by}" if one.asked_by else ""
+    def _format_line(self, reminder: PendingReminder) -> str:
+        asked = f", asked for by {reminder.asked_by}" if reminder.asked_by else ""
         return (
-            f"{one.id}: {format_due(one, self._reminders.timezone)}, "
-            f"{describe_schedule_text(one.schedule)}{asked}: {one.text}"
+            f"{reminder.id}: {format_due(reminder, self._reminders.timezone)}, "
+            f"{describe_schedule_text(reminder.schedule)}{asked}: {reminder.text}"
         )
 
 
-def format_due(one: PendingReminder, timezone: str) -> str:
-    """When it comes next, on the clocks where its schedule is read, else on those of `timezone`."""
+def format_due(reminder: PendingReminder, timezone: str) -> str:
+    """Return the next time in the time zone of its schedule, else in `timezone`."""
     try:
-        schedule = parse_schedule(one.schedule)
+        schedule = parse_schedule(reminder.schedule)
         place = schedule.timezone if isinstance(schedule, CronSchedule) else timezone
-    except ScheduleError:  # e.g. a time zone that is gone
+    except ScheduleError:  # e.g. a time zone that exists no more
         place = timezone
-    return f"{one.due.astimezone(parse_timezone(place)):%a %Y-%m-%d %H:%M} ({place})"
+    return f"{reminder.due.astimezone(parse_timezone(place)):%a %Y-%m-%d %H:%M} ({place})"
 
 
-def _place_of(where: ToolContext) -> Address | None:
-    return None if is_inner(where.at.conversation) else where.at
+def _place_of(context: ToolContext) -> Address | None:
+    return None if is_inner(context.at.conversation) else context.at

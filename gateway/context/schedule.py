@@ -1,19 +1,17 @@
-"""When something comes, and comes again: schedules, and how they are written. Pure.
+"""Schedules: single, repeating and cron times, their text form, and the phrases in which people write them. Pure.
 
 A schedule has one canonical text, which the log keeps:
 
     at 2026-11-22T09:00:00+01:00        once
-    every 3600                          so many seconds after each other, from a first time on
+    every 3600                          repeating with so many seconds between, from a first time on
     cron 0 9 * * 1-5 Europe/Zurich      five fields, in the local time of a place
 
-The fields of cron and what becomes of them when clocks change are Debian's (cron(8), crontab(5)): what names its hour
-and minute runs once a day also then: a time that does not exist runs as soon as the gap is over, one that comes twice
-runs the first time. What runs every so many minutes or hours goes by time that has really passed.
+The cron fields and their behaviour at clock changes are Debian's (cron(8), crontab(5)): an entry with a fixed hour and
+minute runs once a day even then: a time that does not exist runs as soon as the gap is over, one that comes twice runs
+the first time. An entry for every so many minutes or hours follows the time that has really passed.
 
-When something is to come, as people and models write it. Pure.
-
-Local times are read as RFC 5545 (3.3.5) reads them: one that comes twice is the first, one that does not exist is
-taken by the clock as it was before the gap.
+Local times in phrases follow RFC 5545 (3.3.5): one that comes twice is the first, one that does not exist is taken with
+the offset before the gap.
 """
 
 import re
@@ -26,31 +24,31 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 MIN_INTERVAL_S: Final = 60
-"""Between two times. Cron cannot be written closer."""
+"""Shortest interval; cron fields cannot express a shorter one."""
 MAX_AHEAD: Final = timedelta(days=5 * 365 + 1)
-"""How far ahead a first time may be: five years."""
+"""Longest time ahead of a first time: five years."""
 MAX_MISSED: Final = 1_000
-"""How many times that passed are counted; more are this many."""
+"""Largest count of missed times; more count as this many."""
 _MAX_CRON_CHARS: Final = 100
-"""Of the fields of cron, together."""
+"""Length of the five cron fields together."""
 _CRON_FIELDS: Final = 5
 
 
 class ScheduleError(ValueError):
-    """No schedule. The message is a sentence that says what to write instead."""
+    """The text is no valid schedule. The message is a sentence that says what to write instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnceSchedule:
-    """Once."""
+    """Schedule with a single time."""
 
     time: datetime
-    """Aware, in whole seconds, as its writer saw the clock."""
+    """Aware, in whole seconds, with the offset of the writer's place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalSchedule:
-    """Again and again, so long after each other."""
+    """Schedule that repeats at a fixed interval."""
 
     seconds: int
     """At least `MIN_INTERVAL_S`."""
@@ -58,7 +56,7 @@ class IntervalSchedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CronSchedule:
-    """Whenever the local time fits. Made by `parse_cron`, which checks it."""
+    """Schedule of all local times that match. Made by `parse_cron`, which checks it."""
 
     fields: str
     """Minute, hour, day of the month, month, day of the week; one space between them."""
@@ -70,18 +68,18 @@ Schedule = OnceSchedule | IntervalSchedule | CronSchedule
 
 
 class DueTimes(NamedTuple):
-    """All times of a schedule that have come, as one."""
+    """All times of a schedule that have passed, combined."""
 
     last: datetime
     """The newest of them, UTC."""
     missed: int
-    """How many came before it, at most `MAX_MISSED`."""
+    """Number of times before it, at most `MAX_MISSED`."""
     next: datetime | None
-    """The first that has not come yet, UTC. None: there is none."""
+    """The first time still to come, UTC. None: there is none."""
 
 
 def parse_cron(fields: str, timezone: str) -> CronSchedule:
-    """A schedule of cron's. Raises BadSchedule."""
+    """Parse cron fields. Raises ScheduleError."""
     written = " ".join(fields.upper().split())
     parse_timezone(timezone)
     if len(written) > _MAX_CRON_CHARS or written.count(" ") != _CRON_FIELDS - 1:
@@ -97,7 +95,7 @@ def parse_cron(fields: str, timezone: str) -> CronSchedule:
 
 
 def build_interval(seconds: int) -> IntervalSchedule:
-    """A schedule that repeats. Raises BadSchedule if that is too often, or hardly ever."""
+    """Return a repeating schedule. Raises ScheduleError if the interval is too short or longer than five years."""
     if seconds < MIN_INTERVAL_S:
         raise ScheduleError("Something can repeat once a minute at most; write e.g. every `5m`.")
     if seconds > MAX_AHEAD.total_seconds():
@@ -106,7 +104,7 @@ def build_interval(seconds: int) -> IntervalSchedule:
 
 
 def parse_timezone(name: str) -> ZoneInfo:
-    """A time zone. Raises BadSchedule for a name that is none; no name is taken for a path."""
+    """Return a time zone. Raises ScheduleError for an unknown name; a name is never taken as a path."""
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):  # also a folder of zones, and what cannot be a key
@@ -114,7 +112,7 @@ def parse_timezone(name: str) -> ZoneInfo:
 
 
 def parse_schedule(text: str) -> Schedule:
-    """Read what `format_schedule` wrote. Raises BadSchedule for anything else."""
+    """Parse the canonical text of `format_schedule`. Raises ScheduleError for anything else."""
     kind, _, rest = text.partition(" ")
     try:
         match kind:
@@ -135,7 +133,7 @@ def parse_schedule(text: str) -> Schedule:
 
 
 def format_schedule(schedule: Schedule) -> str:
-    """The canonical text."""
+    """Return the canonical text."""
     match schedule:
         case OnceSchedule():
             return f"at {schedule.time.isoformat(timespec='seconds')}"
@@ -146,7 +144,7 @@ def format_schedule(schedule: Schedule) -> str:
 
 
 def describe_schedule(schedule: Schedule) -> str:
-    """In a few words, for people."""
+    """Return a few words for people."""
     match schedule:
         case OnceSchedule():
             return "once"
@@ -157,15 +155,15 @@ def describe_schedule(schedule: Schedule) -> str:
 
 
 def describe_schedule_text(text: str) -> str:
-    """The same of what `format_schedule` wrote; the text itself if it cannot be read any more."""
+    """Describe a canonical text; return the text itself if it cannot be parsed any more."""
     try:
         return describe_schedule(parse_schedule(text))
-    except ScheduleError:  # e.g. a time zone that is gone
+    except ScheduleError:  # e.g. a time zone that exists no more
         return text
 
 
 def format_duration(seconds: int) -> str:
-    """How long that is, e.g. `1d 2h`."""
+    """Format a duration, e.g. `1d 2h`."""
     parts = []
     for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
         count, seconds = divmod(seconds, length)
@@ -175,9 +173,9 @@ def format_duration(seconds: int) -> str:
 
 
 def next_time(schedule: Schedule, after: datetime) -> datetime | None:
-    """The first time later than `after`, UTC; None: there is none (any more).
+    """Return the first time later than `after`, UTC; None: there is none.
 
-    What repeats every so many seconds is counted from `after`: hand in a time at which it came.
+    An interval is counted from `after`: pass one of its own times.
     """
     match schedule:
         case OnceSchedule():
@@ -189,7 +187,7 @@ def next_time(schedule: Schedule, after: datetime) -> datetime | None:
 
 
 def collapse_due_times(schedule: Schedule, due: datetime, now: datetime) -> DueTimes:
-    """Take all times from `due` up to `now` as one; `due` itself has come, whatever the clock says by now.
+    """Combine all times from `due` up to `now`. `due` itself has passed, whatever the clock says by now.
 
     The work is bounded however long ago `due` is.
     """
@@ -217,24 +215,27 @@ def _collapse_cron_times(schedule: CronSchedule, due: datetime, now: datetime) -
     return DueTimes(last=last, missed=missed, next=None)
 
 
-def _last_cron_time(schedule: CronSchedule, came: datetime, now: datetime) -> datetime:
-    """The newest moment up to `now`, of which `came` is one: by halves, because in between there may be any number."""
-    over = now
-    while over - came > timedelta(seconds=1):
-        middle = came + (over - came) / 2
+def _last_cron_time(schedule: CronSchedule, passed: datetime, now: datetime) -> datetime:
+    """Return the newest time up to `now`, given one of them.
+
+    By bisection, because there may be any number in between.
+    """
+    end = now
+    while end - passed > timedelta(seconds=1):
+        middle = passed + (end - passed) / 2
         moment = next_time(schedule, middle)
         if moment is not None and moment <= now:
-            came = moment
+            passed = moment
         else:
-            over = middle
-    return came
+            end = middle
+    return passed
 
 
 def _cron_times(schedule: CronSchedule, after: datetime) -> Iterator[datetime]:
-    """Its times later than `after`, UTC, each later than the one before. Ends if there is none for 50 years."""
+    """Yield the times later than `after`, UTC, in order. Ends if there is none for 50 years."""
     for local in CronSim(schedule.fields, after.astimezone(parse_timezone(schedule.timezone))):
         time = local.astimezone(UTC)
-        if time > after:  # in an hour that comes twice it begins with the first
+        if time > after:  # in an hour that comes twice CronSim begins with the first one
             after = time
             yield time
 
@@ -249,26 +250,27 @@ _EXAMPLES: Final = "write e.g. 2026-11-22T09:00, 18:30, tomorrow 9:00 or in 2h30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpokenTime:
-    """When, in somebody's words. Empty: nothing was said of that."""
+    """Time phrases as a person or a model wrote them. Empty: not given."""
 
     at: str = ""
-    """A time: ISO 8601 with or without a time zone, a time of day, or how long from now."""
+    """A time: ISO 8601 with or without a time zone, a time of day, or a delay from now."""
     every: str = ""
-    """How long between two times; the first is `at`, or as long from now."""
+    """Interval; the first time is `at`, or one interval from now."""
     cron: str = ""
-    """Five fields, as `gateway.context.schedule` reads them."""
+    """Five fields, as `parse_cron` takes them."""
     timezone: str = ""
-    """Where `at` or `cron` are read, if that is not where everything is."""
+    """Time zone of `at` or `cron`. Empty: the default one."""
 
 
 def parse_spoken_time(spoken: SpokenTime, now: datetime, timezone: str) -> tuple[Schedule, datetime]:
-    """The schedule that is meant, and its first time, UTC.
+    """Return the schedule that is meant, and its first time, UTC.
 
-    `timezone` holds where none is named. Raises BadSchedule, also for what is past or more than five years ahead.
+    `timezone`: used where the phrases name none. Raises ScheduleError, also for times that are past or more than five
+    years ahead.
     """
     at, repeats, fields = (text.strip() for text in (spoken.at, spoken.every, spoken.cron))
     place = spoken.timezone.strip() or timezone
-    where = parse_timezone(place)
+    zone = parse_timezone(place)
     if fields and (at or repeats):
         raise ScheduleError("Give `cron` alone, or `every` with or without `at` as its first time.")
     if fields:
@@ -279,7 +281,7 @@ def parse_spoken_time(spoken: SpokenTime, now: datetime, timezone: str) -> tuple
         return schedule, first
     if not at and not repeats:
         raise ScheduleError(f"Say when: `at`, `every` or `cron`; {_EXAMPLES}.")
-    first = parse_moment(at, now, where) if at else None
+    first = parse_moment(at, now, zone) if at else None
     if not repeats:
         assert first is not None
         return OnceSchedule(time=first), first.astimezone(UTC)
@@ -296,28 +298,31 @@ def _parse_interval(text: str) -> IntervalSchedule:
     return build_interval(int(min(seconds, MAX_AHEAD.total_seconds() + 1)))
 
 
-def parse_moment(text: str, now: datetime, where: ZoneInfo) -> datetime:
-    """The time that is meant, in whole seconds, as clocks there show it. Raises BadSchedule, also for what is past."""
-    first = _parse_relative(text, now, where) or _parse_time_of_day(text, now, where) or _parse_iso(text, where)
+def parse_moment(text: str, now: datetime, zone: ZoneInfo) -> datetime:
+    """Return the time that is meant, in whole seconds, in that time zone.
+
+    Raises ScheduleError, also for a past time.
+    """
+    first = _parse_relative(text, now, zone) or _parse_time_of_day(text, now, zone) or _parse_iso(text, zone)
     if first is None:
         raise ScheduleError(f"That is no time that is understood here; {_EXAMPLES}.")
     if first <= now:
-        raise ScheduleError(f"That is past: it is now {now.astimezone(where):%Y-%m-%dT%H:%M} ({where.key}).")
+        raise ScheduleError(f"That is past: it is now {now.astimezone(zone):%Y-%m-%dT%H:%M} ({zone.key}).")
     if first - now > MAX_AHEAD:
         raise ScheduleError("That is more than five years ahead, which is too far.")
     return first
 
 
-def _parse_relative(text: str, now: datetime, where: ZoneInfo) -> datetime | None:
+def _parse_relative(text: str, now: datetime, zone: ZoneInfo) -> datetime | None:
     seconds = _parse_duration(re.sub(r"^in\s+", "", text.lower()))
     if seconds is None:
         return None
     return _with_fixed_offset(
-        _ceil_to_second(now + timedelta(seconds=min(seconds, 2 * MAX_AHEAD.total_seconds()))), where
+        _ceil_to_second(now + timedelta(seconds=min(seconds, 2 * MAX_AHEAD.total_seconds()))), zone
     )
 
 
-def _parse_time_of_day(text: str, now: datetime, where: ZoneInfo) -> datetime | None:
+def _parse_time_of_day(text: str, now: datetime, zone: ZoneInfo) -> datetime | None:
     match = _TIME_OF_DAY.fullmatch(text.lower())
     if match is None:
         return None
@@ -325,42 +330,43 @@ def _parse_time_of_day(text: str, now: datetime, where: ZoneInfo) -> datetime | 
         wanted = time(int(match[2]), int(match[3]))
     except ValueError:
         raise ScheduleError(f"There is no such time of day; {_EXAMPLES}.") from None
-    today = now.astimezone(where).date()
-    first = _to_local(datetime.combine(today, wanted), where)
+    today = now.astimezone(zone).date()
+    first = _to_local(datetime.combine(today, wanted), zone)
     if match[1] == "tomorrow" or (match[1] is None and first <= now):
-        return _to_local(datetime.combine(today + timedelta(days=1), wanted), where)
+        return _to_local(datetime.combine(today + timedelta(days=1), wanted), zone)
     return first
 
 
-def _parse_iso(text: str, where: ZoneInfo) -> datetime | None:
-    """ISO 8601 with a time of day: a date alone does not say when."""
+def _parse_iso(text: str, zone: ZoneInfo) -> datetime | None:
+    """Parse ISO 8601 with a time of day: a date alone is not enough."""
     if len(text) > _MAX_SPOKEN_CHARS or not re.match(r"[\dW-]+[T ]\d", text):
         return None
     try:
-        read = _ceil_to_second(datetime.fromisoformat(text))
-        read.astimezone(UTC)
-        return read if read.tzinfo is not None else _to_local(read, where)
+        moment = _ceil_to_second(datetime.fromisoformat(text))
+        moment.astimezone(UTC)
+        return moment if moment.tzinfo is not None else _to_local(moment, zone)
     except (ValueError, OverflowError):  # also where the calendar ends: years 1 and 9999
         return None
 
 
-def _to_local(naive: datetime, where: ZoneInfo) -> datetime:
-    return _with_fixed_offset(naive.replace(tzinfo=where).astimezone(UTC), where)  # through UTC, or it might not exist
+def _to_local(naive: datetime, zone: ZoneInfo) -> datetime:
+    # through UTC, because the local time might not exist
+    return _with_fixed_offset(naive.replace(tzinfo=zone).astimezone(UTC), zone)
 
 
-def _with_fixed_offset(moment: datetime, where: ZoneInfo) -> datetime:
-    """As clocks there show it, with the offset of that day: what is written down reads the same for ever."""
-    seen = moment.astimezone(where)
-    return seen.replace(tzinfo=timezone(seen.utcoffset() or timedelta()))
+def _with_fixed_offset(moment: datetime, zone: ZoneInfo) -> datetime:
+    """Return the time in that zone with the fixed offset of that day, so that its text never changes its meaning."""
+    local = moment.astimezone(zone)
+    return local.replace(tzinfo=timezone(local.utcoffset() or timedelta()))
 
 
 def _ceil_to_second(moment: datetime) -> datetime:
-    """The next whole second."""
+    """Round up to a whole second."""
     return (moment + timedelta(microseconds=999_999)).replace(microsecond=0)
 
 
 def _parse_duration(text: str) -> float | None:
-    """How many seconds `2h30m`, `90 min` or `1 day and 3 hours` are; None for what is none of that."""
+    """Return the seconds of e.g. `2h30m`, `90 min` or `1 day and 3 hours`; None: it is no duration."""
     text = text.lower()
     if not text or len(text) > _MAX_SPOKEN_CHARS:
         return None

@@ -1,10 +1,10 @@
-"""What was found in the log or in a journal, as it is told: who, where, when, and a quotation. Filtered by `Sight`.
+"""Search of the log, the journal and MEMORY.md, limited to what may be shown where the search is made.
 
-Which words of new messages are worth looking up, and what of the found has to do with them. Pure.
-
-Words of at least four letters that say nothing of what is talked about: asked for by nobody. Pure.
-
-Looking up what was said, and what the agent wrote down: only what may be told where it asks.
+- Terms: `extract_terms` finds words worth a search in new messages, `weigh_terms` and `score_candidates` rank the
+  entries that hold them. Pure.
+- Hits: `HitBuilder` turns log entries into quotations (`SearchHit`) with author, place and time. The caller filters
+  them by `Visibility`.
+- `RecallSearch` carries out the tool `recall`.
 """
 
 import math
@@ -88,47 +88,47 @@ STOP_WORDS: Final = frozenset(
 
 
 MAX_TERMS: Final = 8
-"""That are looked for, the rarest."""
+"""The rarest terms, which are searched."""
 MAX_LOOKED_UP_TERMS: Final = 12
-"""Of which it is looked up how rare they are."""
+"""Terms whose frequency is looked up."""
 HALF_LIFE: Final = timedelta(days=30)
-"""After which half of what was said counts for being new is gone."""
+"""Time after which half of the bonus for being new is gone."""
 AGE_FLOOR: Final = 0.5
-"""What is old counts so much at least: it must not lose to what is new and has to do with less of the question."""
+"""Smallest weight of old text: it must not lose to new text that matches less of the question."""
 NOTE_WEIGHT: Final = 2.0
-"""What was written down to be found again counts so many times."""
+"""Factor for notes, which were written to be found again."""
 MAX_CHANCE_TEXTS: Final = 20
-"""Terms say enough together if by chance at most so many texts have all of them."""
+"""Terms are enough if by chance at most so many texts hold all of them."""
 NOTES_SHARE: Final = 16
-"""There are so many times fewer notes than texts, at least: so their terms may be so much more frequent."""
+"""Texts per note, at least: so terms of notes may be more frequent by this factor."""
 
 _NOTE_DISCOUNT: Final = math.log(NOTES_SHARE)
 _MIN_LETTERS: Final = 4
-"""Of a word that is looked for."""
+"""Shortest word that is searched."""
 _MIN_EAST_ASIAN_CHARS: Final = 2
-"""Of one in a script where a word has fewer signs."""
+"""Shortest word of an East Asian script, where a word has fewer characters."""
 _EAST_ASIAN_START: Final = "\u2e80"
-"""From here on: Han, kana, Hangul."""
+"""Start of Han, kana and Hangul."""
 _MIN_DIGITS: Final = 3
-"""Of a number."""
+"""Shortest number."""
 _MAX_TERM_CHARS: Final = 80
 _MIN_TEXTS: Final = 5_000
-"""A store is taken as holding at least so many texts: in a small one, what was said a few times is still rare."""
+"""Smallest assumed number of texts: in a small store, words used a few times are still rare."""
 _COMMON_SHARE: Final = 0.05
-"""A word in more texts than this, and more than `MAX_CHANCE_TEXTS`, tells nothing."""
+"""Share of texts above which a word, in more than `MAX_CHANCE_TEXTS` texts, is too common."""
 _TEXTS_PER_ENTRY: Final = 0.5
-"""In the log, roughly: judgements and deliveries stand between the texts (0.55 in bench_recall)."""
+"""Texts per log entry, roughly: judgements and deliveries stand between the texts (0.55 in bench_recall)."""
 _MAX_LINES: Final = 50
 _MAX_LINE_CHARS: Final = 4_000
 
 _TERM: Final = regex.compile(r"[\w\p{M}]+(?:[./:@#+\-]+[\w\p{M}]+)*")
-"""A word, or an identifier: a path, an address, a name with points or dashes in it, whole."""
+"""A word, or a whole identifier: a path, an address, a name with points or dashes in it."""
 _WORD: Final = re.compile(r"[^\W_]+")
 
 
 def fold_case(text: str) -> str:
-    """Without case and accents, as the search index has it."""
-    if text.isascii():  # most is
+    """Remove case and accents, as the search index does."""
+    if text.isascii():  # most texts are
         return text.lower()
     return "".join(c for c in unicodedata.normalize("NFKD", text.casefold()) if not unicodedata.combining(c))
 
@@ -137,25 +137,24 @@ _FOLDED_STOP_WORDS: Final = frozenset(map(fold_case, STOP_WORDS))
 
 
 def extract_terms(lines: Sequence[str]) -> list[str]:
-    """What of these messages, the oldest first, may be worth looking up.
+    """Return the terms of these messages (oldest first) that may be worth a search.
 
-    At most `MAX_LOOKED_UP_TERMS`, the newest first.
-
-    Of one message first what looks like a name of something, then what is long: the rarest words are.
+    At most `MAX_LOOKED_UP_TERMS`, those of the newest message first. Within one message identifiers come first, then
+    long words, which are the rarest.
     """
     found: dict[str, None] = {}
     for line in reversed(lines[-_MAX_LINES:]):
-        text = unicodedata.normalize("NFC", line[:_MAX_LINE_CHARS]).lower()  # the index folds the rest as it does
-        told = [term for term in map(_clean_term, _TERM.findall(text)) if term]
-        told.sort(key=lambda term: (term.isalpha(), -len(term)))
-        found |= dict.fromkeys(told)
+        text = unicodedata.normalize("NFC", line[:_MAX_LINE_CHARS]).lower()  # the index folds the rest in the same way
+        terms = [term for term in map(_clean_term, _TERM.findall(text)) if term]
+        terms.sort(key=lambda term: (term.isalpha(), -len(term)))
+        found |= dict.fromkeys(terms)
         if len(found) >= MAX_LOOKED_UP_TERMS:
             break
     return list(found)[:MAX_LOOKED_UP_TERMS]
 
 
 def _clean_term(found: str) -> str:
-    """Empty: not worth looking up."""
+    """Return a term; empty: it is not worth a search."""
     term = found.strip("_")[:_MAX_TERM_CHARS]
     if term.isalpha():
         return (
@@ -171,32 +170,32 @@ def _clean_term(found: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TermWeights:
-    """What terms tell."""
+    """Weights of search terms."""
 
     terms: Mapping[str, float]
-    """Of each how surprising it is, in nats: the logarithm of how many texts there are to one that has it."""
+    """Weight of each term in nats: the logarithm of the number of texts per text that holds it."""
     threshold: float
-    """What the terms of one text must have together for it to be looked at."""
+    """Sum that the terms of a text must reach together."""
 
     def score(self, found: Iterable[str], *, noted: bool) -> float:
-        """What these say together of a text that has them. 0: not enough. `noted`: it was written down to be found."""
-        told = [self.terms[term] for term in found]
+        """Return the score of a text with these terms. 0: not enough. `noted`: the text is a note."""
+        found_weights = [self.terms[term] for term in found]
         return (
-            sum(each * each for each in told) * (NOTE_WEIGHT if noted else 1.0)
-            if self.is_enough(sum(told), noted=noted)
+            sum(each * each for each in found_weights) * (NOTE_WEIGHT if noted else 1.0)
+            if self.is_enough(sum(found_weights), noted=noted)
             else 0.0
         )
 
-    def is_enough(self, together: float, *, noted: bool) -> bool:
-        """Whether so much is enough."""
-        return together >= self.threshold - (_NOTE_DISCOUNT if noted else 0.0)
+    def is_enough(self, total: float, *, noted: bool) -> bool:
+        """Return whether a sum of weights is enough."""
+        return total >= self.threshold - (_NOTE_DISCOUNT if noted else 0.0)
 
 
 def weigh_terms(uses: Mapping[str, Sequence[int]], last: int, most: int) -> TermWeights:
-    """How much each term tells, of the rarest `MAX_TERMS`.
+    """Return the weights of the rarest `MAX_TERMS` terms.
 
-    `uses`: where texts with it stand in a log whose last entry is `last`, the newest first, at most `most` of them:
-    how densely those stand tells how many there are.
+    `uses`: log positions of texts that hold a term, newest first, at most `most`; their density gives the number of
+    all. `last`: the last position of the log.
     """
     texts = last * _TEXTS_PER_ENTRY
     common = max(MAX_CHANCE_TEXTS, texts * _COMMON_SHARE)
@@ -205,7 +204,7 @@ def weigh_terms(uses: Mapping[str, Sequence[int]], last: int, most: int) -> Term
         term: len(seqs) * (last / (last - seqs[-1] + 1) if len(seqs) >= most else 1) for term, seqs in uses.items()
     }
     rare = sorted((count, term) for term, count in counts.items() if 0 < count <= common)[:MAX_TERMS]
-    unused = [(1.0, term) for term, count in counts.items() if not count]  # the files may have it
+    unused = [(1.0, term) for term, count in counts.items() if not count]  # the files may hold it
     terms = {term: math.log(texts / count) for count, term in (*rare, *unused)}
     return TermWeights(terms=terms, threshold=math.log(texts / MAX_CHANCE_TEXTS))
 
@@ -213,7 +212,7 @@ def weigh_terms(uses: Mapping[str, Sequence[int]], last: int, most: int) -> Term
 def score_candidates(
     uses: Mapping[str, Sequence[int]], weights: TermWeights, notes: Collection[int]
 ) -> dict[int, float]:
-    """What is found with enough of the terms, and what they say. `notes`: where notes stand."""
+    """Return the texts that hold enough of the terms, with their scores. `notes`: log positions of notes."""
     sums: dict[int, float] = {}
     for term, weight in weights.terms.items():
         for seq in uses[term]:
@@ -228,94 +227,94 @@ def score_candidates(
 
 
 def build_term_phrases(weights: TermWeights) -> list[tuple[str, str]]:
-    """The terms, and how `find_terms_in` looks for them."""
+    """Return each term with the phrase that `find_terms_in` searches."""
     return [(term, f" {normalize_text(term)} ") for term in weights.terms]
 
 
 def find_terms_in(text: str, looked_for: Sequence[tuple[str, str]]) -> list[str]:
-    """The terms that are in a text outside of the index.
+    """Return the terms that a text outside the index holds.
 
-    `text`: `normalize_text`; `looked_for`: `build_term_phrases`.
+    `text`: result of `normalize_text`; `looked_for`: result of `build_term_phrases`.
     """
     spaced = f" {text} "
     return [term for term, phrase in looked_for if phrase in spaced]
 
 
 def normalize_text(text: str) -> str:
-    """Its words alone, `fold_case`, one space between them."""
+    """Return the words alone, folded, with one space between them."""
     return " ".join(_WORD.findall(fold_case(text)))
 
 
 def apply_age(weight: float, age: timedelta) -> float:
-    """By which what is found is put in order. `age`: what is of the future counts as new."""
+    """Return the weight reduced by age. A time in the future counts as new."""
     return weight * (AGE_FLOOR + (1 - AGE_FLOOR) * math.exp2(-max(timedelta(0), age) / HALF_LIFE))
 
 
 MAX_QUOTE_CHARS: Final = 300
-"""Of what is quoted of one."""
+"""Longest quotation."""
 SEARCHED_KINDS: Final = ("direct", "mention", "reply", "room", "edited", "turn_ended", "noted")
-"""What is looked through in the log: all that is in the search index."""
+"""Kinds of log entries in the search index."""
 OWNER_SCOPE: Final = ""
-"""The scope of what is made of all scopes: no place has it, so it is seen only by who sees everything."""
+"""Scope of content made from all scopes. No place has it, so it is visible only where everything is."""
 OWN_TOOLS: Final = frozenset({"journal", "remember", "stay_silent", "yield_to_user"})
-"""They bring nobody's words into a turn."""
+"""Tools that bring nobody's words into a turn."""
 
 ReadHandwritten = Callable[[str], Awaitable[Sequence[JournalEntry]]]
-"""What people wrote into an agent's journal. May raise OSError."""
+"""Return the entries that people wrote into an agent's journal. May raise OSError."""
 
 _NOWHERE: Final = Seq(0)
 _QUOTED_WORD: Final = re.compile(r"[^\W_]+")
 _PREFIX_CHARS: Final = 3
-"""Of a word, from which on what only begins with it counts too: harbour, harbours."""
+"""Length of a word from which longer words with this beginning match too: harbour, harbours."""
 
 
 class SearchPlaces(Protocol):
-    """Who knows who can read what is said: `gateway.stream.routing.PrivacyCache`."""
+    """Provider of scopes, see `gateway.stream.routing.PrivacyCache`."""
 
     @property
     def titles(self) -> PlaceTitles:
-        """What places are called."""
+        """Titles of places."""
 
     async def scope(self, conversation: ConversationId, seq: Seq | None = None) -> str:
-        """Who may be told of what stands there."""
+        """Return the scope of an entry of the conversation; without `seq`, of the conversation."""
 
     async def note_scope(self, conversation: ConversationId, seq: Seq, noted: NoteWritten) -> str:
-        """Who may be told of a note."""
+        """Return the scope of a note."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchHit:
-    """Something that was found."""
+    """Entry that was found."""
 
     seq: Seq
-    """Where it stands in the log; 0: nowhere."""
+    """Log position; 0: it is not in the log."""
     at: datetime
     scope: str
     origin: str
-    """Who said it, or how it was written down, and where. On one line."""
+    """Author or kind of note, and place. On one line."""
     text: str
-    """All of it, untrusted."""
+    """The whole text, untrusted."""
     handle: str = ""
-    """What tools take for it: `m` and its position, of a note `n`. Empty: there is none."""
+    """Handle that tools take: `m` and the log position, for a note `n`. Empty: there is none."""
     is_foreign: bool = True
-    """It may be the idea of somebody who is no owner or admin."""
+    """It may come from somebody who is no owner or admin."""
 
     def render(self, words: Sequence[str], most: int = MAX_QUOTE_CHARS) -> str:
-        """As the model is told of it."""
+        """Return the hit as a line for the model."""
         return f"[{self.at:%Y-%m-%d %H:%M} UTC] {self.origin}: {quote_text(self.text, words, most)}"
 
 
 class HitBuilder:
-    """Tells entries of the log as hits."""
+    """Turns log entries into hits."""
 
     def __init__(self, reader: StoreReader, places: SearchPlaces, redact: Redact | None = None) -> None:
-        """`redact` is given what was said, before anything is cut."""
+        """`redact` is applied to texts before anything is cut."""
         self._reader = reader
         self._places = places
         self._redact = redact or Redactor()
 
     async def scope_of(self, one: LogEntry | EntryLocation) -> str:
-        """Who may be told of it. Of a note without its text: who may be told at most."""
+        """Return the scope of an entry. For a note without its text: the widest possible scope."""
         if one.conversation is None:
             return OWNER_SCOPE
         if isinstance(one, LogEntry) and isinstance(one.fact, NoteWritten):
@@ -324,19 +323,19 @@ class HitBuilder:
             return one.scope or OWNER_SCOPE
         return await self._places.scope(one.conversation, one.seq)
 
-    async def build(self, one: LogEntry, where: ToolContext) -> SearchHit | None:
-        """None: it may not be told to the model at all, or does not hold any more.
+    async def build(self, one: LogEntry, context: ToolContext) -> SearchHit | None:
+        """Return the hit. None: the model may never see it, or it is outdated.
 
-        What comes back must still go through `where.sight`.
+        The caller must still filter the hit by `context.visibility`.
         """
         if one.conversation is None:
             return None
         await self._places.titles.load([one.conversation])
-        fact, place, scope = one.fact, self._format_place(one.conversation, where), await self.scope_of(one)
+        fact, place, scope = one.fact, self._format_place(one.conversation, context), await self.scope_of(one)
         if isinstance(fact, NoteWritten):
-            if fact.agent != where.agent or await self._is_cut(one):
+            if fact.agent != context.agent or await self._is_cut(one):
                 return None
-            who, handle = self._format_note_origin(fact, scope, where), f"n{one.seq}"
+            who, handle = self._format_note_origin(fact, scope, context), f"n{one.seq}"
             foreign = not is_trusted(fact.role, foreign=fact.foreign)
             return SearchHit(
                 seq=one.seq,
@@ -348,7 +347,7 @@ class HitBuilder:
                 is_foreign=foreign,
             )
         if isinstance(fact, TurnRecord):
-            who = "you" if fact.agent in ("", where.agent) else sanitize_name(fact.agent)
+            who = "you" if fact.agent in ("", context.agent) else sanitize_name(fact.agent)
             if fact.outcome == "failed" or await self._is_cut(one):
                 return None
             return _build_hit(
@@ -367,22 +366,22 @@ class HitBuilder:
         carries = isinstance(first.fact, Message) and (bool(first.fact.carried) or bool(fact.carried))
         return _build_hit(one, scope, who, self._redact(fact.text), foreign=carries or judged.role not in TRUSTED_ROLES)
 
-    def _format_place(self, conversation: ConversationId, where: ToolContext) -> str:
-        """Where that is, seen from there: by its title, and the address that tools take."""
-        if conversation == where.at.conversation:
+    def _format_place(self, conversation: ConversationId, context: ToolContext) -> str:
+        """Return the place as seen from the context: its title, and the address that tools take."""
+        if conversation == context.at.conversation:
             return "here"
         label, titled = self._places.titles.label(conversation), self._places.titles.title(conversation)
         if label == conversation:
             return f"in {sanitize_name(conversation)}"
         return f"in {sanitize_name(titled)} at {sanitize_name(conversation)}"
 
-    def _format_note_origin(self, noted: NoteWritten, scope: str, where: ToolContext) -> str:
-        """How something was written down, and whose it is."""
-        of = scope if is_shared_scope(scope) else self._format_place(ConversationId(scope), where)
-        return f"{REMEMBERED_TITLE if noted.lasting else 'your journal'} ({of})"
+    def _format_note_origin(self, noted: NoteWritten, scope: str, context: ToolContext) -> str:
+        """Return the kind of a note and its scope."""
+        owner = scope if is_shared_scope(scope) else self._format_place(ConversationId(scope), context)
+        return f"{REMEMBERED_TITLE if noted.lasting else 'your journal'} ({owner})"
 
     async def _is_foreign_turn(self, turn: TurnId | None) -> bool:
-        """Whether a turn may have done it for others than owners and admins, or for what its tools brought."""
+        """Return whether a turn may have acted for others than owners and admins, or on what its tools returned."""
         found = await self._reader.entry_by_key(f"turn:{turn}") if turn is not None else None
         ended = found.fact if found is not None else None
         if not isinstance(ended, TurnRecord):
@@ -391,17 +390,17 @@ class HitBuilder:
             return bool(label.foreign) or label.role not in TRUSTED_ROLES
         if not ended.covers:
             return True
-        heard = [await self._reader.find_judgement(seq) for seq in ended.covers]
+        judgements = [await self._reader.find_judgement(seq) for seq in ended.covers]
         used = {called.name for step in ended.steps for called in step.calls}
-        return not used <= OWN_TOOLS or any(one is None or one.role not in TRUSTED_ROLES for one in heard)
+        return not used <= OWN_TOOLS or any(one is None or one.role not in TRUSTED_ROLES for one in judgements)
 
     async def _find_original(self, conversation: ConversationId, edited: MessageEdited) -> LogEntry | None:
-        """The message as it was before."""
-        judged = await self._reader.entry_by_key(f"message:{conversation}:{edited.message}")
-        return judged if judged is not None and isinstance(judged.fact, Message) else None
+        """Return the message before the edit."""
+        original = await self._reader.entry_by_key(f"message:{conversation}:{edited.message}")
+        return original if original is not None and isinstance(original.fact, Message) else None
 
     async def _is_current(self, one: LogEntry, first: LogEntry) -> bool:
-        """Whether the message, which stands first there, reads like this now, and was not taken back."""
+        """Return whether `one` is the present text of the message `first`, which was not deleted."""
         assert isinstance(first.fact, Message)
         newest = await self._reader.latest_message_change(first.fact, first.seq) or first
         return newest.seq == one.seq and not await self._is_cut(first)
@@ -411,7 +410,7 @@ class HitBuilder:
 
 
 def to_handwritten_hit(one: JournalEntry) -> SearchHit:
-    """What a person wrote into the journal. What says no scope is the owner's."""
+    """Return a person's journal entry as a hit. Without a scope it is the owner's."""
     return SearchHit(
         seq=_NOWHERE,
         at=one.at,
@@ -423,33 +422,33 @@ def to_handwritten_hit(one: JournalEntry) -> SearchHit:
 
 
 def scope_of_hit(hit: SearchHit) -> str:
-    """For `Sight.of`."""
+    """Return the scope, as the key for `Visibility.only_visible`."""
     return hit.scope
 
 
 def match_all_terms(terms: Sequence[str]) -> str:
-    """For `Reader.newest(match=...)`: said with all of them, as the index splits and folds them itself."""
+    """Return a query for `StoreReader.newest_entries(match=...)`: texts with all the terms, folded by the index."""
     return " ".join(f"{search_terms(term)}*" if len(term) >= _PREFIX_CHARS else search_terms(term) for term in terms)
 
 
 def split_words(text: str) -> list[str]:
-    """As `contains_all_words` and `quote_text` look for them."""
+    """Split text into words for `contains_all_words` and `quote_text`."""
     return _QUOTED_WORD.findall(fold_case(text))
 
 
 def contains_all_words(text: str, words: Sequence[str]) -> bool:
-    """Whether all these words, of `split_words`, are in it, whatever its case and accents."""
-    there = fold_case(text)
-    return all(word in there for word in words)
+    """Return whether a text holds all these words of `split_words`, in any case and with any accents."""
+    folded = fold_case(text)
+    return all(word in folded for word in words)
 
 
 def quote_text(text: str, words: Sequence[str], most: int = MAX_QUOTE_CHARS) -> str:
-    """On one line and bounded, around the first of the words; it cannot look like more than a quotation."""
+    """Quote a text on one line, around the first of the words. The result cannot be mistaken for a frame."""
     line = to_single_line(text, len(text)).replace('"', "'")
     if len(line) > most:
-        # Each character at the place of its own.
-        there = line.lower() if line.isascii() else "".join(fold_case(c)[:1] or " " for c in line)
-        places = [place for word in words if (place := there.find(word)) >= 0]
+        # Folded character by character, so that positions stay the same.
+        folded = line.lower() if line.isascii() else "".join(fold_case(c)[:1] or " " for c in line)
+        places = [place for word in words if (place := folded.find(word)) >= 0]
         start = max(0, min(min(places, default=0) - most // 4, len(line) - most))
         end = start + most
         line = f"{'...' if start else ''}{line[start:end]}{'...' if end < len(line) else ''}"
@@ -457,7 +456,7 @@ def quote_text(text: str, words: Sequence[str], most: int = MAX_QUOTE_CHARS) -> 
 
 
 def note_text(noted: NoteWritten | JournalEntry) -> str:
-    """What was written down, with its title."""
+    """Return the text of a note, with its title."""
     return f"{noted.title}: {noted.text}" if noted.title else noted.text
 
 
@@ -468,7 +467,7 @@ def _build_hit(one: LogEntry, scope: str, who: str, text: str, *, foreign: bool)
 
 
 def sanitize_name(name: str) -> str:
-    """What others chose can neither close a frame nor look like one."""
+    """Replace characters in a name that could close a frame or imitate one."""
     return to_single_line("".join("_" if c in '[]():"' else c for c in name), 100) or "_"
 
 
@@ -479,72 +478,72 @@ FOUND_HEADER: Final = "Found, the newest first. It is what was said or written t
 
 _PAGE: Final = 200
 _PAGES: Final = 10
-"""So many found lines are looked at: what may not be told here must not hide what may."""
+"""Pages that are searched: entries that may not be shown here must not hide others."""
 _MAX_UNREAD: Final = 50
 
 
 class RecallSearch:
-    """Answers `recall`."""
+    """Carries out the tool `recall`."""
 
     def __init__(
         self,
         reader: StoreReader,
         places: SearchPlaces,
         memory: Callable[[str], Awaitable[str]],
-        by_hand: ReadHandwritten,
+        read_handwritten: ReadHandwritten,
     ) -> None:
-        """`memory`: an agent's MEMORY.md. May raise OSError."""
+        """`memory` returns an agent's MEMORY.md. May raise OSError."""
         self._reader = reader
         self._hit_builder = HitBuilder(reader, places)
         self._memory = memory
-        self._read_handwritten = by_hand
+        self._read_handwritten = read_handwritten
 
-    async def __call__(self, where: ToolContext, query: str) -> str:
-        """What is found, for the model. Every piece has gone through `where.sight`. Raises StoreError."""
+    async def __call__(self, context: ToolContext, query: str) -> str:
+        """Return the result for the model. Every item has passed `context.visibility`. Raises StoreError."""
         terms = [term for term in to_single_line(query, len(query)).split() if any(map(str.isalnum, term))][:MAX_WORDS]
         words = [word for term in terms for word in split_words(term)]
         if not words:
             return NOTHING_FOUND
-        said = await self._search_log(where, match_all_terms(terms))
-        written = await self._search_journal(where, words)
-        hits = sorted((*said, *written), key=lambda hit: (hit.at, hit.seq), reverse=True)
-        lines = [f"[MEMORY.md] {quote_text(line, words)}" for line in await self._search_memory(where, words)]
+        from_log = await self._search_log(context, match_all_terms(terms))
+        from_journal = await self._search_journal(context, words)
+        hits = sorted((*from_log, *from_journal), key=lambda hit: (hit.at, hit.seq), reverse=True)
+        lines = [f"[MEMORY.md] {quote_text(line, words)}" for line in await self._search_memory(context, words)]
         lines += [f"{hit.handle} {hit.render(words)}".lstrip() for hit in hits]
         return "\n".join((FOUND_HEADER, *lines[:MAX_HITS])) if lines else NOTHING_FOUND
 
-    async def _search_memory(self, where: ToolContext, words: Sequence[str]) -> list[str]:
-        """Of MEMORY.md, which is made of all places: only where everything may be told."""
+    async def _search_memory(self, context: ToolContext, words: Sequence[str]) -> list[str]:
+        """Return matching lines of MEMORY.md, which is made from all places: only where everything may be shown."""
         try:
-            text = await self._memory(where.agent)
-        except OSError:  # the operator is told where it is needed
+            text = await self._memory(context.agent)
+        except OSError:  # reported to the operator elsewhere
             return []
         return [
             line
-            for line in where.visibility.only_visible(text.splitlines(), lambda _: OWNER_SCOPE)
+            for line in context.visibility.only_visible(text.splitlines(), lambda _: OWNER_SCOPE)
             if contains_all_words(line, words)
         ]
 
-    async def _search_journal(self, where: ToolContext, words: Sequence[str]) -> list[SearchHit]:
-        """By people, in the journal."""
+    async def _search_journal(self, context: ToolContext, words: Sequence[str]) -> list[SearchHit]:
+        """Return matching journal entries of people."""
         try:
-            entries = await self._read_handwritten(where.agent)
+            entries = await self._read_handwritten(context.agent)
         except OSError:
             return []
         found = [to_handwritten_hit(one) for one in entries if contains_all_words(f"{one.title}\n{one.text}", words)]
-        return where.visibility.only_visible(found, scope_of_hit)
+        return context.visibility.only_visible(found, scope_of_hit)
 
-    async def _search_log(self, where: ToolContext, match: str) -> list[SearchHit]:
-        """What was said, and what the agent wrote down; the newest first."""
-        new = await self._reader.unread_entries(where.at.conversation, most=_MAX_UNREAD)
-        now = {one.seq for one in new.messages}  # what is being answered was not said before
+    async def _search_log(self, context: ToolContext, match: str) -> list[SearchHit]:
+        """Return matching messages and notes of the log, newest first."""
+        unread = await self._reader.unread_entries(context.at.conversation, most=_MAX_UNREAD)
+        unread_seqs = {one.seq for one in unread.messages}  # the messages being answered are not results
         found, before = list[SearchHit](), None
         for _ in range(_PAGES):
             page = await self._reader.newest_entries(_PAGE, before=before, kinds=SEARCHED_KINDS, match=match)
             for one in reversed(page):
-                if one.seq in now or not where.visibility.can_see(await self._hit_builder.scope_of(one)):
+                if one.seq in unread_seqs or not context.visibility.can_see(await self._hit_builder.scope_of(one)):
                     continue
-                hit = await self._hit_builder.build(one, where)
-                found += where.visibility.only_visible([hit] if hit is not None else [], scope_of_hit)
+                hit = await self._hit_builder.build(one, context)
+                found += context.visibility.only_visible([hit] if hit is not None else [], scope_of_hit)
                 if len(found) == MAX_HITS:
                     return found
             if len(page) < _PAGE:

@@ -1,4 +1,4 @@
-"""What goes on beside the turns, wired: notes, reminders, who is near, and what happens inside."""
+"""Background services of all agents, wired: journal, memory, reminders, presence, recall and internal events."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,18 +47,18 @@ from gateway.stream.routing import Bindings, PrivacyCache, make_scope_lookup, ma
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceCallbacks:
-    """Who is told what, on the event loop."""
+    """Functions called on the event loop when a service has news."""
 
     on_arrival: Callable[[ReadyConversation], None]
-    """Something is unread."""
+    """A conversation has unread entries."""
     on_alarm: Callable[[Alarm], None]
-    """A reminder has come, and is unread."""
+    """A reminder has fired, and is unread."""
     on_presence: Callable[[PresenceLevel], None]
-    """The people came nearer, or went."""
+    """The presence of people has changed."""
 
 
 class BackgroundServices:
-    """Everything of it, for all agents."""
+    """Background services, for all agents."""
 
     def __init__(
         self,
@@ -66,22 +66,22 @@ class BackgroundServices:
         live: LiveSettings,
         store: Store,
         clock: Clock,
-        who: AccessPolicy,
-        attend: attention.AttentionPolicy,
+        access_policy: AccessPolicy,
+        attention_policy: attention.AttentionPolicy,
         bindings: Bindings,
-        ears: ServiceCallbacks,
+        callbacks: ServiceCallbacks,
         channels: Mapping[ChannelName, Channel] | None = None,
         propose: Callable[[str, Sequence[DreamNote]], Awaitable[None]] | None = None,
         redact: Redact | None = None,
         titles: PlaceTitles | None = None,
     ) -> None:
-        """`channels`: those that there are just now. None: none tells who can read what is said.
+        """`channels`: channels that exist now. None: readers of a place are unknown.
 
-        `propose`: as of `gateway.context.dream.Dreamer`.
+        `propose`: as in `gateway.context.dream.Dreamer`.
         """
         self._store = store
-        self._access = who
-        self._callbacks = ears
+        self._access = access_policy
+        self._callbacks = callbacks
         settings = live.settings
         self._live = live
         self._agents = [agent.id for agent in settings.agents]
@@ -90,24 +90,26 @@ class BackgroundServices:
             store, bindings, told=make_scope_lookup(channels), space=make_space_lookup(channels), titles=titles
         )
         store.add_listener(self.places.on_appended)
-        self.presence = PresenceTracker(policies.build_presence_policy(settings), clock, who, ears.on_presence)
+        self.presence = PresenceTracker(
+            policies.build_presence_policy(settings), clock, access_policy, callbacks.on_presence
+        )
         self.internal_intake = InternalIntake(
-            store, clock, attend, bindings, arrived=ears.on_arrival, level=lambda: self.presence.level
+            store, clock, attention_policy, bindings, arrived=callbacks.on_arrival, level=lambda: self.presence.level
         )
         self.journal_store = JournalStore(store, clock, self.agent_directory)
         self.memory = MemoryStore(store, clock, self.agent_directory)
         self.dreamer = Dreamer(store, self.journal_store, self.memory, propose)
         self.forgetter = NoteForgetter(store, clock, self.places, self.journal_store, self.memory)
-        said = settings.dmn
+        dmn = settings.dmn
         self.reminders = ReminderService(
-            store, clock, timezone=said.timezone, max_count=said.max_reminders, fire=self._fire_alarm
+            store, clock, timezone=dmn.timezone, max_count=dmn.max_reminders, fire=self._fire_alarm
         )
         live.add_listener(DerivedSettingsListener(policies.build_presence_policy, self.presence.update))
         live.add_listener(DerivedSettingsListener(lambda new: new, self._apply_settings))
         self.evidence = EvidenceStore(store, clock, self.places)
-        minds = (self.places, self.memory.read, self.journal_store.read_handwritten)
-        self._recall_search = RecallSearch(store, *minds)
-        self.ambient_recall = AmbientRecall(store, *minds, clock, _build_prefetch_command(settings), redact)
+        sources = (self.places, self.memory.read, self.journal_store.read_handwritten)
+        self._recall_search = RecallSearch(store, *sources)
+        self.ambient_recall = AmbientRecall(store, *sources, clock, _build_prefetch_command(settings), redact)
         self._reminder_tools = ReminderTools(self.reminders, clock)
 
     def _apply_settings(self, new: Settings) -> None:
@@ -115,21 +117,21 @@ class BackgroundServices:
         self.ambient_recall.prefetch = _build_prefetch_command(new)
 
     def agent_directory(self, agent: str) -> Path:
-        """Where an agent's own files are."""
+        """Return the directory of an agent's own files."""
         return agent_directory(self._live.agent_config(agent).workspace, self._store.path, agent)
 
     @property
     def tools(self) -> Sequence[Tool]:
-        """The tools by which agents write down, look up and have themselves reminded."""
+        """Tools for journal, memory, recall, evidence and reminders."""
 
-        async def journal(asked: JournalArgs, where: ToolContext) -> str:
-            return await self.journal_store.write_entry(where, asked.title, asked.text)
+        async def journal(args: JournalArgs, context: ToolContext) -> str:
+            return await self.journal_store.write_entry(context, args.title, args.text)
 
-        async def remember(asked: RememberArgs, where: ToolContext) -> str:
-            return await self.journal_store.remember(where, asked.text)
+        async def remember(args: RememberArgs, context: ToolContext) -> str:
+            return await self.journal_store.remember(context, args.text)
 
-        async def recall(asked: RecallArgs, where: ToolContext) -> ToolOutput:
-            found = await self._recall_search(where, asked.query)
+        async def recall(args: RecallArgs, context: ToolContext) -> ToolOutput:
+            found = await self._recall_search(context, args.query)
             return ToolOutput(text=found, kind="messages", is_untrusted=True, is_foreign=True)
 
         return (
@@ -144,7 +146,7 @@ class BackgroundServices:
         )
 
     async def start(self) -> None:
-        """Take up what an earlier process left. Call once, before the first turn."""
+        """Recover what an earlier process left. Call once, before the first turn."""
         await self.places.load()
         await self.journal_store.recover(self._agents)
         for agent in self._agents:
@@ -153,17 +155,17 @@ class BackgroundServices:
         await self.presence.load(self._store)
 
     async def render_away_note(self, conversation: ConversationId) -> str:
-        """What an owner alone with the agent is told who was away until now, in numbers. Empty: nothing."""
+        """Return the note to an owner who was away until now, in numbers; only in a direct chat. Empty: none."""
         if not (self.presence.came_back and self.places.is_known_direct(conversation)):
             return ""
         newest = await self.places.newest_message(conversation)
         if newest is None or role_of(self._access, newest.at, newest.sender) != "owner":
             return ""
-        gone = self.presence.take_absence()
-        if gone is None:
+        absence = self.presence.take_absence()
+        if absence is None:
             return ""
         pending = [one for one in await self._store.pending_counts() if one.conversation != conversation]
-        return render_away_note(gone, [one for one in pending if not await self.places.private(one.conversation)])
+        return render_away_note(absence, [one for one in pending if not await self.places.private(one.conversation)])
 
     async def _fire_alarm(self, alarm: Alarm) -> None:
         await self.internal_intake.submit(alarm)
@@ -171,5 +173,5 @@ class BackgroundServices:
 
 
 def _build_prefetch_command(settings: Settings) -> PrefetchCommand | None:
-    asked = settings.recall.prefetch
-    return PrefetchCommand(asked.command, asked.timeout) if asked.command else None
+    prefetch = settings.recall.prefetch
+    return PrefetchCommand(prefetch.command, prefetch.timeout) if prefetch.command else None

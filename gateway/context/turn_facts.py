@@ -1,4 +1,4 @@
-"""One turn as facts: what it begins with, and what it has dealt with. Pure."""
+"""Start and result of a turn as plain data. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,33 +15,33 @@ NO_UNREAD = UnreadEntries(messages=(), omitted=0, upto=Seq(0))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnStart:
-    """One turn, as it begins."""
+    """Input with which a turn begins."""
 
     turn: TurnId
     place: Address
     autonomous: bool
     continuing: bool = False
     is_compaction: bool = False
-    """It only folds the view, because somebody wants that."""
+    """The turn only folds the view, on request."""
     unread: UnreadEntries
     messages: Sequence[CurrentMessage] = ()
-    """What is left of the unread messages."""
+    """Unread messages that still exist."""
     digest: Digest | None = None
-    """Of the inner conversation, in place of both. None: nothing is pending, or it is another conversation."""
+    """Input of the inner conversation, in place of both. None: nothing is pending, or it is another conversation."""
 
     @property
     def is_inner(self) -> bool:
-        """It is a turn of the inner conversation."""
+        """The turn belongs to the inner conversation."""
         return is_inner(self.place.conversation)
 
     @property
     def is_addressed(self) -> bool:
-        """Somebody's unread words were said to the agent; a reminder's are nobody's."""
+        """An unread message is addressed to the agent. Reminders do not count."""
         return any(one.message.kind != "room" and not (one.is_topic_change or one.notice) for one in self.messages)
 
     @property
     def cause(self) -> TurnCause:
-        """Why it is taken."""
+        """Cause that the turn's record names."""
         if self.is_compaction:
             return "compact"
         if not self.autonomous:
@@ -55,44 +55,44 @@ class TurnStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnBasis:
-    """What a turn was asked with, beside what is new: see the fields of `TurnEnded` with these names."""
+    """Request data for the turn's record, beside the new input: see the fields of `TurnRecord` with these names."""
 
     view: str = ""
     recalled: tuple[str, ...] = ()
     nudged: bool = False
     weighed: FoldDecision | None = None
     label: TrustLabel | None = None
-    """None: no model was asked, so it follows from what was told."""
+    """None: no model was asked, so the label follows from the rendered input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumedInput:
-    """What a turn has dealt with."""
+    """Input that a turn has consumed."""
 
     rendered: RenderedInput
     omitted: int
     upto: Seq
     messages: Sequence[CurrentMessage] = ()
-    """The messages among it: a reply is a reply to one of them."""
+    """Messages among it: a reply refers to one of them."""
     looked: tuple[tuple[ConversationId, Seq], ...] = ()
-    """As `TurnEnded.looked`."""
+    """As `TurnRecord.looked`."""
     basis: TurnBasis = TurnBasis()
 
     @property
     def as_stopped(self) -> "ConsumedInput":
-        """The same of a turn that somebody ended: what it had heard is in the record of the word that did.
+        """Form for a turn that a command stopped: the record of that command holds the input.
 
-        Who said that bears what it cost.
+        Only the senders stay, because they bear what the turn cost.
         """
-        told = RenderedInput(senders=self.rendered.senders)
-        return replace(self, rendered=told, omitted=0, upto=Seq(0), messages=(), looked=())
+        rendered = RenderedInput(senders=self.rendered.senders)
+        return replace(self, rendered=rendered, omitted=0, upto=Seq(0), messages=(), looked=())
 
     @property
     def is_addressed(self) -> bool:
-        """Something of it was said to the agent."""
+        """An entry of it is addressed to the agent."""
         return any(is_addressed(one.message) for one in self.messages)
 
 
-def count_omitted(unread: UnreadEntries, told: RenderedInput) -> int:
-    """How many unread ones up to `UnreadEntries.upto` are dealt with and not told."""
-    return unread.omitted + len(unread.messages) - len(told.covers)
+def count_omitted(unread: UnreadEntries, rendered: RenderedInput) -> int:
+    """Return how many unread entries up to `UnreadEntries.upto` count as consumed without being rendered."""
+    return unread.omitted + len(unread.messages) - len(rendered.covers)

@@ -1,10 +1,8 @@
-"""One agent: what takes its turns, what it can do, and its outer loop.
+"""One agent: its loop, its turns, and everything that depends on its model.
 
-One agent with one model: all of it that depends on which model that is.
-
-What an agent looks with and acts with, wired.
-
-What all agents of a gateway have in common.
+- `GatewayServices`: services that all agents share. `AgentParts`: parts of one agent that do not depend on its model.
+- `AgentRuntime`: parts that do; replaced as a whole when the model changes, while running turns keep theirs.
+- `Agent`: takes the turns that its `AgentLoop` starts.
 """
 
 import asyncio
@@ -67,10 +65,12 @@ from gateway.tools.dispatch import ToolDispatcher
 from gateway.tools.platform import ConversationLocks, MessagingTools
 from gateway.tools.registry import ToolRegistry
 
+logger = logging.getLogger("reverie.minds")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayServices:
-    """Wired once."""
+    """Services that all agents of a gateway share, wired once."""
 
     live: LiveSettings
     store: Store
@@ -88,88 +88,88 @@ class GatewayServices:
     """Called with every reply, after it is durable."""
     turn_tracker: TurnTracker
     on_answered: Callable[[str, RequestUsage], None]
-    """Called with the agent and each model request that was answered."""
+    """Called with the agent and each answered model request."""
     on_compacted: Callable[[str, CompactionOutcome, float | None], None]
-    """Called with the agent and what became of each summary that was to be made: `LlmStats.compacted`."""
+    """Called with the agent and the outcome of each summary, see `LlmStats.count_compaction`."""
     has_waiting: Callable[[ConversationId], bool]
-    """Whether something there is noticed soon."""
+    """Return whether entries of a conversation will be announced soon."""
     spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
-    """Starts a task whose failure stops the gateway."""
+    """Start a task whose failure stops the gateway."""
     limits: UsageLimiter | None = None
-    """What people may cause. None: there are no budgets."""
+    """Budgets of people. None: there are none."""
     redact: Redact = field(default_factory=Redactor)
-    """Given all that a model reads and says."""
+    """Applied to all that a model reads and writes."""
 
 
 def build_digest_builder(
-    shared: GatewayServices,
+    services: GatewayServices,
     agent: str,
-    hearing: ConversationReader,
+    reader: ConversationReader,
     owns: Callable[[ConversationId], bool],
     *,
-    plain: Callable[[], bool],
+    is_small_model: Callable[[], bool],
 ) -> DigestBuilder:
-    """What its inner conversation is told. `plain`: its model is a very small one."""
+    """Build the digests of an agent. `is_small_model`: its model needs plain prompts."""
     return DigestBuilder(
         agent=agent,
-        store=shared.store,
-        clock=shared.clock,
-        places=shared.background_services.places,
-        hearing=hearing,
-        plain=plain,
-        mine=owns,
-        busy=shared.room_locks.is_busy,
+        store=services.store,
+        clock=services.clock,
+        places=services.background_services.places,
+        reader=reader,
+        is_small_model=is_small_model,
+        is_own=owns,
+        is_busy=services.room_locks.is_busy,
     )
 
 
 def build_platform_actions(
-    shared: GatewayServices, agent: str, digests: DigestBuilder, forget: Callable[[ConversationId], None]
+    services: GatewayServices, agent: str, digests: DigestBuilder, forget: Callable[[ConversationId], None]
 ) -> MessagingTools:
-    """What it does in other places."""
+    """Build the tools that act in other places."""
     return MessagingTools(
         agent=agent,
-        store=shared.store,
-        clock=shared.clock,
-        bindings=shared.bindings,
-        places=shared.background_services.places,
-        who=shared.access_policy,
-        channels=shared.channels,
-        doors=shared.room_locks,
+        store=services.store,
+        clock=services.clock,
+        bindings=services.bindings,
+        places=services.background_services.places,
+        who=services.access_policy,
+        channels=services.channels,
+        doors=services.room_locks,
         digests=digests,
-        post=shared.post,
+        post=services.post,
         forget=forget,
     )
 
 
 def build_own_tools(
-    shared: GatewayServices, agent: str, acting: MessagingTools, send: Callable[[Directive], None]
+    services: GatewayServices, agent: str, platform_actions: MessagingTools, send: Callable[[Directive], None]
 ) -> tuple[Tool, ...]:
-    """What it does with itself. `send`: to its DMN."""
-    repose = RestTools(
+    """Build the tools that act on the agent itself. `send`: send a directive to its DMN."""
+    rest_tools = RestTools(
         agent=agent,
-        store=shared.store,
-        clock=shared.clock,
-        timezone=lambda: shared.live.settings.dmn.timezone,
+        store=services.store,
+        clock=services.clock,
+        timezone=lambda: services.live.settings.dmn.timezone,
         send=send,
     )
     return (
-        Tool.create(SEND_MESSAGE, SendMessageArgs, acting.send_message, risks=acting.risk),
-        Tool.create(MARK_HANDLED, MarkHandledArgs, acting.mark_handled),
-        Tool.create(REST_UNTIL, RestUntilArgs, repose.rest_until),
-        Tool.create(GO_QUIET, GoQuietArgs, repose.go_quiet),
+        Tool.create(SEND_MESSAGE, SendMessageArgs, platform_actions.send_message, risks=platform_actions.risk),
+        Tool.create(MARK_HANDLED, MarkHandledArgs, platform_actions.mark_handled),
+        Tool.create(REST_UNTIL, RestUntilArgs, rest_tools.rest_until),
+        Tool.create(GO_QUIET, GoQuietArgs, rest_tools.go_quiet),
     )
 
 
 LoadBundle = Callable[[PersonaScope], Awaitable[PersonaBundle]]
-"""Who an agent is by now."""
+"""Load the agent's present persona."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentParts:
-    """Of an agent, whatever it thinks with."""
+    """Parts of an agent that do not depend on its model."""
 
     agent: str
-    """By its id."""
+    """Its id."""
     services: GatewayServices
     model_services: ModelServices
     reader: ConversationReader
@@ -179,142 +179,145 @@ class AgentParts:
     budget: DailyBudget
     skills: SkillTools
     own_tools: Sequence[Tool]
-    """What it does with itself."""
+    """Tools that act on the agent itself."""
     forget_view: Callable[[ConversationId], None]
-    """What is kept of a view is not what the log has."""
+    """Drop a cached view, because the log differs from it."""
 
 
 class AgentRuntime:
-    """What one agent thinks with. Nothing of it changes: a turn that has begun ends with it, whatever comes next."""
+    """Parts of an agent that depend on its model.
 
-    def __init__(self, thinker: AgentModel, body: AgentParts) -> None:
-        self.agent_model = thinker
-        self.model = thinker.model
-        self._parts = body
-        shared, agent = body.services, body.services.live.agent_config(body.agent)
+    Immutable: a turn that has begun ends with it, whatever comes next.
+    """
+
+    def __init__(self, agent_model: AgentModel, parts: AgentParts) -> None:
+        self.agent_model = agent_model
+        self.model = agent_model.model
+        self._parts = parts
+        services, agent = parts.services, parts.services.live.agent_config(parts.agent)
         self.surface = agent.surface
-        self.tools = shared.tool_registry.build_dispatcher(
-            agent, self.model, body.own_tools, body.platform_actions.resolve_reachable, body.skills
+        self.tools = services.tool_registry.build_dispatcher(
+            agent, self.model, parts.own_tools, parts.platform_actions.resolve_reachable, parts.skills
         )
         self.load_bundle = self._build_bundle_loader()
-        briefing = self._build_prompt_context()
-        self.context = self._build_context(briefing)
+        prompt_context = self._build_prompt_context()
+        self.context = self._build_context(prompt_context)
         self.turn_runner = TurnRunner(
             self.context,
-            signs=shared.previews,
-            digests=body.digest_builder,
-            post=shared.post,
-            answered=shared.on_answered,
-            onlookers=shared.turn_tracker,
+            previews=services.previews,
+            digests=parts.digest_builder,
+            post=services.post,
+            on_answered=services.on_answered,
+            tracker=services.turn_tracker,
         )
-        self.dream_runner = self._build_dream_runner(briefing)
+        self.dream_runner = self._build_dream_runner(prompt_context)
 
     def _build_bundle_loader(self) -> LoadBundle:
-        agent, equipment, family = self._parts.agent, self._parts.model_services, self.model.family
+        agent, model_services, family = self._parts.agent, self._parts.model_services, self.model.family
         root, own = (
-            equipment.live.agent_config(agent).workspace or default_workspace(),
+            model_services.live.agent_config(agent).workspace or default_workspace(),
             self._parts.services.background_services.agent_directory(agent),
         )
 
-        async def me(scope: PersonaScope) -> PersonaBundle:
-            cached = equipment.live.enabled_optimizations(agent).workspace_cache
-            return await equipment.workspaces.get(root, scope=scope, family=family, own=own, cached=cached)
+        async def load(scope: PersonaScope) -> PersonaBundle:
+            cached = model_services.live.enabled_optimizations(agent).workspace_cache
+            return await model_services.workspaces.get(root, scope=scope, family=family, own=own, cached=cached)
 
-        return me
+        return load
 
     def _build_prompt_context(self) -> PromptContextBuilder:
-        body, shared = self._parts, self._parts.services
+        parts, services = self._parts, self._parts.services
         return PromptContextBuilder(
-            me=self.load_bundle,
-            peers=tuple(sorted(other.id for other in shared.live.settings.agents if other.id != body.agent)),
-            bindings=shared.bindings.snapshot(),
-            who=shared.access_policy,
-            cards=shared.channel_cards,
-            places=shared.background_services.places,
-            kept=partial(body.model_services.keep_warm.last_refresh, body.agent),
+            persona=self.load_bundle,
+            peers=tuple(sorted(other.id for other in services.live.settings.agents if other.id != parts.agent)),
+            bindings=services.bindings.snapshot(),
+            access_policy=services.access_policy,
+            cards=services.channel_cards,
+            places=services.background_services.places,
+            kept_warm_at=partial(parts.model_services.keep_warm.last_refresh, parts.agent),
             tools=lambda: self.tools.specs if self.model.takes_tools else (),
         )
 
-    def _build_context(self, briefing: PromptContextBuilder) -> AgentContext:
-        body, shared, live, model = self._parts, self._parts.services, self._parts.model_services.live, self.model
-        agent_id, simple = body.agent, not model.takes_tools or model.family == "local"
-        views = HistoryStore(shared.store, shared.clock, shared.media, simple=simple)
+    def _build_context(self, prompt_context: PromptContextBuilder) -> AgentContext:
+        parts, services, live, model = self._parts, self._parts.services, self._parts.model_services.live, self.model
+        agent_id, simple = parts.agent, not model.takes_tools or model.family == "local"
+        history = HistoryStore(services.store, services.clock, services.media, simple=simple)
         return AgentContext(
-            store=shared.store,
-            clock=shared.clock,
+            store=services.store,
+            clock=services.clock,
             model=model,
             agent_id=agent_id,
-            prompt_context=briefing,
-            reader=body.reader,
-            media=shared.media,
-            history=views,
-            compactor=self._build_compactor(views),
-            evidence=shared.background_services.evidence,
-            ambient_recall=shared.background_services.ambient_recall,
+            prompt_context=prompt_context,
+            reader=parts.reader,
+            media=services.media,
+            history=history,
+            compactor=self._build_compactor(history),
+            evidence=services.background_services.evidence,
+            ambient_recall=services.background_services.ambient_recall,
             optimization=lambda: live.optimization,
-            recall_config=shared.live.settings.recall,
+            recall_config=services.live.settings.recall,
             tools_for=self.tools.for_turn,
-            directives=body.directives,
-            reachable_places=body.directives.reachable_places,
+            directives=parts.directives,
+            reachable_places=parts.directives.reachable_places,
             can_afford=lambda _agent, request: self._can_afford(request),
-            on_truncated=lambda: shared.on_compacted(agent_id, "tool_result_truncated", None),
-            access_policy=shared.access_policy,
-            limits=shared.limits,
+            on_truncated=lambda: services.on_compacted(agent_id, "tool_result_truncated", None),
+            access_policy=services.access_policy,
+            limits=services.limits,
             ceiling_usd=self.agent_model.ceiling_usd,
-            redact=shared.redact,
+            redact=services.redact,
             surface=self.surface,
-            has_late_tools=shared.tool_registry.has_dynamic_tools,
+            has_late_tools=services.tool_registry.has_dynamic_tools,
             skill_catalogue=self._skill_catalogue,
             describe_tools=self._describe_tools,
-            max_tool_rounds=shared.live.settings.tools.max_rounds,
+            max_tool_rounds=services.live.settings.tools.max_rounds,
         )
 
-    def _build_compactor(self, views: HistoryStore) -> Compactor:
-        body, shared, live, model = self._parts, self._parts.services, self._parts.model_services.live, self.model
-        compacting = Summarizer(
-            agent=body.agent,
-            store=shared.store,
-            clock=shared.clock,
+    def _build_compactor(self, history: HistoryStore) -> Compactor:
+        parts, services, live, model = self._parts, self._parts.services, self._parts.model_services.live, self.model
+        summarizer = Summarizer(
+            agent=parts.agent,
+            store=services.store,
+            clock=services.clock,
             random=random.random,
             model=lambda: self.agent_model.summarizer or model,
-            said=lambda: live.optimization.compaction,
-            compacted=partial(shared.on_compacted, body.agent),
+            settings=lambda: live.optimization.compaction,
+            on_outcome=partial(services.on_compacted, parts.agent),
         )
         return Compactor(
-            store=shared.store,
-            clock=shared.clock,
-            views=views,
+            store=services.store,
+            clock=services.clock,
+            history=history,
             model=model,
-            outlook=self.agent_model.outlook,
-            said=lambda: live.optimization,
-            compacts=lambda: live.enabled_optimizations(body.agent).compaction,
-            compacting=compacting,
+            cache_forecast=self.agent_model.outlook,
+            settings=lambda: live.optimization,
+            is_enabled=lambda: live.enabled_optimizations(parts.agent).compaction,
+            summarizer=summarizer,
         )
 
-    def _build_dream_runner(self, briefing: PromptContextBuilder) -> DreamTurnRunner:
-        body, shared = self._parts, self._parts.services
+    def _build_dream_runner(self, prompt_context: PromptContextBuilder) -> DreamTurnRunner:
+        parts, services = self._parts, self._parts.services
         return DreamTurnRunner(
-            agent=body.agent,
-            store=shared.store,
-            clock=shared.clock,
+            agent=parts.agent,
+            store=services.store,
+            clock=services.clock,
             model=self.model,
-            dreaming=shared.background_services.dreamer,
-            briefing=briefing,
-            hands=self.tools.for_turn,
-            memory_chars=shared.live.settings.dmn.memory_chars,
+            dreamer=services.background_services.dreamer,
+            prompt_context=prompt_context,
+            tools_for=self.tools.for_turn,
+            memory_chars=services.live.settings.dmn.memory_chars,
             afford=self._can_afford,
-            answered=shared.on_answered,
-            finished=shared.background_services.internal_intake.submit,
-            forget=body.forget_view,
+            on_answered=services.on_answered,
+            on_finished=services.background_services.internal_intake.submit,
+            forget_view=parts.forget_view,
         )
 
     def _can_afford(self, request: ModelRequest) -> bool:
         return self._parts.budget.reserve(request, self.agent_model.ceiling_usd(request))
 
     async def build_prompt_input(self, persona: str) -> PromptInput:
-        """What every conversation of this agent begins with."""
-        body = self._parts
-        late, skills = body.services.tool_registry.has_dynamic_tools, await self._skill_catalogue()
+        """Return the beginning of every conversation of this agent."""
+        parts = self._parts
+        late, skills = parts.services.tool_registry.has_dynamic_tools, await self._skill_catalogue()
         return PromptInput(
             persona=persona,
             skills=skills,
@@ -326,24 +329,21 @@ class AgentRuntime:
         )
 
     async def _skill_catalogue(self) -> str:
-        """Of its skills, if it can read one."""
-        told = any(spec.name == LOAD_SKILL.name for spec in self.tools.specs)
-        return await self._parts.skills.render_catalogue() if told and self.model.takes_tools else ""
+        """Return the catalogue of the agent's skills, if it can load one."""
+        can_load = any(spec.name == LOAD_SKILL.name for spec in self.tools.specs)
+        return await self._parts.skills.render_catalogue() if can_load and self.model.takes_tools else ""
 
     async def _describe_tools(self, conversation: ConversationId, roles: Sequence[str]) -> str:
         if not self.model.takes_tools:
             return ""
-        body = self._parts
-        return await body.services.tool_registry.render_status(body.agent, conversation, self.tools, roles)
+        parts = self._parts
+        return await parts.services.tool_registry.render_status(parts.agent, conversation, self.tools, roles)
 
 
 def turn_settings_key(settings: Settings) -> object:
-    """What of the settings turns are made with, beside their model: equal while that is the same."""
+    """Return the settings that turns are built from, beside their model: equal while these are unchanged."""
     agents = {one.id: (one.surface, one.bindings) for one in settings.agents}
     return settings.tools, settings.recall, settings.dmn.memory_chars, agents
-
-
-logger = logging.getLogger("reverie.minds")
 
 
 class Agent:
@@ -352,112 +352,112 @@ class Agent:
     def __init__(
         self,
         agent: AgentConfig,
-        shared: GatewayServices,
-        equipment: ModelServices,
+        services: GatewayServices,
+        model_services: ModelServices,
         state: DmnState,
         *,
         owns: Callable[[ConversationId], bool],
         model: str = "",
     ) -> None:
-        """`state`: of its DMN, from the last run. `owns`: whether the turns somewhere are this agent's.
+        """`state`: state of its DMN from the last run. `owns`: return whether a conversation belongs to this agent.
 
-        `model`: a key of `llm.models`. Empty: as the configuration says.
+        `model`: a key of `llm.models`. Empty: the configured one.
         """
         self.id = agent.id
-        self._services = shared
-        self._live = equipment.live
-        policy = policies.build_dmn_policy(shared.live.settings, agent.id)
+        self._services = services
+        self._live = model_services.live
+        policy = policies.build_dmn_policy(services.live.settings, agent.id)
         self.loop = AgentLoop(
             agent=agent.id,
-            store=shared.store,
-            clock=shared.clock,
+            store=services.store,
+            clock=services.clock,
             turns=self,
             policy=policy,
             state=state,
-            spawn=shared.spawn,
-            waits=shared.has_waiting,
+            spawn=services.spawn,
+            has_waiting=services.has_waiting,
         )
         self._budget = DailyBudget(left_usd=self._budget_left_usd)
-        hearing = ConversationReader(shared.store, shared.access_policy, shared.media, shared.redact)
+        reader = ConversationReader(services.store, services.access_policy, services.media, services.redact)
         self._digest_builder = build_digest_builder(
-            shared, agent.id, hearing, owns, plain=lambda: self.model.family == "local"
+            services, agent.id, reader, owns, is_small_model=lambda: self.model.family == "local"
         )
-        acting = build_platform_actions(shared, agent.id, self._digest_builder, self.forget_view)
+        platform_actions = build_platform_actions(services, agent.id, self._digest_builder, self.forget_view)
         self._parts = AgentParts(
             agent=agent.id,
-            services=shared,
-            model_services=equipment,
-            reader=hearing,
+            services=services,
+            model_services=model_services,
+            reader=reader,
             digest_builder=self._digest_builder,
-            platform_actions=acting,
+            platform_actions=platform_actions,
             directives=TurnDirectives(
                 state=lambda: self.loop.state,
-                acting=acting,
-                returned=shared.background_services.render_away_note,
-                titles=shared.background_services.places.titles,
+                platform_actions=platform_actions,
+                away_note=services.background_services.render_away_note,
+                titles=services.background_services.places.titles,
             ),
             budget=self._budget,
-            skills=shared.tool_registry.build_skill_tools(agent),
-            own_tools=build_own_tools(shared, agent.id, acting, self.loop.send),
+            skills=services.tool_registry.build_skill_tools(agent),
+            own_tools=build_own_tools(services, agent.id, platform_actions, self.loop.send),
             forget_view=self.forget_view,
         )
-        thinker = equipment.agent_model(agent.id, model or agent.model)
-        equipment.pool.hold(thinker)
-        self._runtime = AgentRuntime(thinker, self._parts)
+        agent_model = model_services.agent_model(agent.id, model or agent.model)
+        model_services.pool.hold(agent_model)
+        self._runtime = AgentRuntime(agent_model, self._parts)
 
     @property
     def agent_model(self) -> AgentModel:
-        """What the next turn is taken with."""
+        """Model, with its costs and caches, of the next turn."""
         return self._runtime.agent_model
 
     @property
     def model(self) -> Model:
-        """The same."""
+        """Model of the next turn."""
         return self._runtime.model
 
     @property
     def tools(self) -> ToolDispatcher:
-        """What it can do, as far as its model has room for that."""
+        """Tools of the agent, as far as its model has room for them."""
         return self._runtime.tools
 
     @property
     def load_bundle(self) -> LoadBundle:
-        """Who it is by now."""
+        """Function that loads its present persona."""
         return self._runtime.load_bundle
 
-    def use_model(self, thinker: AgentModel) -> None:
-        """From the next turn on. Those that have begun end with what they began with. Returns at once."""
-        before, equipment = self.agent_model, self._parts.model_services
-        equipment.pool.hold(thinker)
-        self._runtime = AgentRuntime(thinker, self._parts)
-        equipment.keep_warm.replace_models(self.id, before.caching_models, thinker.caching_models)
-        equipment.pool.release(before)
+    def use_model(self, agent_model: AgentModel) -> None:
+        """Use this model from the next turn on. Running turns keep theirs. Returns at once."""
+        before, model_services = self.agent_model, self._parts.model_services
+        model_services.pool.hold(agent_model)
+        self._runtime = AgentRuntime(agent_model, self._parts)
+        model_services.keep_warm.replace_models(self.id, before.caching_models, agent_model.caching_models)
+        model_services.pool.release(before)
 
     @contextlib.contextmanager
     def _hold_runtime(self) -> Iterator[AgentRuntime]:
-        """What is begun now ends with what it began with."""
-        thinking = self._runtime
-        with self._parts.model_services.pool.holding(thinking.agent_model):
-            yield thinking
+        """Keep the present runtime for work that begins now."""
+        runtime = self._runtime
+        with self._parts.model_services.pool.holding(runtime.agent_model):
+            yield runtime
 
     async def build_prompt_input(self, persona: str) -> PromptInput:
-        """What every conversation of this agent begins with."""
+        """Return the beginning of every conversation of this agent."""
         return await self._runtime.build_prompt_input(persona)
 
     def last_request(self, conversation: ConversationId) -> PlannedRequest | None:
-        """The last request there that was answered. None: there was none since the start, or it is not kept."""
-        found = (keeper.last_requests.get(self.id, conversation) for keeper in self.agent_model.caching_models)
+        """Return the last answered request there. None: there was none since the start, or it is not kept."""
+        found = (model.last_requests.get(self.id, conversation) for model in self.agent_model.caching_models)
         return max((one for one in found if one is not None), key=lambda one: one.sent_at_s, default=None)
 
     def forget_view(self, conversation: ConversationId) -> None:
-        """What is kept of the view there is not what the log has."""
+        """Drop the cached view of a place, because the log differs from it."""
         self._runtime.turn_runner.forget_view(conversation)
         self._digest_builder.forget(conversation)
 
     async def compact(self, conversation: ConversationId) -> str:
         async with self._services.room_locks.lock_for(conversation):
-            with self._hold_runtime() as thinking:
-                return await thinking.turn_runner.compact(conversation)
+            with self._hold_runtime() as runtime:
+                return await runtime.turn_runner.compact(conversation)
 
     def _budget_left_usd(self) -> float:
         state, policy = self.loop.state, self.loop.policy
@@ -465,43 +465,46 @@ class Agent:
         return policy.daily_cost_usd - (state.spent_today_usd if state.day == today else 0.0)
 
     async def refresh_tools(self) -> None:
-        """Its model is about to be asked: what it is told of its tools is what there is by now, where that is free."""
+        """Update the description of the tools before a request, where that costs no cached prefix."""
         await self._services.tool_registry.prepare_turn(self.tools, self._live.optimization.prompt_cache.long_ttl)
 
     async def warm_up(self) -> None:
-        """Have a local model read in what all conversations begin with, so that nobody's first message pays for it."""
-        with self._hold_runtime() as thinking:
-            await self._warm_up(thinking.model)
+        """Have a local model read the common beginning of all conversations.
+
+        Otherwise the first message would wait for that.
+        """
+        with self._hold_runtime() as runtime:
+            await self._warm_up(runtime.model)
 
     async def _warm_up(self, model: Model) -> None:
-        if model.family not in {"local", "llamacpp"}:  # elsewhere a prompt that nobody needs yet costs money
+        if model.family not in {"local", "llamacpp"}:  # elsewhere an unneeded prompt costs money
             return
         try:
-            await self.refresh_tools()  # servers of tools are coming up at the same time
-            me = await self.load_bundle("public")
+            await self.refresh_tools()  # tool servers start at the same time
+            persona = await self.load_bundle("public")
             request = build_prefix_request(
-                await self.build_prompt_input(me.identity), model, self.tools.specs, key=self.id
+                await self.build_prompt_input(persona.identity), model, self.tools.specs, key=self.id
             )
             async with aclosing(model.stream(request)) as chunks:
                 async for _ in chunks:
                     pass
-        except (ModelError, OSError) as error:  # whoever speaks first will wait for it, or be told
+        except (ModelError, OSError) as error:  # the first turn will wait for it, or report the error
             logger.debug("what %s begins with is not read in ahead of time: %s", self.id, error)
 
     async def take_turn(
-        self, conversation: ConversationId, *, autonomous: bool, continuing: bool, lane: TurnHandle
+        self, conversation: ConversationId, *, autonomous: bool, continuing: bool, handle: TurnHandle
     ) -> TurnResult:
         await self.refresh_tools()
         async with self._services.room_locks.lock_for(conversation):
-            self._digest_builder.forget(conversation)  # what a digest told of it is dealt with here
-            with self._hold_runtime() as thinking:
-                turns = thinking.turn_runner
-                return await turns.run(conversation, autonomous=autonomous, continuing=continuing, lane=lane)
+            self._digest_builder.forget(conversation)  # the digest's part on this place is consumed here
+            with self._hold_runtime() as runtime:
+                turns = runtime.turn_runner
+                return await turns.run(conversation, autonomous=autonomous, continuing=continuing, handle=handle)
 
-    async def dream(self, lane: TurnHandle) -> TurnResult:
+    async def dream(self, handle: TurnHandle) -> TurnResult:
         async with self._services.room_locks.lock_for(self.loop.policy.inner):
-            with self._hold_runtime() as thinking:
-                return await thinking.dream_runner.run(Address.parse(self.loop.policy.inner), lane)
+            with self._hold_runtime() as runtime:
+                return await runtime.dream_runner.run(Address.parse(self.loop.policy.inner), handle)
 
     async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> TurnResult:
         return await self._runtime.turn_runner.give_up(conversation, reason, autonomous=autonomous)
@@ -514,26 +517,27 @@ class Agent:
         )
 
     def turn_handle(self, conversation: ConversationId) -> TurnHandle | None:
-        """As `gateway.runtime.turn.StoppableAgent`."""
+        """See `gateway.runtime.turn.StoppableAgent`."""
         return self.loop.turn_handle(conversation)
 
     async def owes_answer(self, conversation: ConversationId) -> bool:
-        """The same."""
+        """See `gateway.runtime.turn.StoppableAgent`."""
         state = self.loop.state
         if conversation in (*state.pending, *state.continuing, *(one.conversation for one in state.waiting)):
             return True
-        unread = await self._services.store.unread_entries(conversation, most=1)  # what asks is told of first
+        # entries that ask for an answer come first
+        unread = await self._services.store.unread_entries(conversation, most=1)
         return any(wants_answer(one.fact) for one in unread.messages)
 
     async def prepare_stop(self, conversation: ConversationId, why: str) -> TurnRecord:
-        """The same."""
+        """See `gateway.runtime.turn.StoppableAgent`."""
         return await build_stop_record(self._runtime.context, conversation, why)
 
     def stop_turn(self, conversation: ConversationId, why: str) -> None:
-        """The same."""
-        lane = self.loop.turn_handle(conversation)
-        if lane is not None:
-            lane.stop(why)
+        """See `gateway.runtime.turn.StoppableAgent`."""
+        handle = self.loop.turn_handle(conversation)
+        if handle is not None:
+            handle.stop(why)
         self.loop.send(LeftOff(at=self._services.clock.now(), conversation=conversation))
         self.forget_view(conversation)
 

@@ -1,10 +1,9 @@
-"""All agents as one: which of them a conversation belongs to, and where what is noticed goes.
+"""All agents of a gateway: the owner of each conversation, routing of arrivals, and the administration of their DMNs.
 
-Seeing and steering the agents' Default Mode Networks: what an order says of them, and what it tells them. Pure.
-
-The running gateway, the command line beside a stopped one, and whatever else takes orders share it.
-
-What holds of the agents from the last run: their Default Mode Networks' states, and what they think with.
+- `Agents` holds the running agents.
+- `answer_order`, `snapshot_dmn` and the `format_` functions answer requests about the agents' Default Mode Networks.
+  Pure. The running gateway and the command line beside a stopped one share them.
+- `load_dmn_states` and `load_chosen_models` read what the last run left.
 """
 
 import asyncio
@@ -47,10 +46,14 @@ from gateway.stream import policies
 from gateway.stream.inbox import ReadyConversation
 from gateway.tools.dispatch import ToolList
 
+logger = logging.getLogger("reverie.minds")
+_dmn_logger = logging.getLogger("reverie.dmn")
+_models_logger = logging.getLogger("reverie.choosing")
+
 DEFAULT_QUIET: Final = timedelta(hours=1)
-"""So long, if nobody says how long."""
+"""Length of a quiet time if none is given."""
 QUERY_ORDERS: Final = frozenset[DmnAction]({"status", "debug"})
-"""What only asks, and changes nothing."""
+"""Requests that change nothing."""
 _DIRECTIVE_ORDERS: Final[dict[DmnAction, signals.DmnOrder]] = {
     "pause": "pause",
     "wake": "wake",
@@ -63,28 +66,28 @@ _CENT: Final = 0.01
 
 
 class DmnSource(Protocol):
-    """One agent's network: a running `gateway.runtime.loop.AgentLoop`, or a `SavedDmn` one."""
+    """One agent's network: a running `gateway.runtime.loop.AgentLoop`, or a `SavedDmn`."""
 
     @property
     def agent(self) -> str:
-        """Its id."""
+        """Id of the agent."""
 
     @property
     def state(self) -> DmnState:
-        """As it is now."""
+        """The present state."""
 
     @property
     def policy(self) -> DmnPolicy:
-        """How the operator wants it."""
+        """The operator's policy."""
 
     @property
     def next_tick_s(self) -> float | None:
-        """Until its timer comes. None: none is armed."""
+        """Seconds until its timer fires. None: none is armed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedDmn:
-    """One that does not run."""
+    """Network of a stopped agent."""
 
     agent: str
     state: DmnState
@@ -93,7 +96,7 @@ class SavedDmn:
 
 
 class DmnCommand(NamedTuple):
-    """What one agent is to be told, and the record of it. Whoever carries it out writes that down first."""
+    """Directive for one agent, and its record. The caller writes the record first."""
 
     agent: str
     directive: Directive
@@ -101,83 +104,83 @@ class DmnCommand(NamedTuple):
 
 
 def answer_order(
-    order: DmnRequest, minds: Sequence[DmnSource], now: datetime
+    order: DmnRequest, sources: Sequence[DmnSource], now: datetime
 ) -> tuple[ControlResponse, list[DmnCommand]]:
-    """What to answer, and what is to be done for that to be true."""
-    meant = [mind for mind in minds if order.agent in (None, mind.agent)]
-    if not meant:
-        there = ", ".join(mind.agent for mind in minds)
-        return ControlResponse(ok=False, lines=(f"there is no agent {order.agent}; there is {there}",)), []
+    """Return the answer to a request, and the directives that make it true."""
+    matching = [source for source in sources if order.agent in (None, source.agent)]
+    if not matching:
+        known_ids = ", ".join(source.agent for source in sources)
+        return ControlResponse(ok=False, lines=(f"there is no agent {order.agent}; there is {known_ids}",)), []
     if (
         order.what in QUERY_ORDERS or order.what == "presence"
-    ):  # which is no network's: what they are by then is the answer
-        seen = [snapshot_dmn(mind, now) for mind in meant]
+    ):  # presence belongs to no network: the answer is their state by then
+        statuses = [snapshot_dmn(source, now) for source in matching]
         lines = [
             line
-            for one in seen
+            for one in statuses
             for line in (format_next_turns(one) if order.what == "debug" else format_dmn_status(one, now))
         ]
-        return ControlResponse(ok=True, lines=tuple(lines), data=tuple(seen)), []
-    return _direct_agents(order, meant, now)
+        return ControlResponse(ok=True, lines=tuple(lines), data=tuple(statuses)), []
+    return _direct_agents(order, matching, now)
 
 
 def build_directive_facts(
-    mind: DmnSource, directive: Directive, directed: DmnDirective
+    source: DmnSource, directive: Directive, directed: DmnDirective
 ) -> tuple[DmnDirective, DmnStateSaved]:
-    """What is to be written down before an agent is told: who said so, and the state by which it holds over a crash."""
-    after, _ = dmn.step(mind.state, directive, mind.policy)
-    return directed, DmnStateSaved(state=signals.dump_state(after), agent=mind.agent)
+    """Return the entries to write before a directive is sent: the order, and the state by which it survives a crash."""
+    after, _ = dmn.step(source.state, directive, source.policy)
+    return directed, DmnStateSaved(state=signals.dump_state(after), agent=source.agent)
 
 
-def parse_until(said: str, now: datetime, zone: ZoneInfo) -> datetime | None:
-    """Until when, UTC: a time as `gateway.context.schedule` reads it, or so many seconds. None for nothing.
+def parse_until(text_given: str, now: datetime, zone: ZoneInfo) -> datetime | None:
+    """Return the end of a period, UTC: a time as `gateway.context.schedule` reads it, or a number of seconds.
 
-    Raises BadSchedule, in words.
+    None for an empty text. Raises ScheduleError, in words.
     """
-    text = said.strip().removeprefix("until").strip()
+    text = text_given.strip().removeprefix("until").strip()
     if not text:
         return None
-    whole = now.replace(microsecond=0)  # or 2 h from now would be told as more than that
+    whole = now.replace(microsecond=0)  # so that 2 h from now is not shown as more than that
     return parse_moment(f"{text}s" if text.isascii() and text.isdigit() else text, whole, zone).astimezone(UTC)
 
 
 def _direct_agents(
-    order: DmnRequest, minds: Iterable[DmnSource], now: datetime
+    order: DmnRequest, sources: Iterable[DmnSource], now: datetime
 ) -> tuple[ControlResponse, list[DmnCommand]]:
     until = order.until if order.what in ("sleep", "quiet") else None
     if order.what == "quiet" and until is None:
         until = now + DEFAULT_QUIET
-    lines, seen, todo, ok = [], [], list[DmnCommand](), True
-    for mind in minds:
-        on = order.on if order.what == "sleep" else ()
-        directive = Directive(at=now, order=_DIRECTIVE_ORDERS[order.what], until=until, on=on)
-        after, _ = dmn.step(mind.state, directive, mind.policy)
+    lines, statuses, commands, ok = [], [], list[DmnCommand](), True
+    for source in sources:
+        wake_on = order.on if order.what == "sleep" else ()
+        directive = Directive(at=now, order=_DIRECTIVE_ORDERS[order.what], until=until, on=wake_on)
+        after, _ = dmn.step(source.state, directive, source.policy)
         one = snapshot_dmn(
-            SavedDmn(agent=mind.agent, state=after, policy=mind.policy, next_tick_s=mind.next_tick_s), now
+            SavedDmn(agent=source.agent, state=after, policy=source.policy, next_tick_s=source.next_tick_s), now
         )
-        if order.what in ("sleep", "rest") and mind.state.mode in (DmnMode.PAUSED, DmnMode.OFF):
+        if order.what in ("sleep", "rest") and source.state.mode in (DmnMode.PAUSED, DmnMode.OFF):
             ok = False
-            lines.append(f"{mind.agent} is {mind.state.mode}, which is more: wake it first")
+            lines.append(f"{source.agent} is {source.state.mode}, which is more: wake it first")
         else:
-            todo.append(
+            commands.append(
                 DmnCommand(
-                    mind.agent, directive, DmnDirective(agent=mind.agent, what=order.what, by=order.by, until=until)
+                    source.agent, directive, DmnDirective(agent=source.agent, what=order.what, by=order.by, until=until)
                 )
             )
-            lines.append(f"{mind.agent} is {one.mode}{_format_rest(one, now)}")
-        seen.append(one)
-    return ControlResponse(ok=ok, lines=tuple(lines), data=tuple(seen)), todo
+            lines.append(f"{source.agent} is {one.mode}{_format_rest(one, now)}")
+        statuses.append(one)
+    return ControlResponse(ok=ok, lines=tuple(lines), data=tuple(statuses)), commands
 
 
-def snapshot_dmn(mind: DmnSource, now: datetime) -> DmnStatus:
-    """One agent's network, for programs."""
-    state, policy = mind.state, mind.policy
+def snapshot_dmn(source: DmnSource, now: datetime) -> DmnStatus:
+    """Return the state of one agent's network, for programs."""
+    state, policy = source.state, source.policy
     today = state.day == now.astimezone(UTC).date().isoformat()
     quiet = state.quiet_until is not None and state.quiet_until > now
     return DmnStatus(
-        agent=mind.agent,
+        agent=source.agent,
         mode=state.mode.value,
-        next_tick_s=mind.next_tick_s,
+        next_tick_s=source.next_tick_s,
         running=state.running,
         waiting=tuple(owed.conversation for owed in state.waiting),
         wanted=tuple(
@@ -201,34 +204,34 @@ def snapshot_dmn(mind: DmnSource, now: datetime) -> DmnStatus:
     )
 
 
-def format_dmn_status(one: DmnStatus, now: datetime) -> list[str]:
-    """Its standing, for people; the first line names the agent."""
-    tick = "" if one.next_tick_s is None else f"; it looks again in {format_duration(max(0.0, one.next_tick_s))}"
-    turns, cost = f"{one.turns_today} of {one.daily_turns} turns", _format_dollars(one.spent_today_usd)
-    errors = f", {one.errors} failed in a row" if one.errors else ""
+def format_dmn_status(status: DmnStatus, now: datetime) -> list[str]:
+    """Return the state of a network, for people; the first line names the agent."""
+    tick = "" if status.next_tick_s is None else f"; it looks again in {format_duration(max(0.0, status.next_tick_s))}"
+    turns, cost = f"{status.turns_today} of {status.daily_turns} turns", _format_dollars(status.spent_today_usd)
+    errors = f", {status.errors} failed in a row" if status.errors else ""
     lists = (
-        ("running", one.running),
-        ("waiting", one.waiting),
-        ("pending", tuple(f"{wish.conversation} ({wish.why})" for wish in one.wanted)),
-        ("low", one.low),
+        ("running", status.running),
+        ("waiting", status.waiting),
+        ("pending", tuple(f"{wish.conversation} ({wish.why})" for wish in status.wanted)),
+        ("low", status.low),
     )
-    row = f"{one.in_a_row} of {one.max_in_a_row} turns in a row{errors}"
+    row = f"{status.in_a_row} of {status.max_in_a_row} turns in a row{errors}"
     return [
-        f"{one.agent} is {one.mode}{_format_rest(one, now)}{tick}",
-        f"  unasked: {turns}, {cost} of {_format_dollars(one.daily_cost_usd)} today; {row}",
+        f"{status.agent} is {status.mode}{_format_rest(status, now)}{tick}",
+        f"  unasked: {turns}, {cost} of {_format_dollars(status.daily_cost_usd)} today; {row}",
         *(f"  {name}: {', '.join(places)}" for name, places in lists if places),
-        f"  people: {one.presence}",
+        f"  people: {status.presence}",
     ]
 
 
-def format_next_turns(one: DmnStatus) -> list[str]:
-    """What its next tick would start, and what keeps it from that."""
-    lines = [f"{place}: a turn is owed, and waits for a lane" for place in one.waiting]
-    blocked = f" - blocked by: {'; '.join(one.held)}" if one.held else ""
-    lines += [f"would fire: {wish.conversation} ({wish.why}){blocked}" for wish in one.wanted]
-    if not one.wanted:
+def format_next_turns(status: DmnStatus) -> list[str]:
+    """Return the turns that its next tick would start, and what blocks them."""
+    lines = [f"{place}: a turn is owed, and waits for a lane" for place in status.waiting]
+    blocked = f" - blocked by: {'; '.join(status.held)}" if status.held else ""
+    lines += [f"would fire: {wish.conversation} ({wish.why}){blocked}" for wish in status.wanted]
+    if not status.wanted:
         lines.append(f"nothing is pending{blocked.replace(' - blocked by', '; anything would be blocked by')}")
-    return [f"{one.agent} is {one.mode}", *(f"  {line}" for line in lines)]
+    return [f"{status.agent} is {status.mode}", *(f"  {line}" for line in lines)]
 
 
 def _pending_reason(state: DmnState, place: str) -> str:
@@ -237,10 +240,10 @@ def _pending_reason(state: DmnState, place: str) -> str:
     return "continuing" if place in state.continuing else "low"
 
 
-def _format_rest(one: DmnStatus, now: datetime) -> str:
-    stored = f" until {_format_until(one.stored_until, now)}" if one.mode == DmnMode.STORED else ""
-    kinds = f" or {', '.join(one.wake_on)} comes" if one.wake_on else ""
-    quiet = f", and quiet until {_format_until(one.quiet_until, now)}" if one.quiet else ""
+def _format_rest(status: DmnStatus, now: datetime) -> str:
+    stored = f" until {_format_until(status.stored_until, now)}" if status.mode == DmnMode.STORED else ""
+    kinds = f" or {', '.join(status.wake_on)} comes" if status.wake_on else ""
+    quiet = f", and quiet until {_format_until(status.quiet_until, now)}" if status.quiet else ""
     return f"{stored}{kinds}{quiet}"
 
 
@@ -263,84 +266,81 @@ def _format_dollars(amount: float) -> str:
     return f"${amount:.2f}" if amount >= _CENT or amount == 0 else f"${amount:.4f}"
 
 
-logger = logging.getLogger("reverie.minds")
-
 SCANNED_ENTRIES: Final = 50
-"""Unread entries of a place among which a reminder is looked for at the start, and turns among which are the last."""
+"""Unread entries of a place that are searched for a reminder at the start, and turns that are searched for the last
+ones."""
 
 
 class Agents:
-    """Every agent of a gateway."""
+    """All agents of a gateway."""
 
     def __init__(
         self,
-        shared: GatewayServices,
-        equipment: ModelServices,
+        services: GatewayServices,
+        model_services: ModelServices,
         states: Mapping[str, DmnState],
         chosen: Mapping[str, str] | None = None,
     ) -> None:
-        """`chosen`.
-
-        By agent, the model that it thinks with, as `gateway.runtime.agents.load_chosen_models` finds it.
-        """
-        self._services = shared
+        """`chosen`: by agent, the key of its chosen model, see `gateway.runtime.agents.load_chosen_models`."""
+        self._services = services
         chosen = chosen or {}
         self.by_id = {
             agent.id: Agent(
                 agent,
-                shared,
-                equipment,
+                services,
+                model_services,
                 states.get(agent.id, DmnState()),
                 owns=partial(self._owns, agent.id),
                 model=chosen.get(agent.id, ""),
             )
-            for agent in shared.live.settings.agents
+            for agent in services.live.settings.agents
         }
         self._default_agent = next(iter(self.by_id.values()))
         self.rewinder = Rewinder(
-            store=shared.store,
-            clock=shared.clock,
-            doors=shared.room_locks,
-            minds=self,
-            post=shared.post,
-            spawn=shared.spawn,
+            store=services.store,
+            clock=services.clock,
+            room_locks=services.room_locks,
+            agents=self,
+            post=services.post,
+            spawn=services.spawn,
         )
-        self.turn_stopper = TurnStopper(self.agent_for, shared.room_locks)
+        self.turn_stopper = TurnStopper(self.agent_for, services.room_locks)
         self.model_selector = ModelSelector(
-            live=shared.live,
-            store=shared.store,
-            clock=shared.clock,
-            equipment=equipment,
-            minds=self,
+            live=services.live,
+            store=services.store,
+            clock=services.clock,
+            model_services=model_services,
+            agents=self,
             chosen=chosen,
-            post=shared.post,
-            spawn=shared.spawn,
+            post=services.post,
+            spawn=services.spawn,
         )
 
-        self._turn_settings = turn_settings_key(shared.live.settings)
-        shared.live.add_listener(self)
+        self._turn_settings = turn_settings_key(services.live.settings)
+        services.live.add_listener(self)
 
     def prepare(self, new: Settings) -> Callable[[], None]:
-        """As `gateway.config.reload.SettingsListener`: the next turn, and the next step of each DMN, go by that."""
-        thought, paces = turn_settings_key(new), {agent: policies.build_dmn_policy(new, agent) for agent in self.by_id}
+        """Apply new settings, see `gateway.config.reload.SettingsListener`: from the next turn and DMN step on."""
+        settings_key = turn_settings_key(new)
+        dmn_policies = {agent: policies.build_dmn_policy(new, agent) for agent in self.by_id}
 
-        def put() -> None:
-            others, self._turn_settings = thought != self._turn_settings, thought
-            for agent, mind in self.by_id.items():
-                self.model_selector.apply_settings(mind, all_of_it=others)
-                mind.loop.set_policy(paces[agent])
+        def apply() -> None:
+            turns_change, self._turn_settings = settings_key != self._turn_settings, settings_key
+            for agent_id, agent in self.by_id.items():
+                self.model_selector.apply_settings(agent, rebuild=turns_change)
+                agent.loop.set_policy(dmn_policies[agent_id])
 
-        return put
+        return apply
 
     @property
     def agents(self) -> Sequence[Agent]:
-        """Each agent."""
+        """The agents, in the order of the configuration."""
         return [*self.by_id.values()]
 
     def agent_for(self, conversation: ConversationId) -> Agent:
-        """Whose it is."""
+        """Return the agent of a conversation."""
         place = Address.parse(conversation)
-        # What no binding matches any more may still hold what was said while one did.
+        # A place that no binding matches any more may still hold older messages.
         name = place.room if is_inner(conversation) else self._services.bindings.find(place).agent
         return self.by_id.get(name, self._default_agent)
 
@@ -349,48 +349,53 @@ class Agents:
 
     @property
     def mode_label(self) -> str:
-        """What they are doing, for people."""
-        modes = {mind.id: mind.loop.state.mode.value for mind in self.by_id.values()}
+        """Modes of the agents, for people."""
+        modes = {agent.id: agent.loop.state.mode.value for agent in self.by_id.values()}
         if len(modes) == 1:
             return next(iter(modes.values()))
         return ", ".join(f"{agent}: {mode}" for agent, mode in modes.items())
 
     def tool_list(self, at: Address) -> ToolList:
-        """What tools whoever answers there has, for people."""
-        mind = self.agent_for(at.conversation)
-        return self._services.tool_registry.list_tools(mind.id, mind.tools, at)
+        """Return the tools of the agent that answers there, for people."""
+        agent = self.agent_for(at.conversation)
+        return self._services.tool_registry.list_tools(agent.id, agent.tools, at)
 
     @property
     def model_labels(self) -> str:
-        """For people: what they think with."""
-        return ", ".join(dict.fromkeys(mind.model.label for mind in self.by_id.values()))
+        """Models of the agents, for people."""
+        return ", ".join(dict.fromkeys(agent.model.label for agent in self.by_id.values()))
 
     def start(self) -> None:
         """Arm every loop's timer. A start fires nothing by itself."""
-        for mind in self.by_id.values():
-            mind.loop.start()
+        for agent in self.by_id.values():
+            agent.loop.start()
 
     async def stop(self, grace_s: float) -> None:
-        """As `AgentLoop.stop`, all at once."""
-        await asyncio.gather(*(mind.loop.stop(grace_s) for mind in self.by_id.values()))
+        """Stop all loops at once, see `AgentLoop.stop`."""
+        await asyncio.gather(*(agent.loop.stop(grace_s) for agent in self.by_id.values()))
         await self.rewinder.close()
         await self.model_selector.close()
 
     async def find_pending_arrivals(self) -> list[ReadyConversation]:
-        """What an earlier process left undone, as it would arrive now."""
+        """Return what an earlier process left undone, as new arrivals."""
         found, due = [], dict(await self._services.store.due_conversations(LOW))
         due |= dict.fromkeys(await self._find_interrupted(), URGENT)
         for place, urgency in due.items():
-            own = False
+            has_reminder = False
             if urgency < URGENT and not is_inner(place):
                 unread = await self._services.store.unread_entries(place, most=SCANNED_ENTRIES)
-                own = any(isinstance(one.fact, Alarm) for one in unread.messages)
+                has_reminder = any(isinstance(one.fact, Alarm) for one in unread.messages)
             direct = None if is_inner(place) else await self._services.background_services.places.is_direct(place)
-            found.append(ReadyConversation(conversation=place, urgency=urgency, direct=direct, handle_in_place=own))
+            found.append(
+                ReadyConversation(conversation=place, urgency=urgency, direct=direct, handle_in_place=has_reminder)
+            )
         return found
 
     async def _find_interrupted(self) -> list[ConversationId]:
-        """Where the last turn was interrupted: what it had heard is owed an answer, if nothing newer is there, too."""
+        """Return the places whose last turn was interrupted.
+
+        Its input is owed an answer, even if nothing newer is there.
+        """
         ended: dict[ConversationId, bool] = {}
         for one in await self._services.store.newest_entries(SCANNED_ENTRIES, kinds=["turn_ended"]):
             if not isinstance(one.fact, TurnRecord) or one.fact.cause == "compact":
@@ -400,12 +405,16 @@ class Agents:
         return [place for place, interrupted in ended.items() if interrupted]
 
     def notice(self, arrival: ReadyConversation) -> None:
-        """Something is ripe. Urgent: a turn there; else one of the inner conversation, if everybody may read it."""
+        """Announce entries that are ready for attention.
+
+        Urgent ones start a turn in their place, others a turn of the inner conversation, if everybody may read the
+        place.
+        """
         place = arrival.conversation
         if arrival.direct is not None:
             self._services.background_services.places.record_direct(place, direct=arrival.direct)
-        acts = self.agent_for(place).model.takes_tools  # without tools nothing can be done about it from elsewhere
-        if arrival.urgency >= URGENT or arrival.handle_in_place or arrival.direct or is_inner(place) or not acts:
+        can_act = self.agent_for(place).model.takes_tools  # without tools nothing can be done about it from elsewhere
+        if arrival.urgency >= URGENT or arrival.handle_in_place or arrival.direct or is_inner(place) or not can_act:
             self._notice(arrival, place)
         else:
             self._services.spawn(self._route(arrival))
@@ -418,38 +427,38 @@ class Agents:
     def _notice(self, arrival: ReadyConversation, target: ConversationId) -> None:
         arrivals = self._services.bindings.find(Address.parse(arrival.conversation)).arrivals
         loop = self.agent_for(target).loop
-        loop.notice(target, arrival.urgency, dotted=arrival.type, arrivals=arrivals, trusted=arrival.trusted)
+        loop.notice(target, arrival.urgency, event_type=arrival.type, arrivals=arrivals, trusted=arrival.trusted)
 
     def notice_alarm(self, alarm: Alarm) -> None:
-        """A reminder has come, and is noticed: whoever asked for it does not wait for the next tick."""
+        """Check for due turns now, because a reminder has fired."""
         place = alarm.at.conversation if alarm.at is not None else inner_conversation(alarm.agent)
         self.agent_for(place).loop.tick()
 
     def end_blocked_turns(self) -> None:
-        """Somebody may have been blocked: end the turns that nobody else asked for. Returns at once."""
+        """End the turns whose requesters are all blocked by now. Returns at once."""
         for loop in self.loops:
-            for place, lane in loop.turn_handles:
-                if are_blocked(self._services.access_policy, Address.parse(place), lane.requesters):
+            for place, handle in loop.turn_handles:
+                if are_blocked(self._services.access_policy, Address.parse(place), handle.requesters):
                     logger.info("%s: its turn is ended: %s", place, BLOCKED_REASON)
-                    lane.drop(BLOCKED_REASON)
+                    handle.drop(BLOCKED_REASON)
 
     def forget_view(self, conversation: ConversationId) -> None:
-        """The view there was changed by somebody else."""
+        """Drop the cached view of a place, because other code changed it."""
         self.agent_for(conversation).forget_view(conversation)
 
     async def compact(self, conversation: ConversationId) -> str:
-        """Fold the view there now; in words, what came of it."""
+        """Fold the view of a place. Return the result in words."""
         return await self.agent_for(conversation).compact(conversation)
 
     def set_presence(self, level: PresenceLevel) -> None:
-        """The people came nearer, or went."""
-        for mind in self.by_id.values():
-            mind.loop.send(Presence(at=self._services.clock.now(), level=level))
+        """Send the presence of people to every DMN."""
+        for agent in self.by_id.values():
+            agent.loop.send(Presence(at=self._services.clock.now(), level=level))
 
-    async def send_directive(self, agent: str, directive: Directive, told: DmnDirective) -> None:
-        """Somebody tells an agent's DMN what to do: written down first, then done."""
+    async def send_directive(self, agent: str, directive: Directive, directed: DmnDirective) -> None:
+        """Send a directive to an agent's DMN, once it is recorded."""
         loop = self.by_id[agent].loop
-        record, saved = build_directive_facts(loop, directive, told)
+        record, saved = build_directive_facts(loop, directive, directed)
         entries = [
             NewEntry(fact=record, at=directive.at, conversation=inner_conversation(agent)),
             NewEntry(fact=saved, at=directive.at),
@@ -459,27 +468,27 @@ class Agents:
 
     @property
     def dmn_status(self) -> list[DmnStatus]:
-        """What each agent's DMN is doing."""
+        """State of each agent's DMN."""
         now = self._services.clock.now()
-        return [snapshot_dmn(mind.loop, now) for mind in self.by_id.values()]
+        return [snapshot_dmn(agent.loop, now) for agent in self.by_id.values()]
 
     async def handle_order(self, order: DmnRequest | ContextRequest) -> ControlResponse:
-        """Somebody steers them from outside."""
+        """Carry out a request from outside."""
         if isinstance(order, ContextRequest):
             return await self.rewinder.handle_order(order)
         if order.what == "presence":
             return await self._handle_presence_order(order)
-        answer, todo = answer_order(order, self.loops, self._services.clock.now())
-        for one in todo:
+        answer, commands = answer_order(order, self.loops, self._services.clock.now())
+        for one in commands:
             await self.send_directive(*one)
         return answer
 
     async def _handle_presence_order(self, order: DmnRequest) -> ControlResponse:
-        """Somebody says how near the people are; it holds until `auto`, or the end of the process."""
+        """Set the presence of people by hand, until `auto`, or the end of the process."""
         now = self._services.clock.now()
-        told = [DmnDirective(agent=agent, what=f"presence {order.level}", by=order.by) for agent in self.by_id]
+        records = [DmnDirective(agent=agent, what=f"presence {order.level}", by=order.by) for agent in self.by_id]
         await self._services.store.append(
-            [NewEntry(fact=one, at=now, conversation=inner_conversation(one.agent)) for one in told]
+            [NewEntry(fact=one, at=now, conversation=inner_conversation(one.agent)) for one in records]
         )
         self._services.background_services.presence.set_level(None if order.level == "auto" else order.level)
         answer, _ = answer_order(order, self.loops, now)
@@ -487,32 +496,29 @@ class Agents:
 
     @property
     def loops(self) -> list[AgentLoop]:
-        """Of each agent its DMN."""
-        return [mind.loop for mind in self.by_id.values()]
+        """The loop of each agent."""
+        return [agent.loop for agent in self.by_id.values()]
 
     async def warm_up(self) -> None:
-        """Make ready what each agent thinks with, and warm that up."""
-        for model in {id(one): one for one in (mind.model for mind in self.by_id.values())}.values():
+        """Start the models of the agents, and warm them up."""
+        for model in {id(one): one for one in (agent.model for agent in self.by_id.values())}.values():
             try:
                 await model.start()
-            except ModelError as error:  # each turn will say so too; people come online meanwhile
+            except ModelError as error:  # each turn will report it too; the channels connect meanwhile
                 logger.error("the model %s is not usable: %s", model.label, error.reason)  # noqa: TRY400 - no bug
-        for mind in self.by_id.values():
-            await mind.warm_up()
-
-
-_models_logger = logging.getLogger("reverie.choosing")
+        for agent in self.by_id.values():
+            await agent.warm_up()
 
 
 async def load_dmn_states(store: StoreReader, agents: Sequence[str], now: datetime) -> dict[str, DmnState]:
-    """The state of each agent's DMN as it was saved last, with what the log says that it did today."""
+    """Return each agent's DMN state as it was last saved, with today's counts from the log."""
     states, today = {}, now.astimezone(UTC).date().isoformat()
-    for place, agent in enumerate(agents):
-        saved = await store.dmn_state(agent) or (await store.dmn_state("") if place == 0 else None)
+    for index, agent in enumerate(agents):
+        saved = await store.dmn_state(agent) or (await store.dmn_state("") if index == 0 else None)
         try:
             state = load_state(saved) if saved else DmnState()
-        except ValueError:  # another version's
-            logger.warning("the saved state of %s's DMN cannot be read; it begins at rest", agent)
+        except ValueError:  # written by another version
+            _dmn_logger.warning("the saved state of %s's DMN cannot be read; it begins at rest", agent)
             state = DmnState()
         turns, cost_usd = await store.autonomous_usage(agent, today)
         known = state.turns_today if state.day == today else 0
@@ -524,7 +530,7 @@ async def load_dmn_states(store: StoreReader, agents: Sequence[str], now: dateti
 
 
 async def load_chosen_models(reader: StoreReader, settings: Settings) -> dict[str, str]:
-    """What was chosen for which agent and can still be had: a key of `llm.models` each. Raises StoreError."""
+    """Return the chosen models that are still configured: by agent, a key of `llm.models`. Raises StoreError."""
     configured, found = {agent.id: agent.model for agent in settings.agents}, dict[str, str]()
     for one in await reader.current_facts("model_chosen"):
         fact = one.fact
@@ -533,8 +539,8 @@ async def load_chosen_models(reader: StoreReader, settings: Settings) -> dict[st
         if fact.model in settings.llm.models:
             found[fact.agent] = fact.model
         else:
-            told = fact.agent, fact.by, fact.model, configured[fact.agent]
+            args = fact.agent, fact.by, fact.model, configured[fact.agent]
             _models_logger.warning(
-                "%s was to think with what %s chose, %s, which is not in llm.models: %s is used", *told
+                "%s was to think with what %s chose, %s, which is not in llm.models: %s is used", *args
             )
     return found

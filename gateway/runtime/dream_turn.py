@@ -1,4 +1,4 @@
-"""A dream as a turn of the inner conversation: written down with what it cost, and told of in numbers alone."""
+"""Dream turns: a dream run as a turn of the inner conversation. Its record holds its costs and no text."""
 
 from collections.abc import Awaitable, Callable
 
@@ -20,7 +20,7 @@ _NO_UNREAD = UnreadEntries(messages=(), omitted=0, upto=Seq(0))
 
 
 class DreamTurnRunner:
-    """One agent's."""
+    """Runs the dreams of one agent."""
 
     def __init__(
         self,
@@ -29,34 +29,34 @@ class DreamTurnRunner:
         store: Store,
         clock: Clock,
         model: Model,
-        dreaming: Dreamer,
-        briefing: PromptContextBuilder,
-        hands: Callable[[ToolContext], Toolset],
+        dreamer: Dreamer,
+        prompt_context: PromptContextBuilder,
+        tools_for: Callable[[ToolContext], Toolset],
         memory_chars: int,
         afford: Callable[[ModelRequest], bool],
-        answered: Callable[[str, RequestUsage], None],
-        finished: Callable[[TaskFinished], Awaitable[None]],
-        forget: Callable[[ConversationId], None],
+        on_answered: Callable[[str, RequestUsage], None],
+        on_finished: Callable[[TaskFinished], Awaitable[None]],
+        forget_view: Callable[[ConversationId], None],
     ) -> None:
-        """`memory_chars`: MEMORY.md is kept below this. `finished` makes the end of a dream known."""
+        """`memory_chars`: limit of MEMORY.md. `on_finished` announces the end of a dream."""
         self._agent = agent
         self._store = store
         self._clock = clock
         self._model = model
-        self._dreamer = dreaming
-        self._prompt_context = briefing
-        self._tools_for = hands
+        self._dreamer = dreamer
+        self._prompt_context = prompt_context
+        self._tools_for = tools_for
         self._memory_chars = memory_chars
         self._can_afford = afford
-        self._on_answered = answered
-        self._on_finished = finished
-        self._forget_view = forget
+        self._on_answered = on_answered
+        self._on_finished = on_finished
+        self._forget_view = forget_view
 
-    async def run(self, place: Address, lane: TurnHandle) -> TurnResult:
-        """Dream. Interrupted, nothing is changed, or all is: see `Dreamer.dream`."""
+    async def run(self, place: Address, handle: TurnHandle) -> TurnResult:
+        """Run a dream. Interrupted, it has changed nothing or everything: see `Dreamer.dream`."""
         turn = TurnId(new_id(self._clock.now()))
         setting = await self._prompt_context.build(place, _NO_UNREAD, ())
-        brief = PromptInput(
+        prompt_input = PromptInput(
             persona=setting.persona,
             binding=setting.binding,
             card=setting.card,
@@ -64,11 +64,13 @@ class DreamTurnRunner:
             input_text="",
             conversation=place.conversation,
         )
-        sight = Visibility(scope=PUBLIC)
-        tools = self._tools_for(ToolContext(turn=turn, agent=self._agent, at=place, visibility=sight, autonomous=True))
+        visibility = Visibility(scope=PUBLIC)
+        tools = self._tools_for(
+            ToolContext(turn=turn, agent=self._agent, at=place, visibility=visibility, autonomous=True)
+        )
         progress = TurnProgress()
         dream = self._dreamer.dream(
-            brief,
+            prompt_input,
             self._model,
             tools,
             agent=self._agent,
@@ -77,21 +79,24 @@ class DreamTurnRunner:
             progress=progress,
         )
         try:
-            came = await lane.run(dream)
+            result = await handle.run(dream)
         except TurnInterrupted:
             return await self._record_interrupted(turn, place, progress.current)
-        await self._record(turn, place, came)
-        for account in came.accounts:
+        await self._record(turn, place, result)
+        for account in result.accounts:
             self._on_answered(self._agent, account)
         return TurnResult(
-            has_failed=came.outcome == "failed",
+            has_failed=result.outcome == "failed",
             has_yielded=True,
             autonomous=True,
-            cost_usd=sum(account.cost_usd or 0.0 for account in came.accounts),
+            cost_usd=sum(account.cost_usd or 0.0 for account in result.accounts),
         )
 
     async def _record_interrupted(self, turn: TurnId, place: Address, done: TurnOutcome) -> TurnResult:
-        """What was asked until then is paid for. It owes no turn, so it does not stand there as one that does."""
+        """Record the costs of an interrupted dream.
+
+        It owes no turn, so it is not recorded as interrupted.
+        """
         if done.requests:
             spent = DreamResult(
                 outcome="failed",
@@ -107,10 +112,10 @@ class DreamTurnRunner:
         cost_usd = sum(account.cost_usd or 0.0 for account in done.accounts)
         return TurnResult(was_interrupted=True, autonomous=True, cost_usd=cost_usd)
 
-    async def _record(self, turn: TurnId, place: Address, came: DreamResult) -> None:
-        if not came.requests and came.outcome != "failed":  # there was nothing to dream of
+    async def _record(self, turn: TurnId, place: Address, result: DreamResult) -> None:
+        if not result.requests and result.outcome != "failed":  # there was nothing to dream of
             return
-        now, failed = self._clock.now(), came.outcome == "failed"
+        now, failed = self._clock.now(), result.outcome == "failed"
         ended = TurnRecord(
             turn=turn,
             covers=(),
@@ -119,19 +124,19 @@ class DreamTurnRunner:
             upto=Seq(0),
             outcome="failed" if failed else "silent",
             text="",
-            reason=came.reason,
-            model=came.model,
-            usage=came.usage,
-            requests=came.requests,
+            reason=result.reason,
+            model=result.model,
+            usage=result.usage,
+            requests=result.requests,
             autonomous=True,
-            accounts=came.accounts,
+            accounts=result.accounts,
             agent=self._agent,
             cause="dream",
         )
         await self._store.append([NewEntry(fact=ended, at=now, conversation=place.conversation, key=f"turn:{turn}")])
         self._forget_view(place.conversation)
-        changed = sum(line[:1] in "+-" and line[:3] not in ("+++", "---") for line in came.diff.splitlines() if line)
-        text = came.reason if failed else f"MEMORY.md has changed in {changed} lines"
+        changed = sum(line[:1] in "+-" and line[:3] not in ("+++", "---") for line in result.diff.splitlines() if line)
+        text = result.reason if failed else f"MEMORY.md has changed in {changed} lines"
         await self._on_finished(
             TaskFinished(id=EventId(turn), what="dream", ok=not failed, text=text, sent=now, agent=self._agent)
         )

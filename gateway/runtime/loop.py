@@ -1,8 +1,8 @@
-"""Carries out what the DMN decides: starts, steers and ends turns, keeps the timer, writes the state down.
+"""Outer loop of one agent: carries out the decisions of its DMN, keeps the timer, and saves the state.
 
-Writes the state of an agent's DMN down when it has changed, with what it was told until then.
-
-What a loop needs of those who take its agent's turns.
+`AgentLoop.send` passes a signal to `agent.dmn.step` and carries out the effects: it starts, steers and interrupts
+turns. `DmnStateSaver` saves the state when it has changed, with the signals since the last save. `TurnTaker` is what
+the loop needs of its agent.
 """
 
 import asyncio
@@ -39,12 +39,15 @@ from gateway.runtime.lane import TurnHandle
 from gateway.runtime.turn import TurnResult
 from gateway.store import NewEntry, Store, StoreError
 
+logger = logging.getLogger("reverie.loop")
+
+
 SAVE_AFTER_S: Final = 1.0
-"""Writing the state can wait this long, so that nobody waits for it."""
+"""Delay of a save that is not urgent, so that nobody waits for it."""
 
 
 class DmnStateSaver:
-    """One agent's."""
+    """Saves the DMN state of one agent."""
 
     def __init__(
         self,
@@ -53,21 +56,24 @@ class DmnStateSaver:
         clock: Clock,
         *,
         state: Callable[[], DmnState],
-        stretch: DmnTrace,
+        trace: DmnTrace,
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
     ) -> None:
-        """`state`: as it is then. `stretch`: what it was told. `spawn` starts a task whose failure stops all."""
+        """`state` returns the present state.
+
+        `trace` holds the signals. `spawn` starts a task whose failure stops the gateway.
+        """
         self._agent = agent
         self._store = store
         self._clock = clock
         self._state = state
-        self._trace = stretch
+        self._trace = trace
         self._spawn = spawn
         self._task: asyncio.Task[None] | None = None
-        """Under way until it has taken the state to write."""
+        """The pending save, until it has taken the state to write."""
 
     def save(self, *, soon: bool) -> None:
-        """Write it down: at once, or with what changes in the next second, as one entry."""
+        """Save the state: at once (`soon`), or together with the changes of the next second, as one entry."""
         if self._task is not None:
             if not soon:
                 return
@@ -75,7 +81,7 @@ class DmnStateSaver:
         self._task = self._spawn(self._write(0.0 if soon else SAVE_AFTER_S))
 
     async def stop(self) -> None:
-        """Write now what would have been written soon."""
+        """Write now what was pending."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -91,40 +97,37 @@ class DmnStateSaver:
 
 
 class TurnTaker(Protocol):
-    """Takes the turns of one agent: `gateway.minds.Mind`."""
+    """Takes the turns of one agent: `gateway.runtime.agent.Agent`."""
 
     async def take_turn(
-        self, conversation: ConversationId, *, autonomous: bool, continuing: bool, lane: TurnHandle
+        self, conversation: ConversationId, *, autonomous: bool, continuing: bool, handle: TurnHandle
     ) -> TurnResult:
-        """Deal with all that is unread there. Any exception but `StoreError` is a bug in that turn.
+        """Consume all that is unread there. Any exception but `StoreError` is a bug in that turn.
 
-        `continuing`: go on with what was being done, also if nothing is unread.
+        `continuing`: go on with the work in progress, also if nothing is unread.
         """
 
-    async def dream(self, lane: TurnHandle) -> TurnResult:
-        """Consolidate what was written down. The same holds of exceptions."""
+    async def dream(self, handle: TurnHandle) -> TurnResult:
+        """Consolidate the notes. Any exception but `StoreError` is a bug in that dream."""
 
     async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> TurnResult:
-        """Deal with all that is unread there by saying once that there is no answer."""
+        """Consume all that is unread there, with one message that there is no answer."""
 
     async def unread_urgency(self, conversation: ConversationId) -> int:
-        """Highest urgency still unread there."""
+        """Return the highest urgency still unread there."""
 
     def is_direct(self, conversation: ConversationId) -> bool:
-        """Whether it is known as a direct chat."""
+        """Return whether it is known as a direct chat."""
 
     def settle_turn(self, conversation: ConversationId) -> None:
-        """The turn there has ended, and the DMN knows what it cost."""
+        """Release the budget of the turn there: it has ended, and the DMN knows its costs."""
 
     def material_tokens(self) -> int:
-        """Written down since the last dream."""
-
-
-logger = logging.getLogger("reverie.loop")
+        """Return the approximate size of the notes since the last dream."""
 
 
 class AgentLoop:
-    """The outer loop of one agent. Signals go in, turns come out."""
+    """Outer loop of one agent: signals in, turns out."""
 
     def __init__(
         self,
@@ -136,52 +139,55 @@ class AgentLoop:
         policy: DmnPolicy,
         state: DmnState,
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
-        waits: Callable[[ConversationId], bool] = lambda _: False,
+        has_waiting: Callable[[ConversationId], bool] = lambda _: False,
     ) -> None:
-        """`spawn` starts a task whose failure stops the gateway. `waits`: whether more there is noticed soon."""
+        """`spawn` starts a task whose failure stops the gateway.
+
+        `has_waiting`: more arrivals there are announced soon.
+        """
         self.agent = agent
         self.policy = policy
         self._clock = clock
         self._agent = turns
         self._state = state
         self._spawn = spawn
-        self._has_waiting = waits
+        self._has_waiting = has_waiting
         self._timer: asyncio.Task[None] | None = None
         self._tick_at_s = self._armed_s = 0.0
-        """Monotonic; when the timer comes, and since when it waits."""
+        """Monotonic; when the timer fires, and since when it is armed."""
         self._trace = DmnTrace()
         self._state_saver = DmnStateSaver(
-            agent, store, clock, state=lambda: self._state, stretch=self._trace, spawn=spawn
+            agent, store, clock, state=lambda: self._state, trace=self._trace, spawn=spawn
         )
         self._running: dict[ConversationId, tuple[TurnHandle, asyncio.Task[None]]] = {}
         self._late_urgency: dict[ConversationId, int] = {}
-        """Highest urgency noticed where a turn runs."""
+        """Highest urgency announced where a turn runs."""
 
     @property
     def state(self) -> DmnState:
-        """As it is now."""
+        """The present state."""
         return self._state
 
     @property
     def next_tick_s(self) -> float:
-        """Until the timer comes."""
+        """Seconds until the timer fires."""
         return max(0.0, self._tick_at_s - self._clock.monotonic())
 
     @property
     def turn_handles(self) -> list[tuple[ConversationId, TurnHandle]]:
-        """Of all turns that run, by place."""
-        return [(place, lane) for place, (lane, _) in self._running.items()]
+        """Handles of all running turns, by place."""
+        return [(place, handle) for place, (handle, _) in self._running.items()]
 
     def turn_handle(self, conversation: ConversationId) -> TurnHandle | None:
-        """Of the turn that runs there. None: none does."""
+        """Return the handle of the turn that runs there. None: none does."""
         return self._running[conversation][0] if conversation in self._running else None
 
     def start(self) -> None:
-        """Arm the timer. What is due from before is noticed by the caller: a start fires nothing by itself."""
+        """Arm the timer. The caller announces what is due from before: a start fires nothing by itself."""
         self._set_timer(dmn.interval_s(self._state, self.policy, self._clock.now()))
 
     def set_policy(self, policy: DmnPolicy) -> None:
-        """Be paced so from now on; what the timer has waited counts. Returns at once."""
+        """Use this policy from now on; the time that the timer has waited counts. Returns at once."""
         if self._timer is not None and policy != self.policy:
             due_s = (armed_s := self._armed_s) + dmn.interval_s(self._state, policy, self._clock.now())
             self._set_timer(max(0.0, due_s - self._clock.monotonic()))
@@ -193,25 +199,25 @@ class AgentLoop:
         conversation: ConversationId,
         urgency: int,
         *,
-        dotted: str = "",
+        event_type: str = "",
         arrivals: ArrivalPolicy = "steer",
         trusted: bool = False,
     ) -> None:
-        """Something there is ripe for the agent's attention."""
+        """Announce entries of a conversation that are ready for the agent's attention."""
         if conversation in self._running:
             self._late_urgency[conversation] = max(urgency, self._late_urgency.get(conversation, AMBIENT))
         direct, at = self._agent.is_direct(conversation), self._clock.now()
-        noticed = Noticed(at=at, conversation=conversation, urgency=urgency, type=dotted, direct=direct)
+        noticed = Noticed(at=at, conversation=conversation, urgency=urgency, type=event_type, direct=direct)
         self.send(replace(noticed, arrivals=arrivals, trusted=trusted))
 
     def tick(self) -> None:
-        """Look now, and not only when the timer comes: something was to happen at this time."""
+        """Check for due turns now, before the timer fires: something was scheduled for this time."""
         wanted = dmn.due_conversations(self._state, self.policy)
         arriving = tuple([place for place in wanted if self._has_waiting(place)])
         self.send(Tick(at=self._clock.now(), material_tokens=self._agent.material_tokens(), arriving=arriving))
 
     def send(self, signal: Signal) -> None:
-        """Let the DMN decide, and do what it says. Returns at once."""
+        """Let the DMN decide, and carry the effects out. Returns at once."""
         before = self._state
         self._state, effects = dmn.step(before, signal, self.policy)
         self._trace.record(before, signal, self.policy, self._state, effects)
@@ -222,11 +228,11 @@ class AgentLoop:
         for effect in effects:
             match effect:
                 case StartTurn(conversation=conversation):
-                    lane = TurnHandle()
-                    self._running[conversation] = lane, self._spawn(self._run_turn(effect, lane))
+                    handle = TurnHandle()
+                    self._running[conversation] = handle, self._spawn(self._run_turn(effect, handle))
                 case Dream():
-                    lane = TurnHandle()
-                    self._running[self.policy.inner] = lane, self._spawn(self._run_dream(lane))
+                    handle = TurnHandle()
+                    self._running[self.policy.inner] = handle, self._spawn(self._run_dream(handle))
                 case Steer(conversation=conversation) if conversation in self._running:
                     self._running[conversation][0].steer()
                 case Interrupt(conversation=conversation) if conversation in self._running:
@@ -235,7 +241,7 @@ class AgentLoop:
                 case SetTimer(delay_s=delay_s, sooner=sooner):
                     self._set_timer(delay_s, sooner=sooner)
                 case Persist():
-                    # What is counted must hold over a crash; the mode may be a second old.
+                    # Counts must survive a crash; the mode may be a second old.
                     counted = any(getattr(other, "autonomous", isinstance(other, Dream)) for other in effects)
                     self._state_saver.save(soon=counted)
                 case _:  # the turn has just ended
@@ -244,61 +250,63 @@ class AgentLoop:
     async def stop(self, grace_s: float) -> None:
         """Start nothing more; let turns end for up to `grace_s` seconds of real time, then park them.
 
-        A parked turn has left no trace, unless it has used tools: the next start takes up what it had heard.
+        A parked turn has left no trace, unless it has used tools: the next start takes up its input again.
         """
         self.send(Stopping(at=self._clock.now()))
         if self._timer is not None:
             self._timer.cancel()
-        lanes = [task for _, task in self._running.values()]
-        if lanes:
-            await asyncio.wait(lanes, timeout=grace_s)
-        parked = [lane for lane in lanes if not lane.done()]
-        for lane in parked:
-            lane.cancel()
+        tasks = [task for _, task in self._running.values()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=grace_s)
+        parked = [handle for handle in tasks if not handle.done()]
+        for handle in parked:
+            handle.cancel()
         await asyncio.gather(*parked, return_exceptions=True)
         await self._state_saver.stop()
         if parked:
             logger.info("%s: parked %d turns; they are taken up at the next start", self.agent, len(parked))
 
-    async def _run_turn(self, start: StartTurn, lane: TurnHandle) -> None:
+    async def _run_turn(self, start: StartTurn, handle: TurnHandle) -> None:
         place, autonomous = start.conversation, start.autonomous
         try:
-            report = await self._agent.take_turn(place, autonomous=autonomous, continuing=start.continuing, lane=lane)
+            result = await self._agent.take_turn(
+                place, autonomous=autonomous, continuing=start.continuing, handle=handle
+            )
         except StoreError:
             raise  # without its log the gateway cannot go on
         except Exception as error:  # a bug: ended here, or the same messages would end the process at every start
             logger.exception("a turn in %s broke", place)
-            report = await self._agent.give_up(place, f"internal error: {type(error).__name__}", autonomous=autonomous)
-        await self._finish_turn(place, report, addressed=autonomous and not report.autonomous)
+            result = await self._agent.give_up(place, f"internal error: {type(error).__name__}", autonomous=autonomous)
+        await self._finish_turn(place, result, addressed=autonomous and not result.autonomous)
 
-    async def _run_dream(self, lane: TurnHandle) -> None:
+    async def _run_dream(self, handle: TurnHandle) -> None:
         try:
-            report = await self._agent.dream(lane)
+            result = await self._agent.dream(handle)
         except StoreError:
             raise
         except Exception:  # a bug, and no reason to stop
             logger.exception("%s: a dream broke", self.agent)
-            report = TurnResult(has_failed=True)
-        await self._finish_turn(self.policy.inner, replace(report, autonomous=True))
+            result = TurnResult(has_failed=True)
+        await self._finish_turn(self.policy.inner, replace(result, autonomous=True))
 
-    async def _finish_turn(self, place: ConversationId, report: TurnResult, *, addressed: bool = False) -> None:
+    async def _finish_turn(self, place: ConversationId, result: TurnResult, *, addressed: bool = False) -> None:
         left = await self._unread_urgency(place)
-        if report.was_interrupted and not is_inner(
+        if result.was_interrupted and not is_inner(
             place
-        ):  # what it has heard is owed an answer, if nothing newer is there
+        ):  # its input is owed an answer, even if nothing newer is there
             left = URGENT
         del self._running[place]
         now, direct = self._clock.now(), self._agent.is_direct(place)
-        if report.is_over_budget:
+        if result.is_over_budget:
             logger.warning("%s: no more turns of its own today: dmn.daily_cost_usd", self.agent)
             self.send(BudgetSpent(at=now))
         signal: Signal
-        if report.has_failed:
+        if result.has_failed:
             signal = TurnFailed(
                 at=now,
                 conversation=place,
-                autonomous=report.autonomous,
-                cost_usd=report.cost_usd,
+                autonomous=result.autonomous,
+                cost_usd=result.cost_usd,
                 left=left,
                 direct=direct,
                 addressed=addressed,
@@ -307,11 +315,11 @@ class AgentLoop:
             signal = TurnEnded(
                 at=now,
                 conversation=place,
-                used_tools=report.used_tools,
-                yielded=report.has_yielded,
-                interrupted=report.was_interrupted,
-                autonomous=report.autonomous,
-                cost_usd=report.cost_usd,
+                used_tools=result.used_tools,
+                yielded=result.has_yielded,
+                interrupted=result.was_interrupted,
+                autonomous=result.autonomous,
+                cost_usd=result.cost_usd,
                 left=left,
                 direct=direct,
                 addressed=addressed,
@@ -320,10 +328,10 @@ class AgentLoop:
         self._agent.settle_turn(place)
 
     async def _unread_urgency(self, conversation: ConversationId) -> int:
-        """What is unread there, up to this moment: the DMN takes no notice of a conversation while its turn runs.
+        """Return the urgency of what is unread there now: the DMN ignores a conversation while its turn runs.
 
-        What became durable after the store was looked at is not in its answer, but it was noticed meanwhile. What
-        was not noticed yet, because it waits for more, is not counted: its time comes.
+        What became durable after the store was queried is not in its answer, but it was announced meanwhile. What was
+        not announced yet, because it waits for more, does not count: it will be announced.
         """
         before = self._late_urgency.pop(conversation, AMBIENT)
         left = await self._agent.unread_urgency(conversation)
@@ -343,5 +351,5 @@ class AgentLoop:
 
     async def _tick(self, delay_s: float) -> None:
         await self._clock.sleep(delay_s)
-        self._timer = None  # or the next SetTimer would cancel the task that it is called from
+        self._timer = None  # otherwise the next SetTimer would cancel the task that it is called from
         self.tick()

@@ -1,10 +1,8 @@
-"""Which model each agent thinks with: `/model`. What was chosen holds over restarts, until it is reset.
+"""Model choice: which model each agent uses (`/model`). A choice survives restarts, until it is reset.
 
-The choice is durable with the command. Then the model is made ready, while turns are taken with the one before; the
-first turn that begins after that is taken with it. If it cannot be made ready the choice is taken back, durably, with
-the post that says so.
-
-What `gateway.runtime.model_choice` is asked, and what it needs of agents.
+The choice is durable with the command. Then the new model is started, while turns use the old one; the first turn that
+begins after that uses the new one. If it cannot be started the choice is taken back, durably, with the post that says
+so.
 """
 
 import asyncio
@@ -26,42 +24,44 @@ from gateway.runtime.models import AgentModel, ModelServices
 from gateway.store import AppendResult, NewEntry, OutboxPost, Store
 from gateway.store.effects import CommandEffect, EffectFact
 
+logger = logging.getLogger("reverie.choosing")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelChoiceRequest:
-    """Somebody wants an agent to think with another model."""
+    """Request to use another model for an agent."""
 
     name: str
-    """A key of `llm.models`. Empty: what the configuration says."""
+    """A key of `llm.models`. Empty: the configured model."""
     at: Address
-    """Where that was said: it is about whoever answers there."""
+    """Place of the command: it concerns the agent that answers there."""
     by: str
-    """Who, for people."""
+    """Author, for people."""
     reply_to: MessageId | None = None
-    """What is told later is a reply to this."""
+    """Message that later posts reply to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfiguredModel:
-    """A model that is configured. Nothing of it is secret."""
+    """A configured model. Holds no secrets."""
 
     name: str
     provider: str
     kind: str
     model_name: str
-    """By its provider. Empty: it has one only."""
+    """Name at its provider. Empty: the provider has only one."""
     context_tokens: int
     max_output_tokens: int
     has_price: bool
-    """What it costs is known."""
+    """Its price is known."""
     takes_images: bool
     fallbacks: tuple[str, ...]
     used_by: tuple[str, ...]
-    """By which agents."""
+    """Ids of the agents that use it."""
 
 
 class ModelChoiceAgent(Protocol):
-    """What is needed of an agent: `gateway.runtime.agent.Agent`."""
+    """Agent whose model can be changed: `gateway.runtime.agent.Agent`."""
 
     @property
     def id(self) -> str:
@@ -69,50 +69,48 @@ class ModelChoiceAgent(Protocol):
 
     @property
     def agent_model(self) -> AgentModel:
-        """What its next turn is taken with."""
+        """Model of its next turn."""
 
-    def use_model(self, thinker: AgentModel) -> None:
-        """From the next turn on."""
+    def use_model(self, agent_model: AgentModel) -> None:
+        """Use this model from the next turn on."""
 
     async def warm_up(self) -> None:
-        """Have a local model read in what all conversations begin with. Raises nothing."""
+        """Have a local model read the common beginning of all conversations. Raises nothing."""
 
 
 class ModelChoiceAgents(Protocol):
-    """What is needed of all: `gateway.runtime.agents.Agents`."""
+    """All agents: `gateway.runtime.agents.Agents`."""
 
     def agent_for(self, conversation: ConversationId) -> ModelChoiceAgent:
-        """Whose it is."""
+        """Return the agent of a conversation."""
 
     @property
     def agents(self) -> Sequence[ModelChoiceAgent]:
-        """Each agent."""
+        """The agents, in the order of the configuration."""
 
-
-logger = logging.getLogger("reverie.choosing")
 
 NOTIFY_AFTER_S = 5.0
-"""Whoever chose a model that is ready later than that is told so."""
+"""If starting a model takes longer, its readiness is posted."""
 GATEWAY_NAME = "reverie"
-"""Who takes back what cannot be."""
+"""Author of choices that are taken back."""
 NOT_CONFIGURED = "it is not configured any more"
 
 
 class _PendingChoice(NamedTuple):
-    """Somebody has chosen."""
+    """Choice that is being carried out."""
 
     agent: ModelChoiceAgent
     request: ModelChoiceRequest
     model_name: str
-    """What that is now."""
+    """Key of the model that it means now."""
     seq: Seq
-    """Of the command."""
+    """Log position of the command."""
     number: int
-    """Among those about this agent."""
+    """Number among the choices for this agent."""
 
 
 class ModelSelector:
-    """For all agents."""
+    """Chooses models, for all agents."""
 
     def __init__(
         self,
@@ -120,59 +118,59 @@ class ModelSelector:
         live: LiveSettings,
         store: Store,
         clock: Clock,
-        equipment: ModelServices,
-        minds: ModelChoiceAgents,
+        model_services: ModelServices,
+        agents: ModelChoiceAgents,
         chosen: Mapping[str, str],
         post: Callable[[OutboxPost], None],
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
     ) -> None:
-        """`chosen`: what held at the start. `post` is called with what is said, after it is durable.
+        """`chosen`: choices at the start. `post` is called with each post once it is durable.
 
-        `spawn` starts a task whose failure stops all.
+        `spawn` starts a task whose failure stops the gateway.
         """
         self._live = live
         self._store = store
         self._clock = clock
-        self._model_services = equipment
-        self._agents = minds
+        self._model_services = model_services
+        self._agents = agents
         self._chosen = dict(chosen)
-        """By agent: what holds, also if it is not ready yet."""
+        """Valid choices by agent, also of models that are not ready yet."""
         self._post = post
         self._spawn = spawn
         self._choice_counts: dict[str, int] = {}
-        """By agent: how many words came; the newest counts."""
+        """Number of choices by agent; the newest counts."""
         self._in_progress = Counter[str]()
-        """By agent: how many of them are being carried out."""
+        """Number of choices being carried out, by agent."""
         self._tasks = set[asyncio.Task[None]]()
         self._closed = False
 
     def agent_id_for(self, conversation: ConversationId) -> str:
-        """Whose it is."""
+        """Return the id of the conversation's agent."""
         return self._agents.agent_for(conversation).id
 
     def wanted_model(self, agent: str) -> str:
-        """A key of `llm.models`: what the agent thinks with as soon as that is ready."""
+        """Return the key of the model that the agent uses as soon as it is ready."""
         chosen = self._chosen.get(agent, "")
         return chosen if chosen in self._live.settings.llm.models else self._configured_model(agent)
 
-    def apply_settings(self, mind: ModelChoiceAgent, *, all_of_it: bool) -> None:
-        """The settings are others: it goes on with what they say of its model, from its next turn on. Returns at once.
+    def apply_settings(self, agent: ModelChoiceAgent, *, rebuild: bool) -> None:
+        """Apply new settings to an agent's model, from its next turn on. Returns at once.
 
-        `all_of_it`: also if it is the same model. What is just being made ready is taken when it is.
+        `rebuild`: also if the model stays the same. A model that is just starting is used once it is ready.
         """
-        name = self.wanted_model(mind.id)
-        if self._in_progress[mind.id] and mind.agent_model.name in self._live.settings.llm.models:
-            name = mind.agent_model.name
-        thinker = self._model_services.agent_model(mind.id, name)
-        other = thinker is not mind.agent_model
-        if other or all_of_it:
-            mind.use_model(thinker)
+        name = self.wanted_model(agent.id)
+        if self._in_progress[agent.id] and agent.agent_model.name in self._live.settings.llm.models:
+            name = agent.agent_model.name
+        agent_model = self._model_services.agent_model(agent.id, name)
+        other = agent_model is not agent.agent_model
+        if other or rebuild:
+            agent.use_model(agent_model)
         if other:
-            logger.info("%s thinks with %s from its next turn on", mind.id, thinker.primary.label)
-            self._start_task(self._start_and_warm_up(mind, thinker))
+            logger.info("%s thinks with %s from its next turn on", agent.id, agent_model.primary.label)
+            self._start_task(self._start_and_warm_up(agent, agent_model))
 
     def list_models(self) -> list[ConfiguredModel]:
-        """All that is configured, in that order."""
+        """Return all configured models, in their order."""
         llm, found = self._live.settings.llm, list[ConfiguredModel]()
         for name, model in llm.models.items():
             provider = llm.providers[model.provider]
@@ -188,42 +186,44 @@ class ModelSelector:
                     has_price=price.known and price.is_priced,
                     takes_images=takes_images(model, provider),
                     fallbacks=model.fallbacks,
-                    used_by=tuple(mind.id for mind in self._agents.agents if mind.agent_model.name == name),
+                    used_by=tuple(agent.id for agent in self._agents.agents if agent.agent_model.name == name),
                 )
             )
         return found
 
-    def choose(self, wish: ModelChoiceRequest) -> CommandEffect:
-        """Decide; `name` is one of `listed`, or empty. The change's words are for whoever wants more said."""
-        mind = self._agents.agent_for(wish.at.conversation)
-        held, name = self._chosen.get(mind.id, ""), wish.name or self._configured_model(mind.id)
-        if held == wish.name and mind.agent_model.name == name:
-            return CommandEffect(answer=f"`{mind.id}` thinks with `{name}` already.")
-        fact = EffectFact(ModelSelected(agent=mind.id, model=wish.name, by=wish.by), inner_conversation(mind.id))
+    def choose(self, request: ModelChoiceRequest) -> CommandEffect:
+        """Plan a choice; `name` is a name of `list_models`, or empty. The effect's answer is for the author."""
+        agent = self._agents.agent_for(request.at.conversation)
+        current, name = self._chosen.get(agent.id, ""), request.name or self._configured_model(agent.id)
+        if current == request.name and agent.agent_model.name == name:
+            return CommandEffect(answer=f"`{agent.id}` thinks with `{name}` already.")
+        fact = EffectFact(
+            ModelSelected(agent=agent.id, model=request.name, by=request.by), inner_conversation(agent.id)
+        )
         return CommandEffect(
-            answer=f"`{mind.id}` thinks with `{name}` from its next turn on.",
+            answer=f"`{agent.id}` thinks with `{name}` from its next turn on.",
             facts=(fact,),
-            settle=lambda asked: self._settle(mind, wish, asked),
+            settle=lambda result: self._settle(agent, request, result),
         )
 
     async def close(self) -> None:
-        """Leave off what was begun, and begin nothing more: the next start takes it up."""
+        """Cancel what was begun, and begin nothing more: the next start takes it up."""
         self._closed = True
         await cancel_and_wait(*self._tasks)
 
     def _configured_model(self, agent: str) -> str:
         return next(one.model for one in self._live.settings.agents if one.id == agent)
 
-    def _settle(self, mind: ModelChoiceAgent, wish: ModelChoiceRequest, asked: AppendResult | None) -> None:
-        if asked is None or not asked.is_new:
+    def _settle(self, agent: ModelChoiceAgent, request: ModelChoiceRequest, written: AppendResult | None) -> None:
+        if written is None or not written.is_new:
             return
-        self._chosen[mind.id] = wish.name
-        number = self._choice_counts[mind.id] = self._choice_counts.get(mind.id, 0) + 1
-        logger.info("%s is to think with %s, by %s", mind.id, self.wanted_model(mind.id), wish.by)
+        self._chosen[agent.id] = request.name
+        number = self._choice_counts[agent.id] = self._choice_counts.get(agent.id, 0) + 1
+        logger.info("%s is to think with %s, by %s", agent.id, self.wanted_model(agent.id), request.by)
         if not self._closed:
-            word = _PendingChoice(mind, wish, self.wanted_model(mind.id), asked.seq, number)
-            self._in_progress[mind.id] += 1
-            self._start_task(self._carry_out(word))
+            choice = _PendingChoice(agent, request, self.wanted_model(agent.id), written.seq, number)
+            self._in_progress[agent.id] += 1
+            self._start_task(self._carry_out(choice))
 
     def _start_task(self, work: Coroutine[None, None, None]) -> None:
         if self._closed:
@@ -231,83 +231,85 @@ class ModelSelector:
         self._tasks.add(task := self._spawn(work))
         return task.add_done_callback(self._tasks.discard)
 
-    async def _carry_out(self, word: "_PendingChoice") -> None:
+    async def _carry_out(self, choice: "_PendingChoice") -> None:
         try:
-            await self._change(word)
+            await self._change(choice)
         finally:
-            self._in_progress[word.agent.id] -= 1
+            self._in_progress[choice.agent.id] -= 1
 
-    async def _change(self, word: "_PendingChoice") -> None:
+    async def _change(self, choice: "_PendingChoice") -> None:
         began_s = self._clock.monotonic()
         try:
-            await self._start_model(word)
+            await self._start_model(choice)
         except ModelError as error:
-            return await self._take_back(word, error.reason)
+            return await self._take_back(choice, error.reason)
         except Exception:  # a bug in an adapter
-            logger.exception("making %s ready broke", word.model_name)
-            return await self._take_back(word, "internal error")
+            logger.exception("making %s ready broke", choice.model_name)
+            return await self._take_back(choice, "internal error")
         await self._model_services.restore_cadences(self._store)
-        if not self._is_newest(word):
+        if not self._is_newest(choice):
             return None
-        if word.model_name not in self._live.settings.llm.models:
-            return await self._take_back(word, NOT_CONFIGURED)
-        word.agent.use_model(self._model_services.agent_model(word.agent.id, word.model_name))
+        if choice.model_name not in self._live.settings.llm.models:
+            return await self._take_back(choice, NOT_CONFIGURED)
+        choice.agent.use_model(self._model_services.agent_model(choice.agent.id, choice.model_name))
         if self._clock.monotonic() - began_s > NOTIFY_AFTER_S:
             await self._post_reply(
-                word, f"`{word.model_name}` is ready: `{word.agent.id}` thinks with it from its next turn on."
+                choice, f"`{choice.model_name}` is ready: `{choice.agent.id}` thinks with it from its next turn on."
             )
-        return await word.agent.warm_up()
+        return await choice.agent.warm_up()
 
-    async def _start_model(self, word: "_PendingChoice") -> None:
-        """Make it ready, as the settings say by then. Raises ModelError."""
-        thinker: AgentModel | None = None
+    async def _start_model(self, choice: "_PendingChoice") -> None:
+        """Start the model, as configured by then. Raises ModelError."""
+        agent_model: AgentModel | None = None
         while True:
-            if word.model_name not in self._live.settings.llm.models:
+            if choice.model_name not in self._live.settings.llm.models:
                 raise ModelUnusable(NOT_CONFIGURED)
-            if thinker is (thinker := self._model_services.agent_model(word.agent.id, word.model_name)):
+            if agent_model is (agent_model := self._model_services.agent_model(choice.agent.id, choice.model_name)):
                 return
-            with self._model_services.pool.holding(thinker):
-                await thinker.primary.start()
+            with self._model_services.pool.holding(agent_model):
+                await agent_model.primary.start()
 
-    async def _start_and_warm_up(self, mind: ModelChoiceAgent, thinker: AgentModel) -> None:
-        """It is used already: whoever speaks first waits for it, or is told."""
+    async def _start_and_warm_up(self, agent: ModelChoiceAgent, agent_model: AgentModel) -> None:
+        """Start a model that is in use already: the first turn waits for it, or reports the error."""
         try:
-            with self._model_services.pool.holding(thinker):
-                await thinker.primary.start()
+            with self._model_services.pool.holding(agent_model):
+                await agent_model.primary.start()
         except ModelError as error:
-            logger.error("the model %s is not usable: %s", thinker.primary.label, error.reason)  # noqa: TRY400 - no bug
+            logger.error("the model %s is not usable: %s", agent_model.primary.label, error.reason)  # noqa: TRY400 - no bug
         except Exception:  # a bug in an adapter
-            logger.exception("making %s ready broke", thinker.name)
+            logger.exception("making %s ready broke", agent_model.name)
         await self._model_services.restore_cadences(self._store)
-        await mind.warm_up()
+        await agent.warm_up()
 
-    def _is_newest(self, word: "_PendingChoice") -> bool:
-        """Nobody has said something else meanwhile."""
-        return word.number == self._choice_counts[word.agent.id]
+    def _is_newest(self, choice: "_PendingChoice") -> bool:
+        """Return whether no newer choice was made meanwhile."""
+        return choice.number == self._choice_counts[choice.agent.id]
 
-    async def _take_back(self, word: "_PendingChoice", why: str) -> None:
-        agent, used = word.agent.id, word.agent.agent_model.name
-        logger.warning("%s is not usable: %s", word.model_name, why)
-        if not self._is_newest(word):
+    async def _take_back(self, choice: "_PendingChoice", why: str) -> None:
+        agent, used = choice.agent.id, choice.agent.agent_model.name
+        logger.warning("%s is not usable: %s", choice.model_name, why)
+        if not self._is_newest(choice):
             return
         self._chosen[agent] = "" if used == self._configured_model(agent) else used
         fact = ModelSelected(agent=agent, model=self._chosen[agent], by=GATEWAY_NAME)
-        taken = NewEntry(fact=fact, at=self._clock.now(), conversation=inner_conversation(agent), cause=word.seq)
+        reversal = NewEntry(fact=fact, at=self._clock.now(), conversation=inner_conversation(agent), cause=choice.seq)
         await self._post_reply(
-            word, f"`{word.model_name}` is not usable: {_inline_code(why)}. `{agent}` goes on with `{used}`.", taken
+            choice,
+            f"`{choice.model_name}` is not usable: {_inline_code(why)}. `{agent}` goes on with `{used}`.",
+            reversal,
         )
 
-    async def _post_reply(self, word: "_PendingChoice", words: str, *more: NewEntry) -> None:
-        """Say it there, in one transaction with more."""
-        now, wish = self._clock.now(), word.request
-        key = PostKey(hashlib.sha256(f"chosen:{word.seq}".encode()).hexdigest()[:26])
-        post = Post(key=key, to=wish.at, text=words, reply_to=wish.reply_to)
-        place = wish.at.conversation
-        queued = NewEntry(fact=PostQueued(post=post), at=now, conversation=place, key=f"post:{key}", cause=word.seq)
+    async def _post_reply(self, choice: "_PendingChoice", text: str, *more: NewEntry) -> None:
+        """Post a reply, in one transaction with `more`."""
+        now, request = self._clock.now(), choice.request
+        key = PostKey(hashlib.sha256(f"chosen:{choice.seq}".encode()).hexdigest()[:26])
+        post = Post(key=key, to=request.at, text=text, reply_to=request.reply_to)
+        place = request.at.conversation
+        queued = NewEntry(fact=PostQueued(post=post), at=now, conversation=place, key=f"post:{key}", cause=choice.seq)
         *_, written = await self._store.append([*more, queued])
         self._post(OutboxPost(seq=written.seq, at=now, post=post, parts=()))
 
 
 def _inline_code(text: str) -> str:
-    """A reason in words, which may hold what a server said: one line of code that it cannot end."""
+    """Return a reason, which may hold a server's text, as one line of code that it cannot end."""
     return f"`{' '.join(text.split())[:200].replace('`', chr(39))}`"

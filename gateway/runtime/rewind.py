@@ -1,18 +1,17 @@
-"""Changes the view of a conversation because somebody asked for it.
+"""Rewind: changes to a conversation's view on request (`/new`, `/rewind`, `/retry`, `/compact`).
 
-`gateway.runtime.rewind` decides, this carries it out.
+- `plan_new`, `plan_rewind` and `plan_retry` decide which turns leave the view, and the answer. Pure. The log keeps
+  everything: only the view changes.
+- `Rewinder` carries the plans out. A plan holds while no turn runs there: the place's lock is held from the decision
+  until its facts are durable.
 
-What is decided holds while no turn runs there: the room's door is held from the decision until its facts are durable.
+People count exchanges. An exchange ends with a turn that posted a reply there. Interrupted turns directly in front of
+it belong to it, because it answered them; turns behind it (silent ones, and messages posted there out of the inner
+conversation) leave with it.
 
-Taking back what a conversation's view shows: which turns leave it, and what is said of that. Pure.
-
-People count exchanges. One ends with a turn that said something there by itself; what was interrupted directly in front
-of it is part of it, for it was answered there; and what came behind it - turns that stayed silent, and what was said
-there out of the inner conversation - leaves with it. The log keeps everything: only the view changes.
-
-`plan_retry` goes back to the newest turn that was told something, with those in front of it that were interrupted. What
-the agent has done since then by itself leaves too, for it followed from that answer; but what it said there last out of
-its inner conversation, behind all that, stays: it was no answer.
+`plan_retry` goes back to the newest turn that had input, with the interrupted turns in front of it. What the agent has
+done there since then leaves too, for it followed from that answer; but a last message out of the inner conversation,
+behind all that, stays: it was no answer.
 """
 
 import asyncio
@@ -43,9 +42,12 @@ from gateway.store.effects import CommandEffect, EffectFact
 from gateway.stream.inbox import ReadyConversation
 from gateway.tools.platform import ConversationLocks
 
+logger = logging.getLogger("reverie.rewinds")
+
+
 RewindAction = Literal["new", "rewind", "retry", "compact"]
 MOST_EXCHANGES = 1_000
-"""Taken back at once: more is a mistake, or `plan_new`."""
+"""Exchanges taken back at once: more is a mistake, or a case for `plan_new`."""
 TURN_RUNNING = "A turn is under way here; say it again when it has ended."
 _ALREADY_FRESH = "Nothing is in view here: it is fresh already."
 _NOTHING = Seq(0)
@@ -57,42 +59,42 @@ class TurnInView(NamedTuple):
     seq: Seq
     fact: TurnRecord
     missed: tuple[Seq, ...] = ()
-    """Of a turn that broke before it was told anything: the messages that it was to be told."""
+    """For a turn that failed before it had its input: the messages that it was to read."""
 
     @property
     def covers(self) -> tuple[Seq, ...]:
-        """What it was told, or was to be told."""
+        """Entries that it read, or was to read."""
         return self.fact.covers or self.missed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewindPlan:
-    """What comes of it."""
+    """Planned change of a view."""
 
     text: str
-    """One sentence for whoever asked."""
+    """One sentence for the requester."""
     fact: ViewFolded | ConversationRewound | None = None
-    """To be written down in that conversation. None: nothing of the view changes."""
+    """Entry for the conversation's log. None: the view does not change."""
     dismissed: UnreadDismissed | None = None
-    """The same of what was overheard there and not told yet."""
+    """Entry that dismisses unread messages not addressed to the agent. None: there is none."""
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """Both."""
+        """The entries of the plan."""
         return tuple(fact for fact in (self.fact, self.dismissed) if fact is not None)
 
     @property
     def is_retry(self) -> bool:
-        """Something is unread again, and wants a turn."""
+        """Messages become unread again, and need a turn."""
         return isinstance(self.fact, ConversationRewound) and bool(self.fact.again)
 
 
 def plan_new(
     view: Sequence[TurnInView], folded: ViewFolded | None, by: str, *, overheard: Seq = _NOTHING
 ) -> RewindPlan:
-    """Begin afresh: nothing of what was said until now is in view, nor told as new. `folded`: the newest fold there.
+    """Begin afresh: nothing said until now is in view, or read as new. `folded`: the newest fold there.
 
-    `find_overheard_upto`: up to here all that is unread was said to others. 0: nothing is.
+    `overheard`: log position up to which all unread entries are addressed to others. 0: there are none.
     """
     head = folded is not None and bool(folded.head)
     unread = UnreadDismissed(turn=TurnId(""), upto=overheard) if overheard else None
@@ -109,9 +111,11 @@ def plan_new(
 
 
 def find_overheard_upto(unread: Sequence[LogEntry], upto: Seq) -> Seq:
-    """Up to where all that is unread was said to others: what was said to the agent is answered all the same.
+    """Return the log position up to which all unread entries are addressed to others.
 
-    `unread`, `upto`: as `Unread` has them. 0: nothing is.
+    Entries addressed to the agent are still answered.
+
+    `unread`, `upto`: as in `UnreadEntries`. 0: there are none.
     """
     if not unread:
         return _NOTHING
@@ -124,7 +128,7 @@ def _asks_agent(one: LogEntry) -> bool:
 
 
 def plan_rewind(view: Sequence[TurnInView], count: int, by: str) -> RewindPlan:
-    """Take back the newest exchanges: as many as are in view, if that is fewer. `count`: at least 1."""
+    """Take back the newest exchanges, or all in view if these are fewer. `count`: at least 1."""
     if not view:
         return RewindPlan(text="Nothing is in view here that could be taken back.")
     first, found = _find_exchanges(view, count)
@@ -140,12 +144,12 @@ def plan_rewind(view: Sequence[TurnInView], count: int, by: str) -> RewindPlan:
 
 
 def plan_retry(view: Sequence[TurnInView], by: str, conversation: ConversationId) -> RewindPlan:
-    """Answer once more what was answered last."""
-    told = [place for place, turn in enumerate(view) if turn.covers and turn.fact.within is None]
-    if is_inner(conversation) or not told:
+    """Answer the last input once more."""
+    with_input = [index for index, turn in enumerate(view) if turn.covers and turn.fact.within is None]
+    if is_inner(conversation) or not with_input:
         return RewindPlan(text="Nothing is in view here that could be answered again.")
-    first = _include_interrupted(view, told[-1])
-    last = max(place for place, turn in enumerate(view) if turn.fact.within is None)
+    first = _include_interrupted(view, with_input[-1])
+    last = max(index for index, turn in enumerate(view) if turn.fact.within is None)
     gone = view[first : last + 1]
     again = tuple(sorted({seq for turn in gone for seq in turn.covers}))
     lines = f"{len(again)} message{'' if len(again) == 1 else 's'}"
@@ -156,9 +160,9 @@ def plan_retry(view: Sequence[TurnInView], by: str, conversation: ConversationId
     )
 
 
-def parse_count(said: str) -> int | None:
-    """How many exchanges somebody means; nothing: one. None: that is no number of exchanges."""
-    text = said.strip()
+def parse_count(text_given: str) -> int | None:
+    """Parse a number of exchanges; an empty text: one. None: it is no such number."""
+    text = text_given.strip()
     if not text:
         return 1
     if not (text.isascii() and text.isdigit() and len(text) <= len(str(MOST_EXCHANGES))):
@@ -167,18 +171,21 @@ def parse_count(said: str) -> int | None:
 
 
 def _find_exchanges(view: Sequence[TurnInView], count: int) -> tuple[int, int]:
-    """Where the newest so many begin, and how many there are; what nobody saw an answer to counts as one."""
-    ends = [place for place, turn in enumerate(view) if turn.fact.text and turn.fact.within is None]
-    if len(ends) <= count:  # and whatever is in front of the first of them
+    """Return where the newest `count` exchanges begin, and their number.
+
+    Turns without a reply count as one exchange.
+    """
+    ends = [index for index, turn in enumerate(view) if turn.fact.text and turn.fact.within is None]
+    if len(ends) <= count:  # including everything in front of the first of them
         return (0 if len(ends) < count or not ends else _include_interrupted(view, ends[0])), max(1, len(ends))
     return _include_interrupted(view, ends[-count]), count
 
 
-def _include_interrupted(view: Sequence[TurnInView], place: int) -> int:
-    """Where what that turn answered begins."""
-    while place > 0 and view[place - 1].fact.outcome == "interrupted":
-        place -= 1
-    return place
+def _include_interrupted(view: Sequence[TurnInView], index: int) -> int:
+    """Return the first of the interrupted turns that this turn answered."""
+    while index > 0 and view[index - 1].fact.outcome == "interrupted":
+        index -= 1
+    return index
 
 
 def _format_turns(count: int) -> str:
@@ -193,183 +200,187 @@ def _format_were_turns(count: int) -> str:
     return f"{'was' if count == 1 else 'were'} {_format_turns(count)}"
 
 
-logger = logging.getLogger("reverie.rewinds")
-
 MAX_EARLIER_TURNS = 20
-"""Turns among which is looked for how far was read before: what was said there unasked reads nothing."""
+"""Turns that are searched for the last read position: messages posted unasked read nothing."""
 MAX_REWOUND_LINES = 50
-"""As many as a turn is told of at once."""
+"""As many as one turn reads."""
 LOCK_TIMEOUT_S = 0.1
-"""A door that is free is had at once, unless somebody who waited for it has not come in yet."""
+"""Time to acquire the lock: a free one is acquired at once, unless an earlier waiter has not taken it yet."""
 COMPACT_TIMEOUT_S = 8.0
-"""Of whoever asks from outside; less than `gateway.core.control_socket.ANSWER_S`."""
+"""Longest wait of a caller from outside; less than `gateway.core.control_socket.ANSWER_S`."""
 _TOLD_FATES = ("due", "context")
 COMPACTING = "I make what I see of this conversation smaller, and say here what came of it."
 
 
 class RewindAgents(Protocol):
-    """What is needed of the agents: `gateway.runtime.agents.Agents`."""
+    """All agents: `gateway.runtime.agents.Agents`."""
 
     def forget_view(self, conversation: ConversationId) -> None:
-        """What is kept of the view there is not what the log has."""
+        """Drop the cached view of a place, because the log differs from it."""
 
     def notice(self, arrival: ReadyConversation) -> None:
-        """Something is ripe for a turn."""
+        """Announce a conversation that is ready for a turn."""
 
     async def compact(self, conversation: ConversationId) -> str:
-        """Fold the view there now, while no turn runs there; in words, what came of it."""
+        """Fold the view of a place, while no turn runs there. Return the result in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewindRequest:
-    """What somebody wants of a conversation."""
+    """Request to change a conversation's view."""
 
     action: RewindAction
     at: Address
     by: str
-    """Who, for people."""
+    """Author, for people."""
     count: int = 1
-    """Of `rewind`: exchanges."""
+    """For `rewind`: number of exchanges."""
     is_direct: bool | None = None
-    """Whether it is a direct chat. None: that is not known."""
+    """True: it is a direct chat. None: unknown."""
     is_trusted: bool = False
-    """An owner or admin wants it."""
+    """An owner or admin asks."""
     reply_to: MessageId | None = None
-    """What tells later what came of `compact` is a reply to this."""
+    """Message that the later result of `compact` replies to."""
 
 
 class Rewinder:
-    """For all agents."""
+    """Carries out rewinds, for all agents."""
 
     def __init__(
         self,
         *,
         store: Store,
         clock: Clock,
-        doors: ConversationLocks,
-        minds: RewindAgents,
+        room_locks: ConversationLocks,
+        agents: RewindAgents,
         post: Callable[[OutboxPost], None],
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
     ) -> None:
-        """`post` is called with what is said, after it is durable. `spawn` starts a task whose failure stops all."""
+        """`post` is called with each post once it is durable. `spawn` starts a task whose failure stops the gateway."""
         self._store = store
         self._clock = clock
-        self._room_locks = doors
-        self._agents = minds
+        self._room_locks = room_locks
+        self._agents = agents
         self._post = post
         self._spawn = spawn
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    async def plan(self, wish: RewindRequest) -> CommandEffect:
-        """Decide. Where a turn is under way nothing changes; until a change is settled no turn begins there."""
-        place = wish.at.conversation
-        door = self._room_locks.lock_for(place)
-        if door.locked():
+    async def plan(self, request: RewindRequest) -> CommandEffect:
+        """Plan a change. While a turn runs nothing changes; until the effect is settled no turn begins there."""
+        place = request.at.conversation
+        lock = self._room_locks.lock_for(place)
+        if lock.locked():
             return CommandEffect(answer=TURN_RUNNING)
-        if wish.action == "compact":
-            return CommandEffect(answer=COMPACTING, settle=lambda asked: self._start_compaction(wish, asked))
+        if request.action == "compact":
+            return CommandEffect(answer=COMPACTING, settle=lambda written: self._start_compaction(request, written))
         try:
             async with asyncio.timeout(LOCK_TIMEOUT_S):
-                await door.acquire()
+                await lock.acquire()
         except TimeoutError:  # a turn had waited for it, and is about to begin
             return CommandEffect(answer=TURN_RUNNING)
         try:
-            back = await self._decide(wish, place)
+            plan = await self._decide(request, place)
         except BaseException:
-            door.release()
+            lock.release()
             raise
-        if not back.facts:
-            door.release()
-            return CommandEffect(answer=back.text)
-        facts = tuple(map(EffectFact, back.facts))
-        return CommandEffect(answer=back.text, facts=facts, settle=lambda asked: self._settle(wish, back, door, asked))
+        if not plan.facts:
+            lock.release()
+            return CommandEffect(answer=plan.text)
+        facts = tuple(map(EffectFact, plan.facts))
+        return CommandEffect(
+            answer=plan.text, facts=facts, settle=lambda written: self._settle(request, plan, lock, written)
+        )
 
     async def handle_order(self, order: ContextRequest) -> ControlResponse:
-        """Decide, write it down and say what came of it: for somebody who is not in that conversation."""
+        """Plan a change, write it and return the result, for a requester outside the conversation."""
         try:
             at = Address.parse(order.conversation)
         except ValueError:
             return ControlResponse(
                 ok=False, lines=(f"{order.conversation} is no conversation: write it as the log has it",)
             )
-        wish = RewindRequest(action=order.what, at=at, by=order.by, count=order.count, is_trusted=True)
-        change = await self.plan(wish)
-        if wish.action == "compact" and change.answer != TURN_RUNNING:
+        request = RewindRequest(action=order.what, at=at, by=order.by, count=order.count, is_trusted=True)
+        effect = await self.plan(request)
+        if request.action == "compact" and effect.answer != TURN_RUNNING:
             return ControlResponse(ok=True, lines=(await self._compact_with_timeout(at.conversation),))
         written: Sequence[AppendResult] = ()
         try:
             now, place = self._clock.now(), at.conversation
-            made = [NewEntry(fact=one.fact, at=now, conversation=place) for one in change.facts]
-            written = await self._store.append(made)
+            entries = [NewEntry(fact=one.fact, at=now, conversation=place) for one in effect.facts]
+            written = await self._store.append(entries)
         finally:
-            change.settle(written[0] if written else None)
-        return ControlResponse(ok=bool(change.facts), lines=(change.answer,))
+            effect.settle(written[0] if written else None)
+        return ControlResponse(ok=bool(effect.facts), lines=(effect.answer,))
 
     async def _compact_with_timeout(self, place: ConversationId) -> str:
-        """What came of folding, if that is known before whoever asked has waited too long."""
-        words: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        task = self._start_task(self._compact_into(place, words))
+        """Return the result of a compaction, unless it takes longer than the requester waits."""
+        result: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        task = self._start_task(self._compact_into(place, result))
         await asyncio.wait({task}, timeout=COMPACT_TIMEOUT_S)
-        return words.result() if words.done() else "It is under way; the log will say what came of it."
+        return result.result() if result.done() else "It is under way; the log will say what came of it."
 
-    async def _compact_into(self, place: ConversationId, words: asyncio.Future[str]) -> None:
-        words.set_result(await self._compact(place))
+    async def _compact_into(self, place: ConversationId, result: asyncio.Future[str]) -> None:
+        result.set_result(await self._compact(place))
 
     async def close(self) -> None:
-        """Leave off what was begun, and begin nothing more: people are still heard while the gateway stops."""
+        """Cancel what was begun, and begin nothing more: commands still arrive while the gateway stops."""
         self._closed = True
-        folding = list(self._tasks)
-        for task in folding:
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*folding, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _decide(self, wish: RewindRequest, place: ConversationId) -> RewindPlan:
+    async def _decide(self, request: RewindRequest, place: ConversationId) -> RewindPlan:
         turns = await self._store.turns_in_view(place)
         view = [TurnInView(turn.seq, turn.fact) for turn in turns if isinstance(turn.fact, TurnRecord)]
-        if wish.action == "rewind":
-            return plan_rewind(view, wish.count, wish.by)
-        if wish.action == "retry":
-            return plan_retry([await self._with_missed(turn, place) for turn in view], wish.by, place)
+        if request.action == "rewind":
+            return plan_rewind(view, request.count, request.by)
+        if request.action == "retry":
+            return plan_retry([await self._with_missed(turn, place) for turn in view], request.by, place)
         newest = await self._store.newest_fold(place)
         folded = newest.fact if newest is not None and isinstance(newest.fact, ViewFolded) else None
         unread = await self._store.unread_entries(place, most=MAX_REWOUND_LINES)
-        return plan_new(view, folded, wish.by, overheard=find_overheard_upto(unread.messages, unread.upto))
+        return plan_new(view, folded, request.by, overheard=find_overheard_upto(unread.messages, unread.upto))
 
     async def _with_missed(self, turn: TurnInView, place: ConversationId) -> TurnInView:
-        """With what it was to be told, if it broke before."""
+        """Return the turn with the messages that it was to read, if it failed before."""
         ended = turn.fact
         if ended.outcome != "failed" or ended.covers or not ended.omitted:
             return turn
         earlier = [one.fact for one in await self._store.newest_turns(place, before=turn.seq, newest=MAX_EARLIER_TURNS)]
         after = max((one.upto for one in earlier if isinstance(one, TurnRecord)), default=Seq(0))
-        said = await self._store.newest_entries(
+        messages = await self._store.newest_entries(
             MAX_REWOUND_LINES, after=after, before=ended.upto + 1, kinds=MESSAGE_KINDS, conversation=place
         )
-        judged = [(one.seq, await self._store.find_judgement(one.seq)) for one in said]
-        return turn._replace(missed=tuple(seq for seq, one in judged if one is not None and one.fate in _TOLD_FATES))
+        judgements = [(one.seq, await self._store.find_judgement(one.seq)) for one in messages]
+        return turn._replace(
+            missed=tuple(seq for seq, one in judgements if one is not None and one.fate in _TOLD_FATES)
+        )
 
-    def _settle(self, wish: RewindRequest, back: RewindPlan, door: asyncio.Lock, asked: AppendResult | None) -> None:
-        place = wish.at.conversation
+    def _settle(
+        self, request: RewindRequest, plan: RewindPlan, lock: asyncio.Lock, written: AppendResult | None
+    ) -> None:
+        place = request.at.conversation
         self._agents.forget_view(place)
-        door.release()
-        if asked is None or not asked.is_new:
+        lock.release()
+        if written is None or not written.is_new:
             return
-        logger.info("%s: %s, by %s: %s", place, wish.action, wish.by, back.text)
-        if back.is_retry:
+        logger.info("%s: %s, by %s: %s", place, request.action, request.by, plan.text)
+        if plan.is_retry:
             self._agents.notice(
                 ReadyConversation(
                     conversation=place,
                     urgency=URGENT,
-                    direct=wish.is_direct,
+                    direct=request.is_direct,
                     handle_in_place=True,
-                    trusted=wish.is_trusted,
+                    trusted=request.is_trusted,
                 )
             )
 
-    def _start_compaction(self, wish: RewindRequest, asked: AppendResult | None) -> None:
-        if asked is not None and asked.is_new:
-            self._start_task(self._compact_and_post(wish, asked.seq))
+    def _start_compaction(self, request: RewindRequest, written: AppendResult | None) -> None:
+        if written is not None and written.is_new:
+            self._start_task(self._compact_and_post(request, written.seq))
 
     def _start_task(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = self._spawn(work)
@@ -380,22 +391,22 @@ class Rewinder:
         return task
 
     async def _compact(self, place: ConversationId) -> str:
-        """Fold; in words, what came of it."""
+        """Fold the view. Return the result in words."""
         try:
             return await self._agents.compact(place)
         except StoreError:
             raise  # without its log the gateway cannot go on
-        except Exception:  # a bug: whoever asked is told, and everything else goes on
+        except Exception:  # a bug: the requester gets an answer, and everything else goes on
             logger.exception("folding %s broke", place)
             return "That did not work. The operator can look it up in the log."
 
-    async def _compact_and_post(self, wish: RewindRequest, seq: Seq) -> None:
-        """Fold, and tell there what came of it."""
-        place = wish.at.conversation
-        words = await self._compact(place)
+    async def _compact_and_post(self, request: RewindRequest, seq: Seq) -> None:
+        """Fold the view, and post the result there."""
+        place = request.at.conversation
+        text = await self._compact(place)
         now = self._clock.now()
         key = PostKey(hashlib.sha256(f"compacted:{seq}".encode()).hexdigest()[:26])
-        post = Post(key=key, to=wish.at, text=words, reply_to=wish.reply_to)
+        post = Post(key=key, to=request.at, text=text, reply_to=request.reply_to)
         entry = NewEntry(fact=PostQueued(post=post), at=now, conversation=place, key=f"post:{key}", cause=seq)
         (queued,) = await self._store.append([entry])
         self._post(OutboxPost(seq=queued.seq, at=now, post=post, parts=()))

@@ -1,15 +1,11 @@
-"""The turns of one agent: facts out of the store, to the agent, and what it did back into the store.
+"""Turns of one agent: run, recorded, stopped, and their replies posted.
 
-The turn's record and its post are written in one transaction. Until then the messages are unread, and a
-crash only means that they are asked about again; afterwards they are dealt with and never asked again.
-
-Leaves off what goes on in a conversation because somebody wants that: `/stop`.
-
-What was said there until then becomes durable as heard in the transaction that holds the command. So it is not answered
-again by itself, also if the process dies before the turn has ended. Until that is written nothing is written down of
-the turn: it has either answered before the word came, or says nothing more.
-
-How turns are written down: the record and the post, in one transaction.
+- `TurnRunner` takes unread facts out of the store, runs the model (`TurnRun`), and puts the result back.
+- `TurnRecorder` writes the turn's record and its post in one transaction. Until then the messages are unread, and a
+  crash only means that the model is asked again; afterwards they are consumed and never asked again.
+- `TurnStopper` carries out `/stop`. Everything unread in the place becomes durable as consumed in the transaction that
+  holds the command, so it is not answered later, even if the process dies before the turn has ended. Until that is
+  written, the turn writes nothing: it has either answered before the command, or posts nothing more.
 """
 
 import asyncio
@@ -40,6 +36,7 @@ from gateway.stream.preview import TurnPreviews
 from gateway.tools.platform import ConversationLocks
 
 logger = logging.getLogger("reverie.turns")
+_stop_logger = logging.getLogger("reverie.stopping")
 
 FAILURE_TEXTS: Mapping[FailureCause, str] = {
     "overloaded": "The model I think with is overloaded right now. Please ask again in a few minutes.",
@@ -56,31 +53,31 @@ FAILURE_TEXTS: Mapping[FailureCause, str] = {
     "broken": "Something went wrong in me, and I could not answer. Please ask again; if it happens twice, tell my "
     "operator.",
 }
-"""What people are told instead of an answer: the cause, and whether to ask again."""
+"""Texts posted instead of an answer: the cause, and whether to ask again."""
 
 
 class TurnRecorder:
-    """Writes an agent's turns down."""
+    """Writes an agent's turns to the log."""
 
     def __init__(self, store: Store, clock: Clock, agent_id: str, redact: Redact | None = None) -> None:
-        """`redact` is given what is said, and why it is not."""
+        """`redact` is applied to replies and reasons."""
         self._store = store
         self._clock = clock
         self._agent_id = agent_id
         self._redact = redact or Redactor()
 
-    def build_record(self, begun: TurnStart, outcome: TurnOutcome, dealt: ConsumedInput) -> TurnRecord:
-        """How the turn ended, with what it says to whoever waits for an answer."""
-        text, basis = self._redact(outcome.text), dealt.basis
+    def build_record(self, start: TurnStart, outcome: TurnOutcome, consumed: ConsumedInput) -> TurnRecord:
+        """Return the record of a turn, with the text for whoever waits for an answer."""
+        text, basis = self._redact(outcome.text), consumed.basis
         if outcome.outcome == "failed":
-            logger.error("turn %s failed: %s", begun.turn, outcome.reason)
-            text = FAILURE_TEXTS[outcome.cause] if _is_answer_awaited(begun, dealt) else ""
+            logger.error("turn %s failed: %s", start.turn, outcome.reason)
+            text = FAILURE_TEXTS[outcome.cause] if _is_answer_awaited(start, consumed) else ""
         return TurnRecord(
-            turn=begun.turn,
-            covers=dealt.rendered.covers,
-            omitted=dealt.omitted,
-            heard=dealt.rendered.text,
-            upto=dealt.upto,
+            turn=start.turn,
+            covers=consumed.rendered.covers,
+            omitted=consumed.omitted,
+            heard=consumed.rendered.text,
+            upto=consumed.upto,
             outcome=outcome.outcome,
             text=text,
             reason=self._redact(outcome.reason),
@@ -88,15 +85,15 @@ class TurnRecorder:
             model=outcome.model,
             usage=outcome.usage,
             requests=outcome.requests,
-            autonomous=begun.autonomous,
-            media=dealt.rendered.media,
+            autonomous=start.autonomous,
+            media=consumed.rendered.media,
             accounts=outcome.accounts,
             agent=self._agent_id,
-            senders=dealt.rendered.senders,
+            senders=consumed.rendered.senders,
             steps=outcome.steps,
-            cause=begun.cause,
-            continued=begun.continuing,
-            looked=dealt.looked,
+            cause=start.cause,
+            continued=start.continuing,
+            looked=consumed.looked,
             prompt_tokens=outcome.prompt_tokens,
             prompt_estimate=outcome.prompt_estimate,
             recalled=basis.recalled,
@@ -108,21 +105,21 @@ class TurnRecorder:
         )
 
     async def write(
-        self, begun: TurnStart, outcome: TurnOutcome, dealt: ConsumedInput
+        self, start: TurnStart, outcome: TurnOutcome, consumed: ConsumedInput
     ) -> tuple[Seq, TurnRecord, OutboxPost | None]:
-        """The turn and its post: where the turn stands, its record, and what the outbox is to deliver."""
-        now, place, ended = self._clock.now(), begun.place, self.build_record(begun, outcome, dealt)
+        """Append the turn and its post. Return the record's log position, the record, and the post for the outbox."""
+        now, place, ended = self._clock.now(), start.place, self.build_record(start, outcome, consumed)
         record = NewEntry(
             fact=ended,
             at=now,
             conversation=place.conversation,
             key=f"turn:{ended.turn}",
-            cause=dealt.upto or None,
+            cause=consumed.upto or None,
         )
-        if not ended.text or begun.is_inner:  # what is said there is said to nobody
+        if not ended.text or start.is_inner:  # a reply in the inner conversation has no reader
             (written,) = await self._store.append([record])
             return written.seq, ended, None
-        post = Post(key=PostKey(ended.turn), to=place, text=ended.text, reply_to=find_reply_to(dealt.messages))
+        post = Post(key=PostKey(ended.turn), to=place, text=ended.text, reply_to=find_reply_to(consumed.messages))
         queued = NewEntry(
             fact=PostQueued(post=post), at=now, conversation=place.conversation, key=f"post:{post.key}", cause=record
         )
@@ -130,15 +127,16 @@ class TurnRecorder:
         return written.seq, ended, OutboxPost(seq=waiting.seq, at=now, post=post, parts=())
 
 
-def _is_answer_awaited(begun: TurnStart, dealt: ConsumedInput) -> bool:
-    """Whether somebody waits for an answer: nobody else is told that there is none."""
-    return not begun.is_inner and (begun.cause in ("addressed", "alarm") or dealt.is_addressed)
+def _is_answer_awaited(start: TurnStart, consumed: ConsumedInput) -> bool:
+    """Return whether a person waits for an answer: only they get a message about a failure."""
+    return not start.is_inner and (start.cause in ("addressed", "alarm") or consumed.is_addressed)
 
 
 LOCK_TIMEOUT_S = 2.0
-"""A door that is free is had at once; a turn that has just ended leaves when that is written, also to a busy disk."""
+"""Time to acquire the lock: a free one is acquired at once; a turn that just ended holds it until its record is
+written."""
 RENDER_TIMEOUT_S = 2.0
-"""Whoever wants something left off does not wait longer; less than `gateway.commands.dispatcher.ANSWER_TIMEOUT_S`."""
+"""Time for rendering, less than `gateway.commands.dispatcher.ANSWER_TIMEOUT_S`: the person waits for an answer."""
 STOPPING = "I leave it off, and say nothing more of it."
 LEFT_UNANSWERED = "I leave it: what was said here until now is not answered."
 ALREADY_STOPPING = "I am leaving it off already."
@@ -146,114 +144,119 @@ NOTHING_RUNNING = "Nothing is under way here."
 
 
 class StoppableAgent(Protocol):
-    """What is needed of the agent there: `gateway.runtime.agent.Agent`."""
+    """Agent whose turns can be stopped: `gateway.runtime.agent.Agent`."""
 
     def turn_handle(self, conversation: ConversationId) -> TurnHandle | None:
-        """Of the turn that runs there. None: none does."""
+        """Return the handle of the turn that runs there. None: none does."""
 
     async def owes_answer(self, conversation: ConversationId) -> bool:
-        """Whether a turn would come there by what is unread, or goes on."""
+        """Return whether a turn would start there because of unread entries, or continues."""
 
     async def prepare_stop(self, conversation: ConversationId, why: str) -> TurnRecord:
-        """What is to be written down if it is left off there now."""
+        """Return the record to write if the work there is stopped now."""
 
     def stop_turn(self, conversation: ConversationId, why: str) -> None:
-        """It is: end the turn that runs there, and owe none."""
+        """End the turn that runs there, and owe no other."""
 
 
 class TurnStopper:
-    """For all agents."""
+    """Stops turns, for all agents."""
 
-    def __init__(self, of: Callable[[ConversationId], StoppableAgent], doors: ConversationLocks) -> None:
-        """`of`: whose a conversation is."""
-        self._agent_for = of
-        self._room_locks = doors
+    def __init__(self, agent_for: Callable[[ConversationId], StoppableAgent], room_locks: ConversationLocks) -> None:
+        """`agent_for`: return the agent of a conversation."""
+        self._agent_for = agent_for
+        self._room_locks = room_locks
 
     async def plan_stop(self, at: Address, by: str) -> CommandEffect:
-        """Decide. Until the change is settled no turn begins there, and none ends. `by`: who wants it, for people."""
+        """Plan a stop. `by`: who requests it, for people.
+
+        Until the effect is settled no turn begins there, and none ends.
+        """
         place = at.conversation
-        mind, why = self._agent_for(place), f"{by} had it left off"
-        lane = mind.turn_handle(place)
-        if lane is not None and lane.stop_reason:
+        agent, why = self._agent_for(place), f"{by} had it left off"
+        handle = agent.turn_handle(place)
+        if handle is not None and handle.stop_reason:
             return CommandEffect(answer=ALREADY_STOPPING)
-        held = lane if lane is not None and lane.hold() else None
-        door = None if held is not None else await self._acquire_lock(place)
+        held_handle = handle if handle is not None and handle.hold() else None
+        lock = None if held_handle is not None else await self._acquire_lock(place)
         try:
-            owes = held is not None or await mind.owes_answer(place)
-            record = await mind.prepare_stop(place, why) if owes else None
+            owes = held_handle is not None or await agent.owes_answer(place)
+            record = await agent.prepare_stop(place, why) if owes else None
         except BaseException:
-            _release(held, door)
+            _release(held_handle, lock)
             raise
         if record is None:
-            _release(held, door)
+            _release(held_handle, lock)
             return CommandEffect(answer=NOTHING_RUNNING)
 
-        def settle(asked: AppendResult | None) -> None:
-            if asked is not None and asked.is_new:
-                logger.info("%s: left off, by %s", place, by)
-                mind.stop_turn(place, why)
-            _release(held, door)
+        def settle(written: AppendResult | None) -> None:
+            if written is not None and written.is_new:
+                _stop_logger.info("%s: left off, by %s", place, by)
+                agent.stop_turn(place, why)
+            _release(held_handle, lock)
 
-        made = EffectFact(record, key=f"turn:{record.turn}")
-        return CommandEffect(answer=LEFT_UNANSWERED if held is None else STOPPING, facts=(made,), settle=settle)
+        effect_fact = EffectFact(record, key=f"turn:{record.turn}")
+        return CommandEffect(
+            answer=LEFT_UNANSWERED if held_handle is None else STOPPING, facts=(effect_fact,), settle=settle
+        )
 
     async def _acquire_lock(self, place: ConversationId) -> asyncio.Lock | None:
-        """The door there, held. None: somebody else is in there, who takes no turn of it."""
-        door = self._room_locks.lock_for(place)
+        """Acquire the lock of a place. None: another caller keeps it, who takes no turn there."""
+        lock = self._room_locks.lock_for(place)
         try:
             async with asyncio.timeout(LOCK_TIMEOUT_S):
-                await door.acquire()
+                await lock.acquire()
         except TimeoutError:
             return None
-        return door
+        return lock
 
 
-async def build_stop_record(means: AgentContext, conversation: ConversationId, why: str) -> TurnRecord:
-    """What is to be written down where something is left off: all that is unread there now is heard, and over.
+async def build_stop_record(context: AgentContext, conversation: ConversationId, why: str) -> TurnRecord:
+    """Return the record for a stop: everything unread there counts as consumed.
 
-    What a turn that runs there has heard is among it. What takes long to be looked at is counted only.
+    This includes the input of a turn that runs there. Entries that cannot be rendered in time are only counted.
     """
-    now, unread = means.clock.now(), await means.store.unread_entries(conversation, most=MAX_UNREAD_LINES)
-    begun = TurnStart(
+    now, unread = context.clock.now(), await context.store.unread_entries(conversation, most=MAX_UNREAD_LINES)
+    start = TurnStart(
         turn=TurnId(new_id(now)),
         place=Address.parse(conversation),
         autonomous=False,
         unread=unread,
-        messages=await means.reader.read_current(unread),
+        messages=await context.reader.read_current(unread),
     )
-    told = RenderedInput()
+    rendered = RenderedInput()
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(RENDER_TIMEOUT_S):  # what came beside words may have to be fetched first
-            lines = await means.reader.render(begun.messages, sees=False)
-            told = render_lines(lines, omitted=0, plain=means.is_small_model) if lines else told
-    newest = await means.store.newest_entries(1)
-    upto = max([unread.upto, *[one.seq for one in newest]])  # more may be unread than one turn is told of
-    dealt = ConsumedInput(rendered=told, omitted=count_omitted(unread, told), upto=Seq(upto))
-    return TurnRecorder(means.store, means.clock, means.agent_id, means.redact).build_record(
-        begun, TurnOutcome(outcome="yielded", reason=why), dealt
+        async with asyncio.timeout(RENDER_TIMEOUT_S):  # attachments may have to be fetched first
+            lines = await context.reader.render(start.messages, sees=False)
+            rendered = render_lines(lines, omitted=0, plain=context.is_small_model) if lines else rendered
+    newest = await context.store.newest_entries(1)
+    upto = max([unread.upto, *[one.seq for one in newest]])  # there may be more unread entries than one turn takes
+    consumed = ConsumedInput(rendered=rendered, omitted=count_omitted(unread, rendered), upto=Seq(upto))
+    return TurnRecorder(context.store, context.clock, context.agent_id, context.redact).build_record(
+        start, TurnOutcome(outcome="yielded", reason=why), consumed
     )
 
 
-def _release(lane: TurnHandle | None, door: asyncio.Lock | None) -> None:
-    if lane is not None:
-        lane.release()
-    if door is not None:
-        door.release()
+def _release(handle: TurnHandle | None, lock: asyncio.Lock | None) -> None:
+    if handle is not None:
+        handle.release()
+    if lock is not None:
+        lock.release()
 
 
 NOTHING_TO_ANSWER = "nothing asks for an answer: what did was deleted, or it only tells what happened"
 
 
 class DigestSource(Protocol):
-    """What an agent's inner conversation is told."""
+    """Source of the inner conversation's input."""
 
     async def build(self) -> Digest | None:
-        """What is pending everywhere. None: nothing is."""
+        """Return what is pending everywhere. None: nothing is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnResult:
-    """What the loop is told of a turn."""
+    """Result of a turn, for the agent's loop."""
 
     has_failed: bool = False
     used_tools: bool = False
@@ -261,231 +264,235 @@ class TurnResult:
     was_interrupted: bool = False
     autonomous: bool = False
     is_over_budget: bool = False
-    """What it would have asked for could not be afforded."""
+    """The budget does not cover its requests."""
     cost_usd: float = 0.0
-    """Of its requests, as far as their prices are known."""
+    """Cost of its requests, as far as their prices are known."""
 
 
 class TurnRunner:
-    """Takes turns for one agent."""
+    """Runs the turns of one agent."""
 
     def __init__(
         self,
-        means: AgentContext,
+        context: AgentContext,
         *,
-        signs: TurnPreviews,
+        previews: TurnPreviews,
         digests: DigestSource,
         post: Callable[[OutboxPost], None],
-        answered: Callable[[str, RequestUsage], None],
-        onlookers: TurnTracker | None = None,
+        on_answered: Callable[[str, RequestUsage], None],
+        tracker: TurnTracker | None = None,
     ) -> None:
-        """`post` is called with every reply, after it is durable; `answered` with the agent and each model request."""
-        self._context = means
-        self._store = means.store
-        self._clock = means.clock
-        self._agent_id = means.agent_id
-        self._reader = means.reader
-        self._history = means.history
-        self._previews = signs
+        """`post` is called with each reply once it is durable; `on_answered` with the agent and each model request."""
+        self._context = context
+        self._store = context.store
+        self._clock = context.clock
+        self._agent_id = context.agent_id
+        self._reader = context.reader
+        self._history = context.history
+        self._previews = previews
         self._digest_source = digests
         self._digest: Digest | None = None
-        """The newest, for when its turn breaks."""
+        """The newest digest, for the record if its turn fails."""
         self._post = post
-        self._on_answered = answered
-        self._tracker = onlookers or TurnTracker(means.clock)
-        self._recorder = TurnRecorder(means.store, means.clock, means.agent_id, means.redact)
+        self._on_answered = on_answered
+        self._tracker = tracker or TurnTracker(context.clock)
+        self._recorder = TurnRecorder(context.store, context.clock, context.agent_id, context.redact)
 
     def forget_view(self, conversation: ConversationId) -> None:
-        """A turn of that place was written by somebody else."""
+        """Drop the cached view of a place, because other code wrote to its log."""
         self._history.forget(conversation)
 
     async def run(
-        self, conversation: ConversationId, *, autonomous: bool, continuing: bool = False, lane: TurnHandle
+        self, conversation: ConversationId, *, autonomous: bool, continuing: bool = False, handle: TurnHandle
     ) -> TurnResult:
-        """Deal with all that is unread there now; `continuing`: go on, also if nothing is.
+        """Consume all that is unread there. `continuing`: go on even if nothing is.
 
-        Cancelled before the turn's record is durable, it leaves everything unread; after that it is done. One that
-        has used tools is written down as if it had been interrupted, so that the next one knows what they did.
-        Interrupted by its lane, it is written down as far as it came.
+        Cancelled before the turn's record is durable, it leaves everything unread; after that it is complete. A turn
+        that has used tools is recorded as interrupted, so that the next one knows what they did. Interrupted by its
+        handle, it is recorded as far as it came.
         """
-        begun = await self._start(conversation, autonomous=autonomous, continuing=continuing)
-        with log_context(agent=self._agent_id, conversation=conversation, turn=begun.turn):
-            return await self._run(begun, lane)
+        start = await self._start(conversation, autonomous=autonomous, continuing=continuing)
+        with log_context(agent=self._agent_id, conversation=conversation, turn=start.turn):
+            return await self._run(start, handle)
 
-    async def _run(self, begun: TurnStart, lane: TurnHandle) -> TurnResult:
-        asking, autonomous = TurnRun(self._context, begun, lane), begun.autonomous
-        if begun.is_inner and not (begun.digest or begun.continuing):
+    async def _run(self, start: TurnStart, handle: TurnHandle) -> TurnResult:
+        run, autonomous = TurnRun(self._context, start, handle), start.autonomous
+        if start.is_inner and not (start.digest or start.continuing):
             return TurnResult(autonomous=autonomous)
-        if not await self._is_answer_owed(asking):
-            await lane.begin_ending()
-            deleted = begun.unread.messages and not lane.stop_reason
-            return await self._record_deleted(begun) if deleted else TurnResult(autonomous=autonomous)
-        with self._tracker.track(begun, self._agent_id) as running:
-            outcome = await self._answer(asking, lane, running)
-            return _to_result(outcome, autonomous=asking.start.autonomous)
+        if not await self._is_answer_owed(run):
+            await handle.begin_ending()
+            deleted = start.unread.messages and not handle.stop_reason
+            return await self._record_deleted(start) if deleted else TurnResult(autonomous=autonomous)
+        with self._tracker.track(start, self._agent_id) as running:
+            outcome = await self._answer(run, handle, running)
+            return _to_result(outcome, autonomous=run.start.autonomous)
 
-    async def _answer(self, asking: TurnRun, lane: TurnHandle, running: RunningTurn) -> TurnOutcome:
-        sign = None if asking.start.is_inner else self._previews.start(asking.start.place)
+    async def _answer(self, run: TurnRun, handle: TurnHandle, running: RunningTurn) -> TurnOutcome:
+        preview = None if run.start.is_inner else self._previews.start(run.start.place)
         try:
-            asking.on_text = self._tracker.answer_callback(running, sign.update if sign is not None else None)
-            asking.on_thinking = self._tracker.thinking_callback(running)
-            outcome = await self._ask_model(asking, lane)
-            await lane.begin_ending()
-            if asking.limit_hit is not None and outcome.is_over_budget:
-                outcome = replace(outcome, is_over_budget=False, reason=asking.limit_hit.rule)
-                await self._post_over_budget(asking, asking.limit_hit)
-            if asking.is_blocked():
-                lane.drop_reason = lane.drop_reason or BLOCKED_REASON
-            outcome = lane.override_outcome(asking.with_preparation_cost(outcome))
-            queued = await self._record(asking, outcome, lane)
+            run.on_text = self._tracker.answer_callback(running, preview.update if preview is not None else None)
+            run.on_thinking = self._tracker.thinking_callback(running)
+            outcome = await self._ask_model(run, handle)
+            await handle.begin_ending()
+            if run.limit_hit is not None and outcome.is_over_budget:
+                outcome = replace(outcome, is_over_budget=False, reason=run.limit_hit.rule)
+                await self._post_over_budget(run, run.limit_hit)
+            if run.is_blocked():
+                handle.drop_reason = handle.drop_reason or BLOCKED_REASON
+            outcome = handle.override_outcome(run.with_preparation_cost(outcome))
+            queued = await self._record(run, outcome, handle)
         except BaseException as error:
-            if sign is not None:
-                await sign.end(parked=isinstance(error, asyncio.CancelledError))
+            if preview is not None:
+                await preview.end(parked=isinstance(error, asyncio.CancelledError))
             raise
-        if sign is not None:
-            await sign.end()  # before the whole answer comes what was shown of it goes
+        if preview is not None:
+            await preview.end()  # the preview goes before the whole answer comes
         if queued is not None:
             self._post(queued)
         return outcome
 
     async def _start(self, conversation: ConversationId, *, autonomous: bool, continuing: bool) -> TurnStart:
-        begun = TurnStart(
+        start = TurnStart(
             turn=TurnId(new_id(self._clock.now())),
             place=Address.parse(conversation),
             autonomous=autonomous,
             continuing=continuing,
             unread=NO_UNREAD,
         )
-        if begun.is_inner:
+        if start.is_inner:
             self._digest = await self._digest_source.build()
-            return replace(begun, digest=self._digest)
+            return replace(start, digest=self._digest)
         unread = await self._store.unread_entries(conversation, most=MAX_UNREAD_LINES)
-        begun = replace(begun, unread=unread, messages=await self._reader.read_current(unread))
-        if autonomous and begun.is_addressed and await self.unread_urgency(conversation) > AMBIENT:
-            return replace(begun, autonomous=False)  # whatever began it, somebody waits for an answer
-        return begun
+        start = replace(start, unread=unread, messages=await self._reader.read_current(unread))
+        if autonomous and start.is_addressed and await self.unread_urgency(conversation) > AMBIENT:
+            return replace(start, autonomous=False)  # whatever began the turn, a person waits for an answer
+        return start
 
-    async def _is_answer_owed(self, asking: TurnRun) -> bool:
-        """Whether anybody still waits for an answer: also whoever was interrupted before it."""
-        begun = asking.start
+    async def _is_answer_owed(self, run: TurnRun) -> bool:
+        """Return whether a person still waits for an answer, also because an earlier turn was interrupted."""
+        start = run.start
         if (
-            begun.digest is not None
-            or begun.continuing
-            or await self._reader.is_answer_owed(begun.unread, begun.messages)
+            start.digest is not None
+            or start.continuing
+            or await self._reader.is_answer_owed(start.unread, start.messages)
         ):
             return True
-        asking.view = await self._history.take(begun.place.conversation)
-        return asking.view.interrupted
+        run.view = await self._history.take(start.place.conversation)
+        return run.view.interrupted
 
-    async def _ask_model(self, asking: TurnRun, lane: TurnHandle) -> TurnOutcome:
+    async def _ask_model(self, run: TurnRun, handle: TurnHandle) -> TurnOutcome:
         try:
-            return await lane.run(asking.run())
+            return await handle.run(run.run())
         except TurnInterrupted:
-            return asking.progress.current
+            return run.progress.current
         except asyncio.CancelledError:
-            if asking.progress.current.steps:
-                with contextlib.suppress(StoreError):  # it may be why everything ends
+            if run.progress.current.steps:
+                with contextlib.suppress(StoreError):  # the error may be the reason for the cancellation
                     await self._record(
-                        asking, lane.override_outcome(asking.with_preparation_cost(asking.progress.current)), lane
+                        run, handle.override_outcome(run.with_preparation_cost(run.progress.current)), handle
                     )
             raise
 
-    async def _post_over_budget(self, asking: TurnRun, bite: LimitHit) -> None:
-        """Say that there is no money for an answer, where that was not said today."""
-        begun = asking.start
-        said = [one.message for one in begun.messages if is_addressed(one.message)]
+    async def _post_over_budget(self, run: TurnRun, limit_hit: LimitHit) -> None:
+        """Post that the budget is used up, unless that was posted today."""
+        start = run.start
+        addressed = [one.message for one in start.messages if is_addressed(one.message)]
         limits = self._context.limits
         entries = (
-            limits.build_unpaid_entries(begun.place, said[-1] if said else None, bite) if limits is not None else []
+            limits.build_unpaid_entries(start.place, addressed[-1] if addressed else None, limit_hit)
+            if limits is not None
+            else []
         )
         written = await self._store.append(entries)
         for entry, one in zip(entries, written, strict=True):
             if isinstance(entry.fact, PostQueued) and one.is_new:
                 self._post(OutboxPost(seq=one.seq, at=entry.at, post=entry.fact.post, parts=()))
 
-    async def _record(self, asking: TurnRun, outcome: TurnOutcome, lane: TurnHandle) -> OutboxPost | None:
-        """Write down what came of it, if anything did."""
+    async def _record(self, run: TurnRun, outcome: TurnOutcome, handle: TurnHandle) -> OutboxPost | None:
+        """Record the outcome, if there is any."""
         for account in outcome.accounts:
             self._on_answered(self._agent_id, account)
-        conversation, dealt = asking.start.place.conversation, asking.consumed_input(outcome)
-        dealt = dealt.as_stopped if lane.stop_reason else dealt
-        interrupted = outcome.outcome == "interrupted" or bool(lane.stop_reason)
-        unasked = outcome.is_over_budget or (interrupted and dealt.rendered.text in ("", NOTHING_NEW))
-        if unasked and not outcome.requests and not outcome.steps:
+        conversation, consumed = run.start.place.conversation, run.consumed_input(outcome)
+        consumed = consumed.as_stopped if handle.stop_reason else consumed
+        interrupted = outcome.outcome == "interrupted" or bool(handle.stop_reason)
+        never_asked = outcome.is_over_budget or (interrupted and consumed.rendered.text in ("", NOTHING_NEW))
+        if never_asked and not outcome.requests and not outcome.steps:
             self._history.forget(conversation)
             return None
-        seq, ended, queued = await self._recorder.write(asking.start, outcome, dealt)
-        if interrupted or asking.view is None:  # a fold may have been under way
+        seq, ended, queued = await self._recorder.write(run.start, outcome, consumed)
+        if interrupted or run.view is None:  # a fold may have been in progress
             self._history.forget(conversation)
         else:
-            self._history.add_turn(conversation, asking.view, seq, ended)
+            self._history.add_turn(conversation, run.view, seq, ended)
         return queued
 
-    async def _record_deleted(self, begun: TurnStart) -> TurnResult:
-        """Deal with what is left where all that wanted an answer was deleted: it is context, and costs nothing."""
-        self._history.forget(begun.place.conversation)
-        told = render_lines(
-            await self._reader.render(begun.messages, sees=False), omitted=0, plain=self._context.is_small_model
+    async def _record_deleted(self, start: TurnStart) -> TurnResult:
+        """Consume the rest where all that asked for an answer was deleted. It becomes context, without a request."""
+        self._history.forget(start.place.conversation)
+        rendered = render_lines(
+            await self._reader.render(start.messages, sees=False), omitted=0, plain=self._context.is_small_model
         )
-        dealt = ConsumedInput(
-            rendered=told, omitted=count_omitted(begun.unread, told), upto=begun.unread.upto, messages=begun.messages
+        consumed = ConsumedInput(
+            rendered=rendered,
+            omitted=count_omitted(start.unread, rendered),
+            upto=start.unread.upto,
+            messages=start.messages,
         )
-        await self._recorder.write(begun, TurnOutcome(outcome="silent", reason=NOTHING_TO_ANSWER), dealt)
-        return TurnResult(autonomous=begun.autonomous)
+        await self._recorder.write(start, TurnOutcome(outcome="silent", reason=NOTHING_TO_ANSWER), consumed)
+        return TurnResult(autonomous=start.autonomous)
 
     async def give_up(self, conversation: ConversationId, reason: str, *, autonomous: bool) -> TurnResult:
-        """Deal with all that is unread there by saying once that there is no answer, to whoever waits for one."""
+        """Consume all that is unread there, with one message about the failure for whoever waits for an answer."""
         self._history.forget(conversation)
         turn, unread = (
             TurnId(new_id(self._clock.now())),
             await self._store.unread_entries(conversation, most=MAX_UNREAD_LINES),
         )
-        begun = TurnStart(turn=turn, place=Address.parse(conversation), autonomous=autonomous, unread=unread)
-        digest, self._digest = (self._digest, None) if begun.is_inner else (None, self._digest)
-        if not unread.messages and digest is None:  # nobody waits for an answer, so nobody is told that there is none
+        start = TurnStart(turn=turn, place=Address.parse(conversation), autonomous=autonomous, unread=unread)
+        digest, self._digest = (self._digest, None) if start.is_inner else (None, self._digest)
+        # nobody waits for an answer, so there is no message about the failure
+        if not unread.messages and digest is None:
             logger.error("%s: %s", conversation, reason)
             return TurnResult(has_failed=True, autonomous=autonomous)
-        # Writing the lines out may be what broke; but a later prompt needs something between two replies.
-        untold = unread.omitted + len(unread.messages) if digest is None else digest.omitted + len(digest.covers)
-        said = [
+        # Rendering the lines may be what failed; but a later prompt needs something between two replies.
+        omitted = unread.omitted + len(unread.messages) if digest is None else digest.omitted + len(digest.covers)
+        messages = [
             CurrentMessage(one.seq, one.fact, is_edited=False)
             for one in unread.messages
             if isinstance(one.fact, Message)
         ]
-        dealt = ConsumedInput(
-            rendered=render_lines([], omitted=untold, plain=self._context.is_small_model),
-            omitted=untold,
+        consumed = ConsumedInput(
+            rendered=render_lines([], omitted=omitted, plain=self._context.is_small_model),
+            omitted=omitted,
             upto=unread.upto,
-            messages=said,
+            messages=messages,
             looked=digest.looked if digest is not None else (),
         )
-        _, _, queued = await self._recorder.write(begun, TurnOutcome(outcome="failed", reason=reason), dealt)
+        _, _, queued = await self._recorder.write(start, TurnOutcome(outcome="failed", reason=reason), consumed)
         if queued is not None:
             self._post(queued)
         return TurnResult(has_failed=True, autonomous=autonomous)
 
     async def compact(self, conversation: ConversationId) -> str:
-        """Fold the view there now; in words, what came of it. What that cost is written down as a turn of its own."""
+        """Fold the view of a place. Return the result in words. The costs are recorded as a turn of its own."""
         turn = TurnId(new_id(self._clock.now()))
-        begun = TurnStart(
+        start = TurnStart(
             turn=turn, place=Address.parse(conversation), autonomous=False, is_compaction=True, unread=NO_UNREAD
         )
-        asking = TurnRun(self._context, begun, TurnHandle())
+        run = TurnRun(self._context, start, TurnHandle())
         try:
-            return await asking.compact()
-        finally:  # what was asked until then is paid for, also if it was cut off
+            return await run.compact()
+        finally:  # the requests so far are paid for, also if this was cut off
             self._history.forget(conversation)
-            outcome = asking.with_preparation_cost(
-                TurnOutcome(outcome="silent", reason="somebody wanted the view folded")
-            )
+            outcome = run.with_preparation_cost(TurnOutcome(outcome="silent", reason="somebody wanted the view folded"))
             for account in outcome.accounts:
                 self._on_answered(self._agent_id, account)
             if outcome.requests:
-                dealt = ConsumedInput(rendered=RenderedInput(), omitted=0, upto=Seq(0))
-                await run_to_completion(self._recorder.write(begun, outcome, dealt))
+                consumed = ConsumedInput(rendered=RenderedInput(), omitted=0, upto=Seq(0))
+                await run_to_completion(self._recorder.write(start, outcome, consumed))
 
     async def unread_urgency(self, conversation: ConversationId) -> int:
-        """Highest urgency still unread there, as of some moment during the call."""
+        """Return the highest urgency still unread there, as of some moment during the call."""
         return dict(await self._store.due_conversations(AMBIENT + 1)).get(conversation, AMBIENT)
 
 

@@ -1,10 +1,9 @@
-"""One turn while it runs: what it is told, what the model makes of it, and what is left of it where it is cut off.
+"""One turn while it runs: its input, its requests to the model, and what remains of it when it is cut off.
 
-What one turn is told as new, and what it has dealt with thereby.
-
-What the turns of one agent are made with.
-
-What holds for one turn only, in the operator's weight: how the agent is to go about it, and who was away.
+- `AgentContext`: dependencies of the turns of one agent.
+- `UnreadInput`: new input of one turn, and which entries it has consumed.
+- `TurnRun`: builds the prompt, makes it fit, and runs the model.
+- `TurnDirectives`: instructions for one turn, with the operator's authority.
 """
 
 import logging
@@ -63,6 +62,8 @@ from gateway.stream.place_names import PlaceTitles
 from gateway.tools.dispatch import current_role
 from gateway.tools.platform import MessagingTools
 
+logger = logging.getLogger("reverie.turns")
+
 
 async def _no_text(*_: object) -> str:
     return ""
@@ -74,7 +75,7 @@ async def _no_places(_conversation: ConversationId) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentContext:
-    """Everything of it."""
+    """Dependencies of the turns of one agent."""
 
     store: Store
     clock: Clock
@@ -88,300 +89,309 @@ class AgentContext:
     evidence: EvidenceStore
     ambient_recall: AmbientRecall
     optimization: Callable[[], ContextOptimizationConfig]
-    """What the operator says by now of what a model is told."""
+    """Return the operator's present settings of the context."""
     recall_config: RecallConfig
     tools_for: Callable[[ToolContext], Toolset]
-    """The tools of a turn: asked when it begins, and again when somebody speaks in its middle."""
+    """Return the tools of a turn: called when it begins, and again when a person speaks during it."""
     directives: Callable[[ConversationId, bool, bool], Awaitable[str]]
-    """What a turn is to keep in mind; empty mostly."""
+    """Return the instructions for a turn; usually empty."""
     reachable_places: Callable[[ConversationId], Awaitable[str]] = _no_places
-    """Where a turn may write to besides; empty mostly. It is told as other people's words."""
+    """Return the places that a turn may write to besides; usually empty. The text counts as other people's words."""
     can_afford: Callable[[str, ModelRequest], bool]
-    """Whether this agent may ask for this, unasked itself."""
+    """Return whether this agent may make this request without being asked."""
     on_truncated: Callable[[], None]
-    """Told when a tool's result was too large to be told whole."""
+    """Called when a tool's result was too large to be shown whole."""
 
     access_policy: AccessPolicy
     limits: UsageLimiter | None = None
-    """What people may cause. None: there are no budgets."""
+    """Budgets of people. None: there are none."""
     ceiling_usd: Callable[[ModelRequest], float] = lambda _: 0.0
-    """What a request may cost at most."""
+    """Return the highest possible cost of a request."""
     surface: ToolSurface = "native"
-    """How tools are told."""
+    """Form in which tools are described to the model."""
     has_late_tools: bool = False
     """Tools may come and go while the gateway runs."""
     skill_catalogue: Callable[[], Awaitable[str]] = _no_text
-    """The catalogue of skills."""
+    """Return the catalogue of skills."""
     describe_tools: Callable[[ConversationId, Sequence[str]], Awaitable[str]] = _no_text
-    """How they are there just now, for whoever has these roles; empty: nothing is to be said."""
+    """Return the present state of the tools for people with these roles; empty: nothing to report."""
     redact: Redact = field(default_factory=Redactor)
-    """Given what a turn says."""
+    """Applied to the replies of a turn."""
     max_tool_rounds: int = 8
     """Answers with tool calls in one turn."""
 
     @property
     def is_small_model(self) -> bool:
-        """The model is a very small one."""
+        """True for a very small model, which needs plain prompts."""
         return self.model.family == "local"
 
 
 class ReplaceableTools:
-    """Tools of a turn that are others once somebody speaks in its middle."""
+    """Tools of a turn that are replaced when a person speaks during it."""
 
     def __init__(self, tools: Toolset) -> None:
         self.tools = tools
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
-        """As they are by now."""
+        """Specifications of the present tools."""
         return self.tools.specs
 
     async def call(self, call: ToolCall) -> ToolResult:
-        """The same."""
+        """Carry a call out with the present tools."""
         return await self.tools.call(call)
 
 
 MAX_UNREAD_LINES = 50
-"""Unread lines told to one turn. Of what was overheard older ones are counted, so that a raid of thousands costs one
-bounded prompt; what was said to the agent waits for the next turn."""
+"""Unread lines in one turn. Older lines not addressed to the agent are only counted, so that a raid of thousands costs
+one bounded prompt; addressed ones wait for the next turn."""
 MAX_RECALL_LINES = 10
-"""Newest lines that are looked at for what to call to mind."""
+"""Newest lines that recall uses as its query."""
 
 
 class UnreadInput:
-    """Of one turn. What it was told so far can be read at any time."""
+    """New input of one turn. Its state so far can be read at any time."""
 
-    def __init__(self, means: AgentContext, begun: TurnStart) -> None:
+    def __init__(self, context: AgentContext, start: TurnStart) -> None:
         self.rendered = RenderedInput()
         self.lines: Sequence[RenderedMessage] = ()
-        """What is new, as it reads now. Empty before `read`."""
-        self._context = means
-        self._start = begun
-        self._conversation = begun.place.conversation
+        """New lines with their present texts. Empty before `load`."""
+        self._context = context
+        self._start = start
+        self._conversation = start.place.conversation
         self._omitted = 0
         self._upto = Seq(0)
-        self._messages = tuple(begun.messages)
+        self._messages = tuple(start.messages)
         self._overheard_roles: set[str] = set()
         self.label: TrustLabel = TRUSTED_LABEL
-        """Of everybody whose words it was told so far."""
+        """Trust label of everyone whose words it holds so far."""
         self.reminder_setters = dict[Seq, Sender]()
-        """Who had each reminder set: they bear what it costs."""
+        """People who set each reminder: they bear its costs."""
         self._reminder_roles = dict[Seq, str]()
-        """Of each reminder: as `gateway.context.requesters.find_reminder_roles`."""
+        """Role of each reminder, see `gateway.context.requesters.find_reminder_roles`."""
 
     async def load(self) -> None:
-        """Look at what is new."""
+        """Render what is new."""
         self.lines = await self._context.reader.render(self._start.messages, sees=self._context.model.takes_images)
         await self._load_reminders(self._start.unread.messages)
 
-    async def _load_reminders(self, some: Sequence[LogEntry]) -> None:
-        """Look up whose the reminders among these are."""
+    async def _load_reminders(self, entries: Sequence[LogEntry]) -> None:
+        """Look up who set the reminders among these entries."""
         store = self._context.store
-        self._reminder_roles |= await find_reminder_roles(store, some)
-        for one in some:
+        self._reminder_roles |= await find_reminder_roles(store, entries)
+        for one in entries:
             if isinstance(one.fact, Alarm):
                 entry = await store.entry_by_key(f"reminded:{one.fact.reminder}")
                 fact = entry.fact if entry is not None else None
                 if isinstance(fact, ReminderSet) and fact.by:
                     self.reminder_setters[one.seq] = Sender(id=fact.by, name=fact.asked_by, verified=True)
 
-    def _charge_reminder_setters(self, told: RenderedInput) -> RenderedInput:
-        """The same, with what reminders cost borne by who had them set."""
-        pairs = zip(told.covers, told.senders, strict=False)
-        borne = [self.reminder_setters[seq].id if seq in self.reminder_setters else sender for seq, sender in pairs]
-        return replace(told, senders=tuple(borne))
+    def _charge_reminder_setters(self, rendered: RenderedInput) -> RenderedInput:
+        """Return the input with the setters of reminders as the senders, who bear the costs."""
+        pairs = zip(rendered.covers, rendered.senders, strict=False)
+        payers = [self.reminder_setters[seq].id if seq in self.reminder_setters else sender for seq, sender in pairs]
+        return replace(rendered, senders=tuple(payers))
 
     def consumed_input(self, outcome: TurnOutcome, basis: TurnBasis) -> ConsumedInput:
-        """What it has dealt with, if it ended like this."""
-        digest, told, upto = self._start.digest, self.rendered, self._upto
+        """Return what the turn has consumed, if it ended with this outcome."""
+        digest, rendered, upto = self._start.digest, self.rendered, self._upto
         if digest is not None and outcome.outcome == "interrupted":  # what was pending everywhere still is
-            return ConsumedInput(rendered=replace(told, covers=(), senders=()), omitted=0, upto=Seq(0), basis=basis)
+            return ConsumedInput(rendered=replace(rendered, covers=(), senders=()), omitted=0, upto=Seq(0), basis=basis)
         looked = digest.looked if digest is not None else ()
         return ConsumedInput(
-            rendered=told, omitted=self._omitted, upto=upto, messages=self._messages, looked=looked, basis=basis
+            rendered=rendered, omitted=self._omitted, upto=upto, messages=self._messages, looked=looked, basis=basis
         )
 
     async def render_fitting(self, budget: int) -> tuple[UnreadEntries, RenderedInput]:
-        """What is told of what is new, and what that deals with."""
+        """Return the new input that fits, and the unread entries that it consumes."""
         digest, unread = self._start.digest, self._start.unread
         if digest is not None:
             return unread, RenderedInput(text=digest.text, covers=digest.covers, senders=digest.senders)
-        told = fit_lines(self.lines, omitted=unread.omitted, budget=budget, plain=self._context.is_small_model)
-        if told.has_more:
-            unread, told = await self._keep_addressed(told.covers, unread, self.lines)
-        return unread, told if told.text else replace(told, text=NOTHING_NEW)
+        rendered = fit_lines(self.lines, omitted=unread.omitted, budget=budget, plain=self._context.is_small_model)
+        if rendered.has_more:
+            unread, rendered = await self._keep_addressed(rendered.covers, unread, self.lines)
+        return unread, rendered if rendered.text else replace(rendered, text=NOTHING_NEW)
 
-    async def recall(self, seen: HistoryView, where: ToolContext, shown: str) -> RecallResult:
-        """What it calls to mind. `shown`: what the prompt says anyway of what it knows for good."""
-        means, tokens = self._context, self._context.recall_config.ambient_tokens
+    async def recall(self, history: HistoryView, tool_context: ToolContext, shown: str) -> RecallResult:
+        """Return recalled items. `shown`: part of MEMORY.md that the prompt holds anyway."""
+        context, tokens = self._context, self._context.recall_config.ambient_tokens
         lines = [one.line.text for one in self.lines if not one.line.event][-MAX_RECALL_LINES:]
-        if means.is_small_model or not tokens or not lines:
+        if context.is_small_model or not tokens or not lines:
             return RecallResult()
-        recalled = await means.ambient_recall(
-            where,
+        recalled = await context.ambient_recall(
+            tool_context,
             lines,
-            seen={name for turn in seen.turns for name in turn.recalled},
-            since=seen.turns[0].seq if seen.turns else None,
+            seen={name for turn in history.turns for name in turn.recalled},
+            since=history.turns[0].seq if history.turns else None,
             tokens=tokens,
             asked=any(one.line.is_addressed for one in self.lines),
             shown=shown,
         )
         if recalled.is_foreign:
-            where.trust.add(TrustLabel(ANYBODY_ROLE, RECALL.name))
+            tool_context.trust.add(TrustLabel(ANYBODY_ROLE, RECALL.name))
         return recalled
 
-    def mark_read(self, unread: UnreadEntries, told: RenderedInput) -> None:
-        """From here on the model may have read this."""
+    def mark_read(self, unread: UnreadEntries, rendered: RenderedInput) -> None:
+        """Record that the model may have read this from here on."""
         digest = self._start.digest
-        self.rendered = self._charge_reminder_setters(told)
-        self._overheard_roles = {digest.label.role} if digest is not None else _find_overheard_roles(self.lines, told)
-        self.label |= digest.label if digest is not None else _label_of_rendered(self.lines, told)
+        self.rendered = self._charge_reminder_setters(rendered)
+        self._overheard_roles = (
+            {digest.label.role} if digest is not None else _find_overheard_roles(self.lines, rendered)
+        )
+        self.label |= digest.label if digest is not None else _label_of_rendered(self.lines, rendered)
         self._upto = digest.upto if digest is not None else unread.upto
-        self._omitted = digest.omitted if digest is not None else count_omitted(unread, told)
+        self._omitted = digest.omitted if digest is not None else count_omitted(unread, rendered)
 
     def roles(self) -> list[str]:
-        """Of those who say to the agent what is new."""
+        """Return the roles of those who addressed the agent."""
         return [one.line.role for one in self.lines if one.line.is_addressed and not one.line.event]
 
     def requesters(self) -> tuple[Requester, ...]:
-        """Who said to the agent what it was told at its beginning, oldest first."""
+        """Return the senders of addressed messages that the turn began with, oldest first."""
         return _find_requesters(self._messages, self.lines, self.rendered)
 
     def overheard_roles(self) -> tuple[str, ...]:
-        """Roles of those whose words it was told, though they were not said to the agent."""
+        """Return the roles of the authors of rendered messages that were not addressed to the agent."""
         return tuple(sorted(self._overheard_roles))
 
     def reminder_roles(self) -> tuple[str, ...]:
-        """The least role of those who had each reminder set that it was told."""
+        """Return the least role of the setters of each rendered reminder."""
         return tuple(
             sorted({role for seq, role in self._reminder_roles.items() if role and seq in self.rendered.covers})
         )
 
     async def render_news(self, budget: int, room: int) -> tuple[str, tuple[Requester, ...]]:
-        """What has arrived meanwhile, as the model reads it, and who asks by that.
+        """Return what has arrived meanwhile, rendered, and who asks by that.
 
         At most `room` tokens, and a share of `budget`: what does not fit stays unread, for another turn.
         """
-        means = self._context
-        unread = await means.store.unread_entries(self._conversation, most=MAX_UNREAD_LINES, after=self._upto)
+        context = self._context
+        unread = await context.store.unread_entries(self._conversation, most=MAX_UNREAD_LINES, after=self._upto)
         if not unread.messages:
             return "", ()
-        standing = await means.reader.read_current(unread)
+        current = await context.reader.read_current(unread)
         await self._load_reminders(unread.messages)
-        lines = await means.reader.render(standing, sees=False)  # a tool's results are no place for images
+        lines = await context.reader.render(current, sees=False)  # images cannot stand in a tool's results
         budget = min(budget, int(room / view.UNREAD_SHARE))
-        told = fit_lines(lines, omitted=unread.omitted, budget=budget, plain=means.is_small_model)
-        if told.has_more:
-            unread, told = await self._keep_addressed(told.covers, unread, lines, after=self._upto)
-        if view.estimate_tokens(told.text) > room:
+        rendered = fit_lines(lines, omitted=unread.omitted, budget=budget, plain=context.is_small_model)
+        if rendered.has_more:
+            unread, rendered = await self._keep_addressed(rendered.covers, unread, lines, after=self._upto)
+        if view.estimate_tokens(rendered.text) > room:
             return "", ()
-        told = self._charge_reminder_setters(told)
+        rendered = self._charge_reminder_setters(rendered)
         self.rendered = replace(
-            self.rendered, covers=(*self.rendered.covers, *told.covers), senders=(*self.rendered.senders, *told.senders)
+            self.rendered,
+            covers=(*self.rendered.covers, *rendered.covers),
+            senders=(*self.rendered.senders, *rendered.senders),
         )
-        self._omitted += count_omitted(unread, told)
-        self._overheard_roles |= _find_overheard_roles(lines, told)
-        self.label |= _label_of_rendered(lines, told)
+        self._omitted += count_omitted(unread, rendered)
+        self._overheard_roles |= _find_overheard_roles(lines, rendered)
+        self.label |= _label_of_rendered(lines, rendered)
         self._upto = unread.upto
-        self._messages = (*self._messages, *standing)
-        return told.text, _find_requesters(standing, lines, told)
+        self._messages = (*self._messages, *current)
+        return rendered.text, _find_requesters(current, lines, rendered)
 
     async def _keep_addressed(
         self, covers: Sequence[Seq], unread: UnreadEntries, lines: Sequence[RenderedMessage], *, after: int = 0
     ) -> tuple[UnreadEntries, RenderedInput]:
-        """Only these lines, all said to the agent, where there is no room for the others: those stay unread."""
+        """Return only these lines, all addressed to the agent; there is no room for the others, which stay unread."""
         first = [one for one in unread.messages if one.seq <= covers[-1] and is_addressed(one.fact)]
         unread = await self._context.store.unread_entries(self._conversation, most=len(first), after=after)
-        told = [one for one in lines if one.seq in covers]
-        return unread, render_lines(told, omitted=unread.omitted, plain=self._context.is_small_model)
+        rendered = [one for one in lines if one.seq in covers]
+        return unread, render_lines(rendered, omitted=unread.omitted, plain=self._context.is_small_model)
 
 
 def _find_requesters(
-    standing: Sequence[CurrentMessage], lines: Sequence[RenderedMessage], told: RenderedInput
+    current: Sequence[CurrentMessage], lines: Sequence[RenderedMessage], rendered: RenderedInput
 ) -> tuple[Requester, ...]:
-    """Who said to the agent what is told, oldest first."""
-    roles = {one.seq: one.line.role for one in lines if one.line.is_addressed and one.seq in told.covers}
-    spoke = [one for one in standing if one.seq in roles and not one.notice]
-    said = [(one.message.sender, roles[one.seq]) for one in spoke]
+    """Return the senders of the rendered messages addressed to the agent, oldest first."""
+    roles = {one.seq: one.line.role for one in lines if one.line.is_addressed and one.seq in rendered.covers}
+    addressed = [one for one in current if one.seq in roles and not one.notice]
+    senders = [(one.message.sender, roles[one.seq]) for one in addressed]
     return deduplicate_requesters(
         [
-            Requester(id=who.id, name=who.name, role=role, verified=who.verified, ranks=who.ranks, is_bot=who.is_bot)
-            for who, role in said
+            Requester(
+                id=sender.id,
+                name=sender.name,
+                role=role,
+                verified=sender.verified,
+                ranks=sender.ranks,
+                is_bot=sender.is_bot,
+            )
+            for sender, role in senders
         ]
     )
 
 
-def _find_overheard_roles(lines: Sequence[RenderedMessage], told: RenderedInput) -> set[str]:
-    return {one.label.role for one in lines if one.seq in told.covers and not one.line.is_addressed}
+def _find_overheard_roles(lines: Sequence[RenderedMessage], rendered: RenderedInput) -> set[str]:
+    return {one.label.role for one in lines if one.seq in rendered.covers and not one.line.is_addressed}
 
 
-def _label_of_rendered(lines: Sequence[RenderedMessage], told: RenderedInput) -> TrustLabel:
-    return reduce(or_, [one.label for one in lines if one.seq in told.covers], TRUSTED_LABEL)
+def _label_of_rendered(lines: Sequence[RenderedMessage], rendered: RenderedInput) -> TrustLabel:
+    return reduce(or_, [one.label for one in lines if one.seq in rendered.covers], TRUSTED_LABEL)
 
-
-logger = logging.getLogger("reverie.turns")
 
 MIN_FOLD_TOKENS = 300
-"""Tokens of a view: what would stand in for less takes as much."""
+"""Smallest view that is folded: the text that stands for less takes as much."""
 MAX_FOLDS = 2
-"""Tries to make a conversation fit after the provider says that it does not."""
+"""Tries to make a conversation fit after the provider has refused it as too long."""
 
 
 BLOCKED_REASON = "whoever asked for it is blocked"
 
 
-def are_blocked(who: AccessPolicy, at: Address, askers: Sequence[Requester]) -> bool:
-    """Whether somebody asked there, and everybody who did is blocked by now. Pure."""
-    return bool(askers) and all(current_role(who, at, one) == "blocked" for one in askers)
+def are_blocked(access_policy: AccessPolicy, at: Address, requesters: Sequence[Requester]) -> bool:
+    """Return whether a person asked there, and everyone who did is blocked by now. Pure."""
+    return bool(requesters) and all(current_role(access_policy, at, one) == "blocked" for one in requesters)
 
 
 @dataclass(slots=True, kw_only=True)
 class _TurnPrompt:
-    """What the turn's requests are made of, beside what is new."""
+    """Parts of the turn's requests, beside the new input."""
 
     directives: str = ""
     reachable_places: str = ""
-    """Where it may write to besides."""
+    """Places that the turn may write to besides."""
     recalled: RecallResult = field(default_factory=RecallResult)
     shows_past_images: bool = False
     """Images of earlier turns are shown."""
     was_too_long: bool = False
-    """The provider has said that it was too long."""
+    """The provider has refused a request as too long."""
     basis: TurnBasis = field(default_factory=TurnBasis)
 
-    def set_view(self, due: FoldResult) -> None:
-        """The view is this from here on."""
-        weighed = None if due.is_folded else due.weighed
-        self.basis = replace(self.basis, view=due.view.digest, weighed=weighed, recalled=self.recalled.names)
+    def set_view(self, fold: FoldResult) -> None:
+        """Record the view that is used from here on."""
+        weighed = None if fold.is_folded else fold.weighed
+        self.basis = replace(self.basis, view=fold.view.digest, weighed=weighed, recalled=self.recalled.names)
 
 
 class TurnRun:
-    """One turn. What it was told so far can be read at any time."""
+    """One running turn. What it has consumed so far can be read at any time."""
 
-    def __init__(self, means: AgentContext, begun: TurnStart, lane: TurnHandle) -> None:
-        self.start = begun
-        self.on_text: Callable[[str], None] | None = None  # as `take_turn` has both
+    def __init__(self, context: AgentContext, start: TurnStart, handle: TurnHandle) -> None:
+        self.start = start
+        self.on_text: Callable[[str], None] | None = None  # both as in `take_turn`
         self.on_thinking: Callable[[str], None] = lambda _: None
         self.limit_hit: LimitHit | None = None
-        """The budget that it would go beyond. None: none so far."""
+        """The budget that the turn would exceed. None: none so far."""
         self.progress = TurnProgress()
         self.view: HistoryView | None = None
-        """What is in view. None: not read yet."""
-        self._context = means
-        self._conversation = begun.place.conversation
-        self._handle = lane
-        self._unread_input = UnreadInput(means, begun)
+        """The view of earlier turns. None: not read yet."""
+        self._context = context
+        self._conversation = start.place.conversation
+        self._handle = handle
+        self._unread_input = UnreadInput(context, start)
         self._prompt = _TurnPrompt()
         self._preparation = TurnProgress()
-        """What making room for it has cost."""
+        """Costs of making room for the turn."""
         self._inherited = InheritedRequesters()
         self._is_addressed = False
-        """Somebody has said something to the agent since the turn began."""
+        """A person has addressed the agent since the turn began."""
         self._trust: TurnTrust | None = None
         """None: nothing was read yet."""
 
     def with_preparation_cost(self, outcome: TurnOutcome) -> TurnOutcome:
-        """The same with what making room for it has cost."""
+        """Return the outcome with the costs of making room for the turn."""
         room = self._preparation.current
         return replace(
             outcome,
@@ -391,158 +401,167 @@ class TurnRun:
         )
 
     def consumed_input(self, outcome: TurnOutcome) -> ConsumedInput:
-        """What it has dealt with, if it ended like this."""
+        """Return what the turn has consumed, if it ended with this outcome."""
         label = self._trust.label if self._trust is not None else None
         return self._unread_input.consumed_input(outcome, replace(self._prompt.basis, label=label))
 
     async def run(self) -> TurnOutcome:
         """Ask the model until the turn has ended. May be cancelled at any time."""
-        means, begun, fresh = self._context, self.start, self._unread_input
-        seen = await means.history.take(self._conversation) if self.view is None else self.view
-        self.view = seen
-        setting = await means.prompt_context.build(begun.place, begun.unread, seen.turns)
-        await fresh.load()
-        where = self._tool_context(setting)
+        context, start, unread_input = self._context, self.start, self._unread_input
+        history = await context.history.take(self._conversation) if self.view is None else self.view
+        self.view = history
+        setting = await context.prompt_context.build(start.place, start.unread, history.turns)
+        await unread_input.load()
+        tool_context = self._tool_context(setting)
         self._inherited = await find_inherited_requesters(
-            means.store, means.access_policy, seen.turns, continuing=begun.continuing
+            context.store, context.access_policy, history.turns, continuing=start.continuing
         )
-        self._trust = where.trust
-        self._trust.add(seen.label | setting.label)
-        self._prompt = await self._build_turn_prompt(seen, where, setting.binding.private)
+        self._trust = tool_context.trust
+        self._trust.add(history.label | setting.label)
+        self._prompt = await self._build_turn_prompt(history, tool_context, setting.binding.private)
         outcome, tries = TurnOutcome(outcome="failed"), 0
-        seeing = news = means.model.takes_images  # what was shown before, and what is new: that is left out first
+        # images of earlier turns, and of the new messages; these are left out first
+        with_past_images = with_images = context.model.takes_images
         while tries <= MAX_FOLDS:
-            unread, told = await fresh.render_fitting(self._budget_tokens(setting) >> tries)
-            told = told if news else replace(told, media=())
-            self._prompt.shows_past_images, self._prompt.was_too_long = seeing, tries > 0
-            brief = await self._fold_and_build(setting, told, tries)
-            fresh.mark_read(unread, told)
-            whose = self._with_requesters(where)
+            unread, rendered = await unread_input.render_fitting(self._budget_tokens(setting) >> tries)
+            rendered = rendered if with_images else replace(rendered, media=())
+            self._prompt.shows_past_images, self._prompt.was_too_long = with_past_images, tries > 0
+            prompt_input = await self._fold_and_build(setting, rendered, tries)
+            unread_input.mark_read(unread, rendered)
+            with_requesters = self._with_requesters(tool_context)
             if self.is_blocked():
                 return TurnOutcome(outcome="yielded", reason=BLOCKED_REASON, yielded=True)
             try:
-                return await self._take_turn(setting, brief, whose)
+                return await self._take_turn(setting, prompt_input, with_requesters)
             except PromptTooLong as error:
                 self._preparation.record_lost(error.accounts)
                 outcome = TurnOutcome(outcome="failed", reason=error.reason, cause=error.cause)
                 tries += 1
-            except RequestRefused as error:  # an image that looks whole and is not must not end all talk there
+            except RequestRefused as error:  # an image that looks whole and is not must not end all conversation there
                 logger.warning("%s: asked again without images: %s", self._conversation, error.reason)
                 self._preparation.record_lost(error.accounts)
                 outcome = TurnOutcome(outcome="failed", reason=error.reason, cause=error.cause)
-                seeing, news = seeing and bool(told.media), False
+                with_past_images, with_images = with_past_images and bool(rendered.media), False
         return outcome
 
-    def _with_requesters(self, where: ToolContext) -> ToolContext:
-        """The same with those whose idea it may be what the turn does."""
-        fresh, taken = self._unread_input, self._inherited
-        reminded = tuple(sorted({*taken.reminder_roles, *fresh.reminder_roles()}))
-        where.trust.add(reduce(or_, map(TrustLabel, reminded), fresh.label))
-        now = replace(
-            where,
-            requesters=deduplicate_requesters([*taken.requesters, *where.requesters, *fresh.requesters()]),
-            overheard_roles=tuple(sorted({*taken.overheard_roles, *fresh.overheard_roles()})),
-            reminder_roles=reminded,
+    def _with_requesters(self, tool_context: ToolContext) -> ToolContext:
+        """Return the context with all people who may have caused what the turn does."""
+        unread_input, inherited = self._unread_input, self._inherited
+        reminder_roles = tuple(sorted({*inherited.reminder_roles, *unread_input.reminder_roles()}))
+        tool_context.trust.add(reduce(or_, map(TrustLabel, reminder_roles), unread_input.label))
+        updated = replace(
+            tool_context,
+            requesters=deduplicate_requesters(
+                [*inherited.requesters, *tool_context.requesters, *unread_input.requesters()]
+            ),
+            overheard_roles=tuple(sorted({*inherited.overheard_roles, *unread_input.overheard_roles()})),
+            reminder_roles=reminder_roles,
         )
-        self._handle.requesters = now.requesters
-        return now
+        self._handle.requesters = updated.requesters
+        return updated
 
     def is_blocked(self) -> bool:
-        """Whether all who asked for it are blocked by now: then nothing is said."""
+        """Return whether all requesters are blocked by now: then nothing is posted."""
         return are_blocked(self._context.access_policy, self.start.place, self._handle.requesters)
 
     async def compact(self) -> str:
-        """Fold what is in view, because somebody wants that. In words, what came of it. Raises StoreError."""
-        means = self._context
-        seen = self.view = await means.history.take(self._conversation)
-        if seen.tokens < MIN_FOLD_TOKENS:
-            return f"What I see of it is small already: about {seen.tokens} tokens."
-        setting = await means.prompt_context.build(self.start.place, self.start.unread, seen.turns)
+        """Fold the view on request. Return the result in words. Raises StoreError."""
+        context = self._context
+        history = self.view = await context.history.take(self._conversation)
+        if history.tokens < MIN_FOLD_TOKENS:
+            return f"What I see of it is small already: about {history.tokens} tokens."
+        setting = await context.prompt_context.build(self.start.place, self.start.unread, history.turns)
         self._trust = TurnTrust()
-        self._trust.add(seen.label | setting.label)
-        await self._fold_and_build(setting, RenderedInput(), 0, asked=True)
-        now = self.view
-        if now is seen:
+        self._trust.add(history.label | setting.label)
+        await self._fold_and_build(setting, RenderedInput(), 0, is_requested=True)
+        folded = self.view
+        if folded is history:
             return "There is nothing that could be folded."
-        left = f"{len(seen.turns) - len(now.turns)} of {len(seen.turns)} turns have left the view"
-        return f"{left}; it takes about {now.tokens} tokens, and took {seen.tokens}."
+        left = f"{len(history.turns) - len(folded.turns)} of {len(history.turns)} turns have left the view"
+        return f"{left}; it takes about {folded.tokens} tokens, and took {history.tokens}."
 
     def _budget_tokens(self, setting: PromptContext) -> int:
-        """Tokens for the conversation and what is new."""
-        said = self._context.optimization().folds
-        return max(256, int(self._context.compactor.usable_tokens() * said.fold_at_pct) - setting.tokens)
+        """Return how many tokens the conversation and the new input may take."""
+        folds = self._context.optimization().folds
+        return max(256, int(self._context.compactor.usable_tokens() * folds.fold_at_pct) - setting.tokens)
 
-    async def _build_turn_prompt(self, seen: HistoryView, where: ToolContext, shown: str) -> "_TurnPrompt":
-        """What holds for this turn only."""
-        means, begun = self._context, self.start
-        now = await means.directives(self._conversation, begun.autonomous, begun.continuing)
-        now = "\n".join(filter(None, [now, await means.describe_tools(self._conversation, self._unread_input.roles())]))
-        nearly = means.compactor.is_full(seen, means.optimization().folds.nudge_at_pct)
-        nudged = nearly and means.model.takes_tools and not any(turn.nudged for turn in seen.turns_since_fold())
-        now = "\n".join(filter(None, [now, load_prompt("write_down") if nudged else ""]))
-        recalled = await self._unread_input.recall(seen, where, shown)
-        reach = await means.reachable_places(self._conversation)
-        return _TurnPrompt(directives=now, reachable_places=reach, recalled=recalled, basis=TurnBasis(nudged=nudged))
+    async def _build_turn_prompt(self, history: HistoryView, tool_context: ToolContext, shown: str) -> "_TurnPrompt":
+        """Return the parts of the prompt that hold for this turn only."""
+        context, start = self._context, self.start
+        directives = await context.directives(self._conversation, start.autonomous, start.continuing)
+        directives = "\n".join(
+            filter(None, [directives, await context.describe_tools(self._conversation, self._unread_input.roles())])
+        )
+        is_nearly_full = context.compactor.is_full(history, context.optimization().folds.nudge_at_pct)
+        nudged = (
+            is_nearly_full and context.model.takes_tools and not any(turn.nudged for turn in history.turns_since_fold())
+        )
+        directives = "\n".join(filter(None, [directives, load_prompt("write_down") if nudged else ""]))
+        recalled = await self._unread_input.recall(history, tool_context, shown)
+        reachable = await context.reachable_places(self._conversation)
+        return _TurnPrompt(
+            directives=directives, reachable_places=reachable, recalled=recalled, basis=TurnBasis(nudged=nudged)
+        )
 
     async def _fold_and_build(
-        self, setting: PromptContext, told: RenderedInput, tries: int, *, asked: bool = False
+        self, setting: PromptContext, rendered: RenderedInput, tries: int, *, is_requested: bool = False
     ) -> PromptInput:
-        """Make what is in view smaller where that is due, and write out what the turn is told."""
+        """Fold the view where that is due, and build the turn's prompt."""
         assert self.view is not None
 
-        async def request(seen: HistoryView) -> ModelRequest:
-            means = self._context
-            brief = await self._build_prompt_input(setting, seen, RenderedInput(), folded=False)
+        async def request(history: HistoryView) -> ModelRequest:
+            context = self._context
+            prompt_input = await self._build_prompt_input(setting, history, RenderedInput(), folded=False)
             return build_first_request(
-                brief, means.model, means.tools_for(self._tool_context(setting)).specs, means.agent_id
+                prompt_input, context.model, context.tools_for(self._tool_context(setting)).specs, context.agent_id
             )
 
-        due = await self._context.compactor.fold_if_due(
+        result = await self._context.compactor.fold_if_due(
             self.start.place,
             self.view,
             CompactionInput(
                 fixed_tokens=setting.tokens,
-                rendered=told,
+                rendered=rendered,
                 attempts=tries,
-                is_requested=asked,
+                is_requested=is_requested,
                 build_request=request,
                 can_afford=self._can_afford,
                 progress=self._preparation,
                 current_label=self._current_label,
             ),
         )
-        self.view = due.view
-        self._prompt.set_view(due)
-        return await self._build_prompt_input(setting, due.view, told, folded=due.is_folded)
+        self.view = result.view
+        self._prompt.set_view(result)
+        return await self._build_prompt_input(setting, result.view, rendered, folded=result.is_folded)
 
     def _current_label(self) -> TrustLabel:
-        """Of all that its requests held so far."""
+        """Return the trust label of all that the requests held so far."""
         return self._trust.label if self._trust is not None else UNKNOWN_LABEL
 
     async def _build_prompt_input(
-        self, setting: PromptContext, seen: HistoryView, told: RenderedInput, *, folded: bool
+        self, setting: PromptContext, history: HistoryView, rendered: RenderedInput, *, folded: bool
     ) -> PromptInput:
-        means, mine = self._context, self._prompt
-        card, label = await means.prompt_context.card(self.start.place, setting, folded=folded)
+        context, prompt = self._context, self._prompt
+        card, label = await context.prompt_context.card(self.start.place, setting, folded=folded)
         if self._trust is not None:
             self._trust.add(label)
         return PromptInput(
             persona=setting.persona,
-            skills=await means.skill_catalogue(),
+            skills=await context.skill_catalogue(),
             binding=setting.binding,
             card=card,
-            history=await means.history.load_exchanges(seen, seeing=mine.shows_past_images),
-            input_text=told.text,
-            images=await means.media.load_images(told.media),
-            aside="\n".join(filter(None, [mine.reachable_places, mine.recalled.text])) if told.text else "",
-            now=mine.directives if told.text else "",
-            tool_surface=means.surface,
-            has_late_tools=means.has_late_tools,
+            history=await context.history.load_exchanges(history, seeing=prompt.shows_past_images),
+            input_text=rendered.text,
+            images=await context.media.load_images(rendered.media),
+            aside="\n".join(filter(None, [prompt.reachable_places, prompt.recalled.text])) if rendered.text else "",
+            now=prompt.directives if rendered.text else "",
+            tool_surface=context.surface,
+            has_late_tools=context.has_late_tools,
             conversation=self._conversation,
         )
 
     def _tool_context(self, setting: PromptContext) -> ToolContext:
-        """Where the turn uses its tools."""
+        """Return the context in which the turn uses its tools."""
         return ToolContext(
             turn=self.start.turn,
             agent=self._context.agent_id,
@@ -554,47 +573,49 @@ class TurnRun:
             ),
         )
 
-    async def _take_turn(self, setting: PromptContext, brief: PromptInput, where: ToolContext) -> TurnOutcome:
-        means, hands = self._context, ReplaceableTools(self._context.tools_for(where))
+    async def _take_turn(
+        self, setting: PromptContext, prompt_input: PromptInput, tool_context: ToolContext
+    ) -> TurnOutcome:
+        context, tools = self._context, ReplaceableTools(self._context.tools_for(tool_context))
 
         async def news(room: int) -> str:
-            """What has arrived meanwhile. What comes to the inner conversation is for its next digest."""
-            nonlocal where
+            """Return what has arrived meanwhile. News of the inner conversation wait for its next digest."""
+            nonlocal tool_context
             if self.start.is_inner or not self._handle.take_news():
                 return ""
-            heard, asking = await self._unread_input.render_news(self._budget_tokens(setting), room)
-            if asking:  # then it is theirs, whatever began it
+            text, requesters = await self._unread_input.render_news(self._budget_tokens(setting), room)
+            if requesters:  # the turn is theirs now, whatever began it
                 self._is_addressed = True
                 self.start = replace(self.start, autonomous=False)
-                where = replace(where, autonomous=False)
-            now = self._with_requesters(replace(where, requesters=(*where.requesters, *asking)))
-            if now != where:  # whoever speaks in its middle asks, too
-                where = now
-                hands.tools = means.tools_for(where)
-            return heard
+                tool_context = replace(tool_context, autonomous=False)
+            updated = self._with_requesters(replace(tool_context, requesters=(*tool_context.requesters, *requesters)))
+            if updated != tool_context:  # whoever speaks during the turn is a requester, too
+                tool_context = updated
+                tools.tools = context.tools_for(tool_context)
+            return text
 
         async def shorten(times: int) -> PromptInput | None:
-            """The same with less of what was before."""
+            """Return the prompt with less of the earlier turns."""
             return await self._fold_and_build(setting, self._unread_input.rendered, times)
 
         return await take_turn(
-            brief,
-            means.model,
-            hands,
-            key=means.agent_id,
-            max_tool_rounds=means.max_tool_rounds,
+            prompt_input,
+            context.model,
+            tools,
+            key=context.agent_id,
+            max_tool_rounds=context.max_tool_rounds,
             glimpse=self.on_text,
             thought=self.on_thinking,
             news=news,
             wait=self._wait_for_budget,
             afford=self._can_afford,
             progress=self.progress,
-            evidence=means.evidence.for_turn(
-                where.turn,
+            evidence=context.evidence.for_turn(
+                tool_context.turn,
                 self._conversation,
-                means.optimization(),
-                means.compactor.usable_tokens(),
-                means.on_truncated,
+                context.optimization(),
+                context.compactor.usable_tokens(),
+                context.on_truncated,
             ),
             shorten=shorten,
             spoken_to=lambda: self._is_addressed,
@@ -604,60 +625,63 @@ class TurnRun:
         )
 
     def _can_afford(self, request: ModelRequest) -> bool:
-        means, begun = self._context, self.start
-        if begun.autonomous and not means.can_afford(means.agent_id, request):
+        context, start = self._context, self.start
+        if start.autonomous and not context.can_afford(context.agent_id, request):
             return False
-        if means.limits is not None:
-            cost_usd = means.ceiling_usd(request)
-            self.limit_hit = means.limits.reserve(
-                begun.place, means.agent_id, self._find_payers(), cost_usd, self._spent_usd()
+        if context.limits is not None:
+            cost_usd = context.ceiling_usd(request)
+            self.limit_hit = context.limits.reserve(
+                start.place, context.agent_id, self._find_payers(), cost_usd, self._spent_usd()
             )
         return self.limit_hit is None
 
     async def _wait_for_budget(self, request: ModelRequest) -> None:
-        """Until it is known whether there is money for it."""
-        means = self._context
-        if means.limits is not None:
-            cost_usd = means.ceiling_usd(request)
-            await means.limits.wait_for_budget(
-                self.start.place, means.agent_id, self._find_payers(), cost_usd, self._spent_usd()
+        """Wait until it is known whether the budget covers the request."""
+        context = self._context
+        if context.limits is not None:
+            cost_usd = context.ceiling_usd(request)
+            await context.limits.wait_for_budget(
+                self.start.place, context.agent_id, self._find_payers(), cost_usd, self._spent_usd()
             )
 
     def _spent_usd(self) -> float:
-        """What it has cost so far."""
+        """Return the costs of the turn so far."""
         accounts = (*self._preparation.current.accounts, *self.progress.current.accounts)
         costs = (ASSUMED_PRICE.cost_usd(one.usage) if one.cost_usd is None else one.cost_usd for one in accounts)
         return sum(cost or 0.0 for cost in costs)
 
     def _find_payers(self) -> list[Sender]:
-        """Whose budgets it is paid from: who said to the agent what it was told, and who set its reminders."""
-        said = [one.message.sender for one in self.start.messages if is_addressed(one.message)]
-        behind = [
+        """Return the people whose budgets pay: authors of addressed messages, and setters of reminders."""
+        addressed = [one.message.sender for one in self.start.messages if is_addressed(one.message)]
+        requesters = [
             Sender(id=one.id, name=one.name, verified=one.verified, ranks=one.ranks, is_bot=one.is_bot)
             for one in self._handle.requesters
         ]
-        return [*({one.id: one for one in [*said, *behind]}.values()), *self._unread_input.reminder_setters.values()]
+        return [
+            *({one.id: one for one in [*addressed, *requesters]}.values()),
+            *self._unread_input.reminder_setters.values(),
+        ]
 
 
 class TurnDirectives:
-    """One agent's."""
+    """Instructions for the turns of one agent."""
 
     def __init__(
         self,
         *,
         state: Callable[[], DmnState],
-        acting: MessagingTools,
-        returned: Callable[[ConversationId], Awaitable[str]],
+        platform_actions: MessagingTools,
+        away_note: Callable[[ConversationId], Awaitable[str]],
         titles: PlaceTitles,
     ) -> None:
-        """`returned`: what somebody is to be told who was away until now, in numbers; empty: nothing."""
+        """`away_note`: return the note for a person who was away until now, in numbers; empty: none."""
         self._state = state
-        self._platform_actions = acting
+        self._platform_actions = platform_actions
         self._titles = titles
-        self._away_note = returned
+        self._away_note = away_note
 
     async def reachable_places(self, conversation: ConversationId) -> str:
-        """Where an inner turn may write to; empty elsewhere. Other people's words are in it."""
+        """Return the places that an inner turn may write to; empty elsewhere. The text holds other people's words."""
         if not is_inner(conversation):
             return ""
         places, titles = self._platform_actions.list_places(), self._titles
@@ -665,11 +689,14 @@ class TurnDirectives:
         return format_reachable_places(places, titles)
 
     async def __call__(self, conversation: ConversationId, autonomous: bool, continuing: bool) -> str:
-        """For `agent.brief.PromptInput.now`. It has the operator's weight, so nobody's words are in it."""
+        """Return the text for `agent.brief.PromptInput.now`.
+
+        It has the operator's authority, so it holds nobody's words.
+        """
         state = self._state()
         if not autonomous:
-            still = [load_prompt(state.mode.value)] if state.mode in (DmnMode.PAUSED, DmnMode.OFF) else []
-            return "\n".join([*still, *filter(None, [await self._away_note(conversation)])])
+            resting = [load_prompt(state.mode.value)] if state.mode in (DmnMode.PAUSED, DmnMode.OFF) else []
+            return "\n".join([*resting, *filter(None, [await self._away_note(conversation)])])
         quiet = [load_prompt("quiet")] if state.quiet_until is not None else []
         if is_inner(conversation):
             mode = DmnMode.WORKING if continuing else DmnMode.STORED if state.woken else state.mode

@@ -270,7 +270,7 @@ class Home:
     async def take(self, place: Address = ROOM) -> TurnResult:
         """A turn is taken there."""
         mind = self.minds.agent_for(place.conversation)
-        return await mind.take_turn(place.conversation, autonomous=False, continuing=False, lane=TurnHandle())
+        return await mind.take_turn(place.conversation, autonomous=False, continuing=False, handle=TurnHandle())
 
     async def ended(self, place: Address = ROOM) -> list[tuple[LogEntry, TurnRecord]]:
         """All turns there."""

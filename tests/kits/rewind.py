@@ -44,8 +44,8 @@ def rewinds(
     return Rewinder(
         store=store,
         clock=clock,
-        doors=doors or ConversationLocks(),
-        minds=views,
+        room_locks=doors or ConversationLocks(),
+        agents=views,
         post=(posts if posts is not None else []).append,
         spawn=asyncio.ensure_future,
     )

@@ -73,18 +73,18 @@ def folds_of(desk: "Desk", views: HistoryStore) -> Compactor:
         clock=desk.clock,
         random=lambda: 0.5,
         model=lambda: desk.model,
-        said=lambda: desk.context.compaction,
-        compacted=lambda outcome, _: desk.compacted.append(outcome),
+        settings=lambda: desk.context.compaction,
+        on_outcome=lambda outcome, _: desk.compacted.append(outcome),
     )
     return Compactor(
         store=desk.store,
         clock=desk.clock,
-        views=views,
+        history=views,
         model=desk.model,
-        outlook=lambda _: desk.outlook,
-        said=lambda: desk.context,
-        compacts=lambda: desk.compacts,
-        compacting=compacting,
+        cache_forecast=lambda _: desk.outlook,
+        settings=lambda: desk.context,
+        is_enabled=lambda: desk.compacts,
+        summarizer=compacting,
     )
 
 
@@ -121,10 +121,10 @@ class Desk:
         media = MediaStore(MediaConfig(), Path("/nonexistent"), {}, self.clock)
         bindings = Bindings((ANYWHERE,))
         briefing = PromptContextBuilder(
-            me=self._me,
+            persona=self._me,
             peers=(),
             bindings=bindings,
-            who=WHO,
+            access_policy=WHO,
             cards=ChannelCards(self.store, self.clock, {}, WHO),
             places=PrivacyCache(self.store, bindings),
         )
@@ -151,10 +151,10 @@ class Desk:
         )
         self.turns = TurnRunner(
             self.means,
-            signs=TurnPreviews(self.store, self.clock, {}, asyncio.create_task),
+            previews=TurnPreviews(self.store, self.clock, {}, asyncio.create_task),
             digests=self,
             post=self.posts.append,
-            answered=lambda _agent, _account: self.after() if self.after is not None else None,
+            on_answered=lambda _agent, _account: self.after() if self.after is not None else None,
         )
 
     async def _me(self, _: PersonaScope) -> PersonaBundle:
@@ -211,7 +211,7 @@ class Desk:
         self.lane = TurnHandle()
         self.model.asked.clear()
         async with asyncio.timeout(120):
-            return await self.turns.run(place, autonomous=autonomous, continuing=continuing, lane=self.lane)
+            return await self.turns.run(place, autonomous=autonomous, continuing=continuing, handle=self.lane)
 
     async def ended(self, place: ConversationId = ROOM.conversation) -> list[TurnRecord]:
         found = await self.store.entries(kinds=["turn_ended"], conversation=place)

@@ -112,8 +112,8 @@ class Kit:
             clock=self.clock,
             random=lambda: 0.5,
             model=lambda: model or self.model,
-            said=lambda: self.said,
-            compacted=lambda outcome, took_s: self.told.append((outcome, took_s)),
+            settings=lambda: self.said,
+            on_outcome=lambda outcome, took_s: self.told.append((outcome, took_s)),
         )
 
     async def make(self, request: ModelRequest = ASKED, *, leaving: int = 3, **more: Any) -> SummaryResult:

@@ -531,7 +531,7 @@ def test_what_a_guest_may_have_set_is_bounded_and_nobody_elses_with_it(tmp_path:
                     text=f"{who} {room} {spoken}",
                     spoken=SpokenTime(**spoken),
                     role=role,
-                    asker_role=role,
+                    requester_role=role,
                 )
 
             often: dict[str, str]

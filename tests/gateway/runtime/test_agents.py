@@ -57,10 +57,10 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
                 live=live,
                 store=store,
                 clock=clock,
-                who=who,
-                attend=policies.build_attention_policy(made),
+                access_policy=who,
+                attention_policy=policies.build_attention_policy(made),
                 bindings=bindings,
-                ears=ears,
+                callbacks=ears,
             ),
             MediaStore(made.media, tmp / "media", {}, clock),
         )
@@ -121,7 +121,7 @@ def test_no_command_sees_the_configuration_the_store_or_what_is_an_agents_own(tm
 
 async def take(minds: Agents, conversation: ConversationId) -> TurnResult:
     return await minds.agent_for(conversation).take_turn(
-        conversation, autonomous=False, continuing=False, lane=TurnHandle()
+        conversation, autonomous=False, continuing=False, handle=TurnHandle()
     )
 
 

@@ -42,10 +42,10 @@ def dreams(
     who = identity.AccessPolicy(dm_policy="open", roles={}, open_rooms={})
     bindings = Bindings([])
     briefing = PromptContextBuilder(
-        me=me,
+        persona=me,
         peers=(),
         bindings=bindings,
-        who=who,
+        access_policy=who,
         cards=ChannelCards(kit.store, kit.clock, {}, who),
         places=PrivacyCache(kit.store, bindings),
     )
@@ -54,14 +54,14 @@ def dreams(
         store=kit.store,
         clock=kit.clock,
         model=model,
-        dreaming=kit.dreaming,
-        briefing=briefing,
-        hands=ToolDispatcher([]).for_turn,
+        dreamer=kit.dreaming,
+        prompt_context=briefing,
+        tools_for=ToolDispatcher([]).for_turn,
         memory_chars=100,
         afford=afford,
-        answered=lambda *_: None,
-        finished=told.tell,
-        forget=told.forgotten.append,
+        on_answered=lambda *_: None,
+        on_finished=told.tell,
+        forget_view=told.forgotten.append,
     )
 
 

@@ -32,20 +32,20 @@ class Ending:
         self.waits = waits
 
     async def take_turn(
-        self, conversation: ConversationId, *, autonomous: bool, continuing: bool, lane: TurnHandle
+        self, conversation: ConversationId, *, autonomous: bool, continuing: bool, handle: TurnHandle
     ) -> TurnResult:
         assert not continuing
         self.places.append(conversation)
         if self.waits:
             self.waits = False
             try:
-                await lane.run(asyncio.Event().wait())
+                await handle.run(asyncio.Event().wait())
             except TurnInterrupted:
                 return TurnResult(was_interrupted=True, autonomous=autonomous)
         return TurnResult(has_failed=False, used_tools=False, has_yielded=False, autonomous=autonomous)
 
-    async def dream(self, lane: TurnHandle) -> TurnResult:
-        raise AssertionError(lane)
+    async def dream(self, handle: TurnHandle) -> TurnResult:
+        raise AssertionError(handle)
 
     def is_direct(self, conversation: ConversationId) -> bool:  # noqa: ARG002 - as `Mind`
         return False
@@ -208,9 +208,9 @@ class Sitting(Ending):
         self.desk = desk
 
     async def take_turn(
-        self, conversation: ConversationId, *, autonomous: bool, continuing: bool, lane: TurnHandle
+        self, conversation: ConversationId, *, autonomous: bool, continuing: bool, handle: TurnHandle
     ) -> TurnResult:
-        return await self.desk.turns.run(conversation, autonomous=autonomous, continuing=continuing, lane=lane)
+        return await self.desk.turns.run(conversation, autonomous=autonomous, continuing=continuing, handle=handle)
 
 
 @pytest.mark.parametrize(("answers", "written"), [([LOOK], 1), ([LOOK, Say(waits=True)], 1), ([Say(waits=True)], 0)])

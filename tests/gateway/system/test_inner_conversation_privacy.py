@@ -99,10 +99,10 @@ def test_a_digest_shows_nothing_of_a_direct_chat_or_a_private_room(tmp_path: Pat
                     store=store,
                     clock=ManualClock(),
                     places=PrivacyCache(store, bindings),
-                    hearing=ConversationReader(store, who, MediaStore(MediaConfig(), tmp, {}, ManualClock())),
-                    plain=lambda: False,
-                    mine=lambda _: True,
-                    busy=lambda _: False,
+                    reader=ConversationReader(store, who, MediaStore(MediaConfig(), tmp, {}, ManualClock())),
+                    is_small_model=lambda: False,
+                    is_own=lambda _: True,
+                    is_busy=lambda _: False,
                 )
                 digest = await digests.build()
                 assert digest is not None

@@ -281,10 +281,10 @@ async def stagehands(tmp: Path, stage: Stage | Deaf | None = None) -> AsyncItera
             store=store,
             clock=clock,
             places=places,
-            hearing=ConversationReader(store, WHO, AttachmentDescriber()),
-            plain=lambda: False,
-            mine=lambda _: True,
-            busy=lambda _: False,
+            reader=ConversationReader(store, WHO, AttachmentDescriber()),
+            is_small_model=lambda: False,
+            is_own=lambda _: True,
+            is_busy=lambda _: False,
         )
         acting = MessagingTools(
             agent="reverie",
