@@ -93,9 +93,10 @@ async def run(
     """Run the gateway until `stop` is set; then finish or park the work in progress, within ten seconds, and return.
 
     `channels` and `model`: used in place of the configured ones. `live`: settings that may change at run time.
-    `redact`: redactor with the configuration's secrets; None: one is built from the settings. Raises `StoreError` if
-    the store cannot be opened or written, `ChannelUnavailable`, `BadPrices`, `NoChannelsLeft`. Any other exception is a
-    bug. On cancellation nothing is finished or parked: what was durable is taken up at the next start.
+    `redact`: redactor with the configuration's secrets; None: one is built from the settings.
+    Raises `StoreError` if the store cannot be opened or written, `ChannelUnavailable`, `PriceTableError`,
+    `NoChannelsLeft`. Any other exception is a bug. On cancellation nothing is finished or parked: what was durable is
+    taken up at the next start.
     """
     clock, live = clock or SystemClock(), live or LiveSettings(settings)
     settings = live.settings
@@ -345,15 +346,15 @@ class _Gateway:
             doubt=lambda post, marks_replies: build_uncertain_notice(self.store, post, marks_replies=marks_replies),
         )
 
-    def _on_reloaded(self, came: ReloadResult) -> None:
-        problems = [*map(str, came.problems), came.read_error]
-        self.stats.record_reload(came.after_restart, self.clock.now(), broken=any(problems))
-        self.ops_service.stream.on_reloaded(came.applied, came.after_restart, problems)
-        if came.applied:
+    def _on_reloaded(self, result: ReloadResult) -> None:
+        problems = [*map(str, result.problems), result.read_error]
+        self.stats.record_reload(result.after_restart, self.clock.now(), broken=any(problems))
+        self.ops_service.stream.on_reloaded(result.applied, result.after_restart, problems)
+        if result.applied:
             self._end_blocked_work()
 
     def _build_channel_reconciler(self, settings: Settings, make: Callable[..., Channel]) -> ChannelReconciler:
-        def came(channel: Channel, new: bool) -> None:
+        def on_added(channel: Channel, new: bool) -> None:
             self.stats.add_channel(channel.name, channel.capabilities.platform, self.clock.now())
             if isinstance(channel, CanCompleteCommands):
                 channel.set_completer(self.suggestions)
@@ -361,11 +362,11 @@ class _Gateway:
             if new:
                 self.spawn(self.previews.recover(channel.name))
 
-        def went(name: ChannelName) -> None:
+        def on_removed(name: ChannelName) -> None:
             self.stats.remove_channel(name)
             self.intakes.drop(name)
 
-        def failed(name: ChannelName, why: str) -> None:
+        def on_failed(name: ChannelName, why: str) -> None:
             self.stats.add_channel(name, self.model_services.live.settings.channels[name].platform, self.clock.now())
             self.stats.mark_refused(name, why, self.clock.now())
 
@@ -375,9 +376,9 @@ class _Gateway:
             self.channel_supervisor,
             make=lambda name, new_settings, cursor, before: make(name, new_settings, self.clock, cursor, before),
             cursor=self.store.saved_cursor,
-            came=came,
-            went=went,
-            failed=failed,
+            came=on_added,
+            went=on_removed,
+            failed=on_failed,
             adapted=lambda name: self.room_membership.rejoin(self.people.roster.approved_rooms(name)),
         )
 
@@ -601,16 +602,16 @@ class _Gateway:
 
     async def _wait_until_stopped(self, stop: asyncio.Event) -> None:
         """Return once it is set, or no channel is left."""
-        asked = asyncio.create_task(stop.wait())
-        ended = asyncio.create_task(self.channel_supervisor.wait_until_all_refused())
+        stop_task = asyncio.create_task(stop.wait())
+        refused_task = asyncio.create_task(self.channel_supervisor.wait_until_all_refused())
         try:
-            await asyncio.wait({asked, ended}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({stop_task, refused_task}, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             await self.inbox.close()  # its windows are no tasks of the group, and would find nobody to notify
             raise
         finally:
-            asked.cancel()
-            ended.cancel()
+            stop_task.cancel()
+            refused_task.cancel()
 
     async def _stop(self, background: Sequence[asyncio.Task[None]]) -> None:
         """Stop the services along the way of a message, so that work ends.

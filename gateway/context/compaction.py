@@ -65,16 +65,16 @@ async def acquire_compaction_lock(
     Released at the end, also on cancellation. After a failure it is held until it expires: else each turn would try
     again, and a person waits for each. A process that dies leaves a lock that expires.
     """
-    holder, held = new_id(clock.now()), CompactionLock(is_held=False)
+    holder, lock = new_id(clock.now()), CompactionLock(is_held=False)
     if await _is_held_by_other(store, clock, conversation, holder):
-        yield held
+        yield lock
         return
     try:
         await _write_lock(store, clock, conversation, holder, ttl_s)
-        held.is_held = not await _is_held_by_other(store, clock, conversation, holder)
-        yield held
+        lock.is_held = not await _is_held_by_other(store, clock, conversation, holder)
+        yield lock
     finally:  # a cancelled append may have been written
-        if not held.has_failed:
+        if not lock.has_failed:
             await run_to_completion(_write_lock(store, clock, conversation, holder, 0.0))
 
 
@@ -100,7 +100,7 @@ TTL_SHARE: Final = 0.8
 OVER_BUDGET: Final = "the day's budget does not reach for a summary"
 
 SummaryOutcome = Literal["ok", "failed", "lock_held", "no_boundary"]
-"""As `gateway.core.metrics` counts them."""
+"""Outcomes that `gateway.core.metrics` counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +114,7 @@ class SummaryResult:
     summary: CompactionSummary | None = None
     """With `ok`. Its `tokens_after` counts the text alone: the head that holds it does not exist yet."""
     accounts: tuple[RequestUsage, ...] = ()
-    """Of all requests for it, failed ones too."""
+    """Usage of all requests for it, including failed ones."""
     usage: Usage = NO_USAGE
     requests: int = 0
 
@@ -301,7 +301,7 @@ class CompactionInput:
     rendered: RenderedInput = field(default_factory=RenderedInput)
     """New input."""
     attempts: int = 0
-    """How often the provider has refused the request as too long."""
+    """Number of times the provider has refused the request as too long."""
     is_requested: bool = False
     """A fold was requested explicitly, whatever it saves."""
     build_request: Callable[[HistoryView], Awaitable[ModelRequest]]
@@ -345,9 +345,9 @@ def compute_context_budget(
     history: HistoryView, want: CompactionInput, settings: ContextOptimizationConfig, usable: int, *, compacts: bool
 ) -> ContextBudget:
     """Return the limits of a conversation, given the `usable` tokens that prompts may take."""
-    taken = int(want.fixed_tokens * history.scale) - history.cleared_tokens
-    budget = int(usable * settings.folds.fold_at_pct) - taken
-    above = int(usable * settings.compaction.compact_at_pct) - taken
+    used = int(want.fixed_tokens * history.scale) - history.cleared_tokens
+    budget = int(usable * settings.folds.fold_at_pct) - used
+    above = int(usable * settings.compaction.compact_at_pct) - used
     if want.is_requested:  # as if the present size were just too large
         budget = above = min(budget, int((history.tokens + want.new_tokens) * history.scale) - 1)
     return ContextBudget(

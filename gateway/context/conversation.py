@@ -105,8 +105,8 @@ def _render_rename(event: PlaceRenamed) -> NoticePieces:
 
 
 def _render_reminder(alarm: Alarm) -> NoticePieces:
-    whose: NoticePieces = (("own", "reminder that "), ("name", alarm.asked_by), ("own", " asked for"))
-    parts: NoticePieces = whose if alarm.asked_by else (("own", "your reminder"),)
+    owner: NoticePieces = (("own", "reminder that "), ("name", alarm.asked_by), ("own", " asked for"))
+    parts: NoticePieces = owner if alarm.asked_by else (("own", "your reminder"),)
     due = f", due {_format_time(alarm.due, alarm.sent)}" if alarm.due is not None else ""
     missed = f", missed {alarm.missed} times before" if alarm.missed > 1 else ", missed once before"
     again = f", again {_format_time(alarm.next, alarm.sent)}" if alarm.next is not None else ""
@@ -181,7 +181,7 @@ class CurrentMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedMessage:
-    """One unread message, rendered for the model."""
+    """Unread message, rendered for the model."""
 
     seq: Seq
     sender: SenderId
@@ -291,19 +291,21 @@ class ConversationReader:
         return found
 
     async def _read_messages(self, unread: UnreadEntries) -> tuple[CurrentMessage, ...]:
-        said = [(stored.seq, stored.fact) for stored in unread.messages if isinstance(stored.fact, Message)]
-        if not (unread.has_changes and said):
-            return tuple(CurrentMessage(seq, self._redact_message(message), is_edited=False) for seq, message in said)
-        place = said[0][1].at.conversation
+        messages = [(stored.seq, stored.fact) for stored in unread.messages if isinstance(stored.fact, Message)]
+        if not (unread.has_changes and messages):
+            return tuple(
+                CurrentMessage(seq, self._redact_message(message), is_edited=False) for seq, message in messages
+            )
+        place = messages[0][1].at.conversation
         changes = [
             (stored.seq, stored.fact)
-            for stored in await self._store.message_changes(place, after=said[0][0], newest=MAX_CHANGES)
+            for stored in await self._store.message_changes(place, after=messages[0][0], newest=MAX_CHANGES)
         ]
-        gone = {change.message: seq for seq, change in changes if isinstance(change, MessageDeleted)}
+        deleted = {change.message: seq for seq, change in changes if isinstance(change, MessageDeleted)}
         edits = [change for _, change in changes if isinstance(change, MessageEdited)]
         left = []
-        for seq, message in said:
-            if gone.get(message.id, Seq(0)) > seq:
+        for seq, message in messages:
+            if deleted.get(message.id, Seq(0)) > seq:
                 continue
             newest = next((edit for edit in reversed(edits) if self._is_valid_edit(edit, message)), None)
             text, carried = (message if newest is None else newest).text, message.carried
@@ -330,11 +332,11 @@ class ConversationReader:
 
         False if all that asked for one was deleted, and for events that only report.
         """
-        asking = {stored.seq for stored in unread.messages if wants_answer(stored.fact)}
-        left = [one for one in current if one.seq in asking]
-        if not asking:
+        waiting = {stored.seq for stored in unread.messages if wants_answer(stored.fact)}
+        left = [one for one in current if one.seq in waiting]
+        if not waiting:
             return False  # entries that ask for an answer come first, so none of the omitted ones does
-        if unread.omitted or len(left) == len(asking) or any(is_addressed(one.message) for one in left):
+        if unread.omitted or len(left) == len(waiting) or any(is_addressed(one.message) for one in left):
             return True
         judgements = [await self._store.find_judgement(one.seq) for one in left]
         return any(judged is not None and judged.fate == "due" for judged in judgements)
@@ -398,18 +400,20 @@ class ConversationReader:
 
     async def _find_reply_targets(self, messages: Sequence[Message]) -> "dict[MessageId, _ReplyTarget]":
         """Return, by message id, the message that each replies to, as far as it is known and may be shown."""
-        near = {message.id: message for message in messages}
+        unread_messages = {message.id: message for message in messages}
         found = dict[MessageId, _ReplyTarget]()
         for message in [message for message in messages if message.reply_to is not None][-MAX_REPLIES:]:
-            answered = await self._find_reply_target(message, near)
+            answered = await self._find_reply_target(message, unread_messages)
             if answered is not None:
                 found[message.id] = answered
         return found
 
-    async def _find_reply_target(self, message: Message, near: dict[MessageId, Message]) -> "_ReplyTarget | None":
+    async def _find_reply_target(
+        self, message: Message, unread_messages: dict[MessageId, Message]
+    ) -> "_ReplyTarget | None":
         assert message.reply_to is not None
         place = message.at.conversation
-        earlier = near.get(message.reply_to)
+        earlier = unread_messages.get(message.reply_to)
         if earlier is None and message.kind != "reply":
             stored = await self._store.entry_by_key(f"message:{place}:{message.reply_to}")
             earlier = stored.fact if stored is not None and isinstance(stored.fact, Message) else None
@@ -437,7 +441,7 @@ def _is_quotation(carried: str) -> bool:
 
 
 def _images_label(attached: Sequence[DescribedAttachment]) -> TrustLabel:
-    """Return the label of shown images: whoever made them may have written in them."""
+    """Return the label of shown images: their authors may have written in them."""
     return TrustLabel(foreign="an attachment") if any(one.image is not None for one in attached) else TRUSTED_LABEL
 
 

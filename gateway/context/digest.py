@@ -135,8 +135,10 @@ class DigestBuilder:
         if more > 0:
             parts.append(f"({more} more rooms wait)" if more > 1 else "(one more room waits)")
         if elsewhere := self._private_count:
-            where = f"{elsewhere} places that are not public" if elsewhere > 1 else "a place that is not public"
-            parts.append(f"(something waits in {where}; it is looked at there)")
+            private_places = (
+                f"{elsewhere} places that are not public" if elsewhere > 1 else "a place that is not public"
+            )
+            parts.append(f"(something waits in {private_places}; it is looked at there)")
         return Digest(
             text="\n\n".join(parts),
             covers=tuple(covers),

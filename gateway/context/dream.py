@@ -71,9 +71,9 @@ async def load_dream_input(store: Store, agent: str, after: Seq, budget: int) ->
     found, waiting, since, upto = list[DreamNote](), list[DreamNote](), after, after
     while True:
         page = await store.entries(after=after, kinds=["noted", "forgotten"], limit=_PAGE)
-        gone = await store.forgotten_notes([one.seq for one in page])
+        forgotten = await store.forgotten_notes([one.seq for one in page])
         for one in page:
-            note = await _find_note(store, one, since) if one.seq not in gone else None
+            note = await _find_note(store, one, since) if one.seq not in forgotten else None
             if note is None or note.noted.agent != agent:
                 continue
             if note.is_trusted:
@@ -109,12 +109,12 @@ def _build_note(seq: Seq, entry: LogEntry, noted: NoteWritten, *, forgotten: boo
 async def find_pending_notes(store: StoreReader, agent: str) -> list[DreamNote]:
     """Return an agent's newest notes that wait for an owner's approval, oldest first. Raises StoreError."""
     found = await store.newest_entries(_MAX_PENDING_NOTES, kinds=["noted"])
-    gone = await store.forgotten_notes([one.seq for one in found])
+    forgotten = await store.forgotten_notes([one.seq for one in found])
     approved = {seq for dream in await load_dreams(store, agent) for seq in dream.fact.notes}
     notes = [
         _build_note(one.seq, one, one.fact)
         for one in found
-        if isinstance(one.fact, NoteWritten) and one.seq not in gone
+        if isinstance(one.fact, NoteWritten) and one.seq not in forgotten
     ]
     return [
         one
@@ -152,8 +152,10 @@ def render_pending_notes(notes: Sequence[DreamNote], prefix: str, label: Callabl
         if shown and left < 0:
             lines.append(f"And {len(notes) - shown} more: `{prefix}memory pending` shows them once these are decided.")
             break
-        role, beside = one.noted.role or "guest", ", beside text from outside" if one.noted.foreign else ""
-        lines.append(f"`n{one.seq}`, {one.at:%Y-%m-%d %H:%M} UTC, in {label(one.place)}, lowest role {role}{beside}:")
+        role, outside_text = one.noted.role or "guest", ", beside text from outside" if one.noted.foreign else ""
+        lines.append(
+            f"`n{one.seq}`, {one.at:%Y-%m-%d %H:%M} UTC, in {label(one.place)}, lowest role {role}{outside_text}:"
+        )
         lines += ["```", *text, "```"]
     head = (
         "I was asked to remember this by others than owners and admins, or beside words of theirs. Nothing of it is in "

@@ -73,7 +73,7 @@ async def find_write_of_cut_off_turn(
     return None
 
 
-async def was_begun_by_cut_off_turn(reader: StoreReader, place: ConversationId, begun: ToolStarted) -> bool:
+async def was_begun_by_cut_off_turn(reader: StoreReader, place: ConversationId, started: ToolStarted) -> bool:
     """Return whether an unfinished earlier turn began the same tool call, and this turn has not begun it yet."""
     ended = await reader.newest_entries(1, kinds=["turn_ended"], conversation=place)
     found = [
@@ -81,8 +81,8 @@ async def was_begun_by_cut_off_turn(reader: StoreReader, place: ConversationId, 
         for one in await reader.newest_entries(RECENT_ENTRIES, kinds=["tool_begun"], conversation=place)
         if isinstance(one.fact, ToolStarted) and (not ended or one.seq > ended[0].seq)
     ]
-    same = [one.turn for one in found if (one.tool, one.arguments) == (begun.tool, begun.arguments)]
-    return bool(same) and begun.turn not in same
+    same = [one.turn for one in found if (one.tool, one.arguments) == (started.tool, started.arguments)]
+    return bool(same) and started.turn not in same
 
 
 _FOREIGN_TEXT_TOOLS: Final = frozenset(
@@ -138,23 +138,23 @@ class TurnMeasure:
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryTurn:
-    """One turn, as later turns see it."""
+    """Earlier turn, as later turns see it."""
 
     seq: Seq
     """Log position of its record."""
     raw: PromptTurn
-    """As recorded, without images: these are loaded when they are needed."""
+    """Recorded form, without images: these are loaded when they are needed."""
     exchange: PromptTurn
-    """As rendered, in the form `form`."""
+    """Rendered form, as `form` says."""
     form: TurnForm = TurnForm.WHOLE
     measure: TurnMeasure
     media: tuple[MediaRef, ...]
     at: datetime
-    """When it ended."""
+    """Time of its end."""
     is_addressed: bool = False
     """A message was addressed to the agent."""
     interrupted: bool = False
-    """It was interrupted before it could answer."""
+    """True if it was interrupted before it could answer."""
     billed: tuple[int, int] = (0, 0)
     """`TurnRecord.prompt_tokens` and `.prompt_estimate`."""
     cleared_tokens: int = 0

@@ -219,8 +219,8 @@ class JournalStore:
                 ]
                 dream = await find_newest_dream(self._store, agent)
                 upto = dream.fact.upto if dream is not None else 0
-                gone = await self._store.forgotten_notes([one.seq for one, _ in notes])
-                left = [(one, noted) for one, noted in notes if one.seq not in gone]
+                forgotten = await self._store.forgotten_notes([one.seq for one, _ in notes])
+                left = [(one, noted) for one, noted in notes if one.seq not in forgotten]
                 state.undreamt_notes.extend(
                     (one.seq, estimate_note_tokens(noted))
                     for one, noted in left

@@ -177,7 +177,7 @@ class PromptContext:
     tools_tokens: int = 0
     """Size of the tool specifications, which stand in front of everything."""
     label: TrustLabel = TRUSTED_LABEL
-    """Trust label of whoever wrote what USER and MEMORY say."""
+    """Trust label of the authors of USER and MEMORY."""
 
     @property
     def tokens(self) -> int:

@@ -322,25 +322,25 @@ class AmbientRecall:
         context: ToolContext,
         lines: Sequence[str],
         *,
-        seen: Collection[str],
+        known_names: Collection[str],
         since: Seq | None,
         tokens: int,
-        asked: bool,
+        is_addressed: bool,
         shown: str = "",
     ) -> RecallResult:
         """Return what relates to these new messages (oldest first), in at most `tokens` of `estimate_tokens`.
 
-        Every item has passed `context.visibility`. `seen`: names of items not to repeat. `since`: log position of the
-        first turn in view; None: none is in view. `asked`: a message is addressed to the agent, so the prefetch command
-        is run. `shown`: part of MEMORY.md that is in the prompt anyway. Raises only cancellation: whatever fails or
-        takes too long is left out.
+        Every item has passed `context.visibility`. `known_names`: names of items not to repeat. `since`: log position
+        of the first turn in view; None: none is in view. `is_addressed`: a message is addressed to the agent, so the
+        prefetch command is run. `shown`: part of MEMORY.md that is in the prompt anyway. Raises only cancellation:
+        whatever fails or takes too long is left out.
         """
         if not lines or tokens <= RECALL_HEADER_TOKENS:
             return RecallResult()
         builder = RecallBuilder(tokens, self._redact)
         async with asyncio.TaskGroup() as group:
-            fetching = group.create_task(self._run_prefetch(context, lines)) if asked else None
-            looking = self._search(context, lines, builder, seen=seen, since=since, shown=shown)
+            fetching = group.create_task(self._run_prefetch(context, lines)) if is_addressed else None
+            looking = self._search(context, lines, builder, known_names=known_names, since=since, shown=shown)
             try:
                 await with_timeout(self._clock, DEADLINE_S, looking)
             except Exception as error:  # noqa: BLE001 - whatever it is, nobody is to wait for an answer because of it
@@ -348,7 +348,7 @@ class AmbientRecall:
                 self._has_failed = True
         for piece in fetching.result() if fetching is not None else ():
             name, line = recall_name("p", piece), partial(quote_text, piece, ())
-            if name not in seen and not builder.add(name, piece, line, sizes=_PREFETCH_SIZES, foreign=True):
+            if name not in known_names and not builder.add(name, piece, line, sizes=_PREFETCH_SIZES, foreign=True):
                 break
         return builder.build()
 
@@ -363,7 +363,7 @@ class AmbientRecall:
         lines: Sequence[str],
         builder: RecallBuilder,
         *,
-        seen: Collection[str],
+        known_names: Collection[str],
         since: Seq | None,
         shown: str,
     ) -> None:
@@ -375,7 +375,7 @@ class AmbientRecall:
         weights = weigh_terms(uses, last, _MAX_USES)
         view_start = await self._find_view_start(since) if since is not None else None
         query = _RecallQuery(
-            context=context, told_names=seen, memory_in_prompt=shown, weights=weights, view_start=view_start
+            context=context, told_names=known_names, memory_in_prompt=shown, weights=weights, view_start=view_start
         )
         weighed = score_candidates(uses, weights, self._notes)
         from_log = await self._search_log(query, weighed, _PAGE)
@@ -444,15 +444,15 @@ class AmbientRecall:
 
     async def _search_files(self, query: _RecallQuery) -> list[_RecallCandidate]:
         """Return matches in people's journal entries and in MEMORY.md, which is made from all places."""
-        sight, agent, weights = query.context.visibility, query.context.agent, query.weights
+        visibility, agent, weights = query.context.visibility, query.context.agent, query.weights
         looked_for, now, found = build_term_phrases(weights), self._clock.now(), list[_RecallCandidate]()
         entries = [(to_handwritten_hit(entry), text) for entry, text in await self._file_cache.journal_entries(agent)]
-        for hit, text in sight.only_visible(entries, lambda pair: pair[0].scope):
+        for hit, text in visibility.only_visible(entries, lambda pair: pair[0].scope):
             weight = weights.score(find_terms_in(text, looked_for), noted=True)
             if weight and (name := recall_name("j", f"{hit.at} {hit.text}")) not in query.told_names:
                 found.append(_RecallCandidate(score=apply_age(weight, now - hit.at), name=name, source=hit))
-        facts = await self._file_cache.memory_lines(agent) if sight.can_see(OWNER_SCOPE) else []
-        for line, text in sight.only_visible(facts, lambda _: OWNER_SCOPE):
+        facts = await self._file_cache.memory_lines(agent) if visibility.can_see(OWNER_SCOPE) else []
+        for line, text in visibility.only_visible(facts, lambda _: OWNER_SCOPE):
             weight = weights.score(find_terms_in(text, looked_for), noted=True)
             if (
                 weight
@@ -481,6 +481,6 @@ def _is_recallable(entry: EntryLocation, query: _RecallQuery, now: datetime) -> 
     in_view = here and query.view_start is not None and entry.seq >= query.view_start
     news = entry.unread is not None and (here or entry.unread > AMBIENT)
     just_said = not here and not entry.is_note and now - entry.at < ELSEWHERE_AFTER
-    theirs = entry.is_note and entry.agent != query.context.agent
+    is_other_agents = entry.is_note and entry.agent != query.context.agent
     left = entry.is_removed or (here and entry.is_left_behind and not entry.is_note)
-    return not (in_view or news or just_said or left or theirs or f"s{entry.seq}" in query.told_names)
+    return not (in_view or news or just_said or left or is_other_agents or f"s{entry.seq}" in query.told_names)

@@ -174,7 +174,7 @@ class ReminderService:
                 self._store,
                 place or inner_conversation(agent),
                 turn,
-                lambda one, was: _is_same_reminder(fact, now, was, one.at),
+                lambda one, previous: _is_same_reminder(fact, now, previous, one.at),
             )
             if before is not None and isinstance(before.fact, ReminderSet):
                 return _to_row(before.fact)
@@ -209,10 +209,10 @@ class ReminderService:
                 "cancel one first."
             )
 
-    async def list(self, agent: str, where: ConversationId | None) -> Sequence[PendingReminder]:
+    async def list(self, agent: str, place: ConversationId | None) -> Sequence[PendingReminder]:
         """Return the pending reminders of a place (None: of the agent itself), the next first."""
-        rows = await self._store.pending_reminders(where)
-        return [row for row in rows if row.conversation == where and (where is not None or row.agent == agent)]
+        rows = await self._store.pending_reminders(place)
+        return [row for row in rows if row.conversation == place and (place is not None or row.agent == agent)]
 
     async def least_role(self, reminders: Sequence[PendingReminder]) -> str:
         """Return the lowest role of those who caused any of them; `owner`: the agent itself. Raises StoreError."""
@@ -224,12 +224,12 @@ class ReminderService:
             roles.append("owner" if own else (isinstance(fact, ReminderSet) and fact.role) or ANYBODY_ROLE)
         return lowest_role(roles)
 
-    async def cancel(self, id: str, *, agent: str, where: ConversationId | None, reason: str) -> bool:  # noqa: A002 - it is what it is
+    async def cancel(self, id: str, *, agent: str, place: ConversationId | None, reason: str) -> bool:  # noqa: A002 - it is what it is
         """End a reminder of a place (None: of the agent itself). False: there is none with this id."""
         wanted = normalize_reminder_id(id)
-        if not any(row.id == wanted for row in await self.list(agent, where)):
+        if not any(row.id == wanted for row in await self.list(agent, place)):
             return False
-        await self._write_end(wanted, where or inner_conversation(agent), reason)
+        await self._write_end(wanted, place or inner_conversation(agent), reason)
         self._changed.set()
         return True
 
@@ -299,14 +299,14 @@ class ReminderService:
         await self._store.append([NewEntry(fact=fact, at=self._clock.now(), conversation=place)])
 
 
-def _is_same_reminder(fact: ReminderSet, now: datetime, was: NoteWritten | ReminderSet, then: datetime) -> bool:
-    """Return whether `fact` repeats the reminder `was`, set at `then`: the same time, or the same delay."""
-    if not isinstance(was, ReminderSet) or replace(
-        was, reminder="", turn=fact.turn, due=fact.due, schedule=""
+def _is_same_reminder(fact: ReminderSet, now: datetime, previous: NoteWritten | ReminderSet, then: datetime) -> bool:
+    """Return whether `fact` repeats the reminder `previous`, set at `then`: the same time, or the same delay."""
+    if not isinstance(previous, ReminderSet) or replace(
+        previous, reminder="", turn=fact.turn, due=fact.due, schedule=""
     ) != replace(fact, schedule=""):
         return False
-    later = (fact.due - was.due) - (now - then)
-    return fact.due == was.due or fact.schedule == was.schedule or abs(later) <= SAME_TIME_TOLERANCE
+    later = (fact.due - previous.due) - (now - then)
+    return fact.due == previous.due or fact.schedule == previous.schedule or abs(later) <= SAME_TIME_TOLERANCE
 
 
 def _to_row(fact: ReminderSet) -> PendingReminder:
@@ -377,7 +377,7 @@ class ReminderTools:
         done = await self._reminders.cancel(
             args.id,
             agent=context.agent,
-            where=place.conversation if place is not None else None,
+            place=place.conversation if place is not None else None,
             reason=f"cancelled for {context.requesters[-1].name}" if context.requesters else "cancelled by the agent",
         )
         if not done:
@@ -385,10 +385,10 @@ class ReminderTools:
         return "It is cancelled."
 
     def _format_line(self, reminder: PendingReminder) -> str:
-        asked = f", asked for by {reminder.asked_by}" if reminder.asked_by else ""
+        requester_note = f", asked for by {reminder.asked_by}" if reminder.asked_by else ""
         return (
             f"{reminder.id}: {format_due(reminder, self._reminders.timezone)}, "
-            f"{describe_schedule_text(reminder.schedule)}{asked}: {reminder.text}"
+            f"{describe_schedule_text(reminder.schedule)}{requester_note}: {reminder.text}"
         )
 
 

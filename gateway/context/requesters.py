@@ -54,7 +54,7 @@ async def find_inherited_requesters(
 async def _collect_requesters(
     reader: StoreReader, access_policy: AccessPolicy, turns: Sequence[TurnRecord]
 ) -> InheritedRequesters:
-    asking, overheard, reminded = list[Requester](), set[str](), set[str]()
+    requesters, overheard, reminded = list[Requester](), set[str](), set[str]()
     covered = [await reader.entry(seq) for ended in turns for seq in ended.covers]
     entries = [one for one in covered if one is not None]
     roles = await find_reminder_roles(reader, entries)
@@ -62,11 +62,11 @@ async def _collect_requesters(
         if one.seq in roles:
             reminded.add(roles[one.seq])
         elif isinstance(one.fact, Message) and is_addressed(one.fact) and not _was_in_digest(one, turns):
-            asking.append(_to_requester(access_policy, one.fact))
+            requesters.append(_to_requester(access_policy, one.fact))
         elif isinstance(one.fact, Message | MembershipChanged):
             overheard.add(role_of(access_policy, one.fact.at, one.fact.sender))
     return InheritedRequesters(
-        requesters=deduplicate_requesters(asking),
+        requesters=deduplicate_requesters(requesters),
         overheard_roles=frozenset(overheard),
         reminder_roles=frozenset(reminded - {""}),
     )
@@ -105,18 +105,19 @@ def find_least_role(context: ToolContext) -> str:
     Text from outside counts as anybody's.
     """
     label = context.trust.label
-    seen = [ANYBODY_ROLE] if label.foreign else [label.role] if label != TRUSTED_LABEL else []
+    label_roles = [ANYBODY_ROLE] if label.foreign else [label.role] if label != TRUSTED_LABEL else []
     overheard = context.overheard_roles if context.requesters else ()
-    asking = [proven_role(asker.role, verified=asker.verified) for asker in context.requesters]
-    return lowest_role([*asking, *overheard, *context.reminder_roles, *seen] or [""])
+    roles = [proven_role(asker.role, verified=asker.verified) for asker in context.requesters]
+    return lowest_role([*roles, *overheard, *context.reminder_roles, *label_roles] or [""])
 
 
 async def was_written_by_member(
     reader: StoreReader, access_policy: AccessPolicy, place: ConversationId, text: str
 ) -> bool:
-    """Return whether a member or above wrote this text in the place, see `gateway.core.tool.ToolContext.wrote`.
+    """Return whether a member or above wrote this text in the place.
 
-    Searches the newest messages there. Quoted and forwarded text does not count.
+    See `gateway.core.tool.ToolContext.was_user_written`. Searches the newest messages there. Quoted and forwarded text
+    does not count.
     """
     since = await reader.last_fresh_start(place)
     for one in await reader.newest_entries(MAX_MESSAGES, after=since, kinds=MESSAGE_KINDS, conversation=place):

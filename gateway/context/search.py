@@ -297,7 +297,7 @@ class SearchHit:
     handle: str = ""
     """Handle that tools take: `m` and the log position, for a note `n`. Empty: there is none."""
     is_foreign: bool = True
-    """It may come from somebody who is no owner or admin."""
+    """True if it may come from somebody who is not an owner or admin."""
 
     def render(self, words: Sequence[str], most: int = MAX_QUOTE_CHARS) -> str:
         """Return the hit as a line for the model."""
@@ -335,23 +335,27 @@ class HitBuilder:
         if isinstance(fact, NoteWritten):
             if fact.agent != context.agent or await self._is_cut(one):
                 return None
-            who, handle = self._format_note_origin(fact, scope, context), f"n{one.seq}"
+            origin, handle = self._format_note_origin(fact, scope, context), f"n{one.seq}"
             foreign = not is_trusted(fact.role, foreign=fact.foreign)
             return SearchHit(
                 seq=one.seq,
                 at=one.at,
                 scope=scope,
-                origin=who,
+                origin=origin,
                 text=self._redact(note_text(fact)),
                 handle=handle,
                 is_foreign=foreign,
             )
         if isinstance(fact, TurnRecord):
-            who = "you" if fact.agent in ("", context.agent) else sanitize_name(fact.agent)
+            origin = "you" if fact.agent in ("", context.agent) else sanitize_name(fact.agent)
             if fact.outcome == "failed" or await self._is_cut(one):
                 return None
             return _build_hit(
-                one, scope, f"{who}, {place}", self._redact(fact.text), foreign=await self._is_foreign_turn(fact.turn)
+                one,
+                scope,
+                f"{origin}, {place}",
+                self._redact(fact.text),
+                foreign=await self._is_foreign_turn(fact.turn),
             )
         if not isinstance(fact, Message | MessageEdited):
             return None
@@ -362,9 +366,11 @@ class HitBuilder:
         if not await self._is_current(one, first):
             return None
         edited = ", edited" if isinstance(fact, MessageEdited) else ""
-        who = f"{sanitize_name(fact.sender.name)} ({judged.role}{edited}), {place}"
+        origin = f"{sanitize_name(fact.sender.name)} ({judged.role}{edited}), {place}"
         carries = isinstance(first.fact, Message) and (bool(first.fact.carried) or bool(fact.carried))
-        return _build_hit(one, scope, who, self._redact(fact.text), foreign=carries or judged.role not in TRUSTED_ROLES)
+        return _build_hit(
+            one, scope, origin, self._redact(fact.text), foreign=carries or judged.role not in TRUSTED_ROLES
+        )
 
     def _format_place(self, conversation: ConversationId, context: ToolContext) -> str:
         """Return the place as seen from the context: its title, and the address that tools take."""
@@ -460,9 +466,9 @@ def note_text(noted: NoteWritten | JournalEntry) -> str:
     return f"{noted.title}: {noted.text}" if noted.title else noted.text
 
 
-def _build_hit(one: LogEntry, scope: str, who: str, text: str, *, foreign: bool) -> SearchHit:
+def _build_hit(one: LogEntry, scope: str, origin: str, text: str, *, foreign: bool) -> SearchHit:
     return SearchHit(
-        seq=one.seq, at=one.at, scope=scope, origin=who, text=text, handle=f"m{one.seq}", is_foreign=foreign
+        seq=one.seq, at=one.at, scope=scope, origin=origin, text=text, handle=f"m{one.seq}", is_foreign=foreign
     )
 
 

@@ -75,7 +75,7 @@ class ConsumedInput:
     messages: Sequence[CurrentMessage] = ()
     """Messages among it: a reply refers to one of them."""
     looked: tuple[tuple[ConversationId, Seq], ...] = ()
-    """As `TurnRecord.looked`."""
+    """See `TurnRecord.looked`."""
     basis: TurnBasis = TurnBasis()
 
     @property

@@ -347,7 +347,7 @@ def turn_settings_key(settings: Settings) -> object:
 
 
 class Agent:
-    """One agent. As `gateway.runtime.loop.TurnTaker` it takes the turns that its loop starts."""
+    """Agent with its loop. As `gateway.runtime.loop.TurnTaker` it takes the turns that the loop starts."""
 
     def __init__(
         self,

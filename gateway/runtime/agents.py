@@ -66,7 +66,7 @@ _CENT: Final = 0.01
 
 
 class DmnSource(Protocol):
-    """One agent's network: a running `gateway.runtime.loop.AgentLoop`, or a `SavedDmn`."""
+    """Network of one agent: a running `gateway.runtime.loop.AgentLoop`, or a `SavedDmn`."""
 
     @property
     def agent(self) -> str:

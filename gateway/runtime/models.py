@@ -116,7 +116,7 @@ class _EndpointKey(NamedTuple):
 
 
 class _ModelGauge:
-    """Implementation of `agent.cache.client.RequestGauge` for one model."""
+    """Implementation of `agent.tokens.calibration.RequestMeter` for one model."""
 
     def __init__(
         self, counters: TokenCounters, name: str, window_tokens: int, key: str, provider: ProviderConfig
@@ -127,7 +127,7 @@ class _ModelGauge:
         self._key = key
         self._provider = provider
         self._counted_requests: dict[str, ModelRequest] = {}
-        """By agent, the one request that the provider was asked to count: its prefix is the same in all others."""
+        """The one request by agent that the provider was asked to count: its prefix is the same in all others."""
 
     @property
     def _endpoint(self) -> EndpointCounter | None:
@@ -214,7 +214,7 @@ class _ModelKey(NamedTuple):
     """Without its fallbacks."""
     provider: ProviderConfig
     clear_keeping: int | None
-    """As in `build_model`, for providers that support it."""
+    """Value for `build_model`, for providers that support it."""
 
 
 class _ModelSettings(NamedTuple):
@@ -454,7 +454,7 @@ class ModelServices:
 
 @contextlib.asynccontextmanager
 async def open_model_services(live: LiveSettings, clock: Clock, *, model: Model | None) -> AsyncIterator[ModelServices]:
-    """Open the models and their services, and close them at the end. Raises BadPrices.
+    """Open the models and their services, and close them at the end. Raises PriceTableError.
 
     `model`: for all agents, in place of the configured ones. Later changes of the settings apply.
     """

@@ -72,7 +72,7 @@ class RewindPlan:
     """Planned change of a view."""
 
     text: str
-    """One sentence for the requester."""
+    """Sentence for the requester."""
     fact: ViewFolded | ConversationRewound | None = None
     """Entry for the conversation's log. None: the view does not change."""
     dismissed: UnreadDismissed | None = None
@@ -92,7 +92,7 @@ class RewindPlan:
 def plan_new(
     view: Sequence[TurnInView], folded: ViewFolded | None, by: str, *, overheard: Seq = _NOTHING
 ) -> RewindPlan:
-    """Begin afresh: nothing said until now is in view, or read as new. `folded`: the newest fold there.
+    """Begin afresh: no earlier message stays in view, or is read as new. `folded`: the newest fold there.
 
     `overheard`: log position up to which all unread entries are addressed to others. 0: there are none.
     """
@@ -102,9 +102,9 @@ def plan_new(
         words = "Nothing was in view here; what was overheard is not told any more." if unread else _ALREADY_FRESH
         return RewindPlan(text=words, dismissed=unread)
     start = max(view[-1].seq + 1 if view else 0, folded.start if folded is not None else 0)
-    gone = f"{_format_turns(len(view))}{' and what stood in front of them' if head else ''}"
+    leaving = f"{_format_turns(len(view))}{' and what stood in front of them' if head else ''}"
     return RewindPlan(
-        text=f"A fresh view: {gone} left it; the log keeps all.",
+        text=f"A fresh view: {leaving} left it; the log keeps all.",
         fact=ViewFolded(start=Seq(start), reason=f"{by} asked for a fresh view", kinds=("new",)),
         dismissed=unread,
     )
@@ -119,8 +119,8 @@ def find_overheard_upto(unread: Sequence[LogEntry], upto: Seq) -> Seq:
     """
     if not unread:
         return _NOTHING
-    asked = [one.seq for one in unread if _asks_agent(one)]
-    return Seq(asked[0] - 1) if asked else upto
+    addressed = [one.seq for one in unread if _asks_agent(one)]
+    return Seq(addressed[0] - 1) if addressed else upto
 
 
 def _asks_agent(one: LogEntry) -> bool:
@@ -133,13 +133,13 @@ def plan_rewind(view: Sequence[TurnInView], count: int, by: str) -> RewindPlan:
         return RewindPlan(text="Nothing is in view here that could be taken back.")
     first, found = _find_exchanges(view, count)
     short = f" (of {count}: no more are in view)" if found < count else ""
-    gone = view[first:]
+    leaving = view[first:]
     return RewindPlan(
         text=(
-            f"Taken back: the last {_format_exchanges(found)}{short}, which {_format_were_turns(len(gone))} "
+            f"Taken back: the last {_format_exchanges(found)}{short}, which {_format_were_turns(len(leaving))} "
             "of this conversation."
         ),
-        fact=ConversationRewound(first=gone[0].seq, last=gone[-1].seq, by=by),
+        fact=ConversationRewound(first=leaving[0].seq, last=leaving[-1].seq, by=by),
     )
 
 
@@ -150,13 +150,13 @@ def plan_retry(view: Sequence[TurnInView], by: str, conversation: ConversationId
         return RewindPlan(text="Nothing is in view here that could be answered again.")
     first = _include_interrupted(view, with_input[-1])
     last = max(index for index, turn in enumerate(view) if turn.fact.within is None)
-    gone = view[first : last + 1]
-    again = tuple(sorted({seq for turn in gone for seq in turn.covers}))
+    leaving = view[first : last + 1]
+    again = tuple(sorted({seq for turn in leaving for seq in turn.covers}))
     lines = f"{len(again)} message{'' if len(again) == 1 else 's'}"
     return RewindPlan(
         text=f"Once more: {lines} of this conversation {'is' if len(again) == 1 else 'are'} answered again, "
-        f"and {_format_turns(len(gone))} taken back.",
-        fact=ConversationRewound(first=gone[0].seq, last=gone[-1].seq, by=by, again=again),
+        f"and {_format_turns(len(leaving))} taken back.",
+        fact=ConversationRewound(first=leaving[0].seq, last=leaving[-1].seq, by=by, again=again),
     )
 
 
@@ -203,7 +203,7 @@ def _format_were_turns(count: int) -> str:
 MAX_EARLIER_TURNS = 20
 """Turns that are searched for the last read position: messages posted unasked read nothing."""
 MAX_REWOUND_LINES = 50
-"""As many as one turn reads."""
+"""Lines that one turn reads at most."""
 LOCK_TIMEOUT_S = 0.1
 """Time to acquire the lock: a free one is acquired at once, unless an earlier waiter has not taken it yet."""
 COMPACT_TIMEOUT_S = 8.0

@@ -221,10 +221,10 @@ class UnreadInput:
         recalled = await context.ambient_recall(
             tool_context,
             lines,
-            seen={name for turn in history.turns for name in turn.recalled},
+            known_names={name for turn in history.turns for name in turn.recalled},
             since=history.turns[0].seq if history.turns else None,
             tokens=tokens,
-            asked=any(one.line.is_addressed for one in self.lines),
+            is_addressed=any(one.line.is_addressed for one in self.lines),
             shown=shown,
         )
         if recalled.is_foreign:
@@ -366,7 +366,7 @@ class _TurnPrompt:
 
 
 class TurnRun:
-    """One running turn. What it has consumed so far can be read at any time."""
+    """Running turn. What it has consumed so far can be read at any time."""
 
     def __init__(self, context: AgentContext, start: TurnStart, handle: TurnHandle) -> None:
         self.start = start
@@ -589,7 +589,7 @@ class TurnRun:
                 self.start = replace(self.start, autonomous=False)
                 tool_context = replace(tool_context, autonomous=False)
             updated = self._with_requesters(replace(tool_context, requesters=(*tool_context.requesters, *requesters)))
-            if updated != tool_context:  # whoever speaks during the turn is a requester, too
+            if updated != tool_context:  # a person who speaks during the turn is a requester, too
                 tool_context = updated
                 tools.tools = context.tools_for(tool_context)
             return text

@@ -154,7 +154,7 @@ async def ask(path: Path, messages: int, rounds: int) -> dict[str, float]:
         busy = time.process_time()
         for lines, rare in asking:
             began = time.perf_counter()
-            came = await recalling(where, lines, seen=(), since=Seq(0), tokens=150, asked=False)
+            came = await recalling(where, lines, known_names=(), since=Seq(0), tokens=150, is_addressed=False)
             taken.append((time.perf_counter() - began) * 1000)
             told += bool(came.text) and not rare
             public = bool(rare) and int(rare.removeprefix("once")) % PLACES % 3 != 0

@@ -51,7 +51,7 @@ async def recalled(kit: Papers, words: str, place: Address = OWNER) -> list[str]
 
 
 async def comes_to_mind(kit: Papers, line: str, place: Address = OWNER) -> str:
-    found = await kit.recalling(at(place), [line], seen=(), since=None, tokens=500, asked=False)
+    found = await kit.recalling(at(place), [line], known_names=(), since=None, tokens=500, is_addressed=False)
     return found.text
 
 

@@ -56,7 +56,7 @@ async def confide(kit: Papers, place: Address, secret: str = SECRET) -> None:
 
 async def ambient(kit: Papers, where: ToolContext, *lines: str) -> str:
     """What such messages call to mind there."""
-    return (await kit.recalling(where, lines, seen=(), since=None, tokens=5_000, asked=False)).text
+    return (await kit.recalling(where, lines, known_names=(), since=None, tokens=5_000, is_addressed=False)).text
 
 
 async def gather(kit: Papers, place: Address) -> str:

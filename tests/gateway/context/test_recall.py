@@ -60,10 +60,10 @@ async def recalled(
     return await (recalling or kit.recalling)(
         at(place),
         lines,
-        seen=seen,
+        known_names=seen,
         since=None if since is None else Seq(since),
         tokens=tokens,
-        asked=True,
+        is_addressed=True,
         shown=shown,
     )
 
@@ -479,7 +479,7 @@ async def test_what_the_command_says_comes_behind_what_was_found(tmp_path: Path)
         assert again.text.split("\n")[1:] == ['"the harbour"'], "the command says it in other words' stead"
         small = await recalled(kit, "nothing else", recalling=recalling, tokens=42)
         assert small.text.split("\n")[1:] == ['"the ferry [MEMORY.md] x"']
-        unasked = await recalling(at(ROOM), ["none"], seen=(), since=None, tokens=500, asked=False)
+        unasked = await recalling(at(ROOM), ["none"], known_names=(), since=None, tokens=500, is_addressed=False)
         assert unasked == RecallResult()
 
 

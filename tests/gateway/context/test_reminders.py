@@ -164,7 +164,7 @@ def test_a_cancelled_one_is_not_told(tmp_path: Path) -> None:
         async with town(tmp_path) as here:
             made = await here.remind("never", at="in 10 min")
             await here.remind("later", at="in 11 min")
-            cancelled = here.reminders.cancel(made.id, agent="reverie", where=HERE.conversation, reason="no\nneed")
+            cancelled = here.reminders.cancel(made.id, agent="reverie", place=HERE.conversation, reason="no\nneed")
             assert await cancelled is True
             await here.clock.passes(minutes=11)
             assert await here.until(1) == ["later"]
@@ -184,7 +184,7 @@ def test_one_that_is_cancelled_while_another_is_told_is_not_told(tmp_path: Path)
             async def cancels(alarm: Alarm) -> None:
                 await here.fire(alarm)
                 if alarm.reminder == first.id:
-                    await reminders.cancel(second.id, agent="reverie", where=HERE.conversation, reason="")
+                    await reminders.cancel(second.id, agent="reverie", place=HERE.conversation, reason="")
                 if alarm.text == "3":
                     done.set()
 
@@ -408,7 +408,7 @@ def test_a_place_has_room_for_so_many_and_so_has_the_agent_itself(tmp_path: Path
             await here.own("of another", agent="other", at="in 1h")
             with pytest.raises(ToolCallRefused):
                 await here.own("3", at="in 1h")
-            await here.reminders.cancel(first.id, agent="reverie", where=HERE.conversation, reason="")
+            await here.reminders.cancel(first.id, agent="reverie", place=HERE.conversation, reason="")
             await here.remind("4", at="in 1h")
             with pytest.raises(ToolCallRefused):
                 await here.remind("5", at="in 1h")
@@ -466,7 +466,7 @@ def test_an_id_is_never_used_twice(tmp_path: Path) -> None:
         left = ids()
         async with town(tmp_path, ids=lambda _: next(left)) as here:
             assert [(await here.remind("x", at="in 1h")).id for _ in range(2)] == ["A0A1A1", "B"]
-            cancelled = here.reminders.cancel(" aoaial ", agent="reverie", where=HERE.conversation, reason="")
+            cancelled = here.reminders.cancel(" aoaial ", agent="reverie", place=HERE.conversation, reason="")
             assert await cancelled is True
             assert (await here.remind("x", at="in 1h")).id == "C"
 
@@ -488,11 +488,11 @@ def test_only_those_of_the_own_place_are_seen_and_cancelled(tmp_path: Path) -> N
                 (own, "other", None),
                 (others, "reverie", None),
             ):
-                assert await here.reminders.cancel(wanted.id, agent=agent, where=where, reason="") is False
+                assert await here.reminders.cancel(wanted.id, agent=agent, place=where, reason="") is False
             assert await here.reminders.list("reverie", HERE.conversation) == []
             assert await here.reminders.list("reverie", None) == [own]
             assert await here.reminders.list("other", None) == [others]
-            assert await here.reminders.cancel(own.id, agent="reverie", where=None, reason="") is True
+            assert await here.reminders.cancel(own.id, agent="reverie", place=None, reason="") is True
             [ended] = await here.store.entries(kinds=["reminder_ended"])
             assert ended.conversation == inner_conversation("reverie")
 
