@@ -244,14 +244,16 @@ def test_a_hundred_reactions_are_looked_up_in_a_few_questions(tmp_path: Path) ->
 
 @given(st.one_of(alarms, reactions, deliveries, finished, links), st.text(max_size=200), st.booleans())
 def test_whatever_happened_is_one_line_whose_frame_nobody_can_close(event: SystemEvent, post: str, plain: bool) -> None:
-    told = PromptLine(sender="", role="", sent=NOW, text="", is_addressed=False, event=render_system_event(event, post))
+    pieces = render_system_event(event, post)
+    told = PromptLine(sender="", role="", sent=NOW, text="", is_addressed=False, event=pieces)
     (only,) = render_line(told, plain=plain).splitlines()
     frame, *rest = only.removeprefix("[2026-03-01 09:00] ").split('"')
     assert frame.startswith("(")
     assert only.endswith(")")
     assert len(rest) % 2 == 0, "what is quoted ends"
     outside = "".join([frame, *rest[1::2]])
-    assert outside.count("(") == outside.count(")") == 1
+    ours = "".join(words for kind, words in pieces if kind == "own")
+    assert outside.count("(") == outside.count(")") == 1 + ours.count("(")
 
 
 def test_who_only_looks_like_somebody_who_spoke_before_is_told(tmp_path: Path) -> None:

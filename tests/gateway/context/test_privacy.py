@@ -188,7 +188,7 @@ async def test_what_a_dream_made_of_secrets_is_found_by_nobody_else(tmp_path: Pa
 
 
 scopes = st.sampled_from([PUBLIC, *(place.conversation for place in PRIVATE)])
-sights = st.builds(Visibility, scope=scopes, everything=st.booleans())
+sights = st.builds(Visibility, scope=scopes, sees_everything=st.booleans())
 pieces = st.lists(st.tuples(scopes, st.sampled_from(["noted", "said", "answered"])), min_size=1, max_size=8)
 
 
