@@ -1,6 +1,16 @@
-"""What of a prompt to have cached, and for how long: decided by price. All files but `keeper` are pure.
+"""Prompt caching: which parts of a prompt to cache, and for how long, decided by price.
 
-`prices` says what tokens cost, `cadence` how soon a prefix is asked for again, `warmth` what is believed to be
-cached; `lifetimes` is what pays, `marks` where it pays, and `plan` what that comes to for one request. `keepwarm`
-says when it would pay to read a prefix only so that it stays cached.
+Open `client` for the model wrapper that does it (`CachingModel`), `plan` for the decision about one request, `state`
+for what is known of a cache and of the gaps between requests, `prices` for the cost of tokens, and `keep_warm` for the
+service that refreshes caches before they expire. All but `client` and `keep_warm` are pure.
+
+The way of a request: `CachingModel` measures it (`agent.tokens`), and `plan.segment_prompt` divides it into segments
+that end where a breakpoint can stand, each named by a digest of all bytes up to there. `state.CacheState` holds which
+of these prefixes are probably cached, `state.Cadence` how soon they are likely to be requested again, and
+`plan.plan_cache` chooses the breakpoints. After the answer the bill is compared with the plan (`plan.find_cache_miss`),
+and the state is corrected by it.
+
+Times are seconds since the epoch, not of the monotonic clock, because gaps that began before a restart count. A digest
+covers no byte behind its segment, so an unchanged prefix keeps its digest. `GapStats` is stored, so the order of its
+fields is a file format.
 """

@@ -1,8 +1,7 @@
-"""A model whose cache is looked after: plans the marks of each request, and keeps account of what became of them.
+"""A model whose prompt cache is managed: plans the breakpoints of each request, and accounts for what came of them.
 
-The last request of each conversation, as far as there is room. Pure.
-
-One writer at a time of a cold prefix: others wait until what it writes can be read, but not for ever.
+`CachingModel` is the wrapper. `LastRequests` keeps the last request of each conversation, `SingleFlight` lets only one
+request at a time write a cold prefix: others wait until it can be read, for a limited time.
 """
 
 import asyncio
@@ -42,53 +41,59 @@ from gateway.core.tool_spec import Image
 
 
 class SingleFlight:
-    """The prefixes that are being written just now."""
+    """Prefixes that are being written now, each by one request."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._writers: dict[Digest, asyncio.Event] = {}
 
     async def wait_for_writer(self, prefix: Digest | None, until_s: float) -> bool:
-        """Wait for whoever writes this prefix, until `until_s` by the clock's `monotonic` at the longest.
+        """Wait for the request that writes this prefix, until `until_s` of the clock's `monotonic` at the latest.
 
-        True: it can be read, or its writer has failed. False: nobody writes it, or it took too long; what is done
-        about it before the next suspension is done before anybody else's turn.
+        True: the prefix can be read, or its writer has failed. False: there is no writer, or it took too long; then the
+        caller can start writing before its next suspension without a race.
         """
-        begun = self._writers.get(prefix) if prefix is not None else None
+        written = self._writers.get(prefix) if prefix is not None else None
         left_s = until_s - self._clock.monotonic()
-        if begun is None or left_s <= 0:
+        if written is None or left_s <= 0:
             return False
-        waits = [asyncio.ensure_future(begun.wait()), asyncio.ensure_future(self._clock.sleep(left_s))]
+        tasks = [asyncio.ensure_future(written.wait()), asyncio.ensure_future(self._clock.sleep(left_s))]
         try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for one in waits:
-                one.cancel()
-        return begun.is_set()
+            for task in tasks:
+                task.cancel()
+        return written.is_set()
 
     def start(self, prefix: Digest | None) -> asyncio.Event:
-        """Begin to write: set what this returns once it can be read, and `end` it in any case. None: it writes none."""
-        begun = asyncio.Event()
-        if prefix is not None:
-            self._writers[prefix] = begun
-        return begun
+        """Begin to write. Set the returned event once the prefix can be read, and call `finish` in any case.
 
-    def finish(self, prefix: Digest | None, begun: asyncio.Event) -> None:
-        """Nobody has to wait any more."""
-        begun.set()
-        if prefix is not None and self._writers.get(prefix) is begun:
+        `prefix` None: the request writes no shared prefix.
+        """
+        written = asyncio.Event()
+        if prefix is not None:
+            self._writers[prefix] = written
+        return written
+
+    def finish(self, prefix: Digest | None, written: asyncio.Event) -> None:
+        """Release everyone who waits."""
+        written.set()
+        if prefix is not None and self._writers.get(prefix) is written:
             del self._writers[prefix]
 
 
 MAX_CONVERSATIONS = 256
-"""Conversations."""
+"""Limit of conversations whose last request is kept."""
 MAX_BYTES = 64_000_000
-"""Of all that is kept, roughly: requests hold their texts and images whole, and views are kept for fewer of them."""
+"""Limit of all kept requests, roughly: they hold their texts and images whole, and views are kept for fewer of them."""
 _BYTES_PER_TOKEN = 5
 
 
 class LastRequests:
-    """By agent and conversation; what was kept longest ago leaves first. The last one stays, however large it is."""
+    """Last request of each conversation, by agent and conversation.
+
+    The request that was kept first leaves first. The newest always stays, however large it is.
+    """
 
     def __init__(self) -> None:
         self._requests: OrderedDict[tuple[str, str], tuple[PlannedRequest, int]] = OrderedDict()
@@ -98,43 +103,44 @@ class LastRequests:
         return len(self._requests)
 
     def get(self, agent: str, place: str) -> PlannedRequest | None:
-        """Return the last one of this conversation, if it is still here."""
+        """Return the last request of this conversation, or None if it is not kept any more."""
         found = self._requests.get((agent, place))
         return found[0] if found is not None else None
 
-    def put(self, ask: PlannedRequest) -> PlannedRequest | None:
-        """Keep this one. Returns the one before it."""
-        key, size = (ask.request.shared_key, ask.request.conversation_id), _estimate_bytes(ask)
+    def put(self, planned: PlannedRequest) -> PlannedRequest | None:
+        """Keep this request. Return the one before it."""
+        key, size = (planned.request.shared_key, planned.request.conversation_id), _estimate_bytes(planned)
         before, freed = self._requests.pop(key, (None, 0))
-        self._requests[key] = ask, size
+        self._requests[key] = planned, size
         self._bytes += size - freed
         while len(self._requests) > 1 and (len(self._requests) > MAX_CONVERSATIONS or self._bytes > MAX_BYTES):
             self._bytes -= self._requests.popitem(last=False)[1][1]
         return before
 
 
-def _estimate_bytes(ask: PlannedRequest) -> int:
-    words = (ask.estimate.size.total - ask.estimate.size.images) * _BYTES_PER_TOKEN
-    if not ask.estimate.size.images:
-        return words
-    parts = [part for said in ask.request.conversation for part in said.parts]
-    return words + sum([len(part.data) for part in parts if isinstance(part, Image)])
+def _estimate_bytes(planned: PlannedRequest) -> int:
+    text_bytes = (planned.estimate.size.total - planned.estimate.size.images) * _BYTES_PER_TOKEN
+    if not planned.estimate.size.images:
+        return text_bytes
+    parts = [part for message in planned.request.conversation for part in message.parts]
+    return text_bytes + sum([len(part.data) for part in parts if isinstance(part, Image)])
 
 
 logger = logging.getLogger("reverie.cache")
 _MAX_WAIT_S = {"marks": 10.0, "automatic": 60.0, "none": 0.0}
-"""How long others wait for the writer of a cold prefix, at most. A local model may read for a minute, and what it
-reads twice costs that time; a remote one begins to answer within seconds, or hangs."""
+"""Longest wait for the writer of a cold prefix. A local model may read for a minute, and reading twice costs that time;
+a remote one begins to answer within seconds, or hangs."""
 _RETRY_S = 60.0
-"""What is asked so soon after a failure is asked again (`agent.models.failover.MAX_RETRY_AFTER_S`): nobody's habit."""
+"""A request so soon after a failure is a retry (`agent.models.failover.MAX_RETRY_AFTER_S`), and says nothing about
+gaps."""
 
 
 class CachingModel:
     """A `Model` around another one.
 
-    Everything of it but `stream` is the other's. `StreamEnd` comes with an `account`. The first call of a cold prefix
-    that all conversations share is made alone: others wait for its first chunk, or its end, because what it writes can
-    be read only then.
+    It forwards everything but `stream`. `StreamEnd` comes with an `account`. The first request that writes a cold
+    prefix of all conversations is sent alone: others wait for its first chunk, or its end, because the prefix can be
+    read only then.
     """
 
     def __init__(
@@ -147,25 +153,26 @@ class CachingModel:
         policy: Callable[[str], CachePolicy],
         rests: Callable[["CachingModel", str, str], None] | None = None,
     ) -> None:
-        """`policy` and `gauge` are asked before each request, the former by the agent's id (`ModelRequest.shared_key`).
+        """Wrap `model`.
 
-        `rests` is told after each request, with its agent and its conversation. None: nobody wants to know.
+        `policy` and `gauge` are called before each request, `policy` with the agent's id (`ModelRequest.shared_key`).
+        `rests` is called after each request with its agent and its conversation. None: no callback.
         """
         self._model = model
-        self.dialect = dialect  # its price may be another one from some moment on
+        self.dialect = dialect  # replaced when its price changes
         self._clock = clock
         self._gauge = gauge
         self._policy = policy
         self._on_idle = rests
         self.pending_requests = 0
-        """Requests under way that somebody waits for."""
+        """Requests under way whose answer is wanted."""
         self._cache_state = CacheState()
         self._cadence: dict[str, Cadence] = {}
         self.last_requests = LastRequests()
-        """The last request of each conversation that was answered."""
+        """Last answered request of each conversation."""
         self._single_flight = SingleFlight(clock)
         self._failed_s: dict[tuple[str, str], float] = {}
-        """When the last request of a conversation failed, if it did."""
+        """Time of the failure of a conversation's last request, if it failed."""
         self.name = model.name
         self.label = model.label
         self.context_tokens = model.context_tokens
@@ -181,11 +188,11 @@ class CachingModel:
         await self._model.aclose()
 
     def restore_cadence(self, agent: str, cadence: Cadence) -> None:
-        """Know the habits of an agent's conversations from before. Too late once it was asked: that counts."""
+        """Restore the gaps seen in an agent's conversations. Ignored after its first request."""
         self._cadence.setdefault(agent, cadence)
 
     def max_cost_usd(self, request: ModelRequest) -> float:
-        """What it may cost at most, as far as its length can be told. 0: nothing."""
+        """Return the most that a request may cost, as far as its length is known. 0: nothing."""
         before = self.last_requests.get(request.shared_key, request.conversation_id)
         measured = (before.request, before.estimate) if before is not None else None
         _, estimate = self._gauge.estimate(self.dialect.model, request, measured)
@@ -193,7 +200,7 @@ class CachingModel:
         return self.dialect.max_cost_usd(estimate.tokens, request.max_output_tokens, long=long)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
-        # Where nothing is to be answered nobody has said anything: that tells nothing of anybody's habits.
+        # A request without an answer does not come from a message, so it says nothing about gaps.
         answer = self._stream_planned if request.max_output_tokens else self._model.stream
         self.pending_requests += 1
         try:
@@ -207,46 +214,48 @@ class CachingModel:
 
     async def _stream_planned(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         key, at_s = (request.shared_key, request.conversation_id), self._now_s()
-        if not 0 <= at_s - self._failed_s.pop(key, -inf) <= _RETRY_S:  # else it is the same request, once more
+        if not 0 <= at_s - self._failed_s.pop(key, -inf) <= _RETRY_S:  # else it is a retry
             self._cadence_of(request).observe_request(request.conversation_id, at_s)
-        ask, until_s = self._plan_request(request), self._clock.monotonic() + _MAX_WAIT_S[self.dialect.caching]
-        while await self._single_flight.wait_for_writer(ask.written_prefix, until_s):
-            ask = self._plan_request(request)
-        begun, billed = self._single_flight.start(ask.written_prefix), None
+        planned, until_s = self._plan_request(request), self._clock.monotonic() + _MAX_WAIT_S[self.dialect.caching]
+        while await self._single_flight.wait_for_writer(planned.written_prefix, until_s):
+            planned = self._plan_request(request)
+        written, billed = self._single_flight.start(planned.written_prefix), None
         try:
-            async with aclosing(self._model.stream(ask.request)) as chunks:
+            async with aclosing(self._model.stream(planned.request)) as chunks:
                 async for chunk in chunks:
-                    if not begun.is_set():
-                        self._record_sent(ask)
-                        self._single_flight.finish(ask.written_prefix, begun)
+                    if not written.is_set():
+                        self._record_sent(planned)
+                        self._single_flight.finish(planned.written_prefix, written)
                     if isinstance(chunk, StreamStart):
                         billed = chunk.usage
-                        yield replace(chunk, billed_accounts=partial(self._account_partial, ask, billed))
+                        yield replace(chunk, billed_accounts=partial(self._account_partial, planned, billed))
                     else:
-                        yield self._finish(ask, chunk) if isinstance(chunk, StreamEnd) else chunk
+                        yield self._finish(planned, chunk) if isinstance(chunk, StreamEnd) else chunk
         except ModelError as error:
             self._failed_s[key] = self._now_s()
-            error.accounts = self._account_partial(ask, billed)
+            error.accounts = self._account_partial(planned, billed)
             raise
         finally:
-            self._single_flight.finish(ask.written_prefix, begun)
+            self._single_flight.finish(planned.written_prefix, written)
 
     def _plan_request(self, request: ModelRequest) -> PlannedRequest:
         at_s, cadence = self._now_s(), self._cadence_of(request)
         before = self.last_requests.get(request.shared_key, request.conversation_id)
         measured = (before.request, before.estimate) if before is not None else None
         meter, estimate = self._gauge.estimate(self.dialect.model, request, measured)
-        laid = segment_prompt(request, estimate.size, (before.request, before.segments) if before is not None else None)
-        path = tuple([unit.digest for unit in laid])
+        segments = segment_prompt(
+            request, estimate.size, (before.request, before.segments) if before is not None else None
+        )
+        digests = tuple([segment.digest for segment in segments])
         policy = self._policy(request.shared_key)
-        cached = self._cache_state.find(path, at_s)
+        cached = self._cache_state.find(digests, at_s)
         if self.dialect.caching == "automatic":
-            planned = plan_automatic(laid, cached)
+            plan = plan_automatic(segments, cached)
         else:
-            usable = laid
+            usable = segments
             if request.answer_only and request.tools:
-                usable, cached = segments_before_messages(laid, cached)
-            planned = plan_cache(
+                usable, cached = segments_before_messages(segments, cached)
+            plan = plan_cache(
                 usable,
                 price=self.dialect.calibrated_price(estimate),
                 policy=policy if self.dialect.caching == "marks" else replace(policy, kind="off"),
@@ -254,121 +263,127 @@ class CachingModel:
                 own=cadence.odds(request.conversation_id),
                 cached=cached,
             )
-        planned = replace(planned, blocks=tuple([calibrate_block(block, estimate) for block in planned.blocks]))
-        marked = replace(request, breakpoints=planned.breakpoints)
+        plan = replace(plan, blocks=tuple([calibrate_block(block, estimate) for block in plan.blocks]))
+        marked = replace(request, breakpoints=plan.breakpoints)
         return PlannedRequest(
-            request=marked, segments=laid, digests=path, plan=planned, meter=meter, estimate=estimate, sent_at_s=at_s
+            request=marked,
+            segments=segments,
+            digests=digests,
+            plan=plan,
+            meter=meter,
+            estimate=estimate,
+            sent_at_s=at_s,
         )
 
-    def _record_sent(self, ask: PlannedRequest) -> None:
+    def _record_sent(self, planned: PlannedRequest) -> None:
         self._cache_state.record_request(
-            ask.digests, read=ask.plan.read_segments, writes=ask.plan.writes, at_s=ask.sent_at_s
+            planned.digests, read=planned.plan.read_segments, writes=planned.plan.writes, at_s=planned.sent_at_s
         )
 
-    def _finish(self, ask: PlannedRequest, end: StreamEnd) -> StreamEnd:
-        """The answer is whole: compare what was billed with what was expected."""
-        whole = replace(end.usage, input_tokens=end.usage.input_tokens + end.cleared_tokens)
-        ask = replace(ask, billed_tokens=count_prompt_tokens(whole), cleared_tokens=end.cleared_tokens)
-        ask.meter.record_bill(ask.estimate, whole)
+    def _finish(self, planned: PlannedRequest, end: StreamEnd) -> StreamEnd:
+        """Record a complete answer: compare the bill with the plan."""
+        usage = replace(end.usage, input_tokens=end.usage.input_tokens + end.cleared_tokens)
+        planned = replace(planned, billed_tokens=count_prompt_tokens(usage), cleared_tokens=end.cleared_tokens)
+        planned.meter.record_bill(planned.estimate, usage)
         account = self._build_account(
-            ask, self.last_requests.get(ask.request.shared_key, ask.request.conversation_id), end
+            planned, self.last_requests.get(planned.request.shared_key, planned.request.conversation_id), end
         )
-        self.last_requests.put(replace(ask, account=account))
-        if end.stop_reason != "tools":  # the loop is over: what only it would have sent again is cached for nobody
-            self._cache_state.forget(ask.digests_from(end.ephemeral_from))
+        self.last_requests.put(replace(planned, account=account))
+        if end.stop_reason != "tools":  # the loop is over: its own messages will not be sent again
+            self._cache_state.forget(planned.digests_from(end.ephemeral_from))
         return replace(end, account=account)
 
-    def _account_partial(self, ask: PlannedRequest, usage: Usage | None) -> tuple[RequestUsage, ...]:
-        """What an answer cost that did not come to its end."""
+    def _account_partial(self, planned: PlannedRequest, usage: Usage | None) -> tuple[RequestUsage, ...]:
+        """Return the account of an answer that broke off. Empty: nothing was billed."""
         end = StreamEnd(stop_reason="end", usage=usage or Usage(), model=self.dialect.model)
         return (
-            (self._build_account(replace(ask, billed_tokens=count_prompt_tokens(end.usage)), None, end),)
+            (self._build_account(replace(planned, billed_tokens=count_prompt_tokens(end.usage)), None, end),)
             if usage is not None
             else ()
         )
 
-    def _build_account(self, ask: PlannedRequest, before: PlannedRequest | None, end: StreamEnd) -> RequestUsage:
-        usage, expected = end.usage, find_cache_miss(ask, end.usage)
-        if expected is not None:
-            self._record_miss(ask, usage)
+    def _build_account(self, planned: PlannedRequest, before: PlannedRequest | None, end: StreamEnd) -> RequestUsage:
+        usage, missed_tokens = end.usage, find_cache_miss(planned, end.usage)
+        if missed_tokens is not None:
+            self._record_miss(planned, usage)
         account = RequestUsage(
             provider=self.dialect.provider,
             model=end.model or self.dialect.model,
-            blocks=ask.block_accounts,
+            blocks=planned.block_accounts,
             usage=usage,
             cost_usd=self.dialect.price.cost_usd(usage),
-            exact=self._gauge.is_exact(ask.request),
-            missed=explain_cache_miss(ask, before, expected, usage),
-            cleared=ask.cleared_tokens,
+            exact=self._gauge.is_exact(planned.request),
+            missed=explain_cache_miss(planned, before, missed_tokens, usage),
+            cleared=planned.cleared_tokens,
         )
         if account.missed:
-            logger.info("%s: %s", ask.request.conversation_id, account.missed)
+            logger.info("%s: %s", planned.request.conversation_id, account.missed)
         return account
 
-    def _record_miss(self, ask: PlannedRequest, usage: Usage) -> None:
-        """Believe what was billed: less was cached than was thought."""
-        read = ask.count_segments_read(usage.cache_read_tokens)
-        self._cache_state.forget(ask.digests[read : ask.plan.read_segments])
+    def _record_miss(self, planned: PlannedRequest, usage: Usage) -> None:
+        """Correct the state by the bill: less was cached than expected."""
+        read = planned.count_segments_read(usage.cache_read_tokens)
+        self._cache_state.forget(planned.digests[read : planned.plan.read_segments])
         if self.dialect.caching == "marks":
-            marks = {(mark.behind, mark.index): mark.lifetime for mark in ask.plan.breakpoints}
+            breakpoints = {(mark.behind, mark.index): mark.lifetime for mark in planned.plan.breakpoints}
             writes = [
-                (place, marks[unit.behind, unit.number])
-                for place, unit in enumerate(ask.segments)
-                if place >= read and unit.takes_breakpoint and (unit.behind, unit.number) in marks
+                (place, breakpoints[segment.behind, segment.number])
+                for place, segment in enumerate(planned.segments)
+                if place >= read and segment.takes_breakpoint and (segment.behind, segment.number) in breakpoints
             ]
-            self._cache_state.record_request(ask.digests, read=read, writes=writes, at_s=ask.sent_at_s)
+            self._cache_state.record_request(planned.digests, read=read, writes=writes, at_s=planned.sent_at_s)
 
     def plan_refresh(self, agent: str, place: str, *, budget_usd: float) -> CacheRefresh | None:
-        """When to `refresh` a conversation, and what it may cost; None: not at all (`agent.cache.plan`)."""
-        ask, policy = self.last_requests.get(agent, place), self._policy(agent)
-        found = (
-            find_idle_conversation(ask, self._cache_state.find_with_expiry(ask.digests, self._now_s()))
-            if ask is not None
+        """Return when to `refresh` a conversation and the cost. None: not at all (`agent.cache.plan`)."""
+        planned, policy = self.last_requests.get(agent, place), self._policy(agent)
+        idle = (
+            find_idle_conversation(planned, self._cache_state.find_with_expiry(planned.digests, self._now_s()))
+            if planned is not None
             else None
         )
-        if ask is None or found is None or policy.kind == "off":
+        if planned is None or idle is None or policy.kind == "off":
             return None
         lengthens = policy.kind == "auto" and policy.allows_hour
-        cadence, price = self._cadence_of(ask.request), self.dialect.price
-        return plan_refresh(found, cadence, price, budget_usd=budget_usd, lengthens=lengthens)
+        cadence, price = self._cadence_of(planned.request), self.dialect.price
+        return plan_refresh(idle, cadence, price, budget_usd=budget_usd, lengthens=lengthens)
 
     def forecast(self, agent: str, place: str) -> CacheForecast:
-        """What the cache of a conversation's history is like now, and how long that is expected to matter."""
-        ask, price, caching = self.last_requests.get(agent, place), self.dialect.price, self.dialect.caching
+        """Return the present state of the cache of a conversation's history, and how long it matters."""
+        planned, price, caching = self.last_requests.get(agent, place), self.dialect.price, self.dialect.caching
         if caching == "none" or (caching == "marks" and self._policy(agent).kind == "off"):
-            return UNKNOWN_FORECAST  # `off` is about marks: who caches by itself cannot be told not to
+            return UNKNOWN_FORECAST  # `off` means no breakpoints; automatic caching cannot be switched off
         odds = self._cadence.setdefault(agent, Cadence()).odds(place)
         return forecast_cache(
-            ask,
-            lambda: self._cache_state.find_with_expiry(ask.digests, self._now_s()) if ask else (),
+            planned,
+            lambda: self._cache_state.find_with_expiry(planned.digests, self._now_s()) if planned else (),
             odds,
             price,
             self._now_s(),
         )
 
     async def refresh(self, agent: str, place: str) -> RequestUsage | None:
-        """Read again what is cached of a conversation, and answer nothing. None: there is nothing any more.
+        """Read the cached part of a conversation again, without an answer. None: nothing is cached any more.
 
         Raises a ModelError; it may be billed all the same.
         """
-        at_s, newest, end = self._now_s(), self.last_requests.get(agent, place), None
-        ask = (
-            build_refresh_request(newest, self._cache_state.find_with_expiry(newest.digests, at_s), at_s)
-            if newest is not None
+        at_s, last, end = self._now_s(), self.last_requests.get(agent, place), None
+        planned = (
+            build_refresh_request(last, self._cache_state.find_with_expiry(last.digests, at_s), at_s)
+            if last is not None
             else None
         )
-        if ask is None:
+        if planned is None:
             return None
-        async with aclosing(self._model.stream(ask.request)) as chunks:
+        async with aclosing(self._model.stream(planned.request)) as chunks:
             async for chunk in chunks:
                 end = chunk if isinstance(chunk, StreamEnd) else end
         assert end is not None
-        self._record_sent(ask)
-        return self._build_account(ask, None, end)
+        self._record_sent(planned)
+        return self._build_account(planned, None, end)
 
     def _cadence_of(self, request: ModelRequest) -> Cadence:
         return self._cadence.setdefault(request.shared_key, Cadence())
 
     def _now_s(self) -> float:
-        # Not the monotonic clock: what is known of yesterday must still count after a restart.
+        # Not the monotonic clock: the past must still count after a restart.
         return self._clock.now().timestamp()

@@ -1,7 +1,7 @@
-"""Sends what `agent.cache.plan` finds worth its money: prompts that are read again so that they stay cached.
+"""Service that keeps prompt caches warm: it sends the refreshes that `agent.cache.plan` finds worth their cost.
 
-Nothing is sent, and nothing waited for, while there is no budget. A refresh is begun only while nobody waits for an
-answer of that model, one at a time; one that failed is not tried again before the conversation goes on.
+Without a budget it sends nothing. A refresh begins only while the model has no other request under way, one at a time.
+A refresh that failed is not tried again before the conversation goes on.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ from gateway.core.events import RequestUsage
 
 logger = logging.getLogger("reverie.cache")
 _MAX_REFRESH_TIMES = 1_000
-"""Conversations of which it is known when they were read again."""
+"""Limit of conversations whose last refresh is remembered."""
 
 
 class _IdleKey(NamedTuple):
-    """A conversation that nobody asks in just now."""
+    """Idle conversation of an agent with a model."""
 
     model: CachingModel
     agent: str
@@ -30,43 +30,46 @@ class _IdleKey(NamedTuple):
 
 
 class CacheWarmer:
-    """One for all models, so that each agent has one budget a day."""
+    """Refreshes the caches of all models. There is one, so that each agent has one budget a day."""
 
     def __init__(self, clock: Clock, *, budget_usd: Callable[[], float]) -> None:
-        """`budget_usd`: per agent and UTC day, asked anew each time."""
+        """Start without conversations.
+
+        `budget_usd`: returns the budget per agent and UTC day; called anew each time.
+        """
         self._clock = clock
         self._budget_usd = budget_usd
         self._budget = KeepWarmBudget()
         self._refresh_times: dict[_IdleKey, float] = {}
-        """When to read what again."""
+        """Time of the next refresh of each conversation."""
         self._refreshed_at: dict[tuple[str, str], datetime] = {}
         self._dropped: set[tuple[CachingModel, str]] = set()
-        """What an agent does not think with any more."""
+        """Models that an agent does not use any more."""
         self._changed = asyncio.Event()
 
     def replace_models(self, agent: str, before: Collection[CachingModel], after: Collection[CachingModel]) -> None:
-        """An agent thinks with others now: what it asked the former is not kept warm any more."""
-        self._dropped = {(one, whose) for one, whose in self._dropped if whose != agent or one not in after}
-        self._dropped |= {(one, agent) for one in before if one not in after}
+        """Keep an agent's prompts warm at its new models only."""
+        self._dropped = {(model, owner) for model, owner in self._dropped if owner != agent or model not in after}
+        self._dropped |= {(model, agent) for model in before if model not in after}
         self._refresh_times = {
-            one: at_s for one, at_s in self._refresh_times.items() if (one.model, one.agent) not in self._dropped
+            key: at_s for key, at_s in self._refresh_times.items() if (key.model, key.agent) not in self._dropped
         }
 
-    def forget_model(self, keeper: CachingModel) -> None:
-        """Nobody thinks with that any more, and it is closed."""
-        self._dropped = {one for one in self._dropped if one[0] is not keeper}
-        self._refresh_times = {one: at_s for one, at_s in self._refresh_times.items() if one.model is not keeper}
+    def forget_model(self, model: CachingModel) -> None:
+        """Forget a model that no agent uses any more, and that is closed."""
+        self._dropped = {dropped for dropped in self._dropped if dropped[0] is not model}
+        self._refresh_times = {key: at_s for key, at_s in self._refresh_times.items() if key.model is not model}
 
-    def on_idle(self, keeper: CachingModel, agent: str, place: str) -> None:
-        """An answer has ended there (`CachingModel`)."""
-        self._schedule(_IdleKey(keeper, agent, place))
+    def on_idle(self, model: CachingModel, agent: str, place: str) -> None:
+        """Schedule a refresh after an answer has ended. Called by `CachingModel`."""
+        self._schedule(_IdleKey(model, agent, place))
         self._changed.set()
 
-    async def run(self, told: Callable[[str, RequestUsage], None]) -> None:
-        """Keep warm until cancelled. `told` is called with the agent and what came of each refresh."""
+    async def run(self, on_refresh: Callable[[str, RequestUsage], None]) -> None:
+        """Keep caches warm until cancelled. `on_refresh` is called with the agent and the account of each refresh."""
         while True:
             self._changed.clear()
-            free = [one for one in self._refresh_times if not one.model.pending_requests]
+            free = [key for key in self._refresh_times if not key.model.pending_requests]
             if not free:
                 await self._changed.wait()
                 continue
@@ -77,46 +80,50 @@ class CacheWarmer:
                 continue
             due = self._schedule(first)
             if due is not None and due.at_s <= self._clock.now().timestamp() and not first.model.pending_requests:
-                await self._refresh(first, due, told)
+                await self._refresh(first, due, on_refresh)
 
-    def _schedule(self, one: _IdleKey) -> CacheRefresh | None:
-        """Decide anew: others may have used what it begins with, and money may have been spent."""
-        self._refresh_times.pop(one, None)
+    def _schedule(self, key: _IdleKey) -> CacheRefresh | None:
+        """Decide anew when to refresh a conversation.
+
+        Other conversations may have used the same prefix meanwhile, or money may have been spent.
+        """
+        self._refresh_times.pop(key, None)
         budget_usd = self._budget_usd()
-        if not budget_usd or (one.model, one.agent) in self._dropped:
+        if not budget_usd or (key.model, key.agent) in self._dropped:
             return None
-        left_usd = self._budget.remaining_usd(one.agent, self._clock.now().date(), budget_usd)
-        due = one.model.plan_refresh(one.agent, one.place, budget_usd=left_usd)
+        left_usd = self._budget.remaining_usd(key.agent, self._clock.now().date(), budget_usd)
+        due = key.model.plan_refresh(key.agent, key.place, budget_usd=left_usd)
         if due is not None:
-            self._refresh_times[one] = due.at_s
+            self._refresh_times[key] = due.at_s
         return due
 
-    async def _refresh(self, one: _IdleKey, due: CacheRefresh, told: Callable[[str, RequestUsage], None]) -> None:
-        del self._refresh_times[one]
-        self._budget.spend(one.agent, due.max_cost_usd)  # until it is known; what is cut off may be billed as a whole
+    async def _refresh(self, key: _IdleKey, due: CacheRefresh, on_refresh: Callable[[str, RequestUsage], None]) -> None:
+        del self._refresh_times[key]
+        # Until the cost is known: a refresh that breaks off may be billed as a whole.
+        self._budget.spend(key.agent, due.max_cost_usd)
         try:
-            account = await one.model.refresh(one.agent, one.place)
+            account = await key.model.refresh(key.agent, key.place)
         except ModelError as error:
-            logger.info("%s is not kept warm: %s", one.place, error.reason)
+            logger.info("%s is not kept warm: %s", key.place, error.reason)
             return
         cost_usd = 0.0 if account is None else account.cost_usd or 0.0
-        self._budget.spend(one.agent, cost_usd - due.max_cost_usd)
+        self._budget.spend(key.agent, cost_usd - due.max_cost_usd)
         if account is not None:
             read = account.usage.cache_read_tokens
-            logger.info("%s is kept warm: %d tokens were read again for $%.6f", one.place, read, cost_usd)
-            told(one.agent, account)
-            self._refreshed_at[one.agent, one.place] = self._clock.now()
+            logger.info("%s is kept warm: %d tokens were read again for $%.6f", key.place, read, cost_usd)
+            on_refresh(key.agent, account)
+            self._refreshed_at[key.agent, key.place] = self._clock.now()
             if len(self._refreshed_at) > _MAX_REFRESH_TIMES:
                 del self._refreshed_at[next(iter(self._refreshed_at))]
-        self._schedule(one)
+        self._schedule(key)
 
     def last_refresh(self, agent: str, place: str) -> datetime | None:
-        """When a conversation was read again last; None: never, or long ago."""
+        """Return the time of a conversation's last refresh. None: never, or long ago."""
         return self._refreshed_at.get((agent, place))
 
 
 async def _wait_first(*waits: Coroutine[None, None, object]) -> None:
-    """Return as soon as one of them does."""
+    """Wait until the first of them is done, and cancel the others."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,7 +1,7 @@
-"""What tokens cost, per model, from `config/prices.yaml`. Pure: the text is handed in.
+"""Prices of tokens per model, from `config/prices.yaml`. Pure: the text is passed in.
 
-A model is found by its name alone or, for servers of one's own, by the kind of its provider. A name that nobody
-listed costs what the entry `default` says, and the answer says so: the caller warns, once.
+A model is found by its name alone or, for self-hosted servers, by the kind of its provider. A name without an entry
+costs as much as the entry `default`, and the result is marked as such: the caller warns, once.
 """
 
 from fnmatch import fnmatchcase
@@ -21,7 +21,7 @@ class _PriceModel(BaseModel):
 
 
 class LongPrompt(_PriceModel):
-    """What a request costs whose whole prompt (read, written and neither) is longer than this."""
+    """Prices of a request whose whole prompt (read, written and neither) is longer than `above_tokens`."""
 
     above_tokens: int = Field(gt=0)
     input_usd: float = Field(ge=0)
@@ -29,10 +29,10 @@ class LongPrompt(_PriceModel):
 
 
 class Price(_PriceModel):
-    """One entry: what a model's tokens cost, and what its cache is like."""
+    """One entry: prices of a model's tokens, and properties of its cache."""
 
     match: tuple[str, ...] = ()
-    """Names, with `*` and `?`, in lower case. Empty: any name, of the providers in `provider`."""
+    """Names, with `*` and `?`, in lower case. Empty: any name of the providers in `provider`."""
     provider: tuple[str, ...] = ()
     """Kinds of provider, e.g. `llamacpp`. Empty: any."""
     input_usd: float | None = Field(None, ge=0)
@@ -40,14 +40,14 @@ class Price(_PriceModel):
     output_usd: float | None = Field(None, ge=0)
     """Per million tokens."""
     read: float = Field(0.1, ge=0)
-    """Of the input price, for what is read from the cache."""
+    """Price of tokens read from the cache, as a share of the input price."""
     write_5m: float = Field(1.25, ge=0)
-    """Of the input price, for what is written for five minutes (or however long a provider keeps it that has one
-    lifetime only)."""
+    """Price of tokens written for five minutes, as a share of the input price. For a provider with one lifetime only:
+    for that."""
     write_1h: float = Field(2.0, ge=0)
-    """Of the input price, for what is written for an hour."""
+    """Price of tokens written for an hour, as a share of the input price."""
     minimum_tokens: int = Field(1_024, ge=0)
-    """A shorter prefix is silently not cached."""
+    """Length of the shortest prefix that is cached. A shorter one is silently ignored."""
     long_prompt: LongPrompt | None = None
     """None: one price for all lengths."""
     known: bool = Field(default=True, exclude=True)
@@ -55,20 +55,23 @@ class Price(_PriceModel):
 
     @property
     def is_priced(self) -> bool:
-        """Whether a cost can be told."""
+        """Return whether a cost can be computed."""
         return self.input_usd is not None and self.output_usd is not None
 
     def write_multiplier(self, lifetime: CacheTtl) -> float:
-        """Of the input price, to write for so long."""
+        """Return the price of writing for this lifetime, as a share of the input price."""
         return self.write_1h if lifetime == "1h" else self.write_5m
 
     def input_cost_usd(self, usage: Usage) -> float | None:
-        """What the input of one request costs; None: the price is not known."""
+        """Return the cost of one request's input. None: the price is not known."""
         per_token = self._usd_per_token("input", usage)
         return None if per_token is None else per_token * self._weighted_input_tokens(usage)
 
     def cost_usd(self, usage: Usage) -> float | None:
-        """What one request costs (the price of long prompts goes by request); None: the price is not known."""
+        """Return the cost of one request. None: the price is not known.
+
+        Use it for single requests only: the price of long prompts depends on the request.
+        """
         inputs, per_token = self.input_cost_usd(usage), self._usd_per_token("output", usage)
         return None if inputs is None or per_token is None else inputs + per_token * usage.output_tokens
 
@@ -91,14 +94,14 @@ class Price(_PriceModel):
 
 
 ASSUMED_PRICE = Price(input_usd=5.0, output_usd=25.0)
-"""Of a model that is listed without a price: as dear as `default` in the table that ships with the product."""
+"""Price of a model that is listed without one: as expensive as `default` in the table that ships with the product."""
 
 
 class PriceTable(_PriceModel):
-    """The whole table."""
+    """Complete table."""
 
     models: tuple[Price, ...]
-    """The first that matches counts."""
+    """Entries; the first that matches counts."""
     default: Price
 
     @model_validator(mode="after")
@@ -110,7 +113,7 @@ class PriceTable(_PriceModel):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read YAML. Raises ValueError, with every mistake and its place, for what is not such a table."""
+        """Parse YAML. Raises ValueError with every mistake and its place."""
         try:
             return cls.model_validate(yaml.safe_load(text))
         except yaml.YAMLError as error:
@@ -118,11 +121,11 @@ class PriceTable(_PriceModel):
         except RecursionError:
             raise ValueError("nested too deep") from None
         except ValidationError as error:
-            mistakes = [(".".join(map(str, one["loc"])) or "the table", one["msg"]) for one in error.errors()]
-            raise ValueError("; ".join(f"{place}: {told}" for place, told in mistakes)) from None
+            mistakes = [(".".join(map(str, detail["loc"])) or "the table", detail["msg"]) for detail in error.errors()]
+            raise ValueError("; ".join(f"{place}: {message}" for place, message in mistakes)) from None
 
     def find(self, model: str, *, provider: str = "") -> Price:
-        """What `model` costs at this kind of provider. `known` is False if only `default` is left to say it."""
+        """Return the price of `model` at this kind of provider. `known` is False if it is only `default`."""
         return _find_price(self, model.lower(), provider)
 
 

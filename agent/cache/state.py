@@ -1,17 +1,16 @@
-"""How soon a prefix is asked for again: the odds of the next gap, learned from the gaps that were. Pure.
+"""Knowledge of a provider's cache: the prefixes in it (`CacheState`), and the gaps between requests (`Cadence`). Pure.
 
-Gaps count from start to start of requests, as a cache's lifetimes do, and matter only by what survives them:
-up to 5 minutes, up to an hour, longer. Talk comes in bursts with silences between, so what follows a short gap
-is counted apart from what follows a long one (a Markov chain over the three kinds). Newer gaps weigh more, one
-gap outweighs the prior, and what is not known of one conversation is taken from all others. Apart from that it is
-summed up what an hour would have kept, and what it would have cost (`agent.cache.plan`).
+Gaps count from start to start of requests, as a cache's lifetimes do, and matter only by the lifetimes that survive
+them: up to 5 minutes, up to an hour, longer. Conversations come in bursts with silences between, so gaps are counted
+separately by the kind of gap before them (a Markov chain over the three kinds). Newer gaps weigh more, one gap
+outweighs the prior, and the gaps of all other conversations stand in for what is not known of one. Apart from that, two
+sums are kept: what a lifetime of an hour would have saved, and what it would have cost (`agent.cache.plan`).
 
-What is believed to be in a provider's cache, from what was sent. Pure: times are handed in.
-
-A provider keeps what stood in front of a mark, as a segment behind the cached place before it, for as long as
-was paid. A place can be read while its own segment and all in front of it live. Each use begins their lifetimes
-anew, at the start of the request, and makes none longer. Where the documentation
-(platform.claude.com/docs/en/build-with-claude/prompt-caching) is silent this believes the worse.
+The content of a cache is derived from the requests that were sent. A provider stores what stands in front of a
+breakpoint, as a segment behind the cached prefix before it, for the lifetime that was paid for. A prefix can be read
+while its own segment and all in front of it live. Each use restarts their lifetimes, at the start of the request, and
+lengthens none. If the documentation (platform.claude.com/docs/en/build-with-claude/prompt-caching) does not say, the
+worse is assumed. Times are passed in.
 """
 
 from bisect import bisect_right
@@ -26,127 +25,128 @@ from typing import NamedTuple
 from gateway.core.events import CacheTtl
 
 GAPS_S = (300.0, 3_600.0)
-"""Up to these, and longer: what a 5 minute and a 1 hour lifetime survive
+"""Limits of the kinds of gaps: the lifetimes of 5 minutes and of 1 hour survive shorter ones
 (platform.claude.com/docs/en/build-with-claude/prompt-caching)."""
 
 LENGTHS_S = tuple(300.0 * 2**step for step in range(8))
-"""Five minutes to ten hours and a half."""
+"""Limits of the lengths of gaps: five minutes to ten and a half hours."""
 
 GapShares = tuple[float, float, float]
-"""Of gaps of each kind, shortest first. Sums to 1."""
+"""Shares of the kinds of gaps, shortest first. They sum to 1."""
 
 _NO_GAP = 3
-"""The row of what follows the first request, with no gap before it."""
+"""Row for the first request, with no gap before it."""
 _DECAY = 0.98
-"""What an observation still weighs when the next one of its kind comes: about the last fifty count, so that the rare
+"""Weight that an observation keeps when the next one of its kind comes. About the last fifty count, so that the rare
 silences of a busy room are not forgotten between them."""
 _ROW_PRIOR_WEIGHT = 1.0
-"""How many observations the conversation's overall share weighs against what follows one kind of gap."""
+"""Weight of the conversation's overall shares, in observations, against the gaps after one kind of gap."""
 _WEAK, _INFORMED = 0.3, 4.0
-"""How many observations a guess weighs, and what all other conversations taught."""
+"""Weights, in observations, of a guess, and of what all other conversations taught."""
 _POOL_ENOUGH = 20.0
-"""Gaps of all conversations after which they count as informed."""
+"""Gaps of all conversations after which their weight is full."""
 _MIN_REMAINING = 20.0
-"""Requests that are expected to repeat a prefix that was never repeated: less is not worth deciding about."""
+"""Expected further requests with a prefix that was never repeated. With fewer, no decision would matter."""
 _MAX_REMAINING = 400.0
-"""A fold ends most prefixes by then."""
+"""Limit of expected further requests: a fold ends most prefixes by then."""
 _PRESUMED_GAPS = 0.03
-"""Gaps in each length, so that nothing is impossible that was never seen."""
+"""Gaps assumed in each length, so that nothing that was never seen is impossible."""
 _OVER_WEIGHT = 0.1
-"""Of one gap: that the conversation is over. It hardly counts before it has been idle for longer than ever."""
+"""Weight, in gaps, of the end of the conversation. It hardly counts before a conversation is idle for longer than
+ever."""
 _GROWTH_DECAY = 0.95
-"""What the sums of a growing prefix (`GapStats.kept`) still weigh after each gap that 5 minutes do not survive."""
+"""Weight that the sums of a growing prefix (`GapStats.kept`) keep after each gap that 5 minutes do not survive."""
 _POOL_DECAY = 0.999
-"""The same of all conversations together, after each request."""
+"""Weight that the same sums of all conversations together keep after each request."""
 _MAX_GROWTH_REQUESTS = 120
-"""Requests after which a conversation is taken to grow no more: a fold ends it."""
+"""Requests after which a conversation is assumed to grow no more: a fold ends it."""
 _OFTEN, _ONCE = 2.8, 0.9
-"""Gaps that only an hour survives, newer ones weighing more, after which a conversation counts as one that has them:
-the third, because what has hardly begun may be over; the first, where most others have them."""
+"""Gaps that only an hour survives, newer ones weighing more, after which a conversation counts as one with such gaps.
+Usually three, because a conversation that has hardly begun may be over; one if most other conversations have them."""
 _USUAL, _PROOF = 0.8, 3.0
-"""In all conversations together an hour must have kept such a share of what was written for it, and so much more, for
-one gap to be enough in each."""
+"""Condition for one gap to be enough: in all conversations together an hour must have kept this share of what was
+written for it, and so many units more."""
 _MAX_CONVERSATIONS = 4_096
-"""Conversations remembered, the last used ones."""
+"""Limit of conversations that are remembered, the last used ones."""
 
 CHAT_PRIOR: GapShares = (0.65, 0.20, 0.15)
-"""A guess for a prefix of which nothing is known."""
+"""Guess for a prefix of which nothing is known."""
 
 
 class GapOdds(NamedTuple):
-    """What is expected of a prefix that is being asked for now."""
+    """Expectation for a prefix that is being requested now."""
 
     next_gap: GapShares
-    """Of the gap that begins now."""
+    """Odds of the gap that begins now."""
     rows: tuple[GapShares, GapShares, GapShares]
-    """Of the gap that follows each kind of gap."""
+    """Odds of the gap that follows each kind of gap."""
     remaining_requests: float
-    """How many more requests will repeat it."""
+    """Expected number of further requests with this prefix."""
     is_known: bool = True
-    """False: no gap was ever seen, and all this is a guess."""
+    """False: no gap was ever seen, and all of this is a guess."""
     gap_counts: GapShares = (0.0, 0.0, 0.0)
-    """Gaps of each kind that were seen, newer ones weighing more: for a prefix that keeps its size."""
+    """Observed gaps of each kind, newer ones weighing more: for a prefix that keeps its size."""
     kept: float = 0.0
-    """What an hour would have kept that 5 minutes would not, for a prefix that grows with each request: in units of
-    what one request adds. 0 as long as too little was seen."""
+    """Amount that an hour would have kept and 5 minutes would not, for a prefix that grows with each request. The unit
+    is what one request adds. 0 until enough was seen."""
     written: float = 0.0
-    """What would have been written for it, in the same units."""
+    """Amount that would have been written for it, in the same unit."""
 
 
 class GapStats(NamedTuple):
-    """What is kept of one prefix: plain numbers, to be stored and restored."""
+    """Observations of one prefix as plain numbers, so that they can be stored and restored."""
 
     last_s: float
-    """When it was last asked for."""
+    """Time of the last request."""
     last: int
-    """The kind of the gap before that; 3: there was none."""
+    """Kind of the gap before that; 3: there was none."""
     asked: int
-    """Requests so far."""
+    """Number of requests."""
     weights: tuple[float, ...]
     """Four rows (after each kind of gap, and at first) of three kinds."""
     lengths: tuple[float, ...]
     """Gaps by length: up to each of `LENGTHS_S`, and longer."""
     kept: float = 0.0
     written: float = 0.0
-    """As in `GapOdds`."""
+    """As in `GapOdds`, and so is `kept`."""
 
 
 _SHARED, _POOL = "shared", "pool"
-"""No conversations' names: those have a slash (`Address.conversation`)."""
+"""Keys in the stored form that cannot be names of conversations: those have a slash (`Address.conversation`)."""
 
 _NEW_STATS = GapStats(0.0, _NO_GAP, 0, (0.0,) * 12, (0.0,) * 9)
 
 
 def gap_kind(gap_s: float) -> int:
-    """0, 1 or 2: which lifetimes survive such a gap. What lives for 300 s is gone at 300."""
+    """Return the kind of a gap: 0, 1 or 2. A lifetime of 300 s does not survive a gap of 300 s."""
     return 0 if gap_s < GAPS_S[0] else 1 if gap_s < GAPS_S[1] else 2
 
 
-def observe_request(habit: GapStats | None, at_s: float) -> GapStats:
-    """Take in that the prefix is asked for now."""
-    if habit is None:
+def observe_request(stats: GapStats | None, at_s: float) -> GapStats:
+    """Return the observations with a request at this time added."""
+    if stats is None:
         kept, written = hour_savings(0, None)
         return _NEW_STATS._replace(last_s=at_s, asked=1, kept=kept, written=written)
-    gap_s = max(0.0, at_s - habit.last_s)
+    gap_s = max(0.0, at_s - stats.last_s)
     gap = gap_kind(gap_s)
-    kept, written = hour_savings(habit.asked, gap)
+    kept, written = hour_savings(stats.asked, gap)
     weight = 1.0 if gap == 0 else _GROWTH_DECAY
     return GapStats(
         last_s=at_s,
         last=gap,
-        asked=habit.asked + 1,
-        weights=_add_gap(habit.weights, habit.last, gap),
-        lengths=_add_length(habit.lengths, gap_s),
-        kept=habit.kept * weight + kept,
-        written=habit.written * weight + written,
+        asked=stats.asked + 1,
+        weights=_add_gap(stats.weights, stats.last, gap),
+        lengths=_add_length(stats.lengths, gap_s),
+        kept=stats.kept * weight + kept,
+        written=stats.written * weight + written,
     )
 
 
 def hour_savings(asked: int, gap: int | None) -> tuple[float, float]:
     """Return what an hour keeps at a request, and what is written for it, after so many requests and this gap.
 
-    What a conversation has of its own begins with its card and first message, and each request adds about as much as
-    each of these. None: this is the first request.
+    The own part of a conversation begins with its card and first message, and each request adds about as much as each
+    of these. `gap` None: the first request.
     """
     size = float(min(asked, _MAX_GROWTH_REQUESTS) + 1)
     if gap is not None and gap < 2:  # noqa: PLR2004 - what an hour survives (`gap_kind`)
@@ -167,13 +167,13 @@ def _add_length(lengths: tuple[float, ...], gap_s: float) -> tuple[float, ...]:
 
 
 def return_probability(lengths: Sequence[float], idle_s: float, within_s: float) -> float:
-    """Return how likely it is to be asked for within so long, after having been idle for so long."""
+    """Return how likely a request is within so many seconds, after so many idle seconds."""
     after, later = _weight_beyond(lengths, idle_s), _weight_beyond(lengths, idle_s + within_s)
     return 1.0 - later / after if after else 0.0
 
 
 def _weight_beyond(lengths: Sequence[float], idle_s: float) -> float:
-    """Weigh the gaps that are longer, those of one length being spread evenly over it."""
+    """Return the weight of longer gaps. Those of one length are spread evenly over it."""
     edges = (0.0, *LENGTHS_S, 2 * LENGTHS_S[-1])
     total = _OVER_WEIGHT
     for (low, high), weight in zip(pairwise(edges), lengths, strict=True):
@@ -182,24 +182,30 @@ def _weight_beyond(lengths: Sequence[float], idle_s: float) -> float:
 
 
 def estimate_odds(
-    habit: GapStats, prior: tuple[GapShares, GapShares, GapShares, GapShares], prior_weight: float
+    stats: GapStats, prior: tuple[GapShares, GapShares, GapShares, GapShares], prior_weight: float
 ) -> GapOdds:
-    """Weigh what was seen of one prefix against `prior`: shares after each kind of gap, and at first."""
-    w = habit.weights
-    overall = (w[0] + w[3] + w[6] + w[9], w[1] + w[4] + w[7] + w[10], w[2] + w[5] + w[8] + w[11])
+    """Combine the observations of one prefix with `prior`: shares after each kind of gap, and at first."""
+    weights = stats.weights
+    overall = (
+        weights[0] + weights[3] + weights[6] + weights[9],
+        weights[1] + weights[4] + weights[7] + weights[10],
+        weights[2] + weights[5] + weights[8] + weights[11],
+    )
     rows: list[GapShares] = []
     for row in range(4):
         guess = _mix_shares(overall, prior[row], prior_weight)
-        rows.append(_mix_shares((w[3 * row], w[3 * row + 1], w[3 * row + 2]), guess, _ROW_PRIOR_WEIGHT))
-    remaining = min(_MAX_REMAINING, _MIN_REMAINING + habit.asked)
+        rows.append(
+            _mix_shares((weights[3 * row], weights[3 * row + 1], weights[3 * row + 2]), guess, _ROW_PRIOR_WEIGHT)
+        )
+    remaining = min(_MAX_REMAINING, _MIN_REMAINING + stats.asked)
     return GapOdds(
-        next_gap=rows[habit.last],
+        next_gap=rows[stats.last],
         rows=(rows[0], rows[1], rows[2]),
         remaining_requests=remaining,
         is_known=any(overall),
         gap_counts=overall,
-        kept=habit.kept,
-        written=habit.written,
+        kept=stats.kept,
+        written=stats.written,
     )
 
 
@@ -214,18 +220,18 @@ def _mix_shares(seen: tuple[float, float, float], guess: GapShares, weight: floa
 
 @dataclass(slots=True)
 class Cadence:
-    """One agent's habits: of what all its conversations share, and of each of them.
+    """Gaps between the requests of one agent: of the prefix that all its conversations share, and of each conversation.
 
-    No clock: times are handed in, as seconds that a restart does not begin anew.
+    It has no clock: times are passed in, as seconds that a restart does not reset.
     """
 
     shared: GapStats | None = None
     pool: GapStats = _NEW_STATS
-    """All conversations' gaps together."""
+    """Gaps of all conversations together."""
     _by_conversation: OrderedDict[str, GapStats] = field(default_factory=OrderedDict)
 
     def observe_request(self, conversation: str, at_s: float) -> None:
-        """Take in a request of this conversation."""
+        """Add a request of this conversation."""
         self.shared = observe_request(self.shared, at_s)
         before, pool = self._by_conversation.pop(conversation, None), self.pool
         if before is None:
@@ -241,80 +247,83 @@ class Cadence:
             self._by_conversation.popitem(last=False)
 
     def shared_odds(self) -> GapOdds:
-        """Of what all conversations share."""
+        """Return the odds of the prefix that all conversations share."""
         return estimate_odds(self.shared or _NEW_STATS, (CHAT_PRIOR, CHAT_PRIOR, CHAT_PRIOR, CHAT_PRIOR), _WEAK)
 
     def odds(self, conversation: str) -> GapOdds:
-        """Of this conversation."""
+        """Return the odds of this conversation."""
         pooled = estimate_odds(self.pool, (CHAT_PRIOR, CHAT_PRIOR, CHAT_PRIOR, CHAT_PRIOR), _WEAK)
         weight = _WEAK + (_INFORMED - _WEAK) * min(1.0, self.pool.asked / _POOL_ENOUGH)
-        habit = self._by_conversation.get(conversation, _NEW_STATS)
+        stats = self._by_conversation.get(conversation, _NEW_STATS)
         usual = self.pool.kept > _USUAL * self.pool.written + _PROOF
-        shown = sum(habit.weights[1::3]) >= (_ONCE if usual else _OFTEN)
-        found = estimate_odds(habit, (*pooled.rows, pooled.next_gap), weight)
-        return found if shown else found._replace(kept=0.0)
+        has_hour_gaps = sum(stats.weights[1::3]) >= (_ONCE if usual else _OFTEN)
+        found = estimate_odds(stats, (*pooled.rows, pooled.next_gap), weight)
+        return found if has_hour_gaps else found._replace(kept=0.0)
 
     def return_probability(self, conversation: str, idle_s: float, within_s: float) -> float:
-        """Return how likely it is that this conversation, idle for so long, asks again within so long."""
+        """Return how likely a request of this conversation is within so many seconds, after so many idle seconds."""
         own, pool = self._by_conversation.get(conversation, _NEW_STATS).lengths, self.pool.lengths
         share = 1.0 / max(1.0, sum(pool))  # all others together weigh as much as one gap of its own
         return return_probability([mine + share * all_ for mine, all_ in zip(own, pool, strict=True)], idle_s, within_s)
 
     def dump(self) -> tuple[tuple[str, GapStats], ...]:
-        """All of it, for `restore`."""
+        """Return all observations, for `restore`."""
         shared = ((_SHARED, self.shared), (_POOL, self.pool)) if self.shared is not None else ()
         return (*shared, *self._by_conversation.items())
 
     @classmethod
     def restore(cls, state: Iterable[tuple[str, GapStats]]) -> "Cadence":
-        """Reverse `state`."""
-        each = OrderedDict(state)
-        shared, pool = each.pop(_SHARED, None), each.pop(_POOL, _NEW_STATS)
-        return cls(shared=shared, pool=pool, _by_conversation=each)
+        """Reverse `dump`."""
+        stats = OrderedDict(state)
+        shared, pool = stats.pop(_SHARED, None), stats.pop(_POOL, _NEW_STATS)
+        return cls(shared=shared, pool=pool, _by_conversation=stats)
 
 
 LIFETIME_S: dict[CacheTtl, float] = {"5m": 300.0, "1h": 3_600.0}
 
 Digest = bytes
-"""Names all bytes of a request up to a place."""
+"""Name of all bytes of a request up to a place."""
 
 ROOT_DIGEST: Digest = b""
-"""In front of everything."""
+"""Digest of the empty prefix."""
 
 
 def extend_digest(before: Digest, piece: bytes) -> Digest:
-    """Name what `before` names with `piece` behind it."""
+    """Return the digest of the bytes of `before` with `piece` behind them."""
     return blake2b(piece, digest_size=16, key=before).digest()
 
 
 class _CacheSegment(NamedTuple):
     behind: Digest | None
-    """The place that it was written behind; None: it begins the request."""
+    """Prefix behind which it was written. None: it begins the request."""
     lifetime: CacheTtl
     expires_s: float
 
 
 class CachedPrefix(NamedTuple):
-    """A place in a request up to which it is believed to be cached."""
+    """A prefix of a request that is assumed to be cached."""
 
     segment: int
-    """The one that ends there, by its number in the request."""
+    """Index of its last segment in the request."""
     lifetime: CacheTtl
-    """Of the segment that ends there."""
+    """Lifetime of that segment."""
 
 
 class CachedUntil(NamedTuple):
-    """The same, and for how long."""
+    """A cached prefix, and the time at which it expires."""
 
     prefix: CachedPrefix
     expires_s: float
 
 
 class CacheState:
-    """The beliefs about one cache: one provider, one model."""
+    """Assumed content of one cache: of one provider and one model."""
 
     def __init__(self, *, kept: int = 8_192) -> None:
-        """`kept`: places remembered, the last used ones."""
+        """Start with an empty cache.
+
+        `kept`: limit of segments remembered, the last used ones.
+        """
         self._capacity = kept
         self._segments: dict[Digest, _CacheSegment] = {}
 
@@ -322,11 +331,11 @@ class CacheState:
         return len(self._segments)
 
     def find(self, path: Sequence[Digest], at_s: float) -> tuple[CachedPrefix, ...]:
-        """Return the places of a request that could be read at this time, in its order."""
+        """Return the prefixes of a request that could be read at this time, shortest first."""
         return tuple([one.prefix for one in self.find_with_expiry(path, at_s)])
 
     def find_with_expiry(self, path: Sequence[Digest], at_s: float) -> tuple[CachedUntil, ...]:
-        """Return the same, each with when it can be read no more unless it is used until then."""
+        """Return the same prefixes, each with the time at which it expires unless it is used before."""
         ends: dict[Digest | None, float] = {None: inf}
         found: list[CachedUntil] = []
         for index, digest in enumerate(path):
@@ -339,9 +348,9 @@ class CacheState:
     def record_request(
         self, path: Sequence[Digest], *, read: int, writes: Iterable[tuple[int, CacheTtl]], at_s: float
     ) -> None:
-        """Take in a request that was sent at `at_s` and has begun to be answered.
+        """Record a request that was sent at `at_s` and has begun to be answered.
 
-        It read its first `read` units and wrote up to these. One that was not answered wrote nothing.
+        It read its first `read` segments and wrote up to each of `writes`. A request without an answer wrote nothing.
         """
         behind = path[read - 1] if read else None
         self._touch(behind, at_s)
@@ -349,7 +358,7 @@ class CacheState:
             digest, until_s = path[index], at_s + LIFETIME_S[lifetime]
             old = self._segments.pop(digest, None)
             if old is not None and old.expires_s > until_s:
-                self._segments[digest] = old  # somebody else wrote it meanwhile, for longer
+                self._segments[digest] = old  # another request wrote it meanwhile, for longer
             else:
                 self._segments[digest] = _CacheSegment(behind, lifetime, until_s)
             behind = digest
@@ -357,12 +366,12 @@ class CacheState:
             self._trim(at_s)
 
     def forget(self, path: Iterable[Digest]) -> None:
-        """These places were found not to be cached."""
+        """Remove prefixes that were found not to be cached."""
         for digest in path:
             self._segments.pop(digest, None)
 
     def expires_s(self, path: Sequence[Digest], at_s: float) -> float | None:
-        """When the longest cached beginning of a request will be gone; None: nothing of it is cached."""
+        """Return the time at which the longest cached prefix expires. None: nothing is cached."""
         found = self.find_with_expiry(path, at_s)
         return found[-1].expires_s if found else None
 
@@ -375,7 +384,7 @@ class CacheState:
 
     def _touch(self, digest: Digest | None, at_s: float) -> None:
         for place, segment in reversed(self._segment_chain(digest)):
-            del self._segments[place]  # what is used moves to the end, so the front is what may go
+            del self._segments[place]  # used segments move to the end: the oldest stand in front
             until_s = max(segment.expires_s, at_s + LIFETIME_S[segment.lifetime])
             self._segments[place] = segment._replace(expires_s=until_s)
 
