@@ -11,6 +11,5 @@ of these prefixes are probably cached, `state.Cadence` how soon they are likely 
 and the state is corrected by it.
 
 Times are seconds since the epoch, not of the monotonic clock, because gaps that began before a restart count. A digest
-covers no byte behind its segment, so an unchanged prefix keeps its digest. `GapStats` is stored, so the order of its
-fields is a file format.
+covers no byte behind its segment, so an unchanged prefix keeps its digest.
 """

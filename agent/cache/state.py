@@ -94,7 +94,7 @@ class GapOdds(NamedTuple):
 
 
 class GapStats(NamedTuple):
-    """Observations of one prefix as plain numbers, so that they can be stored and restored."""
+    """Observations of one prefix as plain numbers, so that they can be dumped and restored."""
 
     last_s: float
     """Time of the last request."""
