@@ -1,8 +1,7 @@
-"""What one section says about another: names that must exist, people with two roles.
+"""Checks across sections: names that must exist, people with two roles, and ids that anybody can take.
 
-Works on values as they were written, so that these mistakes are told together with all others.
-
-What is wrong, and what is unwise, in the section about people: names that must exist, ids that anybody can take.
+They work on values as written, so that these problems are reported together with all others. `access_warnings` reports
+settings that are valid but let in more people than intended.
 """
 
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from gateway.core.identity import ADMIN_ROLES, MASK_PREFIX
 
 
 def check_access(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:
-    """Keys and message for each mistake, in values as they were written."""
+    """Yield keys and message for each problem of `access`, in values as written."""
     yield from _check_duplicate_roles(value_at(data, "access", "roles"))
     channels = value_at(data, "channels")
     names = list(channels) if isinstance(channels, dict) else []
@@ -49,28 +48,30 @@ def check_access(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:
 
 
 def access_warnings(settings: Settings) -> Iterator[tuple[Keys, str]]:
-    """What works, and lets in more than is meant."""
-    said = settings.access
-    if said.masks:
+    """Yield settings that are valid but let in more than intended."""
+    access = settings.access
+    if access.masks:
         yield ("access", "masks"), "who is paired by a mask is whoever has that mask tomorrow; accounts are safe"
-    for index, person in enumerate(said.roles.member):
+    for index, person in enumerate(access.roles.member):
         if f":{MASK_PREFIX}" in person:
             yield (
                 ("access", "roles", "member", index),
                 "anybody can have that mask; write account:<name> if there is one",
             )
-    for index, grant in enumerate(said.grants):
+    for index, grant in enumerate(access.grants):
         if f":{MASK_PREFIX}" in grant.who and grant.role != "blocked":
             yield ("access", "grants", index, "who"), "anybody can have that mask; write account:<name> if there is one"
     for name, channel in settings.channels.items():
         unchecked = channel.platform == "irc" and not isinstance(channel.tls, bool) and not channel.tls.verify
         if channel.platform == "irc" and unchecked and (channel.password or (channel.sasl and channel.sasl.password)):
-            told = "whoever is between us and the server gets the password; name the server's root in tls.ca_file"
-            yield ("channels", name, "tls", "verify"), told
-    for index, rule in enumerate(said.platform_roles):
+            message = "whoever is between us and the server gets the password; name the server's root in tls.ca_file"
+            yield ("channels", name, "tls", "verify"), message
+    for index, rule in enumerate(access.platform_roles):
         if rule.role in ADMIN_ROLES and rule.room == "*":
-            told = "whoever the platform gives that anywhere administers there; name the room or guild if one is meant"
-            yield ("access", "platform_roles", index, "room"), told
+            message = (
+                "whoever the platform gives that anywhere administers there; name the room or guild if one is meant"
+            )
+            yield ("access", "platform_roles", index, "room"), message
 
 
 def _check_duplicate_roles(roles: Tree) -> Iterator[tuple[Keys, str]]:
@@ -83,7 +84,7 @@ def _check_duplicate_roles(roles: Tree) -> Iterator[tuple[Keys, str]]:
 
 
 def _listed_people(data: dict[str, Tree]) -> Iterator[tuple[Keys, str, str]]:
-    """Everybody who is written down: where, who, and with which role."""
+    """Yield every person with a role: keys, person key and role."""
     roles = value_at(data, "access", "roles")
     for role, people in roles.items() if isinstance(roles, dict) else ():
         for index, person in enumerate(people if isinstance(people, list) else ()):
@@ -99,7 +100,7 @@ def _check_place(keys: Keys, room: Tree, channels: list[str]) -> Iterator[tuple[
         return
     try:
         channel = Address.parse(room).channel
-    except ValueError:  # its own check tells that
+    except ValueError:  # reported by its own check
         return
     if channel not in channels:
         yield keys, f"no such channel; in channels: {', '.join(channels) or 'none'}"
@@ -116,7 +117,7 @@ _PROVIDER_ADAPTER: TypeAdapter[ProviderConfig] = TypeAdapter(ProviderConfig)
 
 
 def cross_check(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:
-    """Keys and message for each mistake. Says nothing about a section that is not there."""
+    """Yield keys and message for each problem. Missing sections are not reported."""
     names = value_at(data, "llm", "models")
     if isinstance(names, dict):
         for keys in _model_references(data):
@@ -136,7 +137,7 @@ def cross_check(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:
 
 
 def _check_tool_names(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:
-    """A lock on a tool that there is not keeps nothing shut. Tools of servers are known only when these run."""
+    """Report rules for tools that do not exist: they protect nothing. MCP tools are known only at run time."""
     off, rules = value_at(data, "tools", "off"), value_at(data, "tools", "rules")
     named: list[tuple[Keys, Tree]] = []
     for index, glob in enumerate(off if isinstance(off, list) else ()):
@@ -154,7 +155,7 @@ def _check_tool_names(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:
 
 
 def _check_operator_channel(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:
-    """With a token there is a channel of the operator's own."""
+    """With a token there is a channel of the operator's own, whose name is taken."""
     channels = value_at(data, "channels")
     if value_at(data, "ops", "token") is not None and isinstance(channels, dict) and OPERATOR_CHANNEL in channels:
         yield (
@@ -207,7 +208,7 @@ def _check_models(data: dict[str, Tree]) -> Iterator[tuple[Keys, str]]:
 
 
 def _parse_valid(form: TypeAdapter[T], written: Tree) -> tuple[dict[str, T], set[str]]:
-    """What can be read, and the names of what cannot (which is told by whoever validates everything)."""
+    """Return the valid values, and the names of the others (whose errors the whole validation reports)."""
     good: dict[str, T] = {}
     broken: set[str] = set()
     for name, value in written.items() if isinstance(written, dict) else ():

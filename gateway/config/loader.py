@@ -1,13 +1,9 @@
-"""From a directory of YAML files to a `Settings`, or to everything that is wrong with them at once.
+"""Configuration files: from a directory of YAML files to `Settings`, or to all problems in them at once.
 
 Files are `*.yaml` and `*.yml` of the directory itself (not `prices.yaml`, `compose.yaml`, `*.example.yaml`, hidden
-files), merged by key. `${NAME}` is an environment variable, `${file:PATH}` a file's text without the
-white space around it (PATH starts at the configuration file), `$${` a plain `${`. A value that is
-nothing but one reference may stand for a number or a truth: `port: ${PORT}`.
-
-What pydantic found wrong, said to an operator: which key, and what to write there.
-
-The files that a configuration is read from, and whether anything was written since. Blocks: for a thread.
+files), merged by key. `${NAME}` is an environment variable, `${file:PATH}` the text of a file without surrounding white
+space (PATH starts at the configuration file), `$${` a plain `${`. A value that is exactly one reference may stand for a
+number or a boolean: `port: ${PORT}`. Reading files blocks: for a thread.
 """
 
 import contextlib
@@ -40,7 +36,7 @@ from gateway.core.fields import ConfigSection
 from gateway.core.private_files import agent_state_directory
 
 _TAGGED_UNIONS = (("channels",), ("llm", "providers"))
-"""Where pydantic puts a union's tag into the location, after the key below these."""
+"""Paths of tagged unions: pydantic puts the tag into the location, after the key below these."""
 REQUIRED_MESSAGE = "is required"
 _MESSAGES = {
     "missing": REQUIRED_MESSAGE,
@@ -70,7 +66,7 @@ _CONTEXT_MESSAGES = {
 
 
 def explain_errors(error: ValidationError, data: dict[str, Tree]) -> list[tuple[Keys, str]]:
-    """Keys and message for each mistake in `data`. No message holds a value."""
+    """Return keys and message for each validation error of `data`. No message contains a value."""
     found: dict[Keys, list[str]] = {}
     for detail in error.errors(include_url=False, include_input=False):
         keys = _error_keys(detail, data)
@@ -81,7 +77,7 @@ def explain_errors(error: ValidationError, data: dict[str, Tree]) -> list[tuple[
         messages = found.setdefault(keys, [])
         if message not in messages:
             messages.append(message)
-    # A union complains for each of its forms: where one got further into the value, the others are beside the point.
+    # A union reports an error for each of its forms: if one got further into the value, the others do not matter.
     return [
         (keys, ", or ".join([messages[0], *(message.removeprefix("must be ") for message in messages[1:])]))
         for keys, messages in found.items()
@@ -121,7 +117,7 @@ def _error_message(detail: ErrorDetails) -> str:
 def _unknown_key(keys: Keys, data: dict[str, Tree]) -> tuple[Keys, str]:
     *above, key = keys
     name, colon, _ = str(key).partition(":")
-    if colon:  # `{password:secret}`: the rest may be what must not be shown
+    if colon:  # `{password:secret}`: the rest may be a secret
         return (*above, name), "unknown key; write a space after the colon"
     known = sorted(_known_keys(tuple(above), data))
     close = difflib.get_close_matches(name.replace("-", "_").lower(), known, n=1)
@@ -180,10 +176,10 @@ _OPEN_TO_OTHERS = 0o044
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used. `problems` holds everything to mend, in the order of the files."""
+    """The configuration cannot be used. `problems` holds everything to fix, in the order of the files."""
 
     def __init__(self, problems: tuple[ConfigProblem, ...], targets: frozenset[Path] = frozenset()) -> None:
-        """`targets`: as `LoadedConfig.targets`."""
+        """`targets`: like `LoadedConfig.referenced_files`."""
         super().__init__("\n".join(str(problem) for problem in problems))
         self.problems = problems
         self.referenced_files = targets
@@ -191,21 +187,21 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedConfig:
-    """A configuration that is valid, and what it was read from."""
+    """A valid configuration and its sources."""
 
     settings: Settings
     warnings: tuple[ConfigProblem, ...]
-    """What is unwise about it though it works."""
+    """Settings that work but are unwise."""
     resolved_values: frozenset[str]
-    """What `${NAME}` and `${file:...}` stood for: never shown."""
+    """Values of `${NAME}` and `${file:...}`: never shown."""
     referenced_files: frozenset[Path]
-    """Files that `${file:...}` names, whether they could be read or not."""
+    """Files named by `${file:...}`, readable or not."""
     positions: Mapping[str, tuple[str, int]]
-    """By key, e.g. `agents[0].model`: file and line of everything that is written."""
+    """File and line of every written key, by key, e.g. `agents[0].model`."""
 
 
 def load_config(directory: Path, env: Mapping[str, str]) -> Settings:
-    """Read a configuration; warnings go to the log. Raises `ConfigError`, and nothing else for any content."""
+    """Read a configuration and log its warnings. Raises `ConfigError`, and nothing else for any content."""
     settings, warnings = check_config(directory, env)
     for warning in warnings:
         logger.warning("%s", warning)
@@ -213,19 +209,19 @@ def load_config(directory: Path, env: Mapping[str, str]) -> Settings:
 
 
 def check_config(directory: Path, env: Mapping[str, str]) -> tuple[Settings, tuple[ConfigProblem, ...]]:
-    """Read a configuration and what is unwise about it though it works. Raises `ConfigError`."""
+    """Read a configuration and its warnings. Raises `ConfigError`."""
     found = read_config(directory, env)
     return found.settings, found.warnings
 
 
 def read_config(directory: Path, env: Mapping[str, str]) -> LoadedConfig:
-    """Read a configuration, with all that there is to say of it. Raises `ConfigError`."""
+    """Read a configuration with warnings, referenced files and positions. Raises `ConfigError`."""
     source = _read_directory(directory, env)
     settings = _validate(source, directory)
-    lax = [_problem_at(source, keys, message) for keys, message in access_warnings(settings)]
+    access = [_problem_at(source, keys, message) for keys, message in access_warnings(settings)]
     return LoadedConfig(
         settings=settings,
-        warnings=(*_readable_secrets(settings, source), *_exposed_paths(settings, source, directory), *lax),
+        warnings=(*_readable_secrets(settings, source), *_exposed_paths(settings, source, directory), *access),
         resolved_values=frozenset(source.resolved_values),
         referenced_files=frozenset(source.referenced_files),
         positions={format_key(keys): (str(file), line) for keys, (file, line) in source.positions.items()},
@@ -233,12 +229,12 @@ def read_config(directory: Path, env: Mapping[str, str]) -> LoadedConfig:
 
 
 def referenced_values(directory: Path, env: Mapping[str, str]) -> frozenset[str]:
-    """What the references of a configuration stand for. Raises `ConfigError` if it cannot be read at all."""
+    """Return the values of the references of a configuration. Raises `ConfigError` if it cannot be read at all."""
     return frozenset(_read_directory(directory, env).resolved_values)
 
 
 def referenced_files(directory: Path, env: Mapping[str, str]) -> frozenset[Path]:
-    """Files that `${file:...}` names in a configuration. Raises `ConfigError` if it cannot be read at all."""
+    """Return the files named by `${file:...}`. Raises `ConfigError` if the configuration cannot be read at all."""
     return frozenset(_read_directory(directory, env).referenced_files)
 
 
@@ -264,7 +260,7 @@ def _read_directory(directory: Path, env: Mapping[str, str]) -> ConfigSource:
 
 
 def is_config_file(path: Path) -> bool:
-    """Whether a file of the directory is one of those that are read. Raises OSError."""
+    """Return whether a file of the directory belongs to the configuration. Raises OSError."""
     skipped = path.name.startswith(".") or path.stem in {"prices", "compose"} or path.stem.endswith(".example")
     return path.suffix in {".yaml", ".yml"} and not skipped and path.is_file()
 
@@ -275,12 +271,12 @@ def _validate(source: ConfigSource, base: Path) -> Settings:
     settings, errors = _try_validate(source.data)
     if settings is None and _reread_numbers(source, errors):
         settings, errors = _try_validate(source.data)
-    unread = () in source.damaged_keys  # what is missing may stand in the file that could not be read
+    is_incomplete = () in source.damaged_keys  # a missing value may be in the file that could not be read
     for keys, message in errors:
         damaged = any(keys[:length] in source.damaged_keys for length in range(1, len(keys) + 1))
-        if not damaged and not (unread and message == REQUIRED_MESSAGE):
+        if not damaged and not (is_incomplete and message == REQUIRED_MESSAGE):
             source.add_problem(keys, message)
-    for keys, message in () if unread else tuple(cross_check(source.data)):
+    for keys, message in () if is_incomplete else tuple(cross_check(source.data)):
         if keys not in source.damaged_keys:
             source.add_problem(keys, message)
     if settings is None or source.problems:
@@ -313,7 +309,7 @@ def _make_absolute(node: Tree, keys: Keys, base: Path) -> None:
 def _expand_home(path: str) -> Path:
     try:
         return Path(path).expanduser()
-    except RuntimeError:  # `~somebody` who has no home here: the name as it is
+    except RuntimeError:  # `~user` without a home here: keep the path
         return Path(path)
 
 
@@ -345,17 +341,17 @@ def _readable_secrets(settings: Settings, source: ConfigSource) -> Iterator[Conf
 
 
 def _exposed_paths(settings: Settings, source: ConfigSource, directory: Path) -> Iterator[ConfigProblem]:
-    """What an agent's tools could read, or change, in its files, and never should."""
+    """Yield warnings about private directories inside the directory that an agent's tools can access."""
     kept = {"the configuration": directory, "the store": settings.store.path}
     kept |= {f"the workspace of {one.id}": one.workspace for one in settings.agents if one.workspace is not None}
-    minds = {f"what {one.id} remembers": agent_state_directory(settings.store.path, one.id) for one in settings.agents}
+    state = {f"what {one.id} remembers": agent_state_directory(settings.store.path, one.id) for one in settings.agents}
     for number, agent in enumerate(settings.agents):
         keys: Keys = ("agents", number, "files")
         store = agent.files is not None and settings.store.path.resolve().is_relative_to(agent.files.resolve())
-        for what, path in (kept if store else kept | minds).items():
+        for what, path in (kept if store else kept | state).items():
             if agent.files is not None and path.resolve().is_relative_to(agent.files.resolve()):
-                told = f"holds {what}, which whoever may have files read can read then; name a directory of its own"
-                yield _problem_at(source, keys, told)
+                message = f"holds {what}, which whoever may have files read can read then; name a directory of its own"
+                yield _problem_at(source, keys, message)
 
 
 def _problem_at(source: ConfigSource, keys: Keys, message: str) -> ConfigProblem:
@@ -379,11 +375,11 @@ def _secret_keys(value: object, keys: Keys) -> Iterator[Keys]:
 
 
 ConfigStamp = frozenset[tuple[str, int, int, int]]
-"""Path, inode, size and time of change (ns; of who may read it, too) of each file: equal while nothing was written."""
+"""Path, inode, size and change time (ns; also of permissions) of each file: equal while no file changes."""
 
 
 class ConfigFiles:
-    """Those of one directory, and what `${file:...}` names in them. One reading at a time."""
+    """The configuration files of one directory and the files they refer to. One read at a time."""
 
     def __init__(self, directory: Path, env: Mapping[str, str]) -> None:
         self._directory = directory
@@ -393,21 +389,21 @@ class ConfigFiles:
 
     @property
     def directories(self) -> frozenset[Path]:
-        """The directories in which they lie, as far as it is known."""
+        """The directories of all these files, as far as they are known."""
         return frozenset({self._directory, *(target.parent for target in self._targets)})
 
     def find_references(self) -> None:
-        """Find out what they name. Raises nothing for what they hold, or if they are gone."""
+        """Find the referenced files. Raises nothing for bad content or missing files."""
         with contextlib.suppress(ConfigError, OSError):
             self._targets = referenced_files(self._directory, self._env)
             self._stamp |= self._take_stamp(self._targets) - self._take_stamp(())
 
     def is_stale(self) -> bool:
-        """Whether anything was written since they were read last, or are to be read first."""
+        """Return whether any file changed since the last read, or was never read."""
         return self._take_stamp(self._targets) != self._stamp
 
     def read(self) -> LoadedConfig:
-        """What they say now; what is written from now on makes it stale. Raises BadConfig, OSError."""
+        """Read the configuration; later changes make it stale. Raises ConfigError, OSError."""
         while True:
             stamp = self._stamp = self._take_stamp(self._targets)
             try:
@@ -422,12 +418,12 @@ class ConfigFiles:
                     gone = {str(one) for one in self._targets - targets}
                     self._targets, self._stamp = targets, frozenset(one for one in stamp if one[0] not in gone)
                     return found
-            self._targets |= targets  # what is named anew may have been written while it was read: once more
+            self._targets |= targets  # new references may have changed during the read: read again
 
     def _take_stamp(self, targets: Iterable[Path]) -> ConfigStamp:
         try:
             own = [path for path in self._directory.iterdir() if path.suffix in {".yaml", ".yml"}]
-        except OSError:  # just being replaced: the next look will tell
+        except OSError:  # being replaced just now: the next check finds it
             own = []
         found = set()
         for path in (*own, *targets):

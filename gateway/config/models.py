@@ -1,15 +1,7 @@
-"""The sections about people, commands and the machine: `access`, `commands`, `store`, `ops`.
+"""Configuration sections as pydantic models: `Settings` and everything below it except `tools`.
 
-The configuration, whole: one model per section, each default in one place.
-
-Frozen. Reading files, `${...}` and error reports are `gateway.config.loader`'s. Every path in a
-`Settings` is absolute. Secrets are `SecretStr`: no `repr` shows them.
-
-The part of the configuration that says what a model is told, and what that may cost: caches, folds, recall.
-
-What may interrupt, as the operator says it. See `gateway.config.models` for what holds of every section.
-
-The `media` section.
+Sections are frozen; unknown keys are errors; each default stands in one place. Every path in a `Settings` is absolute.
+Secrets are `SecretStr`: no `repr` shows them. Reading files, `${...}` and error messages: `gateway.config.loader`.
 """
 
 import re
@@ -37,18 +29,19 @@ def _check_command(value: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class MediaConfig(ConfigSection):
-    """What becomes of images and voice notes. Everything else is described in words only."""
+    """Handling of images and voice notes. All other attachments are only described in words."""
 
     max_bytes: int = Field(default=10_000_000, ge=0)
-    """Of one download; an image beyond what models take is never fetched. 0: nothing is."""
+    """Size of one download; an image larger than models accept is never fetched. 0: no downloads."""
     max_images: int = Field(default=4, ge=0, le=5)
-    """Shown with the new lines of one turn, the newest, if the model sees. 0: none."""
+    """Images shown with the new lines of one turn, the newest, if the model has vision. 0: none."""
     timeout: Duration = 20.0
-    """Seconds for the downloads of one turn, which go side by side."""
+    """Seconds for the downloads of one turn, which run in parallel."""
     transcribe: Annotated[tuple[str, ...], AfterValidator(_check_command)] = Field(default=(), strict=False)
-    """A program and its arguments, which writes what is said in `{file}` to its standard output. Empty: none."""
+    """A program and its arguments, which writes the words spoken in `{file}` to its standard output. Empty: none."""
     transcribe_timeout: Duration = 60.0
-    """Seconds for the voice notes of one turn, one after the other; what is not written out by then is described."""
+    """Seconds for the voice notes of one turn, one after the other; those not transcribed by then are only
+    described."""
     keep: Duration = 86_400.0
     """How long an image stays on disk after it was last shown."""
 
@@ -69,16 +62,16 @@ PersonKey = Annotated[str, AfterValidator(_check_person)]
 
 
 class RolesConfig(ConfigSection):
-    """Who somebody is. A stable id of a verified sender, never a nick."""
+    """Roles of people, by stable ids of verified senders, never by nicks."""
 
     owner: tuple[PersonKey, ...] = Field(default=(), strict=False)
-    """May do and see all."""
+    """May do and see everything."""
     admin: tuple[PersonKey, ...] = Field(default=(), strict=False)
-    """May administer it."""
+    """May administer the gateway."""
     member: tuple[PersonKey, ...] = Field(default=(), strict=False)
     """Is answered in direct chats."""
     guest: tuple[PersonKey, ...] = Field(default=(), strict=False)
-    """As anybody else."""
+    """The role of everybody who is not listed."""
     blocked: tuple[PersonKey, ...] = Field(default=(), strict=False)
     """Is never answered, and never shown to the model."""
 
@@ -94,20 +87,20 @@ def _check_room_scope(value: str) -> str:
 
 
 RoomScope = Annotated[str, AfterValidator(_check_room_scope)]
-"""`<channel>/<room>`, or what rooms are part of: `<channel>/<guild>`."""
+"""`<channel>/<room>`, or a space of rooms: `<channel>/<guild>`."""
 
 
 class GrantConfig(ConfigSection):
-    """A role that somebody has in some places only."""
+    """A role of a person in some places only."""
 
     who: PersonKey
-    """As in `access.roles`."""
+    """A person, as in `access.roles`."""
     role: Literal["owner", "admin", "member", "blocked"]
-    """Instead of the one that they have elsewhere."""
+    """Replaces the person's general role there."""
     agent: str | None = None
-    """With this agent."""
+    """Valid with this agent."""
     room: RoomScope | None = None
-    """There."""
+    """Valid in this room."""
 
     @model_validator(mode="after")
     def _check_scope(self) -> Self:
@@ -117,7 +110,7 @@ class GrantConfig(ConfigSection):
 
 
 class PlatformRoleConfig(ConfigSection):
-    """A role for whom a platform says something of in a room. No bot administers by it."""
+    """A role for people with a rank of the platform in a room. Never gives administration to a bot."""
 
     channel: str
     """A glob, e.g. discord.*."""
@@ -127,90 +120,91 @@ class PlatformRoleConfig(ConfigSection):
     """Discord: `role:<id>`; Telegram: `creator`, `administrator`; IRC: `founder`, `protected`, `op`, `halfop`,
     `voice`."""
     role: Literal["owner", "admin", "member", "guest", "blocked"]
-    """Unless a person has a role of their own."""
+    """Role of these people. The strongest of a person's roles counts, `blocked` before all others."""
 
 
 class RateConfig(ConfigSection):
-    """How often somebody may have the agent answer: so many at once, then so many a minute."""
+    """How often the agent answers: so many messages at once, then so many a minute."""
 
     burst: int = Field(ge=0)
-    """0, with a pace: one."""
+    """0, with a rate per minute: one."""
     per_minute: float = Field(ge=0)
     """0, with a burst of 0: no limit."""
 
 
 class RatesConfig(ConfigSection):
-    """Of what is said to the agent. Owners and admins have no limit; what they say leaves less to others."""
+    """Rate limits of messages to the agent. Owners and admins have no limit; their messages leave less to others."""
 
     sender: RateConfig = RateConfig(burst=200, per_minute=30)
     room: RateConfig = RateConfig(burst=400, per_minute=90)
     agent: RateConfig = RateConfig(burst=1_000, per_minute=300)
-    """What comes in a burst is told in few turns (`attention.coalesce`), so that it costs little; what goes on does."""
+    """A burst is covered by few turns (`attention.coalesce`), so it costs little; the continuing rate determines the
+    cost."""
 
 
 class BudgetsConfig(ConfigSection):
-    """What people who are neither owners nor admins may cause per UTC day, in US dollars. `null`: no limit.
+    """Limits of the cost that people who are neither owners nor admins cause per UTC day, in US dollars. `null`: none.
 
-    Before each request as much is set aside as it may cost at most, so a day never costs more, however many ask at
-    once. Answers and reminders count for whom they are. Past a budget the person is told once, owners once a day. A
-    model that is in no price table counts with the table's `default`, and one that is listed without a price as much; a
-    model of your own that costs nothing has to be listed with 0 (`prices.yaml`), but for the kinds `local` and
-    `llamacpp`.
+    Before each request its maximal cost is reserved, so a day never costs more, however many people ask at once.
+    Answers and reminders count for the people they are for. Beyond a budget the person is notified once, owners once a
+    day. A model that is missing from the price table, or listed there without a price, counts with the table's
+    `default`; a model of your own that costs nothing has to be listed with 0 (`prices.yaml`), except for the kinds
+    `local` and `llamacpp`.
     """
 
     sender_usd: float | None = Field(default=1.0, ge=0)
-    """For one person, in all places: about 100 answers of a middling model. Nobody alone uses up what a room has."""
+    """For one person, in all places: about 100 answers of a medium model. Less than the budget of a room."""
     room_usd: float | None = Field(default=5.0, ge=0)
-    """In one room: five people who have used up their own."""
+    """In one room: five people who have used up their own budget."""
     agent_usd: float | None = Field(default=10.0, ge=0)
-    """With one agent, in all places: what a raid costs at most. Enough for about 80 answers at the same moment."""
+    """With one agent, in all places: the maximal cost of a raid. Enough for about 80 answers at the same moment."""
 
 
 class AccessConfig(ConfigSection):
-    """Who may talk to the agent."""
+    """People and rooms that may talk to the agent."""
 
     dm: Literal["pairing", "allowlist", "open", "disabled"] = "pairing"
     rooms: Literal["approval", "listed"] = "approval"
-    """What becomes of rooms that are not listed. approval: who speaks to the agent there, or invites it, is shown a
-    code by which an admin opens the room; listed: nothing."""
+    """Rooms that are not listed. approval: a person who addresses the agent there, or invites it, is shown a code by
+    which an admin opens the room; listed: nothing happens."""
     roles: RolesConfig = RolesConfig()
     grants: tuple[GrantConfig, ...] = Field(default=(), strict=False)
     platform_roles: tuple[PlatformRoleConfig, ...] = Field(default=(), strict=False)
     masks: bool = False
-    """Whether somebody may be paired of whom a platform only shows a mask, which anybody may have tomorrow."""
+    """Whether a person may be paired whose only id is a mask, which another person may have tomorrow."""
     rates: RatesConfig = RatesConfig()
     budgets: BudgetsConfig = BudgetsConfig()
     tell: RoomScope | None = None
-    """Where owners are told of limits that were reached, and of what waits for an admin. None: in the direct chat that
-    an owner used last."""
+    """Room where owners are notified of reached limits and of approvals that wait for an admin. None: the direct
+    chat that an owner used last."""
     max_bot_exchanges: int = Field(default=5, ge=0)
-    """Messages of a listed bot that are answered in a row, until a person speaks. 0: none."""
+    """Messages of a listed bot that are answered in a row, until a person writes. 0: none."""
 
 
 class CommandsConfig(ConfigSection):
-    """What can be asked of the gateway itself."""
+    """Commands to the gateway itself."""
 
     prefix: Annotated[str, Field(pattern=r"^[!-/:-@\[-`{-~]{0,3}$")] = "!"
-    """In front of a command's name; up to 3 punctuation marks. Empty: only native commands."""
+    """Prefix of a command's name; up to 3 punctuation marks. Empty: only native commands."""
     contact: str | None = None
-    """Who runs this bot and how to reach them, where the channel itself does not say."""
+    """The person who runs this bot and how to reach them, if the channel itself does not show it."""
     per_minute: int = Field(default=10, ge=0)
-    """Commands of one person that are answered. 0: none."""
+    """Commands of one person that are answered per minute. 0: none."""
 
 
 class StoreConfig(ConfigSection):
-    """Where the log is."""
+    """Location of the log."""
 
     path: LocalPath = Path("data/reverie.db")
-    """One file, made at the first start; what agents keep lies beside it."""
+    """One file, made at the first start; the files that agents keep are beside it."""
 
 
 MIN_TOKEN_CHARS = 16
-"""Of the operator's token: fewer could be guessed."""
+"""Length of the operator's token: a shorter one could be guessed."""
 
 
 def _check_token(token: SecretStr) -> SecretStr:
-    """Raises ValueError for one that could be guessed."""
+    """Raises ValueError for a token that could be guessed."""
     if len(token.get_secret_value()) < MIN_TOKEN_CHARS:
         raise ValueError(f"at least {MIN_TOKEN_CHARS} characters are needed: `openssl rand -hex 32` makes a good one")
     return token
@@ -220,13 +214,13 @@ class OpsConfig(ConfigSection):
     """The operator's HTTP server."""
 
     host: str = "127.0.0.1"
-    """Other addresses than those of this machine need a proxy with TLS in front."""
+    """Addresses of other machines need a proxy with TLS in front."""
     port: int = Field(default=9090, ge=0, le=65535)
     """0: any free one."""
     token: Annotated[SecretStr, AfterValidator(_check_token)] | None = None
-    """At least 16 characters: whoever bears it sees and steers everything. None: only health and metrics are served."""
+    """At least 16 characters: its bearer sees and controls everything. None: only health and metrics are served."""
     hosts: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,253}$")], ...] = Field(default=(), strict=False)
-    """Other names under which the server is asked for, e.g. behind a proxy. Requests for any other host are refused."""
+    """Other host names of the server, e.g. behind a proxy. Requests for any other host are refused."""
 
 
 _URGENCY_LEVELS = {"inherit": -1, "ambient": AMBIENT, "low": LOW, "normal": NORMAL, "urgent": URGENT}
@@ -249,50 +243,50 @@ def _check_hours(value: str) -> str:
 
 
 ThresholdLevel = Annotated[int, BeforeValidator(_parse_level), Field(ge=-1, le=URGENT)]
-"""0 ambient, 1 low, 2 normal, 3 urgent, -1 inherits; reads the names too."""
+"""0 ambient, 1 low, 2 normal, 3 urgent, -1 inherits; the names are accepted, too."""
 
 
 class AttentionRuleConfig(ConfigSection):
-    """Gives an urgency to notifications. The first rule that fits decides."""
+    """Urgency of matching notifications. The first rule that matches decides."""
 
     type: str
     """Glob or prefix of a dotted type, e.g. `irc.libera.room.#ops` or `*.reaction`."""
     urgency: Literal["ambient", "low", "normal", "urgent"]
-    """ambient: context only; low: told later; normal: wakes the agent at its next look; urgent: a turn begins."""
+    """ambient: context only; low: shown later; normal: wakes the agent at its next tick; urgent: starts a turn."""
     keyword: str | None = None
-    """Only where the text contains this, in any case. None: always."""
+    """Only texts that contain this, in upper or lower case. None: all."""
     role: Literal["guest", "member", "admin", "owner"] | None = None
-    """Only what somebody did who has this role or a higher one. None: always, also what nobody did."""
+    """Only events of people with this role or a higher one. None: all, also those without a person."""
     regex: Annotated[str, AfterValidator(_check_regex)] | None = None
-    """Only where this expression is found in the first 4,096 characters of the text. None: always."""
+    """Only texts with this expression in the first 4,096 characters. None: all."""
 
 
 class SalienceConfig(ConfigSection):
-    """What lifts the talk of a room with `listen: ambient` to normal, though nobody spoke to the agent."""
+    """Reasons to raise messages in a room with `listen: ambient` to normal, though they do not address the agent."""
 
     people: tuple[PersonKey, ...] = Field(default=(), strict=False)
-    """`<channel>:<sender id>`: whatever they say."""
+    """`<channel>:<sender id>`: every message of these people."""
     keywords: tuple[Annotated[str, Field(min_length=1)], ...] = Field(default=(), strict=False)
-    """Any of these in the text, in any case."""
+    """Any of these in the text, in upper or lower case."""
     questions: bool = False
     """A line that ends with a question mark and names nobody."""
     activity: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """So many times as many lines in a minute as were usual in the last hour, and ten at least. 0: however many."""
+    """So many times as many lines in a minute as on average in the last hour, and at least ten. 0: never."""
     rest: Duration = 300.0
-    """After a room was lifted it is not lifted again for so long."""
+    """Time before the same room is raised again."""
 
 
 class PresenceConfig(ConfigSection):
-    """How near people are taken to be, by when they last spoke to the agent: owners and admins, else anybody."""
+    """Presence of people, by the time they last addressed the agent: of owners and admins, else of anybody."""
 
     idle: Duration = 900.0
-    """After so much silence thresholds are one lower."""
+    """Silence after which thresholds are one lower."""
     away: Duration = 14_400.0
-    """After so much they are away, and told what is unread when they come back. Not less than `idle`."""
+    """Silence after which they are away, and are shown unread messages when they return. Not less than `idle`."""
     sleep: Annotated[str, AfterValidator(_check_hours)] | None = None
-    """`HH:MM-HH:MM`. Who is silent then sleeps, and only what is urgent wakes the agent. None: nobody sleeps."""
+    """`HH:MM-HH:MM`. People silent at that time are asleep, and only urgent events wake the agent. None: never."""
     timezone: TimeZone = "UTC"
-    """Of `sleep`, e.g. `Europe/Zurich`."""
+    """Time zone of `sleep`, e.g. `Europe/Zurich`."""
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:
@@ -302,10 +296,10 @@ class PresenceConfig(ConfigSection):
 
 
 class AttentionConfig(ConfigSection):
-    """What may interrupt whom."""
+    """Events that may interrupt the agent."""
 
     coalesce: Duration = 1.5
-    """How long a turn waits for more lines of the same conversation. 0: at once."""
+    """How long a turn waits for more lines of the same conversation. 0: not at all."""
     rules: tuple[AttentionRuleConfig, ...] = Field(default=(), strict=False)
     thresholds: dict[str, ThresholdLevel] = Field(default={})
     """Lowest urgency that passes, by type prefix; the longest prefix decides."""
@@ -320,25 +314,25 @@ def _check_cache_ttl(value: float) -> float:
 
 
 ConfiguredCacheTtl = Annotated[Duration, AfterValidator(_check_cache_ttl)]
-"""What providers can be asked to cache for (platform.claude.com/docs/en/build-with-claude/prompt-caching)."""
+"""Cache lifetimes that providers offer (platform.claude.com/docs/en/build-with-claude/prompt-caching)."""
 
 
 class PromptCacheConfig(ConfigSection):
-    """Cache marks on what is sent to a model."""
+    """Cache marks on requests to a model."""
 
     enabled: bool = True
-    """False: none is set, and only providers that keep every prefix by themselves cache."""
+    """False: no marks, and only providers that cache every prefix by themselves do so."""
     policy: Literal["auto", "fixed"] = "auto"
-    """fixed: the lifetimes of the table in ARCHITECTURE.md. auto: each conversation begins with these; one whose own
-    gaps show that it is cheaper gets others."""
+    """fixed: the lifetimes of the table in ARCHITECTURE.md. auto: each conversation begins with these, and gets
+    others if the gaps between its own messages make them cheaper."""
     long_ttl: ConfiguredCacheTtl = 3600.0
-    """Of what all conversations share, and the longest that `auto` may choose."""
+    """Lifetime of the part that all conversations share, and the longest that `auto` may choose."""
     short_ttl: ConfiguredCacheTtl = 300.0
-    """Of what is behind it, under `fixed`; `auto` begins with 5m and chooses. Not longer than `long_ttl`."""
+    """Lifetime of the part after it, under `fixed`; `auto` begins with 5m and chooses. Not longer than `long_ttl`."""
     long_ttl_providers: tuple[str, ...] = Field(default=("anthropic",), strict=False)
-    """Kinds or names of providers that honour an hour; others are never asked for it."""
+    """Kinds or names of providers that support one hour; others are never asked for it."""
     keep_warm_usd: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """For reading a prompt again only so that it stays cached, per agent and UTC day. 0: never."""
+    """Budget for repeating a prompt only so that it stays cached, per agent and UTC day. 0: never."""
 
     @field_validator("short_ttl")
     @classmethod
@@ -349,37 +343,37 @@ class PromptCacheConfig(ConfigSection):
 
 
 class CompactionConfig(ConfigSection):
-    """Folding of long conversations by a model's summary."""
+    """Summaries by a model in place of the older part of long conversations."""
 
     enabled: bool = False
     compact_at_pct: float = Field(default=0.75, gt=0, le=1)
-    """Share of the usable window that starts it."""
+    """Share of the usable window at which a summary is made."""
     tail_keep_tokens: int = Field(default=20_000, ge=0)
     tool_result_max_pct: float = Field(default=0.30, gt=0, le=1)
     """Share of the usable window that one tool result may fill."""
     summarizer_model: str = ""
     """A key of `llm.models`. Empty: the agent's own."""
     lock_ttl_seconds: int = Field(default=300, ge=1)
-    """So long nobody else begins a summary of the same conversation."""
+    """How long no second summary of the same conversation is started."""
 
 
 class FoldsConfig(ConfigSection):
-    """When and how what the model sees of a conversation is made smaller."""
+    """Reduction of a conversation's view: when and how."""
 
     policy: Literal["auto", "always", "full"] = "auto"
-    """auto: when it costs nothing or pays; always: before each turn; full: only when the window is."""
+    """auto: when it costs nothing or saves money; always: before each turn; full: only when the window is full."""
     keep_recent_tool_results: int = Field(default=2, ge=0)
-    """Whole in every fold."""
+    """Newest results shown in full in every fold."""
     active_evidence_tokens: int = Field(default=18_000, ge=0)
-    """Of what tools bring in one turn, told word for word; the rest is told with a handle."""
+    """Tool results of one turn shown in full; the rest is shown with a handle."""
     completed_evidence_tokens: int = Field(default=2_000, ge=0)
-    """The same of all summarised tool loops together."""
+    """Excerpts of all summarised tool loops together."""
     nudge_at_pct: float = Field(default=0.80, gt=0, le=1)
     """Share of the usable window at which the agent is asked, once, to write down what matters."""
     fold_at_pct: float = Field(default=0.90, gt=0, le=1)
-    """Share of it, as the provider counts, at which the view is folded whatever that costs."""
+    """Share of the usable window, as the provider counts, at which the view is folded at any cost."""
     provider_side: Literal["off", "clear", "compact"] = "off"
-    """What the provider is asked to do by itself, where the model can. clear: leave old tool results out."""
+    """Reduction by the provider itself, if the model supports it. clear: leave old tool results out."""
 
     @field_validator("provider_side")
     @classmethod
@@ -391,7 +385,7 @@ class FoldsConfig(ConfigSection):
 
 
 class PrefetchConfig(ConfigSection):
-    """A command that is asked before each turn what else the agent should know."""
+    """A command that adds information before each turn."""
 
     command: tuple[str, ...] = Field(default=(), strict=False)
     """The program and its arguments, without a shell. Empty: none."""
@@ -399,21 +393,21 @@ class PrefetchConfig(ConfigSection):
 
 
 class RecallConfig(ConfigSection):
-    """What is called to mind before each turn."""
+    """Recall of earlier messages and notes before each turn."""
 
     ambient_tokens: int = Field(default=150, ge=0, le=2_000)
-    """Of what was said and written down before and has to do with the newest messages. 0: nothing."""
+    """Size of earlier messages and notes related to the newest messages. 0: none."""
     prefetch: PrefetchConfig = PrefetchConfig()
 
 
 class TokenCounterConfig(ConfigSection):
-    """How prompts are measured before they are sent."""
+    """Token counts of prompts before they are sent."""
 
     enabled: bool = True
-    """False: they are only estimated."""
+    """False: only estimates."""
     backend: Literal["auto", "anthropic_api", "tiktoken"] = "auto"
     cache_capacity: int = Field(default=1024, ge=0)
-    """Counts remembered. 0: none."""
+    """Number of cached counts. 0: none."""
 
 
 class WorkspaceCacheConfig(ConfigSection):
@@ -427,7 +421,7 @@ class WorkspaceCacheConfig(ConfigSection):
 
 
 class ContextOptimizationConfig(ConfigSection):
-    """The four mechanisms and their knobs."""
+    """The four context optimizations and the folds."""
 
     prompt_cache: PromptCacheConfig = PromptCacheConfig()
     compaction: CompactionConfig = CompactionConfig()
@@ -460,79 +454,80 @@ class ConsoleConfig(ConfigSection):
 
     platform: Literal["console"]
     rooms: tuple[str, ...] = Field(default=(), strict=False)
-    """Their names, as a test calls them."""
+    """Names of the rooms, as a test uses them."""
 
 
 ChannelConfig = Annotated[IrcConfig | TelegramConfig | DiscordConfig | ConsoleConfig, Field(discriminator="platform")]
 
 
 class BindingMatch(ConfigSection):
-    """Which conversations a binding is for. Globs, whole and case-sensitive: `*`, `?`, `[abc]`."""
+    """Conversations of a binding. Globs, whole and case-sensitive: `*`, `?`, `[abc]`."""
 
     channel: str = "*"
-    """As it stands under `channels`."""
+    """Name under `channels`."""
     room: str = "*"
-    """The platform's own id of it, or a direct chat's."""
+    """The platform's own id of the room, or of a direct chat."""
     thread: str | None = None
     """None: a room and all its threads."""
 
 
 class BindingConfig(ConfigSection):
-    """How an agent behaves in the conversations that match."""
+    """Behaviour of an agent in the conversations that match."""
 
     match: BindingMatch = BindingMatch()
     listen: Literal["mention", "ambient", "all", "off"] = "ambient"
-    """mention: other talk is not kept for the next turn; ambient: it is; all: it starts turns; off: nothing does."""
+    """mention: other messages are not kept for the next turn; ambient: they are; all: they start turns; off: no
+    turns."""
     prompt: str = ""
-    """Added to the system prompt there."""
+    """Text added to the system prompt there."""
     language: str | None = None
-    """BCP 47. None: the language of whoever is speaking."""
+    """BCP 47. None: the language of the person who wrote."""
     private: bool | None = None
-    """true: what is said there is told nowhere else, as in a direct chat. false: it may be told in all places. Left
-    out: as the platform says. What everybody can read there (a Telegram group with a username, an IRC channel without
-    the modes i, k, p and s) may be told in all places; an open channel of a Discord server, in all of that server;
-    everything else in that room alone."""
+    """true: texts from there are shown nowhere else, as in a direct chat. false: they may be shown in all places.
+    Left out: as the platform reports. Texts that everybody can read there (a Telegram group with a username, an IRC
+    channel without the modes i, k, p and s) may be shown in all places; those of an open channel of a Discord
+    server, in all of that server; all others in that room alone."""
     skills: tuple[str, ...] | None = Field(default=None, strict=False)
-    """Those that are for here. None: all of the workspace."""
+    """Skills available here. None: all of the workspace."""
     arrivals: Literal["steer", "queue", "interrupt"] = "steer"
-    """What becomes of a turn when somebody speaks to the agent in its middle: it is told between two tool calls; the
-    next turn is told; it is ended, and the next begins at once."""
+    """Messages to the agent during a turn. steer: shown between two tool calls; queue: shown in the next turn;
+    interrupt: the turn is ended, and the next begins at once."""
 
 
 class OptimizationSwitches(ConfigSection):
-    """The four mechanisms, per agent. None: as `llm.context_optimization` says."""
+    """Context optimizations of one agent. None: as in `llm.context_optimization`."""
 
     prompt_cache: bool | None = None
-    """Cache marks, and the plan of them."""
+    """Cache marks and their plan."""
     compaction: bool | None = None
-    """A model's summary in place of what leaves the window."""
+    """A model's summary in place of turns that leave the window."""
     token_counter: bool | None = None
-    """Exact counting beside the estimates."""
+    """Exact counts beside the estimates."""
     workspace_cache: bool | None = None
-    """The persona is read again only when it changes."""
+    """Persona files are read again only when they change."""
 
 
 class AgentConfig(ConfigSection):
-    """One mind: a persona, a model and the places where it lives."""
+    """One agent: a persona, a model and the places where it is active."""
 
     id: Name
-    """Its name in bindings, in the log and for other agents."""
+    """Name of the agent in bindings, in the log and for other agents."""
     workspace: LocalPath | None = None
     """Directory of the persona files. None: the persona that comes with the package."""
     model: str = "main"
     """A key of `llm.models`."""
     surface: Literal["native", "capability"] = "native"
-    """native: each tool is told by itself; capability: one tool calls all of them, and what there is stands in a
-    catalogue, so that a new one changes nothing in front of it."""
+    """native: each tool is described separately; capability: one tool calls all of them, and a catalogue describes
+    them, so that a new one changes nothing before it in the prompt."""
     files: LocalPath | None = None
-    """The directory that file tools and the shell work in. None: `files` beside its own files."""
+    """Working directory of file tools and the shell. None: `files` beside the agent's own files."""
     context_optimization: OptimizationSwitches = OptimizationSwitches()
     bindings: tuple[BindingConfig, ...] = Field(default=(BindingConfig(),), strict=False)
-    """The first match wins; a conversation that matches none is not listened to. Left out: all match."""
+    """The first match decides; a conversation without a match is ignored. Left out: all match."""
 
 
 class LlmConfig(ConfigSection):
-    """Where answers come from."""
+    """Providers and models."""
 
     providers: dict[Name, ProviderConfig]
     models: dict[str, ModelConfig]
@@ -540,38 +535,38 @@ class LlmConfig(ConfigSection):
 
 
 class DmnConfig(ConfigSection):
-    """The pace and the limits of what the agent does unasked."""
+    """Pace and limits of the agent's autonomous work."""
 
     engaged: Duration = 5.0
-    """Between looks while somebody speaks to it."""
+    """Interval of ticks while a person talks to it."""
     working: Duration = 3.0
-    """While it goes on with a task."""
+    """Interval while it works on a task."""
     foraging: Duration = 30.0
-    """Without a task, while it may look for one."""
+    """Interval without a task, while it may look for one."""
     resting: Duration = 300.0
-    """While nothing is to be done. A look that finds nothing costs nothing."""
+    """Interval while nothing is to be done. A tick that finds nothing costs nothing."""
     max_autonomous_turns: int = Field(default=20, ge=0)
-    """In a row. 0: none."""
+    """Autonomous turns in a row. 0: none."""
     daily_turns: int = Field(default=200, ge=0)
-    """Autonomous ones, per UTC day. 0: none."""
+    """Autonomous turns per UTC day. 0: none."""
     daily_cost_usd: float = Field(default=2.0, ge=0)
-    """For autonomous turns, per UTC day. 0: none that cost anything."""
+    """Cost of autonomous turns per UTC day. 0: none that cost anything."""
     forage: bool = False
-    """Look for something to do when there is nothing to answer."""
+    """Look for work when there is nothing to answer."""
     dream_every: Duration = 64_800.0
-    """At most so often what was written down is consolidated into MEMORY.md. 0: never."""
+    """Minimal interval of consolidating notes into MEMORY.md. 0: never."""
     dream_tokens: int = Field(default=500, ge=0)
-    """Once so much has been written down since."""
+    """Minimal size of new notes for that."""
     memory_chars: int = Field(default=8_000, ge=0, le=12_000)
-    """MEMORY.md is kept below this."""
+    """Maximal size of MEMORY.md."""
     timezone: TimeZone = "UTC"
-    """Of schedules that name none: an IANA name, e.g. Europe/Zurich."""
+    """Time zone of schedules that name none: an IANA name, e.g. Europe/Zurich."""
     max_reminders: int = Field(default=20, ge=0)
-    """Of one conversation at once. 0: none."""
+    """Reminders of one conversation at once. 0: none."""
 
 
 class Settings(ConfigSection):
-    """Everything an operator can say."""
+    """The whole configuration."""
 
     channels: dict[Annotated[Name, AfterValidator(_check_channel_name)], ChannelConfig] = Field(default={})
     agents: tuple[AgentConfig, ...] = Field(strict=False)

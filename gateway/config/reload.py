@@ -1,15 +1,11 @@
-"""What the settings say by now: the configuration read again while the gateway runs, and put in force.
+"""Live settings: the configuration in force, read again while the gateway runs.
 
-In two phases, so that nothing is half in force: everything is read, validated and made ready, and where anything of it
-cannot be, nothing changes; then all of it is put in force in one stretch, in which nothing else happens. A turn that
-runs ends with what it began with; the next message meets what is new. What the files say becomes what counts in this
-way only: whatever has them read again calls `reload`.
+A reload has two phases, so that it never takes effect in part: first everything is read, validated and prepared, and
+nothing changes if any part fails; then all of it takes effect in one step of the event loop. A running turn ends with
+the settings it began with; the next message uses the new ones. `LiveSettings.reload` is the only way by which the files
+change the settings; `ConfigWatcher` calls it after a change of the files or on request.
 
-What a configuration that is read again changes: what counts at once, and what only after a restart. Pure.
-
-Everything counts from the next message on but what stands in `RESTART_KEYS`. Keys are named, never what they say.
-
-Has the configuration read again when it was written, and when somebody asks for that. In the background.
+Everything takes effect from the next message on, except the keys in `RESTART_KEYS`. Messages name keys, never values.
 """
 
 import asyncio
@@ -41,26 +37,26 @@ RESTART_KEYS: Final[Mapping[str, str]] = {
     "agents.*.files": "what runs in an agent's shell runs there",
     "tools.mcp": "these are programs that run, and turns under way have been told of their tools",
 }
-"""Keys, `*` for any name, with why they cannot be changed meanwhile. Nor can agents come or go: each has a state of its
-own, which is read from the log at a start."""
+"""Keys, `*` for any name, with the reason why they cannot change while the gateway runs. Agents cannot be added or
+removed either: each has a state of its own, which is read from the log at the start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReloadResult:
-    """What came of reading the configuration again: keys and places, never values."""
+    """Result of reading the configuration again: keys and places, never values."""
 
     applied: tuple[str, ...] = ()
-    """What counts from now on."""
+    """Keys that took effect."""
     after_restart: tuple[str, ...] = ()
-    """What is written and counts after a restart only."""
+    """Keys that have changed and take effect after a restart only."""
     problems: tuple[ConfigProblem, ...] = ()
-    """Everything to mend; until then what was read before goes on."""
+    """Everything to fix; until then the earlier settings stay in force."""
     read_error: str = ""
-    """Why it could not be read. Empty: it could."""
+    """Reason why it could not be read. Empty: it could."""
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """For people."""
+        """Text for people."""
         if self.read_error:
             return (f"The configuration cannot be read: {self.read_error}. What there was goes on.",)
         if self.problems:
@@ -70,7 +66,7 @@ class ReloadResult:
         return tuple(told) or ("The configuration says what it said before.",)
 
     def __str__(self) -> str:
-        """In a line, for the log."""
+        """One line for the log."""
         if self.read_error:
             return f"the configuration cannot be read just now, and goes on as it was: {self.read_error}"
         if self.problems:
@@ -81,7 +77,7 @@ class ReloadResult:
 
 
 def effective_settings(running: Settings, read: Settings) -> Settings:
-    """What counts once `read` is taken: all of it but what needs a restart, which stays as it runs."""
+    """Return the settings after a reload: those of `read`, except keys that need a restart."""
     there = {agent.id: agent for agent in running.agents}
     agents = [
         _keep_running(there[agent.id], agent, _patterns_below(_RESTART_PATTERNS, "agents", "*"))
@@ -93,13 +89,13 @@ def effective_settings(running: Settings, read: Settings) -> Settings:
 
 
 def compare_settings(running: Settings, read: Settings) -> ReloadResult:
-    """What taking `read` means."""
+    """Return the keys of `read` that take effect, and those that need a restart."""
     now = effective_settings(running, read)
     return ReloadResult(applied=_changed_keys(running, now), after_restart=_changed_keys(now, read))
 
 
 def find_conflicts(running: Settings, read: Settings) -> tuple[ConfigProblem, ...]:
-    """What of `read` cannot be beside what stays as it runs."""
+    """Return the parts of `read` that conflict with running parts that need a restart."""
     found = [
         ConfigProblem(
             "", 0, "llm.models", f"the agent {agent.id} runs until a restart and thinks with {agent.model}; keep that"
@@ -107,14 +103,14 @@ def find_conflicts(running: Settings, read: Settings) -> tuple[ConfigProblem, ..
         for agent in effective_settings(running, read).agents
         if agent.model not in read.llm.models
     ]
-    if running.ops.token is not None and OPERATOR_CHANNEL in read.channels:  # whoever speaks there is an owner
-        told = "until a restart the operator's own channel has that name; write another one, or start anew"
-        found.append(ConfigProblem("", 0, f"channels.{OPERATOR_CHANNEL}", told))
+    if running.ops.token is not None and OPERATOR_CHANNEL in read.channels:  # every sender there is an owner
+        message = "until a restart the operator's own channel has that name; write another one, or start anew"
+        found.append(ConfigProblem("", 0, f"channels.{OPERATOR_CHANNEL}", message))
     return tuple(found)
 
 
 def locate_problem(problem: ConfigProblem, lines: Mapping[str, tuple[str, int]]) -> ConfigProblem:
-    """With the file and line of its key, or of the nearest above that is written."""
+    """Add the file and line of the problem's key, or of the nearest written key above it."""
     key = problem.key
     while key and key not in lines:
         key = key[: max(key.rfind("."), key.rfind("["), 0)]
@@ -123,7 +119,7 @@ def locate_problem(problem: ConfigProblem, lines: Mapping[str, tuple[str, int]])
 
 
 def _keep_running(old: Value, new: Value, patterns: Sequence[KeyPattern]) -> Value:
-    """`new`, with what needs a restart as in `old`."""
+    """Return `new`, with the old values of keys that need a restart."""
     if () in patterns:
         return old
     names = {pattern[0] for pattern in patterns}
@@ -144,13 +140,13 @@ _RESTART_PATTERNS: Final[Sequence[KeyPattern]] = [tuple(key.split(".")) for key 
 
 
 def _dump_settings(settings: Settings) -> dict[str, object]:
-    """By key; agents by their ids."""
+    """Return the settings by key; agents by their ids."""
     dumped = settings.model_dump()
     return dumped | {"agents": {agent["id"]: agent for agent in dumped["agents"]}}
 
 
 def _changed_keys(old: Settings, new: Settings) -> tuple[str, ...]:
-    """The keys under which they say something else, as an operator would write them."""
+    """Return the keys with different values, as an operator would write them."""
     found = tuple(_key_differences(_dump_settings(old), _dump_settings(new)))
     both = [
         [one.id for one in some.agents if one.id in {other.id for other in more.agents}]
@@ -174,31 +170,31 @@ Derived = TypeVar("Derived")
 
 
 class SettingsListener(Protocol):
-    """Somebody who goes by the settings."""
+    """A component that depends on the settings."""
 
     def prepare(self, new: Settings) -> Callable[[], None]:
-        """Make ready what `new` says; raise BadConfig if it cannot be, with keys, and without files.
+        """Prepare for `new`; raise ConfigError, with keys and without files, if that is not possible.
 
-        What is returned puts it in force: it is synchronous and cannot fail. It is not called if anybody else refuses,
-        so nothing may have to be put away then. Called on the event loop; `LiveSettings.settings` says meanwhile what
-        it said.
+        The returned function puts it in force: it is synchronous and cannot fail. It is not called if any other
+        listener refuses, so `prepare` must not need a cleanup then. Called on the event loop; `LiveSettings.settings`
+        is still the old value meanwhile.
         """
 
 
 class DerivedSettingsListener(Generic[Derived]):
-    """A taker who is told what follows from the settings."""
+    """A listener that gets a value computed from the settings."""
 
-    def __init__(self, make: Callable[[Settings], Derived], become: Callable[[Derived], None]) -> None:
-        self._make, self._become = make, become
+    def __init__(self, compute: Callable[[Settings], Derived], apply: Callable[[Derived], None]) -> None:
+        self._compute, self._apply = compute, apply
 
     def prepare(self, new: Settings) -> Callable[[], None]:
-        made = self._make(new)
-        return lambda: self._become(made)
+        derived = self._compute(new)
+        return lambda: self._apply(derived)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnabledOptimizations:
-    """Which of the four mechanisms work for one agent."""
+    """The context optimizations that are enabled for one agent."""
 
     prompt_cache: bool
     compaction: bool
@@ -207,17 +203,17 @@ class EnabledOptimizations:
 
 
 class LiveSettings:
-    """What the settings say by now."""
+    """The settings in force."""
 
     def __init__(self, settings: Settings, directory: Path | None = None, env: Mapping[str, str] | None = None) -> None:
-        """`directory`: of the configuration files, with what `${NAME}` stands for. None: nothing changes."""
+        """`directory`: of the configuration files; `env`: values of `${NAME}`. None: nothing changes."""
         self._settings = settings
         self.directory = directory
-        """Of the configuration files."""
+        """Directory of the configuration files."""
         self.files = ConfigFiles(directory, env or {}) if directory is not None else None
-        """What is read. None: nothing is."""
+        """The configuration files. None: there are none."""
         self.change_event = asyncio.Event()
-        """Something may have been written, or somebody has asked: for `gateway.config.reload`."""
+        """Set when a file may have changed, or a reload was requested: for `ConfigWatcher`."""
         self._is_requested = False
         self._prices: PriceTable | None = None
         self._reload_lock = asyncio.Lock()
@@ -228,58 +224,58 @@ class LiveSettings:
 
     @property
     def settings(self) -> Settings:
-        """What counts, with what still runs as it did where that needs a restart. Ask again whenever it matters."""
+        """The settings in force, with old values of keys that need a restart. Read it again for each use."""
         return self._settings
 
     @property
     def prices(self) -> PriceTable:
-        """What tokens cost. The first time it is read, then with everything else. Raises BadPrices."""
+        """Prices of tokens. Read at first use, then at each reload. Raises PriceTableError."""
         if self._prices is None:
             self._prices = load_price_table(self.directory)
         return self._prices
 
     @property
     def optimization(self) -> ContextOptimizationConfig:
-        """The knobs, which are the same for all agents."""
+        """The context optimization settings, which are the same for all agents."""
         return self._settings.llm.context_optimization
 
     def agent_config(self, agent_id: str) -> AgentConfig:
-        """What is said by now of an agent that runs."""
+        """Return the present configuration of a running agent."""
         return next(one for one in self._settings.agents if one.id == agent_id)
 
     def enabled_optimizations(self, agent_id: str) -> EnabledOptimizations:
-        """An agent's own word where it has one, else that for all."""
-        said = self.optimization
+        """Return an agent's own switches where they are set, else the general ones."""
+        general = self.optimization
         own = next((one.context_optimization for one in self._settings.agents if one.id == agent_id), None)
         own = own or type(self._settings.agents[0].context_optimization)()
         return EnabledOptimizations(
-            prompt_cache=_own_or_general(own.prompt_cache, said.prompt_cache.enabled),
-            compaction=_own_or_general(own.compaction, said.compaction.enabled),
-            token_counter=_own_or_general(own.token_counter, said.token_counter.enabled),
-            workspace_cache=_own_or_general(own.workspace_cache, said.workspace_cache.enabled),
+            prompt_cache=_own_or_general(own.prompt_cache, general.prompt_cache.enabled),
+            compaction=_own_or_general(own.compaction, general.compaction.enabled),
+            token_counter=_own_or_general(own.token_counter, general.token_counter.enabled),
+            workspace_cache=_own_or_general(own.workspace_cache, general.workspace_cache.enabled),
         )
 
-    def add_listener(self, taker: SettingsListener) -> None:
-        """Have it take what is new from now on, after those that were named before."""
-        self._listeners.append(taker)
+    def add_listener(self, listener: SettingsListener) -> None:
+        """Add a listener for new settings; it is prepared after those added before."""
+        self._listeners.append(listener)
 
-    def add_secret_listener(self, learn: Callable[[Iterable[str]], None]) -> None:
-        """Have it told the secrets of whatever is read, before anything of that is used."""
-        self._secret_listeners.append(learn)
+    def add_secret_listener(self, listener: Callable[[Iterable[str]], None]) -> None:
+        """Call this with the secrets of each configuration read, before any of it is used."""
+        self._secret_listeners.append(listener)
 
-    def add_reload_listener(self, told: Callable[[ReloadResult], None]) -> None:
-        """Have it told what came of each reading, on the event loop. It returns at once."""
-        self._reload_listeners.append(told)
+    def add_reload_listener(self, listener: Callable[[ReloadResult], None]) -> None:
+        """Call this with the result of each reload, on the event loop. It must return at once."""
+        self._reload_listeners.append(listener)
 
     def request_reload(self) -> None:
-        """Have it read soon, whether anything was written or not. Returns at once."""
+        """Request a reload soon, whether any file changed or not. Returns at once."""
         self._is_requested = True
         self.change_event.set()
 
     async def reload(self) -> ReloadResult:
-        """Read the configuration now, whether it was written or not. What is broken changes nothing.
+        """Reload now, whether any file changed or not. A broken configuration changes nothing.
 
-        One at a time: who calls while another is under way is answered by one that began after the call.
+        One at a time: a call during another reload gets the result of one that began after the call.
         """
         if self.files is None:
             return ReloadResult(read_error="it is in no files")
@@ -287,35 +283,35 @@ class LiveSettings:
             return await self._reload(self.files)
 
     async def refresh(self) -> None:
-        """Read the configuration if somebody has asked for that, or if anything was written since it was read last.
+        """Reload if that was requested, or if any file changed since the last read.
 
-        What another reading under way has seen by its end is not read, and told, a second time.
+        Changes that a concurrent reload has read are not read and reported again.
         """
         if self.files is None:
             return
         async with self._reload_lock:
-            asked, self._is_requested = self._is_requested, False
-            if asked or await asyncio.to_thread(self.files.is_stale):
+            is_requested, self._is_requested = self._is_requested, False
+            if is_requested or await asyncio.to_thread(self.files.is_stale):
                 await self._reload(self.files)
 
     async def _reload(self, files: ConfigFiles) -> ReloadResult:
         try:
-            came = await self._read(files)
-        except Exception:  # a bug: what there was is as good as ever
+            result = await self._read(files)
+        except Exception:  # a bug: the earlier settings stay in force
             logger.exception("the configuration cannot be taken")
-            came = ReloadResult(read_error="internal error")
+            result = ReloadResult(read_error="internal error")
         logger.log(
             logging.ERROR
-            if came.problems
+            if result.problems
             else logging.WARNING
-            if came.read_error or came.after_restart
+            if result.read_error or result.after_restart
             else logging.INFO,
             "%s",
-            came,
+            result,
         )
-        for told in self._reload_listeners:
-            told(came)
-        return came
+        for listener in self._reload_listeners:
+            listener(result)
+        return result
 
     async def _read(self, files: ConfigFiles) -> ReloadResult:
         try:
@@ -324,42 +320,42 @@ class LiveSettings:
             return ReloadResult(problems=error.problems)
         except PriceTableError as error:
             return ReloadResult(problems=(ConfigProblem("", 0, "", str(error)),))
-        except OSError as error:  # a file was taken away while it was read: what comes in its place is seen next
+        except OSError as error:  # a file was removed during the read: the next check finds its successor
             return ReloadResult(read_error=error.strerror or "it cannot be read")
         for warning in found.warnings:
             if warning not in self._warned:
                 logger.warning("%s", warning)
         self._warned = frozenset(found.warnings)
         secrets = collect_secrets(found.settings, found.resolved_values)
-        for learn in self._secret_listeners:
-            learn(secrets)
+        for listener in self._secret_listeners:
+            listener(secrets)
         return self._apply(found, prices)
 
     def _apply(self, found: LoadedConfig, prices: PriceTable) -> ReloadResult:
-        """All or nothing, and nothing else meanwhile."""
-        new, problems, ready = (
+        """Apply the configuration completely or not at all, in one step of the event loop."""
+        new, problems, prepared = (
             effective_settings(self._settings, found.settings),
             list[ConfigProblem](),
             list[Callable[[], None]](),
         )
         problems += find_conflicts(self._settings, found.settings)
-        for taker in self._listeners if not problems else ():
+        for listener in self._listeners if not problems else ():
             try:
-                ready.append(taker.prepare(new))
+                prepared.append(listener.prepare(new))
             except ConfigError as error:
                 problems += error.problems
         if problems:
             return ReloadResult(problems=tuple(locate_problem(one, found.positions) for one in problems))
-        came, self._settings = compare_settings(self._settings, found.settings), new
+        result, self._settings = compare_settings(self._settings, found.settings), new
         if self._prices not in (None, prices):
-            came = replace(came, applied=(*came.applied, "prices"))
+            result = replace(result, applied=(*result.applied, "prices"))
         self._prices = prices
-        for put in ready:
+        for apply in prepared:
             try:
-                put()
-            except Exception:  # a bug: the others must go on with the same settings
+                apply()
+            except Exception:  # a bug: the others must get the same settings
                 logger.exception("a part of the configuration is not in force")
-        return came
+        return result
 
 
 def _own_or_general(own: bool | None, general: bool) -> bool:
@@ -367,24 +363,25 @@ def _own_or_general(own: bool | None, general: bool) -> bool:
 
 
 DEBOUNCE_MS: Final = 200
-"""Changes are gathered for so long: an editor takes several steps, and so does whoever writes several files."""
+"""Changes within this time are handled together: an editor takes several steps, and so does a write of several
+files."""
 POLL_S: Final = 30.0
-"""How often the files are looked at though nothing was heard of them: some file systems of networks tell nothing."""
+"""Interval of checks without a notification: some network file systems send none."""
 
 
 class ConfigWatcher:
-    """Of one gateway."""
+    """Watcher of the configuration files of one gateway."""
 
     def __init__(self, live: LiveSettings, clock: Clock) -> None:
         self._live, self._clock = live, clock
         self._watchers: dict[Path, DirectoryWatcher] = {}
         self._stopped: list[DirectoryWatcher] = []
-        """Those that were told to stop."""
+        """Stopped watchers whose threads are to be joined."""
         self.has_reported = False
-        """A watcher has said that it listens, or that it cannot."""
+        """True once a watcher has reported that it listens, or that it cannot."""
 
     async def run(self) -> None:
-        """Until cancelled; then no thread is left. Returns at once where the configuration is in no files."""
+        """Watch until cancelled; then no thread is left. Returns at once if there are no configuration files."""
         live, files = self._live, self._live.files
         if files is None:
             return
@@ -401,7 +398,7 @@ class ConfigWatcher:
             await asyncio.to_thread(self._join)
 
     def _watch_directories(self, files: ConfigFiles) -> None:
-        """Watch where they lie now, and nowhere else."""
+        """Watch exactly the present directories of the files."""
         places = files.directories
         self._stop_watching(*(place for place in self._watchers if place not in places))
         for place in places - self._watchers.keys():
@@ -418,7 +415,7 @@ class ConfigWatcher:
         def counts(path: str) -> bool:
             return not path.startswith(store)
 
-        # Other names count, whatever they are: a link that is put in place of another one brings new files.
+        # All other names count: a link that replaces another one brings new files.
         store = str(self._live.settings.store.path.absolute())
         meanwhile = "the configuration is looked at now and then"
         return DirectoryWatcher(place, DEBOUNCE_MS, report, counts=counts, meanwhile=meanwhile)

@@ -1,7 +1,4 @@
-"""What the configuration keeps secret, as texts: for `gateway.core.redaction`. Pure.
-
-Where the price table is: the operator's own, or the one that ships with the product.
-"""
+"""Secret values of the configuration, for `gateway.core.redaction`, and the price table of models."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -19,14 +16,14 @@ from gateway.core.fields import ConfigSection
 from gateway.core.redaction import looks_random
 
 _MIN_VALUE_CHARS: Final = 12
-"""Characters of the shortest value that is taken for a secret because of where it came from."""
+"""Length of the shortest value that is taken for a secret because of its origin."""
 _HOST_NAME: Final = re.compile(r"[a-z0-9-]+(?:\.[a-z0-9-]+)*\.[a-z]{2,}(?::\d+)?", re.IGNORECASE)
 
 
 def collect_secrets(settings: Settings, references: Iterable[str] = ()) -> frozenset[str]:
-    """Everything that is marked as secret, what stands in URLs as such, and of `references` what reads like one.
+    """Return all values marked as secret, credentials in URLs, and those of `references` that look random.
 
-    `references`: what `${NAME}` and `${file:...}` stood for, wherever they were written.
+    `references`: the values of `${NAME}` and `${file:...}`, wherever they are used.
     """
     referred = {
         one
@@ -53,7 +50,7 @@ def _secrets_in(value: object) -> Iterator[str]:
 
 
 def _secret_parts(secret: str) -> Iterator[str]:
-    """It, what stands behind the scheme of a header, and of several lines each that is long enough to tell."""
+    """Yield the secret, the part after the scheme of a header, and each of its lines that is long enough."""
     if secret.strip().lower() in ("", "none"):
         return
     yield secret
@@ -72,7 +69,7 @@ def _secrets_in_url(text: str) -> Iterator[str]:
         found = [parts.password, *(value for _, value in parse_qsl(parts.query) if looks_random(value))]
         if parts.password is None and looks_random(parts.username or ""):
             found.append(parts.username)
-    except ValueError:  # it is no URL after all
+    except ValueError:  # not a URL
         return
     for one in found:
         if one:
@@ -81,13 +78,13 @@ def _secrets_in_url(text: str) -> Iterator[str]:
 
 
 class PriceTableError(Exception):
-    """The price table cannot be used. The text says what to do."""
+    """The price table cannot be used. The message gives the remedy."""
 
 
 def load_price_table(directory: Path | None) -> PriceTable:
-    """The operator's `prices.yaml` if there is one in `directory`, else the one that ships with the product.
+    """Load the operator's `prices.yaml` from `directory` if there is one, else the table of the product.
 
-    Raises BadPrices, with the file's name, for one that cannot be used.
+    Raises PriceTableError, with the file's name.
     """
     own = directory / "prices.yaml" if directory is not None else None
     path = own if own is not None and own.is_file() else _shipped_path()
@@ -101,7 +98,7 @@ def load_price_table(directory: Path | None) -> PriceTable:
 
 @lru_cache(maxsize=2)
 def _parse_prices(text: str) -> PriceTable:
-    """A reload reads it again, and mostly nobody has written it."""
+    """Cached: a reload reads the table again, and it has rarely changed."""
     return PriceTable.parse(text)
 
 

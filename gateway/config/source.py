@@ -1,9 +1,7 @@
-"""One configuration file, read: YAML with lines remembered and `${...}` resolved.
+"""One configuration file: YAML with the line of each value and `${...}` resolved. No message quotes a value.
 
-YAML 1.2's core types only: `off` and `yes` are words, `true` and `false` are truths. Problems are
-collected, not raised.
-
-What was written in configuration files, and where. Nothing here ever quotes a value.
+Only YAML 1.2's core types: `off` and `yes` are words, `true` and `false` are booleans. Problems are collected, not
+raised.
 """
 
 import errno
@@ -17,25 +15,26 @@ from pathlib import Path
 import yaml
 
 Keys = tuple[str | int, ...]
-"""Where a value is: mapping keys and list positions from the top."""
+"""Path of a value: mapping keys and list positions from the top."""
 Tree = str | int | float | bool | None | list["Tree"] | dict[str, "Tree"]
 
 _MIN_HIDDEN_CHARS = 4
-"""Shorter values than this give nothing away, and would blot out ordinary words."""
+"""Length of the shortest value that is hidden in messages: shorter ones reveal nothing, and would hide ordinary
+words."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ConfigProblem:
-    """One thing to mend in the configuration. Never holds a secret."""
+    """One thing to fix in the configuration. Never holds a secret."""
 
     file: str
-    """As it should be shown; empty if the configuration came from no file."""
+    """File name for people; empty if the configuration came from no file."""
     line: int
     """From 1; 0 if there is none."""
     key: str
-    """E.g. `agents[0].model`; empty: the file as a whole."""
+    """E.g. `agents[0].model`; empty: the whole file."""
     message: str
-    """What is wrong, and what to write instead."""
+    """The problem and the right notation."""
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.line else self.file
@@ -44,29 +43,29 @@ class ConfigProblem:
 
 @dataclass(slots=True)
 class ConfigSource:
-    """What was read so far."""
+    """Values and problems read so far."""
 
     data: dict[str, Tree] = field(default_factory=dict)
     positions: dict[Keys, tuple[Path, int]] = field(default_factory=dict)
     """File and line of every key and list item."""
     reference_keys: dict[Keys, bool] = field(default_factory=dict)
-    """Values that hold a `${...}`; True: they are nothing else, so their text may stand for a number."""
+    """Values that contain a `${...}`; True: exactly one, so that their text may stand for a number."""
     referenced_files: set[Path] = field(default_factory=set)
-    """Files that `${file:...}` names."""
+    """Files named by `${file:...}`."""
     problems: list[ConfigProblem] = field(default_factory=list)
     resolved_values: set[str] = field(default_factory=set)
-    """What references stood for: never shown."""
+    """Values of references: never shown."""
     damaged_keys: set[Keys] = field(default_factory=set)
-    """Values already complained about: what they hold instead means nothing."""
+    """Values with a problem already: their replacement has no meaning."""
 
     def find_position(self, keys: Keys) -> tuple[Path | None, int]:
-        """The nearest known place at or above `keys`."""
+        """Return the nearest known position at or above `keys`."""
         while keys and keys not in self.positions:
             keys = keys[:-1]
         return self.positions.get(keys, (None, 0))
 
     def add_problem(self, keys: Keys, message: str) -> None:
-        """Add a problem at `keys`."""
+        """Add a problem at `keys`. Values of references are hidden in the message."""
         file, line = self.find_position(keys)
         for value in sorted(self.resolved_values, key=len, reverse=True):
             message = message.replace(value, "***") if len(value) >= _MIN_HIDDEN_CHARS else message
@@ -75,19 +74,19 @@ class ConfigSource:
 
 
 def check_path(path: Path) -> Path:
-    """The path, if the system can take it. Raises ValueError."""
+    """Return the path if the system accepts it. Raises ValueError."""
     if "\0" in str(path):
         raise ValueError("a path cannot hold the character NUL")
     return path
 
 
 def format_key(keys: Keys) -> str:
-    """For people: `agents[0].model`."""
+    """Format a key for people: `agents[0].model`."""
     return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).removeprefix(".")
 
 
 def value_at(node: Tree, *keys: str | int) -> Tree:
-    """The value there, or None."""
+    """Return the value at a path, or None."""
     for key in keys:
         if isinstance(node, dict) and isinstance(key, str):
             node = node.get(key)
@@ -99,7 +98,7 @@ def value_at(node: Tree, *keys: str | int) -> Tree:
 
 
 def merge_sources(whole: ConfigSource, part: ConfigSource) -> None:
-    """Add one file's values to those before it. A value in both is a problem, told at the later one."""
+    """Add the values of one file to those before it. A value in both is a problem, reported at the later one."""
     _merge_into(whole, part, whole.data, part.data, ())
     whole.problems += part.problems
     whole.damaged_keys |= part.damaged_keys
@@ -131,7 +130,7 @@ _MAX_DEPTH = 40
 _MAX_NODES = 100_000
 """Aliases can make a short text grow without bound."""
 _MAX_CHARS = 1_000_000
-"""Of one file. A reading beside a running gateway takes its time from that."""
+"""Length of one file. A running gateway is slowed down while it reads the files."""
 _REFERENCE_PATTERN = re.compile(r"\$\$\{|\$\{(?:file:([^}]*)|([A-Za-z_][A-Za-z0-9_]*))\}|\$\{")
 _TAG_PREFIX = "tag:yaml.org,2002:"
 _RESOLVERS = {
@@ -147,21 +146,21 @@ _QUOTE_HINTS = {
 }
 
 
-class _CoreSchemaLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # the C one where it was built
+class _CoreSchemaLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # the C loader where it is available
     """YAML 1.2's core schema, without hexadecimals and infinities."""
 
     yaml_implicit_resolvers = {None: [(_TAG_PREFIX + name, regexp) for name, regexp in _RESOLVERS.items()]}  # noqa: RUF012  # PyYAML's own name and shape
 
 
 def read_yaml_file(file: Path, env: Mapping[str, str]) -> ConfigSource:
-    """Read one file. Never raises for what is in it, nor if it cannot be read."""
+    """Read one file. Raises nothing for its content, nor if it cannot be read."""
     return _YamlFileReader(file, env).read()
 
 
 def read_text_file(path: Path) -> str:
-    """All of a plain file. Raises OSError, also for one that is none or that is too large, and UnicodeDecodeError.
+    """Read a whole regular file. Raises OSError, also for other kinds or if it is too large, and UnicodeDecodeError.
 
-    A pipe or a device would keep whoever reads it waiting, perhaps for ever, and what is larger is no configuration.
+    A pipe or a device could block the reader for ever, and a larger file is no configuration.
     """
     opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -179,7 +178,7 @@ def read_text_file(path: Path) -> str:
 
 
 def parse_scalar(text: str) -> Tree:
-    """Read a text as an unquoted scalar would be."""
+    """Parse a text as an unquoted YAML scalar."""
     return _to_scalar(next((name for name, regexp in _RESOLVERS.items() if regexp.match(text)), "str"), text)
 
 
@@ -194,7 +193,7 @@ def _to_scalar(kind: str, text: str) -> Tree:
 
 
 class _YamlFileReader:
-    """Reads one file."""
+    """Reader of one file."""
 
     def __init__(self, file: Path, env: Mapping[str, str]) -> None:
         self._file, self._env = file, env
@@ -298,7 +297,7 @@ class _YamlFileReader:
 
 def _compose_node(text: str) -> yaml.Node | None:
     depth = nodes = 0
-    # The C parser's compose recurses on the C stack and ends the process on deep nesting: look first.
+    # The C parser's compose recurses on the C stack, and deep nesting ends the process: check first.
     for event in yaml.parse(text, Loader=_CoreSchemaLoader):
         nodes += isinstance(event, yaml.NodeEvent)
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -311,7 +310,7 @@ def _compose_node(text: str) -> yaml.Node | None:
 
 
 def _error_line(error: yaml.YAMLError, text: str) -> int:
-    if isinstance(error, yaml.reader.ReaderError):  # says a position, in bytes or in characters
+    if isinstance(error, yaml.reader.ReaderError):  # has a position, in bytes or in characters
         control = yaml.reader.Reader.NON_PRINTABLE.search(text)
         return text.count("\n", 0, control.start()) + 1 if control else 1
     mark = getattr(error, "problem_mark", None)
@@ -331,4 +330,4 @@ def _explain_yaml_error(error: yaml.YAMLError, text: str) -> str:
     for start, explanation in _QUOTE_HINTS.items():
         if start in f"{problem} {error.context}":
             return explanation
-    return re.split("['\"]", problem, maxsplit=1)[0].strip()  # what follows a quote may be a value
+    return re.split("['\"]", problem, maxsplit=1)[0].strip()  # the text after a quote may be a value

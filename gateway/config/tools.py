@@ -1,4 +1,4 @@
-"""The part of the configuration that says what agents may do with tools: `tools`."""
+"""Configuration section `tools`: the tools of agents, their limits and permissions."""
 
 import re
 from typing import Annotated, Literal, Self
@@ -35,33 +35,33 @@ class FilesConfig(ConfigSection):
     """read_file, write_file, edit_file, glob, grep, view_image, send_file: all in the agent's `files`."""
 
     max_bytes: int = Field(default=10_000_000, ge=1)
-    """Of one file that is read or written."""
+    """Size of one file that is read or written."""
 
 
 class BashConfig(ConfigSection):
-    """The shell, and what runs in the background."""
+    """The shell and its background jobs."""
 
     sandbox: Literal["bubblewrap", "off"] = "bubblewrap"
-    """bubblewrap: without it nothing runs. off: commands run as the gateway's own user, and see what it sees.
+    """bubblewrap: without it nothing runs. off: commands run as the gateway's own user, with all its access.
 
     Where the gateway runs as root, commands run as `nobody` either way, and the agent's files are given to that user.
     """
     network: bool = False
-    """Whether commands reach it."""
+    """Whether commands have network access."""
     timeout: Duration = 60.0
-    """Of a command that says none."""
+    """Time limit of a command that sets none."""
     max_timeout: Duration = 600.0
-    """The longest that a command may ask for, and that a job in the background lives."""
+    """The longest time limit that a command may set, and the lifetime of a background job."""
     output_bytes: int = Field(default=200_000, ge=1_000, le=2_000_000)
-    """Of what one command writes: the beginning and the end are kept."""
+    """Output of one command: the beginning and the end are kept."""
     memory_bytes: int = Field(default=1_073_741_824, ge=33_554_432)
-    """Of all processes of one command together."""
+    """Memory of all processes of one command together."""
     processes: int = Field(default=64, ge=4)
-    """Of one command at once."""
+    """Number of processes of one command at once."""
     disk_bytes: int = Field(default=104_857_600, ge=1_000_000)
-    """Of one file that a command writes. All that one command leaves on the disk may be ten times as much."""
+    """Size of one file that a command writes. All files of one command may have ten times as much."""
     jobs: int = Field(default=4, ge=0)
-    """In the background at once. 0: none."""
+    """Background jobs at once. 0: none."""
 
     @model_validator(mode="after")
     def _check_timeouts(self) -> Self:
@@ -73,7 +73,7 @@ class BashConfig(ConfigSection):
 
 
 class SearchConfig(ConfigSection):
-    """Who is asked by `web_search`."""
+    """Search engine of `web_search`."""
 
     provider: Literal["none", "searxng", "brave", "tavily"] = "none"
     """none: there is no `web_search`."""
@@ -97,35 +97,35 @@ class WebConfig(ConfigSection):
     """web_fetch, web_search."""
 
     timeout: Duration = 20.0
-    """Of one call, with all redirects."""
+    """Time limit of one call, with all redirects."""
     max_bytes: int = Field(default=5_000_000, ge=1)
-    """Of one page, unpacked."""
+    """Size of one page, unpacked."""
     max_redirects: int = Field(default=5, ge=0, le=20)
-    """Of one page. 0: none is followed."""
+    """Redirects of one page. 0: none is followed."""
     allow_private: Annotated[tuple[str, ...], AfterValidator(_check_allowed_hosts)] = Field(default=(), strict=False)
-    """Hosts, `host:port`s or networks (10.0.0.0/8) that may be fetched though they are not public."""
+    """Hosts, `host:port`s or networks (10.0.0.0/8) that may be fetched although they are not public."""
     search: SearchConfig = SearchConfig()
 
 
 class McpServerConfig(ConfigSection):
-    """One Model Context Protocol server: a program of ours, or an address."""
+    """One Model Context Protocol server: a local program, or an address."""
 
     command: tuple[str, ...] = Field(default=(), strict=False)
-    """The program and its arguments, spoken to on its standard input and output."""
+    """The program and its arguments, used through its standard input and output."""
     env: Annotated[dict[str, SecretStr], AfterValidator(_check_variables)] = Field(default={})
-    """All of its environment, beside PATH, HOME and LANG."""
+    """Its complete environment, besides PATH, HOME and LANG."""
     url: str = ""
-    """Of a server that speaks streamable HTTP."""
+    """Address of a server with streamable HTTP."""
     headers: dict[str, SecretStr] = Field(default={})
-    """Sent with each request to it."""
+    """Headers of each request to it."""
     role: ToolRole = "admin"
-    """The lowest role that may have its tools called; `tools.rules` can say otherwise."""
+    """The lowest role that may have its tools called; `tools.rules` can change that."""
     approval: ApprovalMode = "untrusted"
-    """As in `tools.rules`."""
+    """Like `approval` in `tools.rules`."""
     tools: tuple[str, ...] = Field(default=("*",), strict=False)
-    """Globs: which of its tools are taken."""
+    """Globs of its tools that are used."""
     timeout: Duration = 60.0
-    """Of one call."""
+    """Time limit of one call."""
 
     @model_validator(mode="after")
     def _check_transport(self) -> Self:
@@ -139,23 +139,24 @@ class McpServerConfig(ConfigSection):
 
 
 class ApprovalsConfig(ConfigSection):
-    """How what needs an admin's word gets it."""
+    """Approvals of tool calls by an admin."""
 
     room: str = ""
-    """The address of a room where approvals are asked for, e.g. `telegram.main/-1001`. Empty: where the turn is."""
+    """Address of a room where approvals are asked for, e.g. `telegram.main/-1001`. Empty: where the turn is."""
     timeout: Duration = 120.0
-    """Then the answer is no."""
+    """Time after which the call counts as denied."""
 
 
 class ToolsConfig(ConfigSection):
-    """What agents may do besides speaking."""
+    """Tools of the agents."""
 
     off: tuple[str, ...] = Field(default=(), strict=False)
-    """Globs: tools that no agent is told of."""
+    """Globs of tools that no agent gets."""
     max_rounds: int = Field(default=8, ge=0, le=100)
-    """Answers with tool calls in one turn; then it has to answer. 0: no tool is carried out."""
+    """Model responses with tool calls in one turn; then it has to answer. 0: no tool is carried out."""
     unasked_role: ToolRole = "member"
-    """What an agent may do unasked, at most: never more than the least of those whose words it is shown."""
+    """Role of an agent in autonomous work, at most: never more than the lowest role among the authors of its
+    request."""
     rules: tuple[ToolRule, ...] = Field(default=(), strict=False)
     files: FilesConfig = FilesConfig()
     bash: BashConfig = BashConfig()

@@ -22,7 +22,7 @@ ToolScope = Literal["any", "private", "room"]
 
 
 class ToolRule(ConfigSection):
-    """What holds for the tools that match. The first rule that matches decides; what it leaves out is the default."""
+    """Requirements of the tools that match. The first rule that matches decides; values left out are the default."""
 
     tool: str
     """A glob on the tool's name, e.g. `bash` or `mcp_files_*`."""
@@ -31,7 +31,7 @@ class ToolRule(ConfigSection):
     scope: ToolScope | None = None
     """Where it may be called: in a direct chat, in a room, or in any place."""
     approval: ApprovalMode | None = None
-    """Whether an admin is asked: never, once text from outside is in view, always."""
+    """When an admin is asked: never, once text from outside is in view, always."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
