@@ -37,23 +37,23 @@ class RestTools:
         self._timezone = timezone
         self._send_directive = send
 
-    async def rest_until(self, asked: RestUntilArgs, where: ToolContext) -> str:
+    async def rest_until(self, args: RestUntilArgs, context: ToolContext) -> str:
         """Let the agent begin nothing unasked until then. Raises ToolCallRefused."""
-        _require_trusted(where)
-        until = self._parse_time(asked.time) if asked.time is not None else None
-        await self._record_directive("store", until, where)
-        self._send_directive(Directive(at=self._clock.now(), order="store", until=until, on=asked.events))
+        _require_trusted(context)
+        until = self._parse_time(args.time) if args.time is not None else None
+        await self._record_directive("store", until, context)
+        self._send_directive(Directive(at=self._clock.now(), order="store", until=until, on=args.events))
         woken = [f"at {until:%Y-%m-%d %H:%M} UTC"] if until is not None else []
-        woken += [f"by {kind}" for kind in asked.events]
+        woken += [f"by {kind}" for kind in args.events]
         return f"You rest now; you are woken {', '.join([*woken, 'when somebody speaks to you'])}."
 
-    async def go_quiet(self, asked: GoQuietArgs, where: ToolContext) -> str:
+    async def go_quiet(self, args: GoQuietArgs, context: ToolContext) -> str:
         """Let the agent post nothing unasked until then. Raises ToolCallRefused."""
-        _require_trusted(where)
-        until = self._parse_time(asked.time)
+        _require_trusted(context)
+        until = self._parse_time(args.time)
         if until - self._clock.now() > MAX_QUIET:
             raise ToolCallRefused("At most a day: for longer, an operator has to say so.")
-        await self._record_directive("quiet", until, where)
+        await self._record_directive("quiet", until, context)
         self._send_directive(Directive(at=self._clock.now(), order="quiet", until=until))
         return f"Quiet until {until:%Y-%m-%d %H:%M} UTC."
 
@@ -63,15 +63,15 @@ class RestTools:
         except ScheduleError as error:
             raise ToolCallRefused(str(error)) from None
 
-    async def _record_directive(self, what: str, until: datetime | None, where: ToolContext) -> None:
-        fact = DmnDirective(agent=self._agent, what=what, by=f"the agent itself, in turn {where.turn}", until=until)
+    async def _record_directive(self, what: str, until: datetime | None, context: ToolContext) -> None:
+        fact = DmnDirective(agent=self._agent, what=what, by=f"the agent itself, in turn {context.turn}", until=until)
         await self._store.append([NewEntry(fact=fact, at=self._clock.now())])
 
 
-def _require_trusted(where: ToolContext) -> None:
+def _require_trusted(context: ToolContext) -> None:
     """Allow the agent itself, owners and admins; refuse everybody else."""
-    trusted = where.requesters and all(asker.verified and asker.role in TRUSTED_ROLES for asker in where.requesters)
-    if not is_inner(where.at.conversation) and not trusted:
+    trusted = context.requesters and all(asker.verified and asker.role in TRUSTED_ROLES for asker in context.requesters)
+    if not is_inner(context.at.conversation) and not trusted:
         raise ToolCallRefused(
             "Only an owner or admin may ask for that. If you have nothing more to do, call yield_to_user."
         )
@@ -112,13 +112,13 @@ class SkillTools:
         async with self._lock:
             return await asyncio.to_thread(self._skills.paths)
 
-    async def _load(self, asked: LoadSkillArgs, where: ToolContext) -> ToolOutput:
-        file = asked.file.strip() or SKILL_FILE
-        allowed = self._allowed_names(where.at)
+    async def _load(self, args: LoadSkillArgs, context: ToolContext) -> ToolOutput:
+        file = args.file.strip() or SKILL_FILE
+        allowed = self._allowed_names(context.at)
         async with self._lock:
-            known, text = await run_in_thread(lambda _: self._read(asked.name, file, allowed))
+            known, text = await run_in_thread(lambda _: self._read(args.name, file, allowed))
         self._log_notes(known)
-        return ToolOutput(text=text, kind="skill", origin=f"skills/{asked.name}/{file}")
+        return ToolOutput(text=text, kind="skill", origin=f"skills/{args.name}/{file}")
 
     def _read(self, name: str, file: str, allowed: Collection[str] | None) -> tuple[SkillCatalogue, str]:
         """Read a file of a skill. Raises ToolCallRefused."""
@@ -134,15 +134,15 @@ class SkillTools:
             text = self._skills.read_text(name, file)
             more = self._skills.read_text(name, ".").split("\n")[1:] if file == SKILL_FILE else []
         except SkillFileNotFound as no:
-            said = to_single_line(file, MAX_SKILL_PATH_CHARS)
+            shown_file = to_single_line(file, MAX_SKILL_PATH_CHARS)
             raise ToolCallRefused(
-                f"{said!r} in the skill {name} {no}; load it with file '.' to see what it has."
+                f"{shown_file!r} in the skill {name} {no}; load it with file '.' to see what it has."
             ) from None
         except OSError as error:
             raise ToolCallRefused(
                 f"The skill {name} cannot be read now ({error.strerror}); try it again later."
             ) from None
-        beside = [one for one in more if one != SKILL_FILE]
+        beside = [other for other in more if other != SKILL_FILE]
         if not beside:
             return known, text
         scripts = self._scripts_path()

@@ -104,9 +104,9 @@ class PendingApproval:
     @property
     def provenance(self) -> CallProvenance:
         """Origin and arguments of the call, for comparison with other calls."""
-        wanted = self.request
+        request = self.request
         return CallProvenance(
-            wanted.least_role, wanted.foreign, digest_arguments(normalize_arguments(wanted.arguments))
+            request.least_role, request.foreign, digest_arguments(normalize_arguments(request.arguments))
         )
 
     def set_delivered(self, *, whole: bool) -> None:
@@ -147,62 +147,74 @@ class ApprovalNotices:
         ]
         await self._store.append(entries)
 
-    async def post_request(self, one: PendingApproval) -> ApprovalRequested:
+    async def post_request(self, pending: PendingApproval) -> ApprovalRequested:
         """Post the notice, in one transaction with the fact of the request."""
-        wanted, now, tries, timeout_s = one.request, self._clock.now(), 0, self._timeout_s()
-        shape = one.provenance
+        request, now, tries, timeout_s = pending.request, self._clock.now(), 0, self._timeout_s()
+        provenance = pending.provenance
         while True:
             name = "".join(secrets.choice(APPROVAL_ID_ALPHABET) for _ in range(APPROVAL_ID_CHARS + tries // ID_TRIES))
-            asked = ApprovalRequested(
+            requested = ApprovalRequested(
                 approval=name,
-                agent=wanted.agent,
-                tool=wanted.tool,
-                arguments=format_arguments(wanted.arguments),
-                turn=wanted.turn,
-                asked_by=tuple(asker.id for asker in wanted.requesters),
-                room=one.room.conversation,
+                agent=request.agent,
+                tool=request.tool,
+                arguments=format_arguments(request.arguments),
+                turn=request.turn,
+                asked_by=tuple(asker.id for asker in request.requesters),
+                room=pending.room.conversation,
                 until=now + timedelta(seconds=timeout_s),
             )
             text = render_approval_request(
-                asked,
-                askers=wanted.requesters,
-                rule=wanted.rule,
-                covers=describe_coverage(shape.least_role, wanted.required_role, foreign=shape.foreign),
-                place=wanted.at.conversation if one.room != wanted.at else "",
+                requested,
+                askers=request.requesters,
+                rule=request.rule,
+                covers=describe_coverage(provenance.least_role, request.required_role, foreign=provenance.foreign),
+                place=request.at.conversation if pending.room != request.at else "",
                 named=self._add_titles,
-                prefix=self._command_prefixes[one.room.channel],
+                prefix=self._command_prefixes[pending.room.channel],
                 span=format_duration(timeout_s),
             )
-            first = NewEntry(fact=asked, at=now, conversation=wanted.at.conversation, key=approval_key(name))
-            key = PostKey(hashlib.sha256(f"{first.key}:{wanted.turn}".encode()).hexdigest()[:26])
-            post = Post(key=key, to=one.room, text=text, style="notice")
-            queued = NewEntry(
-                fact=PostQueued(post=post), at=now, conversation=one.room.conversation, key=f"post:{key}", cause=first
+            request_entry = NewEntry(
+                fact=requested, at=now, conversation=request.at.conversation, key=approval_key(name)
             )
-            became, sent = await self._store.append([first, queued])
-            if became.is_new:  # otherwise the id was used before
-                one.post = key
-                one.fact, one.seq, one.deadline_s = asked, became.seq, self._clock.monotonic() + timeout_s
-                self._post(OutboxPost(seq=sent.seq, at=now, post=post, parts=()))
-                return asked
+            key = PostKey(hashlib.sha256(f"{request_entry.key}:{request.turn}".encode()).hexdigest()[:26])
+            post = Post(key=key, to=pending.room, text=text, style="notice")
+            post_entry = NewEntry(
+                fact=PostQueued(post=post),
+                at=now,
+                conversation=pending.room.conversation,
+                key=f"post:{key}",
+                cause=request_entry,
+            )
+            request_result, post_result = await self._store.append([request_entry, post_entry])
+            if request_result.is_new:  # otherwise the id was used before
+                pending.post = key
+                pending.fact, pending.seq, pending.deadline_s = (
+                    requested,
+                    request_result.seq,
+                    self._clock.monotonic() + timeout_s,
+                )
+                self._post(OutboxPost(seq=post_result.seq, at=now, post=post, parts=()))
+                return requested
             tries += 1
 
     async def record_end(
-        self, one: PendingApproval, asked: ApprovalRequested, verdict: ApprovalVerdict, by: str = ""
+        self, pending: PendingApproval, requested: ApprovalRequested, verdict: ApprovalVerdict, by: str = ""
     ) -> ApprovalVerdict:
-        one.claimed = True
-        await self._store.append([self._build_end_entry(asked, verdict, one.request.at, one.seq, by)])
-        stands = await self._store.entry_by_key(approval_ended_key(asked.approval))
-        assert stands is not None
-        assert isinstance(stands.fact, ApprovalEnded)
-        one.verdict = stands.fact.verdict  # an admin's verdict may be there although its write seemed to fail
-        return one.verdict
+        pending.claimed = True
+        await self._store.append([self._build_end_entry(requested, verdict, pending.request.at, pending.seq, by)])
+        entry = await self._store.entry_by_key(approval_ended_key(requested.approval))
+        assert entry is not None
+        assert isinstance(entry.fact, ApprovalEnded)
+        pending.verdict = entry.fact.verdict  # an admin's verdict may be there although its write seemed to fail
+        return pending.verdict
 
     def _build_end_entry(
-        self, asked: ApprovalRequested, verdict: ApprovalVerdict, at: Address, cause: Seq, by: str = ""
+        self, requested: ApprovalRequested, verdict: ApprovalVerdict, at: Address, cause: Seq, by: str = ""
     ) -> NewEntry:
-        fact = ApprovalEnded(approval=asked.approval, agent=asked.agent, tool=asked.tool, verdict=verdict, by=by)
-        place, key = at.conversation, approval_ended_key(asked.approval)
+        fact = ApprovalEnded(
+            approval=requested.approval, agent=requested.agent, tool=requested.tool, verdict=verdict, by=by
+        )
+        place, key = at.conversation, approval_ended_key(requested.approval)
         return NewEntry(fact=fact, at=self._clock.now(), conversation=place, key=key, cause=cause)
 
 
@@ -297,55 +309,55 @@ class ApprovalQueue:
         """Return once all requests are decided in the log. Call after the turns have ended."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def request_approval(self, wanted: ApprovalRequest) -> str:
+    async def request_approval(self, request: ApprovalRequest) -> str:
         """Implement `ApprovalRequester.request_approval`.
 
         Approved calls are not asked for again; the same call twice in a turn is asked for once. Calls that cannot be
         asked for are refused at once. Everything is recorded in the store.
         """
-        grant = ToolGrant(wanted.agent, wanted.tool, wanted.at.conversation)
-        shape = CallProvenance(
-            wanted.least_role, wanted.foreign, digest_arguments(normalize_arguments(wanted.arguments))
+        grant = ToolGrant(request.agent, request.tool, request.at.conversation)
+        provenance = CallProvenance(
+            request.least_role, request.foreign, digest_arguments(normalize_arguments(request.arguments))
         )
-        if not wanted.recovered and await self.grants.is_granted(grant, shape, wanted.required_role):
+        if not request.recovered and await self.grants.is_granted(grant, provenance, request.required_role):
             return ""
-        if why := explain_too_long(format_arguments(wanted.arguments)):
-            await self._record_refusal(wanted, why)
-            return f"Refused: {wanted.rule}, and {why}. Nothing was done. Do it in smaller calls."
-        call = ApprovalCallKey(wanted.turn, wanted.tool, normalize_arguments(wanted.arguments))
+        if why := explain_too_long(format_arguments(request.arguments)):
+            await self._record_refusal(request, why)
+            return f"Refused: {request.rule}, and {why}. Nothing was done. Do it in smaller calls."
+        call = ApprovalCallKey(request.turn, request.tool, normalize_arguments(request.arguments))
         if call in self._refused_calls:
-            return self._render_verdict(self._refused_calls[call], wanted)
-        if any(one.turn == wanted.turn and verdict == "expired" for one, verdict in self._refused_calls.items()):
-            return await self._record_refusal(wanted, "nobody answered when this turn asked before")
-        room = self.room or wanted.at
-        nobody = "" if call in self._pending else await self._no_approver_reason(room, wanted.required_role)
-        refusal = nobody or ("" if call in self._pending else self._limit_refusal(wanted))
+            return self._render_verdict(self._refused_calls[call], request)
+        if any(key.turn == request.turn and verdict == "expired" for key, verdict in self._refused_calls.items()):
+            return await self._record_refusal(request, "nobody answered when this turn asked before")
+        room = self.room or request.at
+        nobody = "" if call in self._pending else await self._no_approver_reason(room, request.required_role)
+        refusal = nobody or ("" if call in self._pending else self._limit_refusal(request))
         if refusal:
-            return await self._record_refusal(wanted, refusal)
+            return await self._record_refusal(request, refusal)
         if call not in self._pending:
-            made = PendingApproval(request=wanted, room=room)
-            task = asyncio.create_task(self._process_request(made, call))
-            self._pending[call] = made, task
+            pending = PendingApproval(request=request, room=room)
+            task = asyncio.create_task(self._process_request(pending, call))
+            self._pending[call] = pending, task
             self._tasks.add(task)
             task.add_done_callback(self._on_task_done)
-        one, task = self._pending[call]
-        one.waiters += 1
+        pending, task = self._pending[call]
+        pending.waiters += 1
         try:
-            return self._render_verdict(await asyncio.shield(task), wanted)
+            return self._render_verdict(await asyncio.shield(task), request)
         finally:
-            one.waiters -= 1
-            one.changed.set()
+            pending.waiters -= 1
+            pending.changed.set()
 
-    async def _process_request(self, one: PendingApproval, call: ApprovalCallKey) -> ApprovalVerdict:
+    async def _process_request(self, pending: PendingApproval, call: ApprovalCallKey) -> ApprovalVerdict:
         """Process a request from the notice to the verdict.
 
         Never cancelled: that its caller has gone is a verdict, too.
         """
         try:
-            asked = await self._notices.post_request(one)
-            timer = asyncio.create_task(self._wake_at_deadline(one))
+            requested = await self._notices.post_request(pending)
+            timer = asyncio.create_task(self._wake_at_deadline(pending))
             try:
-                verdict = await self._wait_for_verdict(one, asked)
+                verdict = await self._wait_for_verdict(pending, requested)
             finally:
                 timer.cancel()
         finally:
@@ -354,7 +366,7 @@ class ApprovalQueue:
             self._refused_calls[call] = verdict
             while len(self._refused_calls) > MAX_REMEMBERED_REFUSALS:
                 self._refused_calls.popitem(last=False)
-        logger.info("%s: %s: %s", one.request.turn, one.request.tool, verdict)
+        logger.info("%s: %s: %s", pending.request.turn, pending.request.tool, verdict)
         return verdict
 
     def _on_task_done(self, task: asyncio.Task[ApprovalVerdict]) -> None:
@@ -362,35 +374,35 @@ class ApprovalQueue:
         if not task.cancelled() and task.exception() is not None:  # the waiting caller gets it, too
             logger.error("an approval broke", exc_info=task.exception())
 
-    async def _wake_at_deadline(self, one: PendingApproval) -> None:
-        await self._clock.sleep(max(0.0, one.deadline_s - self._clock.monotonic()))
-        one.changed.set()
+    async def _wake_at_deadline(self, pending: PendingApproval) -> None:
+        await self._clock.sleep(max(0.0, pending.deadline_s - self._clock.monotonic()))
+        pending.changed.set()
 
-    async def _wait_for_verdict(self, one: PendingApproval, asked: ApprovalRequested) -> ApprovalVerdict:
-        while one.verdict is None:
-            if not one.claimed:
-                if one.granted_by:
-                    return await self._notices.record_end(one, asked, "once", one.granted_by)
-                if not one.waiters or one.delivered is False:
-                    return await self._notices.record_end(one, asked, "dropped")
-                if self._clock.monotonic() >= one.deadline_s:
-                    return await self._notices.record_end(one, asked, "expired")
-            await one.changed.wait()
-            one.changed.clear()
-        return one.verdict
+    async def _wait_for_verdict(self, pending: PendingApproval, requested: ApprovalRequested) -> ApprovalVerdict:
+        while pending.verdict is None:
+            if not pending.claimed:
+                if pending.granted_by:
+                    return await self._notices.record_end(pending, requested, "once", pending.granted_by)
+                if not pending.waiters or pending.delivered is False:
+                    return await self._notices.record_end(pending, requested, "dropped")
+                if self._clock.monotonic() >= pending.deadline_s:
+                    return await self._notices.record_end(pending, requested, "expired")
+            await pending.changed.wait()
+            pending.changed.clear()
+        return pending.verdict
 
-    def _render_verdict(self, verdict: ApprovalVerdict, wanted: ApprovalRequest) -> str:
-        return explain_not_approved(verdict, wanted.tool, format_duration(self._timeout_s))
+    def _render_verdict(self, verdict: ApprovalVerdict, request: ApprovalRequest) -> str:
+        return explain_not_approved(verdict, request.tool, format_duration(self._timeout_s))
 
-    def _limit_refusal(self, wanted: ApprovalRequest) -> str:
-        here = sum(one.request.at == wanted.at for one, _ in self._pending.values())
+    def _limit_refusal(self, request: ApprovalRequest) -> str:
+        here = sum(one.request.at == request.at for one, _ in self._pending.values())
         if here >= MAX_PENDING_PER_CONVERSATION or len(self._pending) >= MAX_PENDING:
             return "too many other calls wait for an approval"
         return ""
 
-    async def _no_approver_reason(self, room: Address, needs: str) -> str:
+    async def _no_approver_reason(self, room: Address, required_role: str) -> str:
         """Return the reason why nobody could ever approve it there. Empty: somebody could."""
-        channel, place, may = room.channel, room.conversation, roles_that_may_approve(needs)
+        channel, place, may = room.channel, room.conversation, roles_that_may_approve(required_role)
         if is_inner(place) or not self._command_prefixes.get(channel):
             return "nobody can be asked here"
         if not has_role_holder(self._access_policy, channel, may):
@@ -400,11 +412,11 @@ class ApprovalQueue:
             return "nobody who may approve it is here"
         return ""
 
-    async def _record_refusal(self, wanted: ApprovalRequest, why: str) -> str:
-        rule = f"{wanted.rule}, and {why}"
-        logger.info("%s: %s is refused: %s", wanted.turn, wanted.tool, rule)
-        fact = ToolRefused(turn=wanted.turn, agent=wanted.agent, tool=wanted.tool, role=wanted.role, rule=rule)
-        await self._store.append([NewEntry(fact=fact, at=self._clock.now(), conversation=wanted.at.conversation)])
+    async def _record_refusal(self, request: ApprovalRequest, why: str) -> str:
+        rule = f"{request.rule}, and {why}"
+        logger.info("%s: %s is refused: %s", request.turn, request.tool, rule)
+        fact = ToolRefused(turn=request.turn, agent=request.agent, tool=request.tool, role=request.role, rule=rule)
+        await self._store.append([NewEntry(fact=fact, at=self._clock.now(), conversation=request.at.conversation)])
         return f"Refused: {rule}. Nothing was done; do not try it again."
 
 
@@ -452,8 +464,12 @@ class ApprovalDecisions:
 
     async def list_grants(self, approver: Approver) -> dict[ToolGrant, str]:
         """Return the grants that this admin may revoke in this place, each with its duration in words."""
-        told = await self._approvals.grants.list_grants()
-        return {one: long for one, long in told.items() if self._may_decide(approver, Address.parse(one.conversation))}
+        durations = await self._approvals.grants.list_grants()
+        return {
+            grant: duration
+            for grant, duration in durations.items()
+            if self._may_decide(approver, Address.parse(grant.conversation))
+        }
 
     async def decide(self, approver: Approver, name: str, verdict: ApprovalVerdict) -> CommandEffect:
         """Decide the approval with this id. The decision holds once its facts are written and the effect is settled."""
@@ -474,47 +490,48 @@ class ApprovalDecisions:
             or self._clock.monotonic() >= found.deadline_s
         ):
             return CommandEffect(answer=f"Too late: `{name}` is over, or just being decided.")
-        wanted, at = found.request, approver.at
-        if verdict != "denied" and approver.role not in roles_that_may_approve(wanted.required_role):
+        request, at = found.request, approver.at
+        if verdict != "denied" and approver.role not in roles_that_may_approve(request.required_role):
             return CommandEffect(
-                answer=f"{inline_code(wanted.tool)} is for the role {wanted.required_role}: so is approving it."
+                answer=f"{inline_code(request.tool)} is for the role {request.required_role}: so is approving it."
             )
         if verdict != "denied" and is_weak_requester(
-            approver, wanted.at.channel, wanted.requesters, wanted.required_role
+            approver, request.at.channel, request.requesters, request.required_role
         ):
             return CommandEffect(answer="You asked for it without the right to: somebody else has to approve it.")
         found.claimed = True  # nothing is awaited from here on: the caller must settle the effect
-        by, place = approver.name, wanted.at.conversation
-        shape = found.provenance
+        by, place = approver.name, request.at.conversation
+        provenance = found.provenance
         fact = ApprovalEnded(
             approval=name,
-            agent=wanted.agent,
-            tool=wanted.tool,
+            agent=request.agent,
+            tool=request.tool,
             verdict=verdict,
             by=by,
-            least=shape.least_role,
-            foreign=shape.foreign,
-            arguments=shape.arguments,
+            least=provenance.least_role,
+            foreign=provenance.foreign,
+            arguments=provenance.arguments,
         )
-        covers = describe_coverage(shape.least_role, wanted.required_role, foreign=shape.foreign)
-        where = place if wanted.at != at else ""
+        covers = describe_coverage(provenance.least_role, request.required_role, foreign=provenance.foreign)
+        where = place if request.at != at else ""
         return CommandEffect(
-            answer=render_decision(verdict, wanted.tool, where, self._command_prefixes[at.channel], covers),
+            answer=render_decision(verdict, request.tool, where, self._command_prefixes[at.channel], covers),
             facts=(EffectFact(fact, place, approval_ended_key(name)),),
-            settle=lambda asked: self._apply_verdict(found, verdict, by, asked),
+            settle=lambda result: self._apply_verdict(found, verdict, by, result),
         )
 
     async def revoke(self, approver: Approver, tool: str) -> CommandEffect:
         """Revoke the grants for a tool, in all places for which this admin may decide here."""
-        taken = [one for one in await self.list_grants(approver) if one.tool == tool]
-        for one in taken:
-            self._approvals.grants.drop_session_grant(one)
-        if not taken:
+        revoked = [grant for grant in await self.list_grants(approver) if grant.tool == tool]
+        for grant in revoked:
+            self._approvals.grants.drop_session_grant(grant)
+        if not revoked:
             return CommandEffect(answer=f"{inline_code(tool)} is not approved here for longer than a call.")
         facts = [
-            EffectFact(ApprovalRevoked(agent=one.agent, tool=tool, by=approver.name), one.conversation) for one in taken
+            EffectFact(ApprovalRevoked(agent=grant.agent, tool=tool, by=approver.name), grant.conversation)
+            for grant in revoked
         ]
-        places = ", ".join(dict.fromkeys(inline_code(one.conversation, PLACE_CHARS) for one in taken))
+        places = ", ".join(dict.fromkeys(inline_code(grant.conversation, PLACE_CHARS) for grant in revoked))
         return CommandEffect(answer=f"Approved no more: {inline_code(tool)} in {places}.", facts=tuple(facts))
 
     def reset_conversation(self, conversation: ConversationId) -> None:
@@ -525,14 +542,14 @@ class ApprovalDecisions:
         return can_decide(approver, asked_in, self._approvals.room)
 
     def _apply_verdict(
-        self, found: PendingApproval, verdict: ApprovalVerdict, by: str, asked: AppendResult | None
+        self, found: PendingApproval, verdict: ApprovalVerdict, by: str, result: AppendResult | None
     ) -> None:
         found.claimed = False
-        if asked is not None and asked.is_new:
+        if result is not None and result.is_new:
             found.verdict = verdict
             if verdict in ("session", "always"):
                 if verdict == "session":
-                    self._approvals.grants.add_session_grant(found.grant, asked.seq, found.provenance)
+                    self._approvals.grants.add_session_grant(found.grant, result.seq, found.provenance)
                 for one in self._approvals.pending:
                     same = one.grant == found.grant and not one.request.recovered
                     if same and grants.covers(found.provenance, one.provenance, one.request.required_role):
@@ -542,10 +559,10 @@ class ApprovalDecisions:
 
     async def _render_ended(self, approver: Approver, name: str) -> str:
         """Render the outcome of an approval that does not wait any more."""
-        asked = await self._reader.entry_by_key(approval_key(name))
-        if asked is None or not isinstance(asked.fact, ApprovalRequested):
+        requested = await self._reader.entry_by_key(approval_key(name))
+        if requested is None or not isinstance(requested.fact, ApprovalRequested):
             return _render_unknown(name)
-        if not self._may_decide(approver, Address.parse(asked.fact.room)):
+        if not self._may_decide(approver, Address.parse(requested.fact.room)):
             return _render_unknown(name)
         ended = await self._reader.entry_by_key(approval_ended_key(name))
         if ended is None or not isinstance(ended.fact, ApprovalEnded):
@@ -553,12 +570,12 @@ class ApprovalDecisions:
         return render_already_decided(name, ended.fact.verdict, ended.fact.by)
 
 
-async def _was_shown_whole(one: PendingApproval) -> bool:
+async def _was_shown_whole(pending: PendingApproval) -> bool:
     """Return True if the notice was shown whole; waits a moment until that is known."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(NOTICE_DELIVERY_S):
-            await one.delivery_known.wait()
-    return one.delivered is True
+            await pending.delivery_known.wait()
+    return pending.delivered is True
 
 
 def _render_unknown(name: str) -> str:

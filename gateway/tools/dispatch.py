@@ -82,7 +82,7 @@ class ApprovalRequest:
 class ApprovalRequester(Protocol):
     """Asks admins for approvals."""
 
-    async def request_approval(self, wanted: ApprovalRequest) -> str:
+    async def request_approval(self, request: ApprovalRequest) -> str:
         """Wait for an approval. Returns an empty text if it is given, else the reason for the model. Raises StoreError.
 
         When cancelled, the request is dropped, and a later answer has no effect.
@@ -93,47 +93,47 @@ class PermissionGate:
     """Permission check that every call passes. One for all agents."""
 
     def __init__(
-        self, config: ToolsConfig, store: Store, clock: Clock, approving: ApprovalRequester, *, who: AccessPolicy
+        self, config: ToolsConfig, store: Store, clock: Clock, approvals: ApprovalRequester, *, who: AccessPolicy
     ) -> None:
         """`who`: the current access policy. It is read anew for each call, and after each approval."""
         self._access_policy = who
         self._config = config
         self._store = store
         self._clock = clock
-        self._approvals = approving
+        self._approvals = approvals
 
     def reconfigure(self, config: ToolsConfig) -> None:
         """Use these rules from the next call on. Does not block."""
         self._config = config
 
-    def required_role(self, hand: Tool) -> str:
+    def required_role(self, tool: Tool) -> str:
         """Return the lowest role that may have the tool called, by the operator's rules."""
-        return apply_rules(hand.spec.name, hand.permit, self._config.rules).role
+        return apply_rules(tool.spec.name, tool.permit, self._config.rules).role
 
-    async def authorize(self, hand: Tool, call: ToolCall, where: ToolContext) -> str:
+    async def authorize(self, tool: Tool, call: ToolCall, context: ToolContext) -> str:
         """Return an empty text if the call may be carried out, else the reason for the model. Raises StoreError.
 
         Refusals by role are recorded here; calls that wait for an approval are recorded by the approver's side.
         """
-        name = hand.spec.name
-        permit = apply_rules(name, hand.permit, self._config.rules)
+        name = tool.spec.name
+        permit = apply_rules(name, tool.permit, self._config.rules)
         if call.is_recovered:
-            where.trust.foreign = where.trust.foreign or name
-        situation = self._build_situation(where, call, await hand.find_risk(call, where))
+            context.trust.foreign = context.trust.foreign or name
+        situation = self._build_situation(context, call, await tool.find_risk(call, context))
         verdict = decide_permission(name, permit, situation)
         if verdict.outcome == "refused":
-            await self._record_refusal(name, verdict, where)
+            await self._record_refusal(name, verdict, context)
             return f"Refused: {verdict.rule}. Nothing was done."
         if verdict.outcome == "allowed":
-            return await self._record_begin(hand, call, where)
+            return await self._record_begin(tool, call, context)
         refusal = await self._approvals.request_approval(
             ApprovalRequest(
-                agent=where.agent,
+                agent=context.agent,
                 tool=name,
                 arguments=call.arguments,
-                turn=where.turn,
-                at=where.at,
-                requesters=where.requesters,
+                turn=context.turn,
+                at=context.at,
+                requesters=context.requesters,
                 role=verdict.role,
                 required_role=permit.role,
                 rule=verdict.rule,
@@ -145,35 +145,35 @@ class PermissionGate:
         if refusal:
             return refusal
         now = decide_permission(
-            name, apply_rules(name, hand.permit, self._config.rules), self._build_situation(where, call, "")
+            name, apply_rules(name, tool.permit, self._config.rules), self._build_situation(context, call, "")
         )
         if now.outcome == "refused":  # somebody was blocked or lost a role during the wait
-            await self._record_refusal(name, now, where)
+            await self._record_refusal(name, now, context)
             return f"Refused: {now.rule}. Nothing was done."
-        return await self._record_begin(hand, call, where)
+        return await self._record_begin(tool, call, context)
 
-    async def _record_begin(self, hand: Tool, call: ToolCall, where: ToolContext) -> str:
+    async def _record_begin(self, tool: Tool, call: ToolCall, context: ToolContext) -> str:
         """Record the begin of a call with side effects, so that no crash repeats it unnoticed.
 
         Returns a text for the model if another turn began the same call there and did not end it, else an empty one.
         """
-        if not has_side_effects(hand):
+        if not has_side_effects(tool):
             return ""
         digest = hashlib.sha256(call_key(call).encode("utf-8", "surrogatepass")).hexdigest()
-        fact = ToolStarted(turn=where.turn, agent=where.agent, tool=hand.spec.name, arguments=digest)
-        place = where.at.conversation
+        fact = ToolStarted(turn=context.turn, agent=context.agent, tool=tool.spec.name, arguments=digest)
+        place = context.at.conversation
         before = await was_begun_by_cut_off_turn(self._store, place, fact)
         await self._store.append([NewEntry(fact=fact, at=self._clock.now(), conversation=place)])
         return ALREADY_BEGUN if before else ""
 
-    def _build_situation(self, where: ToolContext, call: ToolCall, risk: str) -> PermissionRequest:
-        seen = where.trust.label
+    def _build_situation(self, context: ToolContext, call: ToolCall, risk: str) -> PermissionRequest:
+        label = context.trust.label
         return PermissionRequest(
-            roles=[self._effective_role(asker, where.at) for asker in where.requesters],
-            unasked_role=lowest_role([self._config.unasked_role, *where.reminder_roles, seen.role]),
-            overheard_roles=(*where.overheard_roles, *where.reminder_roles, seen.role),
-            is_private=where.visibility.is_private,
-            foreign=seen.foreign,
+            roles=[self._effective_role(asker, context.at) for asker in context.requesters],
+            unasked_role=lowest_role([self._config.unasked_role, *context.reminder_roles, label.role]),
+            overheard_roles=(*context.overheard_roles, *context.reminder_roles, label.role),
+            is_private=context.visibility.is_private,
+            foreign=label.foreign,
             is_recovered=call.is_recovered,
             risk=risk,
         )
@@ -184,10 +184,10 @@ class PermissionGate:
             [proven_role(asker.role, verified=asker.verified), current_role(self._access_policy, at, asker)]
         )
 
-    async def _record_refusal(self, name: str, verdict: PermissionDecision, where: ToolContext) -> None:
-        logger.info("%s: %s is refused: %s", where.turn, name, verdict.rule)
-        fact = ToolRefused(turn=where.turn, agent=where.agent, tool=name, role=verdict.role, rule=verdict.rule)
-        await self._store.append([NewEntry(fact=fact, at=self._clock.now(), conversation=where.at.conversation)])
+    async def _record_refusal(self, name: str, verdict: PermissionDecision, context: ToolContext) -> None:
+        logger.info("%s: %s is refused: %s", context.turn, name, verdict.rule)
+        fact = ToolRefused(turn=context.turn, agent=context.agent, tool=name, role=verdict.role, rule=verdict.rule)
+        await self._store.append([NewEntry(fact=fact, at=self._clock.now(), conversation=context.at.conversation)])
 
 
 def current_role(who: AccessPolicy, at: Address, asker: Requester) -> Role:
@@ -202,9 +202,9 @@ def least_role_behind(now: PermissionRequest) -> str:
     return lowest_role([*(now.roles or [now.unasked_role]), *now.overheard_roles])
 
 
-def has_side_effects(hand: Tool) -> bool:
+def has_side_effects(tool: Tool) -> bool:
     """Return True if the tool may change something outside, as only admins may."""
-    return hand.spec.is_task and not hand.spec.is_parallel and hand.permit.role in ("admin", "owner")
+    return tool.spec.is_task and not tool.spec.is_parallel and tool.permit.role in ("admin", "owner")
 
 
 @dataclass(slots=True, eq=False)
@@ -251,11 +251,11 @@ class RunningCalls:
 
     def kill(self, conversation: ConversationId) -> list[str]:
         """Kill all calls under way there. Returns their names, without waiting for their end."""
-        there = [one for one in self._calls if one.conversation == conversation and not one.killed]
-        for one in there:
+        matching = [one for one in self._calls if one.conversation == conversation and not one.killed]
+        for one in matching:
             one.killed = True
             one.task.cancel()
-        return [one.name for one in there]
+        return [one.name for one in matching]
 
 
 MAX_RESULT_CHARS: Final = 1_000_000
@@ -266,7 +266,7 @@ MAX_TOOL_NAME_CHARS: Final = 80
 class ToolGate(Protocol):
     """Permission check that every call passes."""
 
-    async def authorize(self, hand: Tool, call: ToolCall, where: ToolContext) -> str:
+    async def authorize(self, tool: Tool, call: ToolCall, context: ToolContext) -> str:
         """Return an empty text if the call may be carried out, else the reason for the model. May wait for an approval.
 
         Raises StoreError.
@@ -276,17 +276,17 @@ class ToolGate(Protocol):
 class NoApprovalGate:
     """Gate without anybody to ask: calls that need an approval are refused."""
 
-    async def authorize(self, hand: Tool, call: ToolCall, where: ToolContext) -> str:
+    async def authorize(self, tool: Tool, call: ToolCall, context: ToolContext) -> str:
         now = PermissionRequest(
-            roles=[asker.role for asker in where.requesters],
+            roles=[asker.role for asker in context.requesters],
             unasked_role="guest",
-            overheard_roles=(*where.overheard_roles, *where.reminder_roles, where.trust.role),
-            is_private=where.visibility.is_private,
-            foreign=where.trust.foreign,
+            overheard_roles=(*context.overheard_roles, *context.reminder_roles, context.trust.role),
+            is_private=context.visibility.is_private,
+            foreign=context.trust.foreign,
             is_recovered=call.is_recovered,
-            risk=await hand.find_risk(call, where),
+            risk=await tool.find_risk(call, context),
         )
-        verdict = decide_permission(hand.spec.name, hand.permit, now)
+        verdict = decide_permission(tool.spec.name, tool.permit, now)
         return "" if verdict.outcome == "allowed" else f"Refused: {verdict.rule}. Nothing was done."
 
 
@@ -319,113 +319,113 @@ class ToolDispatcher:
 
     def __init__(
         self,
-        hands: Sequence[Tool],
+        tools: Sequence[Tool],
         gate: ToolGate | None = None,
         *,
-        late: DynamicTools | None = None,
-        counted: ToolCallCounter = lambda *_: None,
+        dynamic: DynamicTools | None = None,
+        count_call: ToolCallCounter = lambda *_: None,
         off: Sequence[str] = (),
-        doing: RunningCalls | None = None,
+        running: RunningCalls | None = None,
         redact: Redact | None = None,
-        used: ToolUseListener = lambda _turn, _tool: None,
+        on_use: ToolUseListener = lambda _turn, _tool: None,
     ) -> None:
         """`gate` None: nobody can be asked. `off`: globs of disabled tools. `redact` is applied to results.
 
-        `doing`: the calls under way, if they are shared with other dispatchers.
+        `running`: the calls under way, if they are shared with other dispatchers.
         """
         self._gate = gate or NoApprovalGate()
         self._off = tuple(off)
-        self._tools = {hand.spec.name: hand for hand in self._enabled(hands)}
-        self._dynamic = late
-        self._count_call = counted
-        self._on_use = used
+        self._tools = {tool.spec.name: tool for tool in self._enabled(tools)}
+        self._dynamic = dynamic
+        self._count_call = count_call
+        self._on_use = on_use
         self._redact = redact or Redactor()
-        self._running = doing or RunningCalls()
+        self._running = running or RunningCalls()
         self.specs: tuple[ToolSpec, ...] = ()
         """Specs as the model receives them."""
         self.pin_specs()
 
     def pin_specs(self) -> None:
         """Send the specs of the current tools, from the next request on."""
-        names = {name: hand.spec for name, hand in (self._tools | self._dynamic_by_name()).items()}
+        names = {name: tool.spec for name, tool in (self._tools | self._dynamic_by_name()).items()}
         self.specs = tuple([names[name] for name in sorted(names)])
 
     @property
     def changed_names(self) -> tuple[list[str], list[str]]:
         """Names of the tools that came, and of those that went, since the specs were pinned."""
-        told, now = {spec.name for spec in self.specs}, {*self._tools, *self._dynamic_by_name()}
-        return sorted(now - told), sorted(told - now)
+        pinned, now = {spec.name for spec in self.specs}, {*self._tools, *self._dynamic_by_name()}
+        return sorted(now - pinned), sorted(pinned - now)
 
     def permits(self) -> dict[str, ToolPermit]:
         """Return the permit of each current tool, by name."""
-        return {name: hand.permit for name, hand in sorted((self._tools | self._dynamic_by_name()).items())}
+        return {name: tool.permit for name, tool in sorted((self._tools | self._dynamic_by_name()).items())}
 
     def running_calls(self, conversation: ConversationId) -> list[str]:
         """Return the calls under way there, each in a few words, oldest first."""
         return self._running.describe(conversation)
 
-    def for_turn(self, where: ToolContext) -> "TurnTools":
+    def for_turn(self, context: ToolContext) -> "TurnTools":
         """Return the tools for one turn."""
-        return TurnTools(self, where)
+        return TurnTools(self, context)
 
-    async def call(self, call: ToolCall, where: ToolContext) -> ToolResult:
+    async def call(self, call: ToolCall, context: ToolContext) -> ToolResult:
         """Carry out one call. Raises only `StoreError`, and cancellation."""
-        told = ToolProgress(call=call.id, name=call.name, arguments=call.arguments, state="started")
-        self._on_use(where.turn, told)
+        progress = ToolProgress(call=call.id, name=call.name, arguments=call.arguments, state="started")
+        self._on_use(context.turn, progress)
         result = ToolResult(id=call.id, text="It was cut off.", is_error=True)
         try:
-            carried = await self._running.run(where.at.conversation, call.name, self._call(call, where))
-            result = carried or replace(result, text=KILLED_BY_OPERATOR)
+            completed = await self._running.run(context.at.conversation, call.name, self._call(call, context))
+            result = completed or replace(result, text=KILLED_BY_OPERATOR)
         finally:
-            self._on_use(where.turn, replace(told, state="ended", result=result.text, error=result.is_error))
+            self._on_use(context.turn, replace(progress, state="ended", result=result.text, error=result.is_error))
         return result
 
-    async def _call(self, call: ToolCall, where: ToolContext) -> ToolResult:
-        hand = self._find_tool(call.name)
-        if hand is not None and self._asks_for_schema(hand, call):
-            where.trust.add(TrustLabel(foreign=call.name))  # an MCP server wrote the description
-            said = f"{hand.spec.description}\nIt takes: {hand.spec.schema}"
+    async def _call(self, call: ToolCall, context: ToolContext) -> ToolResult:
+        tool = self._find_tool(call.name)
+        if tool is not None and self._asks_for_schema(tool, call):
+            context.trust.add(TrustLabel(foreign=call.name))  # an MCP server wrote the description
+            text = f"{tool.spec.description}\nIt takes: {tool.spec.schema}"
             return ToolResult(
-                id=call.id, text=said, kind="text", origin="what the tool says of itself", is_untrusted=True
+                id=call.id, text=text, kind="text", origin="what the tool says of itself", is_untrusted=True
             )
-        if hand is None:
+        if tool is None:
             self._count_call(call.name, "unknown", 0.0)
             name = to_single_line(call.name[: 2 * MAX_TOOL_NAME_CHARS], MAX_TOOL_NAME_CHARS)
             return ToolResult(id=call.id, text=f"There is no tool named {name!r}.", is_error=True)
         try:
-            asked: object = (
-                call.arguments if hand.arguments_type is None else parse_arguments(hand.arguments_type, call.arguments)
+            arguments: object = (
+                call.arguments if tool.arguments_type is None else parse_arguments(tool.arguments_type, call.arguments)
             )
-            refusal = await self._gate.authorize(hand, call, where)
+            refusal = await self._gate.authorize(tool, call, context)
         except ToolCallRefused as refused:
-            asked, refusal = None, str(refused)
+            arguments, refusal = None, str(refused)
         if refusal:
             self._count_call(call.name, "refused", 0.0)
             return ToolResult(id=call.id, text=refusal, is_error=True)
         began = time.monotonic()
-        told, outcome = await self._run(hand, asked, where)
+        returned, outcome = await self._run(tool, arguments, context)
         self._count_call(call.name, outcome, time.monotonic() - began)
-        given = ToolOutput(text=told) if isinstance(told, str) else told
-        return self._build_result(call, given, where, error=outcome != "ok" or given.is_error)
+        output = ToolOutput(text=returned) if isinstance(returned, str) else returned
+        return self._build_result(call, output, context, error=outcome != "ok" or output.is_error)
 
     async def _run(
-        self, hand: Tool, asked: object, where: ToolContext
+        self, tool: Tool, arguments: object, context: ToolContext
     ) -> tuple[str | ToolOutput, Literal["ok", "error", "refused", "timeout"]]:
-        name = hand.spec.name
+        name = tool.spec.name
         try:
-            async with asyncio.timeout(hand.timeout_s):
-                return await hand.handler(asked, where), "ok"
+            async with asyncio.timeout(tool.timeout_s):
+                return await tool.handler(arguments, context), "ok"
         except ToolCallRefused as refused:
-            logger.info("%s: %s is refused: %s", where.turn, name, refused)
+            logger.info("%s: %s is refused: %s", context.turn, name, refused)
             return str(refused), "refused"
         except StoreError:
             raise  # the gateway cannot go on without its log
         except TimeoutError:
-            logger.warning("%s: %s took longer than %g s", where.turn, name, hand.timeout_s)
-            took = f"It took longer than {hand.timeout_s:g} s and was ended. It may have had an effect all the same."
+            logger.warning("%s: %s took longer than %g s", context.turn, name, tool.timeout_s)
+            took = f"It took longer than {tool.timeout_s:g} s and was ended. It may have had an effect all the same."
             return took, "timeout"
         except Exception as error:  # a bug in that tool: the model goes on without it
-            logger.exception("%s: %s broke", where.turn, name)
+            logger.exception("%s: %s broke", context.turn, name)
             return f"That did not work (internal error: {type(error).__name__}).", "error"
 
     def _find_tool(self, name: str) -> Tool | None:
@@ -434,32 +434,32 @@ class ToolDispatcher:
             found = self._dynamic.all_tools().get(name)
         return found
 
-    def _asks_for_schema(self, hand: Tool, call: ToolCall) -> bool:
+    def _asks_for_schema(self, tool: Tool, call: ToolCall) -> bool:
         """Return True for a call without arguments of a tool that the model has no spec of: it asks for the schema."""
-        told = any(spec.name == hand.spec.name for spec in self.specs)
-        return not told and '"required"' in hand.spec.schema and call.arguments.strip() in ("", "{}")
+        is_pinned = any(spec.name == tool.spec.name for spec in self.specs)
+        return not is_pinned and '"required"' in tool.spec.schema and call.arguments.strip() in ("", "{}")
 
     def _dynamic_by_name(self) -> dict[str, Tool]:
         return (
-            {hand.spec.name: hand for hand in self._enabled(self._dynamic.tools)} if self._dynamic is not None else {}
+            {tool.spec.name: tool for tool in self._enabled(self._dynamic.tools)} if self._dynamic is not None else {}
         )
 
-    def _enabled(self, hands: Sequence[Tool]) -> list[Tool]:
-        return [hand for hand in hands if not is_off(hand.spec.name, self._off)]
+    def _enabled(self, tools: Sequence[Tool]) -> list[Tool]:
+        return [tool for tool in tools if not is_off(tool.spec.name, self._off)]
 
-    def _build_result(self, call: ToolCall, given: ToolOutput, where: ToolContext, *, error: bool) -> ToolResult:
-        where.trust.add(TrustLabel(given.role, call.name if given.is_foreign else ""))
-        whole = self._redact(given.text)
-        text, beyond = whole[:MAX_RESULT_CHARS], len(whole) - MAX_RESULT_CHARS
+    def _build_result(self, call: ToolCall, output: ToolOutput, context: ToolContext, *, error: bool) -> ToolResult:
+        context.trust.add(TrustLabel(output.role, call.name if output.is_foreign else ""))
+        redacted = self._redact(output.text)
+        text, beyond = redacted[:MAX_RESULT_CHARS], len(redacted) - MAX_RESULT_CHARS
         return ToolResult(
             id=call.id,
             text=text if beyond <= 0 else f"{text}\n[{beyond} more characters are lost: ask for less at once]",
             is_error=error,
-            kind=given.kind,
-            origin=self._redact(given.origin),
-            excerpt=given.excerpt,
-            is_untrusted=given.is_untrusted,
-            images=given.images,
+            kind=output.kind,
+            origin=self._redact(output.origin),
+            excerpt=output.excerpt,
+            is_untrusted=output.is_untrusted,
+            images=output.images,
         )
 
 
@@ -493,7 +493,7 @@ def fit_families(
     """Return the families whose specs fit the window; the first is always kept. `off`: globs of disabled tools."""
     kept, left, tokens = dict[str, list[Tool]](), list[str](), 0
     for family, some in families.items():
-        specs = [hand.spec for hand in some if not is_off(hand.spec.name, off)]
+        specs = [tool.spec for tool in some if not is_off(tool.spec.name, off)]
         tokens += sum(estimate_tokens(spec.name + spec.description + spec.schema) for spec in specs)
         if kept and (left or tokens > window * MAX_WINDOW_SHARE):
             left.append(family)
@@ -513,8 +513,8 @@ def fit_families(
 class FittedDynamicTools:
     """`DynamicTools` for one agent: specs without room are left out, and logged once for the operator."""
 
-    def __init__(self, late: DynamicTools, agent: str, most_tokens: int) -> None:
-        self._dynamic = late
+    def __init__(self, dynamic: DynamicTools, agent: str, most_tokens: int) -> None:
+        self._dynamic = dynamic
         self._agent = agent
         self._max_tokens = most_tokens
         self._omitted: list[str] = []
@@ -523,11 +523,11 @@ class FittedDynamicTools:
     def tools(self) -> Sequence[Tool]:
         """Tools that fit, in the order of their names."""
         kept, left, tokens = list[Tool](), list[str](), 0
-        for hand in sorted(self._dynamic.tools, key=lambda one: one.spec.name):
-            spec = hand.spec
+        for tool in sorted(self._dynamic.tools, key=lambda one: one.spec.name):
+            spec = tool.spec
             size = estimate_tokens(spec.name + spec.description + spec.schema)
             if tokens + size <= self._max_tokens:
-                kept.append(hand)
+                kept.append(tool)
                 tokens += size
             else:
                 left.append(spec.name)
@@ -601,19 +601,23 @@ class ToolList:
     def render(self) -> str:
         """Render everything as Markdown."""
         lines = [
-            f"- {family}: {told}" for family, tools in self.families.items() if (told := self._render_family(tools))
+            f"- {family}: {rendered}"
+            for family, tools in self.families.items()
+            if (rendered := self._render_family(tools))
         ]
         lines += [f"- off: {', '.join(inline_code(one) for one in self.off)}"] if self.off else []
         lines += [f"- {inline_code(state, 200)}" for state in self.status_lines]
         return "\n".join(lines) or "I have no tools."
 
     def _render_family(self, tools: Mapping[str, ToolPermit]) -> str:
-        needs = {
+        permits = {
             name: apply_rules(name, permit, self.rules)
             for name, permit in sorted(tools.items())
             if not any(fnmatchcase(name, glob) for glob in self.off)
         }
-        alike = groupby(sorted(needs, key=lambda name: _permit_sort_key(needs[name])), key=lambda name: needs[name])
+        alike = groupby(
+            sorted(permits, key=lambda name: _permit_sort_key(permits[name])), key=lambda name: permits[name]
+        )
         return "; ".join(f"{_format_codes(names)} ({_format_permit(permit)})" for permit, names in alike)
 
 

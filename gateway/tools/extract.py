@@ -99,10 +99,10 @@ def extract_feed(body: bytes) -> tuple[str, str] | None:
         return None
     top = next((one for one in root if _local_name(one) == "channel"), root)
     entries = [one for one in root.iter() if _local_name(one) in ("item", "entry")]
-    told = [_render_entry(one) for one in entries[:MAX_ENTRIES]]
+    rendered = [_render_entry(one) for one in entries[:MAX_ENTRIES]]
     if len(entries) > MAX_ENTRIES:
-        told.append(f"(and {len(entries) - MAX_ENTRIES} more)")
-    return flatten_title(_child_text(top, "title")), "\n\n".join(told)
+        rendered.append(f"(and {len(entries) - MAX_ENTRIES} more)")
+    return flatten_title(_child_text(top, "title")), "\n\n".join(rendered)
 
 
 def clean_text(text: str) -> str:
@@ -146,11 +146,11 @@ def _main_text(tree: HTMLTree, document: DocumentNode) -> str:
     return text
 
 
-def _insert_markdown(tree: HTMLTree, document: DocumentNode, here: str) -> None:
+def _insert_markdown(tree: HTMLTree, document: DocumentNode, base_url: str) -> None:
     """Insert links, headings and code into the text, as Markdown."""
-    page = here.partition("#")[0]
+    page = base_url.partition("#")[0]
     for link in document.query_selector_all("a[href]").values()[:MAX_MARKS]:
-        href = _join_url(here, _attribute(link, "href").strip())
+        href = _join_url(base_url, _attribute(link, "href").strip())
         leads = href.startswith(("http://", "https://", "mailto:")) and href.partition("#")[0] != page
         if leads and ((link.text or "").strip() or link.query_selector("img[alt]") is not None):
             _wrap_children(tree, link, _OPEN, f"{_CLOSE}({href})")
@@ -198,11 +198,11 @@ def _render_entry(entry: ET.Element) -> str:
     date = next(
         (found for name in ("pubDate", "published", "updated", "date") if (found := _child_text(entry, name))), ""
     )
-    words = next(
+    summary = next(
         (found for name in ("description", "summary", "content", "encoded") if (found := _child_text(entry, name))), ""
     )
     head = " · ".join(flatten_title(one) for one in (_child_text(entry, "title"), date, link) if one.strip())
-    return "\n".join(one for one in (head, clean_text(extract_plain_text(words)) if words else "") if one)
+    return "\n".join(one for one in (head, clean_text(extract_plain_text(summary)) if summary else "") if one)
 
 
 def _child_text(element: ET.Element, name: str) -> str:
@@ -215,7 +215,7 @@ def _local_name(element: ET.Element) -> str:
 
 
 def _limit() -> None:
-    for what, most in (
+    for what, limit in (
         (resource.RLIMIT_AS, MEMORY_BYTES),
         (resource.RLIMIT_CPU, CPU_S),
         (resource.RLIMIT_FSIZE, 0),
@@ -223,7 +223,7 @@ def _limit() -> None:
         (resource.RLIMIT_NPROC, 0),
     ):
         _, hard = resource.getrlimit(what)
-        least = most if hard == resource.RLIM_INFINITY else min(most, hard)  # only root may raise it
+        least = limit if hard == resource.RLIM_INFINITY else min(limit, hard)  # only root may raise it
         resource.setrlimit(what, (least, least))
 
 

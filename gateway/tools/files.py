@@ -83,8 +83,8 @@ async def prepare_image(keeps: ImageStore, data: bytes, name: str) -> tuple[Tool
         raise ToolCallRefused(
             f"{name} has {found.width}x{found.height} pixels, and {MAX_IMAGE_SIDE:,} a side are shown: make it smaller."
         )
-    sent = Attachment(id=name, name=name, content_type=found.media_type, form="image")
-    about = describe_attachment(sent, size_bytes=len(data), pixels=(found.width, found.height))
+    attachment = Attachment(id=name, name=name, content_type=found.media_type, form="image")
+    about = describe_attachment(attachment, size_bytes=len(data), pixels=(found.width, found.height))
     try:
         kept = await keeps.save_picture(data, found, about)
     except OSError as error:
@@ -201,17 +201,17 @@ def render_lines(name: str, text: DecodedText, offset: int, limit: int) -> tuple
         return f"{name} is empty{notes}.", 0
     if offset > total:
         raise ToolCallRefused(f"{name} has {total:,} lines: offset can be 1 to {total}.")
-    shown, chars, last = list[str](), 0, offset - 1
+    rendered, chars, last = list[str](), 0, offset - 1
     for number, line in enumerate(text.lines[offset - 1 : offset - 1 + limit], start=offset):
-        one = number_line(number, line)
-        chars += len(one) + 1
-        if shown and chars > MAX_READ_CHARS:
+        numbered = number_line(number, line)
+        chars += len(numbered) + 1
+        if rendered and chars > MAX_READ_CHARS:
             break
-        shown.append(one)
+        rendered.append(numbered)
         last = number
     part = "" if (offset, last) == (1, total) else f", here {offset} to {last}"
     more = f" (go on with offset={last + 1})" if last < total else ""
-    return "\n".join([f"{name}, {total} {'line' if total == 1 else 'lines'}{part}{more}{notes}", *shown]), last
+    return "\n".join([f"{name}, {total} {'line' if total == 1 else 'lines'}{part}{more}{notes}", *rendered]), last
 
 
 def number_line(number: int, line: str) -> str:
@@ -231,96 +231,99 @@ def encode_text(text: str) -> bytes:
         ) from None
 
 
-def replace_text(name: str, data: bytes, old: str, new: str, *, everywhere: bool, most: int) -> TextEdit:
+def replace_text(name: str, data: bytes, old: str, new: str, *, everywhere: bool, max_bytes: int) -> TextEdit:
     """Replace `old` by `new`; line ends become those of the file.
 
     Raises ToolCallRefused, also if the file gets too large.
 
     Unless `everywhere`, `old` must occur exactly once. The error quotes nothing of the file.
     """
-    wanted = encode_text(old.replace("\r\n", "\n"))
-    put = encode_text(new.replace("\r\n", "\n"))
-    if len(wanted) > MAX_OLD_BYTES:
+    old_bytes = encode_text(old.replace("\r\n", "\n"))
+    new_bytes = encode_text(new.replace("\r\n", "\n"))
+    if len(old_bytes) > MAX_OLD_BYTES:
         raise ToolCallRefused(
             f"`old` has at most {MAX_OLD_BYTES:,} bytes: name less of the file, or write all of it anew."
         )
-    pattern = re.compile(_LINE_END.join(map(re.escape, wanted.split(b"\n"))))
+    pattern = re.compile(_LINE_END.join(map(re.escape, old_bytes.split(b"\n"))))
     crlf = data.count(b"\r\n") * 2 > data.count(b"\n")
-    places = list[re.Match[bytes]]()
-    for place in pattern.finditer(data):
-        places.append(place)
-        if len(places) > MAX_REPLACEMENTS:
+    matches = list[re.Match[bytes]]()
+    for match in pattern.finditer(data):
+        matches.append(match)
+        if len(matches) > MAX_REPLACEMENTS:
             raise ToolCallRefused(
                 f"That stands in {name} more than {MAX_REPLACEMENTS:,} times: change it with the shell."
             )
-    if not places:
-        raise ToolCallRefused(_explain_not_found(name, data, wanted, put))
-    again = pattern.search(data, places[0].start() + 1)
+    if not matches:
+        raise ToolCallRefused(_explain_not_found(name, data, old_bytes, new_bytes))
+    again = pattern.search(data, matches[0].start() + 1)
     if again and not everywhere:
         lines = _format_line_numbers(
-            data, [place.start() for place in (places if len(places) > 1 else [places[0], again])]
+            data, [match.start() for match in (matches if len(matches) > 1 else [matches[0], again])]
         )
-        times = f"{max(2, len(places))} times" if len(places) > 1 else "more than once, overlapping"
+        times = f"{max(2, len(matches))} times" if len(matches) > 1 else "more than once, overlapping"
         raise ToolCallRefused(
             f"`old` stands in {name} {times} ({lines}): add lines around it until it stands there once, "
             "or set `all` to replace every one."
         )
-    if len(data) + len(places) * (2 * len(put) - len(wanted)) > 2 * most:  # line ends are two bytes at most
-        raise ToolCallRefused(f"{name} would have more than the {most:,} bytes that a file may have.")
-    made = _apply_replacements(data, places, put, crlf=crlf)
-    if made.data == data:
+    if (
+        len(data) + len(matches) * (2 * len(new_bytes) - len(old_bytes)) > 2 * max_bytes
+    ):  # line ends are two bytes at most
+        raise ToolCallRefused(f"{name} would have more than the {max_bytes:,} bytes that a file may have.")
+    edit = _apply_replacements(data, matches, new_bytes, crlf=crlf)
+    if edit.data == data:
         raise ToolCallRefused(f"That would change nothing in {name}: `old` and `new` are the same.")
-    return made
+    return edit
 
 
-def render_edit(name: str, made: TextEdit) -> str:
+def render_edit(name: str, edit: TextEdit) -> str:
     """Render the changed lines, with some around them."""
-    count = len(made.starts)
-    lines = decode_text(made.data).lines
-    shown = [f"{name}, {len(lines)} lines; {'1 place' if count == 1 else f'{count} places'} changed:"]
+    count = len(edit.starts)
+    lines = decode_text(edit.data).lines
+    rendered = [f"{name}, {len(lines)} lines; {'1 place' if count == 1 else f'{count} places'} changed:"]
     last = 0
-    for start in made.starts[:_SHOWN_PLACES]:
-        line = made.data.count(b"\n", 0, start) + 1
-        height = made.data.count(b"\n", start, start + max(0, made.length - 1))
+    for start in edit.starts[:_SHOWN_PLACES]:
+        line = edit.data.count(b"\n", 0, start) + 1
+        height = edit.data.count(b"\n", start, start + max(0, edit.length - 1))
         first = max(line - _CONTEXT_LINES, last + 1)
         if last and first > last + 1:
-            shown.append("   ...")
+            rendered.append("   ...")
         last = max(last, min(line + min(height, _SHOWN_LINES) + _CONTEXT_LINES, len(lines)))
-        shown += [number_line(number, lines[number - 1]) for number in range(first, last + 1)]
-    return "\n".join(shown if count <= _SHOWN_PLACES else [*shown, f"   ... and {count - _SHOWN_PLACES} more places"])
+        rendered += [number_line(number, lines[number - 1]) for number in range(first, last + 1)]
+    return "\n".join(
+        rendered if count <= _SHOWN_PLACES else [*rendered, f"   ... and {count - _SHOWN_PLACES} more places"]
+    )
 
 
-def _apply_replacements(data: bytes, places: Iterable[re.Match[bytes]], put: bytes, *, crlf: bool) -> TextEdit:
-    wide = put.replace(b"\n", b"\r\n")
+def _apply_replacements(data: bytes, matches: Iterable[re.Match[bytes]], new_bytes: bytes, *, crlf: bool) -> TextEdit:
+    new_crlf = new_bytes.replace(b"\n", b"\r\n")
     pieces, starts, end, size, length = list[bytes](), list[int](), 0, 0, 0
-    for place in places:
-        was = place.group()
-        now = wide if b"\r\n" in was or (crlf and b"\n" not in was) else put
-        pieces += (data[end : place.start()], now)
-        size += place.start() - end
+    for match in matches:
+        was = match.group()
+        now = new_crlf if b"\r\n" in was or (crlf and b"\n" not in was) else new_bytes
+        pieces += (data[end : match.start()], now)
+        size += match.start() - end
         starts.append(size)
         size += len(now)
         length = max(length, len(now))
-        end = place.end()
+        end = match.end()
     return TextEdit(b"".join([*pieces, data[end:]]), starts, length)
 
 
-def _explain_not_found(name: str, data: bytes, wanted: bytes, put: bytes) -> str:
+def _explain_not_found(name: str, data: bytes, old_bytes: bytes, new_bytes: bytes) -> str:
     why = f"`old` does not stand in {name}"
-    lines = [line for line in wanted.decode().split("\n") if line.strip()]
+    lines = [line for line in old_bytes.decode().split("\n") if line.strip()]
     if lines and all(map(_NUMBERED_LINE.match, lines)):
         return f"{why}: leave out the line numbers and the tabs behind them."
-    words = wanted.split()
+    words = old_bytes.split()
     loose = re.search(rb"\s+".join(map(re.escape, words)), data) if words else None
     if loose:
         return (
             f"{why}, but with other blanks or line ends in {_format_line_numbers(data, [loose.start()])}: "
             "copy it exactly."
         )
-    if put.strip() and put in data:
-        return (
-            f"{why}, but `new` does already, in {_format_line_numbers(data, [data.index(put)])}: nothing is to be done."
-        )
+    if new_bytes.strip() and new_bytes in data:
+        lines_of_new = _format_line_numbers(data, [data.index(new_bytes)])
+        return f"{why}, but `new` does already, in {lines_of_new}: nothing is to be done."
     first = lines[0].strip().encode() if lines else b""
     if first and first in data:
         return (
@@ -362,14 +365,15 @@ def grep(
     path: str = "",
     files: str = "",
     ignore_case: bool = False,
-    around: int = 0,
+    context_lines: int = 0,
 ) -> str:
-    """Return matching lines as `path:number:line`, and `around` lines on each side of them as `path-number-line`.
+    """Return matching lines as `path:number:line`, and lines around them as `path-number-line`.
 
-    `path`: a file, or the directory to search. `files`: a glob that may begin in any directory. Raises ToolCallRefused.
+    `context_lines`: on each side of a match. `path`: a file, or the directory to search. `files`: a glob that may begin
+    in any directory. Raises ToolCallRefused.
     """
     try:
-        search = _GrepSearch(compile_regex(pattern, ignore_case=ignore_case), around, bounds)
+        search = _GrepSearch(compile_regex(pattern, ignore_case=ignore_case), context_lines, bounds)
     except ValueError as error:
         raise ToolCallRefused(f"The pattern is refused: {error}.") from None
     if not ignore_case and _SPECIAL_CHARS.isdisjoint(pattern):
@@ -393,13 +397,13 @@ def grep(
 class _GrepSearch:
     """State of one search, over all files."""
 
-    def __init__(self, pattern: Any, around: int, bounds: SearchLimits) -> None:  # noqa: ANN401 - the library has no types
+    def __init__(self, pattern: Any, context_lines: int, bounds: SearchLimits) -> None:  # noqa: ANN401 - the library has no types
         self.required_bytes = b""
         """Bytes that every matching file has."""
         self.is_full = False
         """True once the search must not go on."""
         self._pattern = pattern
-        self._context_lines = around
+        self._context_lines = context_lines
         self._limits = bounds
         self._lines = list[str]()
         self._chars = self._matches = self._files = self._searched = 0
@@ -532,86 +536,86 @@ class FileTools:
             Tool.create(VIEW_IMAGE, ViewImageArgs, self._view, ALLOW_MEMBERS),
         )
 
-    async def _read(self, asked: ReadFileArgs, where: ToolContext) -> ToolOutput:
-        name = display_path(parse_file_path(asked.path))
+    async def _read(self, args: ReadFileArgs, context: ToolContext) -> ToolOutput:
+        name = display_path(parse_file_path(args.path))
 
         def read() -> tuple[bytes, str, int]:
-            data = self._root.read_bytes(asked.path)
+            data = self._root.read_bytes(args.path)
             if what := describe_binary(data):
                 raise ToolCallRefused(f"{name} is no text but {what}; it has {len(data):,} bytes.")
-            return data, *render_lines(name, decode_text(data), asked.offset, asked.limit)
+            return data, *render_lines(name, decode_text(data), args.offset, args.limit)
 
         data, text, last = await run_in_thread(lambda _: read())
-        origin = f"{name}, lines {asked.offset}-{last}" if last else name
-        return ToolOutput(text=text, origin=origin, is_untrusted=True, is_foreign=not await self._is_own(data, where))
+        origin = f"{name}, lines {args.offset}-{last}" if last else name
+        return ToolOutput(text=text, origin=origin, is_untrusted=True, is_foreign=not await self._is_own(data, context))
 
-    async def _write(self, asked: WriteFileArgs, where: ToolContext) -> str:
-        data = encode_text(asked.text)
-        done = await run_in_thread(lambda _: self._root.write(asked.path, data))
+    async def _write(self, args: WriteFileArgs, context: ToolContext) -> str:
+        data = encode_text(args.text)
+        done = await run_in_thread(lambda _: self._root.write(args.path, data))
         if self._authored is not None:
-            await self._authored.record(data, where)
+            await self._authored.record(data, context)
         what = "Made" if done.previous_bytes is None else f"Replaced {done.previous_bytes:,} bytes in"
         return (
-            f"{what} {display_path(parse_file_path(asked.path))}: {done.size_bytes:,} bytes, "
-            f"{asked.text.count(chr(10)):,} line ends."
+            f"{what} {display_path(parse_file_path(args.path))}: {done.size_bytes:,} bytes, "
+            f"{args.text.count(chr(10)):,} line ends."
         )
 
-    async def _edit(self, asked: EditFileArgs, where: ToolContext) -> ToolOutput:
-        name = display_path(parse_file_path(asked.path))
-        made, before = list[TextEdit](), list[bytes]()
+    async def _edit(self, args: EditFileArgs, context: ToolContext) -> ToolOutput:
+        name = display_path(parse_file_path(args.path))
+        edits, before = list[TextEdit](), list[bytes]()
 
         def change(data: bytes) -> bytes:
             if what := describe_binary(data):
                 raise ToolCallRefused(f"{name} is no text but {what}; it has {len(data):,} bytes.")
-            most = self._root.max_bytes
+            max_bytes = self._root.max_bytes
             before.append(data)
-            made.append(replace_text(name, data, asked.old, asked.new, everywhere=asked.all, most=most))
-            return made[0].data
+            edits.append(replace_text(name, data, args.old, args.new, everywhere=args.all, max_bytes=max_bytes))
+            return edits[0].data
 
         def edit() -> str:
-            self._root.edit(asked.path, change)
-            return render_edit(name, made[0])
+            self._root.edit(args.path, change)
+            return render_edit(name, edits[0])
 
         text = await run_in_thread(lambda _: edit())
-        own = await self._is_own(before[0], where)
-        if own and self._authored is not None:
-            await self._authored.record(made[0].data, where)
-        return ToolOutput(text=text, origin=name, is_untrusted=True, is_foreign=not own)
+        is_own = await self._is_own(before[0], context)
+        if is_own and self._authored is not None:
+            await self._authored.record(edits[0].data, context)
+        return ToolOutput(text=text, origin=name, is_untrusted=True, is_foreign=not is_own)
 
-    async def _is_own(self, data: bytes, where: ToolContext) -> bool:
-        return self._authored is not None and await self._authored.is_known(data, where)
+    async def _is_own(self, data: bytes, context: ToolContext) -> bool:
+        return self._authored is not None and await self._authored.is_known(data, context)
 
-    async def _glob(self, asked: GlobArgs, where: ToolContext) -> ToolOutput:  # noqa: ARG002 - as all handlers
+    async def _glob(self, args: GlobArgs, context: ToolContext) -> ToolOutput:  # noqa: ARG002 - as all handlers
         async with self._search_slots:
-            text = await run_in_thread(lambda stopped: glob(self._root, asked.pattern, SearchLimits(stopped)))
+            text = await run_in_thread(lambda stopped: glob(self._root, args.pattern, SearchLimits(stopped)))
         return ToolOutput(
-            text=text, origin=f"names of files, {display_path(asked.pattern)}", is_untrusted=True, is_foreign=True
+            text=text, origin=f"names of files, {display_path(args.pattern)}", is_untrusted=True, is_foreign=True
         )
 
-    async def _grep(self, asked: GrepArgs, where: ToolContext) -> ToolOutput:  # noqa: ARG002 - as all handlers
+    async def _grep(self, args: GrepArgs, context: ToolContext) -> ToolOutput:  # noqa: ARG002 - as all handlers
         def search(stopped: Callable[[], bool]) -> str:
             return grep(
                 self._root,
-                asked.pattern,
+                args.pattern,
                 SearchLimits(stopped),
-                path=asked.path,
-                files=asked.glob,
-                ignore_case=asked.ignore_case,
-                around=asked.context,
+                path=args.path,
+                files=args.glob,
+                ignore_case=args.ignore_case,
+                context_lines=args.context,
             )
 
         async with self._search_slots:
             text = await run_in_thread(search)
         return ToolOutput(
-            text=text, origin=f"lines of files, {display_path(asked.pattern)}", is_untrusted=True, is_foreign=True
+            text=text, origin=f"lines of files, {display_path(args.pattern)}", is_untrusted=True, is_foreign=True
         )
 
-    async def _view(self, asked: ViewImageArgs, where: ToolContext) -> ToolOutput:
-        data = await run_in_thread(lambda _: self._root.read_bytes(asked.path))
-        name = display_path(parse_file_path(asked.path))
-        image, own = await prepare_image(self._images, data, name), await self._is_own(data, where)
+    async def _view(self, args: ViewImageArgs, context: ToolContext) -> ToolOutput:
+        data = await run_in_thread(lambda _: self._root.read_bytes(args.path))
+        name = display_path(parse_file_path(args.path))
+        image, is_own = await prepare_image(self._images, data, name), await self._is_own(data, context)
         text = f"{image[0].about} is shown below."
-        return ToolOutput(text=text, origin=name, is_untrusted=True, is_foreign=not own, images=(image,))
+        return ToolOutput(text=text, origin=name, is_untrusted=True, is_foreign=not is_own, images=(image,))
 
 
 class AuthoredFiles:
@@ -624,18 +628,18 @@ class AuthoredFiles:
         self._store = store
         self._clock = clock
 
-    async def record(self, data: bytes, where: ToolContext) -> None:
+    async def record(self, data: bytes, context: ToolContext) -> None:
         """Record that these bytes were just written. Raises StoreError."""
-        seen = where.trust.label
-        if seen.foreign or role_rank(seen.role) < role_rank("admin"):
+        label = context.trust.label
+        if label.foreign or role_rank(label.role) < role_rank("admin"):
             return
-        fact = FileWritten(turn=where.turn, agent=where.agent, sha256=hashlib.sha256(data).hexdigest())
-        place, key = where.at.conversation, _authored_key(where.agent, data)
+        fact = FileWritten(turn=context.turn, agent=context.agent, sha256=hashlib.sha256(data).hexdigest())
+        place, key = context.at.conversation, _authored_key(context.agent, data)
         await self._store.append([NewEntry(fact=fact, at=self._clock.now(), conversation=place, key=key)])
 
-    async def is_known(self, data: bytes, where: ToolContext) -> bool:
+    async def is_known(self, data: bytes, context: ToolContext) -> bool:
         """Return True if the agent of that turn wrote these bytes. Raises StoreError."""
-        return not data or await self._store.entry_by_key(_authored_key(where.agent, data)) is not None
+        return not data or await self._store.entry_by_key(_authored_key(context.agent, data)) is not None
 
 
 def _authored_key(agent: str, data: bytes) -> str:

@@ -36,8 +36,8 @@ def digest_arguments(arguments: str) -> str:
     return hashlib.sha256(arguments.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def covers(granted: CallProvenance, call: CallProvenance, needs: str) -> bool:
-    """Return True if an approval for one call covers another. Pure. `needs`: the role that the tool requires.
+def covers(granted: CallProvenance, call: CallProvenance, required_role: str) -> bool:
+    """Return True if an approval for one call covers another. Pure. `required_role`: the role that the tool requires.
 
     It never covers a call with words of a lower role than the approved one had. With words below the required role, or
     with text from outside, it covers only the same call. If the origin is unknown, it covers only calls by owners'
@@ -46,7 +46,7 @@ def covers(granted: CallProvenance, call: CallProvenance, needs: str) -> bool:
     least = _role_rank(call.least_role)
     if least < (_role_rank(granted.least_role) if granted.least_role else _role_rank("owner")):
         return False
-    if least >= _role_rank(needs) and not call.foreign:
+    if least >= _role_rank(required_role) and not call.foreign:
         return True
     same = bool(granted.arguments) and granted.arguments == call.arguments
     return same and (granted.foreign or not call.foreign)
@@ -64,18 +64,18 @@ class ToolGrants:
         self._session: dict[ToolGrant, list[tuple[Seq, CallProvenance]]] = {}
         """Position from which each holds, and the call that was approved."""
 
-    async def is_granted(self, grant: ToolGrant, call: CallProvenance, needs: str) -> bool:
+    async def is_granted(self, grant: ToolGrant, call: CallProvenance, required_role: str) -> bool:
         """Return True if such a call is approved there now."""
-        if any(covers(shape, call, needs) for shape in await self._live_session_grants(grant)):
+        if any(covers(provenance, call, required_role) for provenance in await self._live_session_grants(grant)):
             return True
         approved = await self._store.approved(*grant)
         entry = await self._store.entry(approved) if approved is not None else None
         fact = entry.fact if entry is not None else None
-        return isinstance(fact, ApprovalEnded) and covers(provenance_from_fact(fact), call, needs)
+        return isinstance(fact, ApprovalEnded) and covers(provenance_from_fact(fact), call, required_role)
 
-    def add_session_grant(self, grant: ToolGrant, since: Seq, shape: CallProvenance) -> None:
+    def add_session_grant(self, grant: ToolGrant, since: Seq, provenance: CallProvenance) -> None:
         """Approve until the conversation is started afresh behind that position, or the process ends."""
-        self._session.setdefault(grant, []).append((since, shape))
+        self._session.setdefault(grant, []).append((since, provenance))
 
     def drop_session_grant(self, grant: ToolGrant) -> None:
         """Drop the session's approvals of this tool."""
@@ -83,24 +83,24 @@ class ToolGrants:
 
     def reset_conversation(self, conversation: ConversationId) -> None:
         """Drop the grants of a conversation that is started afresh."""
-        for grant in [one for one in self._session if one.conversation == conversation]:
+        for grant in [grant for grant in self._session if grant.conversation == conversation]:
             self.drop_session_grant(grant)
 
     async def list_grants(self) -> dict[ToolGrant, str]:
         """Return all grants, each with its duration in words."""
-        found = {one: GRANTED_FOR_SESSION for one in [*self._session] if await self._live_session_grants(one)}
-        return found | {ToolGrant(*one): GRANTED_ALWAYS for one in await self._store.approvals()}
+        found = {grant: GRANTED_FOR_SESSION for grant in [*self._session] if await self._live_session_grants(grant)}
+        return found | {ToolGrant(*grant): GRANTED_ALWAYS for grant in await self._store.approvals()}
 
     async def _live_session_grants(self, grant: ToolGrant) -> list[CallProvenance]:
         if grant not in self._session:
             return []
         fresh = await self._store.last_fresh_start(grant.conversation)
-        lives = [(since, shape) for since, shape in self._session.get(grant, []) if since > fresh]
+        lives = [(since, provenance) for since, provenance in self._session.get(grant, []) if since > fresh]
         if lives:
             self._session[grant] = lives
         else:
             self.drop_session_grant(grant)
-        return [shape for _, shape in lives]
+        return [provenance for _, provenance in lives]
 
 
 def provenance_from_fact(ended: ApprovalEnded) -> CallProvenance:

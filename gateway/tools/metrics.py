@@ -70,7 +70,9 @@ class ToolStats:
             name="reverie_tool_approvals_total",
             kind="counter",
             help_text="Calls that an admin was asked about, by what came of it.",
-            samples=[MetricSample({"tool": tool, "verdict": said}, n) for (tool, said), n in self._verdicts.items()],
+            samples=[
+                MetricSample({"tool": tool, "verdict": verdict}, n) for (tool, verdict), n in self._verdicts.items()
+            ],
         )
         yield MetricFamily(
             name="reverie_tool_approvals_waiting",

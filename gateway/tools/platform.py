@@ -107,32 +107,32 @@ class MessagingTools:
         self._post = post
         self._forget_view = forget
 
-    async def send_message(self, asked: SendMessageArgs, where: ToolContext) -> str:
+    async def send_message(self, args: SendMessageArgs, context: ToolContext) -> str:
         """Post a message there. Raises ToolCallRefused."""
-        if not asked.text.strip():
+        if not args.text.strip():
             raise ToolCallRefused("A message needs text.")
-        to = await self.resolve_reachable(asked.address, where, approved=True)
+        to = await self.resolve_reachable(args.address, context, approved=True)
         place = to.conversation
-        door = self._locks.lock_for(place)
-        if door.locked():
+        lock = self._locks.lock_for(place)
+        if lock.locked():
             raise ToolCallRefused(
                 "A turn is under way there just now, which is told what is pending. Leave it to that."
             )
-        async with door:
-            shown = self._digests.room_digests.pop(place, None) if is_inner(where.at.conversation) else None
-            await self._post_turn(to, asked.text, shown, where)
+        async with lock:
+            digest = self._digests.room_digests.pop(place, None) if is_inner(context.at.conversation) else None
+            await self._post_turn(to, args.text, digest, context)
         return "It is posted."
 
-    async def _post_turn(self, to: Address, text: str, shown: RoomDigest | None, where: ToolContext) -> None:
-        now, told = self._clock.now(), shown.rendered if shown is not None else RenderedInput()
+    async def _post_turn(self, to: Address, text: str, digest: RoomDigest | None, context: ToolContext) -> None:
+        now, rendered = self._clock.now(), digest.rendered if digest is not None else RenderedInput()
         turn = TurnId(new_id(now))
         record = NewEntry(
             fact=TurnRecord(
                 turn=turn,
-                covers=told.covers,
-                omitted=shown.omitted if shown is not None else 0,
-                heard=told.text,
-                upto=shown.upto if shown is not None else Seq(0),
+                covers=rendered.covers,
+                omitted=digest.omitted if digest is not None else 0,
+                heard=rendered.text,
+                upto=digest.upto if digest is not None else Seq(0),
                 outcome="replied",
                 text=text,
                 reason="",
@@ -141,17 +141,17 @@ class MessagingTools:
                 requests=0,
                 autonomous=True,
                 agent=self._agent,
-                senders=told.senders,
+                senders=rendered.senders,
                 cause="digest",
-                within=where.turn,
-                foreign=where.trust.foreign,
-                least_role=where.trust.role,
+                within=context.turn,
+                foreign=context.trust.foreign,
+                least_role=context.trust.role,
             ),
             at=now,
             conversation=to.conversation,
             key=f"turn:{turn}",
         )
-        post = Post(key=PostKey(turn), to=to, text=text, reply_to=shown.reply_to if shown is not None else None)
+        post = Post(key=PostKey(turn), to=to, text=text, reply_to=digest.reply_to if digest is not None else None)
         queued = NewEntry(
             fact=PostQueued(post=post), at=now, conversation=to.conversation, key=f"post:{post.key}", cause=record
         )
@@ -159,57 +159,57 @@ class MessagingTools:
         self._forget_view(to.conversation)
         self._post(OutboxPost(seq=waiting.seq, at=now, post=post, parts=()))
 
-    async def mark_handled(self, asked: MarkHandledArgs, where: ToolContext) -> str:
+    async def mark_handled(self, args: MarkHandledArgs, context: ToolContext) -> str:
         """Dismiss the messages of a place that the newest digest showed. Raises ToolCallRefused."""
-        if not is_inner(where.at.conversation):
+        if not is_inner(context.at.conversation):
             raise ToolCallRefused("Only what you are shown when you are by yourself can be put away.")
-        shown = self._digests.room_digests
-        found = [at.conversation for at in self._privacy.titles.find_places(asked.address) if at.conversation in shown]
+        digests = self._digests.room_digests
+        found = [at.conversation for at in self._privacy.titles.find_places(args.address) if at.conversation in digests]
         if len(found) != 1:
-            named = ", ".join(map(self._privacy.titles.label, shown))
+            named = ", ".join(map(self._privacy.titles.label, digests))
             raise ToolCallRefused(f"Nothing is pending there. You were shown: {named or 'no place'}.")
         place = found[0]
-        door = self._locks.lock_for(place)
-        if door.locked():
+        lock = self._locks.lock_for(place)
+        if lock.locked():
             raise ToolCallRefused("A turn is under way there just now, which deals with it.")
-        async with door:
-            handled = UnreadDismissed(turn=where.turn, upto=shown.pop(place).upto)
+        async with lock:
+            handled = UnreadDismissed(turn=context.turn, upto=digests.pop(place).upto)
             await self._store.append([NewEntry(fact=handled, at=self._clock.now(), conversation=place)])
         return "It is put away."
 
-    async def risk(self, asked: SendMessageArgs, where: ToolContext) -> str:
+    async def risk(self, args: SendMessageArgs, context: ToolContext) -> str:
         """Return the reason why an admin must approve a message there, for people. Empty: no approval is needed.
 
         The agent itself may answer where the digest showed pending messages. An admin must approve messages elsewhere
         that others' words may have caused, or that may contain private ones.
         """
         try:
-            to = await self.resolve_reachable(asked.address, where, approved=True)
+            to = await self.resolve_reachable(args.address, context, approved=True)
         except ToolCallRefused:  # the tool itself reports it then
             return ""
-        return self._foreign_influence(to.conversation, where)
+        return self._foreign_influence(to.conversation, context)
 
-    def _foreign_influence(self, place: ConversationId, where: ToolContext) -> str:
-        seen = where.trust.label
-        trusted = not seen.foreign and role_rank(seen.role) >= role_rank("admin")
-        if trusted or (is_inner(where.at.conversation) and place in self._digests.room_ids):
+    def _foreign_influence(self, place: ConversationId, context: ToolContext) -> str:
+        label = context.trust.label
+        trusted = not label.foreign and role_rank(label.role) >= role_rank("admin")
+        if trusted or (is_inner(context.at.conversation) and place in self._digests.room_ids):
             return ""
-        others = f"text from outside, by {seen.foreign}, is" if seen.foreign else f"words of a {seen.role} are"
+        others = f"text from outside, by {label.foreign}, is" if label.foreign else f"words of a {label.role} are"
         return f"it is done in another place, and {others} in view here, whose idea it may be"
 
-    async def resolve_reachable(self, address: str, where: ToolContext, *, approved: bool = False) -> Address:
+    async def resolve_reachable(self, address: str, context: ToolContext, *, approved: bool = False) -> Address:
         """Return another place where the agent may act from here. Raises ToolCallRefused.
 
         `approved`: `risk` was checked.
         """
-        if not is_inner(where.at.conversation) and not where.visibility.sees_everything:
+        if not is_inner(context.at.conversation) and not context.visibility.sees_everything:
             raise ToolCallRefused(
                 "From here only an owner alone with you can have you speak elsewhere. Answer here instead."
             )
         to = await self._resolve_place(address)
-        if not approved and (why := self._foreign_influence(to.conversation, where)):
+        if not approved and (why := self._foreign_influence(to.conversation, context)):
             raise ToolCallRefused(f"Nothing is changed there from here: {why}. Say here what you would do.")
-        if to == where.at:
+        if to == context.at:
             raise ToolCallRefused("You are there: what you write as your answer is posted.")
         if not self._is_bound_here(to):
             raise ToolCallRefused("You do not live there.")
@@ -288,26 +288,28 @@ class FileSender:
         self._outfiles = outfiles
         self._post = post
 
-    async def send_file(self, asked: SendFileArgs, where: ToolContext) -> str:
+    async def send_file(self, args: SendFileArgs, context: ToolContext) -> str:
         """Post a file. Raises ToolCallRefused and StoreError. When cancelled, the log says whether it was posted."""
-        most = self._max_file_bytes(where.at)
-        data = await asyncio.to_thread(self._files.read_bytes, asked.path)
+        max_bytes = self._max_file_bytes(context.at)
+        data = await asyncio.to_thread(self._files.read_bytes, args.path)
         if not data:
             raise ToolCallRefused("That file is empty: there is nothing to send.")
-        if len(data) > most:
-            raise ToolCallRefused(f"That file has {len(data):,} bytes; {most:,} is the most that can be sent here.")
-        name = to_single_line(PurePosixPath(asked.path).name.replace("\\", "_"), MAX_FILE_NAME_CHARS) or "file"
+        if len(data) > max_bytes:
+            raise ToolCallRefused(
+                f"That file has {len(data):,} bytes; {max_bytes:,} is the most that can be sent here."
+            )
+        name = to_single_line(PurePosixPath(args.path).name.replace("\\", "_"), MAX_FILE_NAME_CHARS) or "file"
         file = PostFile(
             name=name,
             content_type=mimetypes.guess_type(name)[0] or "application/octet-stream",
             sha256=hashlib.sha256(data).hexdigest(),
             size_bytes=len(data),
         )
-        text = asked.text if asked.text.strip() else name
-        if await self._was_posted_before(file, text, where):
+        text = args.text if args.text.strip() else name
+        if await self._was_posted_before(file, text, context):
             return "It was posted before you were interrupted: it is not posted again."
         # Not cancelled with the turn: what is durable must also be sent now.
-        await run_to_completion(self._queue(file, data, text, where))
+        await run_to_completion(self._queue(file, data, text, context))
         return "It is posted."
 
     def _max_file_bytes(self, at: Address) -> int:
@@ -318,23 +320,29 @@ class FileSender:
             raise ToolCallRefused("No files can be sent here: say in words what is in it.")
         return channel.capabilities.max_file_bytes
 
-    async def _was_posted_before(self, file: PostFile, text: str, where: ToolContext) -> bool:
+    async def _was_posted_before(self, file: PostFile, text: str, context: ToolContext) -> bool:
         """Return True if this turn posted the same before its process ended: see `gateway.context.history`."""
-        place = where.at.conversation
+        place = context.at.conversation
         ended = await self._store.newest_entries(1, kinds=["turn_ended"], conversation=place)
         after = ended[0].seq if ended else 0
         for one in await self._store.newest_entries(_RECENT_POSTS, after=after, kinds=["post"], conversation=place):
             if isinstance(one.fact, PostQueued) and (one.fact.post.file, one.fact.post.text) == (file, text):
                 cause = await self._store.entry(one.cause) if one.cause is not None else None
-                if cause is not None and isinstance(cause.fact, PlatformAction) and cause.fact.turn != where.turn:
+                if cause is not None and isinstance(cause.fact, PlatformAction) and cause.fact.turn != context.turn:
                     return True
         return False
 
-    async def _queue(self, file: PostFile, data: bytes, text: str, where: ToolContext) -> None:
-        now, place = self._clock.now(), where.at.conversation
-        post = Post(key=PostKey(new_id(now)), to=where.at, text=text, file=file)
+    async def _queue(self, file: PostFile, data: bytes, text: str, context: ToolContext) -> None:
+        now, place = self._clock.now(), context.at.conversation
+        post = Post(key=PostKey(new_id(now)), to=context.at, text=text, file=file)
         fact = PlatformAction(
-            turn=where.turn, agent=where.agent, what="file", at=where.at, message=None, text=file.name, state="done"
+            turn=context.turn,
+            agent=context.agent,
+            what="file",
+            at=context.at,
+            message=None,
+            text=file.name,
+            state="done",
         )
         acted = NewEntry(fact=fact, at=now, conversation=place)
         queued = NewEntry(fact=PostQueued(post=post), at=now, conversation=place, key=f"post:{post.key}", cause=acted)
@@ -383,16 +391,16 @@ class PlatformTools:
         self._channels = channels
         self._privacy = places
         self._resolve_reachable = reach
-        hearing = ConversationReader(store, who, AttachmentDescriber())
-        self._message_finder = MessageFinder(store, places, hearing)
+        conversation = ConversationReader(store, who, AttachmentDescriber())
+        self._message_finder = MessageFinder(store, places, conversation)
         self._room_reader = RoomReader(
             reader=store,
             places=places,
             bindings=bindings,
             who=who,
             channels=channels,
-            hearing=hearing,
-            messages=self._message_finder,
+            conversation=conversation,
+            message_finder=self._message_finder,
         )
         self._file_sender = FileSender(
             store=store, clock=clock, channels=channels, files=files, outfiles=outfiles, post=post
@@ -411,25 +419,25 @@ class PlatformTools:
             Tool.create(SEND_FILE, SendFileArgs, self._file_sender.send_file, SEND_FILE_PERMIT),
         )
 
-    async def react(self, asked: ReactArgs, where: ToolContext) -> str:
+    async def react(self, args: ReactArgs, context: ToolContext) -> str:
         """Add a reaction to a message, or remove it. Raises ToolCallRefused."""
-        reaction, add = to_single_line(asked.reaction), not asked.remove
+        reaction, add = to_single_line(args.reaction), not args.remove
         if not reaction:
             raise ToolCallRefused("A reaction is an emoji.")
-        message = await self._find_reachable(asked.message, where)
+        message = await self._find_reachable(args.message, context)
         channel: object = self._channels.get(message.at.channel)
         if not isinstance(channel, CanReact):
             raise ToolCallRefused(f"{self._platform_name(message.at)} has no reactions: answer in words.")
         target = _require_ids(message)[0]
-        fact = _build_acted("react" if add else "unreact", message.at, target, reaction, where)
+        fact = _build_acted("react" if add else "unreact", message.at, target, reaction, context)
         await self._perform(fact, lambda: channel.react(message.at, target, reaction, add=add))
         return "It is there." if add else "It is taken off."
 
-    async def edit_own(self, asked: EditOwnArgs, where: ToolContext) -> str:
+    async def edit_own(self, args: EditOwnArgs, context: ToolContext) -> str:
         """Edit a message of this agent. Raises ToolCallRefused."""
-        if not asked.text.strip():
+        if not args.text.strip():
             raise ToolCallRefused("A message needs text; delete_own takes one back.")
-        message = await self._find_own(asked.message, where)
+        message = await self._find_own(args.message, context)
         channel: object = self._channels.get(message.at.channel)
         if not isinstance(channel, CanEdit):
             raise ToolCallRefused(f"{self._platform_name(message.at)} lets nobody edit: post what is to be corrected.")
@@ -439,18 +447,18 @@ class PlatformTools:
                 f"That answer was posted in {len(more) + 1} pieces, which cannot be edited as one: "
                 "post what is to be corrected."
             )
-        fact = _build_acted("edit", message.at, target, asked.text, where)
-        await self._perform(fact, lambda: channel.edit(message.at, target, asked.text))
+        fact = _build_acted("edit", message.at, target, args.text, context)
+        await self._perform(fact, lambda: channel.edit(message.at, target, args.text))
         return "It reads like that now. What you are shown of this conversation still has the old words."
 
-    async def delete_own(self, asked: DeleteOwnArgs, where: ToolContext) -> str:
+    async def delete_own(self, args: DeleteOwnArgs, context: ToolContext) -> str:
         """Delete a message of this agent, all parts of it. Raises ToolCallRefused."""
-        message = await self._find_own(asked.message, where)
+        message = await self._find_own(args.message, context)
         channel: object = self._channels.get(message.at.channel)
         if not isinstance(channel, CanDelete):
             raise ToolCallRefused(f"{self._platform_name(message.at)} lets nobody delete: what was said stays.")
         for target in reversed(_require_ids(message)):  # last part first: if that breaks off, the beginning is left
-            fact = _build_acted("delete", message.at, target, "", where)
+            fact = _build_acted("delete", message.at, target, "", context)
             await self._perform(fact, self._delete_call(channel, message.at, target))
         return "It is gone there. What you are shown of this conversation still has it."
 
@@ -458,15 +466,15 @@ class PlatformTools:
     def _delete_call(channel: CanDelete, at: Address, target: MessageId) -> Callable[[], Awaitable[None]]:
         return lambda: channel.delete(at, target)
 
-    async def set_topic(self, asked: SetTopicArgs, where: ToolContext) -> str:
+    async def set_topic(self, args: SetTopicArgs, context: ToolContext) -> str:
         """Change the topic of the turn's room. Raises ToolCallRefused."""
-        at, topic = where.at, to_single_line(asked.topic, MAX_TOPIC_CHARS)
+        at, topic = context.at, to_single_line(args.topic, MAX_TOPIC_CHARS)
         if is_inner(at.conversation) or await self._privacy.is_direct(at.conversation) is not False:
             raise ToolCallRefused("Only a room has a topic, and only the one that you are in can be given another.")
         channel: object = self._channels.get(at.channel)
         if not isinstance(channel, CanSetTopic):
             raise ToolCallRefused(f"{self._platform_name(at)} has no topics that you could change.")
-        fact = _build_acted("topic", at, None, topic, where)
+        fact = _build_acted("topic", at, None, topic, context)
         await self._perform(fact, lambda: channel.set_topic(at, topic))
         return "That is the topic now."
 
@@ -474,15 +482,15 @@ class PlatformTools:
         channel = self._channels.get(at.channel)
         return channel.capabilities.platform if channel is not None else "This platform"
 
-    async def _find_reachable(self, message: str, where: ToolContext) -> MessageTarget:
-        found = await self._message_finder.find(message, where)
-        if found.at != where.at:
-            await self._resolve_reachable(found.at.conversation, where)
+    async def _find_reachable(self, message: str, context: ToolContext) -> MessageTarget:
+        found = await self._message_finder.find(message, context)
+        if found.at != context.at:
+            await self._resolve_reachable(found.at.conversation, context)
         return found
 
-    async def _find_own(self, message: str, where: ToolContext) -> MessageTarget:
-        found = await self._find_reachable(message, where)
-        if found.agent not in ("", where.agent):
+    async def _find_own(self, message: str, context: ToolContext) -> MessageTarget:
+        found = await self._find_reachable(message, context)
+        if found.agent not in ("", context.agent):
             raise ToolCallRefused("That is somebody else's message: only your own can be changed.")
         return found
 
@@ -509,10 +517,10 @@ class PlatformTools:
 
 
 def _build_acted(
-    what: PlatformActionKind, at: Address, message: MessageId | None, text: str, where: ToolContext
+    what: PlatformActionKind, at: Address, message: MessageId | None, text: str, context: ToolContext
 ) -> PlatformAction:
     return PlatformAction(
-        turn=where.turn, agent=where.agent, what=what, at=at, message=message, text=text, state="begun"
+        turn=context.turn, agent=context.agent, what=what, at=at, message=message, text=text, state="begun"
     )
 
 

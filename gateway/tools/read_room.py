@@ -91,31 +91,31 @@ class AgentPost:
 class MessageFinder:
     """Finds messages by handle."""
 
-    def __init__(self, reader: StoreReader, places: ScopeLookup, hearing: ConversationReader) -> None:
+    def __init__(self, reader: StoreReader, places: ScopeLookup, conversation: ConversationReader) -> None:
         self._reader = reader
         self._privacy = places
-        self._conversation = hearing
+        self._conversation = conversation
 
-    async def find(self, message: str, where: ToolContext) -> MessageTarget:
+    async def find(self, message: str, context: ToolContext) -> MessageTarget:
         """Return the message. Raises StoreError, and ToolCallRefused if there is none that may be shown."""
         named = message.strip(_QUOTES).lower()
         if named in ("last", "mine"):
-            if is_inner(where.at.conversation):
+            if is_inner(context.at.conversation):
                 raise ToolCallRefused(
                     "You are by yourself here: name the message by its handle, as read_room shows it."
                 )
-            return await (self._find_last(where) if named == "last" else self._find_mine(where))
+            return await (self._find_last(context) if named == "last" else self._find_mine(context))
         match = _HANDLE.fullmatch(named)
         entry = await self._reader.entry(int(match[1])) if match is not None else None
-        found = await self._resolve(entry, where) if entry is not None else None
+        found = await self._resolve(entry, context) if entry is not None else None
         if found is None:
             raise ToolCallRefused(UNKNOWN_MESSAGE)
         return found
 
-    async def _resolve(self, entry: LogEntry, where: ToolContext) -> MessageTarget | None:
+    async def _resolve(self, entry: LogEntry, context: ToolContext) -> MessageTarget | None:
         place = entry.conversation
-        here = place == where.at.conversation
-        if place is None or not (here or where.visibility.can_see(await self._privacy.scope(place, entry.seq))):
+        here = place == context.at.conversation
+        if place is None or not (here or context.visibility.can_see(await self._privacy.scope(place, entry.seq))):
             return None
         if isinstance(entry.fact, MessageEdited):
             first = await self._reader.entry_by_key(f"message:{place}:{entry.fact.message}")
@@ -126,29 +126,31 @@ class MessageFinder:
         if first is None:
             return None
         if isinstance(first.fact, Message):
-            said = await self.current_message(first)
-            return MessageTarget(at=said.at, ids=(said.id,), agent=None) if said is not None else None
-        ours = await self.find_post(first)
-        return _to_target(ours) if ours is not None and not ours.is_gone else None
+            message = await self.current_message(first)
+            return MessageTarget(at=message.at, ids=(message.id,), agent=None) if message is not None else None
+        post = await self.find_post(first)
+        return _to_target(post) if post is not None and not post.is_gone else None
 
-    async def _find_last(self, where: ToolContext) -> MessageTarget:
-        new = await self._reader.unread_entries(where.at.conversation, most=_MAX_UNREAD)
+    async def _find_last(self, context: ToolContext) -> MessageTarget:
+        new = await self._reader.unread_entries(context.at.conversation, most=_MAX_UNREAD)
         message = find_reply_to(await self._conversation.read_current(new))
         if message is not None:
-            return MessageTarget(at=where.at, ids=(message,), agent=None)
-        newest = await self._reader.newest_entries(_MAX_RECENT, kinds=MESSAGE_KINDS, conversation=where.at.conversation)
+            return MessageTarget(at=context.at, ids=(message,), agent=None)
+        newest = await self._reader.newest_entries(
+            _MAX_RECENT, kinds=MESSAGE_KINDS, conversation=context.at.conversation
+        )
         for one in reversed(newest):
-            if (said := await self.current_message(one)) is not None:
-                return MessageTarget(at=where.at, ids=(said.id,), agent=None)
+            if (current := await self.current_message(one)) is not None:
+                return MessageTarget(at=context.at, ids=(current.id,), agent=None)
         raise ToolCallRefused("Nothing that you were told was said here.")
 
-    async def _find_mine(self, where: ToolContext) -> MessageTarget:
+    async def _find_mine(self, context: ToolContext) -> MessageTarget:
         for one in reversed(
-            await self._reader.newest_entries(_MAX_RECENT, kinds=["post"], conversation=where.at.conversation)
+            await self._reader.newest_entries(_MAX_RECENT, kinds=["post"], conversation=context.at.conversation)
         ):
-            ours = await self.find_post(one)
-            if ours is not None and ours.agent in ("", where.agent) and ours.state != "failed" and not ours.is_gone:
-                return _to_target(ours)
+            post = await self.find_post(one)
+            if post is not None and post.agent in ("", context.agent) and post.state != "failed" and not post.is_gone:
+                return _to_target(post)
         raise ToolCallRefused("You have posted nothing here lately that is still there.")
 
     async def current_message(self, one: LogEntry) -> Message | None:
@@ -208,15 +210,15 @@ class MessageFinder:
     ) -> bool:
         if any(act.what == "delete" and act.message == message for act in acts):
             return True
-        shown = Message(id=message, at=post.to, sender=NOBODY, text="", sent=queued.at, kind="room")
-        newest = await self._reader.latest_message_change(shown, queued.seq)  # by somebody else
+        as_message = Message(id=message, at=post.to, sender=NOBODY, text="", sent=queued.at, kind="room")
+        newest = await self._reader.latest_message_change(as_message, queued.seq)  # by somebody else
         return newest is not None and isinstance(newest.fact, MessageDeleted)
 
 
-def _to_target(ours: AgentPost) -> MessageTarget:
-    if not ours.state:
+def _to_target(post: AgentPost) -> MessageTarget:
+    if not post.state:
         raise ToolCallRefused("That is not delivered yet: try again later.")
-    return MessageTarget(at=ours.post.to, ids=ours.ids, agent=ours.agent)
+    return MessageTarget(at=post.post.to, ids=post.ids, agent=post.agent)
 
 
 UNKNOWN_PLACE: Final = (
@@ -245,8 +247,8 @@ class AttachmentDescriber:
     ) -> dict[Seq, tuple[DescribedAttachment, ...]]:
         """Return a line for each attachment."""
         return {
-            seq: tuple(DescribedAttachment(describe_attachment(one)) for one in said.attachments)
-            for seq, said in messages
+            seq: tuple(DescribedAttachment(describe_attachment(one)) for one in message.attachments)
+            for seq, message in messages
         }
 
 
@@ -261,63 +263,63 @@ class RoomReader:
         bindings: Bindings,
         who: AccessPolicy,
         channels: Mapping[ChannelName, Channel],
-        hearing: ConversationReader,
-        messages: MessageFinder,
+        conversation: ConversationReader,
+        message_finder: MessageFinder,
     ) -> None:
         self._reader = reader
         self._privacy = places
         self._bindings = bindings
         self._access_policy = who
         self._channels = channels
-        self._conversation = hearing
-        self._message_finder = messages
+        self._conversation = conversation
+        self._message_finder = message_finder
 
-    async def read_room(self, asked: ReadRoomArgs, where: ToolContext) -> ToolOutput:
+    async def read_room(self, args: ReadRoomArgs, context: ToolContext) -> ToolOutput:
         """Return messages of a room. Raises ToolCallRefused and StoreError."""
-        at = await self._resolve_place(asked.address, where)
-        lines, more, label = await self._collect_lines(at, _parse_before(asked.before), asked.count, where)
+        at = await self._resolve_place(args.address, context)
+        lines, more, label = await self._collect_lines(at, _parse_before(args.before), args.count, context)
         await self._privacy.titles.load([at.conversation])
         place = self._privacy.titles.label(at.conversation)
         if lines:
             head = f"{place}, {len(lines)} messages, the newest last."
             head += f" What was said before them: before={_format_handle(lines[0][0])}" if more else ""
         else:
-            head = f"{place}: nothing was said there that you were told{' before that' if asked.before else ''}."
-        told = [f"{_format_handle(seq)} {line}" for seq, line in lines]
-        return self._build_output("\n".join([head, *told]), "messages", at, where, label)
+            head = f"{place}: nothing was said there that you were told{' before that' if args.before else ''}."
+        rendered = [f"{_format_handle(seq)} {line}" for seq, line in lines]
+        return self._build_output("\n".join([head, *rendered]), "messages", at, context, label)
 
-    async def list_people(self, asked: WhoArgs, where: ToolContext) -> ToolOutput:
+    async def list_people(self, args: WhoArgs, context: ToolContext) -> ToolOutput:
         """Return the people of a room. Raises ToolCallRefused and StoreError."""
-        at = await self._resolve_place(asked.address, where)
+        at = await self._resolve_place(args.address, context)
         await self._privacy.titles.load([at.conversation])
         note = ""
         channel: object = self._channels.get(at.channel)
         if isinstance(channel, CanListMembers):
             try:
                 return self._build_output(
-                    self._render_people(at, await channel.list_members(at, most=MAX_PEOPLE)), "people", at, where
+                    self._render_people(at, await channel.list_members(at, most=MAX_PEOPLE)), "people", at, context
                 )
             except SendError as error:
                 note = f"Who is there was not told ({to_single_line(error.reason, 200)}). "
-        return self._build_output(note + await self._render_recent_speakers(at, where), "people", at, where)
+        return self._build_output(note + await self._render_recent_speakers(at, context), "people", at, context)
 
     @staticmethod
     def _build_output(
-        text: str, kind: str, at: Address, where: ToolContext, label: TrustLabel = _UNTRUSTED_LABEL
+        text: str, kind: str, at: Address, context: ToolContext, label: TrustLabel = _UNTRUSTED_LABEL
     ) -> ToolOutput:
-        foreign = at != where.at or bool(label.foreign)
+        foreign = at != context.at or bool(label.foreign)
         return ToolOutput(
             text=text, kind=kind, origin=at.conversation, is_untrusted=True, is_foreign=foreign, role=label.role
         )
 
-    async def _resolve_place(self, address: str | None, where: ToolContext) -> Address:
+    async def _resolve_place(self, address: str | None, context: ToolContext) -> Address:
         """Return the place with this address. Does not reveal whether a place exists that may not be shown."""
         if not (address or "").strip():
-            if is_inner(where.at.conversation):
+            if is_inner(context.at.conversation):
                 raise ToolCallRefused("You are by yourself here: name the place by its address.")
-            return where.at
+            return context.at
         titles = self._privacy.titles
-        found = [at for at in titles.find_places(address or "", [where.at]) if await self._is_visible(at, where)]
+        found = [at for at in titles.find_places(address or "", [context.at]) if await self._is_visible(at, context)]
         if not found:
             raise ToolCallRefused(UNKNOWN_PLACE)
         if len(found) > 1:
@@ -325,16 +327,16 @@ class RoomReader:
             raise ToolCallRefused(f"Several places are called so: {named}. Name one by the address in parentheses.")
         return found[0]
 
-    async def _is_visible(self, at: Address, where: ToolContext) -> bool:
+    async def _is_visible(self, at: Address, context: ToolContext) -> bool:
         """Return True if that place may be shown in this turn."""
-        if at == where.at and not is_inner(at.conversation):
+        if at == context.at and not is_inner(at.conversation):
             return True
         bound = self._bindings.find(at)
-        mine = at.channel in self._channels and bound.agent == where.agent and bound.listen != "off"
-        return mine and where.visibility.can_see(await self._privacy.scope(at.conversation))
+        mine = at.channel in self._channels and bound.agent == context.agent and bound.listen != "off"
+        return mine and context.visibility.can_see(await self._privacy.scope(at.conversation))
 
     async def _collect_lines(
-        self, at: Address, before: int | None, count: int, where: ToolContext
+        self, at: Address, before: int | None, count: int, context: ToolContext
     ) -> tuple[list[tuple[Seq, str]], bool, TrustLabel]:
         """Return the newest lines, whether there are more before them, and the trust label of their words."""
         found, label = list[tuple[Seq, str]](), TRUSTED_LABEL
@@ -345,8 +347,10 @@ class RoomReader:
             for one in reversed(page):
                 if len(found) == count:
                     return found[::-1], True, label
-                told = at == where.at or where.visibility.can_see(await self._privacy.scope(at.conversation, one.seq))
-                if told and (line := await self._render_entry(one, where.agent)) is not None:
+                is_visible = at == context.at or context.visibility.can_see(
+                    await self._privacy.scope(at.conversation, one.seq)
+                )
+                if is_visible and (line := await self._render_entry(one, context.agent)) is not None:
                     found.append((one.seq, line[0]))
                     label |= line[1]
             if len(page) < _PAGE_ENTRIES:
@@ -359,17 +363,17 @@ class RoomReader:
         if any(placed.is_removed for placed in await self._reader.locate_entries([one.cause or one.seq])):
             return None
         if isinstance(one.fact, Message):
-            said = await self._message_finder.current_message(one)
-            if said is None:
+            message = await self._message_finder.current_message(one)
+            if message is None:
                 return None
-            standing = CurrentMessage(one.seq, said, is_edited=said.text != one.fact.text)
-            (heard,) = await self._conversation.render([standing], sees=False)
-            return render_line(heard.line), heard.label
-        ours = await self._message_finder.find_post(one)
-        if ours is None or ours.is_gone:
+            current = CurrentMessage(one.seq, message, is_edited=message.text != one.fact.text)
+            (rendered,) = await self._conversation.render([current], sees=False)
+            return render_line(rendered.line), rendered.label
+        post = await self._message_finder.find_post(one)
+        if post is None or post.is_gone:
             return None
-        label = await self._conversation.label_of_post(ours.post)
-        return render_line(_post_line(ours, one.at, agent)), label | _UNTRUSTED_LABEL if ours.edited else label
+        label = await self._conversation.label_of_post(post.post)
+        return render_line(_post_line(post, one.at, agent)), label | _UNTRUSTED_LABEL if post.edited else label
 
     def _render_people(self, at: Address, found: RoomMembers) -> str:
         people = sorted(
@@ -380,12 +384,12 @@ class RoomReader:
         head = f"{place}, {len(people)}{total} people. {to_single_line(found.note, 300)}".rstrip()
         return "\n".join([head, *(_format_person(role, one) for role, one in people)])
 
-    async def _render_recent_speakers(self, at: Address, where: ToolContext) -> str:
+    async def _render_recent_speakers(self, at: Address, context: ToolContext) -> str:
         """Render the recent speakers, for platforms without a list of members."""
         lately = await self._reader.newest_entries(_MAX_LATELY, kinds=MESSAGE_KINDS, conversation=at.conversation)
         spoke = dict[str, tuple[Sender, datetime]]()
         for one in reversed(lately):
-            if at != where.at and not where.visibility.can_see(await self._privacy.scope(at.conversation, one.seq)):
+            if at != context.at and not context.visibility.can_see(await self._privacy.scope(at.conversation, one.seq)):
                 continue
             judged = await self._reader.find_judgement(one.seq)
             if isinstance(one.fact, Message) and judged is not None and judged.fate in ("due", "context"):
@@ -402,17 +406,17 @@ class RoomReader:
         return role_of(self._access_policy, at, sender)
 
 
-def _post_line(ours: AgentPost, at: datetime, agent: str) -> PromptLine:
-    file, states = ours.post.file, {"": "not delivered yet", "failed": "not delivered", "uncertain": "perhaps unseen"}
+def _post_line(post: AgentPost, at: datetime, agent: str) -> PromptLine:
+    file, states = post.post.file, {"": "not delivered yet", "failed": "not delivered", "uncertain": "perhaps unseen"}
     beside = [f"[file {sanitize_name(file.name)}]"] if file is not None else []
-    beside += [f"[{states[ours.state]}]"] if ours.state in states else []
+    beside += [f"[{states[post.state]}]"] if post.state in states else []
     return PromptLine(
-        sender="you" if ours.agent in ("", agent) else ours.agent,
+        sender="you" if post.agent in ("", agent) else post.agent,
         role="agent",
         sent=at,
-        text=ours.text,
+        text=post.text,
         is_addressed=True,
-        is_edited=ours.edited,
+        is_edited=post.edited,
         attachments=tuple(beside),
     )
 

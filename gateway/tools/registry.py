@@ -89,26 +89,26 @@ FILES_DIRECTORY = "files"
 class ToolRegistry:
     """Tools of all agents."""
 
-    def __init__(self, ground: ToolServices) -> None:
-        self._services = ground
-        said, store, clock = ground.live.settings.tools, ground.store, ground.clock
+    def __init__(self, services: ToolServices) -> None:
+        self._services = services
+        config, store, clock = services.live.settings.tools, services.store, services.clock
         self.approvals = ApprovalQueue(
             store,
             clock,
-            said.approvals,
-            post=ground.post,
-            places=ground.life.places,
-            who=ground.access_policy,
-            prefix=ground.command_prefixes,
+            config.approvals,
+            post=services.post,
+            places=services.life.places,
+            who=services.access_policy,
+            prefix=services.command_prefixes,
         )
         store.add_listener(self.approvals.on_appended)
         self.stats = ToolStats(lambda: len(self.approvals.pending))
-        self._definitions = ToolDefinitionReview(store, clock, ground.spawn, ground.notify_owners)
-        self.decisions = ApprovalDecisions(self.approvals, self._definitions, store, clock, ground.command_prefixes)
-        self._gate = PermissionGate(said, store, clock, self.approvals, who=ground.access_policy)
-        self._web = WebTools(said.web, clock)
+        self._definitions = ToolDefinitionReview(store, clock, services.spawn, services.notify_owners)
+        self.decisions = ApprovalDecisions(self.approvals, self._definitions, store, clock, services.command_prefixes)
+        self._gate = PermissionGate(config, store, clock, self.approvals, who=services.access_policy)
+        self._web = WebTools(config.web, clock)
         self._mcp = McpServers(
-            said.mcp, clock, ground.spawn, lambda *_: None, keep=self._keep_image, definitions=self._definitions
+            config.mcp, clock, services.spawn, lambda *_: None, keep=self._keep_image, definitions=self._definitions
         )
         self._shells: dict[str, ShellTools] = {}
         self._family_by_tool: dict[str, str] = {}
@@ -120,17 +120,17 @@ class ToolRegistry:
         self._turn_starts = WeakKeyDictionary[ToolDispatcher, float]()
         """Begin of the last turn, by the agent's dispatcher."""
 
-        ground.live.add_listener(DerivedSettingsListener(lambda settings: settings.tools, self._reconfigure))
+        services.live.add_listener(DerivedSettingsListener(lambda settings: settings.tools, self._reconfigure))
 
-    def _reconfigure(self, said: ToolsConfig) -> None:
+    def _reconfigure(self, config: ToolsConfig) -> None:
         """Apply the new settings to calls that begin from now on."""
-        self.approvals.reconfigure(said.approvals)
-        self._gate.reconfigure(said)
-        self._web.reconfigure(said.web)
+        self.approvals.reconfigure(config.approvals)
+        self._gate.reconfigure(config)
+        self._web.reconfigure(config.web)
         for shell in self._shells.values():
-            shell.reconfigure(said.bash)
+            shell.reconfigure(config.bash)
         for root in self._roots:
-            root.max_bytes = said.files.max_bytes
+            root.max_bytes = config.files.max_bytes
 
     @property
     def has_dynamic_tools(self) -> bool:
@@ -153,34 +153,34 @@ class ToolRegistry:
         """
         if agent.id not in self._families_by_agent:
             self._families_by_agent[agent.id] = self._build_families(agent, own, reach, skills)
-        said = self._services.live.settings.tools
+        config = self._services.live.settings.tools
         families = {family: list(some()) for family, some in self._families_by_agent[agent.id].items()}
         if model.takes_tools:
-            families = fit_families(agent.id, families, model.context_tokens, said.off)
-        self._family_by_tool |= {hand.spec.name: family for family, some in families.items() for hand in some}
+            families = fit_families(agent.id, families, model.context_tokens, config.off)
+        self._family_by_tool |= {tool.spec.name: family for family, some in families.items() for tool in some}
         return ToolDispatcher(
-            [hand for some in families.values() for hand in some],
+            [tool for some in families.values() for tool in some],
             self._gate,
-            late=FittedDynamicTools(self._mcp, agent.id, int(model.context_tokens * MAX_WINDOW_SHARE))
+            dynamic=FittedDynamicTools(self._mcp, agent.id, int(model.context_tokens * MAX_WINDOW_SHARE))
             if self.has_dynamic_tools
             else None,
-            counted=self.stats.count_call,
-            off=said.off,
-            doing=self.running,
+            count_call=self.stats.count_call,
+            off=config.off,
+            running=self.running,
             redact=self._services.redact,
-            used=self._services.on_tool_use,
+            on_use=self._services.on_tool_use,
         )
 
     def _build_families(
         self, agent: AgentConfig, own: Sequence[Tool], reach: ResolveReachable, skills: SkillTools
     ) -> Mapping[str, Callable[[], Sequence[Tool]]]:
-        ground, said = self._services, self._services.live.settings.tools
+        services, config = self._services, self._services.live.settings.tools
         path = self.files_directory(agent)
-        root = WorkspaceRoot(path, said.files.max_bytes)
+        root = WorkspaceRoot(path, config.files.max_bytes)
         shell = ShellTools(
             path,
-            said.bash,
-            ground.clock,
+            config.bash,
+            services.clock,
             skills.paths,
             hidden=self._hidden_directories(),
             finished=self._on_job_finished,
@@ -188,20 +188,20 @@ class ToolRegistry:
         self._shells[agent.id] = shell
         self._roots.append(root)
         rooms = PlatformTools(
-            store=ground.store,
-            clock=ground.clock,
-            channels=ground.channels,
-            places=ground.life.places,
-            bindings=ground.bindings,
-            who=ground.access_policy,
+            store=services.store,
+            clock=services.clock,
+            channels=services.channels,
+            places=services.life.places,
+            bindings=services.bindings,
+            who=services.access_policy,
             reach=reach,
             files=root,
-            outfiles=ground.outfiles,
-            post=ground.post,
+            outfiles=services.outfiles,
+            post=services.post,
         )
-        files = FileTools(root, ground.media, AuthoredFiles(ground.store, ground.clock))
+        files = FileTools(root, services.media, AuthoredFiles(services.store, services.clock))
         return {
-            "itself": lambda: [*own, *ground.life.tools, *skills.tools],
+            "itself": lambda: [*own, *services.life.tools, *skills.tools],
             "rooms": lambda: rooms.tools,
             "files": lambda: files.tools,
             "shell": lambda: shell.tools,
@@ -210,14 +210,14 @@ class ToolRegistry:
 
     def _hidden_directories(self) -> list[Path]:
         """Return the directories that no command sees: the configuration, the store, and what is each agent's own."""
-        ground = self._services
+        services = self._services
         own = [
             path
-            for one in ground.live.settings.agents
+            for one in services.live.settings.agents
             for path in (one.workspace, self.files_directory(one))
             if path is not None
         ]
-        return [ground.store.path.parent, *own, *([ground.directory] if ground.directory is not None else [])]
+        return [services.store.path.parent, *own, *([services.directory] if services.directory is not None else [])]
 
     def build_skill_tools(self, agent: AgentConfig) -> SkillTools:
         """Build the skill tools for the agent's workspace."""
@@ -234,43 +234,45 @@ class ToolRegistry:
         return self._shells[agent].describe()
 
     async def render_status(
-        self, agent: str, conversation: ConversationId, hands: ToolDispatcher, roles: Sequence[str]
+        self, agent: str, conversation: ConversationId, dispatcher: ToolDispatcher, roles: Sequence[str]
     ) -> str:
         """Render the current state of the tools for a turn.
 
         The shell's is shown only if one of these roles may use it.
         """
-        permits, said = hands.permits(), self._services.live.settings.tools
-        needs = apply_rules(BASH.name, permits[BASH.name], said.rules).role if BASH.name in permits else None
-        reached = needs is not None and any(ROLE_ORDER.index(role) >= ROLE_ORDER.index(needs) for role in roles)
+        permits, config = dispatcher.permits(), self._services.live.settings.tools
+        required_role = apply_rules(BASH.name, permits[BASH.name], config.rules).role if BASH.name in permits else None
+        reached = required_role is not None and any(
+            ROLE_ORDER.index(role) >= ROLE_ORDER.index(required_role) for role in roles
+        )
         found = await self.approvals.grants.list_grants() if reached else {}
         approved = sorted({one.tool for one in found if (one.agent, one.conversation) == (agent, conversation)})
-        return render_tool_status(self.describe_shell(agent) if reached else "", approved, *hands.changed_names)
+        return render_tool_status(self.describe_shell(agent) if reached else "", approved, *dispatcher.changed_names)
 
-    async def prepare_turn(self, hands: ToolDispatcher, lasts_s: float) -> None:
+    async def prepare_turn(self, dispatcher: ToolDispatcher, lasts_s: float) -> None:
         """Prepare a turn: renew the pinned specs once nothing of the prompt can be cached any more.
 
         `lasts_s`: seconds for which it can be.
         """
-        now_s, before_s = self._services.clock.monotonic(), self._turn_starts.get(hands)
-        self._turn_starts[hands] = now_s
+        now_s, before_s = self._services.clock.monotonic(), self._turn_starts.get(dispatcher)
+        self._turn_starts[dispatcher] = now_s
         if self.has_dynamic_tools and before_s is None:
             await self._mcp.wait_settled(SERVER_SETTLE_S)
         if before_s is None or now_s - before_s > lasts_s:
-            hands.pin_specs()
+            dispatcher.pin_specs()
 
-    def list_tools(self, agent: str, hands: ToolDispatcher, at: Address) -> ToolList:
+    def list_tools(self, agent: str, dispatcher: ToolDispatcher, at: Address) -> ToolList:
         """Return the tools and their state, for people who ask in this place."""
-        said, families = self._services.live.settings.tools, dict[str, dict[str, ToolPermit]]()
-        for name, permit in hands.permits().items():
+        config, families = self._services.live.settings.tools, dict[str, dict[str, ToolPermit]]()
+        for name, permit in dispatcher.permits().items():
             families.setdefault(self._family_by_tool.get(name, "MCP"), {})[name] = permit
         states = [self.describe_shell(agent), *(_describe_server(one) for one in self._mcp.describe())]
         return ToolList(
             families=families,
-            rules=said.rules,
-            off=said.off,
+            rules=config.rules,
+            off=config.off,
             status_lines=states,
-            running=hands.running_calls(at.conversation),
+            running=dispatcher.running_calls(at.conversation),
         )
 
     async def start(self) -> None:

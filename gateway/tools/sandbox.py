@@ -96,8 +96,8 @@ class CommandLimits:
 
     def check_output(self, written: int) -> str:
         """Return the reason to end a command that printed this much. Empty: none."""
-        most = OUTPUT_FLOOD_FACTOR * self.output_bytes
-        return f"it printed more than {most // MB} MB; put such output into a file" if written > most else ""
+        max_bytes = OUTPUT_FLOOD_FACTOR * self.output_bytes
+        return f"it printed more than {max_bytes // MB} MB; put such output into a file" if written > max_bytes else ""
 
 
 SAMPLE_INTERVAL_S: Final = 0.05
@@ -154,12 +154,14 @@ def measure_usage(pids: Iterable[int], *, exact: bool = False) -> ProcessUsage:
     files: dict[int, int] = {}
     for pid in pids:
         processes += 1
-        told = _read_table(_PROC / str(pid) / "status")
-        threads += told.get("Threads", 0)
-        own = told.get("RssAnon", 0) + told.get("RssShmem", 0) + told.get("VmSwap", 0)
+        status = _read_table(_PROC / str(pid) / "status")
+        threads += status.get("Threads", 0)
+        own_kib = status.get("RssAnon", 0) + status.get("RssShmem", 0) + status.get("VmSwap", 0)
         if exact and (rollup := _read_table(_PROC / str(pid) / "smaps_rollup")):
-            own = min(own, rollup.get("Pss_Anon", own) + rollup.get("Pss_Shmem", 0) + rollup.get("SwapPss", 0))
-        kib += own
+            own_kib = min(
+                own_kib, rollup.get("Pss_Anon", own_kib) + rollup.get("Pss_Shmem", 0) + rollup.get("SwapPss", 0)
+            )
+        kib += own_kib
         files.update(_memory_files(pid))
     return ProcessUsage(processes=processes, threads=threads, memory_bytes=kib * _KIB + sum(files.values()))
 
@@ -172,17 +174,17 @@ def _memory_files(pid: int) -> Iterator[tuple[int, int]]:
             file = f"{folder}/{name}"
             with contextlib.suppress(OSError):  # it is closed by now
                 if os.readlink(file).startswith("/memfd:"):  # noqa: PTH115 - the same
-                    told = os.stat(file)  # noqa: PTH116 - the same
-                    yield told.st_ino, told.st_blocks * _STAT_BLOCK_BYTES
+                    status = os.stat(file)  # noqa: PTH116 - the same
+                    yield status.st_ino, status.st_blocks * _STAT_BLOCK_BYTES
 
 
 def measure_disk(folder: Path) -> DiskSpace:
     """Return the free space there; none if it cannot be measured."""
     try:
-        told = os.statvfs(folder)
+        status = os.statvfs(folder)
     except OSError:
         return DiskSpace(free_bytes=0, free_files=0)
-    return DiskSpace(free_bytes=told.f_bavail * told.f_frsize, free_files=told.f_favail)
+    return DiskSpace(free_bytes=status.f_bavail * status.f_frsize, free_files=status.f_favail)
 
 
 def kill_marked(mark: str) -> None:
@@ -216,8 +218,8 @@ def _child_pids(pid: int) -> Iterator[int]:
 
 def _parent_pid(pid: int) -> int:
     """Return the parent's id; 0 if the process has ended."""
-    told = _read_bytes(_PROC / str(pid) / "stat").rpartition(b")")[2].split()
-    return int(told[1]) if told else 0
+    fields = _read_bytes(_PROC / str(pid) / "stat").rpartition(b")")[2].split()
+    return int(fields[1]) if fields else 0
 
 
 def _read_table(path: Path) -> dict[str, int]:

@@ -94,20 +94,22 @@ def filter_file() -> str:
     )
     library.seccomp_export_bpf.argtypes = (ctypes.c_void_p, ctypes.c_int)
     library.seccomp_release.argtypes = (ctypes.c_void_p,)
-    built = library.seccomp_init(_ERRNO | errno.ENOSYS)  # libraries then try older calls
-    if not built:
+    filter_ = library.seccomp_init(_ERRNO | errno.ENOSYS)  # libraries then try older calls
+    if not filter_:
         raise OSError("libseccomp gives no filter")
     try:
         for name, argument in _rules():
             number = library.seccomp_syscall_resolve_name(name.encode())
             if number < 0:  # this processor, or this version of the library, does not have it
                 continue
-            given = (_SeccompArgument * 1)(argument) if argument is not None else None
-            if failed := library.seccomp_rule_add_array(built, _ALLOW, number, int(given is not None), given):
+            conditions = (_SeccompArgument * 1)(argument) if argument is not None else None
+            if failed := library.seccomp_rule_add_array(
+                filter_, _ALLOW, number, int(conditions is not None), conditions
+            ):
                 raise OSError(-failed, f"libseccomp refuses the rule of {name}")
-        kept = os.memfd_create("seccomp")
-        if failed := library.seccomp_export_bpf(built, kept):
+        fd = os.memfd_create("seccomp")
+        if failed := library.seccomp_export_bpf(filter_, fd):
             raise OSError(-failed, "libseccomp cannot write the filter")
     finally:
-        library.seccomp_release(built)
-    return f"/proc/{os.getpid()}/fd/{kept}"  # opened anew for each command, so read from its beginning
+        library.seccomp_release(filter_)
+    return f"/proc/{os.getpid()}/fd/{fd}"  # opened anew for each command, so read from its beginning

@@ -301,7 +301,7 @@ class BackgroundJobs:
         command: str,
         run: Callable[[OutputBuffer], Awaitable[ShellResult]],
         kept: OutputBuffer,
-        where: ToolContext,
+        context: ToolContext,
     ) -> BackgroundJob:
         """Start a command in the background. Raises ToolCallRefused."""
         if self._closed or not self.max_running:
@@ -318,26 +318,26 @@ class BackgroundJobs:
         job = BackgroundJob(
             name=f"j{self._count}",
             command=command,
-            agent=where.agent,
-            at=where.at,
+            agent=context.agent,
+            at=context.at,
             began_s=self._clock.monotonic(),
             output=kept,
-            requesters=where.requesters,
+            requesters=context.requesters,
         )
         self._jobs[job.name] = job
         task = self._tasks[job.name] = asyncio.create_task(self._run(job, run))
         task.add_done_callback(lambda _: self._on_done(job))
         return job
 
-    def list_visible(self, where: ToolContext) -> list[tuple[BackgroundJob, float]]:
+    def list_visible(self, context: ToolContext) -> list[tuple[BackgroundJob, float]]:
         """Return the jobs that may be shown there, and the seconds since their start, oldest first."""
         now = self._clock.monotonic()
-        return [(job, now - job.began_s) for job in self._jobs.values() if _is_visible(job, where)]
+        return [(job, now - job.began_s) for job in self._jobs.values() if _is_visible(job, context)]
 
-    def find(self, name: str, where: ToolContext) -> BackgroundJob:
+    def find(self, name: str, context: ToolContext) -> BackgroundJob:
         """Return a visible job. Raises ToolCallRefused if there is none."""
         job = self._jobs.get(name.strip())
-        if job is None or not _is_visible(job, where):
+        if job is None or not _is_visible(job, context):
             raise ToolCallRefused("There is no such job here; `jobs` names them.")
         return job
 
@@ -391,8 +391,8 @@ class BackgroundJobs:
             logger.exception("the end of job %s of %s cannot be told", job.name, job.agent)
 
 
-def _is_visible(job: BackgroundJob, where: ToolContext) -> bool:
-    return where.visibility.sees_everything or job.at.conversation == where.at.conversation
+def _is_visible(job: BackgroundJob, context: ToolContext) -> bool:
+    return context.visibility.sees_everything or job.at.conversation == context.at.conversation
 
 
 SHELL_PERMIT: Final = ToolPermit(role="admin", approval="untrusted")
@@ -455,12 +455,12 @@ class ShellTools:
         if self._sandbox_error:
             return f"bash: no command can be run here ({self._sandbox_error})"
         if config.sandbox == "off":
-            where = f"no sandbox, in {self._root}"
+            place = f"no sandbox, in {self._root}"
         else:
             network = "with network" if config.network else "no network"
             skills = ", /skills readable" if self._skills else ""
-            where = f"bubblewrap sandbox, {network}, /workspace writable{skills}"
-        return f"bash: {where}, {config.timeout:g} s (at most {config.max_timeout:g} s)"
+            place = f"bubblewrap sandbox, {network}, /workspace writable{skills}"
+        return f"bash: {place}, {config.timeout:g} s (at most {config.max_timeout:g} s)"
 
     async def check(self) -> str:
         """Return the reason why no command can run here, for the operator. Empty: they can."""
@@ -478,7 +478,7 @@ class ShellTools:
         """Kill all jobs. Commands of turns end with their turns."""
         await self._jobs.aclose()
 
-    async def _bash(self, args: BashArgs, where: ToolContext) -> str | ToolOutput:
+    async def _bash(self, args: BashArgs, context: ToolContext) -> str | ToolOutput:
         if len(args.command.encode()) > MAX_COMMAND_BYTES or "\0" in args.command:
             raise ToolCallRefused("The command is too long, or holds a NUL: write it into a file and run that.")
         config = self._config
@@ -486,7 +486,7 @@ class ShellTools:
         kept = OutputBuffer(config.output_bytes)
         if args.background:
             run = _command_runner(command, config, config.max_timeout)
-            job = self._jobs.start(args.command, run, kept, where)
+            job = self._jobs.start(args.command, run, kept, context)
             most = f"{config.max_timeout:g} s"
             return f"Job {job.name} runs, for {most} at most. You are told when it has ended; job_output reads it."
         time_s = min(args.timeout or config.timeout, config.max_timeout)
@@ -501,21 +501,21 @@ class ShellTools:
         text = f"[{state}]\n{text}" if text else f"[{state}, no output]"
         return ToolOutput(text=text, kind="command", origin=origin, is_untrusted=True, is_foreign=self._config.network)
 
-    async def _list_jobs(self, _: JobsArgs, where: ToolContext) -> str:
+    async def _list_jobs(self, _: JobsArgs, context: ToolContext) -> str:
         return (
-            "\n".join(f"{job.render()} (begun {age:.0f} s ago)" for job, age in self._jobs.list_visible(where))
+            "\n".join(f"{job.render()} (begun {age:.0f} s ago)" for job, age in self._jobs.list_visible(context))
             or "No jobs."
         )
 
-    async def _job_output(self, args: JobOutputArgs, where: ToolContext) -> ToolOutput:
-        job = self._jobs.find(args.job, where)
+    async def _job_output(self, args: JobOutputArgs, context: ToolContext) -> ToolOutput:
+        job = self._jobs.find(args.job, context)
         text = job.output.render()
         if args.tail is not None:
             text = "\n".join(text.rstrip("\n").split("\n")[-args.tail :])
         return self._build_output(job.state, text, job.command)
 
-    async def _kill_job(self, args: JobKillArgs, where: ToolContext) -> str:
-        job = self._jobs.find(args.job, where)
+    async def _kill_job(self, args: JobKillArgs, context: ToolContext) -> str:
+        job = self._jobs.find(args.job, context)
         return f"{job.name} is ended." if await self._jobs.kill(job) else f"{job.name} had ended already: {job.state}."
 
     async def _build_command(self, command: str, config: BashConfig) -> ShellCommand:

@@ -113,12 +113,12 @@ class ContentDecodeError(Exception):
 class ContentDecoder:
     """Decoder of one body, up to `most` bytes. Feed it until `is_full`."""
 
-    def __init__(self, encoding: str, most: int) -> None:
+    def __init__(self, encoding: str, max_bytes: int) -> None:
         """`encoding`: the header Content-Encoding. Raises ContentDecodeError."""
         self._encoding = encoding.strip().lower().removeprefix("x-")
         if self._encoding not in ("", "identity", "gzip", "deflate"):
             raise ContentDecodeError("packed in a way that was not asked for")
-        self._max_bytes = most
+        self._max_bytes = max_bytes
         self._decompressor: zlib._Decompress | None = None
         self._body = bytearray()
         self.is_full = False
@@ -234,7 +234,7 @@ class WebFetcher:
         *,
         resolve: Resolver | None = None,
         context: ssl.SSLContext | None = None,
-        own: Callable[[str], bool] = is_own_address,
+        is_own: Callable[[str], bool] = is_own_address,
     ) -> None:
         """`resolve` None: the system's. `context` None: public certificates. Raises ValueError for the settings."""
         self._config = config
@@ -242,7 +242,7 @@ class WebFetcher:
         self._lookups: ThreadPoolExecutor | None = None
         self._resolve = resolve or self._look_up
         self._context = context
-        self._is_own = own
+        self._is_own = is_own
         self._slots = asyncio.Semaphore(MAX_CONCURRENT_FETCHES)
 
     def reconfigure(self, config: WebConfig) -> None:
@@ -252,21 +252,21 @@ class WebFetcher:
     async def fetch(self, url: str, wants: Callable[[str], bool]) -> WebResponse:
         """Return the page at `url`, after redirects. `wants`: returns True for media types whose body is read."""
         target = addresses.parse_url(url)
-        seen = {target.url}
+        visited = {target.url}
         async with self._slots:
             while True:
                 async with self._send(WebRequest(target=target), await self._resolve_allowed(target)) as response:
                     moved = _redirect_location(response)
                     if moved is None:
                         return await self._read_response(target, response, wants)
-                if len(seen) > self._config.max_redirects:
+                if len(visited) > self._config.max_redirects:
                     raise ToolCallRefused(
                         f"It is redirected more often than is followed here ({self._config.max_redirects} times)."
                     )
                 target = addresses.resolve_redirect(target, moved)
-                if target.url in seen:
+                if target.url in visited:
                     raise ToolCallRefused(f"{display_host(target)} redirects in a circle.")
-                seen.add(target.url)
+                visited.add(target.url)
 
     async def request(self, question: WebRequest) -> WebResponse:
         """Return the answer of a server that the operator chose: it may be anywhere. Redirects are not followed."""
@@ -562,13 +562,13 @@ class WebTools:
             Tool.create(WEB_SEARCH, WebSearchArgs, self.search, ALLOW_MEMBERS, time_s=time_s, cost="dear"),
         )
 
-    async def fetch(self, asked: WebFetchArgs, _: ToolContext) -> ToolOutput:
+    async def fetch(self, args: WebFetchArgs, _: ToolContext) -> ToolOutput:
         """Return the text of a page, behind a line with its status and type. Raises ToolCallRefused."""
-        return await self._within_timeout(self._fetch_page(asked.url))
+        return await self._within_timeout(self._fetch_page(args.url))
 
-    async def search(self, asked: WebSearchArgs, _: ToolContext) -> ToolOutput:
+    async def search(self, args: WebSearchArgs, _: ToolContext) -> ToolOutput:
         """Return the results of a search service. Raises ToolCallRefused."""
-        return await self._within_timeout(self._search_web(asked))
+        return await self._within_timeout(self._search_web(args))
 
     async def aclose(self) -> None:
         """Close the fetcher. The caller must cancel calls under way."""
@@ -602,10 +602,10 @@ class WebTools:
             is_foreign=True,
         )
 
-    async def _search_web(self, asked: WebSearchArgs) -> ToolOutput:
+    async def _search_web(self, args: WebSearchArgs) -> ToolOutput:
         config = self._config.search
-        answer = await self._fetcher.request(build_search_request(config, asked.query, asked.count))
-        text = render_search_results(config, answer, asked.count)
+        answer = await self._fetcher.request(build_search_request(config, args.query, args.count))
+        text = render_search_results(config, answer, args.count)
         return ToolOutput(text=text, kind="search", origin=config.provider, is_untrusted=True, is_foreign=True)
 
     async def _within_timeout(self, work: Coroutine[Any, Any, WebResultT]) -> WebResultT:
@@ -616,18 +616,18 @@ class WebTools:
             raise ToolCallRefused(f"It took longer than {time_s:g} s, which is the most for one call.") from None
 
 
-async def exfiltration_risk(asked: WebFetchArgs, where: ToolContext) -> str:
+async def exfiltration_risk(args: WebFetchArgs, context: ToolContext) -> str:
     """Return the reason why this address may carry private text to an outsider; empty: it does not.
 
     An address is a message to its host. That reveals nothing if nothing private is in the request, or if only people
     who may use the agent wrote the request or this address.
     """
-    seen = where.trust.label
-    others = f"text from outside, by {seen.foreign}, is" if seen.foreign else ""
-    if not others and where.visibility.sees_everything and role_rank(seen.role) < role_rank("admin"):
-        others = f"words of a {seen.role} are"
-    private = where.visibility.sees_everything or where.visibility.scope != PUBLIC
-    if not (others and private) or await where.was_user_written(_SCHEME.sub("", asked.url.strip()).rstrip("/")):
+    label = context.trust.label
+    others = f"text from outside, by {label.foreign}, is" if label.foreign else ""
+    if not others and context.visibility.sees_everything and role_rank(label.role) < role_rank("admin"):
+        others = f"words of a {label.role} are"
+    private = context.visibility.sees_everything or context.visibility.scope != PUBLIC
+    if not (others and private) or await context.was_user_written(_SCHEME.sub("", args.url.strip()).rstrip("/")):
         return ""
     return (
         f"no member wrote this address here, {others} in view, and private words could leave in it, so web_fetch "

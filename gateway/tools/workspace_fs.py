@@ -128,10 +128,10 @@ class GlobPattern:
         """Patterns of single names, between its slashes."""
         self.initial_state = self._expand_double_stars({(number, 0) for number in range(len(self._alternatives))})
 
-    def advance(self, place: GlobState, name: str) -> GlobState:
+    def advance(self, state: GlobState, name: str) -> GlobState:
         """Return the state behind this name."""
         found = set[tuple[int, int]]()
-        for choice, at in place:
+        for choice, at in state:
             names = self._alternatives[choice]
             if at == len(names):
                 continue
@@ -141,13 +141,13 @@ class GlobPattern:
                 found.add((choice, at + 1))
         return self._expand_double_stars(found)
 
-    def is_match(self, place: GlobState) -> bool:
+    def is_match(self, state: GlobState) -> bool:
         """Return True if the names so far match the whole pattern."""
-        return any(at == len(self._alternatives[choice]) for choice, at in place)
+        return any(at == len(self._alternatives[choice]) for choice, at in state)
 
-    def can_match_below(self, place: GlobState) -> bool:
+    def can_match_below(self, state: GlobState) -> bool:
         """Return True if something below can match."""
-        return any(at < len(self._alternatives[choice]) for choice, at in place)
+        return any(at < len(self._alternatives[choice]) for choice, at in state)
 
     def _expand_double_stars(self, found: set[tuple[int, int]]) -> GlobState:
         """Add the states reached because `**` may stand for no directory."""
@@ -336,14 +336,14 @@ def is_partial_file(name: str) -> bool:
 def _stat_existing(above: int, parts: PathParts) -> os.stat_result | None:
     """Return the status of the file to replace. None: there is none."""
     try:
-        seen = _require_regular(os.stat(parts[-1], dir_fd=above, follow_symlinks=False), parts)
+        status = _require_regular(os.stat(parts[-1], dir_fd=above, follow_symlinks=False), parts)
     except FileNotFoundError:
         return None
-    if seen.st_nlink > 1:
+    if status.st_nlink > 1:
         raise ToolCallRefused(
             f"{display_path(parts)} has several names (hard links), so it is not written: choose another name."
         )
-    return seen
+    return status
 
 
 def _replace_atomically(above: int, parts: PathParts, data: bytes, before: os.stat_result | None) -> None:
@@ -375,14 +375,14 @@ def _check_unchanged(above: int, parts: PathParts, before: os.stat_result | None
         raise ToolCallRefused(f"{display_path(parts)} was changed by another program just now: read it again.")
 
 
-def _file_identity(seen: os.stat_result) -> tuple[int, ...]:
-    return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns
+def _file_identity(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _check_disk_space(above: int, wanted: int) -> None:
+def _check_disk_space(above: int, size: int) -> None:
     disk = os.fstatvfs(above)
     spare = min(RESERVED_DISK_BYTES, disk.f_blocks * disk.f_frsize // 20)
-    if disk.f_bavail * disk.f_frsize - wanted < spare:
+    if disk.f_bavail * disk.f_frsize - size < spare:
         raise ToolCallRefused(
             "The disk is nearly full, so nothing is written: remove what is not needed, or tell an admin."
         )
@@ -398,17 +398,17 @@ def _remove_stale_partials(above: int) -> None:
                         os.unlink(entry.name, dir_fd=above)
 
 
-def _require_regular(seen: os.stat_result, parts: PathParts) -> os.stat_result:
-    """Return `seen`. Raises ToolCallRefused if it is not a regular file."""
-    if stat.S_ISREG(seen.st_mode):
-        return seen
+def _require_regular(status: os.stat_result, parts: PathParts) -> os.stat_result:
+    """Return `status`. Raises ToolCallRefused if it is not a regular file."""
+    if stat.S_ISREG(status.st_mode):
+        return status
     kinds = (
         (stat.S_ISDIR, "a directory: list it with glob"),
         (stat.S_ISLNK, "a link, and links are not followed: name the file itself"),
         (stat.S_ISFIFO, "a pipe, not a file"),
         (stat.S_ISSOCK, "a socket, not a file"),
     )
-    what = next((words for test, words in kinds if test(seen.st_mode)), "a device, not a file")
+    what = next((words for test, words in kinds if test(status.st_mode)), "a device, not a file")
     raise ToolCallRefused(f"{display_path(parts)} is {what}.")
 
 
@@ -479,9 +479,9 @@ class SearchLimits:
 
 def glob(root: WorkspaceRoot, pattern: str, bounds: SearchLimits) -> str:
     """Return matching paths, one a line; directories end with a slash. Raises ToolCallRefused."""
-    wanted = GlobPattern(pattern)
+    parsed = GlobPattern(pattern)
     lines = list[str]()
-    with contextlib.closing(walk(root, (), wanted, bounds)) as found:
+    with contextlib.closing(walk(root, (), parsed, bounds)) as found:
         for one in found:
             if len(lines) == MAX_LISTED:
                 bounds.cut_reason = "so many match"
@@ -495,31 +495,31 @@ def glob(root: WorkspaceRoot, pattern: str, bounds: SearchLimits) -> str:
     return f"Nothing matches{cut}{unopened}.{elsewhere}"
 
 
-def walk(root: WorkspaceRoot, top: PathParts, wanted: GlobPattern, bounds: SearchLimits) -> Generator[FoundEntry]:
+def walk(root: WorkspaceRoot, top: PathParts, pattern: GlobPattern, bounds: SearchLimits) -> Generator[FoundEntry]:
     """Yield matching entries below a directory, sorted. Must be closed.
 
     Raises ToolCallRefused if it cannot be opened.
     """
-    place = wanted.initial_state
+    state = pattern.initial_state
     for name in top:
-        place = wanted.advance(place, name)
+        state = pattern.advance(state, name)
     with root.open_directory(top) as handle:
-        yield from _walk_below(handle, top, place, wanted, bounds)
+        yield from _walk_below(handle, top, state, pattern, bounds)
 
 
 def _walk_below(
-    handle: int, parts: PathParts, place: GlobState, wanted: GlobPattern, bounds: SearchLimits
+    handle: int, parts: PathParts, state: GlobState, pattern: GlobPattern, bounds: SearchLimits
 ) -> Generator[FoundEntry]:
     for name, kind in _scan_directory(handle, bounds):
         if bounds.is_late():
             return
-        here = wanted.advance(place, name)
-        if wanted.is_match(here):
+        next_state = pattern.advance(state, name)
+        if pattern.is_match(next_state):
             yield FoundEntry((*parts, name), kind, handle)
         if (
             kind != "directory"
-            or not wanted.can_match_below(here)
-            or (name == _SKIPPED_DIRECTORY and name not in wanted.names)
+            or not pattern.can_match_below(next_state)
+            or (name == _SKIPPED_DIRECTORY and name not in pattern.names)
         ):
             continue
         inner = _open_directory(handle, name) if len(parts) + 1 < MAX_PATH_PARTS else None
@@ -527,7 +527,7 @@ def _walk_below(
             bounds.unopened += 1
             continue
         try:
-            yield from _walk_below(inner, (*parts, name), here, wanted, bounds)
+            yield from _walk_below(inner, (*parts, name), next_state, pattern, bounds)
         finally:
             os.close(inner)
 

@@ -157,24 +157,29 @@ class McpServerClient:
     async def _run_connection(self, connection_type: "type[McpConnection]") -> float:
         """Run one connection to its end. Return how long it was up, in seconds; 0: never."""
         connection = connection_type(
-            self.name, self.config, self._clock, veil=self.secret_filter, mode=self._mode, told=self._on_tools_listed
+            self.name,
+            self.config,
+            self._clock,
+            secret_filter=self.secret_filter,
+            mode=self._mode,
+            on_tools=self._on_tools_listed,
         )
-        life = asyncio.create_task(connection.run())
-        rising = asyncio.create_task(with_timeout(self._clock, START_TIMEOUT_S, connection.up.wait()))
-        over: list[asyncio.Future[Any]] = [life, connection.lost]
+        run_task = asyncio.create_task(connection.run())
+        up_task = asyncio.create_task(with_timeout(self._clock, START_TIMEOUT_S, connection.up.wait()))
+        end_signals: list[asyncio.Future[Any]] = [run_task, connection.lost]
         why, since = "", None
         try:
-            await asyncio.wait([*over, rising], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([*end_signals, up_task], return_when=asyncio.FIRST_COMPLETED)
             if connection.up.is_set():
                 since = self._clock.monotonic()
                 self._mark_up(connection)
-                await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(end_signals, return_when=asyncio.FIRST_COMPLETED)
             why = f"it did not come up within {START_TIMEOUT_S:g} s"
-            if any(one.done() for one in over):
-                why = connection.failure_reason(life.exception() if life.done() else None)  # its end changes it
+            if any(one.done() for one in end_signals):
+                why = connection.failure_reason(run_task.exception() if run_task.done() else None)  # its end changes it
         finally:
             self._drop_connection(connection)
-            await _cancel_and_wait(rising, life)
+            await _cancel_and_wait(up_task, run_task)
         if since is None:
             self._mode = "legacy" if self._mode == "auto" else "auto"
         self._log_down(why)
@@ -211,8 +216,8 @@ class McpServerClient:
             if self._definitions is None
             else self._definitions.admit(self.name, self._offered_tools)
         )
-        came = tuple(name for name, told in tools.items() if self.tools.get(name) != told)
-        went = tuple(name for name, told in self.tools.items() if tools.get(name) != told)
+        came = tuple(name for name, tool in tools.items() if self.tools.get(name) != tool)
+        went = tuple(name for name, tool in self.tools.items() if tools.get(name) != tool)
         self.tools = tools
         if came or went:
             self._on_changed(self.name, came, went)
@@ -241,14 +246,14 @@ def _import_connection() -> "type[McpConnection]":
 
 def _collect_secrets(config: McpServerConfig) -> list[str]:
     """Return the texts that must be hidden: the operator's secrets, and those in an address."""
-    given = [value.get_secret_value() for value in (*config.env.values(), *config.headers.values())]
+    secrets = [value.get_secret_value() for value in (*config.env.values(), *config.headers.values())]
     if not config.url:
-        return given
+        return secrets
     try:
         address = urlsplit(config.url)
-        return [*given, address.password or "", address.username or "", address.query]
+        return [*secrets, address.password or "", address.username or "", address.query]
     except ValueError:
-        return [*given, config.url]
+        return [*secrets, config.url]
 
 
 KeepImage = Callable[[bytes, str], Awaitable[tuple[ToolImage, Image] | None]]
@@ -261,8 +266,8 @@ CALL_GRACE_S: Final = 4 * DOWN_WAIT_S
 def build_mcp_tool(server: McpServerClient, tool: str, spec: ToolSpec, keep: KeepImage | None) -> Tool:
     """Build our tool for a tool of a server. `tool` is the server's own name for it."""
 
-    async def does(asked: str, where: ToolContext) -> ToolOutput:  # noqa: ARG001 - the context does not matter
-        answer = await server.call(tool, _parse_arguments(asked))
+    async def handler(arguments: str, context: ToolContext) -> ToolOutput:  # noqa: ARG001 - the context does not matter
+        answer = await server.call(tool, _parse_arguments(arguments))
         origin = f"mcp {server.name} {tool}"
         shown, kept = [], []
         for one in find_images(answer) if keep is not None else ():
@@ -270,22 +275,22 @@ def build_mcp_tool(server: McpServerClient, tool: str, spec: ToolSpec, keep: Kee
             if (image := await keep(one.data, f"{one.kind} from {origin}")) is not None:
                 shown.append(one)
                 kept.append(image)
-        told = server.secret_filter.redact(render_result(answer, shown))
-        return ToolOutput(text=told, kind="mcp", origin=origin, is_untrusted=True, is_foreign=True, images=tuple(kept))
+        text = server.secret_filter.redact(render_result(answer, shown))
+        return ToolOutput(text=text, kind="mcp", origin=origin, is_untrusted=True, is_foreign=True, images=tuple(kept))
 
     permit = ToolPermit(role=server.config.role, approval=server.config.approval)
-    return Tool(spec, None, does, permit, server.config.timeout + CALL_GRACE_S, "cheap")
+    return Tool(spec, None, handler, permit, server.config.timeout + CALL_GRACE_S, "cheap")
 
 
 def _parse_arguments(written: str) -> dict[str, object]:
     try:
-        asked = json.loads(written.strip() or "{}", parse_constant=_reject_constant)
-        json.dumps(asked, ensure_ascii=False).encode()
+        arguments = json.loads(written.strip() or "{}", parse_constant=_reject_constant)
+        json.dumps(arguments, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         raise ToolCallRefused("The arguments are no JSON that can be sent: write one JSON object.") from None
-    if not isinstance(asked, dict):
+    if not isinstance(arguments, dict):
         raise ToolCallRefused("The arguments have to be one JSON object.")
-    return asked
+    return arguments
 
 
 def _reject_constant(name: str) -> None:
@@ -364,13 +369,13 @@ class McpServers:
 
     def _on_tools_changed(self, name: str, came: Sequence[str], went: Sequence[str]) -> None:
         server, known = self._servers[name], self._known_tools[name]
-        for told in came:
-            tool, spec = server.tools[told]
-            known.pop(told, None)
-            known[told] = build_mcp_tool(server, tool, spec, self._keep_image)
-        gone = [told for told in known if told not in server.tools]
-        for told in gone[: max(0, len(gone) - MAX_GONE_TOOLS)]:
-            del known[told]
+        for tool_name in came:
+            tool, spec = server.tools[tool_name]
+            known.pop(tool_name, None)
+            known[tool_name] = build_mcp_tool(server, tool, spec, self._keep_image)
+        gone = [tool_name for tool_name in known if tool_name not in server.tools]
+        for tool_name in gone[: max(0, len(gone) - MAX_GONE_TOOLS)]:
+            del known[tool_name]
         self._notify_changed(name, came, went)
 
     async def _wait_all_settled(self) -> None:

@@ -118,17 +118,17 @@ class McpConnection:
         config: McpServerConfig,
         clock: Clock,
         *,
-        veil: McpSecretFilter,
+        secret_filter: McpSecretFilter,
         mode: HandshakeMode,
-        told: Callable[[Sequence[McpToolOffer]], None],
+        on_tools: Callable[[Sequence[McpToolOffer]], None],
     ) -> None:
-        """`told` is called with every list of tools that is fetched."""
+        """`on_tools` is called with every list of tools that is fetched."""
         self._name = name
         self._config = config
-        self._secret_filter = veil
+        self._secret_filter = secret_filter
         self._clock = clock
         self._mode = mode
-        self._on_tools = told
+        self._on_tools = on_tools
         self._client: Client | None = None
         self._relist_wanted = asyncio.Event()
         self._recheck_wanted = asyncio.Event()
@@ -146,7 +146,7 @@ class McpConnection:
             logging_callback=self._on_log,
             client_info=types.Implementation(name="reverie", version="1"),
         )
-        often = Backoff(MAX_RELIST_PAUSE_S)
+        backoff = Backoff(MAX_RELIST_PAUSE_S)
         limit_s = None  # `McpServerClient` limits the time until it is up
         async with client:
             self._client = client
@@ -162,7 +162,7 @@ class McpConnection:
                     since = self._clock.monotonic()
                     await self._relist_wanted.wait()
                     with contextlib.suppress(TimeoutError):
-                        pause_s = often.next_delay_s(self._clock.monotonic() - since, 1.0)
+                        pause_s = backoff.next_delay_s(self._clock.monotonic() - since, 1.0)
                         await with_timeout(self._clock, pause_s, self._recheck_wanted.wait())
             finally:
                 await cancel_and_wait(listening)
@@ -174,15 +174,15 @@ class McpConnection:
         """
         if self._client is None or self.lost.done():
             raise McpNotSent
-        asked = types.CallToolRequest(params=types.CallToolRequestParams(name=tool, arguments=arguments))
-        fate = McpRequestState(sent=bool(self._config.command))  # a message in a pipe may have been read
-        token = REQUEST_STATE.set(fate)
+        request = types.CallToolRequest(params=types.CallToolRequestParams(name=tool, arguments=arguments))
+        state = McpRequestState(sent=bool(self._config.command))  # a message in a pipe may have been read
+        token = REQUEST_STATE.set(state)
         try:
             async with asyncio.timeout(self._config.timeout + SEND_GRACE_S):
                 # Not `call_tool`: it validates results by a schema of the server, whose patterns may never end.
-                return convert_result(await self._client.session.send_request(asked, _RESULT, self._config.timeout))
+                return convert_result(await self._client.session.send_request(request, _RESULT, self._config.timeout))
         except MCPError as error:
-            if not fate.sent or (fate.is_session_unknown and not await self._is_session_known()):
+            if not state.sent or (state.is_session_unknown and not await self._is_session_known()):
                 self._mark_lost(self._reason)
                 raise McpNotSent from None
             if error.code == types.REQUEST_TIMEOUT:
@@ -216,21 +216,23 @@ class McpConnection:
 
     def _stdio_transport(self) -> Transport:
         env = {name: value.get_secret_value() for name, value in self._config.env.items()}
-        return stdio_transport(self._config.command, env, lost=self._mark_lost, heard=self._log_line)
+        return stdio_transport(self._config.command, env, on_lost=self._mark_lost, on_stderr=self._log_line)
 
     @contextlib.asynccontextmanager
     async def _http_transport(self) -> AsyncIterator[Any]:  # the library's type of streams has no public name
         config = self._config
-        poster = McpHttpClient(
+        http_client = McpHttpClient(
             {name: value.get_secret_value() for name, value in config.headers.items()},
             timeout_s=config.timeout + 2 * SEND_GRACE_S,
-            env=not is_loopback(config.url),
-            doubt=self._suspect,
-            lost=self._mark_lost,
+            trust_env=not is_loopback(config.url),
+            on_suspect=self._suspect,
+            on_lost=self._mark_lost,
         )
         async with (
-            poster,
-            streamable_http_client(config.url, http_client=poster, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,
+            http_client,
+            streamable_http_client(
+                config.url, http_client=http_client, max_sse_event_size=MAX_MESSAGE_BYTES
+            ) as streams,
         ):
             yield streams
 
@@ -272,9 +274,9 @@ class McpConnection:
             self._log_line(params.data if isinstance(params.data, str) else repr(params.data))
 
     def _log_line(self, line: str) -> None:
-        said = to_single_line(self._secret_filter.redact(line[: 4 * MAX_LOG_CHARS]), MAX_LOG_CHARS)
-        if said:
-            logger.debug("%s says: %s", self._name, said)
+        text = to_single_line(self._secret_filter.redact(line[: 4 * MAX_LOG_CHARS]), MAX_LOG_CHARS)
+        if text:
+            logger.debug("%s says: %s", self._name, text)
 
     def _suspect(self, why: str) -> None:
         """Check soon whether the server still answers."""

@@ -67,15 +67,15 @@ def find_images(answer: McpResult) -> list[McpBinary]:
 
 def render_result(answer: McpResult, shown: Sequence[McpBinary]) -> str:
     """Render the whole result as text; parts in `shown` are described as shown."""
-    told = [_render_block(one, shown) for one in answer.blocks[:MAX_RESULT_BLOCKS]]
+    parts = [_render_block(one, shown) for one in answer.blocks[:MAX_RESULT_BLOCKS]]
     if answer.structured is not None and not _is_repeated_in_text(answer.structured, answer.blocks):
-        told.append(json.dumps(answer.structured, ensure_ascii=False, sort_keys=True))
+        parts.append(json.dumps(answer.structured, ensure_ascii=False, sort_keys=True))
     if (more := len(answer.blocks) - MAX_RESULT_BLOCKS) > 0:
-        told.append(f"[{more} more parts are left out]")
-    whole = "\n".join(one for one in told if one)
+        parts.append(f"[{more} more parts are left out]")
+    text = "\n".join(one for one in parts if one)
     if answer.error:
-        return f"{FAILED}\n{whole or '(nothing)'}"
-    return whole or NO_OUTPUT
+        return f"{FAILED}\n{text or '(nothing)'}"
+    return text or NO_OUTPUT
 
 
 def _render_block(block: McpText | McpBinary, shown: Sequence[McpBinary]) -> str:
@@ -96,11 +96,11 @@ def _is_repeated_in_text(structured: object, blocks: Sequence[McpText | McpBinar
     values = [structured]
     if isinstance(structured, dict) and structured.keys() == {"result"}:
         values.append(structured["result"])
-    said = [one.text for one in blocks if isinstance(one, McpText)]
+    texts = [one.text for one in blocks if isinstance(one, McpText)]
     for value in values:
-        if any(_is_same_value(text, value) for text in said):
+        if any(_is_same_value(text, value) for text in texts):
             return True
-        if isinstance(value, list) and len(said) == len(value) and all(map(_is_same_value, said, value)):
+        if isinstance(value, list) and len(texts) == len(value) and all(map(_is_same_value, texts, value)):
             return True
     return False
 
@@ -123,12 +123,12 @@ def build_tool_name(server: str, tool: str, servers: Collection[str]) -> str:
 
     `server` is one of `servers`, whose names are those of the settings.
     """
-    told = _INVALID_CHARS.sub("_", tool)
+    safe_name = _INVALID_CHARS.sub("_", tool)
     others = [other[len(server) + 1 :] + "_" for other in servers if other.startswith(f"{server}_")]
-    while any(f"{told}_".startswith(other) for other in others):  # `a` with `b_c` is not `a_b` with `c`
-        told = f"-{told}"
-    name = f"mcp_{server}_{told}"
-    if tool and told == tool and len(name) <= MAX_TOOL_NAME_CHARS:
+    while any(f"{safe_name}_".startswith(other) for other in others):  # `a` with `b_c` is not `a_b` with `c`
+        safe_name = f"-{safe_name}"
+    name = f"mcp_{server}_{safe_name}"
+    if tool and safe_name == tool and len(name) <= MAX_TOOL_NAME_CHARS:
         return name
     digest = hashlib.sha256(tool.encode("utf-8", "backslashreplace")).hexdigest()[:_DIGEST_CHARS]
     return f"{name[: MAX_TOOL_NAME_CHARS - _DIGEST_CHARS - 1]}_{digest}"
@@ -153,11 +153,11 @@ class McpSecretFilter:
         return text
 
 
-def sanitize_text(text: str, most: int) -> str:
-    """Normalise the text, remove invisible characters and those that change its direction, and cut it at `most`."""
-    lines = normalize_text(text[: 4 * most])
-    seen = normalize_text("".join(char for char in lines if char in "\n\t" or unicodedata.category(char)[0] != "C"))
-    return seen if len(seen) <= most else f"{seen[: most - 1].rstrip()}…"
+def sanitize_text(text: str, max_chars: int) -> str:
+    """Normalise the text, remove invisible and bidirectional control characters, and cut it at `max_chars`."""
+    lines = normalize_text(text[: 4 * max_chars])
+    visible = normalize_text("".join(char for char in lines if char in "\n\t" or unicodedata.category(char)[0] != "C"))
+    return visible if len(visible) <= max_chars else f"{visible[: max_chars - 1].rstrip()}…"
 
 
 MAX_SCHEMA_BYTES: Final = 8_192
@@ -182,115 +182,117 @@ def simplify_schema(schema: Mapping[str, object]) -> tuple[str, str]:
     """Return the schema as canonical JSON of at most MAX_SCHEMA_BYTES, and a note on what is left out."""
     if schema.get("type", "object") != "object":
         return ANY_OBJECT_SCHEMA, "What it takes is not described."
-    reading = _SchemaSimplifier(schema, told=True)
-    made, note = (
-        canonical_json(reading.simplify()),
-        "Not all that it takes is described." if reading.is_incomplete else "",
+    simplifier = _SchemaSimplifier(schema, with_descriptions=True)
+    simplified, note = (
+        canonical_json(simplifier.simplify()),
+        "Not all that it takes is described." if simplifier.is_incomplete else "",
     )
-    if len(made.encode()) <= MAX_SCHEMA_BYTES:
-        return made, note
-    made = canonical_json(_SchemaSimplifier(schema, told=False).simplify())
-    if len(made.encode()) <= MAX_SCHEMA_BYTES:
-        return made, note
+    if len(simplified.encode()) <= MAX_SCHEMA_BYTES:
+        return simplified, note
+    simplified = canonical_json(_SchemaSimplifier(schema, with_descriptions=False).simplify())
+    if len(simplified.encode()) <= MAX_SCHEMA_BYTES:
+        return simplified, note
     return ANY_OBJECT_SCHEMA, "What it takes is too much to be described here."
 
 
 class _SchemaSimplifier:
     """Reduces one schema."""
 
-    def __init__(self, schema: Mapping[str, object], *, told: bool) -> None:
-        """`told`: keep the descriptions of arguments."""
+    def __init__(self, schema: Mapping[str, object], *, with_descriptions: bool) -> None:
+        """`with_descriptions`: keep the descriptions of arguments."""
         self._schema = schema
-        self._with_descriptions = told
+        self._with_descriptions = with_descriptions
         self._nodes_left = MAX_NODES
-        given = [schema.get(key) for key in ("definitions", "$defs")]
-        self._defs = {name: one for defs in given for name, one in _as_mapping(defs).items() if _NAME.fullmatch(name)}
+        sources = [schema.get(key) for key in ("definitions", "$defs")]
+        self._defs = {name: one for defs in sources for name, one in _as_mapping(defs).items() if _NAME.fullmatch(name)}
         self.is_incomplete = False
         """True if something that defines arguments was left out."""
 
     def simplify(self) -> dict[str, object]:
-        whole = self._simplify_node(self._schema, 0)
+        root = self._simplify_node(self._schema, 0)
         self.is_incomplete = self.is_incomplete or any(
             key in self._schema for key in ("anyOf", "oneOf", "allOf", "$ref")
         )
-        made: dict[str, object] = {key: value for key, value in whole.items() if key in _ROOT_KEYWORDS}
-        made |= {"type": "object", "properties": whole.get("properties", {})}
+        result: dict[str, object] = {key: value for key, value in root.items() if key in _ROOT_KEYWORDS}
+        result |= {"type": "object", "properties": root.get("properties", {})}
         defs = {name: self._simplify_node(one, 1) for name, one in self._defs.items()}
-        return made | {"$defs": defs} if defs and '"$ref"' in canonical_json([made, defs]) else made
+        return result | {"$defs": defs} if defs and '"$ref"' in canonical_json([result, defs]) else result
 
     def _simplify_node(self, node: object, depth: int) -> dict[str, object]:
         self._nodes_left -= 1
         if not isinstance(node, dict) or depth > MAX_DEPTH or self._nodes_left < 0:
             return {}
-        made = {
+        result = {
             key: value
             for key in _KEYWORD_FILTERS
             if key in node and (value := _KEYWORD_FILTERS[key](node[key])) is not None
         }
-        if self._with_descriptions and isinstance(told := node.get("description"), str) and told.strip():
-            made["description"] = sanitize_text(told, MAX_ARGUMENT_TEXT_CHARS)
+        if self._with_descriptions and isinstance(description := node.get("description"), str) and description.strip():
+            result["description"] = sanitize_text(description, MAX_ARGUMENT_TEXT_CHARS)
         if isinstance(ref := node.get("$ref"), str):
             found = _REF.fullmatch(ref)
             if found and found[1] in self._defs:
-                made["$ref"] = f"#/$defs/{found[1]}"
+                result["$ref"] = f"#/$defs/{found[1]}"
             else:
                 self.is_incomplete = True
-        made |= self._simplify_object(node, depth)
+        result |= self._simplify_object(node, depth)
         if isinstance(node.get("items"), dict):
-            made["items"] = self._simplify_node(node["items"], depth + 1)
+            result["items"] = self._simplify_node(node["items"], depth + 1)
         for key in ("anyOf", "oneOf", "allOf"):
             if isinstance(choices := node.get(key), list) and choices and depth:
-                made[key] = [self._simplify_node(one, depth + 1) for one in choices[:MAX_CHOICES]]
-        return made
+                result[key] = [self._simplify_node(one, depth + 1) for one in choices[:MAX_CHOICES]]
+        return result
 
     def _simplify_object(self, node: Mapping[str, object], depth: int) -> dict[str, object]:
-        made: dict[str, object] = {}
+        result: dict[str, object] = {}
         if isinstance(node.get("properties"), dict):
-            given = _as_mapping(node["properties"])
-            fit = {name: one for name, one in given.items() if _NAME.fullmatch(name)}
-            self.is_incomplete = self.is_incomplete or len(fit) < len(given) or self._nodes_left < len(fit)
-            made["properties"] = {
-                name: self._simplify_node(one, depth + 1) for name, one in list(fit.items())[:MAX_NODES]
+            properties = _as_mapping(node["properties"])
+            valid = {name: one for name, one in properties.items() if _NAME.fullmatch(name)}
+            self.is_incomplete = self.is_incomplete or len(valid) < len(properties) or self._nodes_left < len(valid)
+            result["properties"] = {
+                name: self._simplify_node(one, depth + 1) for name, one in list(valid.items())[:MAX_NODES]
             }
             required = node.get("required")
-            if isinstance(required, list) and (known := {one for one in required if isinstance(one, str)} & fit.keys()):
-                made["required"] = sorted(known)
+            if isinstance(required, list) and (
+                known := {one for one in required if isinstance(one, str)} & valid.keys()
+            ):
+                result["required"] = sorted(known)
         more = node.get("additionalProperties")
         if isinstance(more, bool):
-            made["additionalProperties"] = more
+            result["additionalProperties"] = more
         elif isinstance(more, dict):
-            made["additionalProperties"] = self._simplify_node(more, depth + 1)
-        return made
+            result["additionalProperties"] = self._simplify_node(more, depth + 1)
+        return result
 
 
-def _as_mapping(given: object) -> dict[str, object]:
-    return given if isinstance(given, dict) else {}
+def _as_mapping(value: object) -> dict[str, object]:
+    return value if isinstance(value, dict) else {}
 
 
-def _filter_type(given: object) -> object:
-    if isinstance(given, list):
-        return sorted({one for one in given if isinstance(one, str)} & _TYPES) or None
-    return given if isinstance(given, str) and given in _TYPES else None
+def _filter_type(value: object) -> object:
+    if isinstance(value, list):
+        return sorted({one for one in value if isinstance(one, str)} & _TYPES) or None
+    return value if isinstance(value, str) and value in _TYPES else None
 
 
-def _filter_number(given: object) -> object:
-    if isinstance(given, bool) or not isinstance(given, int | float):
+def _filter_number(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return given if math.isfinite(given) and abs(given) < MAX_NUMBER else None
+    return value if math.isfinite(value) and abs(value) < MAX_NUMBER else None
 
 
-def _filter_enum(given: object) -> object:
-    if not isinstance(given, list) or not given or len(given) > MAX_CHOICES:
+def _filter_enum(value: object) -> object:
+    if not isinstance(value, list) or not value or len(value) > MAX_CHOICES:
         return None
-    fit = [one for one in given if one is None or _filter_scalar(one) is not None]
-    return fit if len(fit) == len(given) and len({canonical_json(one) for one in fit}) == len(fit) else None
+    valid = [one for one in value if one is None or _filter_scalar(one) is not None]
+    return valid if len(valid) == len(value) and len({canonical_json(one) for one in valid}) == len(valid) else None
 
 
-def _filter_scalar(given: object) -> object:
+def _filter_scalar(value: object) -> object:
     """Return the value if a model may be shown it; None: it may not."""
-    if isinstance(given, str):
-        return given if sanitize_text(given, MAX_ARGUMENT_TEXT_CHARS) == given else None
-    return given if isinstance(given, bool) else _filter_number(given)
+    if isinstance(value, str):
+        return value if sanitize_text(value, MAX_ARGUMENT_TEXT_CHARS) == value else None
+    return value if isinstance(value, bool) else _filter_number(value)
 
 
 _KEYWORD_FILTERS: Final[Mapping[str, Any]] = {
@@ -347,7 +349,9 @@ def select_tools(
 
 def _build_spec(name: str, server: str, offered: McpToolOffer) -> ToolSpec:
     schema, note = simplify_schema(offered.schema)
-    told = sanitize_text(offered.description or offered.title, MAX_DESCRIPTION_CHARS - len(note) - 1)
-    told = told or f"A tool of the MCP server {server}."
+    description = sanitize_text(offered.description or offered.title, MAX_DESCRIPTION_CHARS - len(note) - 1)
+    description = description or f"A tool of the MCP server {server}."
     # Results may differ each time, and only the server knows whether the tool changes anything.
-    return ToolSpec(name=name, description=f"{told} {note}".strip(), schema=schema, is_task=True, is_polling=True)
+    return ToolSpec(
+        name=name, description=f"{description} {note}".strip(), schema=schema, is_task=True, is_polling=True
+    )

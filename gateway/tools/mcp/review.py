@@ -76,13 +76,13 @@ class ToolDefinitionReview:
         store: Store,
         clock: Clock,
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
-        tell: Callable[[str, str], None],
+        notify_owners: Callable[[str, str], None],
     ) -> None:
-        """`tell`: sends a notice to the owners, given its key and text."""
+        """`notify_owners`: sends a notice to the owners, given its key and text."""
         self._store = store
         self._clock = clock
         self._spawn = spawn
-        self._notify_owners = tell
+        self._notify_owners = notify_owners
         self._approved_definitions: dict[str, dict[str, str]] = {}
         """Approved definitions by server and tool."""
         self._pending: dict[tuple[str, str], PendingDefinition] = {}
@@ -102,13 +102,13 @@ class ToolDefinitionReview:
         for key in [key for key in self._pending if key[0] == server]:
             del self._pending[key]
         admitted, new = {}, list[McpToolApproved]()
-        for name, (own, spec) in tools.items():
+        for name, (own_name, spec) in tools.items():
             definition = render_definition(spec)
             if first:
                 approved[name] = definition
                 new.append(McpToolApproved(server=server, tool=name, definition=definition, by=""))
             if approved.get(name) == definition:
-                admitted[name] = own, spec
+                admitted[name] = own_name, spec
             else:
                 self._hold_for_review(
                     PendingDefinition(
@@ -137,8 +137,8 @@ class ToolDefinitionReview:
             )
         fact = McpToolApproved(server=found.server, tool=found.tool, definition=found.definition, by=approver.name)
 
-        def settle(asked: AppendResult | None) -> None:
-            if asked is not None and asked.is_new:
+        def settle(result: AppendResult | None) -> None:
+            if result is not None and result.is_new:
                 self._approved_definitions[found.server][found.tool] = found.definition
                 self.on_approved(found.server)
 
@@ -148,10 +148,14 @@ class ToolDefinitionReview:
             settle=settle,
         )
 
-    def _hold_for_review(self, one: PendingDefinition) -> None:
-        self._pending[one.server, one.tool] = one
-        logger.warning("MCP server %s: %s is off, its definition is not approved (%s)", one.server, one.tool, one.code)
-        self._notify_owners(f"mcp:{one.code}", f"{one.describe()}\n\nThe command `approve {one.code}` turns it on.")
+    def _hold_for_review(self, pending: PendingDefinition) -> None:
+        self._pending[pending.server, pending.tool] = pending
+        logger.warning(
+            "MCP server %s: %s is off, its definition is not approved (%s)", pending.server, pending.tool, pending.code
+        )
+        self._notify_owners(
+            f"mcp:{pending.code}", f"{pending.describe()}\n\nThe command `approve {pending.code}` turns it on."
+        )
 
     async def _record(self, facts: list[McpToolApproved]) -> None:
         now = self._clock.now()

@@ -47,38 +47,38 @@ StdioStreams = tuple[MemoryObjectReceiveStream[_IncomingMessage], MemoryObjectSe
 
 @contextlib.asynccontextmanager
 async def stdio_transport(
-    command: Sequence[str], env: Mapping[str, str], *, lost: Callable[[str], None], heard: Callable[[str], None]
+    command: Sequence[str], env: Mapping[str, str], *, on_lost: Callable[[str], None], on_stderr: Callable[[str], None]
 ) -> AsyncIterator[StdioStreams]:
     """Start the server, and exchange messages with it.
 
     However this ends, the server and its process group have ended.
 
-    `lost` is called with the reason when the server can send nothing more, `heard` with each line of its standard
-    error. Raises ProgramNotStarted.
+    `on_lost` is called with the reason when the server can send nothing more, `on_stderr` with each line of its
+    standard error. Raises ProgramNotStarted.
     """
     async with start_process(
         command, env=select_environment(*PASSED_ENVIRONMENT) | dict(env), listens=True, stderr="pipe"
     ) as child:
-        into, out_of = anyio.create_memory_object_stream[_IncomingMessage](0)
-        said, to_say = anyio.create_memory_object_stream[SessionMessage](0)
+        incoming_send, incoming_receive = anyio.create_memory_object_stream[_IncomingMessage](0)
+        outgoing_send, outgoing_receive = anyio.create_memory_object_stream[SessionMessage](0)
         working = [
-            asyncio.create_task(_read_messages(child, into, lost)),
-            asyncio.create_task(_write_messages(child, to_say, lost)),
-            asyncio.create_task(_read_stderr(child, heard)),
+            asyncio.create_task(_read_messages(child, incoming_send, on_lost)),
+            asyncio.create_task(_write_messages(child, outgoing_receive, on_lost)),
+            asyncio.create_task(_read_stderr(child, on_stderr)),
         ]
         try:
-            yield out_of, said
+            yield incoming_receive, outgoing_send
         finally:
             try:
                 await _stop_process(child)
             finally:
-                for stream in (into, out_of, said, to_say):
+                for stream in (incoming_send, incoming_receive, outgoing_send, outgoing_receive):
                     stream.close()
                 await cancel_and_wait(*working)
 
 
 async def _read_messages(
-    child: ChildProcess, into: MemoryObjectSendStream[_IncomingMessage], lost: Callable[[str], None]
+    child: ChildProcess, incoming: MemoryObjectSendStream[_IncomingMessage], on_lost: Callable[[str], None]
 ) -> None:
     """Pass on all messages of the server, to its end."""
     assert child.stdout is not None
@@ -89,48 +89,48 @@ async def _read_messages(
             except ValueError:
                 logger.debug("a server said %d bytes that are no message", len(line))  # some servers print other things
                 continue
-            await into.send(SessionMessage(message))
+            await incoming.send(SessionMessage(message))
     except OverflowError:
-        lost(f"it said more than {MAX_MESSAGE_BYTES:,} bytes at once")
+        on_lost(f"it said more than {MAX_MESSAGE_BYTES:,} bytes at once")
     except (anyio.BrokenResourceError, anyio.ClosedResourceError):
         pass  # nobody listens any more
     else:
-        lost("it ended")
-    into.close()
+        on_lost("it ended")
+    incoming.close()
 
 
 async def _read_lines(output: asyncio.StreamReader) -> AsyncIterator[bytes]:
     """Yield the lines. Raises OverflowError for one that is too long."""
-    held, looked = bytearray(), 0
+    buffer, searched = bytearray(), 0
     while piece := await output.read(READ_BYTES):
-        held += piece
-        while (at := held.find(b"\n", looked)) >= 0:
-            yield bytes(held[:at])
-            del held[: at + 1]
-            looked = 0
-        looked = len(held)
-        if looked > MAX_MESSAGE_BYTES:
+        buffer += piece
+        while (at := buffer.find(b"\n", searched)) >= 0:
+            yield bytes(buffer[:at])
+            del buffer[: at + 1]
+            searched = 0
+        searched = len(buffer)
+        if searched > MAX_MESSAGE_BYTES:
             raise OverflowError
 
 
 async def _write_messages(
-    child: ChildProcess, to_say: MemoryObjectReceiveStream[SessionMessage], lost: Callable[[str], None]
+    child: ChildProcess, outgoing: MemoryObjectReceiveStream[SessionMessage], on_lost: Callable[[str], None]
 ) -> None:
     """Write messages. Never waits for a server that does not read, so no caller does."""
     assert child.stdin is not None
-    async for one in to_say:
+    async for one in outgoing:
         line = one.message.model_dump_json(by_alias=True, exclude_unset=True)
         child.stdin.write(line.encode() + b"\n")
         if child.stdin.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
-            lost("it does not listen")
+            on_lost("it does not listen")
 
 
-async def _read_stderr(child: ChildProcess, heard: Callable[[str], None]) -> None:
+async def _read_stderr(child: ChildProcess, on_stderr: Callable[[str], None]) -> None:
     """Read its standard error, so that it never blocks on it."""
     assert child.stderr is not None
     while piece := await child.stderr.read(READ_BYTES):
         for line in piece.splitlines():
-            heard(line.decode("utf-8", "replace"))
+            on_stderr(line.decode("utf-8", "replace"))
 
 
 async def _stop_process(child: ChildProcess) -> None:
@@ -181,34 +181,34 @@ class McpHttpClient(httpx2.AsyncClient):
         headers: Mapping[str, str],
         *,
         timeout_s: float,
-        env: bool,
-        doubt: Callable[[str], None],
-        lost: Callable[[str], None],
+        trust_env: bool,
+        on_suspect: Callable[[str], None],
+        on_lost: Callable[[str], None],
     ) -> None:
-        """`env`: use the proxies of the environment. `doubt` and `lost` are called with a reason."""
+        """`trust_env`: use the proxies of the environment. `on_suspect` and `on_lost` are called with a reason."""
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=4)
         super().__init__(
             headers={**headers, "accept-encoding": "identity"},
             timeout=httpx2.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
             limits=limits,
-            trust_env=env,
+            trust_env=trust_env,
         )
-        self._on_suspect = doubt
-        self._on_lost = lost
+        self._on_suspect = on_suspect
+        self._on_lost = on_lost
         self._stream_breaks = 0
 
-    async def send(self, request: httpx2.Request, **how: Any) -> httpx2.Response:  # noqa: ANN401 - as the library declares it
-        fate = REQUEST_STATE.get() or McpRequestState()
-        fate.sent = True
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:  # noqa: ANN401 - as the library declares it
+        state = REQUEST_STATE.get() or McpRequestState()
+        state.sent = True
         listens = request.method == "GET" or request.headers.get(MCP_METHOD_HEADER) == "subscriptions/listen"
         if listens:
             request.extensions["timeout"]["read"] = None
         elif request.method == "DELETE":
             request.extensions["timeout"]["read"] = CLOSE_SESSION_S
         try:
-            response = await super().send(request, **how)
+            response = await super().send(request, **options)
         except (httpx2.ConnectError, httpx2.ConnectTimeout):
-            fate.sent = False
+            state.sent = False
             self._on_suspect("it cannot be reached")
             raise
         except httpx2.TransportError:
@@ -217,14 +217,16 @@ class McpHttpClient(httpx2.AsyncClient):
         if response.headers.get("content-encoding", "identity") != "identity":  # its unpacked size is unknown
             await response.aclose()
             raise httpx2.RemoteProtocolError("it answers in a form that was not asked for")
-        self._check_status(request, response, fate)
+        self._check_status(request, response, state)
         streams = response.headers.get("content-type", "").lower().startswith("text/event-stream")
         assert isinstance(response.stream, httpx2.AsyncByteStream)
-        most = None if streams else MAX_MESSAGE_BYTES
-        response.stream = _LimitedStream(response.stream, most, self._on_stream_broken if listens and streams else None)
+        max_bytes = None if streams else MAX_MESSAGE_BYTES
+        response.stream = _LimitedStream(
+            response.stream, max_bytes, self._on_stream_broken if listens and streams else None
+        )
         return response
 
-    def _check_status(self, request: httpx2.Request, response: httpx2.Response, fate: McpRequestState) -> None:
+    def _check_status(self, request: httpx2.Request, response: httpx2.Response, state: McpRequestState) -> None:
         status = response.status_code
         if (
             not response.is_error
@@ -233,7 +235,7 @@ class McpHttpClient(httpx2.AsyncClient):
         ):
             return
         # 404 is the specification's (session management); many servers answer 400.
-        fate.is_session_unknown = status in (400, 404) and "mcp-session-id" in request.headers
+        state.is_session_unknown = status in (400, 404) and "mcp-session-id" in request.headers
         self._on_suspect(f"HTTP {status}")
 
     def _on_stream_broken(self) -> None:
@@ -247,10 +249,12 @@ class McpHttpClient(httpx2.AsyncClient):
 class _LimitedStream(httpx2.AsyncByteStream):
     """Body with a limit, or with a callback when it breaks."""
 
-    def __init__(self, inner: httpx2.AsyncByteStream, most: int | None, broke: Callable[[], None] | None) -> None:
+    def __init__(
+        self, inner: httpx2.AsyncByteStream, max_bytes: int | None, on_broken: Callable[[], None] | None
+    ) -> None:
         self._inner = inner
-        self._max_bytes = most
-        self._on_broken = broke
+        self._max_bytes = max_bytes
+        self._on_broken = on_broken
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         read = 0

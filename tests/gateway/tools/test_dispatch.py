@@ -52,7 +52,7 @@ def call(hands: ToolDispatcher, name: str, arguments: str = '{"word": "hi"}', wh
 
 def test_a_call_is_carried_out_and_counted() -> None:
     counted: list[tuple[str, str]] = []
-    hands = ToolDispatcher([hand("echo")], counted=lambda name, outcome, _: counted.append((name, outcome)))
+    hands = ToolDispatcher([hand("echo")], count_call=lambda name, outcome, _: counted.append((name, outcome)))
     assert call(hands, "echo") == ToolResult(id="c", text="hi")
     assert call(hands, "echo", "{}").is_error
     assert call(hands, "other").text == "There is no tool named 'other'."
@@ -119,7 +119,7 @@ def test_a_result_is_bounded() -> None:
 
 
 def test_what_is_off_is_neither_told_nor_carried_out() -> None:
-    hands = ToolDispatcher([hand("web_fetch"), hand("echo")], late=Servers(hand("web_later")), off=["web_*"])
+    hands = ToolDispatcher([hand("web_fetch"), hand("echo")], dynamic=Servers(hand("web_later")), off=["web_*"])
     assert [one.name for one in hands.specs] == ["echo"]
     assert call(hands, "web_fetch").text == "There is no tool named 'web_fetch'."
     assert call(hands, "web_later").text == "There is no tool named 'web_later'."
@@ -130,7 +130,7 @@ def test_the_list_is_pinned_and_what_comes_late_can_be_called_all_the_same() -> 
         raise ToolCallRefused("It is gone.")
 
     servers = Servers(hand("mcp_a"), hand("mcp_b", gone))
-    hands = ToolDispatcher([hand("echo")], late=servers)
+    hands = ToolDispatcher([hand("echo")], dynamic=servers)
     before = hands.specs
     servers.tools = (hand("mcp_a"), hand("mcp_c"))
     assert hands.specs is before

@@ -18,7 +18,7 @@ def names(hands: ToolDispatcher) -> list[str]:
 
 def test_what_does_not_fit_is_not_told_but_can_be_called(caplog: pytest.LogCaptureFixture) -> None:
     many = Servers(*[hand(f"mcp_s_{number:02}") for number in range(40)])
-    hands = ToolDispatcher([hand("echo")], late=FittedDynamicTools(many, "ana", 10 * SIZE))
+    hands = ToolDispatcher([hand("echo")], dynamic=FittedDynamicTools(many, "ana", 10 * SIZE))
     assert names(hands)[0] == "echo"
     assert names(hands)[1:] == [f"mcp_s_{number:02}" for number in range(len(hands.specs) - 1)]
     assert 2 < len(hands.specs) < 20
@@ -30,6 +30,6 @@ def test_what_does_not_fit_is_not_told_but_can_be_called(caplog: pytest.LogCaptu
 
 
 def test_what_fits_is_told_whole(caplog: pytest.LogCaptureFixture) -> None:
-    hands = ToolDispatcher([], late=FittedDynamicTools(Servers(hand("mcp_b"), hand("mcp_a")), "ana", 1_000))
+    hands = ToolDispatcher([], dynamic=FittedDynamicTools(Servers(hand("mcp_b"), hand("mcp_a")), "ana", 1_000))
     assert names(hands) == ["mcp_a", "mcp_b"]
     assert not caplog.records

@@ -162,7 +162,7 @@ def test_what_stands_for_something_else_in_a_line_is_found(here: Files) -> None:
 def test_lines_around_are_told_once(here: Files) -> None:
     here.put("c.txt", "a1\nb\na2\nd\ne\nf\ng\na3")
     here.put("d.txt", "a4")
-    assert grep(here.root, r"^a\d", SearchLimits(), files="[cd].txt", around=1).splitlines()[1:] == [
+    assert grep(here.root, r"^a\d", SearchLimits(), files="[cd].txt", context_lines=1).splitlines()[1:] == [
         "c.txt:1:a1",
         "c.txt-2-b",
         "c.txt:3:a2",
@@ -238,7 +238,7 @@ def test_what_is_found_is_bounded_and_says_so(here: Files) -> None:
     assert "so many match" in lines[0]
     assert len(lines) == MAX_MATCHES + 1
     here.put("wide.txt", ("hello" + "x" * 390 + "\n") * 400)
-    assert len(grep(here.root, "hello", SearchLimits(), path="wide.txt", around=20)) < MAX_OUTPUT_CHARS + 50_000
+    assert len(grep(here.root, "hello", SearchLimits(), path="wide.txt", context_lines=20)) < MAX_OUTPUT_CHARS + 50_000
     here.put("one.txt", "hello\n" * MAX_MATCHES)
     assert "so many" not in grep(here.root, "hello", SearchLimits(), path="one.txt"), "that was all"
 

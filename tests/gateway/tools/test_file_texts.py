@@ -24,7 +24,7 @@ MOST = 1_000_000
 
 def edit(data: bytes | str, old: str, new: str, *, everywhere: bool = False, most: int = MOST) -> bytes:
     whole = data.encode() if isinstance(data, str) else data
-    return replace_text("a.txt", whole, old, new, everywhere=everywhere, most=most).data
+    return replace_text("a.txt", whole, old, new, everywhere=everywhere, max_bytes=most).data
 
 
 def refusal(data: bytes | str, old: str, new: str = "NEW", *, everywhere: bool = False, most: int = MOST) -> str:
@@ -182,21 +182,21 @@ def test_a_change_that_would_fill_the_memory_is_refused_before() -> None:
 
 def test_the_change_is_shown_where_it_is() -> None:
     data = "".join(f"line {number}\n" for number in range(1, 101)).encode()
-    one = replace_text("a.txt", data, "line 50\n", "fifty\nand more\n", everywhere=False, most=MOST)
+    one = replace_text("a.txt", data, "line 50\n", "fifty\nand more\n", everywhere=False, max_bytes=MOST)
     assert render_edit("a.txt", one).split("\n") == [
         "a.txt, 101 lines; 1 place changed:",
         *(f"{at:6}\t{line}" for at, line in enumerate(("line 48", "line 49", "fifty", "and more", "line 51"), 48)),
         "    53\tline 52",
     ]
-    many = replace_text("a.txt", data, "line 1", "LINE 1", everywhere=True, most=MOST)
+    many = replace_text("a.txt", data, "line 1", "LINE 1", everywhere=True, max_bytes=MOST)
     shown = render_edit("a.txt", many)
     assert "12 places changed" in shown
     assert shown.endswith("... and 9 more places")
     assert [int(number) for number in re.findall(r"(\d+)\tLINE", shown)] == [1, 10, 11, 12, 13]
     assert shown.count("\n   ...") == 2
-    all_gone = replace_text("a.txt", b"a", "a", "", everywhere=False, most=MOST)
+    all_gone = replace_text("a.txt", b"a", "a", "", everywhere=False, max_bytes=MOST)
     assert render_edit("a.txt", all_gone) == "a.txt, 0 lines; 1 place changed:"
-    long = replace_text("a.txt", b"a\n", "a", "\n".join(["x"] * 500), everywhere=False, most=MOST)
+    long = replace_text("a.txt", b"a\n", "a", "\n".join(["x"] * 500), everywhere=False, max_bytes=MOST)
     assert len(render_edit("a.txt", long).splitlines()) < 40
 
 

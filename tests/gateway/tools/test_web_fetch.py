@@ -328,7 +328,7 @@ async def test_a_public_address_of_this_machine_is_not_fetched_unless_allowed() 
         (WebConfig(), "http://1.1.1.1/"),
         (WebConfig(allow_private=("192.0.0.1",)), "http://a.org/"),
     ):
-        fetcher = WebFetcher(config, resolve=names, own=lambda address: address == "1.1.1.1")
+        fetcher = WebFetcher(config, resolve=names, is_own=lambda address: address == "1.1.1.1")
         with pytest.raises(ToolCallRefused, match="no address on the public web"):
             await fetcher.fetch(target, bool)
     async with desk(names=Names({"a.org": [["127.0.0.1"]]})) as tools:  # it is this machine's, and allowed
