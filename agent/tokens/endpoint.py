@@ -1,9 +1,9 @@
-"""Anthropic's own counter, asked beside the conversations and never on the way of one.
+"""Token counter that uses Anthropic's endpoint, in the background and never while a conversation waits.
 
-Obeys platform.claude.com/docs/en/api/messages-count-tokens: the body of a request without what concerns the answer;
-free, but with requests per minute of its own; an estimate, by its own words, that ignores caching.
+Obeys platform.claude.com/docs/en/api/messages-count-tokens: the body of a request without the fields that concern the
+answer; free, but with its own limit of requests per minute; by its own words an estimate, which ignores caching.
 
-The counter that the `llm.context_optimization.token_counter` section asks for.
+`build_counter` chooses the counter for the `llm.context_optimization.token_counter` section.
 """
 
 import asyncio
@@ -23,13 +23,13 @@ from gateway.core.clock import Clock
 
 ANTHROPIC_VERSION = "2023-06-01"
 COUNT_TIMEOUT_S = 20.0
-"""For a whole answer. Nobody waits for it, but a question that hangs keeps the next ones from being asked."""
+"""Limit for a whole answer. Nothing waits for it, but a request that hangs keeps the next ones from being sent."""
 _MAX_CONCURRENT = 2
-"""Questions under way. What does not get a turn is not asked: the next request brings a better one."""
+"""Limit of requests under way. Further ones are dropped: the next request brings a better one."""
 _MAX_IMAGE_CHARS = 1_000_000
-"""Of base64 in a request that is asked about: to send megabytes twice costs more than the answer tells."""
+"""Limit of base64 in a request to be counted: to send megabytes twice costs more than the count is worth."""
 _COUNTED_FIELDS = ("messages", "model", "output_config", "system", "thinking", "tool_choice", "tools")
-"""Of a request's body; the others (`max_tokens`, `stream`, ...) are refused there."""
+"""Fields of a request's body that the endpoint accepts; others (`max_tokens`, `stream`, ...) are refused."""
 
 RequestBody = Mapping[str, object]
 OnCount = Callable[[int], None]
@@ -41,11 +41,11 @@ class _TokenCount(BaseModel):
 
 
 class EndpointCounter:
-    """Counts texts offline, and whole requests by asking the provider.
+    """Counts texts offline, and whole requests by the provider's endpoint.
 
-    `count` is the offline counter's. What the provider said of a request is remembered under the hash of what was
-    asked, so that the same one is asked once. After three failures in a row the provider is left alone for 30 s, then
-    for twice as long each time up to 300 s.
+    `count` is the offline counter's. Counts of the provider are remembered under the hash of the request, so that the
+    same request is sent once. After three failures in a row there are no requests for 30 s, then for twice as long each
+    time up to 300 s.
     """
 
     def __init__(
@@ -58,7 +58,10 @@ class EndpointCounter:
         capacity: int = 1024,
         timeout_s: float = COUNT_TIMEOUT_S,
     ) -> None:
-        """`capacity`: answers remembered; 0: none. `offline` stays its owner's. Raises ValueError: bad URL or key."""
+        """Open no connection yet. Raises ValueError for a bad URL or key.
+
+        `capacity`: limit of counts remembered; 0: none. `offline` stays its owner's to close.
+        """
         secret = "" if api_key.lower() == "none" else api_key
         headers = {"anthropic-version": ANTHROPIC_VERSION} | ({"x-api-key": secret} if secret else {})
         url = join_endpoint(join_endpoint(base_url, "/messages"), "/count_tokens")
@@ -70,9 +73,9 @@ class EndpointCounter:
         self._counts: OrderedDict[bytes, int] = OrderedDict()
         self._pending: dict[bytes, asyncio.Task[None]] = {}
         self.breaker = CircuitBreaker()
-        """For people and metrics."""
+        """State of the endpoint, for people and metrics."""
         self.last_failure = ""
-        """Why the newest failed question failed, for people; empty: none did. Holds no secrets."""
+        """Reason of the newest failure, for people. Empty: none so far. Holds no secrets."""
 
     @property
     def is_exact(self) -> bool:
@@ -82,23 +85,25 @@ class EndpointCounter:
         return self._offline.count(text)
 
     def get_count(self, body: RequestBody) -> int | None:
-        """What the provider counted for this request; None: it has not been asked, or it is forgotten.
+        """Return the provider's count of this request. None: not requested, or forgotten.
 
         No IO, but writes the request as JSON to hash it: 1 ms for 200 KB.
         """
-        asked = countable_body(body)
-        return None if _image_chars(asked) > _MAX_IMAGE_CHARS else self._look_up(_hash_body(asked))
+        counted = countable_body(body)
+        return None if _image_chars(counted) > _MAX_IMAGE_CHARS else self._look_up(_hash_body(counted))
 
     def request_count(self, body: RequestBody, on_count: OnCount = lambda _: None) -> None:
-        """Ask beside what goes on, unless it is known, being asked, full of images, or the provider is left alone.
+        """Request a count in the background.
 
-        `body` is a request as it goes to `/v1/messages`, marks and all; it is read before this returns. `on_count`
-        hears the answer if there is one: at once if it is known, and must not raise. Needs a running loop.
+        Nothing is sent if the count is known or under way, if the request is full of images, or if the breaker is open.
+        `body` is a request as it goes to `/v1/messages`, with its cache breakpoints; it is read before this returns.
+        `on_count` is called with the count if there is one, at once if it is known, and must not raise. Needs a running
+        loop.
         """
-        asked = countable_body(body)
-        if _image_chars(asked) > _MAX_IMAGE_CHARS:
+        counted = countable_body(body)
+        if _image_chars(counted) > _MAX_IMAGE_CHARS:
             return
-        key = _hash_body(asked)
+        key = _hash_body(counted)
         known = self._look_up(key)
         if known is not None:
             on_count(known)
@@ -107,17 +112,17 @@ class EndpointCounter:
         if key in self._pending or len(self._pending) >= _MAX_CONCURRENT or not self.breaker.admits(now_s):
             return
         self.breaker = self.breaker.record_attempt(now_s)
-        task = asyncio.create_task(self._ask(key, asked, on_count), name="count_tokens")
+        task = asyncio.create_task(self._ask(key, counted, on_count), name="count_tokens")
         self._pending[key] = task
         task.add_done_callback(lambda _: self._pending.pop(key, None))
 
     async def wait_settled(self) -> None:
-        """Wait until nothing is being asked."""
+        """Wait until no request is under way."""
         while self._pending:
             await asyncio.wait(self._pending.values())
 
     async def aclose(self) -> None:
-        """End what is being asked and close the connections. Safe to call twice."""
+        """Cancel requests under way and close the connections. Safe to call twice."""
         for task in self._pending.values():
             task.cancel()
         await self.wait_settled()
@@ -128,12 +133,12 @@ class EndpointCounter:
             self._counts.move_to_end(key)
         return self._counts.get(key)
 
-    async def _ask(self, key: bytes, asked: RequestBody, on_count: OnCount) -> None:
+    async def _ask(self, key: bytes, body: RequestBody, on_count: OnCount) -> None:
         try:
             async with asyncio.timeout(self._timeout_s):
-                tokens = self._parse_count(await self._api.post(asked))
+                tokens = self._parse_count(await self._api.post(body))
         except PromptTooLong as error:
-            self.last_failure = error.reason  # the provider is well, and the request is past counting
+            self.last_failure = error.reason  # the provider works, and the request is too long to count
             self.breaker = self.breaker.record_success()
         except TimeoutError:
             self._record_failure(ModelBusy(f"{self._api.host} did not count within {self._timeout_s:g} s"))
@@ -159,31 +164,39 @@ class EndpointCounter:
 
 
 def countable_body(body: RequestBody) -> RequestBody:
-    """What of a request's body is counted: without what concerns the answer, and without marks, which may move."""
-    asked = {name: body[name] for name in _COUNTED_FIELDS if name in body}
-    asked |= {name: _strip_breakpoints(asked[name]) for name in ("system", "tools") if name in asked}
-    if isinstance(messages := asked.get("messages"), list):
-        asked["messages"] = [message | {"content": _strip_breakpoints(message.get("content"))} for message in messages]
-    return asked
+    """Return the part of a request's body that is counted.
+
+    Without fields that concern the answer, and without cache breakpoints, which may move.
+    """
+    counted = {name: body[name] for name in _COUNTED_FIELDS if name in body}
+    counted |= {name: _strip_breakpoints(counted[name]) for name in ("system", "tools") if name in counted}
+    if isinstance(messages := counted.get("messages"), list):
+        counted["messages"] = [
+            message | {"content": _strip_breakpoints(message.get("content"))} for message in messages
+        ]
+    return counted
 
 
 def _strip_breakpoints(items: object) -> object:
-    """Only the items themselves are looked at: what a tool is told or answers may have a `cache_control` of its own."""
+    """Remove the breakpoints of these items.
+
+    Nothing inside of them changes: a tool's arguments and results may have a `cache_control` of their own.
+    """
     if not isinstance(items, list):
         return items
     return [{name: item[name] for name in item if name != "cache_control"} for item in items]
 
 
-def _image_chars(asked: RequestBody) -> int:
-    messages = asked.get("messages")
+def _image_chars(body: RequestBody) -> int:
+    messages = body.get("messages")
     contents = [message.get("content") for message in messages] if isinstance(messages, list) else []
     items = [item for content in contents if isinstance(content, list) for item in content]
     return sum(len(item["source"].get("data", "")) for item in items if item.get("type") == "image")
 
 
-def _hash_body(asked: RequestBody) -> bytes:
-    written = json.dumps(asked, sort_keys=True, separators=(",", ":"))
-    return hashlib.blake2b(written.encode(), digest_size=16).digest()
+def _hash_body(body: RequestBody) -> bytes:
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
 CounterBackend = Literal["auto", "anthropic_api", "tiktoken"]
@@ -194,8 +207,8 @@ def build_counter(
 ) -> OfflineCounter | EndpointCounter:
     """Build the counter for one provider's models. No IO.
 
-    `auto` and `anthropic_api` ask Anthropic's API where that is the provider; all others have no such endpoint and
-    are counted offline. Close an `EndpointCounter` with `aclose`; `offline` stays its owner's.
+    `auto` and `anthropic_api` use Anthropic's endpoint if that is the provider; all other providers have no such
+    endpoint and are counted offline. Close an `EndpointCounter` with `aclose`; `offline` stays its owner's to close.
     """
     if backend == "tiktoken" or not isinstance(provider, AnthropicConfig):
         return offline

@@ -1,24 +1,7 @@
-"""What the agent can do on a platform besides posting: what it is told of these tools. Pure.
+"""Specifications of all built-in tools: name, description and arguments, as the model sees them. Pure.
 
-The agent's own files: what a model is told of the tools for them. Pure.
-
-What the agent can write down and look up. Pure: what it is told of these tools.
-
-The shell, and what runs in the background, as a model is told of them. Pure.
-
-What the agent may do by itself: speak where it lives, put away, rest. Pure.
-
-Reminders, as a model is told of them. Pure.
-
-Reading web pages and searching for them: what a model is told of these tools. Pure.
-
-Reading word for word what was told in part: what a model is told of that tool. Pure.
-
-Names of all tools of agents, those of servers apart. Pure.
-
-Instructions for certain tasks: what a model is told of reading them. Pure.
-
-Ways to end a turn that are not a reply.
+In this order: reading shortened results, files, autonomy, notes, reminders, platforms, shell, skills, web, and the
+tools that end a turn. Tools of MCP servers are not here. The handlers are in `gateway/tools`.
 """
 
 from typing import Annotated, Final
@@ -33,7 +16,7 @@ MAX_EVIDENCE_CHARS: Final = 20_000
 
 
 class FetchEvidenceArgs(ToolArguments):
-    """What `fetch_evidence` takes."""
+    """Arguments of `fetch_evidence`."""
 
     handle: Annotated[
         str,
@@ -55,17 +38,17 @@ FETCH_EVIDENCE = define_tool(
 
 
 DEFAULT_LINES: Final = 2_000
-"""Read at once, where it is not said how many."""
+"""Lines read at once without a `limit`."""
 MAX_LINES: Final = 10_000
 MAX_CONTEXT_LINES: Final = 20
-"""Lines around a match, on each side."""
+"""Limit of lines on each side of a match."""
 MAX_PATTERN_CHARS: Final = 500
 
 _Path = Annotated[str, Field(description="From the top of your files, e.g. notes/today.md.")]
 
 
 class ReadFileArgs(ToolArguments):
-    """What `read_file` takes."""
+    """Arguments of `read_file`."""
 
     path: _Path
     offset: Annotated[int, Field(ge=1, description="First line to read.")] = 1
@@ -73,14 +56,14 @@ class ReadFileArgs(ToolArguments):
 
 
 class WriteFileArgs(ToolArguments):
-    """What `write_file` takes."""
+    """Arguments of `write_file`."""
 
     path: _Path
     text: Annotated[str, Field(description="All of the file.")]
 
 
 class EditFileArgs(ToolArguments):
-    """What `edit_file` takes."""
+    """Arguments of `edit_file`."""
 
     path: _Path
     old: Annotated[str, Field(min_length=1, description="Exactly as it stands in the file, without line numbers.")]
@@ -89,7 +72,7 @@ class EditFileArgs(ToolArguments):
 
 
 class GlobArgs(ToolArguments):
-    """What `glob` takes."""
+    """Arguments of `glob`."""
 
     pattern: Annotated[
         str, Field(max_length=MAX_PATTERN_CHARS, description="E.g. `*`, `notes/*.md` or `**/*.{py,toml}`.")
@@ -97,7 +80,7 @@ class GlobArgs(ToolArguments):
 
 
 class GrepArgs(ToolArguments):
-    """What `grep` takes."""
+    """Arguments of `grep`."""
 
     pattern: Annotated[
         str, Field(min_length=1, max_length=MAX_PATTERN_CHARS, description="Regular expression, matched line by line.")
@@ -109,7 +92,7 @@ class GrepArgs(ToolArguments):
 
 
 class ViewImageArgs(ToolArguments):
-    """What `view_image` takes."""
+    """Arguments of `view_image`."""
 
     path: _Path
 
@@ -152,20 +135,20 @@ MAX_POST_CHARS: Final = 8_000
 
 
 class SendMessageArgs(ToolArguments):
-    """`send_message`."""
+    """Arguments of `send_message`."""
 
     address: Annotated[str, Field(description="Where, as it is written above what is pending there.")]
     text: Annotated[str, Field(min_length=1, max_length=MAX_POST_CHARS, description="What to post, in Markdown.")]
 
 
 class MarkHandledArgs(ToolArguments):
-    """`mark_handled`."""
+    """Arguments of `mark_handled`."""
 
     address: Annotated[str, Field(description="Where, as it is written above what is pending there.")]
 
 
 class RestUntilArgs(ToolArguments):
-    """`rest_until`."""
+    """Arguments of `rest_until`."""
 
     time: Annotated[
         str | None, Field(description="ISO 8601, or like `in 2h` or `18:30`. Left out: until something comes.")
@@ -177,7 +160,7 @@ class RestUntilArgs(ToolArguments):
 
 
 class GoQuietArgs(ToolArguments):
-    """`go_quiet`."""
+    """Arguments of `go_quiet`."""
 
     time: Annotated[str, Field(description="Until when: ISO 8601, or like `in 2h` or `18:30`. At most a day.")]
 
@@ -202,14 +185,14 @@ MAX_NOTE_QUERY_CHARS: Final = 200
 
 
 class JournalArgs(ToolArguments):
-    """What `journal` takes."""
+    """Arguments of `journal`."""
 
     title: Annotated[str, Field(max_length=MAX_TITLE_CHARS, description="One line.")]
     text: Annotated[str, Field(min_length=1, max_length=MAX_TEXT_CHARS, description="What you want to know later.")]
 
 
 class RememberArgs(ToolArguments):
-    """What `remember` takes."""
+    """Arguments of `remember`."""
 
     text: Annotated[
         str,
@@ -222,7 +205,7 @@ class RememberArgs(ToolArguments):
 
 
 class RecallArgs(ToolArguments):
-    """What `recall` takes."""
+    """Arguments of `recall`."""
 
     query: Annotated[
         str,
@@ -233,7 +216,7 @@ class RecallArgs(ToolArguments):
 
 
 class ForgetArgs(ToolArguments):
-    """What `forget` takes."""
+    """Arguments of `forget`."""
 
     what: Annotated[
         str,
@@ -274,7 +257,7 @@ NOTE_TOOLS = (JOURNAL, REMEMBER, RECALL)
 
 
 class RemindArgs(ToolArguments):
-    """What is to come back, and when."""
+    """Arguments of `remind`."""
 
     text: str = Field(description="What to be reminded of, in one line of at most 500 characters.")
     at: str = Field(
@@ -293,11 +276,11 @@ class RemindArgs(ToolArguments):
 
 
 class ListRemindersArgs(ToolArguments):
-    """Those of this place."""
+    """Arguments of `list_reminders`: none."""
 
 
 class CancelReminderArgs(ToolArguments):
-    """Which one."""
+    """Arguments of `cancel_reminder`."""
 
     id: str = Field(description="As list_reminders and remind name it.")
 
@@ -318,14 +301,14 @@ CANCEL_REMINDER = define_tool("cancel_reminder", "Cancel a reminder of this conv
 
 DEFAULT_MESSAGES: Final = 20
 MAX_MESSAGES: Final = 50
-"""Messages at once."""
+"""Limit of messages read at once."""
 MAX_ADDRESS_CHARS: Final = 500
-"""Of a handle or an address."""
+"""Limit of a handle or an address."""
 MAX_REACTION_CHARS: Final = 64
 MAX_EDIT_CHARS: Final = 8_000
 MAX_TOPIC_CHARS: Final = 400
 MAX_CAPTION_CHARS: Final = 1_000
-"""Telegram takes 1,024 (https://core.telegram.org/bots/api#senddocument)."""
+"""Limit of the text with a file. Telegram allows 1,024 (https://core.telegram.org/bots/api#senddocument)."""
 MAX_PATH_CHARS: Final = 1_000
 
 _MessageField = Annotated[
@@ -349,7 +332,7 @@ _AddressField = Annotated[
 
 
 class ReactArgs(ToolArguments):
-    """`react`."""
+    """Arguments of `react`."""
 
     message: _MessageField
     reaction: Annotated[str, Field(min_length=1, max_length=MAX_REACTION_CHARS, description="An emoji.")]
@@ -357,20 +340,20 @@ class ReactArgs(ToolArguments):
 
 
 class EditOwnArgs(ToolArguments):
-    """`edit_own`."""
+    """Arguments of `edit_own`."""
 
     message: _OwnMessageField
     text: Annotated[str, Field(min_length=1, max_length=MAX_EDIT_CHARS, description="All that it is to say.")]
 
 
 class DeleteOwnArgs(ToolArguments):
-    """`delete_own`."""
+    """Arguments of `delete_own`."""
 
     message: _OwnMessageField
 
 
 class ReadRoomArgs(ToolArguments):
-    """`read_room`."""
+    """Arguments of `read_room`."""
 
     address: _AddressField = None
     before: Annotated[
@@ -380,19 +363,19 @@ class ReadRoomArgs(ToolArguments):
 
 
 class WhoArgs(ToolArguments):
-    """`who`."""
+    """Arguments of `who`."""
 
     address: _AddressField = None
 
 
 class SetTopicArgs(ToolArguments):
-    """`set_topic`."""
+    """Arguments of `set_topic`."""
 
     topic: Annotated[str, Field(max_length=MAX_TOPIC_CHARS, description="One line.")]
 
 
 class SendFileArgs(ToolArguments):
-    """`send_file`."""
+    """Arguments of `send_file`."""
 
     path: Annotated[str, Field(min_length=1, max_length=MAX_PATH_CHARS, description="Of one of your files.")]
     text: Annotated[str, Field(max_length=MAX_CAPTION_CHARS, description="Posted with it, in Markdown.")] = ""
@@ -418,14 +401,14 @@ PLATFORM_TOOLS: Final = (DELETE_OWN, EDIT_OWN, REACT, READ_ROOM, SEND_FILE, SET_
 
 
 MAX_COMMAND_BYTES: Final = 100_000
-"""Linux takes arguments of 131,072 bytes at most (MAX_ARG_STRLEN, execve(2))."""
+"""Limit of a command. Linux allows arguments of 131,072 bytes (MAX_ARG_STRLEN, execve(2))."""
 MAX_TAIL_LINES: Final = 10_000
 
 _JobField = Annotated[str, Field(max_length=20, description="As `bash` named it, e.g. j1.")]
 
 
 class BashArgs(ToolArguments):
-    """What `bash` takes."""
+    """Arguments of `bash`."""
 
     command: Annotated[str, Field(min_length=1, max_length=MAX_COMMAND_BYTES, description="For `bash -c`.")]
     timeout: Annotated[
@@ -437,11 +420,11 @@ class BashArgs(ToolArguments):
 
 
 class JobsArgs(ToolArguments):
-    """What `jobs` takes: nothing."""
+    """Arguments of `jobs`: none."""
 
 
 class JobOutputArgs(ToolArguments):
-    """What `job_output` takes."""
+    """Arguments of `job_output`."""
 
     job: _JobField
     tail: Annotated[
@@ -450,7 +433,7 @@ class JobOutputArgs(ToolArguments):
 
 
 class JobKillArgs(ToolArguments):
-    """What `job_kill` takes."""
+    """Arguments of `job_kill`."""
 
     job: _JobField
 
@@ -475,7 +458,7 @@ MAX_SKILL_PATH_CHARS: Final = 400
 
 
 class LoadSkillArgs(ToolArguments):
-    """What `load_skill` takes."""
+    """Arguments of `load_skill`."""
 
     name: Annotated[str, Field(min_length=1, max_length=64, description="As the catalogue of skills names it.")]
     file: Annotated[
@@ -494,14 +477,14 @@ LOAD_SKILL = define_tool(
 
 MAX_URL_CHARS: Final = 4_000
 MAX_WEB_QUERY_CHARS: Final = 400
-"""What Brave takes at most (api-dashboard.search.brave.com, api-reference/web/search)."""
+"""Limit of a query: that of Brave (api-dashboard.search.brave.com, api-reference/web/search)."""
 DEFAULT_RESULTS: Final = 5
 MAX_RESULTS: Final = 20
-"""What Brave and Tavily give at most."""
+"""Limit of results: that of Brave and Tavily."""
 
 
 class WebFetchArgs(ToolArguments):
-    """What `web_fetch` takes."""
+    """Arguments of `web_fetch`."""
 
     url: Annotated[
         str, Field(min_length=1, max_length=MAX_URL_CHARS, description="The whole address, with http:// or https://.")
@@ -509,7 +492,7 @@ class WebFetchArgs(ToolArguments):
 
 
 class WebSearchArgs(ToolArguments):
-    """What `web_search` takes."""
+    """Arguments of `web_search`."""
 
     query: Annotated[str, Field(min_length=1, max_length=MAX_WEB_QUERY_CHARS, description="A few words.")]
     count: Annotated[int, Field(ge=1, le=MAX_RESULTS, description="How many results.")] = DEFAULT_RESULTS
@@ -546,9 +529,9 @@ ALL_TOOLS: Final = (
     LOAD_SKILL,
     *WEB_TOOLS,
 )
-"""Every tool but those that end a turn."""
+"""All tools but those that end a turn."""
 TOOL_NAMES: Final = tuple(sorted(spec.name for spec in ALL_TOOLS))
-"""Sorted. Those that end a turn are no tools that could be off."""
+"""Their names, sorted. The tools that end a turn cannot be switched off, so they are not listed."""
 
 
 STAY_SILENT = ToolSpec(
@@ -564,3 +547,4 @@ YIELD_TO_USER = ToolSpec(
     is_task=False,
 )
 ENDING_TOOLS = (STAY_SILENT, YIELD_TO_USER)
+"""Tools that end a turn without a reply, or with the text beside the call."""

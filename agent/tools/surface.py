@@ -1,7 +1,7 @@
-"""How tools are told to a model: each by itself, or one that calls all others by the names of a catalogue. Pure.
+"""Surface of the tools: each offered by itself, or all through `call_capability` and a catalogue. Pure.
 
-With the catalogue what a model is told of as tools is always the same bytes: a new capability changes a block behind
-the identity, and nothing in front of it.
+With the catalogue a request always lists the same single tool: a new capability changes a block behind the identity,
+and nothing in front of it.
 """
 
 import json
@@ -22,7 +22,7 @@ MAX_SIGNATURE_CHARS: Final = 600
 
 
 class CallCapabilityArgs(ToolArguments):
-    """What `call_capability` takes."""
+    """Arguments of `call_capability`."""
 
     capability: Annotated[str, Field(min_length=1, description="Its name, as the catalogue has it.")]
     args: Annotated[dict[str, Any], Field(description="What it takes, by name.")] = {}  # noqa: RUF012 - pydantic copies it
@@ -44,42 +44,52 @@ Call them by `call_capability`. Behind each name stands what it takes; `?` may b
 
 
 def specs_on_wire(specs: Sequence[ToolSpec], surface: ToolSurface, *, late: bool = False) -> tuple[ToolSpec, ...]:
-    """What a model is told of as its tools. `late`: others may come that it could not call else."""
+    """Return the tools that the request lists.
+
+    `late`: other tools may be added that the model could not call otherwise.
+    """
     if surface == "capability":
         return (CALL_CAPABILITY,)
     return (*specs, CALL_CAPABILITY) if late else tuple(specs)
 
 
 def render_catalogue(specs: Iterable[ToolSpec]) -> str:
-    """All of them as text: sorted by name, the same bytes for the same tools."""
+    """Render the catalogue, sorted by name: the same bytes for the same tools."""
     lines = [
-        f"- {one.name}{_render_signature(one)}: {_render_line(one)}" for one in sorted(specs, key=lambda one: one.name)
+        f"- {spec.name}{_render_signature(spec)}: {_render_line(spec)}"
+        for spec in sorted(specs, key=lambda spec: spec.name)
     ]
     return "\n".join([CATALOGUE_HEADING, *lines])
 
 
 def unwrap_call(call: ToolCall) -> ToolCall:
-    """The call of a tool that a call of `call_capability` is; any other one, and one that says nothing, is itself."""
+    """Return the call of the tool inside of a `call_capability` call.
+
+    Other calls, and one without a valid capability, are returned unchanged.
+    """
     if call.name != CALL_CAPABILITY.name:
         return call
     try:
-        written = json.loads(call.arguments)
+        parsed = json.loads(call.arguments)
     except (ValueError, RecursionError):
         return call
-    name = written.get("capability") if isinstance(written, dict) else None
+    name = parsed.get("capability") if isinstance(parsed, dict) else None
     if not isinstance(name, str) or not name.strip() or name == CALL_CAPABILITY.name:
         return call
-    args = written.get("args")
-    if not isinstance(args, str):  # else it is an object that was written as text
+    args = parsed.get("args")
+    if not isinstance(args, str):  # a string is an object that was written as text
         args = "{}" if args is None else canonical_json(args)
     return replace(
         call, name=join_surrogates(name.strip()), arguments=join_surrogates(args)
     )  # an escape may be half a character
 
 
-def wrap_calls(calls: Iterable[ToolCall], told: Iterable[ToolSpec]) -> tuple[ToolCall, ...]:
-    """The calls as a model that is told of these tools can make them: what leaks by another name is a capability."""
-    names = {spec.name for spec in told}
+def wrap_calls(calls: Iterable[ToolCall], listed: Iterable[ToolSpec]) -> tuple[ToolCall, ...]:
+    """Return the calls in the form that the model can make with these tools.
+
+    With the catalogue, a leaked call by another name becomes a call of `call_capability`.
+    """
+    names = {spec.name for spec in listed}
     return tuple([_wrap_call(call) if names == {CALL_CAPABILITY.name} else call for call in calls])
 
 
@@ -93,28 +103,30 @@ def _wrap_call(call: ToolCall) -> ToolCall:
     return replace(call, name=CALL_CAPABILITY.name, arguments=canonical_json({"capability": call.name, "args": args}))
 
 
-def _render_line(one: ToolSpec) -> str:
-    said = one.summary or one.description.split(". ")[0]
-    return to_single_line(said[: 2 * MAX_LINE_CHARS], MAX_LINE_CHARS)
+def _render_line(spec: ToolSpec) -> str:
+    summary = spec.summary or spec.description.split(". ")[0]
+    return to_single_line(summary[: 2 * MAX_LINE_CHARS], MAX_LINE_CHARS)
 
 
-def _render_signature(one: ToolSpec) -> str:
-    schema = json.loads(one.schema)
-    wanted = schema.get("required", [])
-    told = [
-        f"{to_single_line(name, 40)}{'' if name in wanted else '?'}: {_render_type(form)}"
-        for name, form in sorted(schema.get("properties", {}).items(), key=lambda item: item[0] not in wanted)
+def _render_signature(spec: ToolSpec) -> str:
+    schema = json.loads(spec.schema)
+    required = schema.get("required", [])
+    parameters = [
+        f"{to_single_line(name, 40)}{'' if name in required else '?'}: {_render_type(parameter_schema)}"
+        for name, parameter_schema in sorted(
+            schema.get("properties", {}).items(), key=lambda item: item[0] not in required
+        )
     ]
-    made = f"({', '.join(told)})"
-    return made if len(made) <= MAX_SIGNATURE_CHARS else f"{made[:MAX_SIGNATURE_CHARS]}...)"
+    signature = f"({', '.join(parameters)})"
+    return signature if len(signature) <= MAX_SIGNATURE_CHARS else f"{signature[:MAX_SIGNATURE_CHARS]}...)"
 
 
-def _render_type(form: object) -> str:
-    if not isinstance(form, dict):
+def _render_type(schema: object) -> str:
+    if not isinstance(schema, dict):
         return "any"
-    if isinstance(form.get("enum"), list):
-        return "|".join(canonical_json(one) for one in form["enum"])[:80]
-    kind = form.get("type")
+    if isinstance(schema.get("enum"), list):
+        return "|".join(canonical_json(value) for value in schema["enum"])[:80]
+    kind = schema.get("type")
     if kind == "array":
-        return f"[{_render_type(form.get('items'))}]"
+        return f"[{_render_type(schema.get('items'))}]"
     return kind if isinstance(kind, str) else "any"

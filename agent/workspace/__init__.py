@@ -1,13 +1,13 @@
-"""Who the agent is: the files of its workspace, as the model reads them.
+"""Workspace of an agent: the files that say who it is, as the model reads them.
 
-`bundle` (pure) lays the files out as text, `avatar` and `png` (pure) read a character card, `files` is the
-way to the disk, `cache` keeps what was read until `watch` hears of a change.
+`persona` (what is read, and its text) and `skills` (instructions for certain tasks) read from the disk and compose
+text, `character_card` (pure) parses character cards, and `cache` keeps what was read until its files change.
 
-A workspace is one directory. Read are, directly in it, `IDENTITY.md`, `SOUL.md`, `AGENTS.md`, a character card
-(`AVATAR.json`, or else `AVATAR.png`), and, only where the agent is alone with its owner, `USER.md` and `MEMORY.md`.
-`SOUL.anthropic.md` stands in for `SOUL.md` where a model of that family is asked. All may be missing.
-Where the workspace is the one that comes with the package, an agent's `USER.md` and `MEMORY.md` are in a directory
-of its own, beside the store.
+A workspace is one directory. These files are read directly in it: `IDENTITY.md`, `SOUL.md`, `AGENTS.md`, a character
+card (`AVATAR.json`, or else `AVATAR.png`), and, only if the agent is alone with its owner, `USER.md` and `MEMORY.md`.
+`SOUL.anthropic.md` replaces `SOUL.md` for a model of that family, and so for other files and families. All may be
+missing. If the workspace is the one that comes with the package, an agent's `USER.md` and `MEMORY.md` are in a
+directory of its own, beside the store.
 """
 
 from agent.workspace.persona import default_workspace

@@ -1,10 +1,10 @@
 """Workspaces in memory, read again when their files change.
 
-A hit costs a look into a dict. It is one only while a watcher listens; before that, where a directory
-cannot be watched, and for files that are links, the files are compared with their state on the disk at every turn.
-What was read once is never lost to a file that cannot be read just now: an editor may be at work.
+A hit costs a look-up in a dict. That needs a watcher that is active. Before it is, if a directory cannot be watched,
+and for files that are links, the files are compared with their state on the disk at every turn. If a file cannot be
+read at present, because an editor may be at work, its previous content stays.
 
-Hears of changes in a workspace's directory, in a thread of its own.
+`WorkspaceCache` is the cache; `DirectoryWatcher` reports changes of a directory from a thread of its own.
 """
 
 import asyncio
@@ -23,30 +23,31 @@ from gateway.core.clock import Clock
 logger = logging.getLogger("reverie.workspace")
 
 CHECK_MS = 1_000
-"""How often it is made sure that the directory is still the one that is watched: a deleted one falls silent."""
+"""Milliseconds between checks that the directory is still the one that is watched: a deleted one gives no more
+reports."""
 RETRY_S = 2.0
-"""Between attempts to watch a directory that is not there or cannot be watched."""
+"""Seconds between attempts to watch a directory that does not exist or cannot be watched."""
 MAX_STEP_MS = 250
-"""How often the library looks for news. Also how long `stop` takes at most."""
+"""Milliseconds between two checks of the library for changes. Also the longest duration of `stop`."""
 DELETED = 3
-"""`watchfiles.Change.deleted`. A directory that is renamed is deleted, too."""
+"""`watchfiles.Change.deleted`. A directory that is renamed counts as deleted, too."""
 
 
 class WatchReport(Enum):
-    """What a watcher reports."""
+    """Report of a watcher."""
 
     WATCHING = "watching"
-    """From now on every change is reported; what happened before may not have been."""
+    """Every change is reported from now on. Earlier changes may have been missed."""
     CHANGED = "changed"
-    """A file that counts came, went or changed."""
+    """A relevant file was created, removed or changed."""
     DEAF = "deaf"
-    """Changes are not heard of any more. It tries again by itself."""
+    """Changes are not reported any more. The watcher tries again by itself."""
 
 
 class DirectoryWatcher:
-    """Reports until it is stopped.
+    """Watches a directory until it is stopped.
 
-    `report` is called in this thread, first with WATCHING or DEAF. False: nobody listens any more, and it ends.
+    `report` is called in its thread, first with WATCHING or DEAF. If it returns False, the watcher ends.
     """
 
     def __init__(
@@ -58,10 +59,11 @@ class DirectoryWatcher:
         counts: Callable[[str], bool] | None = None,
         meanwhile: str = "its files are compared at each turn",
     ) -> None:
-        """`debounce_ms`: how long changes are gathered, so that one that takes several steps counts as one.
+        """Start the thread.
 
-        `counts`: whether a change of the file of that path is reported; None: as `is_persona_file` says. `meanwhile`:
-        what happens while the directory cannot be watched, for the log.
+        `debounce_ms`: time in which changes are gathered, so that one that takes several steps counts as one. `counts`:
+        returns whether a change of the file of that path is reported; None: `is_persona_file`. `meanwhile`: fallback
+        while the directory cannot be watched, in words for the log.
         """
         self._root = root
         self._path = str(root.absolute())
@@ -70,84 +72,87 @@ class DirectoryWatcher:
         self._is_relevant = counts or is_persona_file
         self._meanwhile = meanwhile
         self._stopping = threading.Event()
-        # A daemon, as a crash elsewhere must not leave the process hanging; `join` is the orderly end.
+        # A daemon thread, so that a crash elsewhere does not leave the process hanging; `join` is the orderly end.
         self._thread = threading.Thread(target=self._run, name=f"watch {root.name}", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask it to end; returns at once."""
+        """Ask the thread to end. Returns at once."""
         self._stopping.set()
 
     def join(self) -> None:
-        """Wait until it has ended. Blocks: after `stop` for a quarter of a second, or while the disk is silent."""
+        """Wait until the thread has ended.
+
+        Blocks for a quarter of a second after `stop`, or for as long as the disk does not answer.
+        """
         self._thread.join()
 
-    def _send_report(self, heard: WatchReport) -> None:
-        if not self._report(heard):
+    def _send_report(self, watch_report: WatchReport) -> None:
+        if not self._report(watch_report):
             self._stopping.set()
 
     def _run(self) -> None:
-        told: str | None = None
+        last_error: str | None = None
         while not self._stopping.is_set():
             try:
                 self._watch()
             except (OSError, RuntimeError) as error:  # RuntimeError: watchfiles' own failures
                 self._send_report(WatchReport.DEAF)
-                if str(error) != told:
-                    told = str(error)
-                    logger.warning("%s cannot be watched: %s; %s", self._root, self._meanwhile, told)
+                if str(error) != last_error:
+                    last_error = str(error)
+                    logger.warning("%s cannot be watched: %s; %s", self._root, self._meanwhile, last_error)
                 self._stopping.wait(RETRY_S)
 
     def _watch(self) -> None:
-        """Watch this directory until it is another one, or gone, or `stop`. Raises OSError or RuntimeError."""
-        # In this thread and not at the top: 9 ms and 1.3 MB, for nothing where the cache is off.
+        """Watch the directory until it is replaced or gone, or until `stop`. Raises OSError or RuntimeError."""
+        # Imported here and not at the top: 9 ms and 1.3 MB that are not needed if the cache is off.
         from watchfiles._rust_notify import RustNotify  # noqa: PLC0415
 
-        which = self._directory_id()
+        watched_id = self._directory_id()
         step_ms = min(max(self._debounce_ms // 2, 1), MAX_STEP_MS)
-        # Not its `watch`, which does not tell when it has begun: https://watchfiles.helpmanual.io/api/rust_backend/
+        # Not its `watch`, which does not report when it has begun: https://watchfiles.helpmanual.io/api/rust_backend/
         with RustNotify([self._path], False, False, 0, False, False) as notify:
             self._send_report(WatchReport.WATCHING)
-            while not self._stopping.is_set() and self._directory_id() == which:
-                news = notify.watch(self._debounce_ms, step_ms, CHECK_MS, self._stopping)
-                if not isinstance(news, set):  # stopped, or nothing new
+            while not self._stopping.is_set() and self._directory_id() == watched_id:
+                changes = notify.watch(self._debounce_ms, step_ms, CHECK_MS, self._stopping)
+                if not isinstance(changes, set):  # stopped, or nothing new
                     continue
-                if any(self._is_relevant(path) for _, path in news):
+                if any(self._is_relevant(path) for _, path in changes):
                     self._send_report(WatchReport.CHANGED)
-                if (DELETED, self._path) in news:  # one in its place may have its inode
+                if (DELETED, self._path) in changes:  # a new directory may have the same inode
                     return
 
     def _directory_id(self) -> tuple[int, int]:
-        seen = self._root.stat()
-        return seen.st_dev, seen.st_ino
+        status = self._root.stat()
+        return status.st_dev, status.st_ino
 
 
 def is_persona_file(path: str) -> bool:
-    """Whether a change of this file can change what is read."""
+    """Return whether a change of this file can change the persona."""
     name = path.rpartition("/")[2]
     return name.endswith(".md") or name in CARD_FILES
 
 
 MAX_ENTRIES = 64
-"""Bundles kept: agents by scopes by families. One has at most 60,000 characters and their headings."""
+"""Limit of bundles in memory: agents by scopes by families. One has at most 60,000 characters and headings."""
 
 BundleKey = tuple[Path, PersonaScope, str, Path | None]
-"""The workspace, the scope, the family, and the agent's own directory."""
+"""Workspace, scope, family, and the agent's own directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceCounts:
-    """What happened since the start, by workspace directory."""
+    """Counters since the start, by workspace directory."""
 
     hits: Counter[str] = field(default_factory=Counter)
-    """Answered from memory; also after a comparison that found nothing new."""
+    """Answers from memory, also after a comparison without a difference."""
     misses: Counter[str] = field(default_factory=Counter)
-    """The files were read."""
+    """Readings of the files."""
     invalidations: Counter[str] = field(default_factory=Counter)
-    """A change made what was in memory useless. Changes within the debounce count once."""
+    """Changes that made the content in memory useless. Changes within the debounce count once."""
 
     def by_path(self) -> dict[str, tuple[int, int, int]]:
-        """Hits, misses and invalidations of each directory."""
+        """Return hits, misses and invalidations of each directory."""
         paths = sorted({*self.hits, *self.misses, *self.invalidations})
         return {path: (self.hits[path], self.misses[path], self.invalidations[path]) for path in paths}
 
@@ -158,32 +163,37 @@ class _CachedBundle:
     marks: FileMarks
     is_linked: bool
     read_at: float
-    """By the clock's `monotonic`."""
+    """Time by the clock's `monotonic`."""
     change_count: int
+    """`change_count` of the workspace, from before this was read or compared."""
     session: int
-    """The workspace's, from before this was read or compared."""
+    """`session` of the workspace, from before this was read or compared."""
 
 
 @dataclass(slots=True)
 class _WatchedWorkspace:
-    """One directory."""
+    """State of one directory."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     watcher: DirectoryWatcher | None = None
     watcher_count: int = 0
-    """So many there were, with this one."""
+    """Number of watchers so far, this one included."""
     is_watching: bool = False
     change_count: int = 0
-    """That the watcher reported."""
+    """Number of changes that the watcher reported."""
     session: int = 0
-    """Goes up when the watcher begins to listen: what happened before it may have missed."""
+    """Number of times that a watcher became active. It may have missed earlier changes."""
 
 
 class WorkspaceCache:
-    """Bundles by directory, scope and family of models. For one event loop; `aclose` ends its threads."""
+    """Bundles by directory, scope and family of models. For one event loop. `aclose` ends its threads."""
 
     def __init__(self, clock: Clock, *, watch_debounce_ms: int = 500, max_age_seconds: float = 0) -> None:
-        """`max_age_seconds`: after this long the files are read again whatever was heard. 0: never for that reason."""
+        """Start without bundles and threads.
+
+        `max_age_seconds`: age after which the files are read again even without a reported change. 0: never for that
+        reason.
+        """
         self.counts = WorkspaceCounts()
         self._clock = clock
         self._debounce_ms = watch_debounce_ms
@@ -192,16 +202,16 @@ class WorkspaceCache:
         self._workspaces: dict[Path, _WatchedWorkspace] = {}
         self._logged_notes: OrderedDict[BundleKey, tuple[str, ...]] = OrderedDict()
         self._ending: list[DirectoryWatcher] = []
-        """Those that were told to stop."""
+        """Watchers that were asked to stop."""
         self._closed = False
 
     def reconfigure(self, *, watch_debounce_ms: int, max_age_seconds: float) -> None:
-        """Go by these from now on. Returns at once."""
+        """Use these settings from now on. Returns at once."""
         self._max_age_s = max_age_seconds
         if watch_debounce_ms == self._debounce_ms:
             return
         self._debounce_ms = watch_debounce_ms
-        for workspace in self._workspaces.values():  # until another one listens the files are compared
+        for workspace in self._workspaces.values():  # until a new watcher is active the files are compared
             if workspace.watcher is not None:
                 self._end_watcher(workspace.watcher)
             workspace.watcher, workspace.is_watching = None, False
@@ -209,11 +219,11 @@ class WorkspaceCache:
     async def get(
         self, root: Path, *, scope: PersonaScope, family: str, own: Path | None = None, cached: bool = True
     ) -> PersonaBundle:
-        """What the workspace says, for a model of `family`. Does not suspend if it is in memory and watched.
+        """Return the bundle of a workspace for a model of `family`. Does not suspend if it is in memory and watched.
 
-        `own`: as `agent.workspace.persona.read_workspace`. It is not watched, but compared at every turn that is told
-        of it. `cached` false: read now, neither kept nor counted. A directory that is not there gives an empty bundle
-        and a warning. Raises OSError if a file cannot be read and there is nothing from before.
+        `own`: as in `agent.workspace.persona.read_workspace`. It is not watched, but compared at every turn that needs
+        it. `cached` False: read now, neither kept nor counted. A directory that does not exist gives an empty bundle
+        and a warning. Raises OSError if a file cannot be read and there is no earlier content.
         """
         key = (root, scope, family, own if scope == "private" and own != root else None)
         if not cached:
@@ -223,7 +233,7 @@ class WorkspaceCache:
         workspace = self._workspaces.setdefault(root, _WatchedWorkspace())
         if self._is_fresh(key, workspace):
             return self._count_hit(key)
-        async with workspace.lock:  # whoever waited here finds what the one before has read
+        async with workspace.lock:  # a caller that waited here finds what the one before has read
             if self._is_fresh(key, workspace):
                 return self._count_hit(key)
             if workspace.watcher is None and not self._closed:
@@ -233,7 +243,7 @@ class WorkspaceCache:
             return await self._read(key, workspace)
 
     async def aclose(self) -> None:
-        """End the threads. Afterwards `get` still answers, by comparing. Safe to call twice."""
+        """End the threads. Afterwards `get` still works, by comparing. Safe to call twice."""
         self._closed = True
         for workspace in self._workspaces.values():
             if workspace.watcher is not None:
@@ -248,7 +258,7 @@ class WorkspaceCache:
         self._ending.append(watcher)
 
     def _is_fresh(self, key: BundleKey, workspace: _WatchedWorkspace) -> bool:
-        """Whether memory is known to be what the files say, without a look at the disk."""
+        """Return whether memory is known to agree with the files, without looking at the disk."""
         entry = self._entries.get(key)
         return (
             entry is not None
@@ -268,7 +278,7 @@ class WorkspaceCache:
         return self._entries[key].bundle
 
     async def _is_unchanged(self, key: BundleKey, workspace: _WatchedWorkspace) -> bool:
-        """Whether a look at the disk finds the files as they were when they were read."""
+        """Return whether the files on the disk are as they were when they were read."""
         entry = self._entries.get(key)
         if entry is None or entry.change_count != workspace.change_count or self._is_expired(entry):
             return False
@@ -310,7 +320,7 @@ class WorkspaceCache:
         return reading.bundle
 
     def _evict(self) -> None:
-        """What was used least lately, and the watchers of directories that nobody asks about any more."""
+        """Drop the bundles that were not used for longest, and watchers of directories without any."""
         while len(self._entries) > MAX_ENTRIES:
             (root, *_), _ = self._entries.popitem(last=False)
             if not any(root == other for other, *_ in self._entries):
@@ -322,22 +332,22 @@ class WorkspaceCache:
         loop, number = asyncio.get_running_loop(), workspace.watcher_count + 1
         workspace.watcher_count = number
 
-        def report(heard: WatchReport) -> bool:
+        def report(watch_report: WatchReport) -> bool:
             try:
-                loop.call_soon_threadsafe(self._on_report, root, workspace, number, heard)
+                loop.call_soon_threadsafe(self._on_report, root, workspace, number, watch_report)
             except RuntimeError:  # the loop is closed
                 return False
             return True
 
         return DirectoryWatcher(root, self._debounce_ms, report)
 
-    def _on_report(self, root: Path, workspace: _WatchedWorkspace, number: int, heard: WatchReport) -> None:
+    def _on_report(self, root: Path, workspace: _WatchedWorkspace, number: int, watch_report: WatchReport) -> None:
         if workspace.watcher is None or number != workspace.watcher_count:
-            return  # its last words
-        if heard is WatchReport.CHANGED:
+            return  # from a watcher that was stopped
+        if watch_report is WatchReport.CHANGED:
             self._invalidate(root, workspace)
             return
-        workspace.is_watching = heard is WatchReport.WATCHING
+        workspace.is_watching = watch_report is WatchReport.WATCHING
         if workspace.is_watching:
             workspace.session += 1
 
@@ -347,7 +357,7 @@ class WorkspaceCache:
         workspace.change_count += 1
 
     def _log_notes(self, key: BundleKey, notes: tuple[str, ...]) -> None:
-        """Log what is new; the same at every turn would be noise."""
+        """Log notes that are new; the same ones at every turn would be noise."""
         for note in notes:
             if note not in self._logged_notes.get(key, ()):
                 logger.warning("%s", note)

@@ -1,22 +1,19 @@
-"""Character cards as SillyTavern writes them. Pure; what cannot be read is a `InvalidCard`, never another error.
+"""Character cards as SillyTavern writes them, and the normal form of texts. Pure.
 
-Version 2: https://github.com/malfoyslastname/character-card-spec-v2/blob/main/spec_v2.md
-Version 3: https://github.com/kwaroran/character-card-spec-v3/blob/main/SPEC_V3.md
+A card that cannot be read raises `InvalidCard`, never another error. Specifications:
 
-Where this departs from the specifications:
+- Version 2: https://github.com/malfoyslastname/character-card-spec-v2/blob/main/spec_v2.md
+- Version 3: https://github.com/kwaroran/character-card-spec-v3/blob/main/SPEC_V3.md
+- Texts in PNG files: https://www.w3.org/TR/png-3/ sections 5 (chunks) and 11.3.3 (tEXt, zTXt, iTXt)
 
-- The card stands in the prompt's cached front. So what they put behind the history (`post_history_instructions`)
-  is an instruction like the others, `system_prompt` adds to the gateway's own text and does not replace it, of
-  lore only what is constant is used, and chance takes the first choice: nothing may differ between two turns.
+Differences from the specifications:
+
+- The card is part of the prompt's cached front, so it must not differ between two turns. Therefore the text for
+  behind the history (`post_history_instructions`) is an instruction like the others, `system_prompt` adds to the
+  gateway's own text and does not replace it, only constant lore is used, and random choices take the first option.
 - Greetings and examples are samples of style. The agent does not greet, and nobody it talks to is `{{user}}`.
 - Version 3 forbids the use of `personality`, `scenario` and the like in one sentence and lists them as
   its own fields in the next; cards carry them, so they are used.
-
-The texts in a PNG file. Pure; bounded in size, chunks and decompressed bytes.
-
-Rules: https://www.w3.org/TR/png-3/ sections 5 (chunks) and 11.3.3 (tEXt, zTXt, iTXt).
-
-What people write, in one form. Pure: the same words give the same bytes, whichever editor saved them.
 """
 
 import base64
@@ -30,32 +27,32 @@ from dataclasses import dataclass
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 MAX_CHUNKS = 20_000
-"""A picture of 16 MB in pieces of 8 KiB, the smallest that encoders write, has 2,000."""
+"""Limit of chunks. An image of 16 MB in chunks of 8 KiB, the smallest that encoders write, has 2,000."""
 MAX_TEXT_BYTES = 4_000_000
-"""Of one text, decompressed."""
+"""Limit of one text, decompressed."""
 
 _CHUNK_HEAD = struct.Struct(">I4s")
 _CRC_BYTES = 4
 
 
 class InvalidPng(ValueError):
-    """Not a whole PNG file, or one whose texts cannot be trusted. The text says what is wrong."""
+    """Not a whole PNG file, or one with invalid texts. The message says what is wrong."""
 
 
 def read_png_texts(content: bytes) -> dict[str, bytes]:
-    """The file's texts by keyword in lower case, the first of each, undecoded. Raises `InvalidPng`."""
+    """Return the file's texts by keyword in lower case, the first of each, undecoded. Raises `InvalidPng`."""
     found: dict[str, bytes] = {}
     for kind, data in _iter_chunks(content):
         if kind not in (b"tEXt", b"zTXt", b"iTXt"):
             continue
-        keyword, nul, rest = data.partition(b"\0")
+        keyword, nul, value = data.partition(b"\0")
         if nul:
-            found.setdefault(keyword.decode("latin-1").lower(), _decode_chunk_text(kind, rest))
+            found.setdefault(keyword.decode("latin-1").lower(), _decode_chunk_text(kind, value))
     return found
 
 
 def _iter_chunks(content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Kind and data of each chunk up to the end of the picture; pixels are passed over unchecked."""
+    """Yield kind and data of each text chunk up to the end of the image. Other chunks are skipped unchecked."""
     if not content.startswith(PNG_SIGNATURE):
         raise InvalidPng("it is not a PNG file")
     at = len(PNG_SIGNATURE)
@@ -78,7 +75,7 @@ def _iter_chunks(content: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _decode_chunk_text(kind: bytes, rest: bytes) -> bytes:
-    """What follows the keyword and its NUL."""
+    """Return the text of a chunk. `rest`: everything behind the keyword and its NUL."""
     if kind == b"tEXt":
         return rest
     if kind == b"zTXt":
@@ -88,12 +85,12 @@ def _decode_chunk_text(kind: bytes, rest: bytes) -> bytes:
     return _inflate(rest[1:2], text) if rest[:1] == b"\1" else text
 
 
-def _inflate(method: bytes, packed: bytes) -> bytes:
+def _inflate(method: bytes, compressed: bytes) -> bytes:
     if method != b"\0":
         raise InvalidPng("a text in the PNG file is compressed in an unknown way")
     unpacker = zlib.decompressobj()
     try:
-        text = unpacker.decompress(packed, MAX_TEXT_BYTES)
+        text = unpacker.decompress(compressed, MAX_TEXT_BYTES)
     except zlib.error:
         raise InvalidPng("a compressed text in the PNG file is damaged") from None
     if not unpacker.eof:
@@ -106,14 +103,18 @@ _CONTROL_CHARS = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f]")
 
 
 def decode_text(content: bytes) -> str:
-    """A file as text: what is not UTF-8 is replaced, a byte order mark dropped, the rest is `normalize_text`."""
+    """Decode a file and normalize it by `normalize_text`.
+
+    Invalid UTF-8 is replaced, and a byte order mark dropped.
+    """
     return normalize_text(content.decode("utf-8", "replace").removeprefix("\N{ZERO WIDTH NO-BREAK SPACE}"))
 
 
 def normalize_text(text: str) -> str:
-    """One kind of line end, no control characters but tab, no space at the end of a line or around the whole.
+    """Return the text in normal form, so that equal words are equal bytes, whichever editor saved them.
 
-    Lone surrogates, which JSON can spell and no wire can carry, are replaced.
+    One kind of line end, no control characters but tab, no space at the end of a line or around the whole. Lone
+    surrogates, which JSON can spell and no wire can carry, are replaced.
     """
     text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     text = _CONTROL_CHARS.sub("", _LINE_END.sub("\n", text))
@@ -121,41 +122,41 @@ def normalize_text(text: str) -> str:
 
 
 CARD_FILES = ("AVATAR.json", "AVATAR.png")
-"""Where a workspace keeps its card: the first of these that is there, and nowhere else."""
+"""Names of a workspace's card: the first that exists, and nowhere else."""
 MAX_CARD_FILE_BYTES = 16_000_000
 MAX_NAME_CHARS = 100
 MAX_FIELD_CHARS = 50_000
-"""Of one field, before macros; far more than is used of a whole card."""
+"""Limit of one field, before macros: far more than is used of a whole card."""
 MAX_LORE_ENTRIES = 1_000
-"""Entries of a character book that are looked at."""
+"""Limit of entries of a character book that are read."""
 USER_MACRO = "the person you talk to"
 
 CARD_SPECS = ("chara_card_v2", "chara_card_v3")
 
 
 class InvalidCard(ValueError):
-    """The file holds no character card that can be used. The text says why, and what would be."""
+    """The file holds no usable character card. The message says why, and what is expected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CharacterCard:
-    """A character. Empty: not said. Texts are tidy, their macros replaced."""
+    """A character. Empty fields are not set. Texts are normalized, and their macros replaced."""
 
     name: str
-    """What it is called: the nickname, where there is one."""
+    """Nickname of the character if there is one, else its name."""
     description: str
     personality: str
     scenario: str
     instructions: tuple[str, ...]
-    """What the maker tells the model."""
+    """Instructions of the card's author to the model."""
     lore: tuple[str, ...]
-    """What always holds in the character's world."""
+    """Facts that always hold in the character's world."""
     greeting: str
     examples: str
 
 
 def read_card(content: bytes) -> CharacterCard:
-    """The card in a JSON or PNG file, told apart by its first bytes. Raises `InvalidCard`."""
+    """Parse the card in a JSON or PNG file, which are distinguished by their first bytes. Raises `InvalidCard`."""
     if len(content) > MAX_CARD_FILE_BYTES:
         raise InvalidCard(f"it is larger than {MAX_CARD_FILE_BYTES} bytes")
     root = _parse_json(_embedded_json(content) if content.startswith(PNG_SIGNATURE) else content)
@@ -225,7 +226,7 @@ def _build_card(data: Mapping[str, object]) -> CharacterCard:
 
 
 def _clean_name(value: object) -> str:
-    """On one line, and never a macro itself."""
+    """Return the name on one line, without macros."""
     if not isinstance(value, str):
         return ""
     return " ".join(normalize_text(re.sub(r"[{}<>]", "", value[:MAX_NAME_CHARS])).split())
@@ -253,7 +254,7 @@ def _insertion_order(value: object) -> float:
 
 
 def _strip_decorators(content: object) -> tuple[str, frozenset[str]]:
-    """Version 3: an entry begins with lines that start with `@@`."""
+    """Return the text of a lore entry, and its decorators: first lines that start with `@@` (version 3)."""
     if not isinstance(content, str):
         return "", frozenset()
     lines = normalize_text(content[:MAX_FIELD_CHARS]).split("\n")
@@ -265,11 +266,11 @@ def _strip_decorators(content: object) -> tuple[str, frozenset[str]]:
 
 _MACRO = re.compile(r"\{\{([^{}]*)\}\}|<(char|bot|user)>", re.IGNORECASE)
 _DEPTH = 3
-"""Macros within macros that are followed."""
+"""Levels of nested macros that are replaced."""
 
 
 def _replace_macros(value: object, name: str) -> str:
-    """The text with its macros replaced; those that nobody knows stay."""
+    """Return the text with its macros replaced; unknown ones stay."""
     if not isinstance(value, str):
         return ""
 
@@ -298,7 +299,7 @@ def _replace_macros(value: object, name: str) -> str:
 
 
 def render_card(card: CharacterCard) -> str:
-    """The character as the model reads it, what matters most first."""
+    """Render the character as the model reads it, the most important parts first."""
     samples = "Samples of style; they never happened."
     parts = (
         ("Description", card.description),
@@ -309,5 +310,5 @@ def render_card(card: CharacterCard) -> str:
         ("Greeting", card.greeting and f"{samples}\n\n{card.greeting}"),
         ("Conversations", card.examples and f"{samples}\n\n{card.examples}"),
     )
-    told = [f"## {title}\n\n{text}" for title, text in parts if text]
-    return "\n\n".join([f"You play {card.name}. What stands above holds also for this character.", *told])
+    sections = [f"## {title}\n\n{text}" for title, text in parts if text]
+    return "\n\n".join([f"You play {card.name}. What stands above holds also for this character.", *sections])

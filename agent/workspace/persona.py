@@ -1,9 +1,10 @@
-"""The way from a workspace's directory to its text. Blocks on the disk: not for the event loop's thread.
+"""Persona of an agent: the workspace files that say who it is, read from the disk and composed to text.
 
-The text of a workspace. Pure: equal files give equal bytes, whatever wrote them, wherever they lie, at any hour.
+`read_workspace` blocks on the disk: not for the event loop's thread. `compose_bundle` is pure: equal files give equal
+bytes, whatever program wrote them, wherever they are stored, at any time.
 
-What is in `identity` stands in front of every prompt in every channel, so nothing of it may depend on where the
-agent speaks, on whether the private files were read, or on how long they are.
+`identity` stands in front of every prompt in every channel, so it must not depend on where the agent speaks, on whether
+the private files were read, or on their length.
 """
 
 import os
@@ -29,20 +30,20 @@ AVATAR = "AVATAR"
 IDENTITY = ("IDENTITY", "SOUL", "AGENTS", AVATAR)
 PRIVATE = ("USER", "MEMORY")
 TINY_PERSONA = "IDENTITY.local.md"
-"""For the embedded model, which loses itself in more than a sentence: this and nothing else."""
+"""Persona of the embedded model, which cannot follow more than a sentence: this file and nothing else."""
 
 MAX_FILE_CHARS = 12_000
 MAX_BUNDLE_CHARS = 60_000
-"""Of all files together, headings aside. More is noise in every prompt, paid for every hour."""
+"""Limit of all files together, without headings. More would be noise in every prompt, and paid for every hour."""
 MAX_FILE_BYTES = 250_000
-"""Of a file that are read: `MAX_FILE_CHARS` in any script, and what is dropped between them."""
+"""Limit of bytes read of a file: `MAX_FILE_CHARS` in any script, and whatever is dropped between them."""
 CUT_MARK = "[cut here: the file goes on]"
-"""Without a number: what is written behind the cut changes no byte of the prompt."""
+"""Has no number, so that changes behind the cut change no byte of the prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersonaBundle:
-    """What the files say, ready for a prompt. Either may be empty."""
+    """Text of a workspace, ready for a prompt. Either part may be empty."""
 
     identity: str
     """IDENTITY, SOUL, AGENTS and the character card. The same in every channel."""
@@ -52,16 +53,16 @@ class PersonaBundle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersonaSection:
-    """A part of the text, and where it comes from."""
+    """A part of the text, and the files that it may come from."""
 
     name: str
     files: tuple[str, ...]
-    """The first that is there is taken."""
+    """File names; the first that exists is used."""
     max_bytes: int
 
 
 def persona_sections(scope: PersonaScope, family: str) -> tuple[PersonaSection, ...]:
-    """What is read for a model of `family`, in the order of the text.
+    """Return the sections for a model of `family`, in the order of the text.
 
     Raises ValueError for a family that cannot be part of a file's name.
     """
@@ -76,27 +77,27 @@ def persona_sections(scope: PersonaScope, family: str) -> tuple[PersonaSection, 
 
 
 def compose_bundle(found: Mapping[str, tuple[str, bytes]]) -> tuple[PersonaBundle, tuple[str, ...]]:
-    """The bundle, and what the operator should be told.
+    """Compose the bundle. Return it with notes for the operator.
 
-    `found`: by section's name, the file that was taken and its bytes. What cannot be used is left out and told.
+    `found`: by section's name, the file that was used and its bytes. Content that cannot be used is left out and noted.
     """
     if found.get("IDENTITY", ("", b""))[0] == TINY_PERSONA:
         return PersonaBundle(identity=decode_text(found["IDENTITY"][1])[:MAX_FILE_CHARS], private=""), ()
     notes: list[str] = []
     texts: dict[str, str] = {}
-    left = MAX_BUNDLE_CHARS
+    chars_left = MAX_BUNDLE_CHARS
     for section in IDENTITY + PRIVATE:
         if section not in found:
             continue
         file, content = found[section]
         text = _render_section(section, file, content, notes)
-        most = min(MAX_FILE_CHARS, left)
-        left -= min(len(text), most)
+        most = min(MAX_FILE_CHARS, chars_left)
+        chars_left -= min(len(text), most)
         if len(text) > most:
             notes.append(f"{file} has {len(text)} characters; only the first {most} are used")
             text = f"{text[:most].rstrip()}\n{CUT_MARK}".lstrip()
         if text:
-            # Named alike from whichever file it came, so that a card is the same bytes as JSON and as PNG.
+            # The heading does not depend on the file, so that a card gives the same bytes as JSON and as PNG.
             texts[section] = f"# {section if section == AVATAR else f'{section}.md'}\n\n{text}"
     identity = "\n\n".join(texts[section] for section in IDENTITY if section in texts)
     return PersonaBundle(
@@ -114,44 +115,45 @@ def _render_section(section: str, file: str, content: bytes, notes: list[str]) -
     try:
         content.decode("utf-8")
     except UnicodeDecodeError as error:
-        if error.start < 4 * MAX_FILE_CHARS:  # else it is behind the cut, or is one: the reading stopped there
+        if error.start < 4 * MAX_FILE_CHARS:  # else it is behind the cut, or the end of what was read
             notes.append(f"{file} is not UTF-8 at byte {error.start}; what cannot be read is replaced")
     return decode_text(content)
 
 
 FileMarks = tuple[tuple[int, ...] | None, ...]
-"""What tells one state of a workspace's files from another without reading them. None: not there."""
+"""Fingerprint of a workspace's files, taken without reading them. None: the file does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceReading:
-    """One look at a workspace."""
+    """Result of reading a workspace once."""
 
     bundle: PersonaBundle
     notes: tuple[str, ...]
-    """What the operator should be told, with paths."""
+    """Notes for the operator, with paths."""
     marks: FileMarks
-    """As they were before the files were read: a change during the reading shows as a difference afterwards."""
+    """Fingerprint from before the reading, so that a change during it shows as a difference afterwards."""
     is_linked: bool
-    """A file is a symbolic link, or in the agent's own directory: it may change without a sound from this one."""
+    """True: a file is a symbolic link, or in the agent's own directory. A change of it may not be reported by a watcher
+    of this directory."""
     is_missing: bool
-    """There is no such directory; the bundle is empty."""
+    """True: the directory does not exist, and the bundle is empty."""
 
 
 def default_workspace() -> Path:
-    """The persona that ships with the product: in the wheel, or in the checkout's `config/`."""
+    """Return the workspace that ships with the product: in the wheel, or in `config/` of the checkout."""
     here = Path(__file__).resolve().parent.parent.parent
     packaged = here / "gateway" / "defaults" / "workspace"
     return packaged if packaged.is_dir() else here / "config" / "workspace"
 
 
 def read_workspace(root: Path, scope: PersonaScope, family: str, own: Path | None = None) -> WorkspaceReading:
-    """Read what is there. Links that lead out of their directory are not followed; only regular files are opened.
+    """Read a workspace. Links that lead out of their directory are not followed; only regular files are opened.
 
-    `own`: where what is private is looked for first: the agent's own directory, where the workspace is everybody's.
-    Raises OSError if a file is there but cannot be read, ValueError for a family that cannot be part of a file's name.
+    `own`: the agent's own directory, which is searched for private files first if the workspace is shared. Raises
+    OSError if a file exists but cannot be read, ValueError for a family that cannot be part of a file's name.
     """
-    before = read_marks(root, scope, family, own)
+    marks = read_marks(root, scope, family, own)
     notes: list[str] = []
     found: dict[str, tuple[str, bytes]] = {}
     linked = own is not None and scope == "private"
@@ -164,38 +166,44 @@ def read_workspace(root: Path, scope: PersonaScope, family: str, own: Path | Non
             file, content = path.name, _read_content(path.parent.resolve(), path.name, section.max_bytes, notes)
             if content is not None:
                 found[section.name] = (file, content)
-    bundle, told = compose_bundle(found)
-    notes += [f"{root}: {note}" for note in told]
+    bundle, bundle_notes = compose_bundle(found)
+    notes += [f"{root}: {note}" for note in bundle_notes]
     if missing:
         notes.append(f"there is no directory {root}: going on without a persona")
     elif not bundle.identity:
         notes.append(f"no persona in {root}: expected IDENTITY.md; going on without one")
-    return WorkspaceReading(bundle=bundle, notes=tuple(notes), marks=before, is_linked=linked, is_missing=missing)
+    return WorkspaceReading(bundle=bundle, notes=tuple(notes), marks=marks, is_linked=linked, is_missing=missing)
 
 
 def read_marks(root: Path, scope: PersonaScope, family: str, own: Path | None = None) -> FileMarks:
-    """The files' present state. Two within one tick of the file system's clock, some ms, may look the same."""
+    """Return the present fingerprint.
+
+    Two states within one tick of the file system's clock, some ms, may look the same.
+    """
     return tuple(
         _file_mark(path) for section in persona_sections(scope, family) for path in _candidate_paths(section, root, own)
     )
 
 
 def _candidate_paths(section: PersonaSection, root: Path, own: Path | None) -> list[Path]:
-    """Where a section's file may be; the first that is there is taken."""
+    """Return the paths at which a section's file may be; the first that exists is used."""
     directories = (own, root) if own is not None and section.name in PRIVATE else (root,)
     return [directory / file for directory in directories for file in section.files]
 
 
 def _file_mark(path: Path) -> tuple[int, ...] | None:
     try:
-        seen = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _read_content(root: Path, file: str, limit: int, notes: list[str]) -> bytes | None:
-    """At most one byte more than `limit`, which tells that there is more. None: no file that may be read."""
+    """Return at most one byte more than `limit`, so that a longer file can be recognized.
+
+    None: no file that may be read.
+    """
     path = root / file
     try:
         real = path.resolve(strict=True)
@@ -207,7 +215,7 @@ def _read_content(root: Path, file: str, limit: int, notes: list[str]) -> bytes 
     if not real.is_relative_to(root):
         notes.append(f"{path} is not read: it links to a place outside of the workspace")
         return None
-    # The resolved path holds no link, so one that is met now was put there meanwhile; a pipe must not make us wait.
+    # The resolved path holds no link, so a link found now was created meanwhile. Opening a pipe must not block.
     handle = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):

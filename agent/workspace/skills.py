@@ -1,12 +1,11 @@
-"""The way from a workspace's `skills` to what is known of them. Blocks on the disk: not for the event loop's thread.
-
-Links may stand there, but none that leads out of what it stands in is followed: a skill's folder stays in `skills`, a
-file in its skill.
-
-Skills as text. Pure: equal files give equal bytes.
+"""Skills of a workspace: instructions for certain tasks, which an agent reads when it needs them.
 
 A skill is a folder with a `SKILL.md`, as of https://agentskills.io/specification: YAML with `name` (the folder's) and
-`description` between two lines `---`, then Markdown. Only names and descriptions stand in every prompt.
+`description` between two lines `---`, then Markdown. Only names and descriptions are part of every prompt.
+
+`read_skill` and `render_skills` are pure: equal files give equal bytes. `SkillLibrary` blocks on the disk: not for the
+event loop's thread. Links are allowed, but none that leads out of its container is followed: a skill's folder stays in
+`skills`, a file in its skill.
 """
 
 import os
@@ -26,10 +25,10 @@ SKILL_NAME: Final = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 MAX_NAME_CHARS: Final = 64
 MAX_DESCRIPTION_CHARS: Final = 1_024
 MAX_SKILL_BYTES: Final = 100_000
-"""Of `SKILL.md`: it is read as a whole into a conversation."""
+"""Limit of `SKILL.md`: it is read as a whole into a conversation."""
 MAX_FRONT_CHARS: Final = 8_000
 MAX_CATALOGUE_CHARS: Final = 20_000
-"""It is in every prompt."""
+"""Limit of the catalogue: it is part of every prompt."""
 SKILLS_HEADING: Final = (
     "# Skills\n\nInstructions for certain tasks. Before you do such a task, read its skill with load_skill."
 )
@@ -37,20 +36,23 @@ _FRONT_MATTER: Final = re.compile(r"---[ \t]*\n(.*?)(?:\n)?^---[ \t]*(?:\n|\Z)",
 
 
 class InvalidSkill(ValueError):
-    """It cannot be used. The text says why, for the operator."""
+    """The skill cannot be used. The text says why, for the operator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skill:
-    """What is known of a skill before it is needed."""
+    """Name and description of a skill."""
 
     name: str
     description: str
-    """One line."""
+    """Description on one line."""
 
 
 def read_skill(folder: str, content: bytes) -> tuple[Skill, str]:
-    """A `SKILL.md` and what it says behind its front matter. `folder`: what it lies in. Raises BadSkill."""
+    """Return a skill and the text of its `SKILL.md` behind the front matter. Raises InvalidSkill.
+
+    `folder`: name of the folder that contains it.
+    """
     if len(content) > MAX_SKILL_BYTES:
         raise InvalidSkill(f"it has more than {MAX_SKILL_BYTES} bytes")
     if len(folder) > MAX_NAME_CHARS or not SKILL_NAME.fullmatch(folder):
@@ -65,10 +67,10 @@ def read_skill(folder: str, content: bytes) -> tuple[Skill, str]:
     front = _FRONT_MATTER.match(text[: MAX_FRONT_CHARS + 1])
     if front is None:
         raise InvalidSkill("it does not begin with name and description between two lines ---")
-    told = _parse_yaml(front[1])
-    if told.get("name") != folder:
+    header = _parse_yaml(front[1])
+    if header.get("name") != folder:
         raise InvalidSkill(f"its name must be that of its folder, {folder}")
-    description = told.get("description")
+    description = header.get("description")
     description = " ".join(description.split()) if isinstance(description, str) else ""
     if not description or len(description) > MAX_DESCRIPTION_CHARS:
         raise InvalidSkill(f"its description must be a text of 1 to {MAX_DESCRIPTION_CHARS} characters")
@@ -76,12 +78,12 @@ def read_skill(folder: str, content: bytes) -> tuple[Skill, str]:
 
 
 def render_skills(skills: Iterable[Skill]) -> tuple[str, tuple[str, ...]]:
-    """What every prompt says of them, and the names of those that are left out because it would become too long.
+    """Return the catalogue for every prompt, and the names of the skills that do not fit into it.
 
-    Empty: there are none.
+    Empty: there are no skills.
     """
     lines, left_out, chars = [SKILLS_HEADING, ""], list[str](), len(SKILLS_HEADING)
-    for skill in sorted(skills, key=lambda one: one.name):
+    for skill in sorted(skills, key=lambda skill: skill.name):
         line = f"- {skill.name}: {skill.description}"
         if chars + len(line) > MAX_CATALOGUE_CHARS:
             left_out.append(skill.name)
@@ -93,47 +95,47 @@ def render_skills(skills: Iterable[Skill]) -> tuple[str, tuple[str, ...]]:
 
 def _parse_yaml(text: str) -> dict[object, object]:
     try:
-        told = yaml.safe_load(text)
+        header = yaml.safe_load(text)
     except RecursionError:
         raise InvalidSkill("its front matter is nested too deeply") from None
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that is none
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: an impossible date
         mark = getattr(error, "problem_mark", None)
         where = f" in line {mark.line + 2}" if mark is not None else ""
         raise InvalidSkill(f"its front matter is not YAML{where}") from None
-    if not isinstance(told, dict):
+    if not isinstance(header, dict):
         raise InvalidSkill("its front matter is not a list of keys with values")
-    return told
+    return header
 
 
 SKILLS_FOLDER: Final = "skills"
-"""In a workspace."""
+"""Folder of the skills in a workspace."""
 MAX_SKILLS: Final = 200
 MAX_FILE_BYTES: Final = 1_000_000
-"""Of a file beside `SKILL.md`."""
+"""Limit of a file beside `SKILL.md`."""
 MAX_LISTED: Final = 200
 
 SkillMarks = tuple[tuple[str, tuple[int, ...] | None], ...]
-"""What tells one state of all `SKILL.md` from another without reading them. None: it is no folder."""
+"""Fingerprint of all `SKILL.md` files, taken without reading them. None: not a folder."""
 
 
 class SkillFileNotFound(Exception):
-    """There is no such text in that skill. The text says why, in words that stand behind a path."""
+    """The skill has no such text. The message says why, in words that follow a path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkillCatalogue:
-    """One look at all skills."""
+    """All skills as read at one time."""
 
     text: str = ""
-    """For every prompt. Empty: there are none."""
+    """Catalogue for every prompt. Empty: there are no skills."""
     skills: Mapping[str, Skill] = field(default_factory=dict)
-    """By name; those that `text` names."""
+    """Skills in `text`, by name."""
     notes: tuple[str, ...] = ()
-    """What the operator should be told, with paths."""
+    """Notes for the operator, with paths."""
 
 
 class SkillLibrary:
-    """Those of one workspace, read again once one has come, gone or changed. For one thread at a time."""
+    """Skills of one workspace, read again when one was added, removed or changed. For one thread at a time."""
 
     def __init__(self, workspace: Path) -> None:
         self._root = workspace / SKILLS_FOLDER
@@ -141,7 +143,7 @@ class SkillLibrary:
         self._marks: SkillMarks | None = None
 
     def refresh(self) -> SkillCatalogue:
-        """What is known of them now. Of what cannot be read at present, what was read before goes on."""
+        """Return the present catalogue. A skill that cannot be read at present stays as it was read before."""
         before = self._read_marks()
         if before != self._marks:
             self._marks = before
@@ -149,13 +151,13 @@ class SkillLibrary:
         return self._catalogue
 
     def paths(self) -> tuple[Path, ...]:
-        """The folders of those that can be used, each named as its skill."""
+        """Return the folders of the usable skills, each named like its skill."""
         return tuple(self._root / name for name in self.refresh().skills)
 
     def read_text(self, name: str, file: str = SKILL_FILE) -> str:
-        """A file of a known skill, `SKILL.md` without its front matter; of a folder, what is in it.
+        """Return a file of a skill, `SKILL.md` without its front matter, or the listing of a folder.
 
-        Raises NoFile, also for a path that leads out of the skill.
+        Raises SkillFileNotFound, also for a path that leads out of the skill.
         """
         if name not in self.refresh().skills:
             raise SkillFileNotFound("is no skill")
@@ -185,12 +187,12 @@ class SkillLibrary:
         return real
 
     def _read_marks(self) -> SkillMarks:
-        def of(folder: Path) -> tuple[int, ...] | None:
+        def folder_mark(folder: Path) -> tuple[int, ...] | None:
             try:
-                seen = (folder / SKILL_FILE).stat()
+                status = (folder / SKILL_FILE).stat()
             except OSError:
                 return () if folder.is_dir() else None
-            return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
+            return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
         try:
             folders = sorted(self._root.iterdir())
@@ -198,7 +200,7 @@ class SkillLibrary:
             return ()
         except OSError:
             return self._marks or ()
-        return tuple((folder.name, of(folder)) for folder in folders if not folder.name.startswith("."))
+        return tuple((folder.name, folder_mark(folder)) for folder in folders if not folder.name.startswith("."))
 
     def _read_skills(self, names: list[str]) -> SkillCatalogue:
         found, notes = dict[str, Skill](), list[str]()
@@ -217,7 +219,7 @@ class SkillLibrary:
                 if name in self._catalogue.skills:
                     found[name] = self._catalogue.skills[name]
                 notes.append(f"{path} cannot be read now: {error.strerror}")
-                self._marks = None  # so the next look tries again
+                self._marks = None  # so the next refresh tries again
         if len(names) > MAX_SKILLS:
             notes.append(f"{self._root} has more than {MAX_SKILLS} skills; the others are left out")
         text, left_out = render_skills(found.values())
@@ -228,15 +230,17 @@ class SkillLibrary:
 
 
 def _list_folder(folder: Path, about: str) -> str:
-    """What is in a folder, one name a line; folders end with a slash."""
-    names = sorted(f"{one.name}/" if one.is_dir() else one.name for one in folder.iterdir() if one.name.isprintable())
+    """Return the names in a folder, one a line; names of folders end with a slash."""
+    names = sorted(
+        f"{path.name}/" if path.is_dir() else path.name for path in folder.iterdir() if path.name.isprintable()
+    )
     more = [f"and {len(names) - MAX_LISTED} more"] if len(names) > MAX_LISTED else []
     return "\n".join([f"In {about}:" if about != "." else "In this skill:", *names[:MAX_LISTED], *more])
 
 
 def _read_content(real: Path, most: int) -> bytes:
-    """All of a file. Raises NoFile; OSError for one that is there and cannot be read."""
-    # The resolved path holds no link, so one that is met now was put there meanwhile; a pipe must not make us wait.
+    """Return all of a file. Raises SkillFileNotFound; OSError for a file that exists and cannot be read."""
+    # The resolved path holds no link, so a link found now was created meanwhile. Opening a pipe must not block.
     handle = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as opened:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
